@@ -1,0 +1,115 @@
+# train_llama. `make` builds, `make test` proves, `make demo` trains a small Llama on 4 ranks, `make bench` measures.
+#   DEVICE=cpu|cuda|emulated  which device layer (default: cuda when nvcc and a GPU are here, else cpu)
+#   MPI=0                     a build for one rank, without Open MPI
+#   SANITIZE=1                AddressSanitizer and UndefinedBehaviorSanitizer
+#   ARCH=native               -march= of the CPU code
+#   CUDA_ARCHS="80 90 100"    DEVICE=cuda: compute capabilities of the kernels (where CUDA is looked for: device/cuda/cuda.mk)
+#   FLOATX=bf16|float         DEVICE=emulated: parameters and activations as on a GPU, or in float (to compare with the CPU device)
+
+SHELL := /bin/bash
+ifeq ($(origin DEVICE),undefined)
+  DEVICE := $(shell if command -v nvcc >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
+  $(info DEVICE=$(DEVICE) (picked: $(if $(filter cuda,$(DEVICE)),nvcc and a GPU are here,no nvcc with a GPU here); override with DEVICE=cpu|cuda|emulated))
+endif
+ifeq ($(filter cpu cuda emulated,$(DEVICE)),)
+  $(error DEVICE=$(DEVICE): unknown; legal values are cpu, cuda, emulated)
+endif
+MPI ?= 1
+SANITIZE ?= 0
+ARCH ?= native
+FLOATX ?= bf16
+
+BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if $(filter 1,$(SANITIZE)),-sanitize)
+CC := gcc
+WARN := -Wall -Wextra -Werror -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes
+OPT := -O3 -march=$(ARCH) -fno-math-errno -fno-trapping-math
+ifeq ($(SANITIZE),1)
+  OPT := -O1 -march=$(ARCH) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+endif
+# -std=c11 alone forbids fused multiply-add, half of the arithmetic of a CPU.
+CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g $(OPT) -fopenmp $(WARN)
+
+# The BLAS of our choice is OpenBLAS on OpenMP threads (one thread pool with our own loops); any other OpenBLAS works too.
+BLAS_DIR := $(firstword $(wildcard /usr/lib/*/openblas-openmp))
+comma := ,
+LIBS := $(if $(BLAS_DIR),-L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR)) -lopenblas -lcjson -lm
+ifeq ($(MPI),1)
+  MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null)
+  LIBS += $(shell mpicc --showme:link 2>/dev/null)
+  COMM_SOURCE := device/cpu/comm_mpi.c
+else
+  COMM_SOURCE := device/cpu/comm_single.c
+endif
+
+# What the device layer is made of. The kernels (device/cuda/*.cu) are one source for a GPU and for the emulation on the CPU.
+KERNELS := $(sort $(wildcard device/cuda/*.cu))
+ifeq ($(DEVICE),cpu)
+  DEVICE_SOURCES := device/cpu/device.c device/cpu/ops.c device/cpu/attention.c $(COMM_SOURCE)
+else ifeq ($(DEVICE),emulated)
+  DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_emulated.c linear_emulated.c attention_blocks.c attention_emulated.c) $(COMM_SOURCE)
+  DEVICE_FLAGS := -DDEVICE_EMULATED $(if $(filter bf16,$(FLOATX)),-DDEVICE_BF16)
+  CFLAGS += $(DEVICE_FLAGS)
+  KERNEL_COMPILER := g++ -x c++ -std=c++17 -D_GNU_SOURCE -g $(OPT) -Wall -Wextra -Werror -Wno-unknown-pragmas $(DEVICE_FLAGS)
+  LIBS += -lstdc++
+else
+  include device/cuda/cuda.mk
+  DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_cuda.c linear_cublaslt.c attention_blocks.c attention_graph.c attention_cudnn.c)
+  DEVICE_SOURCES += $(if $(filter 1,$(MPI)),device/cuda/comm_nccl.c device/cuda/comm_host.c,$(COMM_SOURCE))
+  DEVICE_FLAGS := -DDEVICE_BF16
+  CFLAGS += $(DEVICE_FLAGS) $(CUDA_INCLUDES)
+  KERNEL_COMPILER := $(NVCC) -x cu -std=c++17 -O3 -lineinfo $(CUDA_CODE) -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror $(DEVICE_FLAGS) $(PTXAS)
+  LIBS := $(filter-out -lopenblas -L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR),$(LIBS)) $(CUDA_LIBS)
+endif
+DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
+HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h)
+ON_DEVICE := $(shell grep -l '^// device:' test/test_*.c) # tests of one device: the first lines say "// device: emulated"
+TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(filter-out $(ON_DEVICE),$(wildcard test/test_*.c)) $(shell grep -l '^// device: $(DEVICE)' test/test_*.c))
+
+.PHONY: all test demo bench clean tests tools
+all: $(BUILD)/train_llama
+	@ln -sf $(BUILD)/train_llama train_llama
+
+$(BUILD)/train_llama: train_llama.cu $(DEVICE_OBJECTS) $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -x c $< -x none $(DEVICE_OBJECTS) -o $@ $(LIBS)
+
+$(BUILD)/device/%.o: device/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(MPI_CFLAGS) -c $< -o $@
+
+$(BUILD)/device/%.o: device/%.cu $(HEADERS)
+	@mkdir -p $(@D)
+	$(KERNEL_COMPILER) -c $< -o $@
+
+$(BUILD)/test/%: test/%.c $(DEVICE_OBJECTS) $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $< $(DEVICE_OBJECTS) -o $@ $(LIBS)
+
+tools: $(BUILD)/text_to_tokens
+$(BUILD)/text_to_tokens: dev/text_to_tokens.c common.h dataloader.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $< -o $@ -lm
+
+tests: $(TESTS)
+test:
+	@test/run.sh
+demo:
+	@scripts/demo.sh
+bench:
+	@scripts/bench.sh
+clean:
+	rm -rf build train_llama
+
+# cuDNN's support check needs no driver, but a library with the driver's functions: the toolkit has a stub.
+$(BUILD)/test/test_cudnn_graphs: CFLAGS += -DCUDA_STUB='"$(dir $(CUDART_LIBRARY))stubs/libcuda.so"'
+
+# A test program on the CUDA device without a GPU (device/cuda/cuda.mk).
+.PHONY: emulated-kernels
+emulated-kernels: # one make for all programs that want them; BUILD here must not be BUILD there
+	$(MAKE) --no-print-directory DEVICE=emulated BUILD=build/emulated $(WITHOUT_GPU_KERNELS)
+$(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(KERNELS) $(HEADERS) | emulated-kernels
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
+
+# The schedule is tested against recording fakes of the device layer.
+$(BUILD)/test/test_schedule: DEVICE_OBJECTS :=

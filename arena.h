@@ -1,0 +1,52 @@
+// One arena for device memory and one for host memory: every buffer of a run is laid out before its first step, by one function that
+// can also run without memory (--dry-run): an arena without a base hands out no pointers and only counts.
+#ifndef ARENA_H
+#define ARENA_H
+
+#include "device/device.h"
+
+typedef enum {
+    MEM_PARAMETERS,  // parameter shards and gathered layers
+    MEM_GRADIENTS,
+    MEM_OPTIMIZER,   // moments and master weights
+    MEM_ACTIVATIONS, // kept from forward to backward
+    MEM_WORKSPACE,   // live inside one layer
+    MEM_RING,        // buffers of SeqAlltoAll and the rings
+    MEM_REDUCTION,   // scratch of gather and reduce
+    MEM_DATA,        // tokens, labels, angles, losses
+    MEM_CATEGORIES
+} memory_category;
+
+static inline const char *memory_category_name(memory_category c) {
+    static const char *const names[MEM_CATEGORIES] = {"parameters",     "gradients",    "optimizer", "activations",
+                                                      "workspace", "attention rings", "ZeRO transfers", "data"};
+    return names[c];
+}
+
+typedef struct {
+    char *base; // NULL: counting only
+    size_t element_bytes; // of floatX, while counting for a device other than this build's (2: bf16 of a GPU); 0: this build's
+    size_t used, peak;
+    size_t by_category[MEM_CATEGORIES]; // bytes handed out; buffers that share their place by a mark are each counted
+} arena;
+
+// 256-byte aligned memory for `count` elements of `element` bytes; NULL while counting.
+static inline void *arena_take(arena *a, memory_category category, int64_t count, size_t element) {
+    size_t bytes = (size_t)round_up(count * (int64_t)element, 256);
+    void *p = a->base == NULL ? NULL : a->base + a->used;
+    a->used += bytes;
+    a->by_category[category] += bytes;
+    if (a->used > a->peak) a->peak = a->used;
+    return p;
+}
+#define ARENA_TAKE(a, category, type, count) ((type *)arena_take(a, category, (int64_t)(count), sizeof(type)))
+// The same for floatX, whose size another device has for itself.
+static inline size_t arena_element(const arena *a) { return a->element_bytes > 0 ? a->element_bytes : sizeof(floatX); }
+static inline bool arena_counts_other(const arena *a) { return arena_element(a) != sizeof(floatX); }
+#define ARENA_TAKE_X(a, category, count) ((floatX *)arena_take(a, category, (int64_t)(count), arena_element(a)))
+
+// Buffers taken after the mark give their place back: those taken next share it. For buffers whose lives do not overlap.
+static inline size_t arena_mark(const arena *a) { return a->used; }
+static inline void arena_back_to(arena *a, size_t mark) { a->used = mark; }
+
+#endif

@@ -1,0 +1,134 @@
+// 2D-Attention (LoongTrain sections 4.1, 4.2, Algorithm 1): SeqAlltoAll over the hp ranks of a head-parallel group turns "my tokens,
+// all heads" into "the whole context row's tokens, my heads"; Double-Ring-Attention runs over the cp ranks; SeqAlltoAll turns back.
+//
+//     qkv (T, H + 2 Hkv, HS)  --rotate, deal-->  q (hp, T, Hq, HS), kv (hp, T, 2 Hkv', HS)  --SeqAlltoAll-->
+//     q (Tc, Hq, HS), kv (Tc, 2 Hkv', HS)   with Tc = hp T rows in sequence order, Hq = H / hp
+//     --ring-->  out (Tc, Hq, HS), lse (Hq, Tc)  --SeqAlltoAll-->  out (T, H, HS)
+//
+// RoPE writes straight into the send layout, so there is no pack kernel. With hp > Hkv a key/value head is sent to every peer that
+// needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, where they come back.
+// A rank sends (LoongTrain 4.5.4), of E = sizeof(floatX) bytes each, per layer and sequence:
+//     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
+#ifndef ATTENTION_2D_CUH
+#define ATTENTION_2D_CUH
+
+#include "double_ring.cuh" // defines: double_ring_*, arena, grid, op_*
+
+// What a layer's attention keeps for its backward pass (one sequence).
+typedef struct {
+    floatX *q;   // (Tc, Hq, HS), rotated
+    floatX *kv;  // (Tc, 2 Hkv', HS), keys rotated
+    floatX *out; // (Tc, Hq, HS), merged over all blocks
+    float *lse;  // (Hq, Tc), merged
+} attention_saved;
+
+typedef struct {
+    const grid *g;
+    head_layout heads;
+    int64_t T, Tc; // local rows before and after SeqAlltoAll
+    double_ring ring;
+    floatX *q_send;  // (hp, T, Hq, HS); also dout, dq and out on their way
+    floatX *q_recv;  // (hp, T, Hq, HS)
+    floatX *kv_send; // (hp, T, 2 Hkv', HS)
+    floatX *kv_recv;
+    float *out_float; // (Tc, Hq, HS): out accumulates in float; dq in the backward pass
+    float *delta;     // (Hq, Tc)
+} attention_2d;
+
+static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
+static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
+
+// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Buffers come from the arena.
+static inline void attention_2d_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather) {
+    a->g = g;
+    a->heads = head_layout_make(g->shape.hp, H, Hkv, HS);
+    a->T = T;
+    a->Tc = T * g->shape.hp;
+    a->ring.g = g;
+    a->ring.Tc = a->Tc;
+    a->ring.Hq = a->heads.Hq;
+    a->ring.Hkv = a->heads.Hkv_local;
+    a->ring.HS = HS;
+    a->ring.allgather = allgather;
+    double_ring_layout(&a->ring, memory);
+    int64_t nq = attention_2d_q_count(a), nkv = attention_2d_kv_count(a);
+    bool exchange = g->shape.hp > 1;
+    a->q_send = ARENA_TAKE_X(memory, MEM_RING, nq);
+    a->kv_send = ARENA_TAKE_X(memory, MEM_RING, nkv);
+    a->q_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nq) : a->q_send;
+    a->kv_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nkv) : a->kv_send;
+    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, nq);
+    a->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq);
+}
+
+static inline void attention_2d_alltoall_start(const attention_2d *a, const char *name, const floatX *send, floatX *recv, int64_t count) {
+    trace_transfer(a->g->hp_group, name, -1);
+    comm_alltoall_start(a->g->hp_group, send, recv, sizeof(floatX) * (size_t)(count / a->g->shape.hp));
+}
+
+// saved q, kv from qkv (T, H + 2 Hkv, HS); table: angles of the local rows, (T, HS/2, 2). The first half of the forward pass, and what
+// Selective Checkpoint++ runs again in the backward pass.
+static inline void attention_2d_distribute(const attention_2d *a, attention_saved saved, const floatX *qkv, const float *table) {
+    if (a->g->shape.hp == 1) {
+        op_rope_pack_forward(saved.q, saved.kv, qkv, table, a->T, a->heads);
+        return;
+    }
+    op_rope_pack_forward(a->q_send, a->kv_send, qkv, table, a->T, a->heads);
+    attention_2d_alltoall_start(a, "SeqAlltoAll KV", a->kv_send, saved.kv, attention_2d_kv_count(a));
+    attention_2d_alltoall_start(a, "SeqAlltoAll Q", a->q_send, saved.q, attention_2d_q_count(a));
+    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+}
+
+// out (T, H, HS) from saved.out: the last step of the forward pass, also run again under Selective Checkpoint++. With hp = 1 the two
+// are one buffer and there is nothing to do.
+static inline void attention_2d_collect(const attention_2d *a, floatX *out, attention_saved saved) {
+    if (a->g->shape.hp == 1) return;
+    attention_2d_alltoall_start(a, "SeqAlltoAll out", saved.out, a->q_recv, attention_2d_q_count(a));
+    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+    op_heads_unpack(out, a->q_recv, a->T, a->heads);
+}
+
+// The ring between the two: saved.out and saved.lse from saved.q and saved.kv.
+static inline void attention_2d_ring_forward(const attention_2d *a, attention_saved saved) {
+    double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, saved.kv);
+    op_cast_from_float(saved.out, a->out_float, attention_2d_q_count(a));
+}
+
+// dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved.
+static inline void attention_2d_backward(attention_2d *a, floatX *dqkv, const floatX *dout, attention_saved saved, const float *table) {
+    int64_t nq = attention_2d_q_count(a), nkv = attention_2d_kv_count(a);
+    const floatX *dout_row = dout; // (Tc, Hq, HS)
+    if (a->g->shape.hp > 1) {
+        op_heads_pack(a->q_send, dout, a->T, a->heads);
+        attention_2d_alltoall_start(a, "SeqAlltoAll dout", a->q_send, a->q_recv, nq);
+        transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+        dout_row = a->q_recv;
+    }
+    double_ring_queries t;
+    t.dq = a->out_float;
+    t.q = saved.q;
+    t.out = saved.out;
+    t.dout = dout_row;
+    t.lse = saved.lse;
+    t.delta = a->delta;
+    attention_block rows;
+    memset(&rows, 0, sizeof rows);
+    rows.Tq = rows.lse_stride = a->Tc;
+    rows.Hq = a->heads.Hq; rows.Hkv = a->heads.Hkv_local; rows.HS = a->heads.HS;
+    rows.q_stride = (int64_t)a->heads.Hq * a->heads.HS;
+    op_attention_delta(a->delta, saved.out, dout_row, rows);
+    device_zero(t.dq, sizeof(float) * (size_t)nq);
+    float *dkv = double_ring_backward(&a->ring, &t, saved.kv);
+    op_cast_from_float(a->q_send, t.dq, nq);
+    op_cast_from_float(a->kv_send, dkv, nkv);
+    if (a->g->shape.hp > 1) {
+        attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->kv_send, a->kv_recv, nkv);
+        attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, a->q_recv, nq);
+        transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+        transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+    }
+    op_rope_unpack_backward(dqkv, a->q_recv, a->kv_recv, table, a->T, a->heads);
+}
+
+#endif

@@ -1,0 +1,299 @@
+// --calibrate: measures on the machine at hand what the planner's figures of a cluster are, and writes them as a cluster file.
+// All ranks measure at once, so that what they share (cores, memory, links) is shared while it is measured; a figure is the mean of the
+// ranks. Links need two ranks; links between nodes are not measured and stay those of --cluster.
+#ifndef CALIBRATE_H
+#define CALIBRATE_H
+
+#include "device/comm.h"
+#include "device/ops.h"
+#include "plan.h" // defines: cluster, plan_cluster
+
+#define CALIBRATE_WINDOW 0.05 // s: longer than the turns that ranks take on a core
+enum { CALIBRATE_ROWS = 1024, CALIBRATE_COPY_BYTES = 16 << 20, CALIBRATE_LINK_BYTES = 1 << 20 };
+
+// What the timed pieces of work use. All pointers are device memory.
+typedef struct {
+    comm *lanes[2], *world; // two groups of all ranks of the machine: transfers on them run side by side
+    int D, H, Hkv, HS, F;
+    int64_t rows;                     // of the linear layers
+    int64_t T;                        // rows of an attention block
+    size_t bytes;                     // of a transfer
+    floatX *x, *w, *y;
+    float *gradients;
+    floatX *q, *kv, *out_x;
+    float *out, *lse, *delta, *dq, *dkv;
+    void *scratch;
+    char *send, *recv;                // (2, CALIBRATE_LINK_BYTES x ranks)
+    device_copier *copier;
+} calibration;
+typedef void calibrate_work(calibration *c);
+
+// Seconds of `work` on the mean rank, all ranks of the machine at it at once: as often as goes into CALIBRATE_WINDOW, or `times` times when
+// the ranks must do the same number (transfers). The best of several windows: other programs only ever take time.
+static inline double calibrate_seconds(calibration *c, calibrate_work *work, int times) {
+    bool alone = comm_size(c->world) == 1; // takes no turns
+    double best = INFINITY, window = alone ? CALIBRATE_WINDOW / 25 : CALIBRATE_WINDOW, all = 0;
+    work(c); // warms up
+    for (int i = 0; i < 4 || (alone && all < 4 * CALIBRATE_WINDOW); i++) {
+        device_synchronize();
+        comm_barrier(c->world);
+        double began = device_seconds(), ended = began;
+        int count = 0;
+        while (times > 0 ? count < times : count == 0 || ended - began < window) {
+            work(c);
+            device_synchronize();
+            count++;
+            ended = device_seconds();
+        }
+        double seconds = (ended - began) / count;
+        all += ended - began;
+        comm_sum_double(c->world, &seconds, 1);
+        best = fmin(best, seconds / comm_size(c->world));
+    }
+    return best;
+}
+
+// ---- the work ----
+
+static inline void calibrate_gemm(calibration *c) { op_linear_forward(c->y, c->x, c->w, NULL, c->rows, c->D, c->F); }
+// Matrices, norm and activation of a feed-forward part, forward and backward: what linear layers reach with all that stands around them.
+static inline void calibrate_linear(calibration *c) {
+    int64_t n = c->rows, D = c->D, F = c->F;
+    op_rmsnorm_forward(c->out_x, c->lse, c->x, c->w, n, D, 1e-5f);
+    op_linear_forward(c->y, c->out_x, c->w, NULL, n, D, 2 * F);
+    op_swiglu_forward(c->q, c->y, n, F);
+    op_linear_forward(c->x, c->q, c->w, NULL, n, F, D);
+    op_linear_backward_weight(c->gradients, c->out_x, c->q, n, F, D);
+    op_linear_backward_input(c->q, c->out_x, c->w, n, F, D);
+    op_swiglu_backward(c->y, c->q, c->y, n, F);
+    op_linear_backward_weight(c->gradients, c->y, c->out_x, n, D, 2 * F);
+    op_linear_backward_input(c->x, c->y, c->w, n, D, 2 * F);
+}
+// A ring step: all queries with half of the keys, merged into what is there.
+static inline attention_block calibrate_block(const calibration *c) {
+    attention_block b;
+    memset(&b, 0, sizeof b);
+    b.Tq = b.lse_stride = c->T;
+    b.Tk = max_i64(1, c->T / 2);
+    b.Hq = c->H; b.Hkv = c->Hkv; b.HS = c->HS;
+    b.q_stride = (int64_t)c->H * c->HS;
+    b.kv_stride = (int64_t)2 * c->Hkv * c->HS;
+    b.scale = 1 / sqrtf((float)c->HS);
+    return b;
+}
+static inline void calibrate_forward(calibration *c) {
+    op_attention_forward(c->out, c->lse, c->q, c->kv, c->kv + c->Hkv * c->HS, calibrate_block(c), true, c->scratch);
+}
+static inline void calibrate_backward(calibration *c) {
+    int64_t v = (int64_t)c->Hkv * c->HS;
+    op_attention_backward(c->dq, c->dkv, c->dkv + v, c->q, c->kv, c->kv + v, c->out_x, c->out_x, c->lse, c->delta, calibrate_block(c), c->scratch);
+}
+// What a ring step does with dKV besides.
+static inline void calibrate_merge(calibration *c) {
+    int64_t n = c->T * 2 * c->Hkv * c->HS;
+    device_zero(c->dkv, sizeof(float) * (size_t)n);
+    op_add_float(c->dkv, c->dkv + n, n);
+}
+// What an attention operation does once, whatever the ring.
+static inline void calibrate_around(calibration *c) {
+    op_cast_from_float(c->out_x, c->out, c->T * c->H * c->HS);
+    op_attention_delta(c->delta, c->out_x, c->q, calibrate_block(c));
+    op_cast_from_float(c->q, c->dq, c->T * c->H * c->HS);
+}
+static inline void calibrate_copy(calibration *c) { device_copy(c->recv, c->send, CALIBRATE_COPY_BYTES); }
+static inline void calibrate_host_copy(calibration *c) { device_copy_finish(c->copier, device_copy_start(c->copier, c->recv, c->send, CALIBRATE_COPY_BYTES)); }
+static inline void calibrate_adamw(calibration *c) {
+    adamw_args args;
+    memset(&args, 0, sizeof args);
+    args.lr = 1e-9f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.step = 1;
+    args.grad_scale = 1;
+    int64_t n = CALIBRATE_COPY_BYTES / 4 / (int64_t)sizeof(float);
+    float *states = (float *)(void *)c->send;
+    op_adamw((floatX *)(void *)c->recv, sizeof(floatX) == sizeof(float) ? NULL : states, states + n, states + 2 * n, states + 3 * n, n, args);
+}
+static inline void calibrate_hop_start(calibration *c, int lane) {
+    int n = comm_size(c->lanes[lane]), me = comm_rank(c->lanes[lane]);
+    size_t at = (size_t)lane * c->bytes;
+    comm_sendrecv_start(c->lanes[lane], c->send + at, (me + 1) % n, c->recv + at, (me + n - 1) % n, c->bytes);
+}
+static inline void calibrate_one_flow(calibration *c) {
+    calibrate_hop_start(c, 0);
+    comm_finish(c->lanes[0]);
+}
+static inline void calibrate_two_flows(calibration *c) {
+    calibrate_hop_start(c, 0);
+    calibrate_hop_start(c, 1);
+    comm_finish(c->lanes[0]);
+    comm_finish(c->lanes[1]);
+}
+static inline void calibrate_overlapped(calibration *c) {
+    calibrate_hop_start(c, 0);
+    calibrate_gemm(c);
+    comm_finish(c->lanes[0]);
+}
+// As SeqAlltoAll: Q, KV and out, a third of the volume each.
+static inline void calibrate_alltoall(calibration *c) {
+    for (int i = 0; i < 3; i++) {
+        comm_alltoall_start(c->lanes[0], c->send, c->recv, c->bytes / 3);
+        comm_finish(c->lanes[0]);
+    }
+}
+static inline void calibrate_collectives(calibration *c) { // as much by all-gather as by reduce-scatter
+    int n = comm_size(c->lanes[0]);
+    comm_allgather_start(c->lanes[0], c->send, c->recv, c->bytes / (size_t)n);
+    comm_finish(c->lanes[0]);
+    comm_reduce_scatter_start(c->lanes[0], (const float *)(void *)c->send, (float *)(void *)c->recv, c->bytes / sizeof(float) / (size_t)n, c->scratch);
+    comm_finish(c->lanes[0]);
+}
+
+// ---- the figures ----
+
+static inline void calibrate_set(cluster *machines, const char *key, double value, figure_kind kind) {
+    const cluster_figure *figures = cluster_figures();
+    for (int i = 0; i < CLUSTER_FIGURES; i++) {
+        if (strcmp(figures[i].key, key) != 0) continue;
+        *cluster_value(machines, &figures[i]) = fmin(fmax(value, figures[i].low), figures[i].high);
+        machines->kinds[i] = kind;
+    }
+}
+
+// Seconds of an attention block of T rows as launch + quadratic T^2, neither below 0, from two lengths.
+static inline void calibrate_fit(calibration *c, calibrate_work *work, double *launch, double *quadratic) {
+    const double T[2] = {CALIBRATE_ROWS / 4, CALIBRATE_ROWS};
+    double seconds[2];
+    for (int i = 0; i < 2; i++) {
+        c->T = (int64_t)T[i];
+        seconds[i] = calibrate_seconds(c, work, 0);
+    }
+    *quadratic = fmin((seconds[1] - seconds[0]) / (T[1] * T[1] - T[0] * T[0]), seconds[1] / (T[1] * T[1]));
+    if (*quadratic <= 0) *quadratic = seconds[1] / (T[1] * T[1]); // noise
+    *launch = fmax(0, seconds[0] - *quadratic * T[0] * T[0]);
+}
+
+static inline void calibrate_kernels(calibration *c, cluster *machines) {
+    double width = (double)c->H * c->HS, launch[2], quadratic[2];
+    double D = c->D, F = c->F, rows = (double)c->rows;
+    double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear = calibrate_seconds(c, calibrate_linear, 0);
+    double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
+    calibrate_set(machines, "hbm_rate", hbm, FIGURE_MEASURED);
+    calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0), FIGURE_MEASURED);
+    calibrate_set(machines, "optimizer_efficiency", (28 + sizeof(floatX)) / 16.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_adamw, 0) / hbm, FIGURE_MEASURED);
+    calibrate_fit(c, calibrate_forward, &launch[0], &quadratic[0]);
+    calibrate_fit(c, calibrate_backward, &launch[1], &quadratic[1]);
+    // On a CPU no data sheet says the peak: it is the best of what was reached.
+    double forward = 2 * width / quadratic[0], backward = 5 * width / quadratic[1], matrices = 18 * rows * D * F / linear;
+    double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : fmax(fmax(2 * rows * D * F / gemm, matrices), fmax(forward, backward));
+    calibrate_set(machines, "peak", peak, sheet > 0 ? FIGURE_DATASHEET : FIGURE_MEASURED);
+    calibrate_set(machines, "linear_efficiency", matrices / peak, FIGURE_MEASURED);
+    calibrate_set(machines, "attention_forward_efficiency", forward / peak, FIGURE_MEASURED);
+    calibrate_set(machines, "attention_backward_efficiency", backward / peak, FIGURE_MEASURED);
+    calibrate_set(machines, "merge_bytes", calibrate_seconds(c, calibrate_merge, 0) / (double)c->T * hbm / width, FIGURE_MEASURED);
+    calibrate_set(machines, "step_launch", launch[0] + launch[1], FIGURE_MEASURED);
+    c->T = 16;
+    calibrate_set(machines, "attention_launch", calibrate_seconds(c, calibrate_around, 0), FIGURE_MEASURED);
+}
+
+static inline void calibrate_links(calibration *c, cluster *machines) {
+    enum { TIMES = 10 };
+    c->bytes = CALIBRATE_LINK_BYTES;
+    double one = calibrate_seconds(c, calibrate_one_flow, TIMES), two = calibrate_seconds(c, calibrate_two_flows, TIMES);
+    double both = calibrate_seconds(c, calibrate_overlapped, TIMES), gemm = calibrate_seconds(c, calibrate_gemm, TIMES);
+    double others = comm_size(c->lanes[0]) - 1, collectives = calibrate_seconds(c, calibrate_collectives, TIMES);
+    double collective_rate = 2 * (double)c->bytes * others / (others + 1) / collectives;
+    double link = fmax(collective_rate, fmax(2 * (double)c->bytes / two, (double)c->bytes / one));
+    calibrate_set(machines, "p2p_rate", (double)c->bytes / one, FIGURE_MEASURED);
+    calibrate_set(machines, "nvlink_rate", link, FIGURE_MEASURED);
+    calibrate_set(machines, "overlap_cost", (both - gemm) / fmin(one, gemm), FIGURE_MEASURED);
+    calibrate_set(machines, "collective_efficiency", collective_rate / link, FIGURE_MEASURED);
+    double volume[2], seconds[2];
+    for (int i = 0; i < 2; i++) { // two sizes: a constant and a rate
+        c->bytes = i == 0 ? 3 * 256 : CALIBRATE_LINK_BYTES / 8 / 3 * 3;
+        volume[i] = (double)c->bytes * (others + 1);
+        seconds[i] = calibrate_seconds(c, calibrate_alltoall, TIMES);
+    }
+    double per_byte = fmax(0, (seconds[1] - seconds[0]) / (volume[1] - volume[0]));
+    calibrate_set(machines, "alltoall_pack", per_byte, FIGURE_MEASURED);
+    calibrate_set(machines, "alltoall_latency", seconds[0] - per_byte * volume[0], FIGURE_MEASURED);
+}
+
+// The cluster as a file that cluster_load reads; comment stands behind what was measured.
+static inline void calibrate_write(FILE *f, const cluster *machines, const char *comment) {
+    cluster copy = *machines;
+    fprintf(f, "# Written by train_llama --calibrate: %s.\n\n", comment);
+    for (int i = 0; i < CLUSTER_FIGURES; i++) {
+        const cluster_figure *figure = &cluster_figures()[i];
+        fprintf(f, "%-29s %-12.6g # %s:%s\n", figure->key, *cluster_value(&copy, figure), figure_kind_name(machines->kinds[i]),
+                machines->kinds[i] == FIGURE_MEASURED ? " here" : " not measured here");
+    }
+}
+
+// --calibrate, after device_start. The shapes are those of the model (NULL: tiny). Collective; false with a message.
+static inline bool calibrate(const options *o, const model_config *model, comm *world, error_text *error) {
+    cluster machines;
+    if (!cluster_load(&machines, o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100", error)) return false;
+    if (comm_size(world) != comm_local_ranks())
+        return error_set(error, "--calibrate on several nodes: links between nodes cannot be measured yet; legal are the ranks of one node");
+    const model_config *m = model != NULL ? model : config_preset("tiny");
+    int ranks = comm_size(world);
+    calibration c;
+    memset(&c, 0, sizeof c);
+    c.world = world;
+    for (int i = 0; i < 2; i++) c.lanes[i] = comm_split(world, 0, comm_rank(world), i == 0 ? COMM_KV_INNER : COMM_DKV_INNER);
+    c.D = m->D; c.H = m->H; c.Hkv = m->Hkv; c.HS = m->HS; c.F = m->F;
+    c.rows = 256;
+    c.T = CALIBRATE_ROWS;
+    attention_block block = calibrate_block(&c);
+    size_t forward = op_attention_scratch(block, false), backward = op_attention_scratch(block, true);
+    size_t reduce = comm_reduce_scatter_scratch_for(ranks, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)ranks);
+    int64_t wide = max_i64(2 * m->F, (int64_t)m->H * m->HS), Tq = c.T * m->H * m->HS, Tkv = c.T * 2 * m->Hkv * m->HS, matrix = (int64_t)2 * m->F * m->D;
+    int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)CALIBRATE_LINK_BYTES * max_i64(2, ranks));
+    arena memory;
+    memset(&memory, 0, sizeof memory);
+    for (int pass = 0; pass < 2; pass++) { // counts, then lays out
+        memory.used = 0;
+        c.x = ARENA_TAKE_X(&memory, MEM_WORKSPACE, c.rows * wide);
+        c.y = ARENA_TAKE_X(&memory, MEM_WORKSPACE, c.rows * wide);
+        c.w = ARENA_TAKE_X(&memory, MEM_WORKSPACE, matrix);
+        c.gradients = ARENA_TAKE(&memory, MEM_WORKSPACE, float, matrix);
+        c.q = ARENA_TAKE_X(&memory, MEM_WORKSPACE, max_i64(Tq, c.rows * wide));
+        c.out_x = ARENA_TAKE_X(&memory, MEM_WORKSPACE, max_i64(Tq, c.rows * m->D));
+        c.kv = ARENA_TAKE_X(&memory, MEM_WORKSPACE, Tkv);
+        c.out = ARENA_TAKE(&memory, MEM_WORKSPACE, float, Tq);
+        c.dq = ARENA_TAKE(&memory, MEM_WORKSPACE, float, Tq);
+        c.dkv = ARENA_TAKE(&memory, MEM_WORKSPACE, float, 2 * Tkv);
+        c.lse = ARENA_TAKE(&memory, MEM_WORKSPACE, float, c.T * m->H);
+        c.delta = ARENA_TAKE(&memory, MEM_WORKSPACE, float, c.T * m->H);
+        c.scratch = arena_take(&memory, MEM_WORKSPACE, 1, forward > backward ? forward > reduce ? forward : reduce : backward > reduce ? backward : reduce);
+        c.send = ARENA_TAKE(&memory, MEM_WORKSPACE, char, link);
+        c.recv = ARENA_TAKE(&memory, MEM_WORKSPACE, char, link);
+        if (pass == 1) break;
+        memory.base = (char *)device_alloc(memory.peak);
+        if (memory.base == NULL) error_set(error, "--calibrate: not enough memory: %zu bytes a rank", memory.peak);
+        if (!comm_agree(world, error)) return false;
+    }
+    device_zero(memory.base, memory.peak);
+    c.copier = device_copier_new();
+    calibrate_kernels(&c, &machines);
+    if (ranks > 1) calibrate_links(&c, &machines);
+    calibrate_set(&machines, "gpus_per_node", ranks, FIGURE_MEASURED);
+    calibrate_set(&machines, "memory", (double)device_memory_total(), FIGURE_MEASURED);
+    if (machines.ranks_sharing > 0) {
+        calibrate_set(&machines, "ranks_sharing", ranks, FIGURE_MEASURED);
+        calibrate_set(&machines, "host_memory", (double)device_memory_total() * ranks, FIGURE_MEASURED);
+        calibrate_set(&machines, "nics_per_node", 1, FIGURE_MEASURED);
+    }
+    device_copier_free(c.copier);
+    device_free(memory.base, memory.peak);
+    for (int i = 0; i < 2; i++) comm_free(c.lanes[i]);
+    if (comm_rank(world) == 0) {
+        char comment[512];
+        snprintf(comment, sizeof comment, "%d ranks at once on %s, shapes of %s; links between nodes are not measured", ranks, device_name(), m->name);
+        FILE *f = o->cluster_out != NULL ? fopen(o->cluster_out, "w") : stdout;
+        if (f != NULL) calibrate_write(f, &machines, comment);
+        if (f == NULL || (f != stdout && fclose(f) != 0)) error_set(error, "--cluster-out %s: cannot be written", printable(o->cluster_out).text);
+        else if (o->cluster_out != NULL) printf("wrote %s: --plan --cluster %s uses it\n", o->cluster_out, o->cluster_out);
+    }
+    return comm_agree(world, error);
+}
+
+#endif

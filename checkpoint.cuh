@@ -1,0 +1,196 @@
+// What a layer keeps from its forward to its backward pass, and where.
+//     none       every tensor below
+//     full       x_in; the rest is computed again, the attention ring included
+//     selective  x_in, out_row and lse (Selective Checkpoint++, LoongTrain section 5.2): the attention kernel and its ring never run
+//                twice; Q, K, V are projected and exchanged again
+// The kind is chosen per layer. What a layer does not keep lives in one working set that all such layers share.
+// The first layers can be offloaded: their kept tensors stay in one of three device slots while the layer computes, leave for the host
+// behind the next layers, and come back one layer ahead of the backward pass.
+#ifndef CHECKPOINT_CUH
+#define CHECKPOINT_CUH
+
+#include "arena.h"
+#include "device/comm.h" // defines: comm_abort
+
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO } recompute_kind; // fastest first
+
+// Shapes: rows = batch x local tokens; attention rows are those after SeqAlltoAll.
+typedef struct {
+    floatX *x_in;    // (rows, D)
+    floatX *out_row; // (rows, H HS) as the ring leaves it: per sequence (Tc, Hq, HS)
+    float *lse;      // (rows, H): per sequence (Hq, Tc)
+    floatX *q, *kv;  // per sequence (Tc, Hq, HS) and (Tc, 2 Hkv', HS)
+    floatX *out;     // (rows, H, HS); with hp = 1 the same memory as out_row
+    floatX *x_mid;   // (rows, D)
+    floatX *gate_up; // (rows, 2F), or NULL: computed again, tile by tile
+} layer_activations;
+
+typedef struct {
+    int64_t x, out, lse, kv, gate_up; // elements of the tensors above; gate_up = 0: never kept
+    bool out_is_row;                  // hp = 1
+} activation_sizes;
+
+enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
+
+typedef struct {
+    int L, offloaded; // layers; the first `offloaded` of them go to the host
+    recompute_kind *kinds;         // (L)
+    layer_activations *kept;       // (L) resident layers: their memory
+    layer_activations slots[CHECKPOINT_SLOTS];
+    layer_activations work;        // the shared working set
+    int64_t *held;                 // (L) micro-step whose activations the layer holds, or CHECKPOINT_NOT_KEPT
+    size_t *block_bytes;           // (L) bytes of an offloaded layer's kept tensors, contiguous from x_in
+    char **host;                   // (L)
+    int slot_layer[CHECKPOINT_SLOTS];       // whose tensors a slot holds, -1: none
+    int64_t slot_ticket[CHECKPOINT_SLOTS];  // copy in flight, 0: none
+    bool slot_leaving[CHECKPOINT_SLOTS];    // to the host, or from it
+    device_copier *to_host, *to_device;
+} checkpoint_store;
+
+// The tensors that `kind` keeps, from the arena, contiguous.
+static inline layer_activations checkpoint_take(arena *a, memory_category category, activation_sizes n, recompute_kind kind) {
+    layer_activations t;
+    memset(&t, 0, sizeof t);
+    t.x_in = ARENA_TAKE_X(a, category, n.x);
+    if (kind == RECOMPUTE_FULL) return t;
+    t.out_row = ARENA_TAKE_X(a, category, n.out);
+    t.lse = ARENA_TAKE(a, category, float, n.lse);
+    if (kind == RECOMPUTE_SELECTIVE) return t;
+    t.q = ARENA_TAKE_X(a, category, n.out);
+    t.kv = ARENA_TAKE_X(a, category, n.kv);
+    t.out = n.out_is_row ? t.out_row : ARENA_TAKE_X(a, category, n.out);
+    t.x_mid = ARENA_TAKE_X(a, category, n.x);
+    t.gate_up = n.gate_up > 0 ? ARENA_TAKE_X(a, category, n.gate_up) : NULL;
+    return t;
+}
+
+// kinds (L): copied. offloaded: how many of the first layers live on the host.
+static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded,
+                                     activation_sizes n) {
+    memset(s, 0, sizeof *s);
+    s->L = L;
+    s->offloaded = offloaded;
+    s->kinds = HOST_NEW(recompute_kind, L);
+    s->kept = HOST_NEW(layer_activations, L);
+    s->held = HOST_NEW(int64_t, L);
+    s->block_bytes = HOST_NEW(size_t, L);
+    s->host = HOST_NEW(char *, L);
+    recompute_kind least = RECOMPUTE_NONE, most = RECOMPUTE_FULL; // kept by any layer; by any offloaded layer
+    for (int l = 0; l < L; l++) {
+        s->kinds[l] = kinds[l];
+        s->held[l] = CHECKPOINT_NOT_KEPT;
+        if (kinds[l] > least) least = kinds[l];
+        if (l < offloaded && kinds[l] < most) most = kinds[l];
+        if (l >= offloaded) {
+            s->kept[l] = checkpoint_take(device, MEM_ACTIVATIONS, n, kinds[l]);
+            continue;
+        }
+        arena count;
+        memset(&count, 0, sizeof count);
+        count.element_bytes = device->element_bytes;
+        checkpoint_take(&count, MEM_ACTIVATIONS, n, kinds[l]);
+        s->block_bytes[l] = count.used;
+        s->host[l] = (char *)arena_take(host, MEM_ACTIVATIONS, (int64_t)count.used, 1);
+    }
+    for (int i = 0; i < CHECKPOINT_SLOTS; i++) {
+        if (offloaded > 0) s->slots[i] = checkpoint_take(device, MEM_ACTIVATIONS, n, most);
+        s->slot_layer[i] = -1;
+    }
+    if (least != RECOMPUTE_NONE) { // the working set: what the layer that keeps least does not keep
+        s->work.q = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
+        s->work.kv = ARENA_TAKE_X(device, MEM_WORKSPACE, n.kv);
+        s->work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, n.x);
+        if (!n.out_is_row) s->work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
+    }
+    if (least == RECOMPUTE_FULL) {
+        s->work.out_row = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
+        s->work.lse = ARENA_TAKE(device, MEM_WORKSPACE, float, n.lse);
+    }
+}
+static inline void checkpoint_start(checkpoint_store *s) {
+    if (s->offloaded == 0) return;
+    s->to_host = device_copier_new();
+    s->to_device = device_copier_new();
+}
+static inline void checkpoint_free(checkpoint_store *s) {
+    if (s->to_host != NULL) device_copier_free(s->to_host);
+    if (s->to_device != NULL) device_copier_free(s->to_device);
+    free(s->kinds);
+    free(s->kept);
+    free(s->held);
+    free(s->block_bytes);
+    free(s->host);
+}
+
+static inline void checkpoint_slot_wait(checkpoint_store *s, int slot) {
+    if (s->slot_ticket[slot] != 0) device_copy_finish(s->slot_leaving[slot] ? s->to_host : s->to_device, s->slot_ticket[slot]);
+    s->slot_ticket[slot] = 0;
+}
+
+// Where a layer's tensors stand now: kept ones in its memory or slot, the others in the working set.
+static inline layer_activations checkpoint_view(const checkpoint_store *s, int layer) {
+    layer_activations t = layer < s->offloaded ? s->slots[layer % CHECKPOINT_SLOTS] : s->kept[layer];
+    recompute_kind kind = s->kinds[layer];
+    if (kind == RECOMPUTE_NONE) return t;
+    if (kind == RECOMPUTE_FULL) {
+        t.out_row = s->work.out_row;
+        t.lse = s->work.lse;
+    }
+    t.q = s->work.q;
+    t.kv = s->work.kv;
+    t.out = s->work.out != NULL ? s->work.out : t.out_row;
+    t.x_mid = s->work.x_mid;
+    t.gate_up = NULL;
+    return t;
+}
+
+// Forward: the layer's tensors, x_in to be written by whoever computes the layer's input. Call before that.
+static inline layer_activations checkpoint_forward(checkpoint_store *s, int layer) {
+    if (layer < s->offloaded) {
+        int slot = layer % CHECKPOINT_SLOTS;
+        checkpoint_slot_wait(s, slot); // the layer that was here has left
+        s->slot_layer[slot] = layer;
+    }
+    return checkpoint_view(s, layer);
+}
+// The layer's forward pass is issued. micro: the micro-step, or CHECKPOINT_NOT_KEPT in evaluation.
+static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64_t micro) {
+    if (s->held[layer] != CHECKPOINT_NOT_KEPT)
+        comm_abort(EXIT_FAILED, "activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);
+    s->held[layer] = micro;
+    if (layer >= s->offloaded || micro == CHECKPOINT_NOT_KEPT) return;
+    int slot = layer % CHECKPOINT_SLOTS;
+    s->slot_ticket[slot] = device_copy_start(s->to_host, s->host[layer], s->slots[slot].x_in, s->block_bytes[layer]);
+    s->slot_leaving[slot] = true;
+}
+
+// Backward: starts bringing a layer back, unless it never left its slot or lives on the device.
+static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
+    if (layer < 0 || layer >= s->offloaded) return;
+    int slot = layer % CHECKPOINT_SLOTS;
+    if (s->slot_layer[slot] == layer) return;
+    checkpoint_slot_wait(s, slot);
+    s->slot_layer[slot] = layer;
+    s->slot_ticket[slot] = device_copy_start(s->to_device, s->slots[slot].x_in, s->host[layer], s->block_bytes[layer]);
+    s->slot_leaving[slot] = false;
+}
+static inline layer_activations checkpoint_backward(checkpoint_store *s, int layer, int64_t micro) {
+    if (s->held[layer] != micro)
+        comm_abort(EXIT_FAILED, "layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
+    checkpoint_prefetch(s, layer);
+    if (layer < s->offloaded && !s->slot_leaving[layer % CHECKPOINT_SLOTS]) checkpoint_slot_wait(s, layer % CHECKPOINT_SLOTS);
+    return checkpoint_view(s, layer);
+}
+static inline void checkpoint_backward_done(checkpoint_store *s, int layer) {
+    s->held[layer] = CHECKPOINT_NOT_KEPT;
+    if (layer >= s->offloaded) return;
+    checkpoint_slot_wait(s, layer % CHECKPOINT_SLOTS);
+    s->slot_layer[layer % CHECKPOINT_SLOTS] = -1;
+}
+static inline bool checkpoint_empty(const checkpoint_store *s) {
+    for (int l = 0; l < s->L; l++)
+        if (s->held[l] != CHECKPOINT_NOT_KEPT) return false;
+    return true;
+}
+
+#endif

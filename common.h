@@ -1,0 +1,65 @@
+// Small things every file uses: memory that cannot fail quietly, integer helpers, user errors.
+#ifndef COMMON_H
+#define COMMON_H
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRAIN_LLAMA_VERSION "0.1.0"
+
+#ifdef __cplusplus
+#define RESTRICT __restrict__
+#else
+#define RESTRICT restrict
+#endif
+
+#ifdef __GNUC__
+#define PRINTF_LIKE(format_at, args_at) __attribute__((format(printf, format_at, args_at)))
+#else
+#define PRINTF_LIKE(format_at, args_at)
+#endif
+
+// Exit statuses: what a script that starts a run can rely on.
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USER_ERROR = 2 };
+
+// A user error on its way to the user: what is wrong and which values are legal, in one line.
+// Functions that can meet one take `error_text *error` and return false; the first message wins.
+typedef struct {
+    char text[1024]; // "" = no error
+} error_text;
+
+static inline bool error_set(error_text *error, const char *format, ...) PRINTF_LIKE(2, 3);
+// Stores the message unless one is stored already. Always returns false, so that callers can `return error_set(...)`.
+static inline bool error_set(error_text *error, const char *format, ...) {
+    if (error->text[0] == '\0') {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(error->text, sizeof error->text, format, args);
+        va_end(args);
+    }
+    return false;
+}
+
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t round_up(int64_t a, int64_t multiple) { return ceil_div(a, multiple) * multiple; }
+static inline int64_t gcd_i64(int64_t a, int64_t b) { return b == 0 ? a : gcd_i64(b, a % b); }
+
+// Host memory for set-up. Ends the process with a message when there is none; the caller frees.
+static inline void *host_alloc(size_t bytes) {
+    void *p = calloc(1, bytes > 0 ? bytes : 1);
+    if (p == NULL) {
+        fprintf(stderr, "error: out of host memory: %zu bytes asked for\n", bytes);
+        exit(EXIT_FAILED);
+    }
+    return p;
+}
+#define HOST_NEW(type, count) ((type *)host_alloc(sizeof(type) * (size_t)(count)))
+
+#endif

@@ -1,0 +1,379 @@
+// The model's sizes: presets by name, or the config.json of a Hugging Face Llama folder; and the RoPE frequencies that follow from them.
+#ifndef CONFIG_H
+#define CONFIG_H
+
+#include "common.h"
+#include <cjson/cJSON.h> // defines: cJSON_*
+#include <sys/stat.h>
+
+typedef enum { ROPE_PLAIN, ROPE_LLAMA3, ROPE_LINEAR, ROPE_YARN } rope_kind;
+
+// How RoPE frequencies are stretched for long contexts. Fields that a kind does not use are 0.
+typedef struct {
+    rope_kind kind;
+    double factor;                            // llama3, linear, yarn: context is this many times longer, >= 1
+    double low_freq_factor, high_freq_factor; // llama3
+    int64_t original_length;                  // llama3, yarn: tokens of the context before stretching
+    double beta_fast, beta_slow;              // yarn: rotations; 0 = 32 and 1
+    double attention_factor;                  // yarn: on cos and sin; 0 = 0.1 ln(factor) + 1
+} rope_scaling;
+
+typedef struct {
+    char name[128];      // preset, or the folder's last part
+    int L, D, H, Hkv, HS; // layers, hidden size, query heads, key/value heads, head size (even); H % Hkv == 0
+    int F, V;            // feed-forward size, vocabulary
+    float rms_eps;
+    double rope_theta;
+    rope_scaling rope;
+    bool tied;            // the head's matrix is the embedding
+    int64_t max_position; // tokens the model was made for; longer sequences are legal (that is what training is for)
+} model_config;
+
+// A copy of foreign text that is safe inside a one-line message: control characters become '?', long text is cut.
+typedef struct {
+    char text[96];
+} short_text;
+static inline short_text printable(const char *s) {
+    short_text t;
+    size_t n = 0;
+    for (; s[n] != '\0' && n < sizeof t.text - 4; n++) t.text[n] = (unsigned char)s[n] < 32 || s[n] == 127 ? '?' : s[n];
+    if (s[n] != '\0') {
+        while (n > 0 && ((unsigned char)s[n] & 0xC0) == 0x80) n--; // do not cut inside a UTF-8 character
+        memcpy(t.text + n, "...", 3);
+        n += 3;
+    }
+    t.text[n] = '\0';
+    return t;
+}
+
+// ---- presets ----
+
+// The table of presets; *count = how many. Static memory.
+static inline const model_config *config_presets(int *count) {
+    static const model_config presets[] = {
+        // name             L     D   H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
+        {"llama3-8b",      32, 4096, 32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
+        {"llama3-70b",     80, 8192, 64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
+        {"llama3.1-8b",    32, 4096, 32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
+        {"llama3.1-70b",   80, 8192, 64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
+        {"llama3.2-1b",    16, 2048, 32,  8,  64,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
+        {"llama3.2-3b",    28, 3072, 24,  8, 128,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
+        {"llama2-7b",      32, 4096, 32, 32, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096},
+        {"llama2-7b-gqa",  32, 4096, 32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // LoongTrain's 7B-GQA
+        {"tiny",            4,  256,  8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; the demo
+        {"nano",            2,   64,  4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; tests
+    };
+    *count = (int)(sizeof presets / sizeof presets[0]);
+    return presets;
+}
+// The preset of that name, or NULL.
+static inline const model_config *config_preset(const char *name) {
+    int count;
+    const model_config *presets = config_presets(&count);
+    for (int i = 0; i < count; i++)
+        if (strcmp(name, presets[i].name) == 0) return &presets[i];
+    return NULL;
+}
+// "llama3-8b, llama3-70b, ..." into text.
+static inline void config_preset_names(char *text, size_t size) {
+    int count;
+    const model_config *presets = config_presets(&count);
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < count && used < size; i++) {
+        int n = snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", presets[i].name);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+// ---- config.json ----
+
+// The member `key` of an object: NULL if absent or null. Twice in one object: an error, because readers differ in which one counts.
+static inline const cJSON *config_member(const cJSON *object, const char *key, error_text *error) {
+    const cJSON *found = NULL;
+    for (const cJSON *at = object->child; at != NULL; at = at->next)
+        if (at->string != NULL && strcmp(at->string, key) == 0) {
+            if (found != NULL) error_set(error, "\"%s\" stands there twice; keep one", key);
+            found = at;
+        }
+    return found == NULL || cJSON_IsNull(found) ? NULL : found;
+}
+// A number in [low, high] into *value, which keeps its default if the key is absent; a NAN default means the key must be there.
+static inline bool config_number(double *value, const cJSON *object, const char *key, bool whole, double low, double high, error_text *error) {
+    const cJSON *at = config_member(object, key, error);
+    const char *kind = whole ? "whole number" : "number";
+    if (at == NULL && isnan(*value)) return error_set(error, "\"%s\" is missing; it must be a %s from %.15g to %.15g", key, kind, low, high);
+    if (at == NULL) return error->text[0] == '\0';
+    if (!cJSON_IsNumber(at)) return error_set(error, "\"%s\" is not a number; it must be a %s from %.15g to %.15g", key, kind, low, high);
+    double x = at->valuedouble;
+    if (!(x >= low && x <= high) || (whole && x != floor(x)))
+        return error_set(error, "\"%s\" is %.15g; it must be a %s from %.15g to %.15g", key, x, kind, low, high);
+    *value = x;
+    return error->text[0] == '\0';
+}
+static inline bool config_int(int *value, const cJSON *object, const char *key, int low, int high, error_text *error) {
+    double x = NAN;
+    if (!config_number(&x, object, key, true, low, high, error)) return false;
+    *value = (int)x;
+    return true;
+}
+// The key must be absent, null, or the one value that we compute with.
+static inline bool config_must_be(const cJSON *object, const char *key, const char *text, error_text *error) {
+    const cJSON *at = config_member(object, key, error);
+    if (at == NULL) return error->text[0] == '\0';
+    if (!cJSON_IsString(at) || strcmp(at->valuestring, text) != 0)
+        return error_set(error, "\"%s\" is %s%s; only \"%s\" is supported", key, cJSON_IsString(at) ? "" : "not a string",
+                         cJSON_IsString(at) ? printable(at->valuestring).text : "", text);
+    return true;
+}
+static inline bool config_must_be_false(const cJSON *object, const char *key, error_text *error) {
+    const cJSON *at = config_member(object, key, error);
+    if (at == NULL || cJSON_IsFalse(at)) return error->text[0] == '\0';
+    return error_set(error, "\"%s\" is not false; only models without it are supported: the legal value is false", key);
+}
+
+// "rope_scaling", or "rope_parameters" in newer folders. Also takes a "rope_theta" that stands inside.
+static inline bool config_read_rope(model_config *c, const cJSON *json, error_text *error) {
+    rope_scaling *rope = &c->rope;
+    const cJSON *old_form = config_member(json, "rope_scaling", error), *new_form = config_member(json, "rope_parameters", error);
+    if (old_form != NULL && new_form != NULL) return error_set(error, "\"rope_scaling\" and \"rope_parameters\" are both there; keep one");
+    const cJSON *scaling = old_form != NULL ? old_form : new_form;
+    const char *where = old_form != NULL ? "rope_scaling" : "rope_parameters";
+    if (scaling != NULL && !cJSON_IsObject(scaling)) return error_set(error, "\"%s\" must be null or an object", where);
+
+    double theta = 10000, inner_theta = -1; // Hugging Face's default for Llama
+    bool outside = config_member(json, "rope_theta", error) != NULL;
+    if (!config_number(&theta, json, "rope_theta", false, 1.001, 1e15, error)) return false;
+    if (scaling != NULL && !config_number(&inner_theta, scaling, "rope_theta", false, 1.001, 1e15, error)) return false;
+    if (inner_theta > 0 && outside && inner_theta != theta)
+        return error_set(error, "\"rope_theta\" is %.15g, but %.15g inside \"%s\"; keep one", theta, inner_theta, where);
+    c->rope_theta = inner_theta > 0 ? inner_theta : theta;
+    if (scaling == NULL) return error->text[0] == '\0';
+
+    const cJSON *type = config_member(scaling, "rope_type", error), *old_type = config_member(scaling, "type", error);
+    if (type == NULL) type = old_type;
+    if (type == NULL && scaling == new_form) return error_set(error, "\"rope_parameters\" has no \"rope_type\"; legal values are default, llama3, linear, yarn");
+    if (type == NULL) return error_set(error, "\"rope_scaling\" has no \"rope_type\" (or \"type\"); legal values are default, llama3, linear, yarn");
+    if (!cJSON_IsString(type)) return error_set(error, "the type in \"%s\" is not a string; legal values are default, llama3, linear, yarn", where);
+    if (old_type != NULL && (!cJSON_IsString(old_type) || strcmp(type->valuestring, old_type->valuestring) != 0))
+        return error_set(error, "\"rope_type\" and \"type\" in \"%s\" differ; keep one", where);
+
+    static const struct {
+        const char *type;
+        rope_kind kind;
+        const char *keys; // besides rope_type, type, rope_theta
+    } kinds[] = {
+        {"default", ROPE_PLAIN, " "},
+        {"llama3", ROPE_LLAMA3, " factor low_freq_factor high_freq_factor original_max_position_embeddings "},
+        {"linear", ROPE_LINEAR, " factor "},
+        {"yarn", ROPE_YARN, " factor original_max_position_embeddings beta_fast beta_slow attention_factor "},
+    };
+    size_t k = 0;
+    while (k < 4 && strcmp(type->valuestring, kinds[k].type) != 0) k++;
+    if (k == 4)
+        return error_set(error, "the type in \"%s\" is \"%s\"; legal values are default, llama3, linear, yarn", where,
+                         printable(type->valuestring).text);
+    rope->kind = kinds[k].kind;
+
+    for (const cJSON *at = scaling->child; at != NULL; at = at->next) { // a key that we do not compute with changes the model
+        char word[64];
+        int n = snprintf(word, sizeof word, " %s ", at->string);
+        bool known = n < (int)sizeof word && strchr(at->string, ' ') == NULL &&
+                     strstr(" rope_type type rope_theta ", word) != NULL;
+        known = known || (n < (int)sizeof word && strchr(at->string, ' ') == NULL && strstr(kinds[k].keys, word) != NULL);
+        if (!known && !cJSON_IsNull(at))
+            return error_set(error, "\"%s\" of type %s has an unknown key \"%s\"; legal keys are rope_type rope_theta%s", where, kinds[k].type,
+                             printable(at->string).text, kinds[k].keys);
+    }
+
+    const double most = 1099511627776.0; // 2^40 tokens
+    double length = NAN;
+    if (rope->kind != ROPE_PLAIN) {
+        rope->factor = NAN;
+        if (!config_number(&rope->factor, scaling, "factor", false, 1, 1e6, error)) return false;
+    }
+    if (rope->kind == ROPE_LLAMA3) {
+        rope->low_freq_factor = rope->high_freq_factor = NAN;
+        if (!config_number(&rope->low_freq_factor, scaling, "low_freq_factor", false, 1e-6, 1e6, error)) return false;
+        if (!config_number(&rope->high_freq_factor, scaling, "high_freq_factor", false, 1e-6, 1e6, error)) return false;
+        if (rope->high_freq_factor <= rope->low_freq_factor)
+            return error_set(error, "\"high_freq_factor\" is %.15g; it must be above \"low_freq_factor\", which is %.15g", rope->high_freq_factor,
+                             rope->low_freq_factor);
+    }
+    if (rope->kind == ROPE_LLAMA3 || rope->kind == ROPE_YARN) {
+        if (!config_number(&length, scaling, "original_max_position_embeddings", true, 1, most, error)) return false;
+        rope->original_length = (int64_t)length;
+    }
+    if (rope->kind == ROPE_YARN) {
+        if (!config_number(&rope->beta_fast, scaling, "beta_fast", false, 0, 1e6, error)) return false;
+        if (!config_number(&rope->beta_slow, scaling, "beta_slow", false, 0, 1e6, error)) return false;
+        if (rope->beta_fast == 0) rope->beta_fast = 32;
+        if (rope->beta_slow == 0) rope->beta_slow = 1;
+        if (rope->beta_fast < rope->beta_slow)
+            return error_set(error, "\"beta_fast\" is %.15g; it must not be below \"beta_slow\", which is %.15g", rope->beta_fast, rope->beta_slow);
+        if (!config_number(&rope->attention_factor, scaling, "attention_factor", false, 1e-6, 1e6, error)) return false;
+    }
+    return error->text[0] == '\0';
+}
+
+// All that we read of config.json. Everything that would change the model and that we do not compute is refused.
+static inline bool config_read(model_config *c, const cJSON *json, error_text *error) {
+    if (!cJSON_IsObject(json)) return error_set(error, "the file is not a JSON object");
+    const cJSON *type = config_member(json, "model_type", error), *names = config_member(json, "architectures", error);
+    if (type == NULL) return error_set(error, "\"model_type\" is missing; the legal value is \"llama\"");
+    if (!config_must_be(json, "model_type", "llama", error)) return false;
+    if (names != NULL) {
+        bool known = cJSON_IsArray(names) && cJSON_GetArraySize(names) > 0;
+        for (const cJSON *at = names->child; at != NULL; at = at->next)
+            known = known && cJSON_IsString(at) && strcmp(at->valuestring, "LlamaForCausalLM") == 0;
+        if (!known) return error_set(error, "\"architectures\" is not [\"LlamaForCausalLM\"], the only one supported");
+    }
+    if (!config_must_be(json, "hidden_act", "silu", error)) return false;
+    if (!config_must_be_false(json, "attention_bias", error) || !config_must_be_false(json, "mlp_bias", error)) return false;
+    double dropout = 0, partial = 1, eps = NAN, max_position = NAN;
+    if (!config_number(&dropout, json, "attention_dropout", false, 0, 0, error)) return false;
+    if (!config_number(&partial, json, "partial_rotary_factor", false, 1, 1, error)) return false;
+    if (config_member(json, "quantization_config", error) != NULL)
+        return error_set(error, "\"quantization_config\" is there; only models that are not quantized can be trained");
+
+    if (!config_int(&c->L, json, "num_hidden_layers", 1, 4096, error)) return false;
+    if (!config_int(&c->D, json, "hidden_size", 1, 1 << 18, error)) return false;
+    if (!config_int(&c->H, json, "num_attention_heads", 1, 4096, error)) return false;
+    c->Hkv = c->H;
+    if (config_member(json, "num_key_value_heads", error) != NULL && !config_int(&c->Hkv, json, "num_key_value_heads", 1, c->H, error)) return false;
+    if (c->H % c->Hkv != 0)
+        return error_set(error, "\"num_key_value_heads\" is %d; it must divide \"num_attention_heads\", which is %d", c->Hkv, c->H);
+    bool has_size = config_member(json, "head_dim", error) != NULL;
+    if (!has_size && c->D % c->H != 0)
+        return error_set(error, "\"num_attention_heads\" is %d; without \"head_dim\" it must divide \"hidden_size\", which is %d", c->H, c->D);
+    c->HS = c->D / c->H;
+    if (has_size && !config_int(&c->HS, json, "head_dim", 2, 4096, error)) return false;
+    if (c->HS % 2 != 0) return error_set(error, "the head size is %d; it must be even, for RoPE turns pairs", c->HS);
+    if (!config_int(&c->F, json, "intermediate_size", 1, 1 << 20, error)) return false;
+    if (!config_int(&c->V, json, "vocab_size", 2, 1 << 24, error)) return false;
+    if (!config_number(&eps, json, "rms_norm_eps", false, 1e-12, 0.1, error)) return false;
+    if (!config_number(&max_position, json, "max_position_embeddings", true, 1, 1099511627776.0, error)) return false;
+    c->rms_eps = (float)eps;
+    c->max_position = (int64_t)max_position;
+    const cJSON *tied = config_member(json, "tie_word_embeddings", error);
+    if (tied != NULL && !cJSON_IsBool(tied)) return error_set(error, "\"tie_word_embeddings\" must be true or false");
+    c->tied = tied != NULL && cJSON_IsTrue(tied);
+    return config_read_rope(c, json, error);
+}
+
+// The text of a small file, NUL-terminated, no NUL inside; the caller frees. NULL with a message.
+static inline char *config_read_file(const char *path, error_text *error) {
+    enum { LIMIT = 1 << 20 };
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) {
+        error_set(error, "cannot be opened for reading");
+        return NULL;
+    }
+    char *text = HOST_NEW(char, LIMIT + 2);
+    size_t n = fread(text, 1, LIMIT + 1, f);
+    bool failed = ferror(f) != 0;
+    fclose(f);
+    if (failed) error_set(error, "cannot be read");
+    else if (n > LIMIT) error_set(error, "is larger than %d bytes; a config.json is a few KB", LIMIT);
+    else if (n == 0) error_set(error, "is empty");
+    else if (strlen(text) != n) error_set(error, "holds a NUL byte and is no JSON text");
+    if (error->text[0] == '\0') return text;
+    free(text);
+    return NULL;
+}
+
+// *config = the preset `model`, or what the config.json in folder `model` says (a preset's name comes first: write ./NAME for a folder
+// of that name). Returns false with a one-line message: no such model, not a Llama, or something in it that we do not compute.
+static inline bool config_load(model_config *config, const char *model, error_text *error) {
+    memset(config, 0, sizeof *config);
+    const model_config *preset = config_preset(model);
+    if (preset != NULL) {
+        *config = *preset;
+        return true;
+    }
+    size_t length = strlen(model);
+    char path[4096];
+    struct stat entry;
+    if (length == 0 || length + 16 > sizeof path || stat(model, &entry) != 0 || !S_ISDIR(entry.st_mode)) {
+        char names[512];
+        config_preset_names(names, sizeof names);
+        return error_set(error, "model \"%s\" is neither a folder nor a preset; presets are %s", printable(model).text, names);
+    }
+    snprintf(path, sizeof path, "%s/config.json", model);
+    if (stat(path, &entry) != 0 || !S_ISREG(entry.st_mode))
+        return error_set(error, "model folder \"%s\" holds no config.json; a Hugging Face folder of a Llama has one", printable(model).text);
+
+    error_text why;
+    why.text[0] = '\0';
+    char *text = config_read_file(path, &why);
+    const char *end = NULL;
+    cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, &end, 1);
+    if (text != NULL && json == NULL)
+        error_set(&why, "is not valid JSON at byte %lld", (long long)(end == NULL ? 0 : end - text));
+    if (json != NULL) config_read(config, json, &why);
+    cJSON_Delete(json);
+    free(text);
+    if (why.text[0] != '\0') return error_set(error, "%s/config.json: %s", printable(model).text, why.text);
+
+    while (length > 1 && model[length - 1] == '/') length--;
+    size_t start = length;
+    while (start > 0 && model[start - 1] != '/') start--;
+    snprintf(config->name, sizeof config->name, "%.*s", (int)min_i64((int64_t)(length - start), 127), model + start);
+    return true;
+}
+
+// ---- what follows from the sizes ----
+
+// Exact number of parameters; tied matrices count once.
+static inline int64_t config_parameters(const model_config *c) {
+    int64_t D = c->D, heads = (int64_t)c->H * c->HS, kv = (int64_t)c->Hkv * c->HS;
+    int64_t layer = D * (heads + 2 * kv) + heads * D + 3 * D * c->F + 2 * D;
+    return c->V * D * (c->tied ? 1 : 2) + c->L * layer + D;
+}
+
+// inv_freq (HS/2) = angle per token of each pair, exactly as Hugging Face transformers rounds them: every operation in float, so that
+// weights trained there keep their meaning. Angles themselves are the caller's, in double. Returns the factor on cos and sin (yarn;
+// otherwise 1).
+static inline double config_rope_frequencies(const model_config *config, double *inv_freq) {
+    const rope_scaling *rope = &config->rope;
+    const double pi = 3.14159265358979323846;
+    int half = config->HS / 2, dim = config->HS;
+    float factor = (float)rope->factor;
+
+    double low = 0, high = 0; // yarn: pairs below low keep their frequency, above high are divided
+    if (rope->kind == ROPE_YARN) {
+        double fast = rope->beta_fast > 0 ? rope->beta_fast : 32, slow = rope->beta_slow > 0 ? rope->beta_slow : 1;
+        double scale = dim / (2 * log(config->rope_theta));
+        low = floor(scale * log((double)rope->original_length / (fast * 2 * pi)));
+        high = ceil(scale * log((double)rope->original_length / (slow * 2 * pi)));
+        if (low < 0) low = 0;
+        if (high > dim - 1) high = dim - 1;
+        if (low == high) high += 0.001;
+    }
+    for (int i = 0; i < half; i++) {
+        float power = (float)pow((double)(float)config->rope_theta, (double)((float)(2 * i) / (float)dim));
+        float f = 1.0f / power;
+        if (rope->kind == ROPE_LINEAR) f = f / factor;
+        if (rope->kind == ROPE_LLAMA3) {
+            float length = (float)rope->original_length, wavelength = (float)(2 * pi) / f;
+            float longest = (float)((double)rope->original_length / rope->low_freq_factor);
+            float shortest = (float)((double)rope->original_length / rope->high_freq_factor);
+            if (wavelength > longest) {
+                f = f / factor;
+            } else if (!(wavelength < shortest)) {
+                float smooth = (length / wavelength - (float)rope->low_freq_factor) / (float)(rope->high_freq_factor - rope->low_freq_factor);
+                f = (1.0f - smooth) * f / factor + smooth * f;
+            }
+        }
+        if (rope->kind == ROPE_YARN) {
+            float ramp = ((float)i - (float)low) / (float)(high - low);
+            float keep = 1.0f - (ramp < 0 ? 0.0f : ramp > 1 ? 1.0f : ramp);
+            f = 1.0f / (factor * power) * (1.0f - keep) + f * keep;
+        }
+        inv_freq[i] = f;
+    }
+    if (rope->kind != ROPE_YARN) return 1.0;
+    return rope->attention_factor > 0 ? rope->attention_factor : rope->factor > 1 ? 0.1 * log(rope->factor) + 1.0 : 1.0;
+}
+
+#endif

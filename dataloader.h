@@ -1,0 +1,294 @@
+// Token files -> this rank's tokens, positions and labels.
+//
+// Files are llm.c's: 256 int32 of header (magic, version, count), then tokens: magic 20240520 version 1 = uint16, magic 20240801 version 7 =
+// uint32; little-endian. All files that match a pattern, sorted by name (bytes), are one stream of tokens. Sample n is the S tokens from
+// n S on. The label of a token is the token after it in the stream, whoever holds that one: another rank's rows, the next sample or the
+// next file. Only the stream's very last token has none (-100).
+#ifndef DATALOADER_H
+#define DATALOADER_H
+
+#include "common.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LABEL_IGNORED = -100 };
+
+// ---- which tokens of a sequence a rank holds (causal balance: LoongTrain figure 3b) ----
+
+// cp = 1: HP rank h holds positions [h T, (h+1) T).
+// cp > 1: the padded sequence is cut in 2 cp chunks of C = T hp / 2; CP rank c's row is chunk c, then chunk 2cp-1-c; HP rank h holds the
+//         h-th slice of T tokens of that row.
+typedef struct {
+    int64_t S, S_padded, T; // tokens of the sequence; with padding at its end; local rows = S_padded / (hp cp)
+    int hp, cp, h, c;       // degrees, and this rank's place
+} sequence_shard;
+
+// S >= 1. The least padding with which T is a multiple of `multiple` (>= 1) and chunks are whole (T hp even when cp > 1).
+static inline sequence_shard sequence_shard_make(int64_t S, int hp, int cp, int h, int c, int64_t multiple) {
+    if (cp > 1 && hp % 2 != 0 && multiple % 2 != 0) multiple *= 2;
+    sequence_shard s;
+    s.S = S;
+    s.T = round_up(ceil_div(S, (int64_t)hp * cp), multiple);
+    s.S_padded = s.T * hp * cp;
+    s.hp = hp;
+    s.cp = cp;
+    s.h = h;
+    s.c = c;
+    return s;
+}
+// Global position of local row t, 0 <= t < T; positions >= S are padding.
+static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t) {
+    int64_t row = s->h * s->T + t; // in the row of the HP group
+    if (s->cp == 1) return row;
+    int64_t C = s->T * s->hp / 2;
+    return row < C ? s->c * C + row : (2 * s->cp - 1 - s->c) * C + (row - C);
+}
+// How many local rows from t on have consecutive positions: the sequence is read in at most two such runs.
+static inline int64_t sequence_shard_run(const sequence_shard *s, int64_t t) {
+    int64_t row = s->h * s->T + t, C = s->T * s->hp / 2;
+    return s->cp > 1 && row < C ? min_i64(s->T - t, C - row) : s->T - t;
+}
+
+// ---- the stream of tokens ----
+
+enum { TOKEN_HEADER_BYTES = 1024, TOKEN_MAGIC_16 = 20240520, TOKEN_VERSION_16 = 1, TOKEN_MAGIC_32 = 20240801, TOKEN_VERSION_32 = 7 };
+
+typedef struct {
+    char *path;
+    int64_t first, count; // place in the stream, tokens
+} token_file;
+
+typedef struct {
+    token_file *files; // (file_count)
+    int64_t file_count;
+    int width;     // bytes of a token: 2 or 4
+    int64_t total; // tokens of the stream
+    int64_t S, V;  // tokens of a sample; vocabulary
+    uint64_t seed;
+    bool shuffle;
+    int fd;            // the open file, -1: none
+    int64_t open_file; // its index
+    void *buffer;      // (buffer_bytes) raw tokens
+    size_t buffer_bytes;
+} dataloader;
+
+static inline void dataloader_close(dataloader *loader) {
+    for (int64_t i = 0; i < loader->file_count; i++) free(loader->files[i].path);
+    free(loader->files);
+    free(loader->buffer);
+    if (loader->fd >= 0) close(loader->fd);
+    memset(loader, 0, sizeof *loader);
+    loader->fd = -1;
+}
+
+// All of [offset, offset + bytes) of the file; false with a message.
+static inline bool token_file_pread(int fd, const char *path, void *to, size_t bytes, int64_t offset, error_text *error) {
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t n = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + (int64_t)done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return error_set(error, "%s: cannot be read at byte %lld: %s", path, (long long)offset, strerror(errno));
+        if (n == 0) return error_set(error, "%s: ends at byte %lld; it has become shorter since it was opened", path, (long long)(offset + (int64_t)done));
+        done += (size_t)n;
+    }
+    return true;
+}
+
+// Header and size of one file -> *count tokens of *width bytes.
+static inline bool token_file_check(const char *path, int64_t *count, int *width, error_text *error) {
+    struct stat entry;
+    if (stat(path, &entry) != 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    if (!S_ISREG(entry.st_mode)) return error_set(error, "%s: is not a file (a pattern such as 'DIR/*.bin' names the files of a folder)", path);
+    int64_t bytes = (int64_t)entry.st_size;
+    if (bytes < TOKEN_HEADER_BYTES)
+        return error_set(error, "%s: has %lld bytes, fewer than the header of a token file (%d)", path, (long long)bytes, TOKEN_HEADER_BYTES);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    int32_t header[TOKEN_HEADER_BYTES / 4];
+    bool ok = token_file_pread(fd, path, header, sizeof header, 0, error);
+    close(fd);
+    if (!ok) return false;
+
+    int32_t version = header[1];
+    if (header[0] != TOKEN_MAGIC_16 && header[0] != TOKEN_MAGIC_32)
+        return error_set(error, "%s: magic number %d; legal are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? see dev/tokenize_text.py", path,
+                         (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32);
+    *width = header[0] == TOKEN_MAGIC_16 ? 2 : 4;
+    int legal = *width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
+    if (version != legal) return error_set(error, "%s: version %d; legal with magic %d is %d", path, (int)version, (int)header[0], legal);
+    if (header[2] == 0) return error_set(error, "%s: holds no tokens", path);
+    if (header[2] < 0) return error_set(error, "%s: token count %d; legal is 1 to 2147483647", path, (int)header[2]);
+    *count = header[2];
+    int64_t wanted = TOKEN_HEADER_BYTES + *count * *width, other = TOKEN_HEADER_BYTES + *count * (6 - *width);
+    if (bytes == other)
+        return error_set(error, "%s: tokens are of %d bytes, but magic %d says %d (legal: %d for uint16, %d for uint32)", path, 6 - *width,
+                         (int)header[0], *width, TOKEN_MAGIC_16, TOKEN_MAGIC_32);
+    if (bytes < wanted)
+        return error_set(error, "%s: is truncated: %lld bytes, but %lld tokens need %lld", path, (long long)bytes, (long long)*count, (long long)wanted);
+    if (bytes > wanted)
+        return error_set(error, "%s: has %lld bytes, but its header's %lld tokens end at %lld", path, (long long)bytes, (long long)*count,
+                         (long long)wanted);
+    return true;
+}
+
+static inline int64_t dataloader_samples(const dataloader *loader) { return loader->total / loader->S; }
+
+static inline bool dataloader_open_files(dataloader *loader, const glob_t *found, const char *pattern, error_text *error) {
+    for (size_t i = 0; i < found->gl_pathc; i++) {
+        token_file *file = &loader->files[i];
+        int width = 0;
+        if (!token_file_check(found->gl_pathv[i], &file->count, &width, error)) return false;
+        file->path = strdup(found->gl_pathv[i]);
+        if (file->path == NULL) return error_set(error, "out of host memory");
+        loader->file_count++;
+        if (i > 0 && width != loader->width)
+            return error_set(error, "%s: has tokens of %d bytes, but %s of %d; files of one stream must have one width", file->path, width,
+                             loader->files[0].path, loader->width);
+        loader->width = width;
+        file->first = loader->total;
+        loader->total += file->count;
+    }
+    int64_t longest = loader->total;
+    if (longest < 2) return error_set(error, "%s: one token in all; a model needs at least 2 to learn from", pattern);
+    if (loader->S > longest)
+        return error_set(error, "a sequence of %lld tokens is longer than the data: %s holds %lld in %lld file%s; the largest legal length is %lld",
+                         (long long)loader->S, pattern, (long long)longest, (long long)loader->file_count, loader->file_count > 1 ? "s" : "",
+                         (long long)longest);
+    return true;
+}
+
+// Opens the files that match `pattern` (as in a shell: * ? [..], no ~ or {}) and checks header and size of each. S >= 1: tokens of a sample;
+// V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. Returns false with a message, and nothing open; else
+// the caller calls dataloader_close.
+static inline bool dataloader_open(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
+    memset(loader, 0, sizeof *loader);
+    loader->fd = -1;
+    loader->S = S;
+    loader->V = V;
+    loader->seed = seed;
+    loader->shuffle = shuffle;
+    if (S < 1 || V < 1) return error_set(error, "sequence length %lld, vocabulary %lld: both must be at least 1", (long long)S, (long long)V);
+    glob_t found;
+    int status = glob(pattern, 0, NULL, &found);
+    if (status == GLOB_NOMATCH) return error_set(error, "no file matches %s", pattern);
+    if (status != 0) return error_set(error, "%s: cannot be searched for", pattern);
+    loader->files = HOST_NEW(token_file, found.gl_pathc);
+    bool ok = dataloader_open_files(loader, &found, pattern, error);
+    globfree(&found);
+    if (!ok) dataloader_close(loader);
+    return ok;
+}
+
+// ---- the order of samples ----
+
+static inline uint64_t dataloader_hash(uint64_t x) { // a bijection of 64-bit numbers that mixes well (the finaliser of MurmurHash3)
+    x ^= x >> 33;
+    x *= 0xFF51AFD7ED558CCDull;
+    x ^= x >> 33;
+    x *= 0xC4CEB9FE1A85EC53ull;
+    return x ^ (x >> 33);
+}
+// A permutation of [0, n) for each (seed, epoch), computed without a table: a Feistel network on the next even number of bits, applied
+// again while the result lies outside (less than 4 times on average).
+static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n, int64_t index) {
+    if (n <= 1) return 0;
+    int half = 1;
+    while (half < 31 && ((int64_t)1 << (2 * half)) < n) half++;
+    uint64_t mask = ((uint64_t)1 << half) - 1, key = dataloader_hash(dataloader_hash(seed + 0x9E3779B97F4A7C15ull) + (uint64_t)epoch), x = (uint64_t)index;
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (uint64_t round = 0; round < 6; round++) {
+            uint64_t mixed = left ^ (dataloader_hash(key + (round << 48) + right) & mask);
+            left = right;
+            right = mixed;
+        }
+        x = left << half | right;
+    } while (x >= (uint64_t)n);
+    return (int64_t)x;
+}
+
+// The place in the run's order of samples of sequence b of dp rank d in micro-step `micro` = step * grad_accum + its place in the step:
+//     counter = (micro * dp + d) * batch + b
+// A step takes dp * grad_accum * batch consecutive counters, so every grid with that product sees the same samples in each step, in the
+// same order. hp and cp do not enter: the ranks of one sequence see one sample. Progress of a run is counted in samples.
+static inline int64_t dataloader_counter(int64_t micro, int64_t dp, int64_t d, int64_t batch, int64_t b) { return (micro * dp + d) * batch + b; }
+
+// The sample at `counter`: every sample once per epoch of dataloader_samples counters.
+static inline int64_t dataloader_sample_at(const dataloader *loader, int64_t counter) {
+    int64_t n = dataloader_samples(loader), epoch = counter / n, index = counter % n;
+    return loader->shuffle ? dataloader_permute(loader->seed, epoch, n, index) : index;
+}
+
+// ---- reading ----
+
+// count tokens of the stream from `first` on into to (int32); checks every one against V.
+static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int64_t count, int32_t *to, error_text *error) {
+    int64_t low = 0, high = loader->file_count - 1; // the file that holds `first`
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (loader->files[middle].first <= first) low = middle;
+        else high = middle - 1;
+    }
+    for (int64_t f = low; count > 0; f++) {
+        const token_file *file = &loader->files[f];
+        int64_t at = first - file->first, n = min_i64(count, file->count - at);
+        size_t bytes = (size_t)n * (size_t)loader->width;
+        if (loader->fd < 0 || loader->open_file != f) { // one open file at a time: thousands of shards need no more descriptors than one
+            if (loader->fd >= 0) close(loader->fd);
+            loader->fd = open(file->path, O_RDONLY | O_CLOEXEC);
+            loader->open_file = f;
+            if (loader->fd < 0) return error_set(error, "%s: cannot be opened: %s", file->path, strerror(errno));
+        }
+        if (bytes > loader->buffer_bytes) {
+            free(loader->buffer);
+            loader->buffer = host_alloc(bytes);
+            loader->buffer_bytes = bytes;
+        }
+        if (!token_file_pread(loader->fd, file->path, loader->buffer, bytes, TOKEN_HEADER_BYTES + at * loader->width, error)) return false;
+        const uint16_t *raw16 = (const uint16_t *)loader->buffer;
+        const uint32_t *raw32 = (const uint32_t *)loader->buffer;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t token = loader->width == 2 ? raw16[i] : raw32[i];
+            if (token >= loader->V)
+                return error_set(error, "%s: token %lld (byte %lld) is %lld; the model's vocabulary has %lld: legal are 0 to %lld", file->path,
+                                 (long long)(at + i), (long long)(TOKEN_HEADER_BYTES + (at + i) * loader->width), (long long)token, (long long)loader->V,
+                                 (long long)(loader->V - 1));
+            to[i] = (int32_t)token;
+        }
+        to += n;
+        first += n;
+        count -= n;
+    }
+    return true;
+}
+
+// This rank's rows of a sample: tokens, positions (global), labels; each (T), the caller's. Padding: token 0, label -100, its own position.
+// Reads only these rows and the one token after each run. Returns false with a message that names file and offset.
+static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int64_t *positions,
+                                   int32_t *labels, error_text *error) {
+    if (shard->S != loader->S || sample < 0 || sample >= dataloader_samples(loader))
+        return error_set(error, "sample %lld of length %lld asked for; there are %lld of length %lld", (long long)sample, (long long)shard->S,
+                         (long long)dataloader_samples(loader), (long long)loader->S);
+    for (int64_t t = 0; t < shard->T;) {
+        int64_t run = sequence_shard_run(shard, t), position = sequence_shard_position(shard, t);
+        int64_t first = sample * loader->S + position;                            // in the stream
+        int64_t here = max_i64(0, min_i64(run, loader->S - position));            // rows that are not padding
+        int64_t after = here > 0 && first + here < loader->total ? 1 : 0;         // the last row's label is in the stream
+        for (int64_t i = 0; i < run; i++) positions[t + i] = position + i;
+        if (here > 0 && !dataloader_read_tokens(loader, first, here, tokens + t, error)) return false;
+        for (int64_t i = 0; i + 1 < here; i++) labels[t + i] = tokens[t + i + 1];
+        if (here > 0) labels[t + here - 1] = LABEL_IGNORED;
+        if (after > 0 && !dataloader_read_tokens(loader, first + here, 1, labels + t + here - 1, error)) return false;
+        for (int64_t i = here; i < run; i++) {
+            tokens[t + i] = 0;
+            labels[t + i] = LABEL_IGNORED;
+        }
+        t += run;
+    }
+    return true;
+}
+
+#endif

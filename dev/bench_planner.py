@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Is the planner's order of step times the measured one? 20 configurations of one problem on 1 to 8 ranks of this machine, after
+--calibrate on as many ranks. Prints each configuration, Spearman's rank correlation, and the regret: how much slower the configuration
+with the best prediction is than the fastest one.
+
+    dev/bench_planner.py [--rounds 3] [--steps 4] [--seq-len 1024] [--global-batch 8] [--model tiny]
+
+Configurations take turns, so that a machine that is busy for a while slows all of them; the median of the rounds counts. About 10 minutes.
+"""
+import argparse
+import json
+import os
+import statistics
+import struct
+import subprocess
+import tempfile
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+BINARY = os.environ.get("TRAIN_LLAMA", os.path.join(ROOT, "build/cpu/train_llama"))
+CONFIGURATIONS = [  # ranks, options
+    (1, "--recompute none"),
+    (1, "--recompute selective"),
+    (1, "--recompute full"),
+    (2, "--dp 2 --recompute none"),
+    (2, "--hp 2 --recompute none"),
+    (2, "--cp 2 --recompute full"),
+    (2, "--cp 2 --cp-comm allgather --recompute none"),
+    (2, "--dp 2 --zero-params full --recompute selective"),
+    (4, "--dp 4 --recompute none"),
+    (4, "--hp 4 --recompute none"),
+    (4, "--cp 4 --inner-ring 1 --recompute none"),
+    (4, "--hp 2 --cp 2 --recompute full"),
+    (4, "--dp 2 --hp 2 --zero-params full --recompute none"),
+    (4, "--cp 4 --cp-comm allgather --zero-params full --recompute selective"),
+    (8, "--dp 8 --recompute none"),
+    (8, "--hp 8 --recompute none"),
+    (8, "--cp 8 --inner-ring 1 --recompute none"),
+    (8, "--hp 2 --cp 4 --inner-ring 2 --recompute full"),
+    (8, "--cp 8 --inner-ring 2 --zero-params full --recompute selective"),
+    (8, "--dp 2 --hp 4 --zero-params full --recompute full"),
+]
+
+
+def run(ranks, options):
+    command = ["mpirun", "-np", str(ranks), BINARY, *options]
+    if os.geteuid() == 0:
+        os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    os.environ.update(OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # would make OpenBLAS use another core's kernels
+        os.environ.pop(name, None)
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def ranks_of(values):
+    """Places in ascending order, equal values sharing the mean of theirs."""
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    places = [0.0] * len(values)
+    for i in range(len(values)):
+        same = [k for k, j in enumerate(order) if values[j] == values[i]]
+        places[i] = sum(same) / len(same)
+    return places
+
+
+def spearman(a, b):
+    x, y = ranks_of(a), ranks_of(b)
+    mx, my = statistics.mean(x), statistics.mean(y)
+    return sum((p - mx) * (q - my) for p, q in zip(x, y)) / (sum((p - mx) ** 2 for p in x) * sum((q - my) ** 2 for q in y)) ** 0.5
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--seq-len", type=int, default=1024)
+    parser.add_argument("--global-batch", type=int, default=8)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--keep", metavar="DIR", help="keep the cluster files here")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.keep or scratch
+        data, log = os.path.join(scratch, "data.bin"), os.path.join(scratch, "log.jsonl")
+        tokens = args.seq_len * args.global_batch * 2 + 1
+        with open(data, "wb") as f:
+            f.write(struct.pack("<256i", 20240520, 1, tokens, *[0] * 253))
+            f.write(struct.pack(f"<{tokens}H", *[(i * 7919 + i // 251) % 251 for i in range(tokens)]))
+        for ranks in sorted({r for r, _ in CONFIGURATIONS}):
+            run(ranks, ["--calibrate", "--model", args.model, "--cluster-out", os.path.join(folder, f"{ranks}.txt")])
+        measured, predicted = [[] for _ in CONFIGURATIONS], [0.0] * len(CONFIGURATIONS)
+        for _ in range(args.rounds):
+            for i, (ranks, options) in enumerate(CONFIGURATIONS):
+                run(ranks, ["--model", args.model, "--from-scratch", "--train-data", data, "--seq-len", str(args.seq_len), "--global-batch", str(args.global_batch),
+                            "--steps", str(args.steps), "--cluster", os.path.join(folder, f"{ranks}.txt"), "--log", log, *options.split()])
+                rows = [json.loads(line) for line in open(log)]
+                measured[i].append(statistics.median(r["step_ms"] for r in rows[1:]))
+                predicted[i] = rows[0]["predicted_ms"]
+        times, least = [statistics.median(m) for m in measured], [min(m) for m in measured]
+        for i in sorted(range(len(times)), key=lambda i: times[i]):
+            ranks, options = CONFIGURATIONS[i]
+            print(f"{ranks} ranks {options:<70} measured {times[i]:8.1f} ms  predicted {predicted[i]:8.1f} ms   ({' '.join(f'{m:.0f}' for m in measured[i])})")
+        chosen = min(range(len(times)), key=lambda i: predicted[i])
+        print(f"{len(times)} configurations, {args.model}, {args.global_batch} x {args.seq_len} tokens, {args.rounds} rounds")
+        for what, values in (("median of the rounds", times), ("best of the rounds", least)):
+            print(f"{what:<22} Spearman {spearman(predicted, values):.3f}, regret of the best prediction {100 * (values[chosen] / min(values) - 1):.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Writes what the planner and the dry run say into the repository: docs/plans.md, docs/memory.md, scripts/run_llama3_8b_*.sh.
+
+    dev/plan_tables.py            all of it (about two minutes, most of it starting the program)
+    dev/plan_tables.py scripts    the scripts only
+
+Needs a build (make DEVICE=cpu); test/test_plan.sh holds the scripts to the planner.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+BINARY = os.environ.get("TRAIN_LLAMA", os.path.join(ROOT, "build/cpu/train_llama"))
+LENGTHS = {"128K": 131072, "256K": 262144, "512K": 524288, "1M": 1048576, "2M": 2097152, "4M": 4194304}
+TOKENS_OF_A_STEP = 16 << 20
+GIB = 1 << 30
+
+
+def ask(*options):
+    """Standard output and error of the program, and the seconds it took."""
+    began = time.monotonic()
+    done = subprocess.run([BINARY, *map(str, options)], capture_output=True, text=True)
+    return done.stdout, done.stderr.strip(), time.monotonic() - began
+
+
+def plan(model, length, ranks, cluster):
+    """The plan as JSON with its command and seconds, or a text: why there is none."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as f:
+        out, error, seconds = ask("--plan", "--model", model, "--ranks", ranks, "--cluster", cluster, "--seq-len", length,
+                                  "--global-batch", TOKENS_OF_A_STEP // LENGTHS[length], "--plan-json", f.name)
+        if error:
+            return error, seconds
+        answer = json.load(open(f.name))
+    answer["command"] = out.splitlines()[-1]
+    return answer, seconds
+
+
+def grid_text(c):
+    ring = "" if c["cp"] == 1 else " all-gather" if c["cp_comm"] == "allgather" else f" w {c['inner_ring']}"
+    placement = "" if c["hp"] == 1 or c["cp"] == 1 else f" {c['placement']}"
+    return f"{c['dp']} x {c['hp']} x {c['cp']}{ring}{placement}"
+
+
+def zero_text(c):
+    return f"{c['zero_params']}/{c['zero_grads']}/{c['zero_optim']}"
+
+
+def recompute_text(c):
+    return c["recompute"] + (", offload" if c["offload_activations"] else "")
+
+
+def write(path, text):
+    with open(os.path.join(ROOT, path), "w") as f:
+        f.write(text)
+    print("wrote", path)
+
+
+def plans():
+    slowest = 0
+    text = """# Which degrees should I use
+
+Made by `dev/plan_tables.py`: one `--plan` per row. Predictions for machines that were not at hand: the clusters stand on data sheets and
+estimates (`clusters/h100.txt`, `clusters/h200.txt` say which figure is which), so read them as an order of configurations rather than as
+promises; plans less than 2 % apart are ties. With `--calibrate` your own machine's figures take their place.
+Every row: 16 Mi tokens a step, bf16 with fp32 master weights, 8 GPUs and 8 NICs a node; 80 GB (H100) or 141 GB (H200) and 2 TB of host
+memory a node. Grid: dp x hp x cp, w = inner ring. ZeRO: ranks that parameters / gradients / optimizer states are sharded over.
+TGS: tokens per second and GPU; MFU: model FLOPs, causal attention counted half, recompute not counted.
+
+What the tables say, in short: shard heads up to a node first (hp 8, the 8 key/value heads of these models), then data parallel, and grow the ring
+(cp) only when one node cannot hold a sequence or there are not enough sequences for more dp; offload keeps every activation where host
+memory is there; recompute is the last resort.
+
+    ./train_llama --plan --model llama3-8b --seq-len 1M --global-batch 16 --ranks 64 --cluster h100
+"""
+    for model in ("llama3-8b", "llama3-70b"):
+        for cluster in ("h100", "h200"):
+            text += f"\n## {model} on {cluster.upper()}\n\n| S | GPUs | grid | ZeRO | recompute | GiB a GPU | host GiB a node | step s | TGS | MFU | runner-up |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
+            for length in LENGTHS:
+                for ranks in (8, 16, 32, 64, 128, 256, 512):
+                    answer, seconds = plan(model, length, ranks, cluster)
+                    slowest = max(slowest, seconds)
+                    if isinstance(answer, str):
+                        fits = re.search(r"up to (\d+) tokens fit", answer)
+                        text += f"| {length} | {ranks} | does not fit{'; up to ' + fits[1] + ' tokens' if fits else ', at any length'} | | | | | | | | |\n"
+                        continue
+                    c, other = answer["choices"][0], answer["choices"][1:2]
+                    gap = f"{grid_text(other[0])}, +{100 * other[0]['slower_than_best']:.1f} %" if other else ""
+                    text += (f"| {length} | {ranks} | {grid_text(c)} | {zero_text(c)} | {recompute_text(c)} | {c['memory_bytes'] / GIB:.1f} | "
+                             f"{c['host_bytes_of_node'] / GIB:.0f} | {c['step_s']:.1f} | {c['tgs']:.1f} | {100 * c['mfu']:.1f} % | {gap} |\n")
+    write("docs/plans.md", text)
+    print(f"the slowest plan took {slowest:.2f} s")
+
+
+def dry_run(length, ranks, cluster):
+    """Rows of the memory table in GiB (device, host), the choice, the longest length."""
+    out, error, _ = ask("--dry-run", "--hp", "auto", "--model", "llama3-8b", "--ranks", ranks, "--cluster", cluster, "--seq-len", length,
+                        "--global-batch", TOKENS_OF_A_STEP // LENGTHS[length])
+    if error:
+        return None
+    unit = {"B": 1 / GIB, "KiB": 1 / (1 << 20), "MiB": 1 / 1024, "GiB": 1, "TiB": 1024}
+    rows = {m[1].strip(): (float(m[2]) * unit[m[3]], float(m[4]) * unit[m[5]])
+            for m in re.finditer(r"^  (.+?) +([\d.]+) (\w+) +([\d.]+) (\w+)", out, re.M)}
+    return rows, re.search(r"^planned for \w+: (.*): ", out, re.M)[1], int(re.search(r"options.*: (\d+) tokens", out)[1])
+
+
+def memory():
+    names = ["parameters", "gradients", "optimizer", "activations", "workspace", "attention rings"]
+    text = """# Memory of Llama-3-8B
+
+Made by `dev/plan_tables.py`: one `--dry-run --hp auto` per row, the fastest choice of the planner that fits (16 Mi tokens a step; the rows are
+those of [plans.md](plans.md)). GiB of a GPU, bf16 with fp32 gradients, moments and master weights; `GPU` is 80e9 or 141e9 bytes, which leaves
+about 5 GB of the real device to the driver and the libraries. Workspace and rings of different moments share their place, so the parts sum to
+more than all of it. Host: GiB of one rank. Longest: tokens that the same choice still holds. The scratch of attention is an estimate (bf16
+gradients of a block and a float dQ); nothing here was measured on a GPU. On the CPU device the plan is within 5 % of what is measured
+(`test/test_memory.sh`).
+
+| S | GPUs | GPU | choice | """ + " | ".join(names) + " | in all | host | longest |\n" + "|---" * (len(names) + 7) + "|\n"
+    for length in ("128K", "256K", "512K", "1M"):
+        for ranks in (8, 16, 32, 64):
+            for cluster, size in (("h100", "80 GB"), ("h200", "141 GB")):
+                answer = dry_run(length, ranks, cluster)
+                if answer is None:
+                    text += f"| {length} | {ranks} | {size} | does not fit |" + " |" * (len(names) + 3) + "\n"
+                    continue
+                rows, choice, longest = answer
+                cells = [f"{rows.get(n, (0, 0))[0]:.1f}" for n in names]
+                text += f"| {length} | {ranks} | {size} | {choice} | " + " | ".join(cells) + f" | {rows['in all'][0]:.1f} | {rows['in all'][1]:.1f} | {longest} |\n"
+    write("docs/memory.md", text)
+
+
+SCRIPT = """#!/usr/bin/env bash
+# Llama-3-8B to a context of {length} tokens, on {nodes} node{s} of 8 H100 80 GB with 8 NICs of 400 Gb/s.
+#
+#   tokens    {step_tokens:.1f} M a step ({batch} sequences of {S}), {total_tokens:.2f} G in {steps} steps
+#   FLOPs     {flops:.2e} by the model's count (causal attention half, recompute not counted)
+#   grid      dp {dp} x hp {hp} x cp {cp}; ZeRO {zero}; recompute {recompute}
+#   memory    {memory:.1f} GiB of a GPU by the dry run{host}
+#   expected  TGS {tgs:.0f}, MFU {mfu:.1f} %, {step:.0f} s a step, {hours:.1f} h in all: predicted by --plan for the cluster h100, whose figures are
+#             {figures}. Not measured.
+#
+#   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_{name}.sh
+#   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_{name}.sh
+# MODEL is a Hugging Face folder; for long contexts raise "rope_theta" in its config.json. DATA are token files (scripts/prepare_text.sh).
+# Options after the script's name are added; LAUNCH=echo prints the command and starts nothing.
+# Made by dev/plan_tables.py from the plan; test/test_plan.sh compares.
+#SBATCH --job-name=llama3-8b-{name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+set -euo pipefail
+cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}"
+if [ -n "${{SLURM_JOB_ID:-}}" ]; then LAUNCH=${{LAUNCH:-srun --mpi=pmix}}; else LAUNCH=${{LAUNCH:-mpirun -np {ranks}}}; fi
+
+$LAUNCH ./train_llama --model "${{MODEL:?a Hugging Face folder of Llama-3-8B}}" --train-data "${{DATA:?token files, such as 'data/long*.bin'}}" \\
+    --seq-len {length} --batch-size 1 --global-batch {batch} --steps {steps} \\
+    {flags} \\
+    --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 --log "llama3-8b-{name}.jsonl" "$@"
+"""
+
+
+def scripts():
+    for length, ranks in (("128K", 8), ("256K", 8), ("512K", 16), ("1M", 32)):
+        answer, _ = plan("llama3-8b", length, ranks, "h100")
+        c, S, steps, name = answer["choices"][0], LENGTHS[length], 500, length.lower()
+        tokens = TOKENS_OF_A_STEP * steps
+        # what follows --global-batch in the plan's command is the choice
+        flags = re.search(r"--global-batch \d+ (.*)$", answer["command"])[1]
+        host = c["host_bytes_of_node"] / GIB
+        figures = ", ".join(f"{n} {kind}" for kind, n in answer["figures"].items())
+        write(f"scripts/run_llama3_8b_{name}.sh", SCRIPT.format(
+            length=length, name=name, nodes=ranks // 8, s="" if ranks == 8 else "s", ranks=ranks, S=S, steps=steps, batch=answer["global_batch"],
+            step_tokens=TOKENS_OF_A_STEP / 1e6, total_tokens=tokens / 1e9, flops=c["mfu"] * 989e12 / c["tgs"] * tokens, dp=c["dp"], hp=c["hp"], cp=c["cp"],
+            zero=zero_text(c), recompute=recompute_text(c), memory=c["memory_bytes"] / GIB, host=f", {host:.0f} GiB of host memory a node" if host else "",
+            tgs=c["tgs"], mfu=100 * c["mfu"], step=c["step_s"], hours=c["step_s"] * steps / 3600, figures=figures, flags=flags))
+        os.chmod(os.path.join(ROOT, f"scripts/run_llama3_8b_{name}.sh"), 0o755)
+
+
+if __name__ == "__main__":
+    scripts()
+    if sys.argv[1:] != ["scripts"]:
+        memory()
+        plans()

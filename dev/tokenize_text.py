@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Text -> llm.c token files, with a Hugging Face tokenizer.
+
+    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/train books/*.txt notes.jsonl.gz
+
+Writes data/train_000001.bin, data/train_000002.bin, ... which train_llama reads with --train-data 'data/train_*.bin'.
+Each .txt file is one document; each line of a .jsonl file is one, in its field "text" (--field); .gz is unpacked on the way.
+The tokenizer adds what it adds by itself (Llama-3: <|begin_of_text|> before each document), and --end its token after each.
+Package: pip install tokenizers
+"""
+import argparse
+import array
+import collections
+import glob
+import gzip
+import json
+import multiprocessing
+import os
+import sys
+import time
+
+from tokenizers import Tokenizer
+
+BATCH_BYTES = 1 << 20  # text that a process gets at a time; a longer document is cut at a line end
+
+tokenizer = None  # of each process
+end_token = None
+
+
+def start(path, end):
+    global tokenizer, end_token
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tokenizer, end_token = Tokenizer.from_file(path), end
+
+
+def encode(batch):
+    """batch: [(text, first piece of its document, last piece)] -> (token ids as bytes of uint32, bytes of text)"""
+    ids = array.array("I")
+    for text, first, last in batch:
+        if first:
+            ids.extend(tokenizer.encode(text).ids)
+        else:  # the middle of a document: nothing is added before it
+            ids.extend(tokenizer.encode(text, add_special_tokens=False).ids)
+        if last and end_token is not None:
+            ids.append(end_token)
+    return ids.tobytes(), sum(len(text.encode()) for text, _, _ in batch)
+
+
+def pieces(text_lines):
+    """The lines of one document -> pieces of at most about BATCH_BYTES, cut at line ends."""
+    piece, size, first = [], 0, True
+    for line in text_lines:
+        if size > 0 and size + len(line) > BATCH_BYTES:
+            yield "".join(piece), first, False
+            piece, size, first = [], 0, False
+        piece.append(line)
+        size += len(line)
+    if size > 0:
+        yield "".join(piece), first, True
+
+
+def documents(paths, field):
+    for path in paths:
+        opener = gzip.open if path.endswith(".gz") else open
+        with opener(path, "rt", encoding="utf-8", errors="strict", newline="") as f:
+            try:
+                if not path.removesuffix(".gz").endswith(".jsonl"):
+                    yield from pieces(f)
+                    continue
+                for number, line in enumerate(f, 1):
+                    if not line.strip():
+                        continue
+                    try:
+                        text = json.loads(line)[field]
+                    except (ValueError, KeyError, TypeError):
+                        text = None
+                    if not isinstance(text, str):
+                        sys.exit(f'error: {path}:{number}: not a JSON object with a text in "{field}" (see --field)')
+                    yield from pieces(text.splitlines(keepends=True))
+            except UnicodeDecodeError as e:
+                sys.exit(f"error: {path}: not UTF-8 text: {e}")
+
+
+def batches(items):
+    batch, size = [], 0
+    for item in items:
+        batch.append(item)
+        size += len(item[0])
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class Shards:
+    """Token files of at most `most` tokens each; a file gets its name when it is whole."""
+
+    def __init__(self, prefix, width, most):
+        self.prefix, self.width, self.most = prefix, width, most
+        self.count, self.file, self.files = 0, None, 0
+
+    def write(self, ids):
+        while len(ids) > 0:
+            if self.file is None:
+                self.path = f"{self.prefix}_{self.files + 1:06d}.bin"
+                self.file, self.count = open(self.path + ".part", "wb"), 0
+                self.file.write(bytes(1024))
+            part = ids[: self.most - self.count]
+            ids = ids[len(part):]
+            part = array.array("H" if self.width == 2 else "I", part)
+            if sys.byteorder == "big":
+                part.byteswap()
+            part.tofile(self.file)
+            self.count += len(part)
+            if self.count == self.most:
+                self.close()
+
+    def close(self):
+        if self.file is None:
+            return
+        magic, version = (20240520, 1) if self.width == 2 else (20240801, 7)
+        self.file.seek(0)
+        for number in (magic, version, self.count):
+            self.file.write(number.to_bytes(4, "little"))
+        self.file.close()
+        os.replace(self.path + ".part", self.path)
+        self.file, self.files = None, self.files + 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Text files -> llm.c token files, with a Hugging Face tokenizer.")
+    parser.add_argument("files", nargs="+", help=".txt, .jsonl, or either with .gz")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, or the folder that holds it")
+    parser.add_argument("--out", required=True, metavar="PREFIX", help="writes PREFIX_000001.bin, ...")
+    parser.add_argument("--field", default="text", help="of a JSON line [text]")
+    parser.add_argument("--end", metavar="TOKEN", help="token after each document, such as '<|end_of_text|>'")
+    parser.add_argument("--shard-tokens", type=int, default=100_000_000, metavar="N", help="tokens of a file [100000000]")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="[number of cores]")
+    args = parser.parse_args()
+    if not 1 <= args.shard_tokens < 1 << 31 or args.processes < 1:
+        parser.error("--shard-tokens: legal are 1 to 2147483647; --processes: 1 or more")
+    for path in args.files:
+        if not os.path.isfile(path):
+            parser.error(f"{path}: no such file")
+    path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
+    if not os.path.isfile(path):
+        parser.error(f"{path}: no such file; a Hugging Face folder of a model has it")
+    if glob.glob(glob.escape(args.out) + "_[0-9]*.bin"):
+        parser.error(f"{args.out}_*.bin: is there already; remove the files or give another --out")
+    known = Tokenizer.from_file(path)
+    end = known.token_to_id(args.end) if args.end else None
+    if args.end and end is None:
+        parser.error(f"--end {args.end}: not a token of {path}")
+    vocabulary = 1 + max(known.get_vocab(with_added_tokens=True).values())
+    width = 2 if vocabulary <= 1 << 16 else 4
+    os.makedirs(os.path.dirname(args.out) or ".", exist_ok=True)
+
+    shards, tokens, read, began, shown, waiting = Shards(args.out, width, args.shard_tokens), 0, 0, time.time(), 0.0, collections.deque()
+
+    def take():  # the oldest batch: results come in the order of the files
+        nonlocal tokens, read, shown
+        data, size = waiting.popleft().get()
+        ids = array.array("I")
+        ids.frombytes(data)
+        shards.write(ids)
+        tokens, read, seconds = tokens + len(ids), read + size, time.time() - began
+        if seconds - shown > 2:
+            shown = seconds
+            print(f"{read / 1e6:.1f} MB of text, {tokens / 1e6:.2f} M tokens, {read / 1e6 / seconds:.1f} MB/s", file=sys.stderr, flush=True)
+
+    with multiprocessing.Pool(args.processes, start, (path, end)) as pool:
+        for batch in batches(documents(args.files, args.field)):
+            waiting.append(pool.apply_async(encode, (batch,)))
+            if len(waiting) > 2 * args.processes:  # files may be larger than memory
+                take()
+        while waiting:
+            take()
+    shards.close()
+    if tokens == 0:
+        sys.exit("error: the files hold no text")
+    print(f"{args.out}_*.bin: {tokens} tokens of {width} bytes in {shards.files} files, vocabulary {vocabulary}, {read / 1e6:.1f} MB of text")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,386 @@
+// Attention on the CPU: blocked, with running maxima and sums, so that no (Tq, Tk) matrix exists.
+//
+// Every matrix product runs on tiles that stay in the L2 cache, through one register-blocked loop (`product`). Tiles are packed:
+// rows padded with zeros to whole registers, so that any head size and any number of tokens take the same path.
+// Forward: a task is one tile of queries of one head; it walks over the keys. K is transposed and V packed once per call.
+// Backward: a task is one tile of keys of one key/value head; it walks over the queries of all its heads and owns its dK and dV.
+// Tiles of dQ receive one addend per tile of keys, always in ascending order: a task waits for its turn. Tasks are taken in
+// ascending order too, so the task that is waited for is always running, and the result is the same for any number of threads.
+#include "../ops.h"
+#include "simd.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+enum {
+    QUERY_TILE = 64, // rows of a tile of queries
+    KEY_TILE = 256,  // rows of a tile of keys
+    REGISTER_ROWS = LANES == 16 ? 8 : 4, // a register tile is this many rows by up to 3 registers
+    THREADS_MIN = 16
+};
+
+static _Atomic int64_t calls;
+int64_t op_attention_calls(void) { return calls; }
+
+// ---- products of tiles ----
+
+// c (m, n) = a b, or += if `add`; a is (m, k), or (k, m) if `transposed`; b is (k, n). m is a multiple of REGISTER_ROWS, n of LANES.
+// Called with constant `transposed`, `add` and `width` only: the accumulators are then registers.
+static inline __attribute__((always_inline)) void product_columns(const bool transposed, const bool add, const int width, int m, int k,
+                                                                  const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                                  int64_t c_row) {
+    for (int row = 0; row < m; row += REGISTER_ROWS) {
+        vec sum[REGISTER_ROWS][3];
+#pragma GCC unroll 8
+        for (int i = 0; i < REGISTER_ROWS; i++) {
+#pragma GCC unroll 3
+            for (int j = 0; j < width; j++) sum[i][j] = add ? vec_load(c + (row + i) * c_row + j * LANES) : (vec){0};
+        }
+        for (int l = 0; l < k; l++) {
+            vec bs[3];
+#pragma GCC unroll 3
+            for (int j = 0; j < width; j++) bs[j] = vec_load(b + l * b_row + j * LANES);
+#pragma GCC unroll 8
+            for (int i = 0; i < REGISTER_ROWS; i++) {
+                float x = transposed ? a[l * a_row + row + i] : a[(row + i) * a_row + l];
+#pragma GCC unroll 3
+                for (int j = 0; j < width; j++) sum[i][j] += x * bs[j];
+            }
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < REGISTER_ROWS; i++) {
+#pragma GCC unroll 3
+            for (int j = 0; j < width; j++) vec_store(c + (row + i) * c_row + j * LANES, sum[i][j]);
+        }
+    }
+}
+static inline __attribute__((always_inline)) void product(const bool transposed, const bool add, int m, int n, int k, const float *a,
+                                                          int64_t a_row, const float *b, int64_t b_row, float *c, int64_t c_row) {
+    for (int column = 0; column < n;) {
+        int left = (n - column) / LANES; // 4 registers are 2 + 2: one alone would be slow
+        int width = left == 3 || left > 4 ? 3 : left >= 2 ? 2 : 1;
+        if (width == 3) product_columns(transposed, add, 3, m, k, a, a_row, b + column, b_row, c + column, c_row);
+        if (width == 2) product_columns(transposed, add, 2, m, k, a, a_row, b + column, b_row, c + column, c_row);
+        if (width == 1) product_columns(transposed, add, 1, m, k, a, a_row, b + column, b_row, c + column, c_row);
+        column += width * LANES;
+    }
+}
+static __attribute__((noinline)) void product_set(int m, int n, int k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                  int64_t c_row) {
+    product(false, false, m, n, k, a, a_row, b, b_row, c, c_row);
+}
+static __attribute__((noinline)) void product_add(int m, int n, int k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
+                                                  int64_t c_row) {
+    product(false, true, m, n, k, a, a_row, b, b_row, c, c_row);
+}
+static __attribute__((noinline)) void product_transposed_add(int m, int n, int k, const float *a, int64_t a_row, const float *b, int64_t b_row,
+                                                             float *c, int64_t c_row) {
+    product(true, true, m, n, k, a, a_row, b, b_row, c, c_row);
+}
+
+// ---- packing ----
+
+// tile (rows_padded, width) = factor * from (rows, HS), zeros around it.
+static void pack_rows(float *tile, const floatX *from, int64_t stride, int rows, int rows_padded, int HS, int width, float factor) {
+    for (int r = 0; r < rows; r++) {
+        for (int d = 0; d < HS; d++) tile[r * width + d] = factor * from[r * stride + d];
+        for (int d = HS; d < width; d++) tile[r * width + d] = 0;
+    }
+    memset(tile + rows * width, 0, sizeof(float) * (size_t)(rows_padded - rows) * (size_t)width);
+}
+// tile (HS, KEY_TILE) = from (rows, HS) transposed, zeros in the columns from `rows` on. Strips of 16 keep both sides in few cache lines.
+static void pack_transposed(float *tile, const floatX *from, int64_t stride, int rows, int HS) {
+    for (int r0 = 0; r0 < KEY_TILE; r0 += 16) {
+        for (int d0 = 0; d0 < HS; d0 += 16) {
+            int d1 = d0 + 16 < HS ? d0 + 16 : HS;
+            for (int r = r0; r < r0 + 16; r++) {
+                for (int d = d0; d < d1; d++) tile[d * KEY_TILE + r] = r < rows ? from[r * stride + d] : 0;
+            }
+        }
+    }
+}
+
+// ---- what both directions share ----
+
+static int padded_width(int HS) { return (int)round_up(HS, 16); }
+
+// Threads that the scratch has room for: fixed for a machine, so that scratch can be laid out before the device is started.
+static int threads_at_most(void) {
+    long processors = sysconf(_SC_NPROCESSORS_CONF);
+    return processors > THREADS_MIN ? (int)processors : THREADS_MIN;
+}
+static int threads_for(attention_block b) {
+    if ((double)b.Tq * (double)b.Tk * b.Hq * b.HS < 1e5) return 1; // about 10 microseconds of work
+    int threads = omp_get_max_threads(), most = threads_at_most();
+    return threads < most ? threads : most;
+}
+// How many of the keys [key, key + keys) query row `row` sees.
+static int keys_seen(attention_block b, int64_t row, int64_t key, int keys) {
+    if (!b.causal || row - key >= keys) return keys;
+    return row < key ? 0 : (int)(row - key + 1);
+}
+// How many keys of the tile of `size` keys from `key` on are seen by any of the query rows up to `last_row`.
+static int keys_in_tile(attention_block b, int64_t last_row, int64_t key, int size) {
+    return keys_seen(b, last_row, key, (int)min_i64(size, b.Tk - key));
+}
+
+// ---- forward ----
+
+typedef struct { // of one thread
+    float *q;    // (QUERY_TILE, HS padded), scaled
+    float *s;    // (QUERY_TILE, KEY_TILE) scores, then probabilities
+    float *out;  // (QUERY_TILE, HS padded), not yet divided by the sum
+    float *sum;  // (QUERY_TILE, LANES) sums of exponentials, lane by lane
+    float *max;  // (QUERY_TILE)
+} forward_tiles;
+
+static int64_t forward_thread_floats(int HS) { return QUERY_TILE * (2 * padded_width(HS) + KEY_TILE + 16 + 1); }
+
+// s (rows, keys) scores -> e^(s - max), with the running maximum and sum; out is scaled down where the maximum grows.
+static void forward_softmax(const forward_tiles *t, attention_block b, int64_t query, int rows, int64_t key, int keys) {
+    int width = padded_width(b.HS), columns = (int)round_up(keys, LANES);
+    for (int r = 0; r < rows; r++) {
+        float *s = t->s + r * KEY_TILE, *out = t->out + r * width;
+        int seen = keys_seen(b, query + r, key, keys);
+        for (int c = seen; c < columns; c++) s[c] = -INFINITY;
+        float before = t->max[r], max = before;
+#pragma omp simd reduction(max : max)
+        for (int c = 0; c < columns; c++) max = s[c] > max ? s[c] : max;
+        vec sum = vec_load(t->sum + r * LANES);
+        if (max > before) {
+            vec shrink = vec_exp(vec_set(before - max)); // the first time out and sum are zero
+            sum *= shrink;
+            for (int d = 0; d < width; d += LANES) vec_store(out + d, vec_load(out + d) * shrink);
+            t->max[r] = max;
+        }
+        for (int c = 0; c < columns; c += LANES) {
+            vec p = vec_exp(vec_load(s + c) - max);
+            vec_store(s + c, p);
+            sum += p;
+        }
+        vec_store(t->sum + r * LANES, sum);
+    }
+}
+
+// Writes one finished row, or merges it into what earlier blocks left there.
+static void write_row(float *out, float *lse, const float *row, float row_factor, float row_lse, int HS, bool merge) {
+    float kept = 0, added = row_factor;
+    if (merge && row_lse == -INFINITY) return;
+    if (merge && *lse != -INFINITY) {
+        float max = *lse > row_lse ? *lse : row_lse;
+        double a = exp((double)(*lse - max)), b = exp((double)(row_lse - max));
+        kept = (float)(a / (a + b));
+        added = (float)(b / (a + b) * row_factor);
+        row_lse = (float)(max + log(a + b));
+        for (int d = 0; d < HS; d++) out[d] = kept * out[d] + added * row[d];
+    } else {
+        for (int d = 0; d < HS; d++) out[d] = added * row[d];
+    }
+    *lse = row_lse;
+}
+
+// Query rows [query, query + rows) of one head: q, out and lse point at the first row. keys and values are packed.
+static void forward_task(const forward_tiles *t, float *out, float *lse, const floatX *q, const float *k_packed, const float *v_packed,
+                         attention_block b, int64_t query, bool merge) {
+    int rows = (int)min_i64(QUERY_TILE, b.Tq - query), rows_padded = (int)round_up(rows, REGISTER_ROWS), width = padded_width(b.HS);
+    pack_rows(t->q, q, b.q_stride, rows, rows_padded, b.HS, width, b.scale);
+    memset(t->out, 0, sizeof(float) * (size_t)(rows_padded * width));
+    memset(t->sum, 0, sizeof(float) * QUERY_TILE * LANES);
+    for (int r = 0; r < rows; r++) t->max[r] = -1e30f; // finite: a row that sees no key of a tile must not meet inf - inf
+    for (int64_t key = 0; key < b.Tk; key += KEY_TILE) {
+        int keys = keys_in_tile(b, query + rows - 1, key, KEY_TILE);
+        if (keys <= 0) break;
+        const float *k_tile = k_packed + key * b.HS, *v_tile = v_packed + key * width;
+        product_set(rows_padded, (int)round_up(keys, LANES), b.HS, t->q, width, k_tile, KEY_TILE, t->s, KEY_TILE);
+        forward_softmax(t, b, query, rows, key, keys);
+        product_add(rows_padded, (int)round_up(b.HS, LANES), keys, t->s, KEY_TILE, v_tile, width, t->out, width);
+    }
+    for (int r = 0; r < rows; r++) {
+        float sum = vec_sum_lanes(vec_load(t->sum + r * LANES));
+        bool any = sum != 0; // a NaN is seen too
+        write_row(out + r * b.q_stride, lse + r, t->out + r * width, any ? 1 / sum : 0, any ? t->max[r] + logf(sum) : -INFINITY, b.HS, merge);
+    }
+}
+
+void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge,
+                          void *scratch) {
+    calls++;
+    int width = padded_width(b.HS), threads = threads_for(b);
+    int64_t key_tiles = ceil_div(b.Tk, KEY_TILE), query_tiles = ceil_div(b.Tq, QUERY_TILE), padded = key_tiles * KEY_TILE;
+    float *k_packed = (float *)scratch;                // (Hkv, key tiles, HS, KEY_TILE)
+    float *v_packed = k_packed + b.Hkv * padded * b.HS; // (Hkv, padded Tk, width)
+    float *tiles = v_packed + b.Hkv * padded * width;
+#pragma omp parallel num_threads(threads)
+    {
+        forward_tiles t;
+        t.q = tiles + omp_get_thread_num() * forward_thread_floats(b.HS);
+        t.out = t.q + QUERY_TILE * width;
+        t.s = t.out + QUERY_TILE * width;
+        t.sum = t.s + QUERY_TILE * KEY_TILE;
+        t.max = t.sum + QUERY_TILE * 16;
+#pragma omp for collapse(2) schedule(static)
+        for (int head = 0; head < b.Hkv; head++) {
+            for (int64_t tile = 0; tile < key_tiles; tile++) {
+                int64_t key = tile * KEY_TILE;
+                int rows = (int)min_i64(KEY_TILE, b.Tk - key);
+                pack_transposed(k_packed + (head * padded + key) * b.HS, k + key * b.kv_stride + head * b.HS, b.kv_stride, rows, b.HS);
+                pack_rows(v_packed + (head * padded + key) * width, v + key * b.kv_stride + head * b.HS, b.kv_stride, rows, KEY_TILE, b.HS, width, 1);
+            }
+        }
+#pragma omp for collapse(2) schedule(dynamic, 1)
+        for (int64_t tile = query_tiles - 1; tile >= 0; tile--) { // causal: the long ones first
+            for (int head = 0; head < b.Hq; head++) {
+                int64_t query = tile * QUERY_TILE, at = query * b.q_stride + head * b.HS, packed = head / (b.Hq / b.Hkv) * padded;
+                forward_task(&t, out + at, lse + head * b.lse_stride + query, q + at, k_packed + packed * b.HS, v_packed + packed * width, b, query,
+                             merge);
+            }
+        }
+    }
+}
+
+void op_attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
+                        int64_t lse_stride) {
+#pragma omp parallel for schedule(static) if (T * H * HS > 32768)
+    for (int64_t t = 0; t < T; t++) {
+        for (int h = 0; h < H; h++) {
+            int64_t at = t * stride + h * HS, lse_at = h * lse_stride + t;
+            write_row(out + at, lse + lse_at, out_b + at, 1, lse_b[lse_at], HS, true);
+        }
+    }
+}
+
+// ---- backward ----
+
+void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block b) {
+#pragma omp parallel for schedule(static) if (b.Tq * b.Hq * b.HS > 32768)
+    for (int64_t t = 0; t < b.Tq; t++) {
+        for (int h = 0; h < b.Hq; h++) {
+            const floatX *o = out + t * b.q_stride + h * b.HS, *d = dout + t * b.q_stride + h * b.HS;
+            vec sum = {0};
+            for (int i = 0; i < b.HS; i += LANES) sum += vec_load_part(o + i, b.HS - i) * vec_load_part(d + i, b.HS - i);
+            delta[h * b.lse_stride + t] = vec_sum_lanes(sum);
+        }
+    }
+}
+
+typedef struct {            // of one thread
+    float *k;               // (KEY_TILE, width)
+    float *k_t, *v_t;       // (HS, KEY_TILE)
+    float *dk, *dv;         // (KEY_TILE, width)
+    float *q, *dout, *dq;   // (QUERY_TILE, width), q scaled
+    float *p, *ds;          // (QUERY_TILE, KEY_TILE)
+} backward_tiles;
+
+static int64_t backward_thread_floats(int HS) {
+    int width = padded_width(HS);
+    return KEY_TILE * (3 * width + 2 * HS) + QUERY_TILE * (3 * width + 2 * KEY_TILE);
+}
+
+// p (rows, keys) scores -> probabilities, ds (rows, keys) gradient of probabilities -> gradient of scores.
+static void backward_softmax(const backward_tiles *t, const float *lse, const float *delta, attention_block b, int64_t query, int rows,
+                             int64_t key, int keys) {
+    int columns = (int)round_up(keys, LANES);
+    for (int r = 0; r < rows; r++) {
+        float *p = t->p + r * KEY_TILE, *ds = t->ds + r * KEY_TILE;
+        int seen = lse[r] == -INFINITY ? 0 : keys_seen(b, query + r, key, keys);
+        for (int c = 0; c < seen; c += LANES) {
+            vec prob = vec_exp(vec_load(p + c) - lse[r]);
+            vec_store(p + c, prob);
+            vec_store(ds + c, prob * (vec_load(ds + c) - delta[r]));
+        }
+        for (int c = seen; c < columns; c++) p[c] = ds[c] = 0;
+    }
+}
+
+// Keys of a backward task: fewer than fit where there would be fewer than 16 tasks for the threads.
+static int backward_step(attention_block b) {
+    int step = KEY_TILE;
+    while (step > QUERY_TILE && ceil_div(b.Tk, step) * b.Hkv < 16) step /= 2;
+    return step;
+}
+
+// One tile of keys with all query heads of its key/value head. All pointers begin at the head; k, v, dk and dv also at the key.
+// turn (heads of the group, query tiles) counts the tiles of keys that have added to a tile of dq.
+static void backward_task(const backward_tiles *t, float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v,
+                          const floatX *dout, const float *lse, const float *delta, attention_block b, int64_t key, _Atomic int32_t *turn) {
+    int step = backward_step(b), width = padded_width(b.HS), rows_of_keys = (int)min_i64(step, b.Tk - key), n = (int)round_up(b.HS, LANES);
+    int64_t query_tiles = ceil_div(b.Tq, QUERY_TILE);
+    pack_rows(t->k, k, b.kv_stride, rows_of_keys, KEY_TILE, b.HS, width, 1);
+    pack_transposed(t->k_t, k, b.kv_stride, rows_of_keys, b.HS);
+    pack_transposed(t->v_t, v, b.kv_stride, rows_of_keys, b.HS);
+    memset(t->dk, 0, sizeof(float) * (size_t)(KEY_TILE * width));
+    memset(t->dv, 0, sizeof(float) * (size_t)(KEY_TILE * width));
+    for (int head = 0; head < b.Hq / b.Hkv; head++) {
+        for (int64_t tile = b.causal ? key / QUERY_TILE : 0; tile < query_tiles; tile++) {
+            int64_t query = tile * QUERY_TILE, at = query * b.q_stride + head * b.HS, row_at = head * b.lse_stride + query;
+            int rows = (int)min_i64(QUERY_TILE, b.Tq - query), rows_padded = (int)round_up(rows, REGISTER_ROWS);
+            int keys = keys_in_tile(b, query + rows - 1, key, step), columns = (int)round_up(keys, LANES);
+            if (keys <= 0) continue;
+            pack_rows(t->q, q + at, b.q_stride, rows, rows_padded, b.HS, width, b.scale);
+            pack_rows(t->dout, dout + at, b.q_stride, rows, rows_padded, b.HS, width, 1);
+            product_set(rows_padded, columns, b.HS, t->q, width, t->k_t, KEY_TILE, t->p, KEY_TILE);
+            product_set(rows_padded, columns, b.HS, t->dout, width, t->v_t, KEY_TILE, t->ds, KEY_TILE);
+            backward_softmax(t, lse + row_at, delta + row_at, b, query, rows, key, keys);
+            product_transposed_add(columns, n, rows, t->p, KEY_TILE, t->dout, width, t->dv, width);
+            product_transposed_add(columns, n, rows, t->ds, KEY_TILE, t->q, width, t->dk, width);
+            product_set(rows_padded, n, keys, t->ds, KEY_TILE, t->k, width, t->dq, width);
+
+            _Atomic int32_t *mine = turn + head * query_tiles + tile;
+            while (atomic_load_explicit(mine, memory_order_acquire) != key / step) sched_yield();
+            for (int r = 0; r < rows; r++) {
+                float *to = dq + at + r * b.q_stride;
+                for (int d = 0; d < b.HS; d++) to[d] += b.scale * t->dq[r * width + d];
+            }
+            atomic_store_explicit(mine, (int32_t)(key / step + 1), memory_order_release);
+        }
+    }
+    for (int r = 0; r < rows_of_keys; r++) { // the scale of dk is in q
+        for (int d = 0; d < b.HS; d++) {
+            dk[r * b.kv_stride + d] += t->dk[r * width + d];
+            dv[r * b.kv_stride + d] += t->dv[r * width + d];
+        }
+    }
+}
+
+void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
+                           const floatX *dout, const float *lse, const float *delta, attention_block b, void *scratch) {
+    (void)out; // its product with dout is in delta
+    int step = backward_step(b), width = padded_width(b.HS), threads = threads_for(b), group = b.Hq / b.Hkv;
+    int64_t key_tiles = ceil_div(b.Tk, step), query_tiles = ceil_div(b.Tq, QUERY_TILE);
+    int64_t turns = round_up(b.Hq * query_tiles, 64);
+    _Atomic int32_t *turn = (_Atomic int32_t *)scratch; // (Hq, query tiles)
+    float *tiles = (float *)scratch + turns;
+    for (int64_t i = 0; i < turns; i++) atomic_init(turn + i, 0);
+#pragma omp parallel num_threads(threads)
+    {
+        backward_tiles t;
+        t.k = tiles + omp_get_thread_num() * backward_thread_floats(b.HS);
+        t.dk = t.k + KEY_TILE * width;
+        t.dv = t.dk + KEY_TILE * width;
+        t.k_t = t.dv + KEY_TILE * width;
+        t.v_t = t.k_t + KEY_TILE * b.HS;
+        t.q = t.v_t + KEY_TILE * b.HS;
+        t.dout = t.q + QUERY_TILE * width;
+        t.dq = t.dout + QUERY_TILE * width;
+        t.p = t.dq + QUERY_TILE * width;
+        t.ds = t.p + QUERY_TILE * KEY_TILE;
+#pragma omp for collapse(2) schedule(monotonic : dynamic, 1)
+        for (int64_t tile = 0; tile < key_tiles; tile++) {
+            for (int head = 0; head < b.Hkv; head++) {
+                int64_t key = tile * step, at = key * b.kv_stride + head * b.HS, q_at = (int64_t)head * group * b.HS;
+                int64_t row_at = head * group * b.lse_stride;
+                backward_task(&t, dq + q_at, dk + at, dv + at, q + q_at, k + at, v + at, dout + q_at, lse + row_at, delta + row_at, b, key,
+                              turn + head * group * query_tiles);
+            }
+        }
+    }
+}
+
+size_t op_attention_scratch(attention_block b, bool backward) {
+    int64_t padded = round_up(b.Tk, KEY_TILE), threads = threads_at_most();
+    int64_t floats = backward ? round_up(b.Hq * ceil_div(b.Tq, QUERY_TILE), 64) + threads * backward_thread_floats(b.HS)
+                              : b.Hkv * padded * (b.HS + padded_width(b.HS)) + threads * forward_thread_floats(b.HS);
+    return sizeof(float) * (size_t)floats;
+}

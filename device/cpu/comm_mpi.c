@@ -1,0 +1,477 @@
+// Communication between ranks by MPI. Every transfer is a set of MPI_Irecv and MPI_Isend that `*_start` posts and comm_finish
+// waits for. The only thread that calls MPI is the one that called comm_init.
+//
+// Transfers of one comm are told apart by their tag, which counts up from 1; the small blocking functions use tag 0.
+// MPI has no way to notice that a peer stands still, so every wait has a limit: TRAIN_LLAMA_TIMEOUT seconds (default 600, 0 = no
+// limit) after which the job ends with a message that names who waits for whom.
+#include "../comm.h"
+#include "launch.h" // defines: launch_is_single
+#include <mpi.h>
+#include <time.h>
+
+enum {
+    MAX_PENDING = 64,      // transfers of one comm that are started and not finished
+    TAG_SMALL = 0,         // the small blocking functions
+    TAG_CYCLE = 30000,     // transfers use tags 1 to 30000 in turn; MPI promises tags up to 32767
+    SUM_CHUNK = 4096,      // floats summed at a time: stays in the first-level cache
+    PIECE_LIMIT = 1 << 30, // bytes of one MPI message, whose count is an int
+};
+
+typedef struct {
+    bool receives; // else sends
+    int peer;      // rank of the comm
+    int bytes;
+} mpi_piece; // one MPI message: a whole message, or a piece of one
+
+typedef struct {
+    const char *operation; // "sendrecv", "alltoall", ...
+    int tag;
+    int pieces, capacity; // used and allocated entries of the three arrays
+    mpi_piece *piece;
+    MPI_Request *request;
+    MPI_Status *status;
+    // What a reduce-scatter still has to add when its pieces are there; sum_to is NULL for the others.
+    float *sum_to;        // (count)
+    const float *own;     // (count), may be sum_to
+    const float *arrived; // (size - 1, count), of the other ranks in their order
+    size_t count;
+} transfer;
+
+struct comm {
+    MPI_Comm mpi;
+    comm_kind kind;
+    int rank, size;
+    int *world_rank;               // (size): ranks of this comm as ranks of the job, for messages to the user
+    transfer pending[MAX_PENDING]; // transfer number n is entry n % MAX_PENDING
+    int64_t started, finished;     // transfers so far
+    transfer small;                // the one of the small blocking functions
+};
+
+static comm *world; // NULL before comm_init and after comm_finalize
+static int local_rank, local_ranks;
+static comm_counters counters[COMM_KINDS];
+static double timeout_seconds = 600;
+static size_t piece_limit = PIECE_LIMIT;
+static int delay_microseconds;
+static uint64_t delay_state;
+
+static const char *const kind_names[COMM_KINDS] = {"seq_alltoall", "kv_inner",     "kv_outer",    "dkv_inner",    "dkv_outer", "kv_gather",
+                                                   "dkv_scatter",  "param_gather", "grad_reduce", "param_update", "control"};
+const char *comm_kind_name(comm_kind kind) { return kind_names[kind]; }
+
+// ---- Errors ----
+
+void comm_abort(int status, const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fflush(stdout);
+    if (world == NULL) {
+        fprintf(stderr, "%s\n", text);
+        exit(status);
+    }
+    fprintf(stderr, "rank %d: %s\n", world->rank, text);
+    fflush(stderr);
+    MPI_Abort(MPI_COMM_WORLD, status);
+    exit(status);
+}
+
+// Ends the job when an MPI call failed. `p` is the message it was about, NULL if none.
+static void check(int code, const comm *group, const char *operation, const mpi_piece *p) {
+    if (code == MPI_SUCCESS) return;
+    char reason[MPI_MAX_ERROR_STRING], message[128] = "";
+    int length;
+    if (MPI_Error_string(code, reason, &length) != MPI_SUCCESS) snprintf(reason, sizeof reason, "MPI error %d", code);
+    if (p != NULL) {
+        bool known = p->peer >= 0 && p->peer < group->size;
+        snprintf(message, sizeof message, "%d bytes %s rank %d: ", p->bytes, p->receives ? "from" : "to", known ? group->world_rank[p->peer] : p->peer);
+    }
+    comm_abort(EXIT_FAILED, "%s %s (rank %d of %d in its group): %s%s", comm_kind_name(group->kind), operation, group->rank, group->size, message, reason);
+}
+
+// The wait limit has passed: says which messages are still missing (at most 4) and ends the job.
+static void end_timed_out(const comm *group, const transfer *t) {
+    char missing[512] = "";
+    int named = 0, unfinished = 0;
+    for (int i = 0; i < t->pieces; i++) {
+        int done = 0;
+        MPI_Request_get_status(t->request[i], &done, MPI_STATUS_IGNORE);
+        if (done) continue;
+        unfinished++;
+        if (named == 4) continue;
+        size_t used = strlen(missing);
+        const mpi_piece *p = &t->piece[i];
+        snprintf(missing + used, sizeof missing - used, "%s%d bytes %s rank %d", named > 0 ? ", " : "", p->bytes, p->receives ? "from" : "to",
+                 group->world_rank[p->peer]);
+        named++;
+    }
+    comm_abort(EXIT_FAILED,
+               "%s %s (rank %d of %d in its group) waited %g s for %s%s. That rank has stopped, is much slower, or runs other transfers; "
+               "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
+               comm_kind_name(group->kind), t->operation, group->rank, group->size, timeout_seconds, missing, unfinished > named ? ", ..." : "");
+}
+
+// ---- Transfers ----
+
+static void test_delay(void) {
+    if (delay_microseconds == 0) return;
+    delay_state = delay_state * 6364136223846793005ull + 1442695040888963407ull;
+    long microseconds = (long)((delay_state >> 33) % (uint64_t)(delay_microseconds + 1));
+    struct timespec pause = {microseconds / 1000000, microseconds % 1000000 * 1000};
+    nanosleep(&pause, NULL);
+}
+
+static void copy_self(void *to, const void *from, size_t bytes) {
+    if (bytes > 0 && to != from) memcpy(to, from, bytes);
+}
+
+static void begin(transfer *t, const char *operation, int tag) {
+    t->operation = operation;
+    t->tag = tag;
+    t->pieces = 0;
+    t->sum_to = NULL;
+}
+
+static transfer *start(comm *group, const char *operation) {
+    test_delay();
+    if (comm_pending(group) == MAX_PENDING)
+        comm_abort(EXIT_FAILED, "%s %s: %d transfers are started and not finished, which is the limit", comm_kind_name(group->kind), operation, MAX_PENDING);
+    transfer *t = &group->pending[group->started % MAX_PENDING];
+    begin(t, operation, 1 + (int)(group->started % TAG_CYCLE));
+    group->started++;
+    return t;
+}
+
+static mpi_piece *add_piece(transfer *t, bool receives, int peer, size_t bytes) {
+    if (t->pieces == t->capacity) {
+        t->capacity = t->capacity == 0 ? 8 : 2 * t->capacity;
+        t->piece = (mpi_piece *)realloc(t->piece, sizeof *t->piece * (size_t)t->capacity);
+        t->request = (MPI_Request *)realloc(t->request, sizeof *t->request * (size_t)t->capacity);
+        t->status = (MPI_Status *)realloc(t->status, sizeof *t->status * (size_t)t->capacity);
+        if (t->piece == NULL || t->request == NULL || t->status == NULL) comm_abort(EXIT_FAILED, "out of host memory for a list of transfers");
+    }
+    mpi_piece *p = &t->piece[t->pieces++];
+    p->receives = receives;
+    p->peer = peer;
+    p->bytes = (int)bytes;
+    return p;
+}
+
+// Posts the receives of `bytes` from rank `from`, in pieces. Receives of a transfer are posted before its sends.
+static void post_receive(comm *group, transfer *t, void *to, size_t bytes, int from) {
+    for (size_t at = 0; at < bytes; at += piece_limit) {
+        mpi_piece *p = add_piece(t, true, from, bytes - at < piece_limit ? bytes - at : piece_limit);
+        check(MPI_Irecv((char *)to + at, p->bytes, MPI_BYTE, from, t->tag, group->mpi, &t->request[t->pieces - 1]), group, t->operation, p);
+    }
+}
+
+static void post_send(comm *group, transfer *t, const void *from, size_t bytes, int to) {
+    for (size_t at = 0; at < bytes; at += piece_limit) {
+        mpi_piece *p = add_piece(t, false, to, bytes - at < piece_limit ? bytes - at : piece_limit);
+        check(MPI_Isend((const char *)from + at, p->bytes, MPI_BYTE, to, t->tag, group->mpi, &t->request[t->pieces - 1]), group, t->operation, p);
+    }
+    if (bytes > 0) {
+        counters[group->kind].bytes_sent += (int64_t)bytes;
+        counters[group->kind].messages++;
+    }
+}
+
+// Waits until all pieces are sent and received. MPI_Testall gives the core away between two looks (mpi_yield_when_idle, set in
+// comm_init); a sched_yield of our own on top of that doubles the time of small messages when ranks outnumber cores.
+static void wait_for(const comm *group, transfer *t) {
+    double began = MPI_Wtime();
+    for (;;) {
+        int done = 0;
+        int code = MPI_Testall(t->pieces, t->request, &done, t->status);
+        if (code == MPI_ERR_IN_STATUS) {
+            for (int i = 0; i < t->pieces; i++)
+                if (t->status[i].MPI_ERROR != MPI_ERR_PENDING) check(t->status[i].MPI_ERROR, group, t->operation, &t->piece[i]);
+        }
+        check(code, group, t->operation, NULL);
+        if (done) break;
+        if (timeout_seconds > 0 && MPI_Wtime() - began > timeout_seconds) end_timed_out(group, t);
+    }
+    for (int i = 0; i < t->pieces; i++) {
+        int bytes = 0;
+        if (!t->piece[i].receives) continue;
+        check(MPI_Get_count(&t->status[i], MPI_BYTE, &bytes), group, t->operation, &t->piece[i]);
+        if (bytes != t->piece[i].bytes)
+            comm_abort(EXIT_FAILED, "%s %s: rank %d sent %d bytes where %d were expected", comm_kind_name(group->kind), t->operation,
+                       group->world_rank[t->piece[i].peer], bytes, t->piece[i].bytes);
+    }
+}
+
+void comm_sendrecv_start(comm *group, const void *send, int to, void *recv, int from, size_t bytes) {
+    transfer *t = start(group, "sendrecv");
+    if (to == group->rank && from == group->rank) {
+        copy_self(recv, send, bytes);
+        return;
+    }
+    post_receive(group, t, recv, bytes, from);
+    post_send(group, t, send, bytes, to);
+}
+
+// In step k every rank sends to the rank k places on and receives from the rank k places back, so that no rank is everyone's
+// first target.
+static int rank_after(const comm *group, int k) { return (group->rank + k) % group->size; }
+static int rank_before(const comm *group, int k) { return (group->rank + group->size - k) % group->size; }
+
+void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) {
+    transfer *t = start(group, "alltoall");
+    const char *from = (const char *)send;
+    char *to = (char *)recv;
+    for (int k = 1; k < group->size; k++) post_receive(group, t, to + (size_t)rank_before(group, k) * bytes_per_rank, bytes_per_rank, rank_before(group, k));
+    for (int k = 1; k < group->size; k++) post_send(group, t, from + (size_t)rank_after(group, k) * bytes_per_rank, bytes_per_rank, rank_after(group, k));
+    copy_self(to + (size_t)group->rank * bytes_per_rank, from + (size_t)group->rank * bytes_per_rank, bytes_per_rank);
+}
+
+void comm_allgather_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) {
+    transfer *t = start(group, "allgather");
+    char *to = (char *)recv;
+    for (int k = 1; k < group->size; k++) post_receive(group, t, to + (size_t)rank_before(group, k) * bytes_per_rank, bytes_per_rank, rank_before(group, k));
+    for (int k = 1; k < group->size; k++) post_send(group, t, send, bytes_per_rank, rank_after(group, k));
+    copy_self(to + (size_t)group->rank * bytes_per_rank, send, bytes_per_rank);
+}
+
+size_t comm_reduce_scatter_scratch_for(int ranks, size_t count_per_rank) { return (size_t)(ranks - 1) * count_per_rank * sizeof(float); }
+size_t comm_reduce_scatter_scratch(const comm *group, size_t count_per_rank) { return comm_reduce_scatter_scratch_for(group->size, count_per_rank); }
+
+// Every rank gets the blocks that it is to sum from all others; reduce_sum adds them when they are there.
+void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size_t count_per_rank, void *scratch) {
+    transfer *t = start(group, "reduce_scatter");
+    size_t bytes = count_per_rank * sizeof(float);
+    t->sum_to = recv;
+    t->own = send + (size_t)group->rank * count_per_rank;
+    t->arrived = (const float *)scratch;
+    t->count = count_per_rank;
+    for (int k = 1; k < group->size; k++) {
+        int from = rank_before(group, k), place = from < group->rank ? from : from - 1;
+        post_receive(group, t, (char *)scratch + (size_t)place * bytes, bytes, from);
+    }
+    for (int k = 1; k < group->size; k++) post_send(group, t, send + (size_t)rank_after(group, k) * count_per_rank, bytes, rank_after(group, k));
+}
+
+// sum_to = ((block of rank 0 + block of rank 1) + block of rank 2) + ..., with the own block in its place.
+static void reduce_sum(const comm *group, const transfer *t) {
+    int64_t chunks = ceil_div((int64_t)t->count, SUM_CHUNK);
+#pragma omp parallel for schedule(static) if (chunks >= 16)
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        size_t first = (size_t)chunk * SUM_CHUNK;
+        size_t n = t->count - first < SUM_CHUNK ? t->count - first : SUM_CHUNK;
+        float sum[SUM_CHUNK];
+        for (int r = 0; r < group->size; r++) {
+            int place = r < group->rank ? r : r - 1;
+            const float *block = (r == group->rank ? t->own : t->arrived + (size_t)place * t->count) + first;
+            if (r == 0) memcpy(sum, block, n * sizeof *sum);
+            else
+                for (size_t i = 0; i < n; i++) sum[i] += block[i];
+        }
+        memcpy(t->sum_to + first, sum, n * sizeof *sum); // after the last read: sum_to may be own
+    }
+}
+
+void comm_finish(comm *group) {
+    if (comm_pending(group) == 0) comm_abort(EXIT_FAILED, "%s: comm_finish without a started transfer", comm_kind_name(group->kind));
+    test_delay();
+    transfer *t = &group->pending[group->finished % MAX_PENDING];
+    double began = MPI_Wtime();
+    wait_for(group, t);
+    counters[group->kind].wait_seconds += MPI_Wtime() - began;
+    if (t->sum_to != NULL) reduce_sum(group, t);
+    group->finished++;
+}
+
+int comm_pending(const comm *group) { return (int)(group->started - group->finished); }
+
+// ---- Small and blocking ----
+
+// all (size, bytes), used on rank 0 only: block r from rank r.
+static void gather_small(comm *group, const char *operation, const void *mine, void *all, size_t bytes) {
+    transfer *t = &group->small;
+    begin(t, operation, TAG_SMALL);
+    if (group->rank == 0) {
+        for (int r = 1; r < group->size; r++) post_receive(group, t, (char *)all + (size_t)r * bytes, bytes, r);
+        copy_self(all, mine, bytes);
+    } else {
+        post_send(group, t, mine, bytes, 0);
+    }
+    wait_for(group, t);
+}
+
+static void broadcast_small(comm *group, const char *operation, void *data, size_t bytes, int root) {
+    transfer *t = &group->small;
+    begin(t, operation, TAG_SMALL);
+    if (group->rank == root) {
+        for (int r = 0; r < group->size; r++)
+            if (r != root) post_send(group, t, data, bytes, r);
+    } else {
+        post_receive(group, t, data, bytes, root);
+    }
+    wait_for(group, t);
+}
+
+void comm_sum_double(comm *group, double *values, int count) {
+    double *all = HOST_NEW(double, group->size * (int64_t)count); // (size, count)
+    gather_small(group, "sum", values, all, sizeof *values * (size_t)count);
+    if (group->rank == 0)
+        for (int r = 1; r < group->size; r++)
+            for (int i = 0; i < count; i++) values[i] += all[(int64_t)r * count + i];
+    free(all);
+    broadcast_small(group, "sum", values, sizeof *values * (size_t)count, 0);
+}
+
+void comm_sum_int64(comm *group, int64_t *values, int count) {
+    int64_t *all = HOST_NEW(int64_t, group->size * (int64_t)count); // (size, count)
+    gather_small(group, "sum", values, all, sizeof *values * (size_t)count);
+    if (group->rank == 0)
+        for (int r = 1; r < group->size; r++)
+            for (int i = 0; i < count; i++) values[i] += all[(int64_t)r * count + i];
+    free(all);
+    broadcast_small(group, "sum", values, sizeof *values * (size_t)count, 0);
+}
+
+// NaN is larger than everything, so that it cannot get lost.
+void comm_max_double(comm *group, double *values, int count) {
+    double *all = HOST_NEW(double, group->size * (int64_t)count); // (size, count)
+    gather_small(group, "max", values, all, sizeof *values * (size_t)count);
+    if (group->rank == 0)
+        for (int r = 1; r < group->size; r++)
+            for (int i = 0; i < count; i++) {
+                double value = all[(int64_t)r * count + i];
+                if (value > values[i] || isnan(value)) values[i] = value;
+            }
+    free(all);
+    broadcast_small(group, "max", values, sizeof *values * (size_t)count, 0);
+}
+
+void comm_broadcast(comm *group, void *host_data, size_t bytes, int root) { broadcast_small(group, "broadcast", host_data, bytes, root); }
+
+void comm_barrier(comm *group) {
+    char here = 0, *all = HOST_NEW(char, group->size); // (size)
+    gather_small(group, "barrier", &here, all, 1);
+    free(all);
+    broadcast_small(group, "barrier", &here, 1, 0);
+}
+
+bool comm_agree(comm *group, error_text *error) {
+    int64_t *all = HOST_NEW(int64_t, group->size); // (size)
+    int64_t has_error = error->text[0] != '\0', lowest = group->size;
+    gather_small(group, "agreement", &has_error, all, sizeof has_error);
+    if (group->rank == 0)
+        for (int r = group->size - 1; r >= 0; r--)
+            if (all[r]) lowest = r;
+    free(all);
+    broadcast_small(group, "agreement", &lowest, sizeof lowest, 0);
+    if (lowest == group->size) return true;
+    broadcast_small(group, "agreement", error->text, sizeof error->text, (int)lowest);
+    return false;
+}
+
+// ---- Groups ----
+
+// Takes over `mpi`, a communicator of this program alone.
+static comm *wrap(MPI_Comm mpi, comm_kind kind) {
+    comm *group = HOST_NEW(comm, 1);
+    group->mpi = mpi;
+    group->kind = kind;
+    MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(mpi, &group->rank);
+    MPI_Comm_size(mpi, &group->size);
+    group->world_rank = HOST_NEW(int, group->size);
+    int *ranks = HOST_NEW(int, group->size);
+    for (int r = 0; r < group->size; r++) ranks[r] = r;
+    MPI_Group here, everywhere;
+    MPI_Comm_group(mpi, &here);
+    MPI_Comm_group(MPI_COMM_WORLD, &everywhere);
+    MPI_Group_translate_ranks(here, group->size, ranks, everywhere, group->world_rank);
+    MPI_Group_free(&here);
+    MPI_Group_free(&everywhere);
+    free(ranks);
+    return group;
+}
+
+comm *comm_split(comm *parent, int colour, int key, comm_kind kind) {
+    MPI_Comm mpi;
+    comm_barrier(parent); // has the wait limit, which MPI_Comm_split has not
+    check(MPI_Comm_split(parent->mpi, colour < 0 ? MPI_UNDEFINED : colour, key, &mpi), parent, "split", NULL);
+    return mpi == MPI_COMM_NULL ? NULL : wrap(mpi, kind);
+}
+
+static void transfer_free(transfer *t) {
+    free(t->piece);
+    free(t->request);
+    free(t->status);
+}
+
+void comm_free(comm *group) {
+    if (group == NULL) return;
+    if (comm_pending(group) > 0) comm_abort(EXIT_FAILED, "%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), comm_pending(group));
+    for (int i = 0; i < MAX_PENDING; i++) transfer_free(&group->pending[i]);
+    transfer_free(&group->small);
+    free(group->world_rank);
+    MPI_Comm_free(&group->mpi);
+    free(group);
+}
+
+comm *comm_world(void) { return world; }
+int comm_local_rank(void) { return local_rank; }
+int comm_local_ranks(void) { return local_ranks; }
+int comm_rank(const comm *group) { return group->rank; }
+int comm_size(const comm *group) { return group->size; }
+
+// ---- Start and end ----
+
+bool comm_init(int *argc, char ***argv, error_text *error) {
+    const char *limit = getenv("TRAIN_LLAMA_TIMEOUT");
+    if (limit != NULL) {
+        char *end;
+        timeout_seconds = strtod(limit, &end);
+        if (end == limit || *end != '\0' || !(timeout_seconds >= 0))
+            return error_set(error, "TRAIN_LLAMA_TIMEOUT=%s: not a number of seconds; legal is 0 (no limit) or more", limit);
+    }
+    // Launch settings of Open MPI that still take effect here; what mpirun itself reads is in scripts/mpi_env.sh. A value that the
+    // user set wins. With more ranks than cores a rank that waits must give its core away: 8 ranks on 2 cores exchange 4 bytes in
+    // 13 us instead of 27 ms. Copies through shared memory are no slower than by process_vm_readv, which containers often forbid.
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+    int provided;
+    if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return error_set(error, "MPI does not start");
+    MPI_Comm mpi, local;
+    MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
+    world = wrap(mpi, COMM_CONTROL);
+    MPI_Comm_split_type(mpi, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
+    MPI_Comm_rank(local, &local_rank);
+    MPI_Comm_size(local, &local_ranks);
+    MPI_Comm_free(&local);
+    comm_count_reset();
+    if (world->size == 1 && !launch_is_single("that launcher belongs to another MPI than this program. Use the mpirun of the MPI it was built with", error)) {
+        comm_finalize();
+        return false;
+    }
+    return true;
+}
+
+void comm_finalize(void) {
+    if (world == NULL) return;
+    comm_free(world);
+    world = NULL;
+    MPI_Finalize();
+}
+
+// ---- Counters and tests ----
+
+comm_counters comm_count(comm_kind kind) { return counters[kind]; }
+void comm_count_reset(void) { memset(counters, 0, sizeof counters); }
+int64_t comm_count_total_bytes(void) {
+    int64_t bytes = 0;
+    for (int k = 0; k < COMM_KINDS; k++) bytes += counters[k].bytes_sent;
+    return bytes;
+}
+
+void comm_test_delay(int max_microseconds, uint64_t seed) {
+    delay_microseconds = max_microseconds;
+    delay_state = seed * 1000003u + (uint64_t)world->rank; // every rank its own delays
+}
+void comm_test_piece_limit(size_t bytes) { piece_limit = bytes > 0 ? bytes : PIECE_LIMIT; }

@@ -1,0 +1,172 @@
+// The CPU as a device: memory of the host, threads of OpenMP, copies that are done when they are started.
+#include "../device.h"
+#include "../ops.h"
+
+#include <cblas.h>
+#include <omp.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+static char name[256] = "CPU (not started)";
+static int ranks_here = 1, cores_here = 1; // of this machine, or of the part of it that the job was given
+
+static int allowed_cpus(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+// Cores among the CPUs this process may use: of the hardware threads of a core only the first counts.
+static int allowed_cores(void) {
+    cpu_set_t set;
+    int cores = 0;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return allowed_cpus();
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &set)) continue;
+        char path[128];
+        int first = cpu;
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+        FILE *f = fopen(path, "r");
+        if (f != NULL) {
+            if (fscanf(f, "%d", &first) != 1) first = cpu;
+            fclose(f);
+        }
+        if (first == cpu || !CPU_ISSET(first, &set)) cores++;
+    }
+    return cores > 0 ? cores : 1;
+}
+
+// "model name" of the first processor.
+static void cpu_model(char *model, size_t size) {
+    snprintf(model, size, "unknown processor");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    if (f == NULL) return;
+    char line[256];
+    while (fgets(line, sizeof line, f) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
+        snprintf(model, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    fclose(f);
+}
+
+bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
+    if (local_ranks < 1 || local_rank < 0 || local_rank >= local_ranks || threads < 0) {
+        return error_set(error, "device_start: local rank %d of %d with %d threads makes no sense", local_rank, local_ranks, threads);
+    }
+    ranks_here = local_ranks;
+    // mpirun binds each of one or two ranks to a single core. Look at what the job may use in all, and go back to the given binding
+    // if that is wide enough for the threads of this rank.
+    cpu_set_t given, all;
+    bool known = sched_getaffinity(0, sizeof given, &given) == 0;
+    memset(&all, 0xff, sizeof all);
+    if (known) sched_setaffinity(0, sizeof all, &all);
+    cores_here = allowed_cores();
+    if (threads == 0) threads = (int)max_i64(1, cores_here / local_ranks);
+    if (known && CPU_COUNT(&given) >= threads) sched_setaffinity(0, sizeof given, &given);
+
+    openblas_set_num_threads(1); // ops.c runs it on tiles, one thread each; some builds also set OpenMP's number, so this comes first
+    omp_set_dynamic(0);
+    omp_set_num_threads(threads);
+    char model[128];
+    cpu_model(model, sizeof model);
+    const char *forced = getenv("OPENBLAS_CORETYPE");
+    snprintf(name, sizeof name, "CPU: %s, %d thread%s, OpenBLAS %s%s%s%s", model, threads, threads == 1 ? "" : "s", openblas_get_corename(),
+             forced != NULL ? " (OPENBLAS_CORETYPE=" : "", forced != NULL ? forced : "", forced != NULL ? " is set)" : "");
+    return true;
+}
+void device_stop(void) {}
+const char *device_name(void) { return name; }
+int device_threads(void) { return omp_get_max_threads(); }
+double device_peak_flops(void) { return 0; } // clock and units differ too much from part to part: device_measure_gemm says what there is
+
+double device_measure_gemm(void) {
+    const int64_t n = 1024;
+    float *x = (float *)device_alloc(sizeof(float) * 3 * n * n);
+    if (x == NULL) return 0;
+    for (int64_t i = 0; i < 2 * n * n; i++) x[i] = (float)(i % 7) - 3;
+    double best = 0, began = device_seconds();
+    do {
+        double from = device_seconds();
+        op_linear_forward(x + 2 * n * n, x, x + n * n, NULL, n, n, n);
+        double rate = 2.0 * n * n * n / (device_seconds() - from);
+        if (rate > best) best = rate;
+    } while (device_seconds() - began < 0.1);
+    device_free(x, sizeof(float) * 3 * n * n);
+    double busy = (double)ranks_here * omp_get_max_threads();
+    return busy > cores_here ? best * cores_here / busy : best; // more threads than cores: each rank has its share
+}
+
+// A container may allow less than the machine has.
+size_t device_memory_total(void) {
+    size_t total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    unsigned long long limit;
+    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r"); // "max" when there is no limit
+    if (f != NULL) {
+        if (fscanf(f, "%llu", &limit) == 1 && limit < total) total = (size_t)limit;
+        fclose(f);
+    }
+    return total / (size_t)ranks_here;
+}
+
+size_t device_memory_used(void) {
+    long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f != NULL) {
+        if (fscanf(f, "%ld %ld", &pages, &resident) != 2) resident = 0;
+        fclose(f);
+    }
+    return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+// Memory is not touched: the system gives pages when they are first written. Large pieces ask for large pages.
+void *device_alloc(size_t bytes) {
+    const size_t huge = (size_t)2 << 20;
+    void *p = NULL;
+    if (posix_memalign(&p, bytes >= 2 * huge ? huge : 256, bytes > 0 ? bytes : 1) != 0) return NULL;
+    if (bytes >= 2 * huge) madvise(p, bytes / huge * huge, MADV_HUGEPAGE);
+    return p;
+}
+void device_free(void *p, size_t bytes) {
+    (void)bytes;
+    free(p);
+}
+void *device_host_slab(size_t bytes) { return device_alloc(bytes); }
+void device_host_slab_free(void *p, size_t bytes) { device_free(p, bytes); }
+
+// Pieces of 1 MB, so that all threads move memory.
+enum { PIECE = 1 << 20 };
+void device_zero(void *p, size_t bytes) {
+#pragma omp parallel for schedule(static) if (bytes > PIECE)
+    for (size_t at = 0; at < bytes; at += PIECE) memset((char *)p + at, 0, bytes - at < PIECE ? bytes - at : PIECE);
+}
+void device_copy(void *to, const void *from, size_t bytes) {
+#pragma omp parallel for schedule(static) if (bytes > PIECE)
+    for (size_t at = 0; at < bytes; at += PIECE) memcpy((char *)to + at, (const char *)from + at, bytes - at < PIECE ? bytes - at : PIECE);
+}
+void device_from_host(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
+void device_to_host(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
+void device_synchronize(void) {}
+
+struct device_copier {
+    int64_t started; // tickets given out
+};
+device_copier *device_copier_new(void) { return HOST_NEW(device_copier, 1); }
+void device_copier_free(device_copier *lane) { free(lane); }
+int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_t bytes) {
+    device_copy(to, from, bytes);
+    return ++lane->started;
+}
+void device_copy_finish(device_copier *lane, int64_t ticket) {
+    if (ticket > 0 && ticket <= lane->started) return;
+    fprintf(stderr, "error: device_copy_finish: ticket %lld was never given (the last is %lld)\n", (long long)ticket, (long long)lane->started);
+    abort();
+}
+
+double device_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

@@ -1,0 +1,361 @@
+// The operations of the CPU device, attention aside (attention.c). Matrix products run on OpenBLAS, everything else is plain loops.
+// A result never depends on the number of threads: work is cut by shape alone, and sums have a fixed order.
+#include "../ops.h"
+#include "simd.h"
+
+#include <cblas.h>
+#include <omp.h>
+
+enum {
+    PARALLEL_ELEMENTS = 32768, // below this many elements waking the threads costs more than they save
+    SUM_PARTS = 64             // sums over many rows or elements are cut in this many parts, added in order
+};
+
+// ---- embedding ----
+
+void op_embedding_forward(floatX *x, const int32_t *tokens, const floatX *table, int64_t T, int64_t D) {
+#pragma omp parallel for schedule(static) if (T * D > PARALLEL_ELEMENTS)
+    for (int64_t t = 0; t < T; t++) memcpy(x + t * D, table + tokens[t] * D, sizeof(floatX) * (size_t)D);
+}
+
+// Each thread owns some columns of the table and adds all tokens in order.
+void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *dx, int64_t T, int64_t D, int64_t V, void *scratch) {
+    (void)V;
+    (void)scratch;
+    const int64_t columns = 64;
+#pragma omp parallel for schedule(static) if (T * D > PARALLEL_ELEMENTS)
+    for (int64_t from = 0; from < D; from += columns) {
+        int64_t to = min_i64(D, from + columns);
+        for (int64_t t = 0; t < T; t++) {
+            float *row = dtable + tokens[t] * D;
+            for (int64_t d = from; d < to; d++) row[d] += dx[t * D + d];
+        }
+    }
+}
+size_t op_embedding_backward_scratch(int64_t T, int64_t V) {
+    (void)T;
+    (void)V;
+    return 0;
+}
+
+// ---- RMSNorm ----
+
+void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t T, int64_t D, float eps) {
+#pragma omp parallel for schedule(static) if (T * D > PARALLEL_ELEMENTS)
+    for (int64_t t = 0; t < T; t++) {
+        const floatX *in = x + t * D;
+        floatX *out = y + t * D;
+        double squares = 0;
+#pragma omp simd reduction(+ : squares)
+        for (int64_t d = 0; d < D; d++) squares += (double)in[d] * in[d];
+        float r = (float)(1 / sqrt(squares / (double)D + eps));
+        for (int64_t d = 0; d < D; d++) out[d] = in[d] * r * weight[d];
+        rstd[t] = r;
+    }
+}
+
+// With g = dy * weight: dx += rstd * (g - x * rstd^2 * mean(g * x)). Rows are cut in SUM_PARTS parts; each sums its share of dweight.
+void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
+                         int64_t D, void *scratch) {
+    float *shares = (float *)scratch; // (parts, D)
+    int64_t parts = min_i64(T, SUM_PARTS);
+#pragma omp parallel if (T * D > PARALLEL_ELEMENTS)
+    {
+#pragma omp for schedule(static)
+        for (int64_t part = 0; part < parts; part++) {
+            float *share = shares + part * D;
+            memset(share, 0, sizeof(float) * (size_t)D);
+            for (int64_t t = T * part / parts; t < T * (part + 1) / parts; t++) {
+                const floatX *in = x + t * D, *dout = dy + t * D;
+                floatX *din = dx + t * D;
+                double dot = 0;
+#pragma omp simd reduction(+ : dot)
+                for (int64_t d = 0; d < D; d++) dot += (double)(dout[d] * weight[d]) * in[d];
+                float r = rstd[t], pull = (float)(dot / (double)D * r * r);
+                for (int64_t d = 0; d < D; d++) {
+                    din[d] += r * (dout[d] * weight[d] - in[d] * pull);
+                    share[d] += dout[d] * in[d] * r;
+                }
+            }
+        }
+#pragma omp for schedule(static)
+        for (int64_t from = 0; from < D; from += 64) {
+            int64_t to = min_i64(D, from + 64);
+            for (int64_t part = 0; part < parts; part++) {
+                for (int64_t d = from; d < to; d++) dweight[d] += shares[part * D + d];
+            }
+        }
+    }
+}
+size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) * (size_t)(min_i64(T, SUM_PARTS) * D); }
+
+// ---- linear ----
+
+// c (M, N) = a b, plus what c holds if `add`, plus residual (M, N) if not NULL. a is (M, K), or (K, M) if a_transposed; b likewise.
+// The BLAS gets single-threaded calls on tiles cut by shape alone: its own threads would split K, and round, by their number.
+static void matrix_product(float *c, const float *a, bool a_transposed, const float *b, bool b_transposed, const float *residual, bool add,
+                           int64_t M, int64_t N, int64_t K) {
+    const int64_t k_most = (int64_t)1 << 30; // the BLAS takes 32-bit sizes
+    // Large tiles are faster (each packs its own operands), but 16 threads want 16 of them; small products get along with 8.
+    int64_t rows = 1024, columns = 1024;
+    for (;;) {
+        int64_t tiles = ceil_div(M, rows) * ceil_div(N, columns), wanted = rows * columns > 512 * 512 ? 16 : 8;
+        if (tiles >= wanted || (rows == 256 && columns == 128)) break;
+        if (rows >= 2 * columns) rows /= 2;
+        else columns /= 2;
+    }
+    int64_t row_tiles = ceil_div(M, rows), column_tiles = ceil_div(N, columns);
+    if (row_tiles * column_tiles % 2 == 1 && row_tiles * column_tiles < 16) column_tiles++; // the last of 9 tiles would be one thread's alone
+    rows = round_up(ceil_div(M, row_tiles), 16);
+    columns = round_up(ceil_div(N, column_tiles), 16);
+    int64_t a_row = a_transposed ? M : K, b_row = b_transposed ? K : N;
+    int threads = M * N * K < 100000 ? 1 : omp_get_max_threads();
+#pragma omp parallel num_threads(threads)
+    {
+        omp_set_num_threads(1); // of the BLAS calls of this thread; ends with the region
+#pragma omp for collapse(2) schedule(dynamic, 1)
+        for (int64_t tile = 0; tile < row_tiles; tile++) {
+            for (int64_t column_tile = 0; column_tile < column_tiles; column_tile++) {
+                int64_t i = tile * rows, j = column_tile * columns, m = min_i64(rows, M - i), n = min_i64(columns, N - j);
+                float *to = c + i * N + j;
+                if (m <= 0 || n <= 0) continue;
+                if (residual != NULL && residual != c) {
+                    for (int64_t r = 0; r < m; r++) memcpy(to + r * N, residual + (i + r) * N + j, sizeof(float) * (size_t)n);
+                }
+                bool keep = add || residual != NULL;
+                for (int64_t k = 0; k < K || k == 0; k += k_most) {
+                    cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n,
+                                (int)min_i64(k_most, K - k), 1.0f, a + (a_transposed ? k * M + i : i * K + k), (int)a_row,
+                                b + (b_transposed ? j * K + k : k * N + j), (int)b_row, keep || k > 0 ? 1.0f : 0.0f, to, (int)N);
+                }
+            }
+        }
+    }
+}
+void op_linear_forward(floatX *y, const floatX *x, const floatX *w, const floatX *residual, int64_t T, int64_t in, int64_t out) {
+    matrix_product(y, x, false, w, true, residual, false, T, out, in);
+}
+void op_linear_backward_input(floatX *dx, const floatX *dy, const floatX *w, int64_t T, int64_t in, int64_t out) {
+    matrix_product(dx, dy, false, w, false, NULL, false, T, in, out);
+}
+void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out) {
+    matrix_product(dw, dy, true, x, false, NULL, true, out, in, T);
+}
+
+// ---- RoPE and head layout ----
+
+// to (HS) = from (HS) turned by the angles of one token, `direction` +1 or -1; to += if `add`. angles (HS/2, 2): cos, sin.
+static void rotate_head(float *RESTRICT to, const float *RESTRICT from, const float *RESTRICT angles, int HS, float direction, bool add) {
+    int half = HS / 2;
+    for (int i = 0; i < half; i++) {
+        float c = angles[2 * i], s = direction * angles[2 * i + 1], a = from[i], b = from[i + half];
+        to[i] = (add ? to[i] : 0) + (a * c - b * s);
+        to[i + half] = (add ? to[i + half] : 0) + (b * c + a * s);
+    }
+    if (HS % 2 == 1) to[HS - 1] = (add ? to[HS - 1] : 0) + from[HS - 1]; // has no partner
+}
+
+void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads) {
+    int H = heads.H, Hkv = heads.Hkv, HS = heads.HS, Hq = heads.Hq, slots = heads.Hkv_local;
+#pragma omp parallel for schedule(static) if (T * (H + 2 * Hkv) * HS > PARALLEL_ELEMENTS)
+    for (int64_t t = 0; t < T; t++) {
+        const floatX *q = qkv + t * (H + 2 * Hkv) * HS, *k = q + H * HS, *v = k + Hkv * HS;
+        const float *angles = table + t * (HS / 2) * 2;
+        for (int peer = 0; peer < heads.peers; peer++) {
+            floatX *q_to = q_send + (peer * T + t) * Hq * HS, *k_to = kv_send + (peer * T + t) * 2 * slots * HS, *v_to = k_to + slots * HS;
+            for (int h = 0; h < Hq; h++) rotate_head(q_to + h * HS, q + (peer * Hq + h) * HS, angles, HS, 1, false);
+            for (int slot = 0; slot < slots; slot++) {
+                int head = head_layout_slot(&heads, peer, slot);
+                rotate_head(k_to + slot * HS, k + head * HS, angles, HS, 1, false);
+                memcpy(v_to + slot * HS, v + head * HS, sizeof(floatX) * (size_t)HS);
+            }
+        }
+    }
+}
+
+void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads) {
+    int H = heads.H, Hkv = heads.Hkv, HS = heads.HS, Hq = heads.Hq, slots = heads.Hkv_local;
+#pragma omp parallel for schedule(static) if (T * (H + 2 * Hkv) * HS > PARALLEL_ELEMENTS)
+    for (int64_t t = 0; t < T; t++) {
+        floatX *dq = dqkv + t * (H + 2 * Hkv) * HS, *dk = dq + H * HS, *dv = dk + Hkv * HS;
+        const float *angles = table + t * (HS / 2) * 2;
+        memset(dk, 0, sizeof(floatX) * (size_t)(2 * Hkv * HS));
+        for (int peer = 0; peer < heads.peers; peer++) {
+            const floatX *dq_from = dq_recv + (peer * T + t) * Hq * HS, *dk_from = dkv_recv + (peer * T + t) * 2 * slots * HS;
+            const floatX *dv_from = dk_from + slots * HS;
+            for (int h = 0; h < Hq; h++) rotate_head(dq + (peer * Hq + h) * HS, dq_from + h * HS, angles, HS, -1, false);
+            for (int slot = 0; slot < slots; slot++) {
+                int head = head_layout_slot(&heads, peer, slot);
+                rotate_head(dk + head * HS, dk_from + slot * HS, angles, HS, -1, true);
+                for (int d = 0; d < HS; d++) dv[head * HS + d] += dv_from[slot * HS + d];
+            }
+        }
+    }
+}
+
+void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) {
+    int64_t piece = (int64_t)heads.Hq * heads.HS; // of one token, at one peer
+#pragma omp parallel for collapse(2) schedule(static) if (T * piece * heads.peers > PARALLEL_ELEMENTS)
+    for (int64_t t = 0; t < T; t++) {
+        for (int peer = 0; peer < heads.peers; peer++) {
+            memcpy(out + (t * heads.peers + peer) * piece, out_recv + (peer * T + t) * piece, sizeof(floatX) * (size_t)piece);
+        }
+    }
+}
+void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads) {
+    int64_t piece = (int64_t)heads.Hq * heads.HS;
+#pragma omp parallel for collapse(2) schedule(static) if (T * piece * heads.peers > PARALLEL_ELEMENTS)
+    for (int64_t t = 0; t < T; t++) {
+        for (int peer = 0; peer < heads.peers; peer++) {
+            memcpy(out_send + (peer * T + t) * piece, out + (t * heads.peers + peer) * piece, sizeof(floatX) * (size_t)piece);
+        }
+    }
+}
+
+// ---- SwiGLU ----
+
+static inline vec sigmoid(vec x) { return 1.0f / (1.0f + vec_exp(vec_select(x < -88.0f, vec_set(88.0f), -x))); }
+
+void op_swiglu_forward(floatX *act, const floatX *gate_up, int64_t T, int64_t F) {
+#pragma omp parallel for schedule(static) if (T * F > PARALLEL_ELEMENTS)
+    for (int64_t t = 0; t < T; t++) {
+        const floatX *gate = gate_up + t * 2 * F, *up = gate + F;
+        for (int64_t f = 0; f < F; f += LANES) {
+            vec g = vec_load_part(gate + f, F - f), u = vec_load_part(up + f, F - f);
+            vec_store_part(act + t * F + f, g * sigmoid(g) * u, F - f);
+        }
+    }
+}
+// With s = sigmoid(gate): dgate = dact * up * s * (1 + gate * (1 - s)), dup = dact * gate * s.
+void op_swiglu_backward(floatX *dgate_up, const floatX *dact, const floatX *gate_up, int64_t T, int64_t F) {
+#pragma omp parallel for schedule(static) if (T * F > PARALLEL_ELEMENTS)
+    for (int64_t t = 0; t < T; t++) {
+        const floatX *gate = gate_up + t * 2 * F, *up = gate + F;
+        floatX *dgate = dgate_up + t * 2 * F, *dup = dgate + F;
+        for (int64_t f = 0; f < F; f += LANES) {
+            vec g = vec_load_part(gate + f, F - f), u = vec_load_part(up + f, F - f), d = vec_load_part(dact + t * F + f, F - f);
+            vec s = sigmoid(g);
+            vec_store_part(dgate + f, d * u * s * (1.0f + g * (1.0f - s)), F - f);
+            vec_store_part(dup + f, d * g * s, F - f);
+        }
+    }
+}
+
+// ---- cross-entropy ----
+
+// Exponentials are summed in double: a loss near 0 is the logarithm of a sum just above 1.
+void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int64_t T, int64_t V, float scale, bool backward) {
+#pragma omp parallel for schedule(static) if (T * V > PARALLEL_ELEMENTS)
+    for (int64_t t = 0; t < T; t++) {
+        floatX *x = logits + t * V;
+        if (labels[t] == -100) {
+            losses[t] = 0;
+            if (backward) memset(x, 0, sizeof(floatX) * (size_t)V);
+            continue;
+        }
+        float max = x[0];
+#pragma omp simd reduction(max : max)
+        for (int64_t i = 0; i < V; i++) max = x[i] > max ? x[i] : max;
+
+        int64_t whole = V / LANES * LANES;
+        vec_double sums = {0};
+        for (int64_t i = 0; i < whole; i += LANES) sums += __builtin_convertvector(vec_exp(vec_load(x + i) - max), vec_double);
+        double sum = 0;
+        for (int l = 0; l < LANES; l++) sum += sums[l];
+        for (int64_t i = whole; i < V; i++) sum += exp((double)x[i] - max);
+        losses[t] = (float)(log(sum) + ((double)max - x[labels[t]]));
+        if (!backward) continue;
+
+        float factor = (float)(scale / sum);
+        for (int64_t i = 0; i < V; i += LANES) vec_store_part(x + i, vec_exp(vec_load_part(x + i, V - i) - max) * factor, V - i);
+        x[labels[t]] = (float)(scale * expm1(-(double)losses[t])); // p - 1 without cancellation
+    }
+}
+
+// ---- numbers ----
+
+void op_cast_from_float(floatX *to, const float *from, int64_t n) {
+    if (to != from) device_copy(to, from, sizeof(float) * (size_t)n);
+}
+void op_cast_to_float(float *to, const floatX *from, int64_t n) {
+    if (to != from) device_copy(to, from, sizeof(float) * (size_t)n);
+}
+void op_add_float(float *to, const float *from, int64_t n) {
+#pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
+    for (int64_t i = 0; i < n; i++) to[i] += from[i];
+}
+void op_add(floatX *to, const floatX *from, int64_t n) { op_add_float(to, from, n); }
+void op_scale_float(float *to, float factor, int64_t n) {
+#pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
+    for (int64_t i = 0; i < n; i++) to[i] *= factor;
+}
+
+static double sum_of(const float *x, int64_t n, bool squares) {
+    double parts[SUM_PARTS], total = 0;
+#pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
+    for (int part = 0; part < SUM_PARTS; part++) {
+        int64_t from = n / SUM_PARTS * part + min_i64(part, n % SUM_PARTS), to = from + n / SUM_PARTS + (part < n % SUM_PARTS);
+        double sum = 0;
+        if (squares) {
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = from; i < to; i++) sum += (double)x[i] * x[i];
+        } else {
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = from; i < to; i++) sum += x[i];
+        }
+        parts[part] = sum;
+    }
+    for (int part = 0; part < SUM_PARTS; part++) total += parts[part];
+    return total;
+}
+double op_sum_float(const float *x, int64_t n) { return sum_of(x, n, false); }
+double op_sum_squares(const float *x, int64_t n) { return sum_of(x, n, true); }
+
+// 64 well mixed bits of a counter (the finaliser of splitmix64).
+static uint64_t mix_bits(uint64_t z) {
+    z += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+// Elements 2p and 2p + 1 of a tensor are the cosine and sine of one Box-Muller draw, made from two hashes of (seed, tensor, p).
+void op_init_normal(floatX *to, float *master, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
+    uint64_t key = mix_bits(mix_bits(seed) ^ tensor);
+    int64_t first_pair = first / 2, pairs = n > 0 ? (first + n - 1) / 2 - first_pair + 1 : 0;
+#pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
+    for (int64_t p = 0; p < pairs; p++) {
+        float values[2] = {fill, fill};
+        if (sigma != 0) {
+            uint64_t counter = 2 * (uint64_t)(first_pair + p);
+            double u = (double)((mix_bits(key ^ mix_bits(counter)) >> 11) + 1) * 0x1p-53; // (0, 1]
+            double angle = 2 * 3.14159265358979323846 * (double)(mix_bits(key ^ mix_bits(counter + 1)) >> 11) * 0x1p-53;
+            double radius = sigma * sqrt(-2 * log(u));
+            values[0] = (float)(radius * cos(angle));
+            values[1] = (float)(radius * sin(angle));
+        }
+        for (int j = 0; j < 2; j++) {
+            int64_t at = 2 * (first_pair + p) + j - first;
+            if (at < 0 || at >= n) continue;
+            to[at] = values[j];
+            if (master != NULL) master[at] = values[j];
+        }
+    }
+}
+
+void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args) {
+    float *weights = master != NULL ? master : param;
+    float beta1 = args.beta1, beta2 = args.beta2, eps = args.eps, grad_scale = args.grad_scale;
+    float rate = (float)(args.lr / (1 - pow(args.beta1, (double)args.step)));
+    float unbias = (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step)));
+    float keep = 1 - args.lr * args.weight_decay;
+#pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
+    for (int64_t i = 0; i < n; i++) {
+        float g = grad[i] * grad_scale;
+        float mean = beta1 * m[i] + (1 - beta1) * g, square = beta2 * v[i] + (1 - beta2) * g * g;
+        m[i] = mean;
+        v[i] = square;
+        weights[i] = weights[i] * keep - rate * mean / (sqrtf(square) * unbias + eps);
+    }
+    if (master != NULL) op_cast_from_float(param, master, n);
+}

@@ -1,0 +1,319 @@
+// Attention by hand: flash-style forward and backward kernels in float, the merge of two blocks, and delta. See device/ops.h.
+//
+// They are the attention of DEVICE=emulated and the second opinion beside cuDNN: simple before fast. A block of P R threads holds a tile of
+// R rows and walks over tiles of R rows of the other side; P neighbouring threads share a row, and thread `part` of them keeps the
+// columns part, part + P, ... of its result. Nothing is added by two blocks, so all sums have one order.
+#include "attention_call.h"
+#include "kernel.cuh"
+
+// ---- tiles ----
+
+// tile (R, pitch) = rows [first, first + R) of one head, times factor; rows from `end` on are 0. All threads of the block take part.
+template <int R>
+__device__ __forceinline__ void tile_load(float *tile, const floatX *head, int64_t stride, int64_t first, int64_t end, int HS, int packed,
+                                          float factor) {
+    int width = packed ? PACK : 1, pieces = HS / width, pitch = HS + 1;
+    for (int item = (int)threadIdx.x; item < R * pieces; item += (int)blockDim.x) {
+        int row = item / pieces, d = item % pieces * width;
+        bool inside = first + row < end;
+        const floatX *from = head + (first + row) * stride + d;
+        float *to = tile + row * pitch + d;
+        if (packed) {
+            float x[PACK];
+            load_some<PACK>(x, from, inside ? PACK : 0);
+#pragma unroll
+            for (int k = 0; k < PACK; k++) to[k] = x[k] * factor;
+        } else {
+            to[0] = inside ? to_float(from[0]) * factor : 0.0f;
+        }
+    }
+}
+static __device__ __forceinline__ float dot(const float *a, const float *b, int n) {
+    float sum = 0;
+    for (int d = 0; d < n; d++) sum += a[d] * b[d];
+    return sum;
+}
+// sum (columns part, part + P, ...) += factor * row
+template <int P, int COLUMNS>
+__device__ __forceinline__ void add_row(float (&sum)[COLUMNS], float factor, const float *row, int part, int HS) {
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++)
+        if (part + P * n < HS) sum[n] += factor * row[part + P * n];
+}
+template <int P, int COLUMNS> __device__ __forceinline__ void add_to_global(float *row, const float (&sum)[COLUMNS], int part, int HS) {
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++)
+        if (part + P * n < HS) row[part + P * n] += sum[n];
+}
+
+// ---- forward ----
+
+// Block (x, y): query rows [x R, (x + 1) R) of head y.
+template <int HS_MAX, int R, int P>
+__global__ void __launch_bounds__(P * R, 1)
+    attention_forward_kernel(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape b, float scale,
+                             bool merge, int packed) {
+    DYN_SHARED(float, shared);
+    int HS = b.HS, pitch = HS + 1, head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv);
+    float *qs = shared, *ks = qs + R * pitch, *vs = ks + R * pitch, *ps = vs + R * pitch; // (R, pitch) three times, (R, R + 1)
+    int row = (int)threadIdx.x / P, part = (int)threadIdx.x % P;
+    int64_t first = (int64_t)blockIdx.x * R, i = first + row;
+    float *mine = ps + row * (R + 1); // this row's scores, then probabilities
+    float sum[HS_MAX / P], largest = -INFINITY, total = 0;
+    for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
+    tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
+    for (int64_t j0 = 0; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
+        __syncthreads(); // the tiles before have been used
+        tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
+        __syncthreads();
+        for (int c = part; c < R; c += P) {
+            bool visible = j0 + c < b.Tk && (!b.causal || j0 + c <= i);
+            mine[c] = visible ? dot(qs + row * pitch, ks + c * pitch, HS) : -INFINITY;
+        }
+        __syncwarp();
+        float before = largest;
+        for (int c = 0; c < R; c++) largest = fmaxf(largest, mine[c]);
+        __syncwarp(); // all P have seen the scores
+        for (int c = part; c < R; c += P) mine[c] = mine[c] == -INFINITY ? 0.0f : expf(mine[c] - largest);
+        __syncwarp();
+        float keep = before == -INFINITY ? 0.0f : expf(before - largest);
+        total *= keep;
+        for (int n = 0; n < HS_MAX / P; n++) sum[n] *= keep;
+        for (int c = 0; c < R; c++) {
+            total += mine[c];
+            add_row<P>(sum, mine[c], vs + c * pitch, part, HS);
+        }
+    }
+    bool exists = i < b.Tq;
+    float *lse_at = lse + head * b.lse_head + i, *out_row = out + i * b.out.row + head * b.out.head;
+    float lse_new = total > 0 ? largest + logf(total) : -INFINITY, scale_new = total > 0 ? 1 / total : 0.0f, scale_old = 0;
+    if (merge) {
+        float lse_old = exists ? *lse_at : -INFINITY, top = fmaxf(lse_old, lse_new);
+        __syncwarp(); // all P have read lse
+        if (top > -INFINITY) {
+            float weight_old = expf(lse_old - top), weight_new = expf(lse_new - top), weights = weight_old + weight_new;
+            scale_old = weight_old / weights;
+            scale_new *= weight_new / weights;
+            lse_new = top + logf(weights);
+        }
+    }
+    if (!exists) return;
+    if (part == 0) *lse_at = lse_new;
+#pragma unroll
+    for (int n = 0; n < HS_MAX / P; n++) {
+        int d = part + P * n;
+        if (d < HS) out_row[d] = sum[n] * scale_new + (scale_old > 0 ? out_row[d] * scale_old : 0.0f);
+    }
+}
+
+// ---- backward: p = e^(s - lse), ds = p (dout v^T - delta) scale ----
+
+// Block (x, y): dq of query rows [x R, (x + 1) R) of head y: dq += ds k.
+template <int HS_MAX, int R, int P> __global__ void __launch_bounds__(P * R, 1)
+attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse, const float *delta,
+                    attention_shape b, float scale, int packed) {
+    DYN_SHARED(float, shared);
+    int HS = b.HS, pitch = HS + 1, head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv);
+    float *qs = shared, *ks = qs + R * pitch, *vs = ks + R * pitch, *os = vs + R * pitch, *ds = os + R * pitch;
+    int row = (int)threadIdx.x / P, part = (int)threadIdx.x % P;
+    int64_t first = (int64_t)blockIdx.x * R, i = first + row;
+    float *mine = ds + row * (R + 1);
+    float sum[HS_MAX / P];
+    for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
+    float row_lse = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f, row_delta = i < b.Tq ? delta[head * b.delta_head + i] : 0.0f;
+    tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
+    tile_load<R>(os, dout + head * b.q.head, b.q.row, first, b.Tq, HS, packed, 1);
+    for (int64_t j0 = 0; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
+        __syncthreads();
+        tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
+        __syncthreads();
+        for (int c = part; c < R; c += P) {
+            bool visible = i < b.Tq && j0 + c < b.Tk && (!b.causal || j0 + c <= i);
+            float p = visible ? expf(dot(qs + row * pitch, ks + c * pitch, HS) - row_lse) : 0.0f;
+            mine[c] = p * (dot(os + row * pitch, vs + c * pitch, HS) - row_delta) * scale;
+        }
+        __syncwarp();
+        for (int c = 0; c < R; c++) add_row<P>(sum, mine[c], ks + c * pitch, part, HS);
+        __syncwarp();
+    }
+    if (i < b.Tq) add_to_global<P>(dq + i * b.dq.row + head * b.dq.head, sum, part, HS);
+}
+
+// Block (x, y): dk and dv of key rows [x R, (x + 1) R) of key/value head y, over all its query heads in their order:
+// dk += ds^T q, dv += p^T dout.
+template <int HS_MAX, int R, int P>
+__global__ void __launch_bounds__(P * R, 1)
+    attention_dkv_kernel(float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
+                         const float *delta, attention_shape b, float scale, int packed) {
+    DYN_SHARED(float, shared);
+    int HS = b.HS, pitch = HS + 1, kv_head = (int)blockIdx.y, group = b.Hq / b.Hkv;
+    float *ks = shared, *vs = ks + R * pitch, *qs = vs + R * pitch, *os = qs + R * pitch, *ps = os + R * pitch, *ds = ps + R * (R + 1);
+    float *lses = ds + R * (R + 1), *deltas = lses + R;
+    int row = (int)threadIdx.x / P, part = (int)threadIdx.x % P;
+    int64_t first = (int64_t)blockIdx.x * R, j = first + row;
+    float *my_p = ps + row * (R + 1), *my_ds = ds + row * (R + 1);
+    float sum_k[HS_MAX / P], sum_v[HS_MAX / P];
+    for (int n = 0; n < HS_MAX / P; n++) sum_k[n] = sum_v[n] = 0;
+    tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, scale);
+    tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, 1);
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        for (int64_t i0 = b.causal ? first : 0; i0 < b.Tq; i0 += R) {
+            __syncthreads();
+            tile_load<R>(qs, q + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
+            tile_load<R>(os, dout + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
+            if (threadIdx.x < R) {
+                int64_t i = i0 + threadIdx.x;
+                lses[threadIdx.x] = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f;
+                deltas[threadIdx.x] = i < b.Tq ? delta[head * b.delta_head + i] : 0.0f;
+            }
+            __syncthreads();
+            for (int c = part; c < R; c += P) {
+                bool visible = j < b.Tk && i0 + c < b.Tq && (!b.causal || j <= i0 + c);
+                float p = visible ? expf(dot(ks + row * pitch, qs + c * pitch, HS) - lses[c]) : 0.0f;
+                my_p[c] = p;
+                my_ds[c] = p * (dot(vs + row * pitch, os + c * pitch, HS) - deltas[c]) * scale;
+            }
+            __syncwarp();
+            for (int c = 0; c < R; c++) {
+                add_row<P>(sum_v, my_p[c], os + c * pitch, part, HS);
+                add_row<P>(sum_k, my_ds[c], qs + c * pitch, part, HS);
+            }
+            __syncwarp();
+        }
+    }
+    if (j >= b.Tk) return;
+    add_to_global<P>(dk + j * b.dkv.row + kv_head * b.dkv.head, sum_k, part, HS);
+    add_to_global<P>(dv + j * b.dkv.row + kv_head * b.dkv.head, sum_v, part, HS);
+}
+
+// ---- launchers: tiles of 32 rows, 4 threads each, up to head size 128; of 16 rows, 8 threads each, above ----
+
+static void attention_check(attention_shape b) {
+    if (b.HS < 1 || b.HS > 256 || b.Hkv < 1 || b.Hq % b.Hkv != 0)
+        device_fail("attention: head size %d (1 to 256), %d query heads on %d key/value heads", b.HS, b.Hq, b.Hkv);
+}
+static int attention_packed(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
+    return packs(b.HS, q, k, v, dout) && b.q.row % PACK == 0 && b.q.head % PACK == 0 && b.kv.row % PACK == 0 && b.kv.head % PACK == 0;
+}
+static size_t tiles_bytes(int R, int HS, int tiles, int squares) { // and lse, delta
+    return sizeof(float) * (size_t)(tiles * R * (HS + 1) + squares * R * (R + 1) + 2 * R);
+}
+
+void attention_kernel_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape b, float scale,
+                              bool merge) {
+    attention_check(b);
+    if (b.Tq == 0) return;
+    int packed = attention_packed(b, q, k, v, nullptr), R = b.HS <= 128 ? 32 : 16;
+    auto kernel = b.HS <= 64    ? attention_forward_kernel<64, 32, 4>
+                  : b.HS <= 128 ? attention_forward_kernel<128, 32, 4>
+                                : attention_forward_kernel<256, 16, 8>;
+    dim3 grid(grid_size(ceil_div(b.Tq, R)), (unsigned)b.Hq);
+    LAUNCH(kernel, grid, 128, tiles_bytes(R, b.HS, 3, 1), out, lse, q, k, v, b, scale, merge, packed);
+}
+void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
+                               const float *lse, const float *delta, attention_shape b, float scale) {
+    attention_check(b);
+    if (b.Tq == 0 || b.Tk == 0) return;
+    int packed = attention_packed(b, q, k, v, dout), R = b.HS <= 128 ? 32 : 16;
+    auto dq_kernel = b.HS <= 64    ? attention_dq_kernel<64, 32, 4>
+                     : b.HS <= 128 ? attention_dq_kernel<128, 32, 4>
+                                   : attention_dq_kernel<256, 16, 8>;
+    auto dkv_kernel = b.HS <= 64    ? attention_dkv_kernel<64, 32, 4>
+                      : b.HS <= 128 ? attention_dkv_kernel<128, 32, 4>
+                                    : attention_dkv_kernel<256, 16, 8>;
+    dim3 q_grid(grid_size(ceil_div(b.Tq, R)), (unsigned)b.Hq), k_grid(grid_size(ceil_div(b.Tk, R)), (unsigned)b.Hkv);
+    LAUNCH(dq_kernel, q_grid, 128, tiles_bytes(R, b.HS, 4, 1), dq, q, k, v, dout, lse, delta, b, scale, packed);
+    LAUNCH(dkv_kernel, k_grid, 128, tiles_bytes(R, b.HS, 4, 2), dk, dv, q, k, v, dout, lse, delta, b, scale, packed);
+}
+
+// ---- merge and delta ----
+
+// One block to a token: first its heads' weights, then its elements.
+template <int W>
+__global__ void attention_merge_kernel(float *out, float *lse, const float *out_b, const float *lse_b, int H, int HS, int64_t stride,
+                                       int64_t lse_stride, int64_t stride_b, int64_t lse_stride_b) {
+    DYN_SHARED(float, weights); // (H, 2): of out and of out_b
+    int64_t t = blockIdx.x;
+    for (int h = (int)threadIdx.x; h < H; h += (int)blockDim.x) {
+        float a = lse[h * lse_stride + t], b = lse_b[h * lse_stride_b + t], top = fmaxf(a, b), weight_a = 0, weight_b = 0;
+        if (top > -INFINITY) {
+            weight_a = expf(a - top);
+            weight_b = expf(b - top);
+            float sum = weight_a + weight_b;
+            weight_a /= sum;
+            weight_b /= sum;
+            lse[h * lse_stride + t] = top + logf(sum);
+        }
+        weights[2 * h] = weight_a;
+        weights[2 * h + 1] = weight_b;
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x * W; i < H * HS; i += (int)blockDim.x * W) {
+        float x[W], y[W], a = weights[2 * (i / HS)], b = weights[2 * (i / HS) + 1];
+        load<W>(x, out + t * stride + i);
+        load<W>(y, out_b + t * stride_b + i);
+#pragma unroll
+        for (int k = 0; k < W; k++) x[k] = (a > 0 ? a * x[k] : 0.0f) + (b > 0 ? b * y[k] : 0.0f);
+        store<W>(out + t * stride + i, x);
+    }
+}
+void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
+                     int64_t lse_stride, int64_t stride_b, int64_t lse_stride_b) {
+    if (T == 0) return;
+    size_t shared = sizeof(float) * (size_t)(2 * H);
+    bool packed = HS % 4 == 0 && stride % 4 == 0 && stride_b % 4 == 0 && aligned16(out) && aligned16(out_b);
+    auto kernel = packed ? attention_merge_kernel<4> : attention_merge_kernel<1>;
+    LAUNCH(kernel, grid_size(T), block_size(H * HS / (packed ? 4 : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride, lse_stride,
+           stride_b, lse_stride_b);
+}
+void op_attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
+                        int64_t lse_stride) {
+    attention_merge(out, lse, out_b, lse_b, T, H, HS, stride, lse_stride, stride, lse_stride);
+}
+
+// One block to a token.
+template <int W>
+__global__ void attention_add_heads_kernel(float *to, const float *from, int heads, int HS, int64_t to_stride, int64_t head_stride) {
+    int64_t t = blockIdx.x;
+    for (int i = (int)threadIdx.x * W; i < heads * HS; i += (int)blockDim.x * W) {
+        float *at = to + t * to_stride + i / HS * head_stride + i % HS, x[W], y[W];
+        load<W>(x, at);
+        load<W>(y, from + t * heads * HS + i);
+#pragma unroll
+        for (int k = 0; k < W; k++) x[k] += y[k];
+        store<W>(at, x);
+    }
+}
+void attention_add_heads(float *to, const float *from, int64_t T, int heads, int HS, int64_t to_stride, int64_t head_stride) {
+    if (T == 0) return;
+    bool packed = HS % 4 == 0 && to_stride % 4 == 0 && head_stride % 4 == 0 && aligned16(to) && aligned16(from);
+    auto kernel = packed ? attention_add_heads_kernel<4> : attention_add_heads_kernel<1>;
+    LAUNCH(kernel, grid_size(T), block_size(heads * HS / (packed ? 4 : 1), 256), 0, to, from, heads, HS, to_stride, head_stride);
+}
+
+// One block to a token, its warps share the heads out.
+template <int W> __global__ void attention_delta_kernel(float *delta, const floatX *out, const floatX *dout, attention_shape b) {
+    int64_t t = blockIdx.x;
+    int lane = (int)threadIdx.x % 32;
+    for (int h = (int)threadIdx.x / 32; h < b.Hq; h += (int)blockDim.x / 32) {
+        int64_t at = t * b.q.row + h * b.q.head;
+        float sum = 0;
+        for (int d = lane * W; d < b.HS; d += 32 * W) {
+            float x[W], y[W];
+            load<W>(x, out + at + d);
+            load<W>(y, dout + at + d);
+#pragma unroll
+            for (int k = 0; k < W; k++) sum += x[k] * y[k];
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) delta[h * b.delta_head + t] = sum;
+    }
+}
+void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape b) {
+    if (b.Tq == 0) return;
+    bool packed = packs(b.HS, out, dout) && b.q.row % PACK == 0 && b.q.head % PACK == 0;
+    auto kernel = packed ? attention_delta_kernel<PACK> : attention_delta_kernel<1>;
+    LAUNCH(kernel, grid_size(b.Tq), block_size(b.Hq * 32, 256), 0, delta, out, dout, b);
+}

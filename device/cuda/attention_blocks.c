@@ -1,0 +1,255 @@
+// op_attention_*: cuts a block into calls of the attention engine, and joins their results. See device/ops.h and attention_call.h.
+#include "attention_call.h"
+
+// ---- how a block is cut into calls ----
+
+size_t attention_call_workspace(attention_shape s) {
+    size_t slack = 4096;
+    if (!s.backward) return slack;
+    size_t dq = sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS); // engines before Hopper sum dq up in memory of their own
+    size_t by_query_head = s.Hq == s.Hkv ? 0 : 2 * 2 * (size_t)(s.Tk * s.Hq * s.HS);
+    return dq + by_query_head + slack;
+}
+
+attention_shape attention_call_shape(attention_block b, bool backward, bool dense, int kv_heads) {
+    attention_shape s;
+    int group = b.Hq / b.Hkv;
+    memset(&s, 0, sizeof s);
+    s.backward = backward;
+    s.causal = b.causal;
+    s.Tq = b.Tq;
+    s.Tk = b.Tk;
+    s.HS = b.HS;
+    s.Hkv = kv_heads;
+    s.kv.row = b.kv_stride;
+    s.kv.head = b.HS;
+    s.Hq = backward ? kv_heads : kv_heads * group;
+    s.q.row = b.q_stride;
+    s.q.head = backward ? (int64_t)group * b.HS : b.HS;
+    s.lse_head = backward ? group * b.lse_stride : dense ? b.Tq : b.lse_stride;
+    s.delta_head = b.Tq;
+    s.dq.row = (int64_t)s.Hq * b.HS;
+    s.dkv.row = (int64_t)kv_heads * b.HS;
+    s.dq.head = s.dkv.head = b.HS;
+    s.out.row = dense ? (int64_t)s.Hq * b.HS : b.q_stride;
+    s.out.head = b.HS;
+    return s;
+}
+static bool strides_equal(head_strides a, head_strides b) { return a.row == b.row && a.head == b.head; }
+bool attention_shape_equal(attention_shape a, attention_shape b) {
+    return a.backward == b.backward && a.causal == b.causal && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
+           a.HS == b.HS && strides_equal(a.q, b.q) && strides_equal(a.kv, b.kv) && strides_equal(a.out, b.out) &&
+           strides_equal(a.dq, b.dq) && strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head && a.delta_head == b.delta_head;
+}
+
+static int64_t most_elements = INT32_MAX, most_scratch = (int64_t)1 << 30;
+void attention_test_limits(int64_t elements, int64_t scratch_bytes) {
+    most_elements = elements > 0 ? elements : INT32_MAX;
+    most_scratch = scratch_bytes > 0 ? scratch_bytes : (int64_t)1 << 30;
+}
+int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk) {
+    int64_t rows = most_elements / max_i64(1, max_i64(q_stride, kv_stride)) / 128 * 128;
+    return rows >= max_i64(Tq, Tk) ? max_i64(Tq, Tk) : max_i64(rows, 128);
+}
+int attention_call_heads(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
+    int64_t row = backward ? (3 * Tq + 2 * Tk) * HS + Tq : Hq / Hkv * (Tq * HS + Tq); // floats of scratch for one head
+    int64_t heads = most_scratch / (4 * max_i64(row, 1));
+    return (int)max_i64(1, min_i64(heads, Hkv));
+}
+
+// ---- scratch: pieces of the caller's memory, each on 256 bytes ----
+
+typedef struct {
+    char *at; // NULL: counting
+    size_t used;
+} scratch_memory;
+
+static void *take(scratch_memory *m, size_t bytes) {
+    void *p = m->at == NULL ? NULL : m->at + m->used;
+    m->used += (bytes + 255) / 256 * 256;
+    return p;
+}
+
+typedef struct {
+    float *out, *lse; // of a forward call that is merged afterwards
+    void *workspace;
+} forward_scratch;
+static forward_scratch forward_take(scratch_memory *m, attention_shape s) {
+    forward_scratch f;
+    f.out = (float *)take(m, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));
+    f.lse = (float *)take(m, sizeof(float) * (size_t)(s.Tq * s.Hq));
+    f.workspace = take(m, attention_call_workspace(s));
+    return f;
+}
+typedef struct {
+    float *dq, *dq_sum, *dk, *dv, *delta;
+    void *workspace;
+} backward_scratch;
+static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
+    size_t q = sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS), k = sizeof(float) * (size_t)(s.Tk * s.Hkv * s.HS);
+    backward_scratch b;
+    b.dq = (float *)take(m, q);
+    b.dq_sum = (float *)take(m, q);
+    b.dk = (float *)take(m, k);
+    b.dv = (float *)take(m, k);
+    b.delta = (float *)take(m, sizeof(float) * (size_t)(s.Tq * s.Hq));
+    b.workspace = take(m, attention_call_workspace(s));
+    return b;
+}
+
+// ---- a tile: loops over runs of key/value heads ----
+
+// All heads of a block, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
+static attention_shape whole_shape(attention_block b) {
+    attention_shape s = attention_call_shape(b, false, false, b.Hkv);
+    s.dq = s.q;
+    s.dkv = s.kv;
+    s.delta_head = b.lse_stride;
+    return s;
+}
+
+// What cuDNN's kernels are known to be right for: whole tiles of 64 rows, heads in pieces of 8, addresses on 16 bytes.
+static bool regular(attention_block b, const void *q, const void *k, const void *v, const void *lse) {
+    uintptr_t bits = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)lse;
+    return b.Tk > 0 && b.HS % 8 == 0 && b.Tq % 64 == 0 && b.Tk % 64 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 &&
+           b.lse_stride % 4 == 0 && bits % 16 == 0;
+}
+
+static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge,
+                         void *scratch) {
+    int group = b.Hq / b.Hkv, heads = attention_call_heads(false, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
+    for (int kv = 0; kv < b.Hkv; kv += heads) {
+        int n = (int)min_i64(heads, b.Hkv - kv), first = kv * group;
+        attention_shape s = attention_call_shape(b, false, merge, n);
+        scratch_memory m = {(char *)scratch, 0};
+        forward_scratch f = forward_take(&m, s);
+        float *to = out + (int64_t)first * b.HS, *to_lse = lse + first * b.lse_stride;
+        void *tensors[ATTENTION_TENSORS] = {NULL};
+        tensors[ATTENTION_Q] = (void *)(uintptr_t)(q + (int64_t)first * b.HS);
+        tensors[ATTENTION_K] = (void *)(uintptr_t)(k + (int64_t)kv * b.HS);
+        tensors[ATTENTION_V] = (void *)(uintptr_t)(v + (int64_t)kv * b.HS);
+        tensors[ATTENTION_OUT] = merge ? f.out : to;
+        tensors[ATTENTION_LSE] = merge ? f.lse : to_lse;
+        if (!attention_call(s, tensors, b.scale, f.workspace)) {
+            attention_block part = b;
+            part.Hq = n * group;
+            part.Hkv = n;
+            attention_kernel_forward(to, to_lse, q + (int64_t)first * b.HS, k + (int64_t)kv * b.HS, v + (int64_t)kv * b.HS,
+                                     whole_shape(part), b.scale, merge);
+            continue;
+        }
+        if (merge) attention_merge(to, to_lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, (int64_t)s.Hq * b.HS, b.Tq);
+    }
+}
+
+static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
+                          const floatX *dout, const float *lse, const float *delta, attention_block b, void *scratch) {
+    int group = b.Hq / b.Hkv, heads = attention_call_heads(true, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
+    for (int kv = 0; kv < b.Hkv; kv += heads) {
+        int n = (int)min_i64(heads, b.Hkv - kv);
+        int64_t kv_at = (int64_t)kv * b.HS, q_run = (int64_t)kv * group * b.HS, lse_run = kv * group * b.lse_stride;
+        attention_shape s = attention_call_shape(b, true, false, n);
+        for (int member = 0; member < group; member++) {
+            int64_t q_at = q_run + (int64_t)member * b.HS, lse_at = lse_run + member * b.lse_stride;
+            scratch_memory m = {(char *)scratch, 0};
+            backward_scratch f = backward_take(&m, s);
+            void *tensors[ATTENTION_TENSORS] = {NULL};
+            tensors[ATTENTION_Q] = (void *)(uintptr_t)(q + q_at);
+            tensors[ATTENTION_K] = (void *)(uintptr_t)(k + kv_at);
+            tensors[ATTENTION_V] = (void *)(uintptr_t)(v + kv_at);
+            tensors[ATTENTION_OUT] = (void *)(uintptr_t)(out + q_at);
+            tensors[ATTENTION_DOUT] = (void *)(uintptr_t)(dout + q_at);
+            tensors[ATTENTION_LSE] = (void *)(uintptr_t)(lse + lse_at);
+            tensors[ATTENTION_DQ] = f.dq;
+            tensors[ATTENTION_DQ_SUM] = f.dq_sum;
+            tensors[ATTENTION_DK] = f.dk;
+            tensors[ATTENTION_DV] = f.dv;
+            tensors[ATTENTION_DELTA] = f.delta;
+            if (!attention_call(s, tensors, b.scale, f.workspace)) { // all query heads of the run at once
+                attention_block part = b;
+                part.Hq = n * group;
+                part.Hkv = n;
+                attention_kernel_backward(dq + q_run, dk + kv_at, dv + kv_at, q + q_run, k + kv_at, v + kv_at, dout + q_run, lse + lse_run,
+                                          delta + lse_run, whole_shape(part), b.scale);
+                break;
+            }
+            attention_add_heads(dq + q_at, f.dq, b.Tq, n, b.HS, b.q_stride, s.q.head);
+            attention_add_heads(dk + kv_at, f.dk, b.Tk, n, b.HS, b.kv_stride, b.HS);
+            attention_add_heads(dv + kv_at, f.dv, b.Tk, n, b.HS, b.kv_stride, b.HS);
+        }
+    }
+}
+
+// ---- a block: loops over square tiles of rows ----
+
+// The tile of queries [i, i + rows) and keys [j, j + rows); false when no query of it sees a key.
+static bool tile_of(attention_block block, int64_t i, int64_t j, int64_t rows, attention_block *tile) {
+    if (block.causal && j > i) return false;
+    *tile = block;
+    tile->Tq = min_i64(rows, block.Tq - i);
+    tile->Tk = min_i64(rows, block.Tk - j);
+    tile->causal = block.causal && i == j;
+    return true;
+}
+
+static int64_t attention_calls_made;
+
+void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge,
+                          void *scratch) {
+    attention_calls_made++;
+    if (!regular(block, q, k, v, lse)) {
+        attention_kernel_forward(out, lse, q, k, v, whole_shape(block), block.scale, merge);
+        return;
+    }
+    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    for (int64_t i = 0; i < block.Tq; i += rows)
+        for (int64_t j = 0; j < block.Tk; j += rows) {
+            attention_block tile;
+            if (!tile_of(block, i, j, rows, &tile)) continue;
+            forward_tile(out + i * block.q_stride, lse + i, q + i * block.q_stride, k + j * block.kv_stride, v + j * block.kv_stride, tile,
+                         merge || j > 0, scratch);
+        }
+}
+void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
+                           const floatX *dout, const float *lse, const float *delta, attention_block block, void *scratch) {
+    if (!regular(block, q, k, v, lse)) {
+        attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, whole_shape(block), block.scale);
+        return;
+    }
+    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    for (int64_t i = 0; i < block.Tq; i += rows)
+        for (int64_t j = 0; j < block.Tk; j += rows) {
+            attention_block tile;
+            if (!tile_of(block, i, j, rows, &tile)) continue;
+            int64_t q_at = i * block.q_stride, kv_at = j * block.kv_stride;
+            backward_tile(dq + q_at, dk + kv_at, dv + kv_at, q + q_at, k + kv_at, v + kv_at, out + q_at, dout + q_at, lse + i, delta + i,
+                          tile, scratch);
+        }
+}
+
+size_t op_attention_scratch(attention_block block, bool backward) {
+    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    block.Tq = min_i64(block.Tq, rows);
+    block.Tk = min_i64(block.Tk, rows);
+    // Calls with fewer rows may take more heads at a time. A run of n heads is taken only while it stays under most_scratch, so
+    // that bound covers all of them; a single head may need more, at full length.
+    scratch_memory m = {NULL, 0};
+    attention_shape s =
+        attention_call_shape(block, backward, true, attention_call_heads(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
+    if (backward) backward_take(&m, s);
+    else forward_take(&m, s);
+    size_t most = m.used;
+    m.used = 0;
+    s = attention_call_shape(block, backward, true, block.Hkv);
+    if (backward) backward_take(&m, s);
+    else forward_take(&m, s);
+    size_t all_heads = m.used, bound = (size_t)most_scratch + 16384; // of calls with fewer rows; 16384: alignment and slack
+    if (all_heads < bound) bound = all_heads;
+    return most > bound ? most : bound;
+}
+
+void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block block) {
+    attention_kernel_delta(delta, out, dout, whole_shape(block));
+}
+
+int64_t op_attention_calls(void) { return attention_calls_made; }

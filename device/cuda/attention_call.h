@@ -1,0 +1,72 @@
+// One call of an attention engine, and how a block of op_attention_* is cut into calls (attention_blocks.c). The engine is cuDNN on a GPU
+// (attention_cudnn.c) and the hand-written kernels in the emulated build (attention_emulated.c): all that lies above is the same in both.
+#ifndef ATTENTION_CALL_H
+#define ATTENTION_CALL_H
+
+#include "internal.h"
+
+// Rows and heads of a tensor lie `row` and `head` elements apart; the elements of a head are neighbours.
+typedef struct {
+    int64_t row, head;
+} head_strides;
+
+typedef struct {
+    bool backward, causal; // causal: query row i sees key rows <= i
+    int64_t Tq, Tk;
+    int Hq, Hkv, HS;       // Hq % Hkv == 0
+    head_strides q, kv;    // q also for dout and (backward) out; kv for k and v
+    head_strides out;      // forward: out
+    head_strides dq, dkv;  // backward: dq; dk and dv
+    int64_t lse_head, delta_head; // from one head to the next
+} attention_shape;
+
+// The tensors of a call. All on the device, in bf16 but those marked.
+enum {
+    ATTENTION_Q = 1, ATTENTION_K, ATTENTION_V,
+    ATTENTION_OUT,            // float in the forward pass
+    ATTENTION_LSE,            // float
+    ATTENTION_SCALE,          // float, on the host
+    ATTENTION_MINUS_INFINITY, // float, on the host: -infinity (causal)
+    ATTENTION_ONE,            // float, on the host: 1 (backward)
+    ATTENTION_DOUT,
+    ATTENTION_DQ,             // float
+    ATTENTION_DK, ATTENTION_DV, // float when Hq == Hkv, else bf16
+    ATTENTION_DQ_SUM,         // float, (Hq, Tq, HS) dense: the engine's own
+    ATTENTION_DELTA,          // float, (Hq, Tq): the engine writes rowsum(dout out)
+    ATTENTION_TENSORS
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Runs a call: out and lse = ..., or dq, dk, dv = (not +=). tensors[id] is the address of each tensor that the shape has (those on the host
+// are the engine's). False when the engine does not take the shape: the caller uses the hand-written kernels.
+bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace);
+// Bytes of workspace that are set aside for a call: what cuDNN's engines ask for on all our GPUs (test_cudnn_graphs). Pure arithmetic.
+size_t attention_call_workspace(attention_shape shape);
+
+// The call on all rows of a block for kv_heads neighbouring key/value heads and their query heads (backward: one query head of each group).
+// dense: out and lse of the forward pass go to scratch, without gaps.
+attention_shape attention_call_shape(attention_block block, bool backward, bool dense, int kv_heads);
+bool attention_shape_equal(attention_shape a, attention_shape b);
+
+// A block is cut so that no call reaches more than 2^31 - 1 elements of a tensor, and (where one key/value head allows it) none needs more
+// than 1 GiB of scratch: into square tiles of rows, and runs of key/value heads. Backward calls take one query head of each group at a
+// time, so that every head has keys of its own and all gradients stay float.
+int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk);
+int attention_call_heads(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // key/value heads of a call
+void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
+
+// The hand-written kernels (attention.cu): any head size up to 256. Forward merges into out and lse if asked to; backward adds to dq, dk,
+// dv and reads delta.
+void attention_kernel_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape shape, float scale,
+                              bool merge);
+void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
+                               const float *lse, const float *delta, attention_shape shape, float scale);
+void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape shape);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,97 @@
+// The attention engine of CUDA: cuDNN's fused kernels, through the graphs of attention_graph.c. See attention_call.h.
+#include "attention_graph.h"
+#include "internal.h"
+
+typedef struct {
+    attention_shape shape;
+    bool refused; // no engine takes it
+    cudnnBackendDescriptor_t plan;
+    size_t workspace;
+} attention_plan;
+
+static struct {
+    cudnnHandle_t handle; // NULL: not started
+    attention_plan *plans;
+    int count, capacity;
+} cudnn;
+
+static void check(cudnnStatus_t status, const char *what) {
+    if (status == CUDNN_STATUS_SUCCESS) return;
+    char reason[512] = "";
+    cudnnGetLastErrorString(reason, sizeof reason);
+    device_fail("cuDNN attention: %s: %s %s", what, cudnnGetErrorString(status), reason);
+}
+
+static void start(void) {
+    if (cudnn.handle != NULL) return;
+    check(cudnnCreate(&cudnn.handle), "start");
+    check(cudnnSetStream(cudnn.handle, device_compute_stream()), "start");
+}
+
+// ---- plans: an engine compiled for one shape, made when the shape is first seen ----
+
+static attention_plan *plan_of(attention_shape shape) {
+    start();
+    for (int i = 0; i < cudnn.count; i++)
+        if (attention_shape_equal(cudnn.plans[i].shape, shape)) return &cudnn.plans[i];
+    if (cudnn.count == cudnn.capacity) {
+        cudnn.capacity = cudnn.capacity == 0 ? 32 : 2 * cudnn.capacity;
+        cudnn.plans = (attention_plan *)realloc(cudnn.plans, sizeof *cudnn.plans * (size_t)cudnn.capacity);
+        if (cudnn.plans == NULL) device_fail("out of host memory for the plans of attention");
+    }
+    attention_plan *p = &cudnn.plans[cudnn.count++];
+    memset(p, 0, sizeof *p);
+    p->shape = shape;
+    attention_graph *g = HOST_NEW(attention_graph, 1); // stays: the plan refers to its descriptors
+    if (!attention_graph_build(g, shape, cudnn.handle) || !attention_graph_choose(g, NULL)) {
+        fprintf(stderr, "note: %s; the hand-written kernel computes %s attention with heads of %d\n", g->error.text,
+                shape.backward ? "backward" : "forward", shape.HS);
+        p->refused = true;
+        attention_graph_free(g);
+        free(g);
+        return p;
+    }
+    int64_t workspace = 0, one = 0;
+    cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
+    for (int i = 0; i < g->config_count && status != CUDNN_STATUS_SUCCESS; i++) { // compiles the kernel; the first that works
+        check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan), "plan");
+        check(cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn.handle), "plan");
+        check(cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->configs[i]),
+              "plan");
+        status = cudnnBackendFinalize(p->plan);
+        if (status != CUDNN_STATUS_SUCCESS && i + 1 < g->config_count) cudnnBackendDestroyDescriptor(p->plan);
+    }
+    check(status, "plan");
+    check(cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace), "plan");
+    p->workspace = (size_t)workspace;
+    if (p->workspace > attention_call_workspace(shape))
+        device_fail("cuDNN attention wants %zu bytes of workspace where %zu are planned (rows %lld x %lld, heads %d on %d of %d)",
+                    p->workspace, attention_call_workspace(shape), (long long)shape.Tq, (long long)shape.Tk, shape.Hq, shape.Hkv, shape.HS);
+    return p;
+}
+
+bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
+    attention_plan *p = plan_of(shape);
+    if (p->refused) return false;
+    float minus_infinity = -INFINITY, one = 1;
+    int64_t ids[ATTENTION_TENSORS], count = 0;
+    void *addresses[ATTENTION_TENSORS];
+    for (int id = 1; id < ATTENTION_TENSORS; id++) {
+        void *address = tensors[id];
+        if (id == ATTENTION_SCALE) address = &scale;
+        if (id == ATTENTION_MINUS_INFINITY && shape.causal) address = &minus_infinity;
+        if (id == ATTENTION_ONE && shape.backward) address = &one;
+        if (address == NULL) continue; // not of this graph
+        ids[count] = id;
+        addresses[count++] = address;
+    }
+    cudnnBackendDescriptor_t pack;
+    check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack), "addresses");
+    check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, addresses), "addresses");
+    check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids), "addresses");
+    check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace), "addresses");
+    check(cudnnBackendFinalize(pack), "addresses");
+    check(cudnnBackendExecute(cudnn.handle, p->plan, pack), shape.backward ? "running backward" : "running forward");
+    check(cudnnBackendDestroyDescriptor(pack), "addresses");
+    return true;
+}

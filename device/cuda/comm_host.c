@@ -1,0 +1,31 @@
+// See comm_host.h: comm_mpi.c with its public names changed. comm_abort and comm_kind_name keep theirs and serve both.
+#define comm host_comm
+#define comm_init host_comm_init
+#define comm_finalize host_comm_finalize
+#define comm_world host_comm_world
+#define comm_local_rank host_comm_local_rank
+#define comm_local_ranks host_comm_local_ranks
+#define comm_split host_comm_split
+#define comm_free host_comm_free
+#define comm_rank host_comm_rank
+#define comm_size host_comm_size
+#define comm_sendrecv_start host_comm_sendrecv_start
+#define comm_alltoall_start host_comm_alltoall_start
+#define comm_allgather_start host_comm_allgather_start
+#define comm_reduce_scatter_start host_comm_reduce_scatter_start
+#define comm_reduce_scatter_scratch host_comm_reduce_scatter_scratch
+#define comm_reduce_scatter_scratch_for host_comm_reduce_scatter_scratch_for
+#define comm_finish host_comm_finish
+#define comm_pending host_comm_pending
+#define comm_sum_double host_comm_sum_double
+#define comm_max_double host_comm_max_double
+#define comm_sum_int64 host_comm_sum_int64
+#define comm_broadcast host_comm_broadcast
+#define comm_barrier host_comm_barrier
+#define comm_agree host_comm_agree
+#define comm_count host_comm_count
+#define comm_count_reset host_comm_count_reset
+#define comm_count_total_bytes host_comm_count_total_bytes
+#define comm_test_delay host_comm_test_delay
+#define comm_test_piece_limit host_comm_test_piece_limit
+#include "../cpu/comm_mpi.c"

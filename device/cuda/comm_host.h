@@ -1,0 +1,26 @@
+// The communication of the CPU device (device/cpu/comm_mpi.c) under names with host_ in front: what comm_nccl.c starts from, and what it
+// uses for small things on host memory. See device/comm.h for what each function does.
+#ifndef COMM_HOST_H
+#define COMM_HOST_H
+
+#include "../comm.h"
+
+typedef struct host_comm host_comm;
+
+bool host_comm_init(int *argc, char ***argv, error_text *error);
+void host_comm_finalize(void);
+host_comm *host_comm_world(void);
+int host_comm_local_rank(void);
+int host_comm_local_ranks(void);
+host_comm *host_comm_split(host_comm *parent, int colour, int key, comm_kind kind);
+void host_comm_free(host_comm *group);
+int host_comm_rank(const host_comm *group);
+int host_comm_size(const host_comm *group);
+void host_comm_sum_double(host_comm *group, double *values, int count);
+void host_comm_max_double(host_comm *group, double *values, int count);
+void host_comm_sum_int64(host_comm *group, int64_t *values, int count);
+void host_comm_broadcast(host_comm *group, void *host_data, size_t bytes, int root);
+void host_comm_barrier(host_comm *group);
+bool host_comm_agree(host_comm *group, error_text *error);
+
+#endif

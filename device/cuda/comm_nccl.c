@@ -1,0 +1,460 @@
+// Communication between GPUs by NCCL. See device/comm.h. Ranks find each other by MPI (comm_host.h), which also carries what is small and
+// lies on the host. A build without MPI uses device/cpu/comm_single.c instead of this file.
+//
+// A comm is an NCCL communicator and a stream. `start` lets its stream wait for the compute issued so far and queues one group of NCCL
+// calls; `finish` lets compute wait for that group. The host waits for neither. One thread launches, in program order, which is the same
+// on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT makes that the order on the GPU too, so that several comms cannot block each other.
+// Communicators are made, and their peers connected by one transfer of the comm's kind, in comm_split: nothing is set up inside a step.
+// A second thread watches: an asynchronous error, or a transfer that stands for TRAIN_LLAMA_TIMEOUT seconds (default 600, 0: never), ends
+// the job with rank, transfer, its number and its peers.
+// A reduce-scatter adds in the order of NCCL's ring, which is fixed for a communicator and a count; a sum is made once, so that all ranks
+// that gather it have the same bits.
+//
+// Test mode, TRAIN_LLAMA_SHARE_GPU=1: several ranks share a GPU. NCCL refuses that for ranks of one machine, so each rank calls itself a
+// machine of its own (NCCL_HOSTID) and they talk through sockets: right, and slow.
+#include "comm_host.h"
+#include "internal.h"
+
+#include <nccl.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    RING = 256,     // transfers of one comm that the GPU may be behind the host
+    MAX_COMMS = 128 // comms that exist at a time
+};
+
+typedef struct {
+    const char *operation;
+    int to, from; // ranks of the job; -1: all of the comm
+    size_t bytes;
+    cudaEvent_t done;   // on the comm's stream
+    cudaEvent_t waited; // on the compute stream, before it waits for done
+} transfer;
+
+struct comm {
+    host_comm *host;
+    comm_kind kind;
+    int rank, size;
+    int *world_rank; // (size)
+    ncclComm_t nccl; // NULL: one rank, or for control only
+    cudaStream_t stream;
+    cudaEvent_t ready; // compute issued before the newest transfer
+    transfer ring[RING]; // transfer number n is entry n % RING
+    int64_t started, finished, measured; // measured: done, and its waiting time counted
+    // the watching thread's view
+    int64_t watched; // transfers seen done
+    double watched_since;
+};
+
+static comm *world;
+static comm *comms[MAX_COMMS]; // with an NCCL communicator
+static int comm_total;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // held while NCCL is called for one of `comms`, and while the list changes
+static pthread_t watcher;
+static bool watching, stop_watching;
+static comm_counters counters[COMM_KINDS];
+static double timeout_seconds = 600;
+static int delay_microseconds;
+static uint64_t delay_state;
+
+// ---- errors ----
+
+static const char *peers_text(const comm *group, const transfer *t, char *text, size_t size) {
+    if (t->to >= 0) {
+        snprintf(text, size, "to rank %d, from rank %d", t->to, t->from);
+        return text;
+    }
+    int used = snprintf(text, size, "ranks");
+    for (int r = 0; r < group->size && r < 16; r++) used += snprintf(text + used, size - (size_t)used, " %d", group->world_rank[r]);
+    if (group->size > 16) snprintf(text + used, size - (size_t)used, " ... %d", group->world_rank[group->size - 1]);
+    return text;
+}
+
+// NCCL is asynchronous (blocking = 0): a call may still be under way when it returns.
+static void nccl_wait(const comm *group, ncclResult_t status, const char *what) {
+    double began = device_seconds();
+    while (status == ncclInProgress) {
+        if (group->nccl == NULL || ncclCommGetAsyncError(group->nccl, &status) != ncclSuccess) break;
+        if (timeout_seconds > 0 && device_seconds() - began > timeout_seconds)
+            device_fail("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or they cannot reach each "
+                        "other (NCCL_DEBUG=INFO says "
+                        "more; NCCL_SOCKET_IFNAME names the network)",
+                        comm_kind_name(group->kind), what, group->rank, group->size, timeout_seconds);
+        if (status == ncclInProgress) sched_yield();
+    }
+    if (status != ncclSuccess && status != ncclInProgress)
+        device_fail("%s %s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), what, group->rank, group->size,
+                    ncclGetErrorString(status), ncclGetLastError(group->nccl));
+}
+
+// Called with the lock held. Ends the job when a transfer has failed or stands too long.
+static void watch(comm *group) {
+    ncclResult_t status = ncclSuccess;
+    if (ncclCommGetAsyncError(group->nccl, &status) == ncclSuccess && status != ncclSuccess && status != ncclInProgress)
+        device_fail("%s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), group->rank, group->size,
+                    ncclGetErrorString(status), ncclGetLastError(group->nccl));
+    int64_t before = group->watched;
+    if (group->watched < group->started - RING) group->watched = group->started - RING;
+    while (group->watched < group->started && cudaEventQuery(group->ring[group->watched % RING].done) == cudaSuccess) group->watched++;
+    if (group->watched != before || group->watched == group->started) group->watched_since = device_seconds();
+    if (timeout_seconds > 0 && device_seconds() - group->watched_since > timeout_seconds) {
+        const transfer *t = &group->ring[group->watched % RING];
+        char peers[256];
+        device_fail("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or runs other transfers; "
+                    "TRAIN_LLAMA_TIMEOUT=SECONDS "
+                    "sets the limit",
+                    comm_kind_name(group->kind), t->operation, (long long)group->watched, t->bytes,
+                    peers_text(group, t, peers, sizeof peers), timeout_seconds);
+    }
+}
+static void *watch_all(void *device) {
+    cudaSetDevice(*(int *)device);
+    free(device);
+    for (;;) {
+        struct timespec pause = {0, 200000000};
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&lock);
+        bool stop = stop_watching;
+        for (int i = 0; i < comm_total && !stop; i++) watch(comms[i]);
+        pthread_mutex_unlock(&lock);
+        if (stop) return NULL;
+    }
+}
+static void start_watching(void) {
+    if (watching) return;
+    int *device = HOST_NEW(int, 1);
+    cuda_check(cudaGetDevice(device), "the watching thread");
+    stop_watching = false;
+    if (pthread_create(&watcher, NULL, watch_all, device) != 0) device_fail("the thread that watches transfers does not start");
+    watching = true;
+}
+
+// ---- transfers ----
+
+static void test_delay(void) {
+    if (delay_microseconds == 0) return;
+    delay_state = delay_state * 6364136223846793005ull + 1442695040888963407ull;
+    usleep((useconds_t)((delay_state >> 33) % (uint64_t)(delay_microseconds + 1)));
+}
+
+// Adds up how long compute stood still for the transfers that are over: from the place where it began to wait to the transfer's end.
+// Waits for the GPU for the first `at_least` of the finished ones.
+static void measure(comm *group, int64_t at_least) {
+    for (int64_t i = 0; group->measured < group->finished; i++) {
+        transfer *t = &group->ring[group->measured % RING];
+        if (i < at_least) {
+            cuda_check(cudaEventSynchronize(t->waited), "measuring transfers");
+            cuda_check(cudaEventSynchronize(t->done), "measuring transfers");
+        } else if (cudaEventQuery(t->waited) != cudaSuccess || cudaEventQuery(t->done) != cudaSuccess) {
+            return;
+        }
+        float milliseconds = 0;
+        cuda_check(cudaEventElapsedTime(&milliseconds, t->waited, t->done), "measuring transfers");
+        if (milliseconds > 0) counters[group->kind].wait_seconds += 1e-3 * (double)milliseconds;
+        group->measured++;
+    }
+}
+
+static void make_stream(comm *group) {
+    if (group->stream != NULL) return;
+    cuda_check(cudaStreamCreateWithFlags(&group->stream, cudaStreamNonBlocking), "the stream of a comm");
+    cuda_check(cudaEventCreateWithFlags(&group->ready, cudaEventDisableTiming), "the stream of a comm");
+    for (int i = 0; i < RING; i++) {
+        cuda_check(cudaEventCreate(&group->ring[i].done), "the stream of a comm");
+        cuda_check(cudaEventCreate(&group->ring[i].waited), "the stream of a comm");
+    }
+}
+
+// A transfer between `begin` and `end`: the calls that it consists of go to group->stream.
+static transfer *begin(comm *group, const char *operation, int to, int from, size_t bytes) {
+    test_delay();
+    make_stream(group);
+    if (group->size > 1 && group->nccl == NULL)
+        device_fail("%s %s: this comm was made for control only", comm_kind_name(group->kind), operation);
+    measure(group, group->started - group->measured == RING ? 1 : 0); // a full ring: the host waits for the oldest
+    if (group->started - group->measured == RING)
+        device_fail("%s %s: %d transfers are started and not finished, which is the limit", comm_kind_name(group->kind), operation, RING);
+    transfer *t = &group->ring[group->started % RING];
+    t->operation = operation;
+    t->to = to;
+    t->from = from;
+    t->bytes = bytes;
+    cuda_check(cudaEventRecord(group->ready, device_compute_stream()), operation);
+    cuda_check(cudaStreamWaitEvent(group->stream, group->ready, 0), operation);
+    pthread_mutex_lock(&lock); // until `end`
+    return t;
+}
+static void end(comm *group, transfer *t, int messages) {
+    cuda_check(cudaEventRecord(t->done, group->stream), t->operation);
+    if (t->bytes > 0) {
+        counters[group->kind].bytes_sent += (int64_t)t->bytes;
+        counters[group->kind].messages += messages;
+    }
+    group->started++;
+    pthread_mutex_unlock(&lock);
+}
+static void copy_self(comm *group, void *to, const void *from, size_t bytes) {
+    if (bytes > 0 && to != from)
+        cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, group->stream), "a rank's copy to itself");
+}
+static void check_call(const comm *group, ncclResult_t status, const char *operation) {
+    if (status != ncclInProgress) nccl_wait(group, status, operation);
+}
+static void group_end(const comm *group, const char *operation) { nccl_wait(group, ncclGroupEnd(), operation); }
+
+void comm_sendrecv_start(comm *group, const void *send, int to, void *recv, int from, size_t bytes) {
+    bool alone = to == group->rank && from == group->rank;
+    transfer *t = begin(group, "sendrecv", group->world_rank[to], group->world_rank[from], alone ? 0 : bytes);
+    if (alone) {
+        copy_self(group, recv, send, bytes);
+    } else if (bytes > 0) { // send and receive in one group, or two ranks that send to each other wait forever
+        check_call(group, ncclGroupStart(), "sendrecv");
+        check_call(group, ncclSend(send, bytes, ncclUint8, to, group->nccl, group->stream), "sendrecv");
+        check_call(group, ncclRecv(recv, bytes, ncclUint8, from, group->nccl, group->stream), "sendrecv");
+        group_end(group, "sendrecv");
+    }
+    end(group, t, 1);
+}
+
+void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) {
+    transfer *t = begin(group, "alltoall", -1, -1, bytes_per_rank * (size_t)(group->size - 1));
+    const char *from = (const char *)send;
+    char *to = (char *)recv;
+    size_t own = (size_t)group->rank * bytes_per_rank;
+    if (group->size > 1 && bytes_per_rank > 0) {
+        check_call(group, ncclGroupStart(), "alltoall");
+        for (int k = 1; k < group->size; k++) {
+            int next = (group->rank + k) % group->size, before = (group->rank + group->size - k) % group->size;
+            check_call(group, ncclSend(from + (size_t)next * bytes_per_rank, bytes_per_rank, ncclUint8, next, group->nccl, group->stream),
+                       "alltoall");
+            check_call(group, ncclRecv(to + (size_t)before * bytes_per_rank, bytes_per_rank, ncclUint8, before, group->nccl, group->stream),
+                       "alltoall");
+        }
+        group_end(group, "alltoall");
+    }
+    copy_self(group, to + own, from + own, bytes_per_rank);
+    end(group, t, group->size - 1);
+}
+
+void comm_allgather_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) {
+    transfer *t = begin(group, "allgather", -1, -1, bytes_per_rank * (size_t)(group->size - 1));
+    if (group->size == 1) copy_self(group, recv, send, bytes_per_rank);
+    else if (bytes_per_rank > 0)
+        nccl_wait(group, ncclAllGather(send, recv, bytes_per_rank, ncclUint8, group->nccl, group->stream), "allgather");
+    end(group, t, group->size - 1);
+}
+
+size_t comm_reduce_scatter_scratch_for(int ranks, size_t count_per_rank) {
+    (void)ranks;
+    (void)count_per_rank;
+    return 0; // NCCL has memory of its own
+}
+size_t comm_reduce_scatter_scratch(const comm *group, size_t count_per_rank) {
+    return comm_reduce_scatter_scratch_for(group->size, count_per_rank);
+}
+void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size_t count_per_rank, void *scratch) {
+    (void)scratch;
+    size_t bytes = count_per_rank * sizeof(float);
+    transfer *t = begin(group, "reduce_scatter", -1, -1, bytes * (size_t)(group->size - 1));
+    if (group->size == 1) copy_self(group, recv, send, bytes);
+    else if (bytes > 0)
+        nccl_wait(group, ncclReduceScatter(send, recv, count_per_rank, ncclFloat32, ncclSum, group->nccl, group->stream), "reduce_scatter");
+    end(group, t, group->size - 1);
+}
+
+void comm_finish(comm *group) {
+    if (comm_pending(group) == 0) device_fail("%s: comm_finish without a started transfer", comm_kind_name(group->kind));
+    test_delay();
+    transfer *t = &group->ring[group->finished % RING];
+    cuda_check(cudaEventRecord(t->waited, device_compute_stream()), "comm_finish");
+    cuda_check(cudaStreamWaitEvent(device_compute_stream(), t->done, 0), "comm_finish");
+    group->finished++;
+}
+int comm_pending(const comm *group) { return (int)(group->started - group->finished); }
+
+// ---- groups ----
+
+static comm *wrap(host_comm *host, comm_kind kind) {
+    comm *group = HOST_NEW(comm, 1);
+    group->host = host;
+    group->kind = kind;
+    group->rank = host_comm_rank(host);
+    group->size = host_comm_size(host);
+    group->world_rank = HOST_NEW(int, group->size);
+    int64_t *ranks = HOST_NEW(int64_t, group->size);
+    ranks[group->rank] = host_comm_rank(host_comm_world());
+    host_comm_sum_int64(host, ranks, group->size);
+    for (int r = 0; r < group->size; r++) group->world_rank[r] = (int)ranks[r];
+    free(ranks);
+    return group;
+}
+
+// SMs that a communicator may take from compute. A ring step must only keep up with a block of attention; SeqAlltoAll is waited for.
+static int most_ctas(comm_kind kind) {
+    switch (kind) {
+    case COMM_KV_INNER: case COMM_KV_OUTER: case COMM_DKV_INNER: case COMM_DKV_OUTER: return 4;
+    case COMM_SEQ_ALLTOALL: return 16;
+    default: return 8;
+    }
+}
+
+// One transfer of the comm's kind on a few bytes: peers are connected, kernels loaded.
+static void warm_up(comm *group) {
+    size_t bytes = 64;
+    char *buffer = (char *)device_alloc(2 * bytes * (size_t)group->size);
+    if (buffer == NULL) device_fail("no memory to connect the ranks of a %s group", comm_kind_name(group->kind));
+    char *other = buffer + bytes * (size_t)group->size;
+    int next = (group->rank + 1) % group->size, before = (group->rank + group->size - 1) % group->size;
+    device_zero(buffer, 2 * bytes * (size_t)group->size);
+    comm_counters kept = counters[group->kind];
+    switch (group->kind) {
+    case COMM_SEQ_ALLTOALL: comm_alltoall_start(group, buffer, other, bytes); break;
+    case COMM_KV_GATHER: case COMM_PARAM_GATHER: case COMM_PARAM_UPDATE: comm_allgather_start(group, buffer, other, bytes); break;
+    case COMM_DKV_SCATTER: comm_reduce_scatter_start(group, (float *)buffer, (float *)other, bytes / sizeof(float), NULL); break;
+    case COMM_GRAD_REDUCE:
+        comm_reduce_scatter_start(group, (float *)buffer, (float *)other, bytes / sizeof(float), NULL);
+        comm_finish(group);
+        comm_allgather_start(group, buffer, other, bytes);
+        break;
+    default: comm_sendrecv_start(group, buffer, next, other, before, bytes);
+    }
+    comm_finish(group);
+    device_synchronize();
+    measure(group, INT64_MAX);
+    counters[group->kind] = kept;
+    device_free(buffer, 0);
+}
+
+static void connect_ranks(comm *group) {
+    ncclUniqueId id;
+    memset(&id, 0, sizeof id);
+    if (group->rank == 0) nccl_wait(group, ncclGetUniqueId(&id), "start");
+    host_comm_broadcast(group->host, &id, sizeof id, 0);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.maxCTAs = most_ctas(group->kind);
+    nccl_wait(group, ncclCommInitRankConfig(&group->nccl, group->size, id, group->rank, &config), "start");
+    make_stream(group);
+    group->watched_since = device_seconds();
+    pthread_mutex_lock(&lock);
+    if (comm_total == MAX_COMMS) device_fail("more than %d communicators", MAX_COMMS);
+    comms[comm_total++] = group;
+    pthread_mutex_unlock(&lock);
+    start_watching();
+    warm_up(group);
+    host_comm_barrier(group->host);
+}
+
+comm *comm_split(comm *parent, int colour, int key, comm_kind kind) {
+    host_comm *host = host_comm_split(parent->host, colour, key, kind);
+    if (host == NULL) return NULL;
+    comm *group = wrap(host, kind);
+    if (group->size > 1 && kind != COMM_CONTROL) connect_ranks(group);
+    return group;
+}
+
+void comm_free(comm *group) {
+    if (group == NULL) return;
+    if (comm_pending(group) > 0)
+        device_fail("%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), comm_pending(group));
+    if (group->stream != NULL) {
+        cuda_check(cudaStreamSynchronize(group->stream), "comm_free");
+        measure(group, INT64_MAX);
+    }
+    if (group->nccl != NULL) {
+        pthread_mutex_lock(&lock);
+        for (int i = 0; i < comm_total; i++)
+            if (comms[i] == group) comms[i--] = comms[--comm_total];
+        pthread_mutex_unlock(&lock);
+        nccl_wait(group, ncclCommFinalize(group->nccl), "end");
+        ncclCommDestroy(group->nccl);
+    }
+    if (group->stream != NULL) {
+        for (int i = 0; i < RING; i++) {
+            cudaEventDestroy(group->ring[i].done);
+            cudaEventDestroy(group->ring[i].waited);
+        }
+        cudaEventDestroy(group->ready);
+        cudaStreamDestroy(group->stream);
+    }
+    host_comm_free(group->host);
+    free(group->world_rank);
+    free(group);
+}
+
+int comm_rank(const comm *group) { return group->rank; }
+int comm_size(const comm *group) { return group->size; }
+comm *comm_world(void) { return world; }
+int comm_local_rank(void) { return host_comm_local_rank(); }
+int comm_local_ranks(void) { return host_comm_local_ranks(); }
+
+// ---- small and blocking, on the host ----
+
+void comm_sum_double(comm *group, double *values, int count) { host_comm_sum_double(group->host, values, count); }
+void comm_max_double(comm *group, double *values, int count) { host_comm_max_double(group->host, values, count); }
+void comm_sum_int64(comm *group, int64_t *values, int count) { host_comm_sum_int64(group->host, values, count); }
+void comm_broadcast(comm *group, void *host_data, size_t bytes, int root) { host_comm_broadcast(group->host, host_data, bytes, root); }
+void comm_barrier(comm *group) { host_comm_barrier(group->host); }
+bool comm_agree(comm *group, error_text *error) { return host_comm_agree(group->host, error); }
+
+// ---- start and end ----
+
+static void set_unless_set(const char *name, const char *value) { setenv(name, value, 0); }
+
+bool comm_init(int *argc, char ***argv, error_text *error) {
+    if (!host_comm_init(argc, argv, error)) return false;
+    const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"), *share = getenv("TRAIN_LLAMA_SHARE_GPU");
+    if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked it
+    set_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+    set_unless_set("CUDA_MODULE_LOADING", "EAGER"); // loading a kernel later could wait for a transfer that waits for us
+    if (share != NULL && strcmp(share, "1") == 0) {
+        char id[32];
+        snprintf(id, sizeof id, "train_llama_rank_%d", host_comm_rank(host_comm_world()));
+        set_unless_set("NCCL_HOSTID", id);
+        set_unless_set("NCCL_SOCKET_IFNAME", "lo");
+        set_unless_set("NCCL_IB_DISABLE", "1");
+        set_unless_set("NCCL_MAX_CTAS", "2");
+        set_unless_set("NCCL_PROTO", "Simple");
+        set_unless_set("NCCL_NVLS_ENABLE", "0");
+    }
+    world = wrap(host_comm_world(), COMM_CONTROL);
+    return true;
+}
+void comm_finalize(void) {
+    if (world == NULL) return;
+    if (watching) {
+        pthread_mutex_lock(&lock);
+        stop_watching = true;
+        pthread_mutex_unlock(&lock);
+        pthread_join(watcher, NULL);
+        watching = false;
+    }
+    free(world->world_rank);
+    free(world);
+    world = NULL;
+    host_comm_finalize();
+}
+
+// ---- counters and tests ----
+
+comm_counters comm_count(comm_kind kind) {
+    for (int i = 0; i < comm_total; i++)
+        if (comms[i]->kind == kind) measure(comms[i], INT64_MAX);
+    return counters[kind];
+}
+void comm_count_reset(void) {
+    for (int i = 0; i < comm_total; i++) measure(comms[i], INT64_MAX);
+    memset(counters, 0, sizeof counters);
+}
+int64_t comm_count_total_bytes(void) {
+    int64_t bytes = 0;
+    for (int k = 0; k < COMM_KINDS; k++) bytes += counters[k].bytes_sent;
+    return bytes;
+}
+void comm_test_delay(int max_microseconds, uint64_t seed) {
+    delay_microseconds = max_microseconds;
+    delay_state = seed * 1000003u + (uint64_t)world->rank;
+}
+void comm_test_piece_limit(size_t bytes) { (void)bytes; } // NCCL counts in 64 bits

@@ -1,0 +1,49 @@
+# DEVICE=cuda: finds CUDA, cuDNN and NCCL, says what it found, and fails with the name of what is missing. Included by the Makefile.
+#   CUDA_HOME=DIR           the toolkit, if it is not where nvcc is
+#   CUDA_ARCHS="80 90 100"  compute capabilities to compile kernels for; one alone compiles faster
+# Places looked at: CUDA_HOME, nvcc's own tree, /usr/local/cuda, /usr, and pip's nvidia-* wheels of the python3 on the path.
+CUDA_ARCHS ?= 80 90 100
+NVCC := $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+WHEELS := $(shell python3 -c 'import site; print(*[p + "/nvidia" for p in site.getsitepackages() + [site.getusersitepackages()]])' 2>/dev/null)
+CUDA_PLACES := $(CUDA_HOME) $(patsubst %/bin/nvcc,%,$(NVCC)) /usr/local/cuda /usr $(wildcard $(addsuffix /*,$(WHEELS)))
+find_header = $(firstword $(foreach place,$(CUDA_PLACES),$(wildcard $(place)/include/$(1) $(place)/include/*-linux-gnu/$(1))))
+find_library = $(firstword $(foreach place,$(CUDA_PLACES),$(foreach lib,lib64 lib lib/x86_64-linux-gnu lib/aarch64-linux-gnu,$(wildcard $(place)/$(lib)/$(1)))))
+header_version = $(shell sed -nE 's/^\#define +($(2)) +([0-9]+).*/\3/p' $(1) | head -3 | paste -sd .)
+
+ifeq ($(NVCC),)
+  $(error DEVICE=cuda: nvcc not found. Install the CUDA toolkit (12.4 or newer), or give CUDA_HOME=DIR; make DEVICE=cpu needs no GPU)
+endif
+# Each is a header, a library (the name with a version where pip leaves out the plain one), and how to install it.
+define need
+  $(1)_HEADER := $$(call find_header,$(2))
+  $(1)_LIBRARY := $$(or $$(call find_library,$(3)),$$(call find_library,$(3).*))
+  ifeq ($$($(1)_HEADER),)
+    $$(error DEVICE=cuda: $(1) not found: no $(2) under $$(CUDA_PLACES). $(4))
+  endif
+  ifeq ($$($(1)_LIBRARY),)
+    $$(error DEVICE=cuda: $(1) not found: no $(3) under $$(CUDA_PLACES). $(4))
+  endif
+endef
+$(eval $(call need,CUDART,cuda_runtime_api.h,libcudart.so,It belongs to the CUDA toolkit))
+$(eval $(call need,CUBLASLT,cublasLt.h,libcublasLt.so,It belongs to the CUDA toolkit))
+$(eval $(call need,CUDNN,cudnn_graph.h,libcudnn.so,cuDNN 9.8 or newer: NVIDIA's packages or pip install nvidia-cudnn-cu13))
+CUDA_PARTS := CUDART CUBLASLT CUDNN
+ifeq ($(MPI),1)
+  $(eval $(call need,NCCL,nccl.h,libnccl.so,NCCL 2.26 or newer: NVIDIA's packages or pip install nvidia-nccl-cu13; MPI=0 builds for one rank without it))
+  CUDA_PARTS += NCCL
+endif
+
+CUDA_INCLUDES := $(addprefix -isystem ,$(sort $(foreach part,$(CUDA_PARTS),$(dir $($(part)_HEADER)))))
+CUDA_LIBS := $(foreach part,$(CUDA_PARTS),$($(part)_LIBRARY))
+CUDA_LIBS += $(addprefix -Wl$(comma)-rpath$(comma),$(patsubst %/,%,$(sort $(dir $(CUDA_LIBS))))) -lstdc++ -lpthread -ldl
+CUDA_CODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+             -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+$(info CUDA $(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p') ($(NVCC)) for sm $(CUDA_ARCHS), cuDNN $(call \
+    header_version,$(dir $(CUDNN_HEADER))cudnn_version.h,CUDNN_(MAJOR|MINOR|PATCHLEVEL)) ($(CUDNN_LIBRARY))$(if $(NCCL_HEADER),$(comma) NCCL $(call \
+    header_version,$(NCCL_HEADER),NCCL_(MAJOR|MINOR|PATCH)) ($(NCCL_LIBRARY))))
+
+# For test programs on this device without a GPU: its own host code (memory, streams, products, communication) over test/fake_cuda.c, and
+# the emulated kernels.
+WITHOUT_GPU_KERNELS := $(KERNELS:%.cu=build/emulated/%.o) build/emulated/device/cuda/attention_blocks.o build/emulated/device/cuda/attention_emulated.o
+WITHOUT_GPU_HOST := $(addprefix $(BUILD)/device/cuda/,device_cuda.o linear_cublaslt.o comm_nccl.o comm_host.o)
+WITHOUT_GPU_LIBS := $(LIBS) -lstdc++ -lpthread

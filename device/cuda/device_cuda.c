@@ -1,0 +1,253 @@
+// The GPU as a device: memory, the compute stream, lanes for copies to and from the host. See device/device.h.
+//
+// All operations run on one stream that waits for no other (device_compute_stream). A lane of copies and a communicator (comm_nccl.c)
+// each have a stream of their own; events order them: `start` lets the lane wait for the compute issued so far, `finish` lets later
+// compute wait for the lane. The host never waits inside a step but in device_to_host.
+#include "internal.h"
+
+#include "../comm.h"
+
+#include <sys/mman.h>
+#include <time.h>
+
+static struct {
+    bool started;
+    int index, ranks_sharing;
+    struct cudaDeviceProp properties;
+    char name[400];
+    cudaStream_t compute;
+    double *reduction;
+    size_t memory_total;
+} gpu;
+
+void device_fail(const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    comm_abort(EXIT_FAILED, "%s", text);
+    abort(); // comm_abort does not return
+}
+void cuda_check(cudaError_t status, const char *what) {
+    if (status != cudaSuccess) device_fail("%s: %s (%s)", what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+// ---- start and stop ----
+
+// Dense bf16 FLOP/s with float accumulation, from NVIDIA's data sheets. The first name that the GPU's name contains counts.
+static const struct {
+    const char *name;
+    double flops;
+} peaks[] = {
+    {"B300", 2250e12},     {"B200", 2250e12},        {"B100", 1750e12},      {"GH200", 989.4e12},    {"H200 NVL", 835.5e12},
+    {"H200", 989.4e12},    {"H100 PCIe", 756e12},    {"H100 NVL", 835e12},   {"H100", 989.4e12},     {"H800", 989.4e12},
+    {"H20", 148e12},       {"A100", 312e12},         {"A800", 312e12},       {"A30", 165e12},        {"A40", 149.7e12},
+    {"A10G", 70e12},       {"A10", 125e12},          {"L40S", 362e12},       {"L40", 181e12},        {"L4", 121e12},
+    {"RTX A6000", 155e12}, {"RTX 6000 Ada", 364e12}, {"RTX 5090", 209.5e12}, {"RTX 4090", 165.2e12}, {"RTX 3090", 71e12},
+};
+
+bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
+    (void)threads; // the host's part of a step runs on one thread
+    int count = 0;
+    cudaError_t status = cudaGetDeviceCount(&count);
+    if (status != cudaSuccess)
+        return error_set(error, "no usable GPU: %s (%s); make DEVICE=cpu builds for a machine without one", cudaGetErrorString(status),
+                         cudaGetErrorName(status));
+    if (count == 0)
+        return error_set(error, "no GPU is visible (CUDA_VISIBLE_DEVICES=%s)",
+                         getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));
+    const char *share = getenv("TRAIN_LLAMA_SHARE_GPU");
+    if (local_ranks > count && (share == NULL || strcmp(share, "1") != 0))
+        return error_set(error,
+                         "%d ranks on a machine with %d visible GPUs; start one rank per GPU (for a test of correctness, "
+                         "TRAIN_LLAMA_SHARE_GPU=1 lets ranks share a GPU)",
+                         local_ranks, count);
+    gpu.index = local_rank % count;
+    gpu.ranks_sharing = (local_ranks - gpu.index + count - 1) / count;
+    status = cudaSetDevice(gpu.index);
+    if (status == cudaSuccess) status = cudaGetDeviceProperties(&gpu.properties, gpu.index);
+    if (status != cudaSuccess) return error_set(error, "GPU %d does not start: %s", gpu.index, cudaGetErrorString(status));
+    if (gpu.properties.major < 8)
+        return error_set(error, "GPU %d is a %s of compute capability %d.%d; bf16 needs 8.0 or more", gpu.index, gpu.properties.name,
+                         gpu.properties.major, gpu.properties.minor);
+    size_t free_bytes = 0, total = 0;
+    cuda_check(cudaStreamCreateWithFlags(&gpu.compute, cudaStreamNonBlocking), "creating the compute stream");
+    cuda_check(cudaMalloc((void **)&gpu.reduction, sizeof(double) * (REDUCTION_BLOCKS + 1)), "allocating the sums' scratch");
+    cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
+    // What the libraries take when they are first used (NCCL's buffers, cuBLASLt's workspace, kernels compiled by cuDNN).
+    size_t reserve = (size_t)2 << 30;
+    gpu.memory_total = (free_bytes > 2 * reserve ? free_bytes - reserve : free_bytes / 2) / (size_t)gpu.ranks_sharing;
+    char sharing[64] = "";
+    if (gpu.ranks_sharing > 1) snprintf(sharing, sizeof sharing, ", shared by %d ranks (test mode)", gpu.ranks_sharing);
+    snprintf(gpu.name, sizeof gpu.name, "%s, %.1f GiB, compute capability %d.%d%s", gpu.properties.name, (double)total / (double)(1 << 30),
+             gpu.properties.major, gpu.properties.minor, sharing);
+    gpu.started = true;
+    return true;
+}
+void device_stop(void) {
+    if (!gpu.started) return;
+    cuda_check(cudaDeviceSynchronize(), "stopping the device");
+    cuda_check(cudaFree(gpu.reduction), "stopping the device");
+    cuda_check(cudaStreamDestroy(gpu.compute), "stopping the device");
+    gpu.started = false;
+}
+const char *device_name(void) { return gpu.started ? gpu.name : "GPU (not started)"; }
+int device_threads(void) { return 1; }
+double device_peak_flops(void) {
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
+        if (strstr(gpu.properties.name, peaks[i].name) != NULL) return peaks[i].flops / gpu.ranks_sharing;
+    return 0;
+}
+size_t device_memory_total(void) { return gpu.memory_total; }
+size_t device_memory_used(void) {
+    size_t free_bytes = 0, total = 0;
+    cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
+    return total - free_bytes;
+}
+cudaStream_t device_compute_stream(void) { return gpu.compute; }
+double *device_reduction_scratch(void) { return gpu.reduction; }
+int device_ranks_sharing(void) { return gpu.ranks_sharing; }
+
+double device_measure_gemm(void) {
+    int64_t n = 8192;
+    size_t bytes = sizeof(floatX) * (size_t)(n * n);
+    floatX *buffers[3];
+    for (int i = 0; i < 3; i++) {
+        buffers[i] = (floatX *)device_alloc(bytes);
+        if (buffers[i] == NULL) {
+            while (i-- > 0) device_free(buffers[i], bytes);
+            return 0;
+        }
+        op_init_normal(buffers[i], NULL, 1, (uint64_t)i, 0, n * n, 1, 0); // products of zeros would run at a higher clock
+    }
+    cudaEvent_t began, ended;
+    cuda_check(cudaEventCreate(&began), "measuring products");
+    cuda_check(cudaEventCreate(&ended), "measuring products");
+    op_linear_forward(buffers[0], buffers[1], buffers[2], NULL, n, n, n); // chooses its algorithm
+    const int products = 40; // about 0.1 s at 500 TFLOP/s
+    cuda_check(cudaEventRecord(began, gpu.compute), "measuring products");
+    for (int i = 0; i < products; i++) op_linear_forward(buffers[0], buffers[1], buffers[2], NULL, n, n, n);
+    cuda_check(cudaEventRecord(ended, gpu.compute), "measuring products");
+    cuda_check(cudaEventSynchronize(ended), "measuring products");
+    float milliseconds = 0;
+    cuda_check(cudaEventElapsedTime(&milliseconds, began, ended), "measuring products");
+    cuda_check(cudaEventDestroy(began), "measuring products");
+    cuda_check(cudaEventDestroy(ended), "measuring products");
+    for (int i = 0; i < 3; i++) device_free(buffers[i], bytes);
+    return 2.0 * (double)n * (double)n * (double)n * products / (1e-3 * (double)milliseconds);
+}
+
+// ---- launches ----
+
+void cuda_launch_prepare(const void *kernel, const char *name, size_t shared_bytes) {
+    if (shared_bytes <= 48 * 1024) return;
+    cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+    if (status != cudaSuccess) device_fail("%s needs %zu bytes of shared memory: %s", name, shared_bytes, cudaGetErrorString(status));
+}
+void cuda_launch_check(const char *name) {
+    cudaError_t status = cudaGetLastError();
+    if (status != cudaSuccess) device_fail("launching %s: %s", name, cudaGetErrorString(status));
+}
+
+// ---- memory ----
+
+// TRAIN_LLAMA_TEST_MANAGED=1: memory that the host reads, too, for tests that look into tensors (test_kernels).
+void *device_alloc(size_t bytes) {
+    void *p = NULL;
+    const char *managed = getenv("TRAIN_LLAMA_TEST_MANAGED");
+    bool shared = managed != NULL && strcmp(managed, "1") == 0;
+    if (bytes == 0) bytes = 256;
+    cudaError_t status = shared ? cudaMallocManaged(&p, bytes, cudaMemAttachGlobal) : cudaMalloc(&p, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); // forget it: the caller says what is missing
+        return NULL;
+    }
+    cuda_check(status, "cudaMalloc");
+    return p;
+}
+void device_free(void *p, size_t bytes) {
+    (void)bytes;
+    cuda_check(cudaFree(p), "cudaFree");
+}
+
+// Large pages of the host, pinned in one go: pinning costs time per page.
+void *device_host_slab(size_t bytes) {
+    if (bytes == 0) bytes = 1;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    madvise(p, bytes, MADV_HUGEPAGE); // a wish
+    cudaError_t status = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
+    if (status == cudaSuccess) return p;
+    cudaGetLastError();
+    munmap(p, bytes);
+    fprintf(stderr, "error: %zu bytes of the host cannot be pinned: %s (ulimit -l, or the container's memory limit)\n", bytes,
+            cudaGetErrorString(status));
+    return NULL;
+}
+void device_host_slab_free(void *p, size_t bytes) {
+    if (p == NULL) return;
+    cuda_check(cudaHostUnregister(p), "cudaHostUnregister");
+    munmap(p, bytes > 0 ? bytes : 1);
+}
+
+void device_zero(void *p, size_t bytes) { cuda_check(cudaMemsetAsync(p, 0, bytes, gpu.compute), "device_zero"); }
+void device_copy(void *to, const void *from, size_t bytes) {
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, gpu.compute), "device_copy");
+}
+void device_from_host(void *to, const void *from, size_t bytes) {
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, gpu.compute), "device_from_host");
+    // From pageable memory the call returns when `from` has been read. From pinned memory it returns at once.
+    struct cudaPointerAttributes attributes;
+    cuda_check(cudaPointerGetAttributes(&attributes, from), "device_from_host");
+    if (attributes.type != cudaMemoryTypeUnregistered) device_synchronize();
+}
+void device_to_host(void *to, const void *from, size_t bytes) {
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, gpu.compute), "device_to_host");
+    device_synchronize();
+}
+void device_synchronize(void) { cuda_check(cudaStreamSynchronize(gpu.compute), "waiting for the GPU"); }
+
+// ---- lanes of copies ----
+
+enum { LANE_EVENTS = 64 };
+
+struct device_copier {
+    cudaStream_t stream;
+    cudaEvent_t ready; // compute issued before the newest copy
+    // Of ticket t: done[t % LANE_EVENTS]. When a later ticket has taken the place, waiting for that one is enough.
+    cudaEvent_t done[LANE_EVENTS];
+    int64_t tickets;
+};
+
+device_copier *device_copier_new(void) {
+    device_copier *lane = HOST_NEW(device_copier, 1);
+    cuda_check(cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), "a lane of copies");
+    cuda_check(cudaEventCreateWithFlags(&lane->ready, cudaEventDisableTiming), "a lane of copies");
+    for (int i = 0; i < LANE_EVENTS; i++) cuda_check(cudaEventCreateWithFlags(&lane->done[i], cudaEventDisableTiming), "a lane of copies");
+    return lane;
+}
+void device_copier_free(device_copier *lane) {
+    cuda_check(cudaStreamSynchronize(lane->stream), "a lane of copies");
+    for (int i = 0; i < LANE_EVENTS; i++) cuda_check(cudaEventDestroy(lane->done[i]), "a lane of copies");
+    cuda_check(cudaEventDestroy(lane->ready), "a lane of copies");
+    cuda_check(cudaStreamDestroy(lane->stream), "a lane of copies");
+    free(lane);
+}
+int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_t bytes) {
+    int64_t ticket = ++lane->tickets;
+    cuda_check(cudaEventRecord(lane->ready, gpu.compute), "device_copy_start");
+    cuda_check(cudaStreamWaitEvent(lane->stream, lane->ready, 0), "device_copy_start");
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream), "device_copy_start");
+    cuda_check(cudaEventRecord(lane->done[ticket % LANE_EVENTS], lane->stream), "device_copy_start");
+    return ticket;
+}
+void device_copy_finish(device_copier *lane, int64_t ticket) {
+    cuda_check(cudaStreamWaitEvent(gpu.compute, lane->done[ticket % LANE_EVENTS], 0), "device_copy_finish");
+}
+
+double device_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}

@@ -1,0 +1,113 @@
+// DEVICE=emulated: the device of the emulated kernels is the CPU; its memory is host memory and its stream is program order.
+#include "internal.h"
+
+#include "../comm.h"
+
+#include <cblas.h>
+#include <time.h>
+#include <unistd.h>
+
+static int threads_of_rank = 1;
+static int64_t tickets;
+
+extern void openblas_set_num_threads(int threads);
+
+bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
+    (void)local_rank;
+    (void)error;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    threads_of_rank = threads > 0 ? threads : (int)max_i64(1, cores / max_i64(1, local_ranks));
+    openblas_set_num_threads(threads_of_rank); // the kernels themselves run on one thread
+    return true;
+}
+void device_stop(void) {}
+const char *device_name(void) {
+    return sizeof(floatX) == 2 ? "emulated: the CUDA kernels on the CPU, bf16 (proof, not speed)"
+                               : "emulated: the CUDA kernels on the CPU, float (proof, not speed)";
+}
+int device_threads(void) { return threads_of_rank; }
+double device_peak_flops(void) { return 0; }
+
+double device_measure_gemm(void) { // through op_linear, so casts included: what this device can do
+    int64_t n = 512;
+    size_t bytes = sizeof(floatX) * (size_t)(n * n);
+    floatX *buffers[3];
+    for (int i = 0; i < 3; i++) {
+        buffers[i] = (floatX *)device_alloc(bytes);
+        if (buffers[i] == NULL) device_fail("not enough memory to measure the speed of a product: %zu bytes", bytes);
+        op_init_normal(buffers[i], NULL, 1, (uint64_t)i, 0, n * n, 1, 0);
+    }
+    op_linear_forward(buffers[0], buffers[1], buffers[2], NULL, n, n, n);
+    double began = device_seconds(), seconds = 0;
+    int products = 0;
+    while (seconds < 0.05) {
+        op_linear_forward(buffers[0], buffers[1], buffers[2], NULL, n, n, n);
+        products++;
+        seconds = device_seconds() - began;
+    }
+    for (int i = 0; i < 3; i++) device_free(buffers[i], bytes);
+    return 2.0 * (double)n * (double)n * (double)n * products / seconds;
+}
+size_t device_memory_total(void) {
+    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / (size_t)max_i64(1, comm_local_ranks());
+}
+size_t device_memory_used(void) { // resident pages of this process
+    long long pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    if (statm == NULL) return 0;
+    if (fscanf(statm, "%*s %lld", &pages) != 1) pages = 0;
+    fclose(statm);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+void *device_alloc(size_t bytes) {
+    void *p = NULL;
+    if (posix_memalign(&p, 256, bytes > 0 ? bytes : 1) != 0) return NULL;
+    memset(p, 0xff, bytes); // NaN: what nobody has written shows
+    return p;
+}
+void device_free(void *p, size_t bytes) {
+    (void)bytes;
+    free(p);
+}
+void *device_host_slab(size_t bytes) { return device_alloc(bytes); }
+void device_host_slab_free(void *p, size_t bytes) { device_free(p, bytes); }
+
+void device_zero(void *p, size_t bytes) { memset(p, 0, bytes); }
+void device_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+void device_from_host(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+void device_to_host(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+void device_synchronize(void) {}
+
+device_copier *device_copier_new(void) { return (device_copier *)host_alloc(1); }
+void device_copier_free(device_copier *lane) { free(lane); }
+int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_t bytes) {
+    (void)lane;
+    memcpy(to, from, bytes);
+    return ++tickets;
+}
+void device_copy_finish(device_copier *lane, int64_t ticket) {
+    (void)lane;
+    (void)ticket;
+}
+
+double device_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+cudaStream_t device_compute_stream(void) { return NULL; }
+double *device_reduction_scratch(void) {
+    static double partial[REDUCTION_BLOCKS + 1];
+    return partial;
+}
+void device_fail(const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    comm_abort(EXIT_FAILED, "%s", text);
+    abort(); // comm_abort does not return
+}

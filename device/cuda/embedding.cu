@@ -1,0 +1,109 @@
+// Embedding. See device/ops.h.
+#include "kernel.cuh"
+
+// One block to a token.
+template <int W> __global__ void embedding_forward_kernel(floatX *x, const int32_t *tokens, const floatX *table, int64_t D) {
+    int64_t t = blockIdx.x, token = tokens[t];
+    for (int64_t d = (int64_t)threadIdx.x * W; d < D; d += (int64_t)blockDim.x * W) {
+        float v[W];
+        load<W>(v, table + token * D + d);
+        store<W>(x + t * D + d, v);
+    }
+}
+void op_embedding_forward(floatX *x, const int32_t *tokens, const floatX *table, int64_t T, int64_t D) {
+    if (T == 0) return;
+    if (packs(D, x, table)) LAUNCH(embedding_forward_kernel<PACK>, grid_size(T), block_size(D / PACK, 256), 0, x, tokens, table, D);
+    else LAUNCH(embedding_forward_kernel<1>, grid_size(T), block_size(D, 256), 0, x, tokens, table, D);
+}
+
+// The gradient without atomics on floats: the places are sorted by (token, place), then each token's rows are added up in their order.
+// The sort is bitonic: no two keys are equal, so any order of comparisons gives the same result. A million tokens take 210 steps, 55 of
+// them one after another in shared memory in a single launch: a few milliseconds of a step of many seconds.
+enum { SORT_CHUNK = 1024 }; // keys that one block sorts in shared memory
+
+static __device__ __forceinline__ void sort_pair(uint64_t *keys, int64_t i, int64_t stride, bool ascending) {
+    uint64_t a = keys[i], b = keys[i + stride];
+    if ((a > b) == ascending) {
+        keys[i] = b;
+        keys[i + stride] = a;
+    }
+}
+// The p-th pair of keys that are `stride` (a power of two) apart.
+static __device__ __forceinline__ int64_t pair_place(int64_t p, int64_t stride) { return p / stride * 2 * stride + p % stride; }
+
+// keys (n, a power of two): token in the high half, place in the low; those beyond T come last.
+__global__ void sort_keys_kernel(uint64_t *keys, const int32_t *tokens, int64_t T, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) keys[i] = i < T ? (uint64_t)(uint32_t)tokens[i] << 32 | (uint64_t)i : ~(uint64_t)0;
+}
+// One step on all keys: runs of `run` keys alternate between ascending and descending.
+__global__ void sort_step_kernel(uint64_t *keys, int64_t n, int64_t run, int64_t stride) {
+    int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (p >= n / 2) return;
+    int64_t i = pair_place(p, stride);
+    sort_pair(keys, i, stride, (i & run) == 0);
+}
+// All steps with run from `first_run` to `last_run` whose stride fits a chunk.
+__global__ void sort_chunk_kernel(uint64_t *keys, int chunk, int64_t first_run, int64_t last_run) {
+    DYN_SHARED(uint64_t, part); // (chunk)
+    int64_t base = (int64_t)blockIdx.x * chunk;
+    for (int i = (int)threadIdx.x; i < chunk; i += (int)blockDim.x) part[i] = keys[base + i];
+    for (int64_t run = first_run; run <= last_run; run *= 2) {
+        for (int64_t stride = run / 2 < chunk / 2 ? run / 2 : chunk / 2; stride > 0; stride /= 2) {
+            __syncthreads();
+            for (int p = (int)threadIdx.x; p < chunk / 2; p += (int)blockDim.x) {
+                int64_t i = pair_place(p, stride);
+                sort_pair(part, i, stride, ((base + i) & run) == 0);
+            }
+        }
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < chunk; i += (int)blockDim.x) keys[base + i] = part[i];
+}
+// One warp to a place in the sorted keys and 32 W columns: where a token's run starts, it adds up the run.
+template <int W> __global__ void embedding_backward_kernel(float *dtable, const uint64_t *keys, const floatX *dx, int64_t T, int64_t D) {
+    int64_t i = blockIdx.x, d = ((int64_t)blockIdx.y * 32 + threadIdx.x) * W;
+    uint32_t token = (uint32_t)(keys[i] >> 32);
+    if (d >= D || (i > 0 && (uint32_t)(keys[i - 1] >> 32) == token)) return;
+    float sum[W];
+    load<W>(sum, dtable + token * D + d);
+    for (; i < T && (uint32_t)(keys[i] >> 32) == token; i++) {
+        float x[W];
+        load<W>(x, dx + (int64_t)(uint32_t)keys[i] * D + d);
+#pragma unroll
+        for (int k = 0; k < W; k++) sum[k] += x[k];
+    }
+    store<W>(dtable + token * D + d, sum);
+}
+
+static int64_t sort_length(int64_t T) {
+    int64_t n = 2;
+    while (n < T) n *= 2;
+    return n;
+}
+size_t op_embedding_backward_scratch(int64_t T, int64_t V) {
+    (void)V;
+    return sizeof(uint64_t) * (size_t)sort_length(T);
+}
+void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *dx, int64_t T, int64_t D, int64_t V, void *scratch) {
+    (void)V;
+    if (T == 0) return;
+    uint64_t *keys = (uint64_t *)scratch;
+    int64_t n = sort_length(T);
+    int chunk = (int)min_i64(n, SORT_CHUNK), threads = block_size(n, 256), chunk_threads = block_size(chunk / 2, 512);
+    size_t shared = sizeof(uint64_t) * (size_t)chunk;
+    LAUNCH(sort_keys_kernel, grid_size(ceil_div(n, threads)), threads, 0, keys, tokens, T, n);
+    LAUNCH(sort_chunk_kernel, grid_size(n / chunk), chunk_threads, shared, keys, chunk, (int64_t)2, (int64_t)chunk);
+    for (int64_t run = 2 * (int64_t)chunk; run <= n; run *= 2) {
+        for (int64_t stride = run / 2; stride >= chunk; stride /= 2)
+            LAUNCH(sort_step_kernel, grid_size(ceil_div(n / 2, threads)), threads, 0, keys, n, run, stride);
+        LAUNCH(sort_chunk_kernel, grid_size(n / chunk), chunk_threads, shared, keys, chunk, run, run);
+    }
+    if (packs(D, dtable, dx)) {
+        dim3 grid(grid_size(T), grid_size(ceil_div(D, 32 * PACK)));
+        LAUNCH(embedding_backward_kernel<PACK>, grid, 32, 0, dtable, keys, dx, T, D);
+    } else {
+        dim3 grid(grid_size(T), grid_size(ceil_div(D, 32)));
+        LAUNCH(embedding_backward_kernel<1>, grid, 32, 0, dtable, keys, dx, T, D);
+    }
+}

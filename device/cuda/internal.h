@@ -1,0 +1,51 @@
+// What the files of device/cuda share. Two builds use them: DEVICE=cuda (device.c, linear_cublaslt.c, attention_cudnn.c, comm_nccl.c) and
+// DEVICE=emulated (device_emulated.c, linear_emulated.c and the CPU's communication); the kernels (*.cu) and their launchers are the same.
+#ifndef CUDA_INTERNAL_H
+#define CUDA_INTERNAL_H
+
+#include "../ops.h"
+
+#ifdef DEVICE_EMULATED
+typedef void *cudaStream_t;
+#else
+#include <cuda_runtime_api.h>
+#endif
+
+#ifdef __cplusplus
+#define NO_RETURN [[noreturn]]
+extern "C" {
+#else
+#define NO_RETURN _Noreturn
+#endif
+
+// Prints "error: ..." and ends every rank of the job: for failures that no caller can mend.
+NO_RETURN void device_fail(const char *format, ...) PRINTF_LIKE(1, 2);
+
+cudaStream_t device_compute_stream(void); // the one stream of all operations
+
+#ifndef DEVICE_EMULATED
+// Ends every rank when a call of the CUDA runtime failed; `what` says during what. Prints CUDA's own words.
+void cuda_check(cudaError_t status, const char *what);
+// Around every launch (emulation.h): lets the kernel use more shared memory than the 48 KiB that need no permission; ends on an error.
+void cuda_launch_prepare(const void *kernel, const char *name, size_t shared_bytes);
+void cuda_launch_check(const char *name);
+int device_ranks_sharing(void); // ranks that use this rank's GPU; 1 but in the test mode
+#endif
+
+// Memory of the device for op_sum_*: partial sums. REDUCTION_BLOCKS + 1 doubles.
+enum { REDUCTION_BLOCKS = 512 };
+double *device_reduction_scratch(void);
+
+// op_attention_merge with strides of its own for out_b (stride_b, lse_stride_b).
+void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
+                     int64_t lse_stride, int64_t stride_b, int64_t lse_stride_b);
+// to (T, heads, HS) += from (T, heads, HS) dense; in `to` rows are to_stride and heads head_stride elements apart.
+void attention_add_heads(float *to, const float *from, int64_t T, int heads, int HS, int64_t to_stride, int64_t head_stride);
+
+// For tests: launchers that are free to choose use this many threads a block (a multiple of 32 up to 1024; 0 = their own choice).
+void kernels_test_block_size(int threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

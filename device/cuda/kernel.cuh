@@ -1,0 +1,143 @@
+// What all kernels use: 16-byte loads into float registers, sums over warps and blocks, grid arithmetic in 64 bits.
+#ifndef KERNEL_CUH
+#define KERNEL_CUH
+
+#include "emulation.h"
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#endif
+
+// ---- numbers as stored and as computed with ----
+
+static __device__ __forceinline__ float to_float(float x) { return x; }
+template <class E> __device__ __forceinline__ E from_float(float x);
+template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
+
+#ifdef DEVICE_BF16
+static __device__ __forceinline__ float to_float(floatX x) {
+    uint32_t bits = (uint32_t)x.bits << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+// Rounds to nearest, ties to even; NaN stays NaN.
+template <> __device__ __forceinline__ floatX from_float<floatX>(float x) {
+    floatX r;
+#ifdef __CUDACC__
+    r.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+#else
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    r.bits = nan ? (uint16_t)0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+    return r;
+}
+#endif
+
+// ---- loads and stores of W neighbours, by 16 bytes where W elements fill them ----
+
+struct alignas(16) chunk16 {
+    uint32_t words[4];
+};
+constexpr int PACK = 16 / (int)sizeof(floatX); // floatX in 16 bytes: the W of the fast variant of every kernel, 1 that of the slow one
+
+template <int W, class E> __device__ __forceinline__ void load(float (&x)[W], const E *from) {
+    if constexpr (W * sizeof(E) % 16 == 0) {
+#pragma unroll
+        for (int c = 0; c < (int)(W * sizeof(E) / 16); c++) {
+            chunk16 chunk = reinterpret_cast<const chunk16 *>(from)[c];
+            E elements[16 / sizeof(E)];
+            memcpy(elements, &chunk, 16);
+#pragma unroll
+            for (int i = 0; i < (int)(16 / sizeof(E)); i++) x[c * (int)(16 / sizeof(E)) + i] = to_float(elements[i]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++) x[i] = to_float(from[i]);
+    }
+}
+template <int W, class E> __device__ __forceinline__ void store(E *to, const float (&x)[W]) {
+    if constexpr (W * sizeof(E) % 16 == 0) {
+#pragma unroll
+        for (int c = 0; c < (int)(W * sizeof(E) / 16); c++) {
+            E elements[16 / sizeof(E)];
+#pragma unroll
+            for (int i = 0; i < (int)(16 / sizeof(E)); i++) elements[i] = from_float<E>(x[c * (int)(16 / sizeof(E)) + i]);
+            chunk16 chunk;
+            memcpy(&chunk, elements, 16);
+            reinterpret_cast<chunk16 *>(to)[c] = chunk;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++) to[i] = from_float<E>(x[i]);
+    }
+}
+
+// The same for the last, shorter piece of a row: elements from `count` on are 0 and are not stored.
+template <int W, class E> __device__ __forceinline__ void load_some(float (&x)[W], const E *from, int count) {
+    if (count >= W) {
+        load<W>(x, from);
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++) x[i] = i < count ? to_float(from[i]) : 0.0f;
+    }
+}
+template <int W, class E> __device__ __forceinline__ void store_some(E *to, const float (&x)[W], int count) {
+    if (count >= W) {
+        store<W>(to, x);
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++) // not to `count`: x must stay in registers
+            if (i < count) to[i] = from_float<E>(x[i]);
+    }
+}
+
+// Host: may rows of `width` elements at these addresses be read in steps of PACK?
+static inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
+static inline bool packs(int64_t width, const void *a, const void *b = nullptr, const void *c = nullptr, const void *d = nullptr,
+                         const void *e = nullptr) {
+    return width % PACK == 0 && aligned16(a) && aligned16(b) && aligned16(c) && aligned16(d) && aligned16(e);
+}
+
+// ---- sums and maxima: the order is fixed by the number of threads ----
+
+template <class T> __device__ __forceinline__ T warp_sum(T x) { // the same bits in every lane
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+}
+static __device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+    return x;
+}
+// The sum over a block, in every thread. `shared`: blockDim.x / 32 elements that nothing else uses.
+template <class T> __device__ __forceinline__ T block_sum(T x, T *shared) {
+    int warps = (int)blockDim.x / 32;
+    x = warp_sum(x);
+    if (warps == 1) return x;
+    __syncthreads(); // the sum before this one has been read
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    T total = shared[0];
+    for (int w = 1; w < warps; w++) total += shared[w];
+    return total;
+}
+
+// ---- grids ----
+
+// Flat work of n elements, W to a thread: where this thread starts, and how many elements it has (W, fewer at the end, 0 beyond it).
+template <int W> __device__ __forceinline__ int flat_range(int64_t n, int64_t *begin) {
+    *begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
+    int64_t left = n - *begin;
+    return left >= W ? W : left > 0 ? (int)left : 0;
+}
+
+// Threads of a block for `items` independent pieces of work, at most `most`: whole warps, no more than needed.
+int block_size(int64_t items, int most);
+// The number of blocks, checked: grid.x holds 2^31 - 1.
+unsigned grid_size(int64_t blocks);
+
+#endif

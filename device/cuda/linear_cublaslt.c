@@ -1,0 +1,201 @@
+// Matrix products by cuBLASLt: bf16 factors, sums in float. See device/ops.h.
+//
+// cuBLASLt counts in columns, we in rows: our (rows, columns) is its (columns x rows). Its D (m x n) = op(A) op(B) + beta C is then
+//     forward          y  (T, out)  = x w^T + residual   m = out, n = T,   k = in    A = w, transposed   B = x
+//     backward input   dx (T, in)   = dy w               m = in,  n = T,   k = out   A = w               B = dy
+//     backward weight  dw (out, in) += dy^T x            m = in,  n = out, k = T     A = x               B = dy, transposed   D, C float
+// The first time a shape is seen, the algorithms that cuBLASLt proposes are timed on the operands at hand and the fastest is kept.
+#include "internal.h"
+
+#include <cublasLt.h>
+
+typedef enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } product_kind;
+
+typedef struct {
+    product_kind kind;
+    bool adds;            // beta = 1: C is added
+    uint32_t alignment;   // bytes that divide every address
+    int64_t T, in, out;
+} product_shape;
+
+typedef struct {
+    product_shape shape;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+    size_t result_bytes;
+} product_plan;
+
+enum { MAX_PROPOSALS = 8, TIMED_RUNS = 3 };
+
+static struct {
+    cublasLtHandle_t handle; // NULL: not started
+    void *workspace;
+    size_t workspace_bytes;
+    product_plan *plans;
+    int count, capacity;
+} lt;
+
+static void check(cublasStatus_t status, const char *what) {
+    if (status != CUBLAS_STATUS_SUCCESS) device_fail("cuBLASLt: %s: %s", what, cublasLtGetStatusString(status));
+}
+
+static void start(void) {
+    if (lt.handle != NULL) return;
+    check(cublasLtCreate(&lt.handle), "start");
+    lt.workspace_bytes = (size_t)32 << 20; // what NVIDIA names for Hopper; enough for all before it
+    cuda_check(cudaMalloc(&lt.workspace, lt.workspace_bytes), "the workspace of matrix products");
+}
+
+static cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t columns) { // ours (columns, rows), dense
+    cublasLtMatrixLayout_t l;
+    check(cublasLtMatrixLayoutCreate(&l, type, (uint64_t)rows, (uint64_t)columns, rows), "layout");
+    return l;
+}
+
+static const char *shape_text(product_shape s) {
+    static char text[160];
+    static const char *const kinds[] = {"forward", "backward input", "backward weight"};
+    snprintf(text, sizeof text, "linear %s, T %lld, in %lld, out %lld", kinds[s.kind], (long long)s.T, (long long)s.in, (long long)s.out);
+    return text;
+}
+
+static bool shape_equal(product_shape a, product_shape b) {
+    return a.kind == b.kind && a.adds == b.adds && a.alignment == b.alignment && a.T == b.T && a.in == b.in && a.out == b.out;
+}
+
+static cublasStatus_t run(const product_plan *p, const void *a, const void *b, const void *c, void *d) {
+    const float one = 1, beta = p->shape.adds ? 1 : 0;
+    return cublasLtMatmul(lt.handle, p->operation, &one, a, p->a, b, p->b, &beta, c, p->c, d, p->c, &p->algorithm, lt.workspace,
+                          lt.workspace_bytes, device_compute_stream());
+}
+
+// Seconds of one run, or infinity when the algorithm refuses.
+static double time_algorithm(const product_plan *p, const void *a, const void *b, const void *c, void *d, cudaEvent_t began,
+                             cudaEvent_t ended) {
+    if (run(p, a, b, c, d) != CUBLAS_STATUS_SUCCESS) return INFINITY;
+    cuda_check(cudaEventRecord(began, device_compute_stream()), "timing products");
+    for (int i = 0; i < TIMED_RUNS; i++)
+        if (run(p, a, b, c, d) != CUBLAS_STATUS_SUCCESS) return INFINITY;
+    cuda_check(cudaEventRecord(ended, device_compute_stream()), "timing products");
+    cuda_check(cudaEventSynchronize(ended), "timing products");
+    float milliseconds = 0;
+    cuda_check(cudaEventElapsedTime(&milliseconds, began, ended), "timing products");
+    return 1e-3 * (double)milliseconds / TIMED_RUNS;
+}
+
+// Keeps the fastest of the proposals. A product that adds to its own result cannot be run twice, so all runs write to memory taken for
+// the purpose, in the order of the stream; when there is none, the library's first choice stays, and a note says so.
+static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b, const void *c) {
+    p->algorithm = proposals[0].algo;
+    if (count == 1) return;
+    void *result = NULL;
+    if (cudaMallocAsync(&result, p->result_bytes, device_compute_stream()) != cudaSuccess) {
+        cudaGetLastError();
+        static bool said;
+        if (!said)
+            fprintf(stderr, "note: no memory to time matrix products (%zu bytes); cuBLASLt's first choice is used\n", p->result_bytes);
+        said = true;
+        return;
+    }
+    cudaEvent_t began, ended;
+    cuda_check(cudaEventCreate(&began), "timing products");
+    cuda_check(cudaEventCreate(&ended), "timing products");
+    double best = INFINITY;
+    cublasLtMatmulAlgo_t fastest = proposals[0].algo;
+    for (int i = 0; i < count; i++) {
+        p->algorithm = proposals[i].algo;
+        double seconds = time_algorithm(p, a, b, c, result, began, ended);
+        if (seconds < best) {
+            best = seconds;
+            fastest = proposals[i].algo;
+        }
+    }
+    p->algorithm = fastest;
+    cuda_check(cudaEventDestroy(began), "timing products");
+    cuda_check(cudaEventDestroy(ended), "timing products");
+    cuda_check(cudaFreeAsync(result, device_compute_stream()), "timing products");
+}
+
+static void set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                           size_t bytes) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "preference");
+}
+
+static product_plan *plan_new(product_shape s, const void *a, const void *b, const void *c) {
+    if (lt.count == lt.capacity) {
+        lt.capacity = lt.capacity == 0 ? 32 : 2 * lt.capacity;
+        lt.plans = (product_plan *)realloc(lt.plans, sizeof *lt.plans * (size_t)lt.capacity);
+        if (lt.plans == NULL) device_fail("out of host memory for the plans of matrix products");
+    }
+    product_plan *p = &lt.plans[lt.count++];
+    memset(p, 0, sizeof *p);
+    p->shape = s;
+    check(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "operation");
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    cudaDataType_t result = CUDA_R_16BF;
+    if (s.kind == FORWARD) {
+        check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), "operation");
+        p->a = layout(CUDA_R_16BF, s.in, s.out);
+        p->b = layout(CUDA_R_16BF, s.in, s.T);
+        p->c = layout(result, s.out, s.T);
+        p->result_bytes = 2 * (size_t)(s.out * s.T);
+    } else if (s.kind == BACKWARD_INPUT) {
+        p->a = layout(CUDA_R_16BF, s.in, s.out);
+        p->b = layout(CUDA_R_16BF, s.out, s.T);
+        p->c = layout(result, s.in, s.T);
+        p->result_bytes = 2 * (size_t)(s.in * s.T);
+    } else {
+        check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSB, &transposed, sizeof transposed), "operation");
+        p->a = layout(CUDA_R_16BF, s.in, s.T);
+        p->b = layout(CUDA_R_16BF, s.out, s.T);
+        p->c = layout(CUDA_R_32F, s.in, s.out);
+        p->result_bytes = 4 * (size_t)(s.in * s.out);
+    }
+    cublasLtMatmulPreference_t preference;
+    check(cublasLtMatmulPreferenceCreate(&preference), "preference");
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt.workspace_bytes, sizeof lt.workspace_bytes);
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s.alignment, sizeof s.alignment);
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s.alignment, sizeof s.alignment);
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s.alignment, sizeof s.alignment);
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s.alignment, sizeof s.alignment);
+    cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS];
+    int count = 0;
+    cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(lt.handle, p->operation, p->a, p->b, p->c, p->c, preference, MAX_PROPOSALS, proposals, &count);
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0)
+        device_fail("cuBLASLt has no algorithm for %s: %s", shape_text(s), cublasLtGetStatusString(status));
+    check(cublasLtMatmulPreferenceDestroy(preference), "preference");
+    choose(p, proposals, count, a, b, c);
+    return p;
+}
+
+static void product(product_kind kind, void *d, const void *a, const void *b, const void *c, int64_t T, int64_t in, int64_t out) {
+    if (T == 0) return;
+    start();
+    product_shape s;
+    s.kind = kind;
+    s.adds = c != NULL;
+    s.T = T;
+    s.in = in;
+    s.out = out;
+    s.alignment = 256;
+    while (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % s.alignment != 0) s.alignment /= 2;
+    const void *read = c != NULL ? c : d; // cuBLASLt wants an address even when beta is 0
+    product_plan *p = NULL;
+    for (int i = 0; i < lt.count && p == NULL; i++)
+        if (shape_equal(lt.plans[i].shape, s)) p = &lt.plans[i];
+    if (p == NULL) p = plan_new(s, a, b, read);
+    cublasStatus_t status = run(p, a, b, read, d);
+    if (status != CUBLAS_STATUS_SUCCESS) device_fail("cuBLASLt: %s: %s", shape_text(s), cublasLtGetStatusString(status));
+}
+
+void op_linear_forward(floatX *y, const floatX *x, const floatX *w, const floatX *residual, int64_t T, int64_t in, int64_t out) {
+    product(FORWARD, y, w, x, residual, T, in, out);
+}
+void op_linear_backward_input(floatX *dx, const floatX *dy, const floatX *w, int64_t T, int64_t in, int64_t out) {
+    product(BACKWARD_INPUT, dx, w, dy, NULL, T, in, out);
+}
+void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out) {
+    product(BACKWARD_WEIGHT, dw, x, dy, dw, T, in, out);
+}

@@ -1,0 +1,105 @@
+// RMSNorm. See device/ops.h.
+#include "kernel.cuh"
+
+// One warp to a row: the row is read twice, the second time from cache.
+template <int W>
+__global__ void rmsnorm_forward_kernel(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t T, int64_t D, float eps) {
+    int64_t t = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    int lane = (int)threadIdx.x % 32;
+    if (t >= T) return; // the whole warp
+    const floatX *row = x + t * D;
+    float squares = 0;
+    for (int64_t d = lane * W; d < D; d += 32 * W) {
+        float v[W];
+        load<W>(v, row + d);
+#pragma unroll
+        for (int k = 0; k < W; k++) squares += v[k] * v[k];
+    }
+    float scale = rsqrtf(warp_sum(squares) / (float)D + eps);
+    if (lane == 0) rstd[t] = scale;
+    for (int64_t d = lane * W; d < D; d += 32 * W) {
+        float v[W], w[W];
+        load<W>(v, row + d);
+        load<W>(w, weight + d);
+#pragma unroll
+        for (int k = 0; k < W; k++) v[k] = v[k] * scale * w[k];
+        store<W>(y + t * D + d, v);
+    }
+}
+void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t T, int64_t D, float eps) {
+    if (T == 0) return;
+    int threads = block_size(T * 32, 256);
+    unsigned blocks = grid_size(ceil_div(T * 32, threads));
+    if (packs(D, y, x, weight)) LAUNCH(rmsnorm_forward_kernel<PACK>, blocks, threads, 0, y, rstd, x, weight, T, D, eps);
+    else LAUNCH(rmsnorm_forward_kernel<1>, blocks, threads, 0, y, rstd, x, weight, T, D, eps);
+}
+
+// Block b takes the rows [b rows, (b + 1) rows). A thread keeps its columns for all of them, so that their part of dweight needs no
+// barrier: it lies in shared memory, (D) float, and goes to partial (blocks, D). With n_i = x_i rstd and g_i = dy_i weight_i:
+//     dx_i += rstd (g_i - n_i mean(g n)),   dweight_i += dy_i n_i
+template <int W>
+__global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX *dy, const floatX *x, const floatX *weight,
+                                        const float *rstd, int64_t T, int64_t D, int64_t rows) {
+    DYN_SHARED(float, shared);
+    float *sums = shared, *dweight = shared + 32;
+    int step = (int)blockDim.x * W, first = (int)threadIdx.x * W;
+    for (int d = first; d < D; d += step)
+        for (int k = 0; k < W; k++) dweight[d + k] = 0;
+    int64_t end = (blockIdx.x + (int64_t)1) * rows;
+    if (end > T) end = T;
+    for (int64_t t = blockIdx.x * rows; t < end; t++) {
+        float scale = rstd[t], dot = 0;
+        for (int d = first; d < D; d += step) {
+            float g[W], n[W], w[W];
+            load<W>(g, dy + t * D + d);
+            load<W>(n, x + t * D + d);
+            load<W>(w, weight + d);
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                n[k] *= scale;
+                dweight[d + k] += g[k] * n[k];
+                dot += g[k] * w[k] * n[k];
+            }
+        }
+        float mean = block_sum(dot, sums) / (float)D;
+        for (int d = first; d < D; d += step) {
+            float g[W], n[W], w[W], out[W];
+            load<W>(g, dy + t * D + d);
+            load<W>(n, x + t * D + d);
+            load<W>(w, weight + d);
+            load<W>(out, dx + t * D + d);
+#pragma unroll
+            for (int k = 0; k < W; k++) out[k] += scale * (g[k] * w[k] - n[k] * scale * mean);
+            store<W>(dx + t * D + d, out);
+        }
+    }
+    for (int d = first; d < D; d += step)
+        for (int k = 0; k < W; k++) partial[(int64_t)blockIdx.x * D + d + k] = dweight[d + k];
+}
+// dweight (D) += the partial sums (blocks, D), in the order of the blocks.
+__global__ void rmsnorm_dweight_kernel(float *dweight, const float *partial, int blocks, int64_t D) {
+    int64_t d = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (d >= D) return;
+    float sum = dweight[d];
+    for (int b = 0; b < blocks; b++) sum += partial[b * D + d];
+    dweight[d] = sum;
+}
+
+enum { NORM_BLOCKS = 528 }; // at most; a fixed number, so that the order of the sums does not depend on the GPU
+static int norm_blocks(int64_t T) { return (int)ceil_div(T, ceil_div(T, NORM_BLOCKS)); } // none is empty
+
+size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) * (size_t)(min_i64(T, NORM_BLOCKS) * D); }
+void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
+                         int64_t D, void *scratch) {
+    if (T == 0) return;
+    int64_t rows = ceil_div(T, NORM_BLOCKS);
+    int blocks = norm_blocks(T);
+    float *partial = (float *)scratch;
+    size_t shared = sizeof(float) * (size_t)(32 + D);
+    if (packs(D, dx, dy, x, weight))
+        LAUNCH(rmsnorm_backward_kernel<PACK>, blocks, block_size(D / PACK, 512), shared, dx, partial, dy, x, weight, rstd, T, D, rows);
+    else
+        LAUNCH(rmsnorm_backward_kernel<1>, blocks, block_size(D, 512), shared, dx, partial, dy, x, weight, rstd, T, D, rows);
+    int threads = block_size(D, 64);
+    LAUNCH(rmsnorm_dweight_kernel, grid_size(ceil_div(D, threads)), threads, 0, dweight, partial, blocks, D);
+}

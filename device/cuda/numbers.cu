@@ -1,0 +1,174 @@
+// Operations on flat vectors: casts, sums, initial numbers, AdamW. See device/ops.h.
+#include "kernel.cuh"
+
+static int block_size_for_tests; // 0: the launchers' own choice
+void kernels_test_block_size(int threads) { block_size_for_tests = threads; }
+
+int block_size(int64_t items, int most) {
+    if (block_size_for_tests > 0) return block_size_for_tests;
+    return (int)min_i64(round_up(max_i64(items, 1), 32), most);
+}
+unsigned grid_size(int64_t blocks) {
+    if (blocks < 1 || blocks > INT32_MAX) device_fail("a kernel of %lld blocks: a grid has 1 to 2^31 - 1", (long long)blocks);
+    return (unsigned)blocks;
+}
+
+// Launches a kernel<W> over n elements: W a pack when all addresses allow it, else 1. n == 0: nothing.
+#define LAUNCH_FLAT(kernel, pack, all_aligned, n, ...)                                                                           \
+    do {                                                                                                                         \
+        int threads = block_size(ceil_div(n, pack), 256);                                                                        \
+        if ((n) == 0) break;                                                                                                     \
+        if (all_aligned) {                                                                                                       \
+            LAUNCH(kernel<pack>, grid_size(ceil_div(n, (int64_t)pack * threads)), threads, 0, __VA_ARGS__);                      \
+        } else {                                                                                                                 \
+            LAUNCH(kernel<1>, grid_size(ceil_div(n, (int64_t)threads)), threads, 0, __VA_ARGS__);                                \
+        }                                                                                                                        \
+    } while (0)
+
+// ---- casts, sums of vectors ----
+
+template <int W> __global__ void cast_from_float_kernel(floatX *to, const float *from, int64_t n) {
+    int64_t i;
+    int count = flat_range<W>(n, &i);
+    float x[W];
+    load_some<W>(x, from + i, count);
+    store_some<W>(to + i, x, count);
+}
+template <int W> __global__ void cast_to_float_kernel(float *to, const floatX *from, int64_t n) {
+    int64_t i;
+    int count = flat_range<W>(n, &i);
+    float x[W];
+    load_some<W>(x, from + i, count);
+    store_some<W>(to + i, x, count);
+}
+template <int W> __global__ void add_float_kernel(float *to, const float *from, int64_t n) {
+    int64_t i;
+    int count = flat_range<W>(n, &i);
+    float x[W], y[W];
+    load_some<W>(x, to + i, count);
+    load_some<W>(y, from + i, count);
+    for (int k = 0; k < W; k++) x[k] += y[k];
+    store_some<W>(to + i, x, count);
+}
+template <int W> __global__ void add_kernel(floatX *to, const floatX *from, int64_t n) {
+    int64_t i;
+    int count = flat_range<W>(n, &i);
+    float x[W], y[W];
+    load_some<W>(x, to + i, count);
+    load_some<W>(y, from + i, count);
+    for (int k = 0; k < W; k++) x[k] += y[k];
+    store_some<W>(to + i, x, count);
+}
+template <int W> __global__ void scale_float_kernel(float *to, float factor, int64_t n) {
+    int64_t i;
+    int count = flat_range<W>(n, &i);
+    float x[W];
+    load_some<W>(x, to + i, count);
+    for (int k = 0; k < W; k++) x[k] *= factor;
+    store_some<W>(to + i, x, count);
+}
+
+void op_cast_from_float(floatX *to, const float *from, int64_t n) {
+    LAUNCH_FLAT(cast_from_float_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n);
+}
+void op_cast_to_float(float *to, const floatX *from, int64_t n) {
+    LAUNCH_FLAT(cast_to_float_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n);
+}
+void op_add_float(float *to, const float *from, int64_t n) {
+    LAUNCH_FLAT(add_float_kernel, 4, aligned16(to) && aligned16(from), n, to, from, n);
+}
+void op_add(floatX *to, const floatX *from, int64_t n) { LAUNCH_FLAT(add_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n); }
+void op_scale_float(float *to, float factor, int64_t n) { LAUNCH_FLAT(scale_float_kernel, 4, aligned16(to), n, to, factor, n); }
+
+// ---- sums to one number: each thread strides over the vector, blocks leave partial sums, one warp adds them in their order ----
+
+template <bool SQUARES> __global__ void sum_kernel(double *partial, const float *x, int64_t n) {
+    DYN_SHARED(double, shared);
+    double sum = 0;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
+        sum += SQUARES ? (double)x[i] * (double)x[i] : (double)x[i];
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+__global__ void sum_partials_kernel(double *total, const double *partial, int blocks) {
+    double sum = 0;
+    for (int b = (int)threadIdx.x; b < blocks; b += 32) sum += partial[b];
+    sum = warp_sum(sum);
+    if (threadIdx.x == 0) *total = sum;
+}
+static double sum_of(const float *x, int64_t n, bool squares) {
+    if (n == 0) return 0;
+    double *partial = device_reduction_scratch(), *total = partial + REDUCTION_BLOCKS, result;
+    int threads = block_size(n, 256);
+    int blocks = (int)min_i64(REDUCTION_BLOCKS, ceil_div(n, (int64_t)threads * 16)); // of n alone: the order never depends on the device
+    if (squares) LAUNCH(sum_kernel<true>, blocks, threads, sizeof(double) * 32, partial, x, n);
+    else LAUNCH(sum_kernel<false>, blocks, threads, sizeof(double) * 32, partial, x, n);
+    LAUNCH(sum_partials_kernel, 1, 32, 0, total, partial, blocks);
+    device_to_host(&result, total, sizeof result);
+    return result;
+}
+double op_sum_float(const float *x, int64_t n) { return sum_of(x, n, false); }
+double op_sum_squares(const float *x, int64_t n) { return sum_of(x, n, true); }
+
+// ---- AdamW: rate = lr / (1 - beta1^step), unbias = 1 / sqrt(1 - beta2^step), keep = 1 - lr weight_decay ----
+
+template <int W>
+__global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args, float rate,
+                             float unbias, float keep) {
+    int64_t i;
+    int count = flat_range<W>(n, &i);
+    float p[W], g[W], mean[W], square[W];
+    if (master != nullptr) load_some<W>(p, master + i, count);
+    else load_some<W>(p, param + i, count);
+    load_some<W>(g, grad + i, count);
+    load_some<W>(mean, m + i, count);
+    load_some<W>(square, v + i, count);
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        g[k] *= args.grad_scale;
+        mean[k] = args.beta1 * mean[k] + (1 - args.beta1) * g[k];
+        square[k] = args.beta2 * square[k] + (1 - args.beta2) * g[k] * g[k];
+        p[k] = p[k] * keep - rate * mean[k] / (sqrtf(square[k]) * unbias + args.eps);
+    }
+    store_some<W>(m + i, mean, count);
+    store_some<W>(v + i, square, count);
+    if (master != nullptr) store_some<W>(master + i, p, count);
+    store_some<W>(param + i, p, count);
+}
+void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args) {
+    float rate = (float)(args.lr / (1 - pow(args.beta1, (double)args.step)));
+    float unbias = (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step)));
+    float keep = 1 - args.lr * args.weight_decay;
+    bool aligned = aligned16(param) && aligned16(master) && aligned16(m) && aligned16(v) && aligned16(grad);
+    LAUNCH_FLAT(adamw_kernel, PACK, aligned, n, param, master, m, v, grad, n, args, rate, unbias, keep);
+}
+
+// ---- initial numbers: the formula of device/cpu/ops.c, so that both devices start from the same model ----
+
+// 64 well-mixed bits from a counter (the finish of splitmix64).
+static __device__ __forceinline__ uint64_t mix_bits(uint64_t x) {
+    x += 0x9E3779B97F4A7C15ull;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+// Elements 2p and 2p + 1 of a tensor are the cosine and the sine of one Box-Muller draw, made from two hashes of (seed, tensor, p).
+__global__ void init_normal_kernel(floatX *to, float *master, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma,
+                                   float fill) {
+    int64_t i;
+    if (flat_range<1>(n, &i) == 0) return;
+    float x = fill;
+    if (sigma != 0) {
+        uint64_t key = mix_bits(mix_bits(seed) ^ tensor), at = (uint64_t)(first + i), counter = at / 2 * 2;
+        double u = (double)((mix_bits(key ^ mix_bits(counter)) >> 11) + 1) * 0x1p-53; // (0, 1]
+        double angle = 2 * 3.14159265358979323846 * (double)(mix_bits(key ^ mix_bits(counter + 1)) >> 11) * 0x1p-53;
+        x = (float)((double)sigma * sqrt(-2 * log(u)) * (at % 2 == 0 ? cos(angle) : sin(angle)));
+    }
+    if (master != nullptr) master[i] = x;
+    to[i] = from_float<floatX>(x);
+}
+void op_init_normal(floatX *to, float *master, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
+    if (n == 0) return;
+    int threads = block_size(n, 256);
+    LAUNCH(init_normal_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, master, seed, tensor, first, n, sigma, fill);
+}

@@ -1,0 +1,237 @@
+// Double-Ring-Attention (LoongTrain section 4.3, Algorithm 2) over the cp ranks of a context-parallel group.
+//
+// The sequence is dealt in causal balance: it is cut in 2 cp chunks, and CP rank c holds chunks c and 2 cp - 1 - c, in that order
+// (dataloader.h). So the block of (queries of c, keys of k) is one of three calls, all of the same work:
+//     k == c   causal on the local pair
+//     k <  c   all queries x the first half of the keys       (chunk k is before both, chunk 2 cp - 1 - k after both)
+//     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)
+//
+// The cp ranks form windows of w. In window step o the inner ring passes the KV of one window around while the KV that the *next*
+// window step starts from comes from the neighbouring window (outer ring): that transfer hides behind the whole window.
+// Backward: the KV travels the same way, and the gradient of each KV block follows its block. dKV of a window starts from zero;
+// what earlier windows contributed arrives during the whole window and is added at its end, so both outer transfers are hidden
+// (LoongTrain's own code waits for dKV after one ring step). In every window a rank has the block of the place after its own last, so
+// that is where a block's sums meet, window after window; one outer and one inner hop at the very end bring every dKV home.
+#ifndef DOUBLE_RING_CUH
+#define DOUBLE_RING_CUH
+
+#include "arena.h"     // defines: arena, ARENA_TAKE, ARENA_TAKE_X
+#include "device/ops.h" // defines: op_attention_*
+#include "grid.h"      // defines: grid
+#include "trace.h"     // defines: transfer_finish, trace_*
+
+// One sequence's attention after SeqAlltoAll: q (Tc, Hq, HS), kv (Tc, 2 Hkv, HS) = [k heads | v heads] a row.
+typedef struct {
+    const grid *g;
+    int64_t Tc;      // rows of this CP rank, S_padded / cp; even when cp > 1
+    int Hq, Hkv, HS; // heads of this rank
+    bool allgather;  // --cp-comm allgather: one all-gather of KV, one reduce-scatter of dKV
+    // buffers, from the arena
+    floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS)
+    floatX *kv_out[2]; // outer ring: this window step's first block and the next one's
+    floatX *kv_all;    // (cp, Tc, 2 Hkv, HS)
+    float *dkv_in[3];  // being computed, arriving, being sent
+    float *dkv_out[2]; // being sent, arriving
+    float *dkv_all;    // (cp, Tc, 2 Hkv, HS)
+    void *scratch;     // attention kernels
+    void *scatter_scratch;
+} double_ring;
+
+static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
+static inline bool double_ring_gathers(const double_ring *r) { return r->allgather && r->g->shape.cp > 1; }
+
+// Takes the buffers. g must have its shape set; nothing is communicated.
+static inline void double_ring_layout(double_ring *r, arena *a) {
+    int64_t n = double_ring_kv_count(r);
+    int cp = r->g->shape.cp, w = r->g->shape.w, windows = cp / w;
+    bool ring = cp > 1 && !r->allgather, inner = ring && w > 1, outer = ring && windows > 1;
+    for (int i = 0; i < 2; i++) {
+        r->kv_in[i] = inner ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
+        r->kv_out[i] = outer ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
+        r->dkv_out[i] = outer ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
+    }
+    for (int i = 0; i < 3; i++) r->dkv_in[i] = i == 0 || inner ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
+    r->kv_all = double_ring_gathers(r) ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
+    r->dkv_all = double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
+    r->scatter_scratch = double_ring_gathers(r) && !arena_counts_other(a) ? arena_take(a, MEM_RING, 1, comm_reduce_scatter_scratch_for(cp, (size_t)n)) : NULL;
+    attention_block whole;
+    memset(&whole, 0, sizeof whole);
+    whole.Tq = whole.Tk = whole.lse_stride = r->Tc;
+    whole.Hq = r->Hq; whole.Hkv = r->Hkv; whole.HS = r->HS;
+    whole.q_stride = r->Hq * r->HS; whole.kv_stride = 2 * r->Hkv * r->HS;
+    whole.causal = true;
+    size_t forward = op_attention_scratch(whole, false), backward = op_attention_scratch(whole, true);
+    if (arena_counts_other(a)) { // a GPU's library writes dq, dk and dv of a block in bf16 and sums dq in float before that
+        int64_t q = r->Tc * r->Hq * r->HS;
+        forward = 0;
+        backward = (size_t)(q + n) * arena_element(a) + (size_t)q * sizeof(float);
+    }
+    r->scratch = arena_take(a, MEM_WORKSPACE, 1, forward > backward ? forward : backward);
+}
+
+// The block of CP rank c's queries with CP rank k's keys, and where its first query and key row stand.
+static inline attention_block double_ring_block(const double_ring *r, int k, int64_t *first_query) {
+    int c = r->g->place.c;
+    attention_block b;
+    b.Hq = r->Hq; b.Hkv = r->Hkv; b.HS = r->HS;
+    b.q_stride = (int64_t)r->Hq * r->HS;
+    b.kv_stride = (int64_t)2 * r->Hkv * r->HS;
+    b.lse_stride = r->Tc;
+    b.scale = 1.0f / sqrtf((float)r->HS);
+    b.causal = k == c;
+    b.Tq = k > c ? r->Tc / 2 : r->Tc;
+    b.Tk = k < c ? r->Tc / 2 : r->Tc;
+    *first_query = k > c ? r->Tc / 2 : 0;
+    return b;
+}
+
+// out (Tc, Hq, HS), lse (Hq, Tc) merged with the block of CP rank k. A rank's own block comes first and sets them.
+static inline void double_ring_block_forward(const double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
+    int64_t i;
+    attention_block b = double_ring_block(r, k, &i);
+    double began = trace_now();
+    op_attention_forward(out + i * b.q_stride, lse + i, q + i * b.q_stride, kv, kv + r->Hkv * r->HS, b, k != r->g->place.c, r->scratch);
+    trace_compute("attention forward", k, began);
+}
+
+// Tensors of the backward pass that stay with their queries.
+typedef struct {
+    float *dq;         // (Tc, Hq, HS), accumulates over all blocks
+    const floatX *q, *out, *dout; // (Tc, Hq, HS); out is the merged one
+    const float *lse, *delta;     // (Hq, Tc), merged
+} double_ring_queries;
+
+// dkv (Tc, 2 Hkv, HS) = gradient of rank k's KV from this rank's queries; dq accumulates.
+static inline void double_ring_block_backward(const double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
+    int64_t i;
+    attention_block b = double_ring_block(r, k, &i);
+    int64_t q_at = i * b.q_stride, v_at = (int64_t)r->Hkv * r->HS;
+    double began = trace_now();
+    device_zero(dkv, sizeof(float) * (size_t)double_ring_kv_count(r));
+    op_attention_backward(t->dq + q_at, dkv, dkv + v_at, t->q + q_at, kv, kv + v_at, t->out + q_at, t->dout + q_at, t->lse + i, t->delta + i, b,
+                          r->scratch);
+    trace_compute("attention backward", k, began);
+}
+
+// Neighbours: a rank receives from the one before it and sends to the one after it.
+static inline void double_ring_hop(comm *group, const char *name, int step, const void *send, void *recv, size_t bytes) {
+    int n = comm_size(group), me = comm_rank(group);
+    trace_transfer(group, name, step);
+    comm_sendrecv_start(group, send, (me + 1) % n, recv, (me + n - 1) % n, bytes);
+}
+
+// The CP rank whose KV is in use at window step o, ring step i.
+static inline int double_ring_source(const grid *g, int o, int i) {
+    int w = g->shape.w, windows = g->shape.cp / w;
+    return grid_context_index(&g->shape, (g->place.window - o + windows) % windows, (g->place.pos - i + w) % w);
+}
+
+// out (Tc, Hq, HS) and lse (Hq, Tc) float = causal attention of q over the KV of all cp ranks. kv is this rank's own block.
+static inline void double_ring_forward(const double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv) {
+    const grid *g = r->g;
+    int cp = g->shape.cp, w = g->shape.w, windows = cp / w, c = g->place.c;
+    size_t bytes = sizeof(floatX) * (size_t)double_ring_kv_count(r);
+    if (double_ring_gathers(r)) {
+        trace_transfer(g->kv_gather, "KV all-gather", 0);
+        comm_allgather_start(g->kv_gather, kv, r->kv_all, bytes);
+        double_ring_block_forward(r, out, lse, q, kv, c);
+        transfer_finish(g->kv_gather, COMM_KV_GATHER);
+        for (int i = 1; i < cp; i++) {
+            int k = (c - i + cp) % cp;
+            double_ring_block_forward(r, out, lse, q, r->kv_all + k * double_ring_kv_count(r), k);
+        }
+        return;
+    }
+    const floatX *first = kv; // the KV this window step starts from: intact until the outer ring has sent it
+    for (int o = 0; o < windows; o++) {
+        if (o < windows - 1) double_ring_hop(g->kv_outer, "KV outer", o, first, r->kv_out[o % 2], bytes);
+        const floatX *block = first;
+        for (int i = 0; i < w; i++) {
+            if (i < w - 1) double_ring_hop(g->kv_inner, "KV inner", i, block, r->kv_in[i % 2], bytes);
+            double_ring_block_forward(r, out, lse, q, block, double_ring_source(g, o, i));
+            if (i < w - 1) transfer_finish(g->kv_inner, COMM_KV_INNER);
+            block = r->kv_in[i % 2];
+        }
+        if (o < windows - 1) transfer_finish(g->kv_outer, COMM_KV_OUTER);
+        first = r->kv_out[o % 2];
+    }
+}
+
+static inline void swap_float(float **a, float **b) {
+    float *t = *a;
+    *a = *b;
+    *b = t;
+}
+
+// t->dq accumulates (the caller zeroes it); returns dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers,
+// valid until the next call. All sums are float, each in an order that the ring fixes.
+static inline float *double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
+    const grid *g = r->g;
+    int cp = g->shape.cp, w = g->shape.w, windows = cp / w, c = g->place.c;
+    int64_t n = double_ring_kv_count(r);
+    size_t kv_bytes = sizeof(floatX) * (size_t)n, dkv_bytes = sizeof(float) * (size_t)n;
+    if (double_ring_gathers(r)) {
+        trace_transfer(g->kv_gather, "KV all-gather", 0);
+        comm_allgather_start(g->kv_gather, kv, r->kv_all, kv_bytes);
+        double_ring_block_backward(r, t, r->dkv_all + c * n, kv, c);
+        transfer_finish(g->kv_gather, COMM_KV_GATHER);
+        for (int i = 1; i < cp; i++) {
+            int k = (c - i + cp) % cp;
+            double_ring_block_backward(r, t, r->dkv_all + k * n, r->kv_all + k * n, k);
+        }
+        trace_transfer(g->dkv_scatter, "dKV reduce-scatter", 0);
+        comm_reduce_scatter_start(g->dkv_scatter, r->dkv_all, r->dkv_in[0], (size_t)n, r->scatter_scratch);
+        transfer_finish(g->dkv_scatter, COMM_DKV_SCATTER);
+        return r->dkv_in[0];
+    }
+    const floatX *first = kv;
+    float *arriving_out = r->dkv_out[0], *leaving_out = r->dkv_out[1], *window_sum = r->dkv_in[0];
+    for (int o = 0; o < windows; o++) {
+        if (o < windows - 1) double_ring_hop(g->kv_outer, "KV outer", o, first, r->kv_out[o % 2], kv_bytes);
+        // What the windows before have summed for the block that this rank has last in the window arrives during the whole window.
+        if (o > 0) double_ring_hop(g->dkv_outer, "dKV outer", o - 1, leaving_out, arriving_out, dkv_bytes);
+        const floatX *block = first;
+        float *mine = r->dkv_in[0], *arriving = r->dkv_in[1], *leaving = r->dkv_in[2];
+        for (int i = 0; i < w; i++) {
+            if (i < w - 1) double_ring_hop(g->kv_inner, "KV inner", i, block, r->kv_in[i % 2], kv_bytes);
+            double_ring_block_backward(r, t, mine, block, double_ring_source(g, o, i));
+            if (i < w - 1) transfer_finish(g->kv_inner, COMM_KV_INNER);
+            block = r->kv_in[i % 2];
+            if (i > 0) { // the sum of the ranks that had this block before
+                transfer_finish(g->dkv_inner, COMM_DKV_INNER);
+                op_add_float(mine, arriving, n);
+            }
+            if (i == w - 1) break;
+            float *free_now = i > 0 ? leaving : arriving; // sent a step ago, or never used
+            float *next = i > 0 ? arriving : leaving;
+            double_ring_hop(g->dkv_inner, "dKV inner", i, mine, free_now, dkv_bytes);
+            leaving = mine;
+            arriving = free_now;
+            mine = next;
+        }
+        window_sum = mine;
+        if (o < windows - 1) transfer_finish(g->kv_outer, COMM_KV_OUTER);
+        first = r->kv_out[o % 2];
+        if (windows == 1) break;
+        if (o == 0) {
+            device_copy(leaving_out, window_sum, dkv_bytes);
+        } else {
+            transfer_finish(g->dkv_outer, COMM_DKV_OUTER);
+            op_add_float(arriving_out, window_sum, n);
+            swap_float(&arriving_out, &leaving_out);
+        }
+    }
+    // Home: the sum that is here now belongs to the next window, next place.
+    if (windows > 1) {
+        double_ring_hop(g->dkv_outer, "dKV outer", windows - 1, leaving_out, arriving_out, dkv_bytes);
+        transfer_finish(g->dkv_outer, COMM_DKV_OUTER);
+        window_sum = arriving_out;
+    }
+    if (w == 1) return window_sum;
+    float *home = window_sum == r->dkv_in[0] ? r->dkv_in[1] : r->dkv_in[0];
+    double_ring_hop(g->dkv_inner, "dKV inner", w - 1, window_sum, home, dkv_bytes);
+    transfer_finish(g->dkv_inner, COMM_DKV_INNER);
+    return home;
+}
+
+#endif

@@ -1,0 +1,124 @@
+// Files and folders: reading and writing whole ranges, folders that appear complete or not at all. Every message names the file.
+#ifndef FILES_H
+#define FILES_H
+
+#include "common.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// A path by value; "" when it would be too long, which no call opens.
+typedef struct {
+    char text[4096];
+} path_text;
+static inline path_text path_join(const char *folder, const char *name) {
+    path_text p;
+    int n = snprintf(p.text, sizeof p.text, "%s/%s", folder, name);
+    if (n < 0 || n >= (int)sizeof p.text) p.text[0] = '\0';
+    return p;
+}
+static inline bool path_exists(const char *path) {
+    struct stat entry;
+    return lstat(path, &entry) == 0;
+}
+static inline bool path_is_folder(const char *path) {
+    struct stat entry;
+    return stat(path, &entry) == 0 && S_ISDIR(entry.st_mode);
+}
+
+// All of [offset, offset + bytes) of a file; false with a message.
+static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, int64_t offset, error_text *error) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + (int64_t)done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return error_set(error, "%s: cannot be read at byte %lld: %s", path, (long long)offset, strerror(errno));
+        if (n == 0) return error_set(error, "%s: ends at byte %lld; it has become shorter since it was opened", path, (long long)(offset + (int64_t)done));
+        done += (size_t)n;
+    }
+    return true;
+}
+static inline bool file_pwrite(int fd, const char *path, const void *from, size_t bytes, int64_t offset, error_text *error) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(fd, (const char *)from + done, bytes - done, (off_t)(offset + (int64_t)done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return error_set(error, "%s: cannot be written: %s", path, n < 0 ? strerror(errno) : "no bytes accepted");
+        done += (size_t)n;
+    }
+    return true;
+}
+
+// Makes a file of these bytes, on disk when the call returns.
+static inline bool file_write(const char *path, const void *from, size_t bytes, error_text *error) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return error_set(error, "%s: cannot be made: %s", path, strerror(errno));
+    bool ok = file_pwrite(fd, path, from, bytes, 0, error);
+    if (ok && fsync(fd) != 0) ok = error_set(error, "%s: cannot be written: %s", path, strerror(errno));
+    if (close(fd) != 0 && ok) ok = error_set(error, "%s: cannot be written: %s", path, strerror(errno));
+    return ok;
+}
+static inline bool file_copy(const char *from, const char *to, error_text *error) {
+    enum { CHUNK = 1 << 16 };
+    char chunk[CHUNK];
+    struct stat entry;
+    int in = open(from, O_RDONLY | O_CLOEXEC);
+    if (in < 0 || fstat(in, &entry) != 0) {
+        error_set(error, "%s: cannot be opened: %s", from, strerror(errno));
+        if (in >= 0) close(in);
+        return false;
+    }
+    int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    bool ok = out >= 0 || error_set(error, "%s: cannot be made: %s", to, strerror(errno));
+    for (int64_t at = 0; ok && at < (int64_t)entry.st_size; at += CHUNK) {
+        size_t n = (size_t)min_i64(CHUNK, (int64_t)entry.st_size - at);
+        ok = file_pread(in, from, chunk, n, at, error) && file_pwrite(out, to, chunk, n, at, error);
+    }
+    if (ok && fsync(out) != 0) ok = error_set(error, "%s: cannot be written: %s", to, strerror(errno));
+    close(in);
+    if (out >= 0) close(out);
+    return ok;
+}
+
+// The names in a folder are on disk when the call returns.
+static inline bool folder_sync(const char *path, error_text *error) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    bool ok = fsync(fd) == 0 || errno == EINVAL || error_set(error, "%s: cannot be written: %s", path, strerror(errno)); // EINVAL: not on this file system
+    close(fd);
+    return ok;
+}
+static inline int folder_remove_entry(const char *path, const struct stat *entry, int kind, struct FTW *at) {
+    (void)entry;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+// Removes a folder and all in it; links are removed, not followed. What is not there is no error.
+static inline bool folder_remove(const char *path) { return nftw(path, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT; }
+
+static inline bool folder_make(const char *path, error_text *error) {
+    if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path))) return true;
+    return error_set(error, "%s: the folder cannot be made: %s", path, strerror(errno));
+}
+
+// The folder that `path` stands in.
+static inline path_text path_parent(const char *path) {
+    path_text p;
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    while (n > 0 && path[n - 1] != '/') n--;
+    while (n > 1 && path[n - 1] == '/') n--;
+    int length = snprintf(p.text, sizeof p.text, "%.*s", n > 0 ? (int)n : 1, n > 0 ? path : ".");
+    if (length < 0 || length >= (int)sizeof p.text) p.text[0] = '\0';
+    return p;
+}
+// A complete temporary folder takes its name: afterwards it is there whole, on disk.
+static inline bool folder_publish(const char *temporary, const char *path, error_text *error) {
+    if (!folder_sync(temporary, error)) return false;
+    if (rename(temporary, path) != 0) return error_set(error, "%s: cannot be renamed to %s: %s", temporary, path, strerror(errno));
+    return folder_sync(path_parent(path).text, error);
+}
+
+#endif

@@ -1,0 +1,226 @@
+// Hugging Face folders in and out: config.json, *.safetensors, tokenizer files. Importing, each rank reads only the rows that its shards
+// hold. Exporting, each distinct piece has one writer. Ranks must see one file system.
+// Collective functions: every rank calls, and every rank gets the same answer and message.
+#ifndef HF_FOLDER_H
+#define HF_FOLDER_H
+
+#include "model_files.h" // defines: model_files_*, values_buffer, safetensors
+#include "options.h"     // defines: export_dtype_kind
+#include <fnmatch.h>
+
+// ---- in ----
+
+// lm_head beside tied embeddings must be equal to them; ranks share the comparing.
+static inline bool hf_check_tied(const model *m, const safetensors *files, values_buffer *buffer, error_text *error) {
+    const safetensor *a = safetensors_find(files, "model.embed_tokens.weight"), *b = safetensors_find(files, "lm_head.weight");
+    if (!m->c.tied || b == NULL) return true;
+    if (b->dims != 2 || b->shape[0] != a->shape[0] || b->shape[1] != a->shape[1])
+        return error_set(error, "\"lm_head.weight\" and \"model.embed_tokens.weight\" are of different shapes, but config.json ties them");
+    int64_t share = ceil_div(a->count, m->g->ranks), half = VALUES_CHUNK / 2, end = min_i64(a->count, share * (m->g->rank + 1));
+    for (int64_t at = share * m->g->rank; at < end; at += half) {
+        int64_t n = min_i64(half, end - at);
+        float *x = buffer->host, *y = buffer->host + half;
+        if (!safetensors_read(files, a, at, n, x, error) || !safetensors_read(files, b, at, n, y, error)) return false;
+        if (memcmp(x, y, sizeof(float) * (size_t)n) != 0)
+            return error_set(error, "\"lm_head.weight\" and \"model.embed_tokens.weight\" differ, but config.json ties them; set \"tie_word_embeddings\" to false");
+    }
+    return true;
+}
+
+// Parameters (and master weights) from the folder's files; moments zero. sums (model_checksums) or NULL: those of what was read, on this
+// rank. Rank 0 prints what it read. Collective; false with a message that names the folder: a tensor missing, unknown, of another shape;
+// anything wrong with a file.
+static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error_text *error) {
+    error_text why;
+    why.text[0] = '\0';
+    safetensors files = safetensors_none();
+    values_buffer buffer;
+    uint64_t *own_sums = HOST_NEW(uint64_t, model_checksums(m));
+    double began = device_seconds();
+    bool ok = values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why);
+    if (comm_agree(m->g->all, &why)) { // one line for what is wrong with the folder, before anything large is read
+        ok = ok && hf_check_tied(m, &files, &buffer, &why) &&
+             model_files_read(m, &files, VALUES_PARAMETERS, &buffer, sums != NULL ? sums : own_sums, &why);
+        if (ok) {
+            zero_reset_states(&m->zero);
+            model_files_read_master(m, &files, &buffer, &why);
+        }
+        ok = comm_agree(m->g->all, &why);
+        if (ok && m->g->rank == 0)
+            printf("read        %s: %.3f of %.3f MB on this rank, %.2f s\n", folder, 1e-6 * (double)safetensors_bytes_read(&files),
+                   1e-6 * (double)safetensors_bytes(&files), device_seconds() - began);
+    }
+    safetensors_close(&files);
+    values_buffer_free(&buffer);
+    free(own_sums);
+    if (why.text[0] == '\0') return true;
+    return error_set(error, "%s: %s", printable(folder).text, why.text);
+}
+
+// ---- out ----
+
+static inline double hf_short_number(float x) { // the double with the fewest digits that is x in float: 1e-05, not 9.99999974737875e-06
+    char text[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)x);
+        if (strtof(text, NULL) == x) return strtod(text, NULL);
+    }
+    return (double)x;
+}
+static inline const char *hf_dtype_name(safetensors_dtype d) { return d == DTYPE_F32 ? "float32" : d == DTYPE_F16 ? "float16" : "bfloat16"; }
+
+// Numbers that Hugging Face wants as floats are printed as such, 8.0 and not 8: cJSON does not keep the difference.
+static inline void hf_print_floats(cJSON *json) {
+    static const char *const keys = " rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow attention_factor attention_dropout ";
+    for (cJSON *at = json->child, *next; at != NULL; at = next) {
+        next = at->next;
+        if (cJSON_IsObject(at)) hf_print_floats(at);
+        char word[64], text[64];
+        int n = at->string == NULL ? (int)sizeof word : snprintf(word, sizeof word, " %s ", at->string);
+        if (!cJSON_IsNumber(at) || n >= (int)sizeof word || strstr(keys, word) == NULL || at->valuedouble != floor(at->valuedouble)) continue;
+        snprintf(text, sizeof text, "%.1f", at->valuedouble); // numbers up to 1e15, as config_read allows
+        memmove(word, word + 1, (size_t)n);
+        word[n - 2] = '\0';
+        cJSON_ReplaceItemInObjectCaseSensitive(json, word, cJSON_CreateRaw(text));
+    }
+}
+
+// The config.json of a model that came from no folder; the caller deletes.
+static inline cJSON *hf_config(const model_config *c) {
+    static const char *const kinds[] = {"default", "llama3", "linear", "yarn"};
+    cJSON *j = cJSON_CreateObject();
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(j, "architectures"), cJSON_CreateString("LlamaForCausalLM"));
+    cJSON_AddStringToObject(j, "model_type", "llama");
+    cJSON_AddFalseToObject(j, "attention_bias");
+    cJSON_AddNumberToObject(j, "attention_dropout", 0);
+    cJSON_AddNumberToObject(j, "head_dim", c->HS);
+    cJSON_AddStringToObject(j, "hidden_act", "silu");
+    cJSON_AddNumberToObject(j, "hidden_size", c->D);
+    cJSON_AddNumberToObject(j, "intermediate_size", c->F);
+    cJSON_AddNumberToObject(j, "max_position_embeddings", (double)c->max_position);
+    cJSON_AddFalseToObject(j, "mlp_bias");
+    cJSON_AddNumberToObject(j, "num_attention_heads", c->H);
+    cJSON_AddNumberToObject(j, "num_hidden_layers", c->L);
+    cJSON_AddNumberToObject(j, "num_key_value_heads", c->Hkv);
+    cJSON_AddNumberToObject(j, "rms_norm_eps", hf_short_number(c->rms_eps));
+    if (c->rope.kind == ROPE_PLAIN) {
+        cJSON_AddNullToObject(j, "rope_scaling");
+    } else {
+        const rope_scaling *r = &c->rope;
+        cJSON *rope = cJSON_AddObjectToObject(j, "rope_scaling");
+        cJSON_AddStringToObject(rope, "rope_type", kinds[r->kind]);
+        cJSON_AddNumberToObject(rope, "factor", r->factor);
+        if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "low_freq_factor", r->low_freq_factor);
+        if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "high_freq_factor", r->high_freq_factor);
+        if (r->kind != ROPE_LINEAR) cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)r->original_length);
+        if (r->kind == ROPE_YARN && r->beta_fast > 0) cJSON_AddNumberToObject(rope, "beta_fast", r->beta_fast);
+        if (r->kind == ROPE_YARN && r->beta_slow > 0) cJSON_AddNumberToObject(rope, "beta_slow", r->beta_slow);
+        if (r->kind == ROPE_YARN && r->attention_factor > 0) cJSON_AddNumberToObject(rope, "attention_factor", r->attention_factor);
+    }
+    cJSON_AddNumberToObject(j, "rope_theta", c->rope_theta);
+    cJSON_AddBoolToObject(j, "tie_word_embeddings", c->tied);
+    cJSON_AddBoolToObject(j, "use_cache", true);
+    cJSON_AddNumberToObject(j, "vocab_size", c->V);
+    return j;
+}
+
+// config.json: the source folder's with its dtype changed, or a new one.
+static inline bool hf_write_config(const model_config *c, const char *folder, const char *source, safetensors_dtype dtype, error_text *error) {
+    cJSON *json;
+    if (source != NULL) {
+        path_text path = path_join(source, "config.json");
+        error_text why;
+        why.text[0] = '\0';
+        char *text = config_read_file(path.text, &why);
+        if (text == NULL) return error_set(error, "%s: %s", path.text, why.text);
+        json = cJSON_ParseWithOpts(text, NULL, 1);
+        free(text);
+    } else {
+        json = hf_config(c);
+    }
+    const char *key = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL ? "dtype" : "torch_dtype";
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "dtype");
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "torch_dtype");
+    cJSON_AddStringToObject(json, key, hf_dtype_name(dtype));
+    hf_print_floats(json);
+    char *text = cJSON_Print(json);
+    cJSON_Delete(json);
+    bool ok = text != NULL ? file_write(path_join(folder, "config.json").text, text, strlen(text), error) : error_set(error, "config.json: cannot be printed");
+    free(text);
+    return ok;
+}
+// Tokenizer, generation defaults and licence of the source folder, byte by byte.
+static inline bool hf_copy_companions(const char *source, const char *folder, error_text *error) {
+    static const char *const patterns[] = {"generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                                           "merges.txt", "chat_template.*", "LICENSE*", "USE_POLICY*"};
+    DIR *list = opendir(source);
+    if (list == NULL) return error_set(error, "%s: cannot be opened: %s", source, strerror(errno));
+    bool ok = true;
+    for (struct dirent *entry; ok && (entry = readdir(list)) != NULL;) {
+        path_text from = path_join(source, entry->d_name);
+        struct stat kind;
+        for (size_t i = 0; ok && i < sizeof patterns / sizeof patterns[0]; i++)
+            if (fnmatch(patterns[i], entry->d_name, 0) == 0 && stat(from.text, &kind) == 0 && S_ISREG(kind.st_mode))
+                ok = file_copy(from.text, path_join(folder, entry->d_name).text, error);
+    }
+    closedir(list);
+    return ok;
+}
+
+// Fills an empty folder: config.json, the files of `source` (NULL: none) that belong beside it, and the parameters in files of at most
+// `limit` bytes. sums (model_checksums): += those of what this rank wrote, before rounding to the dtype. Collective; false with a message,
+// and the folder half-written: the caller removes it.
+static inline bool hf_write(model *m, const char *folder, const char *source, export_dtype_kind dtype, int64_t limit, uint64_t *sums, error_text *error) {
+    bool first_rank = m->g->rank == 0;
+    safetensors files = safetensors_none(), like = safetensors_none();
+    values_buffer buffer;
+    values_buffer_make(&buffer, error);
+    safetensors_dtype fallback = dtype == EXPORT_BF16 ? DTYPE_BF16 : dtype == EXPORT_F16 ? DTYPE_F16 : DTYPE_F32;
+    bool as_source = dtype == EXPORT_AUTO && source != NULL;
+    if (as_source) safetensors_open(&like, source, "model", error);
+    if (comm_agree(m->g->all, error)) {
+        model_files_add(m, &files, VALUES_PARAMETERS, fallback, as_source ? &like : NULL);
+        if (first_rank && hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error) && (source == NULL || hf_copy_companions(source, folder, error)))
+            safetensors_lay_out(&files, folder, "model", limit, true, error);
+    }
+    if (comm_agree(m->g->all, error)) {
+        bool ok = first_rank || safetensors_lay_out(&files, folder, "model", limit, false, error);
+        if (ok && model_files_write(m, &files, VALUES_PARAMETERS, &buffer, sums, error)) safetensors_sync(&files, error);
+    }
+    safetensors_close(&files);
+    safetensors_close(&like);
+    values_buffer_free(&buffer);
+    return comm_agree(m->g->all, error);
+}
+
+enum { EXPORT_LIMIT_GB = 5 }; // of a file, as transformers deals them
+
+// Whether --export FOLDER can be made: it must not be there yet, and its parent must.
+static inline bool hf_export_check(const char *folder, error_text *error) {
+    path_text parent = path_parent(folder);
+    if (path_exists(folder)) return error_set(error, "--export %s: is there already; legal is a folder that does not exist yet", printable(folder).text);
+    if (!path_is_folder(parent.text)) return error_set(error, "--export %s: %s is not a folder to make it in", printable(folder).text, printable(parent.text).text);
+    if (access(parent.text, W_OK) != 0) return error_set(error, "--export %s: %s cannot be written to: %s", printable(folder).text, printable(parent.text).text, strerror(errno));
+    return true;
+}
+// Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
+static inline bool hf_export(model *m, const char *folder, const char *source, export_dtype_kind dtype, error_text *error) {
+    path_text temporary;
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/') n--;
+    snprintf(temporary.text, sizeof temporary.text, "%.*s.unfinished", (int)n, folder);
+    bool first_rank = m->g->rank == 0;
+    uint64_t *sums = HOST_NEW(uint64_t, model_checksums(m));
+    if (first_rank) {
+        folder_remove(temporary.text); // of an export that was killed
+        if (hf_export_check(folder, error)) folder_make(temporary.text, error);
+    }
+    bool ok = comm_agree(m->g->all, error) && hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, sums, error);
+    if (ok && first_rank) folder_publish(temporary.text, folder, error);
+    ok = comm_agree(m->g->all, error);
+    if (!ok && first_rank) folder_remove(temporary.text);
+    free(sums);
+    return ok;
+}
+
+#endif

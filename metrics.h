@@ -1,0 +1,139 @@
+// What a run reports: FLOPs by a named convention, the step line, JSON lines, tables at start-up.
+#ifndef METRICS_H
+#define METRICS_H
+
+#include "arena.h"      // defines: memory categories
+#include "checkpoint.cuh" // defines: recompute_kind
+#include "config.h"     // defines: model_config
+#include "device/comm.h"
+#include "trace.h" // defines: trace_global.exposed
+
+// Multiply-adds count 2. Matrices that a token passes: every projection and the head; the embedding is a look-up and counts nothing.
+static inline double flops_matrices_per_token(const model_config *c) {
+    double D = c->D, heads = (double)c->H * c->HS, kv = (double)c->Hkv * c->HS;
+    return 2 * (c->L * (D * (heads + 2 * kv) + heads * D + 3 * D * c->F) + D * c->V);
+}
+// Scores and values of causal attention in one layer, counted half: a token sees S/2 keys on average.
+static inline double flops_attention_per_token(const model_config *c, int64_t S) { return 2.0 * (double)S * c->H * c->HS; }
+
+// Model FLOPs of a training token: forward once, backward twice that, recompute not counted, causal attention counted half.
+static inline double flops_model_per_token(const model_config *c, int64_t S) {
+    return 3 * (flops_matrices_per_token(c) + c->L * flops_attention_per_token(c, S));
+}
+
+// Hardware FLOPs of a training token: what is really computed. Attention backward makes the scores again (2.5 x forward), and each layer
+// computes again what its kind says: selective wqkv, wo and gate_up; full the same and the attention.
+static inline double flops_hardware_per_token(const model_config *c, int64_t S, const recompute_kind *kinds, bool gate_up_kept) {
+    double D = c->D, heads = (double)c->H * c->HS, kv = (double)c->Hkv * c->HS, attention = flops_attention_per_token(c, S);
+    double total = 3 * flops_matrices_per_token(c) + c->L * 3.5 * attention;
+    for (int l = 0; l < c->L; l++) {
+        bool again = kinds[l] != RECOMPUTE_NONE;
+        if (again) total += 2 * (D * (heads + 2 * kv) + heads * D);
+        if (again || !gate_up_kept) total += 2 * (2 * D * c->F);
+        if (kinds[l] == RECOMPUTE_FULL) total += attention;
+    }
+    return total;
+}
+
+typedef struct {
+    int64_t step, steps; // 1, 2, ... of steps
+    double loss, norm, lr, seconds;
+    int64_t tokens, samples;  // of this step over all ranks; samples since the start
+    double tgs;          // tokens per second and rank
+    double mfu, hfu;     // fractions of peak; < 0: not known
+    size_t memory;       // bytes of device memory of this rank's arena
+    double memory_used;  // bytes that this rank has taken since before the arena, device and host
+    double predicted_seconds;
+    int64_t predicted_sent; // bytes of a rank, all kinds but COMM_CONTROL
+    double eta_seconds;
+    comm_counters sent[COMM_KINDS];
+    double exposed[COMM_KINDS]; // seconds
+} step_report;
+
+static inline void format_duration(char *text, size_t size, double seconds) {
+    int64_t s = (int64_t)(seconds + 0.5);
+    snprintf(text, size, "%lld:%02lld:%02lld", (long long)(s / 3600), (long long)(s / 60 % 60), (long long)(s % 60));
+}
+static inline void format_bytes(char *text, size_t size, double bytes) {
+    const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int u = 0;
+    while (u < 4 && bytes >= 1024) {
+        bytes /= 1024;
+        u++;
+    }
+    snprintf(text, size, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+}
+static inline void format_percent(char *text, size_t size, double fraction) {
+    if (fraction < 0) snprintf(text, size, "  n/a");
+    else snprintf(text, size, "%5.1f%%", 100 * fraction);
+}
+
+// step    12/1000 | loss 10.8249 | norm 3.2100 | lr 3.00e-04 | 512.3 ms | TGS 8123 | MFU 54.3% | mem 71.2 GiB | eta 0:12:31
+static inline void step_print(const step_report *r) {
+    char mfu[16], memory[32], eta[32];
+    format_percent(mfu, sizeof mfu, r->mfu);
+    format_bytes(memory, sizeof memory, (double)r->memory);
+    format_duration(eta, sizeof eta, r->eta_seconds);
+    printf("step %5lld/%lld | loss %8.4f | norm %8.4f | lr %.2e | %8.1f ms | TGS %7.0f | MFU %s | mem %9s | eta %s\n", (long long)r->step,
+           (long long)r->steps, r->loss, r->norm, r->lr, 1e3 * r->seconds, r->tgs, mfu, memory, eta);
+    fflush(stdout);
+}
+
+static inline int64_t step_sent(const step_report *r) { // bytes of a rank, all kinds but COMM_CONTROL
+    int64_t sent = 0;
+    for (int k = 0; k < COMM_CONTROL; k++) sent += r->sent[k].bytes_sent;
+    return sent;
+}
+// Predictions beside measurements, once. seconds: of a step, the median of the first ones; planned: bytes of the arenas.
+static inline void prediction_print(const step_report *r, double seconds, double planned, const char *machines) {
+    char memory[32], used[32], sent[32], predicted[32];
+    format_bytes(memory, sizeof memory, planned);
+    format_bytes(used, sizeof used, r->memory_used);
+    format_bytes(sent, sizeof sent, (double)step_sent(r));
+    format_bytes(predicted, sizeof predicted, (double)r->predicted_sent);
+    printf("predicted for %s: %.1f ms a step, measured %.1f | memory %s, measured %s | sent by a rank %s a step, measured %s\n", machines,
+           1e3 * r->predicted_seconds, 1e3 * seconds, memory, used, predicted, sent);
+    fflush(stdout);
+}
+
+static inline void json_number(FILE *f, const char *key, double value) { // JSON has no NaN and no infinity
+    if (isfinite(value)) fprintf(f, ",\"%s\":%.9g", key, value);
+    else fprintf(f, ",\"%s\":null", key);
+}
+static inline void step_log(FILE *f, const step_report *r) {
+    fprintf(f, "{\"step\":%lld", (long long)r->step);
+    json_number(f, "loss", r->loss);
+    json_number(f, "grad_norm", r->norm);
+    json_number(f, "lr", r->lr);
+    json_number(f, "step_ms", 1e3 * r->seconds);
+    fprintf(f, ",\"tokens\":%lld,\"samples\":%lld", (long long)r->tokens, (long long)r->samples);
+    json_number(f, "tgs", r->tgs);
+    json_number(f, "mfu", r->mfu < 0 ? NAN : r->mfu);
+    json_number(f, "hfu", r->hfu < 0 ? NAN : r->hfu);
+    json_number(f, "predicted_ms", 1e3 * r->predicted_seconds);
+    json_number(f, "mem_used_bytes", r->memory_used);
+    fprintf(f, ",\"mem_bytes\":%zu,\"predicted_comm_bytes\":%lld,\"comm_bytes\":{", r->memory, (long long)r->predicted_sent);
+    for (int k = 0; k < COMM_KINDS; k++)
+        fprintf(f, "%s\"%s\":%lld", k > 0 ? "," : "", comm_kind_name((comm_kind)k), (long long)r->sent[k].bytes_sent);
+    fprintf(f, "},\"exposed_ms\":{");
+    for (int k = 0; k < COMM_KINDS; k++) fprintf(f, "%s\"%s\":%.3f", k > 0 ? "," : "", comm_kind_name((comm_kind)k), 1e3 * r->exposed[k]);
+    fprintf(f, "}}\n");
+    fflush(f);
+}
+
+// The memory of a rank by category; the same table for a run and a dry run.
+static inline void memory_print(FILE *f, const arena *device, const arena *host) {
+    char text[32], total[32];
+    fprintf(f, "memory of a rank          device        host\n");
+    for (int c = 0; c < MEM_CATEGORIES; c++) {
+        if (device->by_category[c] == 0 && host->by_category[c] == 0) continue;
+        format_bytes(text, sizeof text, (double)device->by_category[c]);
+        format_bytes(total, sizeof total, (double)host->by_category[c]);
+        fprintf(f, "  %-18s %12s %11s\n", memory_category_name((memory_category)c), text, total);
+    }
+    format_bytes(text, sizeof text, (double)device->peak);
+    format_bytes(total, sizeof total, (double)host->peak);
+    fprintf(f, "  %-18s %12s %11s   (buffers that are never live together share their place)\n", "in all", text, total);
+}
+
+#endif

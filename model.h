@@ -1,0 +1,383 @@
+// Llama-3: parameters, the straight-line forward and backward passes, and the layout of all memory of a rank.
+//
+// A layer, per rank, rows = B T (B sequences of T local tokens):
+//     xn = rmsnorm(x_in);  qkv = xn wqkv^T;  out = 2D-Attention(qkv);  x_mid = x_in + out wo^T
+//     xn = rmsnorm(x_mid); gate_up = xn w_gate_up^T; act = silu(gate) up; x_out = x_mid + act w_down^T     (tile by tile over rows)
+// The loss is the sum of token losses over all ranks and micro-steps, times a scale that is known before the first backward pass.
+#ifndef MODEL_H
+#define MODEL_H
+
+#include "attention_2d.cuh" // defines: attention_2d_*, grid, arena
+#include "checkpoint.cuh"   // defines: checkpoint_*, layer_activations, recompute_kind
+#include "config.h"         // defines: model_config, config_rope_frequencies
+#include "zero_hybrid.cuh"  // defines: zero_*
+
+// How a model is run: everything besides its config and its grid that decides memory and schedule.
+typedef struct {
+    int64_t B, T;         // sequences of a micro-step, local tokens of a sequence
+    int64_t grad_accum;   // micro-steps of a step
+    int64_t mlp_tile, loss_tile; // rows; 0 = auto
+    int zp, zg, zo;       // shard degrees
+    bool cp_allgather;
+    const recompute_kind *kinds; // (L)
+    int offload_layers;   // the first so many layers keep their activations on the host
+    bool offload_optimizer;
+    size_t element_bytes; // of floatX on the device that is counted for; 0: this build's
+} model_run;
+
+// Tensors by their place in a unit.
+enum { UNIT_EMBEDDING = 0 };                                           // units: embedding, layers, head
+enum { T_EMBEDDING = 0 };                                              // (V, D)
+enum { T_NORM1, T_WQKV, T_WO, T_NORM2, T_W_GATE_UP, T_W_DOWN };        // of a layer
+enum { T_FINAL_NORM, T_LM_HEAD };                                      // of the head; lm_head only when untied
+
+typedef struct {
+    model_config c;
+    const grid *g;
+    model_run run;
+    int64_t rows;  // B T
+    int qkv_width; // (H + 2 Hkv) HS
+    zero_unit *units; // L + 2
+    zero_hybrid zero;
+    attention_2d attention;
+    checkpoint_store store;
+    int64_t mlp_tile, loss_tile;
+    bool keep_gate_up;
+    // device memory, from the arena
+    int32_t *tokens, *labels; // (rows)
+    float *table;             // (T, HS/2, 2): cos and sin of the local positions
+    float *losses;            // (grad_accum, rows)
+    floatX *x_last;           // (rows, D): input of the head
+    floatX *xn;               // (rows, D)
+    floatX *dx, *dxn;         // (rows, D)
+    float *rstd;              // (rows)
+    floatX *qkv;              // (rows, (H + 2 Hkv) HS); its gradient in the backward pass
+    floatX *dout;             // (rows, H HS)
+    floatX *act, *dact;       // (mlp_tile, F)
+    floatX *gate_up;          // (mlp_tile, 2F)
+    floatX *logits;           // (loss_tile, V)
+    void *norm_scratch, *embedding_scratch;
+} model;
+
+// ---- memory ----
+
+// Tile lengths chosen for the user depend on the model alone, so that they are the same on every rank and for every kind of recompute.
+static inline int64_t model_auto_tile(int64_t rows, int64_t width) { // about 2^24 elements to a tile, at least 256 rows
+    return min_i64(rows, max_i64(256, ((int64_t)1 << 24) / width / 64 * 64));
+}
+
+static inline void model_describe_units(model *m) {
+    const model_config *c = &m->c;
+    int64_t D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
+    m->units = HOST_NEW(zero_unit, c->L + 2);
+    zero_unit *u = m->units;
+    zero_unit_add(&u[UNIT_EMBEDDING], "embedding", V * D, true);
+    u[UNIT_EMBEDDING].slot = 2;
+    for (int l = 0; l < c->L; l++) {
+        zero_unit *layer = &u[1 + l];
+        layer->slot = l % 2;
+        zero_unit_add(layer, "norm1", D, false);
+        zero_unit_add(layer, "wqkv", m->qkv_width * D, true);
+        zero_unit_add(layer, "wo", D * heads, true);
+        zero_unit_add(layer, "norm2", D, false);
+        zero_unit_add(layer, "w_gate_up", 2 * F * D, true);
+        zero_unit_add(layer, "w_down", D * F, true);
+    }
+    zero_unit *head = &u[c->L + 1];
+    head->slot = 3;
+    zero_unit_add(head, "final_norm", D, false);
+    if (!c->tied) zero_unit_add(head, "lm_head", V * D, true);
+}
+
+// Lays out every buffer of a rank in `device` and `host`, the one function behind both a run and a dry run: with arenas without a
+// base it only counts, and needs neither communicators nor a device. g must have shape, place, rank and ranks set. The model keeps
+// the pointer to g; model_free releases the tables.
+static inline void model_layout(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_run *run) {
+    memset(m, 0, sizeof *m);
+    m->c = *c;
+    m->g = g;
+    m->run = *run;
+    m->rows = run->B * run->T;
+    m->qkv_width = (c->H + 2 * c->Hkv) * c->HS;
+    int64_t rows = m->rows, D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
+    m->mlp_tile = run->mlp_tile > 0 ? min_i64(run->mlp_tile, rows) : model_auto_tile(rows, 2 * F);
+    m->loss_tile = run->loss_tile > 0 ? min_i64(run->loss_tile, rows) : model_auto_tile(rows, V);
+    m->keep_gate_up = run->mlp_tile == 0; // a tile length asked for bounds every (rows, F) tensor
+
+    model_describe_units(m);
+    zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
+    zero_layout(&m->zero, device, host, run->grad_accum > 1, run->offload_optimizer, !c->tied);
+
+    m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
+    m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
+    m->table = ARENA_TAKE(device, MEM_DATA, float, run->T * c->HS);
+    m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
+
+    head_layout heads_of = head_layout_make(g->shape.hp, c->H, c->Hkv, c->HS);
+    activation_sizes n;
+    n.x = rows * D;
+    n.out = rows * heads;
+    n.lse = rows * c->H;
+    n.kv = rows * g->shape.hp * 2 * heads_of.Hkv_local * c->HS;
+    n.gate_up = m->keep_gate_up ? rows * 2 * F : 0;
+    n.out_is_row = g->shape.hp == 1;
+    checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, n);
+    m->x_last = ARENA_TAKE_X(device, MEM_ACTIVATIONS, rows * D);
+
+    m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, rows);
+    m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));
+    size_t mark = arena_mark(device); // attention, MLP, head and embedding are never live together: their buffers share one place
+    m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
+    m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
+    attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather);
+    arena_back_to(device, mark);
+    m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);
+    m->dact = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);
+    m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * F);
+    arena_back_to(device, mark);
+    m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * V);
+    arena_back_to(device, mark);
+    m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows, V));
+    device->used = device->peak;
+}
+
+// After model_layout with memory: communicators over g->all, angles of this rank's positions (T, on the host).
+static inline void model_start(model *m, const int64_t *positions) {
+    zero_connect(&m->zero, m->g->all);
+    checkpoint_start(&m->store);
+    int half = m->c.HS / 2;
+    int64_t T = m->run.T;
+    double *frequencies = HOST_NEW(double, half);
+    float *table = HOST_NEW(float, T * half * 2);
+    double factor = config_rope_frequencies(&m->c, frequencies);
+    for (int64_t t = 0; t < T; t++)
+        for (int i = 0; i < half; i++) { // angles in double: position x frequency loses 0.06 rad in float at 2^20
+            double angle = (double)positions[t] * frequencies[i];
+            table[(t * half + i) * 2] = (float)(cos(angle) * factor);
+            table[(t * half + i) * 2 + 1] = (float)(sin(angle) * factor);
+        }
+    device_from_host(m->table, table, sizeof(float) * (size_t)(T * half * 2));
+    free(table);
+    free(frequencies);
+}
+static inline void model_free(model *m) {
+    zero_free(&m->zero);
+    checkpoint_free(&m->store);
+    free(m->units);
+}
+
+// ---- forward ----
+
+static inline const floatX *model_tensor(const model *m, const floatX *unit, int layer_unit, int tensor) {
+    return unit + m->units[layer_unit].tensors[tensor].offset;
+}
+static inline float *model_gradient(const model *m, float *unit, int layer_unit, int tensor) {
+    return unit + m->units[layer_unit].tensors[tensor].offset;
+}
+// Sequence b's part of what a layer's attention keeps.
+static inline attention_saved model_attention_saved(const model *m, const layer_activations *t, int64_t b) {
+    int64_t nq = attention_2d_q_count(&m->attention), nkv = attention_2d_kv_count(&m->attention);
+    attention_saved s;
+    s.q = t->q + b * nq;
+    s.kv = t->kv + b * nkv;
+    s.out = t->out_row + b * nq;
+    s.lse = t->lse + b * m->run.T * m->c.H;
+    return s;
+}
+
+// x_in -> x_mid. ring false: out_row and lse are there already (Selective Checkpoint++) and only Q, K, V and out are made again.
+static inline void model_attention_forward(model *m, const floatX *p, int unit, const layer_activations *t, bool ring) {
+    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
+    op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, rows, D, m->qkv_width);
+    for (int64_t b = 0; b < m->run.B; b++) {
+        attention_saved s = model_attention_saved(m, t, b);
+        attention_2d_distribute(&m->attention, s, m->qkv + b * m->run.T * m->qkv_width, m->table);
+        if (ring) attention_2d_ring_forward(&m->attention, s);
+        attention_2d_collect(&m->attention, t->out + b * m->run.T * heads, s);
+    }
+    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
+}
+
+// x_mid -> x_out, tile by tile.
+static inline void model_mlp_forward(model *m, const floatX *p, int unit, const layer_activations *t, floatX *x_out) {
+    int64_t rows = m->rows, D = m->c.D, F = m->c.F;
+    op_rmsnorm_forward(m->xn, m->rstd, t->x_mid, model_tensor(m, p, unit, T_NORM2), rows, D, m->c.rms_eps);
+    for (int64_t at = 0; at < rows; at += m->mlp_tile) {
+        int64_t n = min_i64(m->mlp_tile, rows - at);
+        floatX *gate_up = t->gate_up != NULL ? t->gate_up + at * 2 * F : m->gate_up;
+        op_linear_forward(gate_up, m->xn + at * D, model_tensor(m, p, unit, T_W_GATE_UP), NULL, n, D, 2 * F);
+        op_swiglu_forward(m->act, gate_up, n, F);
+        op_linear_forward(x_out + at * D, m->act, model_tensor(m, p, unit, T_W_DOWN), t->x_mid + at * D, n, F, D);
+    }
+}
+
+// m->tokens -> m->x_last. micro: key of the kept activations, or CHECKPOINT_NOT_KEPT in evaluation.
+static inline void model_forward(model *m, int64_t micro) {
+    int L = m->c.L;
+    const floatX *embedding = zero_params(&m->zero, UNIT_EMBEDDING);
+    zero_fetch(&m->zero, 1);
+    floatX *x = checkpoint_forward(&m->store, 0).x_in;
+    op_embedding_forward(x, m->tokens, embedding, m->rows, m->c.D);
+    for (int l = 0; l < L; l++) {
+        int unit = 1 + l;
+        const floatX *p = zero_params(&m->zero, unit);
+        zero_fetch(&m->zero, unit + 1); // after the last layer: the head
+        layer_activations t = checkpoint_view(&m->store, l);
+        floatX *x_out = l + 1 < L ? checkpoint_forward(&m->store, l + 1).x_in : m->x_last;
+        double began = trace_now();
+        model_attention_forward(m, p, unit, &t, true);
+        model_mlp_forward(m, p, unit, &t, x_out);
+        trace_compute("layer forward", l, began);
+        checkpoint_forward_done(&m->store, l, micro);
+    }
+}
+
+// ---- loss ----
+
+// Losses of this micro-step's rows at losses (rows). backward: also dx = gradient of x_last, and gradients of the head (and of the tied
+// embedding), scaled by `scale` = 1 / valid labels of the step.
+static inline void model_loss(model *m, float *losses, float scale, bool backward) {
+    int64_t rows = m->rows, D = m->c.D, V = m->c.V;
+    int head = m->c.L + 1, out_unit = head, out_tensor = T_LM_HEAD;
+    if (m->c.tied) {
+        out_unit = UNIT_EMBEDDING;
+        out_tensor = T_EMBEDDING;
+    }
+    if (m->c.tied) zero_fetch(&m->zero, UNIT_EMBEDDING);
+    const floatX *p = zero_params(&m->zero, head);
+    const floatX *norm = model_tensor(m, p, head, T_FINAL_NORM);
+    const floatX *w_out = model_tensor(m, m->c.tied ? zero_params(&m->zero, UNIT_EMBEDDING) : p, out_unit, out_tensor);
+    float *dhead = backward ? zero_grads(&m->zero, head) : NULL;
+    float *dw_out = backward ? model_gradient(m, m->c.tied ? zero_grads(&m->zero, UNIT_EMBEDDING) : dhead, out_unit, out_tensor) : NULL;
+    double began = trace_now();
+    op_rmsnorm_forward(m->xn, m->rstd, m->x_last, norm, rows, D, m->c.rms_eps);
+    for (int64_t at = 0; at < rows; at += m->loss_tile) {
+        int64_t n = min_i64(m->loss_tile, rows - at);
+        op_linear_forward(m->logits, m->xn + at * D, w_out, NULL, n, D, V);
+        op_cross_entropy(losses + at, m->logits, m->labels + at, n, V, scale, backward);
+        if (!backward) continue;
+        op_linear_backward_weight(dw_out, m->logits, m->xn + at * D, n, D, V);
+        op_linear_backward_input(m->dxn + at * D, m->logits, w_out, n, D, V);
+    }
+    if (backward) {
+        device_zero(m->dx, sizeof(floatX) * (size_t)(rows * D));
+        op_rmsnorm_backward(m->dx, model_gradient(m, dhead, head, T_FINAL_NORM), m->dxn, m->x_last, norm, m->rstd, rows, D, m->norm_scratch);
+    }
+    trace_compute("head", head, began);
+    if (backward) zero_grads_done(&m->zero, head);
+}
+
+// ---- backward ----
+
+// dx: gradient of x_out -> gradient of x_mid; gradients of the MLP's weights.
+static inline void model_mlp_backward(model *m, const floatX *p, float *dp, int unit, const layer_activations *t) {
+    int64_t rows = m->rows, D = m->c.D, F = m->c.F;
+    const floatX *w_gate_up = model_tensor(m, p, unit, T_W_GATE_UP), *w_down = model_tensor(m, p, unit, T_W_DOWN);
+    op_rmsnorm_forward(m->xn, m->rstd, t->x_mid, model_tensor(m, p, unit, T_NORM2), rows, D, m->c.rms_eps);
+    for (int64_t at = 0; at < rows; at += m->mlp_tile) {
+        int64_t n = min_i64(m->mlp_tile, rows - at);
+        floatX *gate_up = t->gate_up != NULL ? t->gate_up + at * 2 * F : m->gate_up;
+        if (t->gate_up == NULL) op_linear_forward(gate_up, m->xn + at * D, w_gate_up, NULL, n, D, 2 * F);
+        op_swiglu_forward(m->act, gate_up, n, F);
+        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D);
+        op_linear_backward_input(m->dact, m->dx + at * D, w_down, n, F, D);
+        op_swiglu_backward(gate_up, m->dact, gate_up, n, F);
+        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_GATE_UP), gate_up, m->xn + at * D, n, D, 2 * F);
+        op_linear_backward_input(m->dxn + at * D, gate_up, w_gate_up, n, D, 2 * F);
+    }
+    op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM2), m->dxn, t->x_mid, model_tensor(m, p, unit, T_NORM2), m->rstd, rows, D,
+                        m->norm_scratch);
+}
+
+// dx: gradient of x_mid -> gradient of x_in; gradients of the attention's weights.
+static inline void model_attention_backward(model *m, const floatX *p, float *dp, int unit, const layer_activations *t) {
+    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D);
+    op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
+    for (int64_t b = 0; b < m->run.B; b++)
+        attention_2d_backward(&m->attention, m->qkv + b * m->run.T * m->qkv_width, m->dout + b * m->run.T * heads,
+                              model_attention_saved(m, t, b), m->table);
+    op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
+    op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->qkv, m->xn, rows, D, m->qkv_width);
+    op_linear_backward_input(m->dxn, m->qkv, model_tensor(m, p, unit, T_WQKV), rows, D, m->qkv_width);
+    op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM1), m->dxn, t->x_in, model_tensor(m, p, unit, T_NORM1), m->rstd, rows, D,
+                        m->norm_scratch);
+}
+
+// From m->dx (set by model_loss) to all gradients. The activations of `micro` are used up.
+static inline void model_backward(model *m, int64_t micro) {
+    int L = m->c.L;
+    for (int l = L - 1; l >= 0; l--) {
+        int unit = 1 + l;
+        const floatX *p = zero_params(&m->zero, unit);
+        if (l > 0) zero_fetch(&m->zero, unit - 1);
+        layer_activations t = checkpoint_backward(&m->store, l, micro);
+        checkpoint_prefetch(&m->store, l - 1);
+        float *dp = zero_grads(&m->zero, unit);
+        double began = trace_now();
+        if (m->store.kinds[l] != RECOMPUTE_NONE) model_attention_forward(m, p, unit, &t, m->store.kinds[l] == RECOMPUTE_FULL);
+        model_mlp_backward(m, p, dp, unit, &t);
+        model_attention_backward(m, p, dp, unit, &t);
+        trace_compute("layer backward", l, began);
+        checkpoint_backward_done(&m->store, l);
+        zero_grads_done(&m->zero, unit);
+    }
+    op_embedding_backward(zero_grads(&m->zero, UNIT_EMBEDDING), m->tokens, m->dx, m->rows, m->c.D, m->c.V, m->embedding_scratch);
+    zero_grads_done(&m->zero, UNIT_EMBEDDING);
+    zero_grads_finish(&m->zero);
+}
+
+// ---- one step's worth ----
+
+// One micro-step: tokens, labels (rows) on the host. scale = 1 / valid labels of the whole step over all ranks.
+static inline void model_micro_step(model *m, const int32_t *tokens, const int32_t *labels, int64_t micro, float scale) {
+    device_from_host(m->tokens, tokens, sizeof(int32_t) * (size_t)m->rows);
+    device_from_host(m->labels, labels, sizeof(int32_t) * (size_t)m->rows);
+    zero_begin_micro_step(&m->zero, micro == 0, micro == m->run.grad_accum - 1);
+    model_forward(m, micro);
+    model_loss(m, m->losses + micro * m->rows, scale, true);
+    model_backward(m, micro);
+}
+
+typedef struct {
+    double loss;   // mean over the valid labels of the step, all ranks
+    double norm;   // of the whole gradient, before clipping
+    int64_t valid; // labels counted
+} step_result;
+
+// One optimizer step: tokens and labels (grad_accum, rows) on the host. Clips the gradient to norm `clip` (0: never). The update is left
+// out when the gradient is not finite: the caller sees the norm and decides. Loss, norm and update are those of the whole batch on any grid.
+static inline step_result model_step(model *m, const int32_t *tokens, const int32_t *labels, adamw_args args, double clip) {
+    int64_t accum = m->run.grad_accum;
+    step_result r;
+    r.valid = 0;
+    for (int64_t i = 0; i < accum * m->rows; i++) r.valid += labels[i] >= 0;
+    comm_sum_int64(m->g->all, &r.valid, 1);
+    float scale = r.valid > 0 ? (float)(1.0 / (double)r.valid) : 0;
+    for (int64_t micro = 0; micro < accum; micro++) model_micro_step(m, tokens + micro * m->rows, labels + micro * m->rows, micro, scale);
+    r.loss = op_sum_float(m->losses, accum * m->rows);
+    comm_sum_double(m->g->all, &r.loss, 1);
+    if (r.valid > 0) r.loss /= (double)r.valid;
+    r.norm = zero_grad_norm(&m->zero);
+    if (!isfinite(r.norm)) return r;
+    args.grad_scale = clip > 0 && r.norm > clip ? (float)(clip / r.norm) : 1;
+    double began = trace_now();
+    zero_update(&m->zero, args);
+    trace_compute("update", -1, began);
+    return r;
+}
+
+// Sum of the token losses of a forward pass alone, on this rank.
+static inline double model_evaluate(model *m, const int32_t *tokens, const int32_t *labels) {
+    device_from_host(m->tokens, tokens, sizeof(int32_t) * (size_t)m->rows);
+    device_from_host(m->labels, labels, sizeof(int32_t) * (size_t)m->rows);
+    model_forward(m, CHECKPOINT_NOT_KEPT);
+    model_loss(m, m->losses, 0, false);
+    return op_sum_float(m->losses, m->rows);
+}
+
+#endif

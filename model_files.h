@@ -1,0 +1,273 @@
+// The model's states in safetensors files, under the names and shapes of Hugging Face: which rows of which tensor in a file are a tensor
+// of ours, and each rank reading and writing its own pieces of them. Files hold whole, unsharded tensors: nothing in them tells the grid.
+#ifndef MODEL_FILES_H
+#define MODEL_FILES_H
+
+#include "model.h" // defines: model, zero_hybrid
+#include "safetensors.h"
+
+// What a rank holds of a unit. Parameters are the master weights where there are such, and floatX rounds them.
+typedef enum { VALUES_PARAMETERS, VALUES_M, VALUES_V, VALUES_KINDS } values_kind;
+static inline const char *values_suffix(values_kind kind) { // of the names in files
+    static const char *const suffixes[VALUES_KINDS] = {"", ".exp_avg", ".exp_avg_sq"};
+    return suffixes[kind];
+}
+
+// A tensor in a file: a run of rows of a tensor of ours. "wqkv" is the rows of q_proj, then k_proj, then v_proj; "w_gate_up" those of
+// gate_proj, then up_proj; every other tensor of ours is one tensor of theirs.
+typedef struct {
+    char name[128];
+    int dims;
+    int64_t shape[2], count;
+} file_part;
+enum { FILE_PARTS = 3 };
+
+static inline void file_part_set(file_part *p, values_kind kind, int layer, const char *name, int64_t rows, int64_t columns) { // columns 0: a vector
+    if (layer >= 0) snprintf(p->name, sizeof p->name, "model.layers.%d.%s.weight%s", layer, name, values_suffix(kind));
+    else snprintf(p->name, sizeof p->name, "%s.weight%s", name, values_suffix(kind));
+    p->dims = columns > 0 ? 2 : 1;
+    p->shape[0] = rows;
+    p->shape[1] = columns;
+    p->count = columns > 0 ? rows * columns : rows;
+}
+// The parts of a tensor of a unit, in order; returns how many, 1 to FILE_PARTS.
+static inline int file_parts(const model *m, values_kind kind, int unit, int tensor, file_part *parts) {
+    const model_config *c = &m->c;
+    int64_t D = c->D, F = c->F, q = (int64_t)c->H * c->HS, kv = (int64_t)c->Hkv * c->HS;
+    int layer = unit - 1;
+    if (unit == UNIT_EMBEDDING) return file_part_set(parts, kind, -1, "model.embed_tokens", c->V, D), 1;
+    if (unit == c->L + 1 && tensor == T_FINAL_NORM) return file_part_set(parts, kind, -1, "model.norm", D, 0), 1;
+    if (unit == c->L + 1) return file_part_set(parts, kind, -1, "lm_head", c->V, D), 1;
+    switch (tensor) {
+    case T_NORM1: file_part_set(parts, kind, layer, "input_layernorm", D, 0); return 1;
+    case T_WQKV:
+        file_part_set(&parts[0], kind, layer, "self_attn.q_proj", q, D);
+        file_part_set(&parts[1], kind, layer, "self_attn.k_proj", kv, D);
+        file_part_set(&parts[2], kind, layer, "self_attn.v_proj", kv, D);
+        return 3;
+    case T_WO: file_part_set(parts, kind, layer, "self_attn.o_proj", D, q); return 1;
+    case T_NORM2: file_part_set(parts, kind, layer, "post_attention_layernorm", D, 0); return 1;
+    case T_W_GATE_UP:
+        file_part_set(&parts[0], kind, layer, "mlp.gate_proj", F, D);
+        file_part_set(&parts[1], kind, layer, "mlp.up_proj", F, D);
+        return 2;
+    default: file_part_set(parts, kind, layer, "mlp.down_proj", D, F); return 1;
+    }
+}
+
+// ---- a rank's values as floats on the host ----
+
+enum { VALUES_CHUNK = 1 << 20 }; // floats that travel at once
+typedef struct {
+    float *host;   // (VALUES_CHUNK)
+    float *device; // (VALUES_CHUNK), where floatX is not float
+} values_buffer;
+static inline bool values_buffer_make(values_buffer *b, error_text *error) {
+    bool cast = sizeof(floatX) != sizeof(float);
+    b->host = HOST_NEW(float, VALUES_CHUNK);
+    b->device = cast ? (float *)device_alloc(sizeof(float) * VALUES_CHUNK) : NULL;
+    return !cast || b->device != NULL || error_set(error, "not enough device memory: %zu bytes more are needed to read a model", sizeof(float) * (size_t)VALUES_CHUNK);
+}
+static inline void values_buffer_free(values_buffer *b) {
+    free(b->host);
+    if (b->device != NULL) device_free(b->device, sizeof(float) * VALUES_CHUNK);
+}
+
+// The float array of this rank's optimizer piece of a unit, (count / zo); on the host when offloaded. NULL: parameters that are floatX.
+static inline float *values_piece(const zero_hybrid *z, values_kind kind, int unit) {
+    if (kind == VALUES_M) return z->m[unit];
+    if (kind == VALUES_V) return z->v[unit];
+    return z->master[unit];
+}
+// buffer->host (n) = elements [at, at + n) of the unit, which lie in this rank's optimizer piece. n up to VALUES_CHUNK.
+static inline void values_get(zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, values_buffer *buffer) {
+    int64_t count = z->units[unit].count, piece = count / z->zo;
+    const float *states = values_piece(z, kind, unit);
+    if (states == NULL) device_to_host(buffer->host, z->params[unit] + (at - z->param_piece * (count / z->zp)), sizeof(float) * (size_t)n); // floatX is float
+    else if (z->offload) memcpy(buffer->host, states + (at - z->optim_piece * piece), sizeof(float) * (size_t)n);
+    else device_to_host(buffer->host, states + (at - z->optim_piece * piece), sizeof(float) * (size_t)n);
+}
+// The way back for moments and master weights.
+static inline void values_set_states(zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, const values_buffer *buffer) {
+    float *states = values_piece(z, kind, unit) + (at - z->optim_piece * (z->units[unit].count / z->zo));
+    if (z->offload) memcpy(states, buffer->host, sizeof(float) * (size_t)n);
+    else device_from_host(states, buffer->host, sizeof(float) * (size_t)n);
+}
+// Elements [at, at + n) of the unit, which lie in this rank's parameter shard, = buffer->host rounded to floatX.
+static inline void values_set_parameters(zero_hybrid *z, int unit, int64_t at, int64_t n, const values_buffer *buffer) {
+    floatX *to = z->params[unit] + (at - z->param_piece * (z->units[unit].count / z->zp));
+    device_from_host(buffer->device == NULL ? (void *)to : buffer->device, buffer->host, sizeof(float) * (size_t)n);
+    if (buffer->device != NULL) op_cast_from_float(to, buffer->device, n);
+}
+
+// ---- checksums ----
+
+// Of a tensor of floats: a sum, modulo 2^64, of one hash per (index, bits). Any ranks, holding any parts, get the same by adding.
+static inline uint64_t checksum_of(const float *x, int64_t first, int64_t n) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        uint64_t h = ((uint64_t)(first + i) * 0x9E3779B97F4A7C15ull) ^ ((uint64_t)bits * 0xD6E8FEB86659FD93ull + 0x632BE59BD9B4E019ull);
+        h = (h ^ h >> 32) * 0xBF58476D1CE4E5B9ull;
+        sum += h ^ h >> 29;
+    }
+    return sum;
+}
+// Adds the sums of all ranks. Collective. In halves, so that no addition overflows.
+static inline void checksum_add_ranks(comm *all, uint64_t *sums, int64_t count) {
+    int64_t *halves = HOST_NEW(int64_t, 2 * count);
+    for (int64_t i = 0; i < count; i++) {
+        halves[2 * i] = (int64_t)(sums[i] & 0xffffffffu);
+        halves[2 * i + 1] = (int64_t)(sums[i] >> 32);
+    }
+    comm_sum_int64(all, halves, (int)(2 * count));
+    for (int64_t i = 0; i < count; i++) sums[i] = (uint64_t)halves[2 * i] + ((uint64_t)halves[2 * i + 1] << 32);
+    free(halves);
+}
+// One sum per tensor of each unit: model_checksums of them, that of (unit, tensor) at unit * ZERO_MAX_TENSORS + tensor.
+static inline int64_t model_checksums(const model *m) { return (int64_t)(m->c.L + 2) * ZERO_MAX_TENSORS; }
+
+// ---- ranges of our tensors in files ----
+
+// Elements [first, first + count) of a tensor of ours, out of the parts in the files or into them. The parts were checked or added before.
+static inline bool model_file_range(const model *m, const safetensors *files, values_kind kind, int unit, int tensor, int64_t first, int64_t count,
+                                    float *values, bool write, error_text *error) {
+    file_part parts[FILE_PARTS];
+    int n = file_parts(m, kind, unit, tensor, parts);
+    int64_t part_first = 0, end = first + count;
+    for (int i = 0; i < n; i++) {
+        int64_t from = max_i64(first, part_first), to = min_i64(end, part_first + parts[i].count);
+        if (from < to) {
+            const safetensor *t = safetensors_find(files, parts[i].name);
+            if (t == NULL) return error_set(error, "tensor \"%s\" is missing", parts[i].name);
+            bool ok = write ? safetensors_write(files, t, from - part_first, to - from, values + (from - first), error)
+                            : safetensors_read(files, t, from - part_first, to - from, values + (from - first), error);
+            if (!ok) return false;
+        }
+        part_first += parts[i].count;
+    }
+    return true;
+}
+
+// What lies of a tensor in elements [begin, end) of its unit, as a range of the unit; false: nothing.
+static inline bool model_span(const zero_tensor *t, int64_t begin, int64_t end, int64_t *from, int64_t *to) {
+    *from = max_i64(begin, t->offset);
+    *to = min_i64(end, t->offset + t->count);
+    return *from < *to;
+}
+
+// Writes one kind of values: each rank its share of its optimizer piece, which the ranks that hold copies of it divide among them.
+// sums (model_checksums): += those of what was written.
+static inline bool model_files_write(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
+    zero_hybrid *z = &m->zero;
+    for (int u = 0; u < z->unit_count; u++) {
+        int64_t piece = z->units[u].count / z->zo, share = piece / (z->ranks / z->zo), from, to; // units are padded: both divide
+        int64_t begin = z->optim_piece * piece + z->rank / z->zo * share;
+        for (int t = 0; t < z->units[u].tensor_count; t++) {
+            const zero_tensor *tensor = &z->units[u].tensors[t];
+            if (!model_span(tensor, begin, begin + share, &from, &to)) continue;
+            for (int64_t at = from; at < to; at += VALUES_CHUNK) {
+                int64_t n = min_i64(VALUES_CHUNK, to - at);
+                values_get(z, kind, u, at, n, buffer);
+                sums[u * ZERO_MAX_TENSORS + t] += checksum_of(buffer->host, at - tensor->offset, n);
+                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, buffer->host, true, error)) return false;
+            }
+        }
+    }
+    return true;
+}
+
+// Reads one kind of values: parameters into this rank's parameter shards (and master weights), moments into its optimizer pieces. A rank
+// reads nothing else. sums as above: each element counts on one rank.
+static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
+    zero_hybrid *z = &m->zero;
+    for (int u = 0; u < z->unit_count; u++) {
+        int64_t count = z->units[u].count, piece = count / z->zo, own = z->optim_piece * piece, from, to;
+        int64_t held = kind == VALUES_PARAMETERS ? count / z->zp : piece, begin = kind == VALUES_PARAMETERS ? z->param_piece * held : own;
+        if (kind == VALUES_PARAMETERS) device_zero(z->params[u], sizeof(floatX) * (size_t)held); // padding
+        for (int t = 0; t < z->units[u].tensor_count; t++) {
+            const zero_tensor *tensor = &z->units[u].tensors[t];
+            if (!model_span(tensor, begin, begin + held, &from, &to)) continue;
+            for (int64_t at = from; at < to; at += VALUES_CHUNK) {
+                int64_t n = min_i64(VALUES_CHUNK, to - at);
+                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, buffer->host, false, error)) return false;
+                int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // what lies in this rank's optimizer piece
+                if (a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(buffer->host + (a - at), a - tensor->offset, b - a);
+                if (kind == VALUES_PARAMETERS) values_set_parameters(z, u, at, n, buffer);
+                else values_set_states(z, kind, u, at, n, buffer);
+            }
+        }
+    }
+    return true;
+}
+// Master weights (where floatX is not float) in full precision: after model_files_read of the parameters and zero_reset_states.
+static inline bool model_files_read_master(model *m, const safetensors *files, values_buffer *buffer, error_text *error) {
+    zero_hybrid *z = &m->zero;
+    for (int u = 0; u < z->unit_count && z->master[u] != NULL; u++) {
+        int64_t piece = z->units[u].count / z->zo, begin = z->optim_piece * piece, from, to;
+        for (int t = 0; t < z->units[u].tensor_count; t++) {
+            const zero_tensor *tensor = &z->units[u].tensors[t];
+            if (!model_span(tensor, begin, begin + piece, &from, &to)) continue;
+            for (int64_t at = from; at < to; at += VALUES_CHUNK) {
+                int64_t n = min_i64(VALUES_CHUNK, to - at);
+                if (!model_file_range(m, files, VALUES_PARAMETERS, u, t, at - tensor->offset, n, buffer->host, false, error)) return false;
+                values_set_states(z, VALUES_PARAMETERS, u, at, n, buffer);
+            }
+        }
+    }
+    return true;
+}
+
+// ---- sets of files ----
+
+// Whether the files hold exactly the tensors of this kind, in our shapes. lm_head may stand beside tied embeddings (hf_import compares
+// it), and rotary_emb.inv_freq, which old folders keep, follows from config.json.
+static inline bool model_files_check(const model *m, const safetensors *files, values_kind kind, error_text *error) {
+    for (int u = 0; u < m->c.L + 2; u++)
+        for (int t = 0; t < m->units[u].tensor_count; t++) {
+            file_part parts[FILE_PARTS];
+            int n = file_parts(m, kind, u, t, parts);
+            for (int i = 0; i < n; i++) {
+                const char *name = parts[i].name;
+                const safetensor *found = safetensors_find(files, name);
+                if (found == NULL) return error_set(error, "tensor \"%s\" is missing; config.json says %d layers, %s", name, m->c.L, m->c.tied ? "tied embeddings" : "embeddings not tied");
+                if (found->dims != parts[i].dims || found->shape[0] != parts[i].shape[0] || (found->dims == 2 && found->shape[1] != parts[i].shape[1])) {
+                    if (parts[i].dims == 1)
+                        return error_set(error, "tensor \"%s\" is of another shape (%d sizes, the first %lld); config.json says (%lld)", name, found->dims,
+                                         (long long)(found->dims > 0 ? found->shape[0] : 0), (long long)parts[i].shape[0]);
+                    return error_set(error, "tensor \"%s\" is of another shape (%d sizes, %lld, %lld); config.json says (%lld, %lld)", name, found->dims,
+                                     (long long)(found->dims > 0 ? found->shape[0] : 0), (long long)(found->dims > 1 ? found->shape[1] : 0),
+                                     (long long)parts[i].shape[0], (long long)parts[i].shape[1]);
+                }
+            }
+        }
+    for (int64_t i = 0; i < files->tensor_count && kind == VALUES_PARAMETERS; i++) { // what else is there
+        const char *name = files->tensors[i].name, *rotary = ".rotary_emb.inv_freq";
+        size_t n = strlen(name), tail = strlen(rotary);
+        bool known = (n > tail && strcmp(name + n - tail, rotary) == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);
+        for (int u = 0; u < m->c.L + 2 && !known; u++)
+            for (int t = 0; t < m->units[u].tensor_count; t++) {
+                file_part parts[FILE_PARTS];
+                int count = file_parts(m, kind, u, t, parts);
+                for (int k = 0; k < count; k++) known = known || strcmp(parts[k].name, name) == 0;
+            }
+        if (!known) return error_set(error, "tensor \"%s\" is unknown to a Llama of %d layers", printable(name).text, m->c.L);
+    }
+    return true;
+}
+
+// Adds the tensors of one kind, to be written in `dtype`, or in the dtype that they have in `like` (may be NULL).
+static inline void model_files_add(const model *m, safetensors *files, values_kind kind, safetensors_dtype dtype, const safetensors *like) {
+    for (int u = 0; u < m->c.L + 2; u++)
+        for (int t = 0; t < m->units[u].tensor_count; t++) {
+            file_part parts[FILE_PARTS];
+            int n = file_parts(m, kind, u, t, parts);
+            for (int i = 0; i < n; i++) {
+                const safetensor *found = like != NULL ? safetensors_find(like, parts[i].name) : NULL;
+                safetensors_add(files, parts[i].name, found != NULL ? found->dtype : dtype, parts[i].dims, parts[i].shape);
+            }
+        }
+}
+
+#endif

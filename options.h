@@ -1,0 +1,543 @@
+// The command line. One table (options_table) drives the parser, the range checks, --help and the start-up print; an option that is not in
+// the table does not exist. `--name value` or `--name=value`; everything unknown, malformed or impossible is refused in one line.
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include "checkpoint.cuh" // defines: recompute_kind
+#include "config.h"       // defines: model_config, config_preset, printable
+#include "grid.h"         // defines: placement_kind
+#include <errno.h>
+#include <stddef.h>
+
+typedef enum { CP_COMM_RING, CP_COMM_ALLGATHER } cp_comm_kind;
+typedef enum { LR_COSINE, LR_WSD, LR_CONSTANT } lr_schedule_kind;
+typedef enum { EXPORT_AUTO, EXPORT_F32, EXPORT_BF16, EXPORT_F16 } export_dtype_kind; // auto: that of the source folder, f32 without one
+
+enum { OPTION_TEXT_BYTES = 1024, ZERO_FULL = -1 };
+
+// Texts point into argv; NULL = not given.
+typedef struct {
+    // model
+    const char *model; // preset or folder
+    bool from_scratch;
+    int64_t seed;
+    // data
+    const char *train_data, *val_data; // patterns of token files
+    int64_t seq_len, batch_size, grad_accum, steps;
+    int64_t global_batch; // 0 = not given
+    // grid; after options_check dp, inner_ring and ranks are never 0; hp 0 = auto (plan.h chooses)
+    int64_t dp, hp, cp, inner_ring;
+    placement_kind placement;
+    cp_comm_kind cp_comm;
+    int64_t gpus_per_node, nics_per_node; // 0 = not known
+    int64_t threads;                      // of a rank; 0 = share the cores
+    // memory; after options_check the degrees are numbers of ranks
+    int zero_params, zero_grads, zero_optim; // 1 = replica, ZERO_FULL = all ranks, 0 = not given
+    recompute_kind recompute;
+    double offload_activations; // fraction of the layers
+    bool offload_optimizer;
+    int64_t mlp_tile, loss_tile; // rows; 0 = auto
+    int64_t memory_budget;       // bytes of device memory of a rank; 0 = what the device has
+    // optimizer
+    double lr;
+    lr_schedule_kind lr_schedule;
+    int64_t warmup;           // steps
+    double wsd_decay;         // fraction of the steps
+    double min_lr_fraction;   // of lr
+    double weight_decay, beta1, beta2, eps;
+    double grad_clip;         // norm; 0 = off
+    // output
+    const char *log, *trace; // files
+    const char *out;         // folder of training states
+    int64_t save_every, keep; // steps, 0 = at the end only; states
+    bool resume;
+    const char *export_to;   // folder
+    export_dtype_kind export_dtype;
+    int64_t eval_every, eval_steps; // eval_every 0 = after the last step only
+    // other
+    bool dry_run, plan, calibrate;
+    int64_t ranks;
+    const char *cluster, *plan_json, *cluster_out;
+    bool help, version;
+    uint64_t given; // bit i: row i of the table stood on the command line
+} options;
+
+typedef enum { OPTION_TEXT, OPTION_FLAG, OPTION_COUNT, OPTION_BYTES, OPTION_TILE, OPTION_REAL, OPTION_CHOICE, OPTION_DEGREE } option_kind;
+
+typedef struct {
+    const char *group, *name, *value; // heading; without "--"; what stands for the value in --help ("" for flags)
+    option_kind kind;
+    size_t offset;         // of the field
+    double low, high;      // legal numbers, both included
+    const char *initial;   // the default as it would be typed; "" = not set, and `help` says what happens then
+    const char *choices;   // OPTION_CHOICE: "a|b|c" in the order of the enum
+    const char *help;
+} option_row;
+
+#define OPTION_ROWS_MAX 64 // options.given has 64 bits
+static inline const option_row *options_table(int *count) {
+#define AT(field) offsetof(options, field)
+    static const option_row rows[] = {
+        {"Model", "model", "NAME|DIR", OPTION_TEXT, AT(model), 0, 0, "", "", "preset, or a Hugging Face folder of a Llama (required)"},
+        {"Model", "from-scratch", "", OPTION_FLAG, AT(from_scratch), 0, 0, "", "", "start from random parameters; presets have no others"},
+        {"Model", "seed", "N", OPTION_COUNT, AT(seed), 0, 9007199254740992.0, "42", "", "of the parameters and of the order of the samples"},
+
+        {"Data", "train-data", "GLOB", OPTION_TEXT, AT(train_data), 0, 0, "", "", "token files (.bin) to train on, quoted: 'data/train*.bin' (required unless --dry-run or --steps 0)"},
+        {"Data", "val-data", "GLOB", OPTION_TEXT, AT(val_data), 0, 0, "", "", "token files to evaluate on"},
+        {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "", "tokens of a sequence, over all its ranks: 128K = 131072, 1M = 1048576"},
+        {"Data", "batch-size", "N", OPTION_COUNT, AT(batch_size), 1, 1048576, "1", "", "sequences of a dp rank in a micro-step"},
+        {"Data", "grad-accum", "N", OPTION_COUNT, AT(grad_accum), 1, 1048576, "1", "", "micro-steps of a step"},
+        {"Data", "global-batch", "N", OPTION_COUNT, AT(global_batch), 1, 1099511627776.0, "", "", "sequences of a step over all ranks; sets --grad-accum to N / (dp batch-size) (if absent: dp batch-size grad-accum; --plan and --hp auto: batch-size grad-accum)"},
+        {"Data", "steps", "N", OPTION_COUNT, AT(steps), 0, 1000000000000.0, "100", "", "optimizer steps of the run; 0 reads and writes a model without training"},
+
+        {"Grid", "dp", "N", OPTION_COUNT, AT(dp), 1, 1048576, "", "", "data-parallel degree (if absent: ranks / (hp cp))"},
+        {"Grid", "hp", "N|auto", OPTION_TILE, AT(hp), 1, 4096, "1", "", "head-parallel degree: SeqAlltoAll over this many ranks; divides the query heads; auto: the planner's choice of every degree, of --recompute and --offload-activations"},
+        {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: the ring of Double-Ring-Attention"},
+        {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "", "ranks of a window of the double ring; divides cp (if absent: cp, one ring)"},
+        {"Grid", "placement", "", OPTION_CHOICE, AT(placement), 0, 0, "head-first", "head-first|context-first", "whose ranks are neighbours: those of a head-parallel or of a context-parallel group"},
+        {"Grid", "cp-comm", "", OPTION_CHOICE, AT(cp_comm), 0, 0, "ring", "ring|allgather", "how K and V go round a context-parallel group"},
+        {"Grid", "gpus-per-node", "N", OPTION_COUNT, AT(gpus_per_node), 1, 4096, "", "", "ranks of a node, to lay the windows over its NICs (if absent: windows of neighbours)"},
+        {"Grid", "nics-per-node", "N", OPTION_COUNT, AT(nics_per_node), 1, 4096, "", "", "network cards of a node; goes with --gpus-per-node"},
+        {"Grid", "threads", "N", OPTION_COUNT, AT(threads), 1, 4096, "", "", "CPU threads of a rank (if absent: the cores, shared by the ranks of the machine)"},
+
+        {"Memory", "zero-params", "N|full|replica", OPTION_DEGREE, AT(zero_params), 1, 1048576, "replica", "", "ranks that parameters are sharded over"},
+        {"Memory", "zero-grads", "N|full|replica", OPTION_DEGREE, AT(zero_grads), 1, 1048576, "", "", "the same for gradients; a multiple of --zero-params (if absent: equal to it)"},
+        {"Memory", "zero-optim", "N|full|replica", OPTION_DEGREE, AT(zero_optim), 1, 1048576, "", "", "the same for optimizer states; a multiple of --zero-grads (if absent: equal to it)"},
+        {"Memory", "recompute", "", OPTION_CHOICE, AT(recompute), 0, 0, "auto", "none|selective|full|auto", "activations made again in the backward pass; selective keeps the attention output (Selective Checkpoint++); auto: the fastest that fits, layer by layer"},
+        {"Memory", "offload-activations", "FRACTION", OPTION_REAL, AT(offload_activations), 0, 1, "0", "", "fraction of the layers whose kept activations wait in host memory"},
+        {"Memory", "offload-optimizer", "", OPTION_FLAG, AT(offload_optimizer), 0, 0, "", "", "optimizer states in host memory"},
+        {"Memory", "mlp-tile", "N|auto", OPTION_TILE, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows of a tile of the feed-forward part"},
+        {"Memory", "loss-tile", "N|auto", OPTION_TILE, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows of a tile of logits and loss"},
+        {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "", "device memory of a rank, such as 40GiB (if absent: what the device has)"},
+
+        {"Optimizer", "lr", "X", OPTION_REAL, AT(lr), 0, 100, "3e-4", "", "learning rate after the warm-up"},
+        {"Optimizer", "lr-schedule", "", OPTION_CHOICE, AT(lr_schedule), 0, 0, "cosine", "cosine|wsd|constant", "how it falls; wsd = constant, then linear in the last part"},
+        {"Optimizer", "warmup", "N", OPTION_COUNT, AT(warmup), 0, 1000000000000.0, "0", "", "steps in which the learning rate rises"},
+        {"Optimizer", "wsd-decay", "FRACTION", OPTION_REAL, AT(wsd_decay), 0, 1, "0.1", "", "last part of the steps, in which wsd falls"},
+        {"Optimizer", "min-lr-fraction", "FRACTION", OPTION_REAL, AT(min_lr_fraction), 0, 1, "0.1", "", "where cosine and wsd end, as a fraction of --lr"},
+        {"Optimizer", "weight-decay", "X", OPTION_REAL, AT(weight_decay), 0, 100, "0.1", "", "of the matrices (AdamW)"},
+        {"Optimizer", "beta1", "X", OPTION_REAL, AT(beta1), 0, 0.999999, "0.9", "", "decay of the first moment"},
+        {"Optimizer", "beta2", "X", OPTION_REAL, AT(beta2), 0, 0.999999, "0.95", "", "decay of the second moment"},
+        {"Optimizer", "eps", "X", OPTION_REAL, AT(eps), 1e-30, 1, "1e-8", "", "added to the root of the second moment"},
+        {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "largest gradient norm; 0 = do not clip"},
+
+        {"Output", "out", "DIR", OPTION_TEXT, AT(out), 0, 0, "", "", "save the training state in DIR/step-N: at the end, every --save-every steps, and on SIGTERM or SIGUSR1, which end the run"},
+        {"Output", "save-every", "N", OPTION_COUNT, AT(save_every), 1, 1000000000000.0, "", "", "steps from one saved state to the next (if absent: at the end only)"},
+        {"Output", "keep", "N", OPTION_COUNT, AT(keep), 1, 1000, "2", "", "saved states that stay; the oldest goes when a newer one is complete"},
+        {"Output", "resume", "", OPTION_FLAG, AT(resume), 0, 0, "", "", "go on from the newest state in --out that is whole, on any grid and ZeRO degrees; start afresh if there is none"},
+        {"Output", "export", "DIR", OPTION_TEXT, AT(export_to), 0, 0, "", "", "at the end write a Hugging Face folder: config.json, safetensors, tokenizer files of the --model folder; DIR must not exist yet"},
+        {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16", "of the exported tensors; auto: tensor by tensor that of the --model folder, f32 without one"},
+        {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "", "JSON lines, one a step"},
+        {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "", "Chrome trace events of this run, for Perfetto"},
+        {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "", "evaluate on --val-data every N steps (if absent: after the last step only)"},
+        {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "", "batches of an evaluation, at most"},
+
+        {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print options and memory per rank, train nothing; needs neither ranks nor device"},
+        {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "", "print the fastest ways to run this on --ranks ranks of --cluster and the command for the best; trains nothing"},
+        {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "", "the same as JSON; goes with --plan"},
+        {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "", "machines that --plan, --dry-run and the predictions of a run are for: h100, h200, b200, a100-4nic, cpu, or a file such as clusters/h100.txt (if absent: what this build is for)"},
+        {"Other", "calibrate", "", OPTION_FLAG, AT(calibrate), 0, 0, "", "", "measure this machine with the ranks that were started, for --cluster; trains nothing; --model gives the shapes (if absent: tiny)"},
+        {"Other", "cluster-out", "FILE", OPTION_TEXT, AT(cluster_out), 0, 0, "", "", "where --calibrate writes (if absent: on the screen)"},
+        {"Other", "ranks", "N", OPTION_COUNT, AT(ranks), 1, 1073741824, "", "", "ranks that --dry-run and --plan count for (if absent: dp hp cp; with --plan those that were started)"},
+        {"Other", "help", "", OPTION_FLAG, AT(help), 0, 0, "", "", "this text"},
+        {"Other", "version", "", OPTION_FLAG, AT(version), 0, 0, "", "", "version of this build"},
+    };
+#undef AT
+    *count = (int)(sizeof rows / sizeof rows[0]);
+    return rows;
+}
+// The row of that name, or -1.
+static inline int options_find(const char *name, size_t length) {
+    int count;
+    const option_row *rows = options_table(&count);
+    for (int i = 0; i < count; i++)
+        if (strlen(rows[i].name) == length && memcmp(rows[i].name, name, length) == 0) return i;
+    return -1;
+}
+static inline bool options_given(const options *o, const char *name) {
+    int row = options_find(name, strlen(name));
+    return row >= 0 && (o->given >> row & 1) != 0;
+}
+
+// ---- values ----
+
+// Decimal digits and a suffix of `suffixes` ("K", 1024, "M", ...): the whole text, and no overflow.
+static inline bool option_parse_whole(const char *text, bool bytes, int64_t *value) {
+    static const struct {
+        const char *suffix;
+        bool bytes;
+        int shift;
+    } suffixes[] = {{"", true, 0}, {"", false, 0}, {"K", false, 10}, {"M", false, 20}, {"KiB", true, 10}, {"MiB", true, 20}, {"GiB", true, 30}, {"TiB", true, 40}};
+    int64_t n = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        if (n > (INT64_MAX - 9) / 10) return false;
+        n = n * 10 + (*at - '0');
+    }
+    if (at == text) return false;
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++)
+        if (suffixes[i].bytes == bytes && strcmp(at, suffixes[i].suffix) == 0) {
+            if (n > INT64_MAX >> suffixes[i].shift) return false;
+            *value = n << suffixes[i].shift;
+            return true;
+        }
+    return false;
+}
+static inline bool option_parse_real(const char *text, double *value) {
+    if (text[0] == '\0' || strspn(text, "0123456789.eE+-") != strlen(text)) return false; // no nan, inf, hexadecimal, blanks
+    char *end = NULL;
+    *value = strtod(text, &end);
+    return *end == '\0' && end != text && isfinite(*value);
+}
+// The place of `text` in "a|b|c", or -1; and the text at a place.
+static inline int option_choice_find(const char *choices, const char *text) {
+    size_t length = strlen(text);
+    int place = 0;
+    for (const char *at = choices;; place++) {
+        size_t n = strcspn(at, "|");
+        if (n == length && memcmp(at, text, n) == 0) return place;
+        if (at[n] == '\0') return -1;
+        at += n + 1;
+    }
+}
+static inline void option_choice_text(const char *choices, int place, char *text, size_t size) {
+    const char *at = choices;
+    for (; place > 0; place--) at += strcspn(at, "|") + 1;
+    snprintf(text, size, "%.*s", (int)strcspn(at, "|"), at);
+}
+
+// Which values a row takes, for messages and --help: "a whole number from 1 to 4096".
+static inline void option_legal(const option_row *row, char *text, size_t size) {
+    switch (row->kind) {
+    case OPTION_TEXT: snprintf(text, size, "text of 1 to %d bytes without control characters", OPTION_TEXT_BYTES - 1); break;
+    case OPTION_FLAG: snprintf(text, size, "none (the option takes no value)"); break;
+    case OPTION_COUNT: snprintf(text, size, "whole numbers from %.0f to %.0f (K = 1024, M = 1048576)", row->low, row->high); break;
+    case OPTION_BYTES: snprintf(text, size, "whole numbers with KiB, MiB, GiB, TiB or nothing (bytes), from 1MiB to 1024TiB"); break;
+    case OPTION_TILE: snprintf(text, size, "auto, and whole numbers from %.0f to %.0f (K = 1024, M = 1048576)", row->low, row->high); break;
+    case OPTION_REAL: snprintf(text, size, "numbers from %g to %g", row->low, row->high); break;
+    case OPTION_CHOICE: {
+        size_t used = 0;
+        for (const char *at = row->choices; *at != '\0' && used + 3 < size; at++) { // "a|b" -> "a, b"
+            text[used++] = *at == '|' ? ',' : *at;
+            if (*at == '|') text[used++] = ' ';
+        }
+        text[used] = '\0';
+        break;
+    }
+    case OPTION_DEGREE: snprintf(text, size, "full, replica, and whole numbers from %.0f to %.0f", row->low, row->high); break;
+    }
+}
+
+// Stores `text` (which must outlive o) as the value of a row. False: not legal, nothing stored.
+static inline bool option_store(options *o, const option_row *row, const char *text) {
+    char *field = (char *)o + row->offset;
+    int64_t whole = 0;
+    double real = 0;
+    switch (row->kind) {
+    case OPTION_TEXT:
+        for (const char *at = text; *at != '\0'; at++)
+            if ((unsigned char)*at < 32 || *at == 127) return false;
+        if (text[0] == '\0' || strlen(text) >= OPTION_TEXT_BYTES) return false;
+        *(const char **)field = text;
+        return true;
+    case OPTION_FLAG:
+        *(bool *)field = true;
+        return true;
+    case OPTION_TILE:
+    case OPTION_COUNT:
+    case OPTION_BYTES:
+        if (row->kind == OPTION_TILE && strcmp(text, "auto") == 0) whole = 0;
+        else if (!option_parse_whole(text, row->kind == OPTION_BYTES, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
+        *(int64_t *)field = whole;
+        return true;
+    case OPTION_REAL:
+        if (!option_parse_real(text, &real) || real < row->low || real > row->high) return false;
+        *(double *)field = real;
+        return true;
+    case OPTION_CHOICE: {
+        int place = option_choice_find(row->choices, text);
+        if (place < 0) return false;
+        memcpy(field, &place, sizeof place); // an enum is as large as an int
+        return true;
+    }
+    case OPTION_DEGREE: {
+        int degree = strcmp(text, "full") == 0 ? ZERO_FULL : 1;
+        if (degree != ZERO_FULL && strcmp(text, "replica") != 0) {
+            if (!option_parse_whole(text, false, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
+            degree = (int)whole;
+        }
+        memcpy(field, &degree, sizeof degree);
+        return true;
+    }
+    }
+    return false;
+}
+// The value of a row as text.
+static inline void option_format(const options *o, const option_row *row, char *text, size_t size) {
+    const char *field = (const char *)o + row->offset;
+    int number = 0;
+    switch (row->kind) {
+    case OPTION_TEXT: snprintf(text, size, "%s", *(const char *const *)field != NULL ? *(const char *const *)field : "-"); return;
+    case OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)field ? "yes" : "no"); return;
+    case OPTION_REAL: snprintf(text, size, "%g", *(const double *)field); return;
+    case OPTION_CHOICE:
+        memcpy(&number, field, sizeof number);
+        option_choice_text(row->choices, number, text, size);
+        return;
+    case OPTION_DEGREE:
+        memcpy(&number, field, sizeof number);
+        if (number == ZERO_FULL) snprintf(text, size, "full");
+        else if (number == 1) snprintf(text, size, "replica");
+        else if (number == 0) snprintf(text, size, "-");
+        else snprintf(text, size, "%d", number);
+        return;
+    case OPTION_COUNT:
+    case OPTION_BYTES:
+    case OPTION_TILE:
+        if (*(const int64_t *)field == 0 && row->kind == OPTION_TILE) snprintf(text, size, "auto");
+        else if (*(const int64_t *)field == 0 && row->low > 0) snprintf(text, size, "-");
+        else snprintf(text, size, "%lld", (long long)*(const int64_t *)field);
+        return;
+    }
+}
+
+// ---- parsing ----
+
+// How many letters must be put in, taken out or changed to make b of a; a, b shorter than 64.
+static inline int option_distance(const char *a, size_t a_length, const char *b) {
+    int row[64];
+    size_t b_length = strlen(b);
+    for (size_t j = 0; j <= b_length; j++) row[j] = (int)j;
+    for (size_t i = 1; i <= a_length; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= b_length; j++) {
+            int change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            int other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+            row[j] = change < other ? change : other;
+        }
+    }
+    return row[b_length];
+}
+static inline bool options_unknown(const char *argument, error_text *error) {
+    const char *name = argument;
+    while (*name == '-') name++;
+    size_t length = strcspn(name, "=");
+    int count, best = -1, least = 64;
+    const option_row *rows = options_table(&count);
+    for (int i = 0; i < count && length > 0 && length < 48; i++) {
+        int d = option_distance(name, length, rows[i].name);
+        if (strncmp(rows[i].name, name, length) == 0) d = length > 1 || strcmp(rows[i].name, "help") == 0 ? 0 : 1; // its beginning
+        if (d < least) {
+            least = d;
+            best = i;
+        }
+    }
+    if (best >= 0 && least <= 2 + (int)length / 3)
+        return error_set(error, "unknown option %s; did you mean --%s? (--help lists every option)", printable(argument).text, rows[best].name);
+    return error_set(error, "unknown option %s; --help lists every option", printable(argument).text);
+}
+
+// Every option at its default.
+static inline void options_default(options *o) {
+    memset(o, 0, sizeof *o);
+    int count;
+    const option_row *rows = options_table(&count);
+    for (int i = 0; i < count; i++)
+        if (rows[i].initial[0] != '\0') option_store(o, &rows[i], rows[i].initial);
+}
+
+// *o = the command line argv[1], ... argv[argc-1] over the defaults; argv must outlive it. --help and --version end the parsing: the rest is not looked at.
+// Returns false with a one-line message: unknown option, missing or illegal value, given twice, stray argument, required one absent.
+// What depends on the model or on the number of ranks is options_check's.
+static inline bool options_parse(options *o, int argc, char **argv, error_text *error) {
+    options_default(o);
+    int count;
+    const option_row *rows = options_table(&count);
+    for (int i = 1; i < argc; i++) {
+        const char *argument = argv[i];
+        if (argument[0] != '-' || argument[1] == '\0')
+            return error_set(error, "stray argument \"%s\"; options are --name value or --name=value, and --help lists them", printable(argument).text);
+        size_t length = strncmp(argument, "--", 2) == 0 ? strcspn(argument + 2, "=") : 0;
+        int at = length > 0 ? options_find(argument + 2, length) : -1;
+        if (at < 0) return options_unknown(argument, error);
+        const option_row *row = &rows[at];
+        const char *value = argument[2 + length] == '=' ? argument + 2 + length + 1 : NULL;
+        char legal[256];
+        option_legal(row, legal, sizeof legal);
+        if (o->given >> at & 1) return error_set(error, "--%s is given twice; give it once", row->name);
+        o->given |= (uint64_t)1 << at;
+        if (row->kind == OPTION_FLAG && value != NULL)
+            return error_set(error, "--%s=%s: the option takes no value; write --%s", row->name, printable(value).text, row->name);
+        if (row->kind != OPTION_FLAG && value == NULL && i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0) value = argv[++i];
+        if (row->kind != OPTION_FLAG && (value == NULL || value[0] == '\0'))
+            return error_set(error, "--%s: the value is missing; legal values are %s", row->name, legal);
+        if (!option_store(o, row, value != NULL ? value : ""))
+            return error_set(error, "--%s: \"%s\" is not legal; legal values are %s", row->name, printable(value).text, legal);
+        if (o->help || o->version) return true;
+    }
+    if (o->cluster_out != NULL && !o->calibrate) return error_set(error, "--cluster-out is legal only with --calibrate");
+    if (o->calibrate) return true;
+    if (o->model == NULL) {
+        char names[512];
+        config_preset_names(names, sizeof names);
+        return error_set(error, "--model is missing; legal values are a Hugging Face folder or one of %s", names);
+    }
+    if (o->train_data == NULL && !o->dry_run && !o->plan && o->steps > 0)
+        return error_set(error, "--train-data is missing; legal values are patterns of token files, such as 'data/train*.bin' (not needed with --dry-run, --plan or --steps 0)");
+    return true;
+}
+
+// ---- checks between options, model and ranks ----
+
+// "1, 2, 4, 8": the divisors of n >= 1 in order, into text; cut with "..." when there are too many.
+static inline void options_divisors(int64_t n, char *text, size_t size) {
+    size_t used = 0;
+    int64_t root = 1;
+    while ((root + 1) * (root + 1) <= n) root++;
+    for (int64_t i = 1; i <= 2 * root; i++) { // up to the root, then the other divisor of each pair on the way back
+        int64_t small = i <= root ? i : 2 * root + 1 - i, d = i <= root ? small : n / small;
+        if (n % small != 0 || (i > root && small * small == n)) continue;
+        if (used + 32 > size) {
+            snprintf(text + used, size - used, ", ...");
+            return;
+        }
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", d > 1 ? ", " : "", (long long)d);
+    }
+}
+// A degree that shards over ranks and must hold `inner` whole shards of the state before it.
+static inline bool options_check_degree(int *degree, const char *name, int ranks, int inner, const char *inner_name, error_text *error) {
+    char legal[256];
+    if (*degree == ZERO_FULL) *degree = ranks;
+    if (*degree == 0) *degree = inner;
+    options_divisors(ranks, legal, sizeof legal);
+    if (ranks % *degree != 0)
+        return error_set(error, "%s %d does not divide the %d ranks; legal values are %s (or full, replica)", name, *degree, ranks, legal);
+    if (*degree % inner != 0)
+        return error_set(error, "%s %d is not a multiple of %s %d: shards are nested, params in grads in optim; legal values are multiples of %d among %s", name,
+                         *degree, inner_name, inner, inner, legal);
+    return true;
+}
+
+// Checks the options against the model and the number of ranks, and fills in what was left to be derived: dp, inner_ring, ranks, the ZeRO
+// degrees. With --dry-run the number of ranks is --ranks, or dp hp cp, and the argument is not looked at. Returns false with a one-line
+// message that lists the legal values.
+static inline bool options_check(options *o, const model_config *m, int ranks, error_text *error) {
+    char legal[256];
+    if (o->hp == 0) return error_set(error, "--hp auto: no plan was made; legal here are whole numbers");
+    if (!o->from_scratch && !o->dry_run && config_preset(o->model) != NULL)
+        return error_set(error, "--model %s is a preset and has no weights; add --from-scratch, or name a Hugging Face folder", o->model);
+    options_divisors(m->H, legal, sizeof legal);
+    if (m->H % o->hp != 0)
+        return error_set(error, "--hp %lld does not divide the %d query heads of %s; legal values are %s", (long long)o->hp, m->H, printable(m->name).text, legal);
+
+    int64_t sp = o->hp * o->cp, world = o->dry_run ? o->ranks : ranks;
+    if (world == 0) world = sp * max_i64(o->dp, 1);
+    if (world > 1 << 30) return error_set(error, "--dp x --hp x --cp is %lld ranks; legal is up to %d", (long long)world, 1 << 30);
+    options_divisors(world, legal, sizeof legal);
+    if (o->dp == 0 && world % sp != 0)
+        return error_set(error, "--hp %lld x --cp %lld = %lld does not divide the %lld rank%s; legal values of the product are %s", (long long)o->hp,
+                         (long long)o->cp, (long long)sp, (long long)world, world > 1 ? "s" : "", legal);
+    if (o->dp == 0) o->dp = world / sp;
+    if (o->dp * sp != world)
+        return error_set(error, "--dp %lld x --hp %lld x --cp %lld = %lld, but there %s %lld rank%s; the product must be equal (%s)", (long long)o->dp,
+                         (long long)o->hp, (long long)o->cp, (long long)(o->dp * sp), world > 1 ? "are" : "is", (long long)world, world > 1 ? "s" : "",
+                         o->dry_run ? "--ranks" : "mpirun -np");
+    o->ranks = world;
+    if (o->global_batch > 0) {
+        int64_t micro = o->dp * o->batch_size;
+        if (options_given(o, "grad-accum")) return error_set(error, "--global-batch and --grad-accum say the same; legal is one of them");
+        if (o->global_batch % micro != 0)
+            return error_set(error, "--global-batch %lld is not a multiple of dp %lld x --batch-size %lld; legal values are multiples of %lld", (long long)o->global_batch,
+                             (long long)o->dp, (long long)o->batch_size, (long long)micro);
+        o->grad_accum = o->global_batch / micro;
+    }
+
+    if (o->cp_comm == CP_COMM_ALLGATHER && options_given(o, "inner-ring"))
+        return error_set(error, "--inner-ring has no meaning with --cp-comm allgather; legal is one of them");
+    if (o->inner_ring == 0) o->inner_ring = o->cp;
+    options_divisors(o->cp, legal, sizeof legal);
+    if (o->cp % o->inner_ring != 0)
+        return error_set(error, "--inner-ring %lld does not divide --cp %lld; legal values are %s", (long long)o->inner_ring, (long long)o->cp, legal);
+    if ((o->gpus_per_node > 0) != (o->nics_per_node > 0))
+        return error_set(error, "--gpus-per-node and --nics-per-node go together; legal is both or none");
+
+    if (!options_check_degree(&o->zero_params, "--zero-params", (int)world, 1, "", error)) return false;
+    if (!options_check_degree(&o->zero_grads, "--zero-grads", (int)world, o->zero_params, "--zero-params", error)) return false;
+    if (!options_check_degree(&o->zero_optim, "--zero-optim", (int)world, o->zero_grads, "--zero-grads", error)) return false;
+
+    if (o->warmup > o->steps)
+        return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps, %lld", (long long)o->warmup, (long long)o->steps);
+    if (options_given(o, "wsd-decay") && o->lr_schedule != LR_WSD)
+        return error_set(error, "--wsd-decay has no meaning without --lr-schedule wsd; legal is both or none");
+    if (options_given(o, "min-lr-fraction") && o->lr_schedule == LR_CONSTANT)
+        return error_set(error, "--min-lr-fraction has no meaning with --lr-schedule constant; legal with it are cosine, wsd");
+    if ((options_given(o, "eval-every") || options_given(o, "eval-steps")) && o->val_data == NULL)
+        return error_set(error, "--eval-every and --eval-steps need --val-data; legal is with it, or none of them");
+    if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
+        return error_set(error, "--resume, --save-every and --keep need --out DIR; legal is with it, or none of them");
+    if (options_given(o, "export-dtype") && o->export_to == NULL)
+        return error_set(error, "--export-dtype has no meaning without --export DIR; legal is both or none");
+    if (options_given(o, "ranks") && !o->dry_run)
+        return error_set(error, "--ranks is legal only with --dry-run and --plan; a run has as many ranks as mpirun -np starts");
+    if (o->plan_json != NULL) return error_set(error, "--plan-json is legal only with --plan");
+    return true;
+}
+
+// ---- print ----
+
+// --help: every row of the table by group, with default and legal values.
+static inline void options_help(FILE *f) {
+    enum { TEXT_AT = 42, TEXT_WIDTH = 90 };
+    char presets[512];
+    config_preset_names(presets, sizeof presets);
+    fprintf(f, "train_llama trains Llama-3 models on very long sequences with 2D-Attention.\n\n");
+    fprintf(f, "    mpirun -np 4 ./train_llama --model tiny --from-scratch --train-data 'data/train.bin' --seq-len 1K --hp 2 --cp 2\n\n");
+    fprintf(f, "Write --name value or --name=value. N is a whole number; K and M multiply it by 1024 and 1048576.\n");
+    fprintf(f, "Presets: %s.\n", presets);
+    int count;
+    const option_row *rows = options_table(&count);
+    for (int i = 0; i < count; i++) {
+        const option_row *row = &rows[i];
+        if (i == 0 || strcmp(row->group, rows[i - 1].group) != 0) fprintf(f, "\n%s\n", row->group);
+        char left[128], text[512];
+        snprintf(left, sizeof left, "  --%s %s", row->name, row->kind == OPTION_CHOICE ? row->choices : row->value);
+        snprintf(text, sizeof text, "%s%s%s%s", row->help, row->initial[0] != '\0' ? " [" : "", row->initial, row->initial[0] != '\0' ? "]" : "");
+        if ((int)strlen(left) + 1 > TEXT_AT) fprintf(f, "%s\n%*s", left, TEXT_AT, "");
+        else fprintf(f, "%-*s", TEXT_AT, left);
+        const char *at = text;
+        while ((int)strlen(at) > TEXT_WIDTH) { // break at the last blank that fits
+            int n = TEXT_WIDTH;
+            while (n > 0 && at[n] != ' ') n--;
+            if (n == 0) n = TEXT_WIDTH;
+            fprintf(f, "%.*s\n%*s", n, at, TEXT_AT, "");
+            at += n + (at[n] == ' ');
+        }
+        fprintf(f, "%s\n", at);
+    }
+    fprintf(f, "\nExit status: 0 done, 1 failed, 2 something in the options, the model or the data is not legal.\n");
+}
+
+// The table of all values; * marks what was asked for and differs from the default.
+static inline void options_print(const options *o, FILE *f) {
+    enum { VALUE_WIDTH = 48 };
+    options initial;
+    options_default(&initial);
+    char line[80], value[OPTION_TEXT_BYTES + 8], before[OPTION_TEXT_BYTES + 8];
+    memset(line, '-', sizeof line);
+    fprintf(f, "+%.*s+\n", 26 + VALUE_WIDTH, line);
+    int count;
+    const option_row *rows = options_table(&count);
+    for (int i = 0; i < count; i++) {
+        const option_row *row = &rows[i];
+        if (strcmp(row->name, "help") == 0 || strcmp(row->name, "version") == 0) continue;
+        option_format(o, row, value, sizeof value);
+        option_format(&initial, row, before, sizeof before);
+        bool changed = (o->given >> i & 1) != 0 && strcmp(value, before) != 0;
+        fprintf(f, "| %-20s  %c %-*s |\n", row->name, changed ? '*' : ' ', VALUE_WIDTH, value);
+    }
+    fprintf(f, "+%.*s+\n", 26 + VALUE_WIDTH, line);
+}
+
+#endif

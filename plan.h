@@ -1,0 +1,353 @@
+// --plan and --hp auto: the planner's search (planner.h) over this product's options, with its own memory (planning.h) as what fits.
+#ifndef PLAN_H
+#define PLAN_H
+
+#include "planner.h"  // defines: planner_*, cluster_*
+#include "planning.h" // defines: plan_bytes, plan_run_of, plan_budget, plan_question
+
+enum { PLAN_SHOWN = 5 };
+
+// The machines that predictions are for, as `ranks` ranks see them: --cluster, or those this build is for.
+static inline bool plan_cluster(cluster *machines, const options *o, int ranks, error_text *error) {
+    if (!cluster_load(machines, o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100", error)) return false;
+    cluster_share(machines, ranks);
+    return true;
+}
+static inline int64_t plan_global_batch(const options *o) { return o->global_batch > 0 ? o->global_batch : o->batch_size * o->grad_accum; }
+
+// The options with a choice in the place of what they say about grid, ZeRO, recompute and offload. --cp-comm allgather knows no windows.
+static inline options plan_chosen(const options *o, const planner_choice *p) {
+    options t = *o;
+    const grid_shape *s = &p->shape;
+    t.dp = s->dp;
+    t.hp = s->hp;
+    t.cp = s->cp;
+    t.inner_ring = p->cp_allgather ? s->cp : s->w;
+    t.placement = s->placement;
+    t.gpus_per_node = grid_weave(s) > 1 ? s->gpus_per_node : 0;
+    t.nics_per_node = grid_weave(s) > 1 ? s->nics_per_node : 0;
+    t.cp_comm = p->cp_allgather ? CP_COMM_ALLGATHER : CP_COMM_RING;
+    t.zero_params = p->zp;
+    t.zero_grads = p->zg;
+    t.zero_optim = p->zo;
+    t.recompute = p->recompute;
+    t.offload_activations = p->offload ? 1 : 0;
+    t.global_batch = plan_global_batch(o);
+    t.grad_accum = t.global_batch / (s->dp * o->batch_size);
+    return t;
+}
+
+// Whether sequences of S tokens fit: a rank in the budget (*bytes of the device), the ranks of a node in its memory (*host bytes).
+static inline bool plan_fits_at(const plan_question *q, const planner_choice *p, int64_t S, double *bytes, double *host_bytes) {
+    options t = plan_chosen(q->o, p);
+    plan_question chosen = {&t, q->c, q->machines, p->shape.dp * p->shape.hp * p->shape.cp};
+    recompute_kind *kinds = HOST_NEW(recompute_kind, q->c->L);
+    arena device, host;
+    grid g;
+    model_run run = plan_run_of(&chosen, S, &g, kinds);
+    *bytes = (double)plan_bytes(q->c, &g, &run, &device, &host);
+    free(kinds);
+    *host_bytes = (double)host.peak * fmin(chosen.ranks, q->machines->gpus_per_node);
+    return *bytes <= (double)plan_budget(q->o, q->machines) && *host_bytes <= q->machines->host_memory;
+}
+// planner_query's callback.
+static inline bool plan_fits(void *context, const planner_choice *p, double *bytes) {
+    const plan_question *q = (const plan_question *)context;
+    double host_bytes;
+    return plan_fits_at(q, p, q->o->seq_len, bytes, &host_bytes);
+}
+
+// Whether any grid of `ranks` ranks can hold sequences of S tokens, with full ZeRO and full recompute.
+static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
+    double bytes, host_bytes;
+    for (int hp = 1; hp <= ranks; hp++)
+        for (int cp = 1; cp <= ranks / hp && q->c->H % hp == 0; cp++) {
+            int dp = ranks / (hp * cp);
+            if (dp * hp * cp != ranks || plan_global_batch(q->o) % (dp * q->o->batch_size) != 0 || S < 2 * (int64_t)hp * cp) continue;
+            for (int way = 0; way < 2; way++) { // all-gather keeps all KV, so only rings are asked
+                planner_choice p;
+                memset(&p, 0, sizeof p);
+                p.shape = planner_shape(q->machines, dp, hp, cp, 1, PLACEMENT_HEAD_FIRST);
+                p.zp = p.zg = p.zo = ranks;
+                p.recompute = RECOMPUTE_FULL;
+                p.offload = way == 1;
+                if (plan_fits_at(q, &p, S, &bytes, &host_bytes)) return true;
+            }
+        }
+    return false;
+}
+
+// What would fit, after the message that nothing does: the longest sequence on these ranks, or the ranks that these sequences need.
+static inline void plan_say_what_fits(const plan_question *q, error_text *error) {
+    char text[256] = "";
+    int64_t low = 1, high = q->o->seq_len; // low fits (or is 1), high does not
+    while (high - low > max_i64(1, low / 128)) {
+        int64_t middle = low + (high - low) / 2;
+        if (plan_any_fits(q, q->ranks, middle)) low = middle;
+        else high = middle;
+    }
+    if (low > 1) snprintf(text, sizeof text, "; on these ranks up to %lld tokens fit", (long long)low);
+    for (int64_t ranks = 2 * (int64_t)q->ranks; ranks <= 16 * (int64_t)q->ranks; ranks *= 2)
+        if (plan_any_fits(q, (int)ranks, q->o->seq_len)) {
+            size_t used = strlen(text);
+            snprintf(text + used, sizeof text - used, "; %lld ranks fit %lld tokens", (long long)ranks, (long long)q->o->seq_len);
+            break;
+        }
+    size_t used = strlen(error->text);
+    snprintf(error->text + used, sizeof error->text - used, "%s", text[0] != '\0' ? text : "; nor do shorter sequences, or up to 16 times the ranks");
+}
+
+// ---- what a run that is laid out will take ----
+
+// Seconds of a step: layers of each kind of recompute, offloaded or not, by their number.
+static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S) {
+    const model_run *run = &m->run;
+    const grid_shape *s = &m->g->shape;
+    planner_query q = planner_query_make(&m->c, machines, S, s->dp * run->B * run->grad_accum, m->g->ranks);
+    planner_choice p;
+    q.batch = run->B;
+    memset(&p, 0, sizeof p);
+    p.shape = planner_shape(machines, s->dp, s->hp, s->cp, s->w, s->placement);
+    p.cp_allgather = run->cp_allgather;
+    p.zp = run->zp;
+    p.zg = run->zg;
+    p.zo = run->zo;
+    planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
+    double seconds = 0;
+    for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
+        for (int offload = 0; offload < 2; offload++) {
+            int layers = 0;
+            for (int l = 0; l < m->c.L; l++) layers += m->store.kinds[l] == (recompute_kind)kind && (l < m->store.offloaded) == (offload == 1);
+            if (layers == 0) continue;
+            p.recompute = (recompute_kind)kind;
+            p.offload = offload == 1;
+            planner_step_time(&q, &a, &p);
+            seconds += p.seconds * layers / m->c.L;
+        }
+    return seconds;
+}
+
+// Bytes that a rank sends in a step, all kinds but COMM_CONTROL: the formulas of attention_2d.cuh, double_ring.cuh and zero_hybrid.cuh.
+static inline int64_t plan_predict_sent(const model *m) {
+    const model_config *c = &m->c;
+    const zero_hybrid *z = &m->zero;
+    const grid_shape *g = &m->g->shape;
+    head_layout h = head_layout_make(g->hp, c->H, c->Hkv, c->HS);
+    int64_t T = m->run.T, A = m->run.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, R = z->ranks / z->zo, L = c->L, sent = 0;
+    int64_t q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
+    int64_t kv_hops = g->cp - 1, dkv_hops = g->cp - 1; // all-gather
+    if (!m->run.cp_allgather) {
+        kv_hops = windows * (g->w - 1) + windows - 1;
+        dkv_hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0); // the last ones: home
+    }
+    for (int l = 0; l < L; l++) {
+        recompute_kind kind = m->store.kinds[l];
+        sent += (kind == RECOMPUTE_NONE ? 2 : 3) * e * (2 * q + kv) / g->hp * (g->hp - 1); // SeqAlltoAll
+        sent += (kind == RECOMPUTE_FULL ? 3 : 2) * kv_hops * kv * e + dkv_hops * kv * (int64_t)sizeof(float);
+    }
+    sent *= A * m->run.B;
+    for (int u = 0; u < z->unit_count; u++) {
+        int64_t n = z->units[u].count, gathers = c->tied ? 1 : A;
+        if (u == 0 || u == L + 1) sent += gathers * n * e / z->zp * (z->zp - 1);
+        if (z->zg > 1) sent += A * 4 * n / z->zg * (z->zg - 1);
+        if (z->zo > z->zg) sent += 4 * n / z->zo * (z->zo / z->zg - 1);
+        sent += 2 * 4 * n / z->zo / R * (R - 1) + n * e / z->zo * (z->zo / z->zp - 1);
+    }
+    return sent + (L + max_i64(L - 2, 0) * (2 * A - 1)) * z->units[1].count * e / z->zp * (z->zp - 1);
+}
+
+// ---- the search ----
+
+// The choices for these options on q->ranks ranks, best first; 0 with a message. What the planner chooses may not be given.
+static inline int plan_search(const plan_question *q, planner_choice *best, int most, error_text *error) {
+    static const char *const chosen[] = {"dp", "cp", "inner-ring", "placement", "cp-comm", "gpus-per-node", "nics-per-node", "zero-params", "zero-grads",
+                                         "zero-optim", "recompute", "offload-activations"};
+    const options *o = q->o;
+    const char *asked = o->plan ? "--plan" : "--hp auto";
+    for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++)
+        if (options_given(o, chosen[i])) {
+            error_set(error, "--%s is what %s chooses; legal is one of them", chosen[i], asked);
+            return 0;
+        }
+    if (o->hp > 0 && options_given(o, "hp")) {
+        error_set(error, "--hp %lld with --plan: the plan chooses it; legal is --plan without --hp, or with --hp auto", (long long)o->hp);
+        return 0;
+    }
+    if (o->global_batch > 0 && options_given(o, "grad-accum")) {
+        error_set(error, "--global-batch and --grad-accum say the same; legal is one of them");
+        return 0;
+    }
+    planner_query query = planner_query_make(q->c, q->machines, o->seq_len, plan_global_batch(o), q->ranks);
+    plan_question context = *q;
+    query.batch = o->batch_size;
+    query.fits = plan_fits;
+    query.context = &context;
+    int n = planner_plan(&query, best, most, error);
+    if (n == 0 && strstr(error->text, "no way to run") == error->text) plan_say_what_fits(q, error);
+    return n;
+}
+
+static inline const char *plan_recompute_name(recompute_kind kind) {
+    return kind == RECOMPUTE_NONE ? "none" : kind == RECOMPUTE_SELECTIVE ? "selective" : "full";
+}
+// The command that trains with these options: what the user gave, and a choice.
+static inline void plan_command(FILE *f, const options *given, const planner_choice *p) {
+    static const char *const left_out[] = {"plan", "plan-json", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch"};
+    options t = plan_chosen(given, p);
+    int count;
+    const option_row *rows = options_table(&count);
+    char value[OPTION_TEXT_BYTES + 8];
+    fprintf(f, "mpirun -np %d ./train_llama", p->shape.dp * p->shape.hp * p->shape.cp);
+    for (int i = 0; i < count; i++) {
+        bool out = (given->given >> i & 1) == 0;
+        for (size_t k = 0; k < sizeof left_out / sizeof left_out[0]; k++) out = out || strcmp(rows[i].name, left_out[k]) == 0;
+        if (out) continue;
+        fprintf(f, " --%s", rows[i].name);
+        if (rows[i].kind == OPTION_FLAG) continue;
+        option_format(given, &rows[i], value, sizeof value);
+        if (rows[i].kind != OPTION_TEXT) {
+            fprintf(f, " %s", value);
+            continue;
+        }
+        fprintf(f, " '"); // quoted for a shell
+        for (const char *at = value; *at != '\0'; at++) fprintf(f, *at == '\'' ? "'\\''" : "%c", *at);
+        fprintf(f, "'");
+    }
+    if (given->from_scratch || config_preset(given->model) != NULL) fprintf(f, " --from-scratch");
+    if (given->train_data == NULL) fprintf(f, " --train-data 'data/train*.bin'");
+    fprintf(f, " --batch-size %lld --global-batch %lld --dp %d --hp %d --cp %d", (long long)t.batch_size, (long long)t.global_batch, p->shape.dp,
+            p->shape.hp, p->shape.cp);
+    if (p->cp_allgather) fprintf(f, " --cp-comm allgather");
+    else if (p->shape.cp > 1) fprintf(f, " --inner-ring %d", p->shape.w);
+    if (t.gpus_per_node > 0) fprintf(f, " --gpus-per-node %lld --nics-per-node %lld", (long long)t.gpus_per_node, (long long)t.nics_per_node);
+    if (p->shape.hp > 1 && p->shape.cp > 1) fprintf(f, " --placement %s", p->shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first");
+    fprintf(f, " --zero-params %d --zero-grads %d --zero-optim %d", p->zp, p->zg, p->zo);
+    fprintf(f, " --recompute %s", plan_recompute_name(p->recompute));
+    if (p->offload) fprintf(f, " --offload-activations 1");
+    fprintf(f, "\n");
+}
+
+// "dp 8 hp 8 cp 2 w 1 head-first, ZeRO 64/64/64, recompute selective, offload"
+static inline void plan_choice_text(const planner_choice *p, char *text, size_t size) {
+    const grid_shape *s = &p->shape;
+    char ring[48] = "";
+    if (s->cp > 1 && p->cp_allgather) snprintf(ring, sizeof ring, " all-gather");
+    else if (s->cp > 1) snprintf(ring, sizeof ring, " w %d", s->w);
+    snprintf(text, size, "dp %d hp %d cp %d%s%s, ZeRO %d/%d/%d, recompute %s%s", s->dp, s->hp, s->cp, ring,
+             s->hp == 1 || s->cp == 1 ? "" : s->placement == PLACEMENT_HEAD_FIRST ? " head-first" : " context-first", p->zp, p->zg, p->zo,
+             plan_recompute_name(p->recompute), p->offload ? ", offload" : "");
+}
+
+static inline void plan_print(const plan_question *q, const planner_choice *best, int n) {
+    const options *o = q->o;
+    char basis[128], text[256], memory[32], host[96];
+    double device_bytes, host_bytes;
+    cluster_basis(q->machines, basis, sizeof basis);
+    printf("plan for %s, %lld tokens x %lld sequences a step, %d ranks of %s\n", q->c->name, (long long)o->seq_len, (long long)plan_global_batch(o), q->ranks,
+           q->machines->name);
+    printf("figures of the cluster: %s; a prediction, not a measurement\n", basis);
+    printf("MFU: model FLOPs of a peak of %.4g TFLOP/s, causal attention counted half, recompute not counted; HFU: what is computed\n", 1e-12 * q->machines->peak);
+    for (int i = 0; i < n; i++) {
+        const planner_choice *p = &best[i];
+        plan_choice_text(p, text, sizeof text);
+        plan_fits_at(q, p, o->seq_len, &device_bytes, &host_bytes);
+        format_bytes(memory, sizeof memory, host_bytes);
+        snprintf(host, sizeof host, host_bytes > 0 ? ", %s of host memory a node" : "", memory);
+        format_bytes(memory, sizeof memory, device_bytes);
+        printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs, 100 * p->mfu, 100 * p->hfu, memory,
+               host, i > 0 && p->seconds <= (1 + PLANNER_TIE) * best[0].seconds ? "  (a tie with 1)" : "");
+        printf("   exposed ms: SeqAlltoAll %.1f, inner ring %.1f, outer ring %.1f, gather %.1f, reduce %.1f, update %.1f, offload %.1f\n", 1e3 * p->alltoall,
+               1e3 * p->ring_inner, 1e3 * p->ring_outer, 1e3 * p->gather, 1e3 * p->reduce, 1e3 * p->update, 1e3 * p->offloading);
+    }
+    planner_reason(&best[0], text, sizeof text);
+    printf("why 1: its step is %s", text);
+    if (n > 1) {
+        double gap = best[1].seconds / best[0].seconds - 1;
+        printf("; the runner-up is %.1f %% slower%s", 100 * gap, gap <= PLANNER_TIE ? ", a tie: below 2 % the order is inside the model's error" : "");
+    }
+    printf("\n");
+    plan_command(stdout, o, &best[0]);
+}
+
+// --plan-json: the same as an object; false with a message.
+static inline bool plan_write_json(const plan_question *q, const planner_choice *best, int n, error_text *error) {
+    cJSON *plan = cJSON_CreateObject(), *choices = cJSON_CreateArray(), *figures = cJSON_CreateObject();
+    int kinds[FIGURE_KINDS] = {0, 0, 0};
+    for (int i = 0; i < CLUSTER_FIGURES; i++) kinds[q->machines->kinds[i]]++;
+    for (int k = 0; k < FIGURE_KINDS; k++) cJSON_AddNumberToObject(figures, figure_kind_name((figure_kind)k), kinds[k]);
+    cJSON_AddStringToObject(plan, "model", q->c->name);
+    cJSON_AddStringToObject(plan, "cluster", q->machines->name);
+    cJSON_AddItemToObject(plan, "figures", figures);
+    cJSON_AddNumberToObject(plan, "ranks", q->ranks);
+    cJSON_AddNumberToObject(plan, "seq_len", (double)q->o->seq_len);
+    cJSON_AddNumberToObject(plan, "global_batch", (double)plan_global_batch(q->o));
+    cJSON_AddItemToObject(plan, "choices", choices);
+    for (int i = 0; i < n; i++) {
+        const planner_choice *p = &best[i];
+        cJSON *at = cJSON_CreateObject(), *parts = cJSON_CreateObject();
+        double device_bytes, host_bytes;
+        plan_fits_at(q, p, q->o->seq_len, &device_bytes, &host_bytes);
+        const struct {
+            const char *name;
+            double value;
+        } numbers[] = {
+            {"dp", (double)p->shape.dp}, {"hp", (double)p->shape.hp}, {"cp", (double)p->shape.cp}, {"inner_ring", (double)p->shape.w},
+            {"zero_params", (double)p->zp}, {"zero_grads", (double)p->zg}, {"zero_optim", (double)p->zo}, {"step_s", p->seconds}, {"tgs", p->tgs}, {"mfu", p->mfu}, {"hfu", p->hfu}, {"memory_bytes", p->memory},
+            {"host_bytes_of_node", host_bytes},
+            {"slower_than_best", p->seconds / best[0].seconds - 1},
+        };
+        cJSON_AddItemToArray(choices, at);
+        for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++) cJSON_AddNumberToObject(at, numbers[k].name, numbers[k].value);
+        cJSON_AddStringToObject(at, "placement", p->shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first");
+        cJSON_AddStringToObject(at, "cp_comm", p->cp_allgather ? "allgather" : "ring");
+        cJSON_AddStringToObject(at, "recompute", plan_recompute_name(p->recompute));
+        cJSON_AddBoolToObject(at, "offload_activations", p->offload);
+        planner_part all[PLANNER_PARTS];
+        planner_parts(p, all);
+        for (int k = 0; k < PLANNER_PARTS; k++) cJSON_AddNumberToObject(parts, all[k].name, all[k].seconds);
+        cJSON_AddItemToObject(at, "seconds", parts);
+    }
+    char *text = cJSON_Print(plan);
+    FILE *f = text == NULL ? NULL : fopen(q->o->plan_json, "w");
+    bool ok = f != NULL && fprintf(f, "%s\n", text) > 0;
+    if (f != NULL) ok = fclose(f) == 0 && ok;
+    cJSON_free(text);
+    cJSON_Delete(plan);
+    return ok || error_set(error, "--plan-json %s: cannot be written", printable(q->o->plan_json).text);
+}
+
+// --plan on one rank; `started` ranks are running. False with a message.
+static inline bool plan_show(const options *o, const model_config *c, int started, error_text *error) {
+    cluster machines;
+    planner_choice best[PLAN_SHOWN];
+    int ranks = o->ranks > 0 ? (int)o->ranks : started;
+    if (!plan_cluster(&machines, o, ranks, error)) return false;
+    plan_question q = {o, c, &machines, ranks};
+    int n = plan_search(&q, best, PLAN_SHOWN, error);
+    if (n == 0) return false;
+    if (o->plan_json != NULL && !plan_write_json(&q, best, n, error)) return false;
+    plan_print(&q, best, n);
+    return true;
+}
+
+// --hp auto: the best choice for these ranks into the options. One rank plans for all, because machines may round differently. Collective.
+static inline bool plan_apply(options *o, const model_config *c, comm *world, error_text *error) {
+    cluster machines;
+    planner_choice best;
+    memset(&best, 0, sizeof best);
+    int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
+    if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
+        plan_question q = {o, c, &machines, ranks};
+        if (plan_search(&q, &best, 1, error) > 0) {
+            char text[256];
+            plan_choice_text(&best, text, sizeof text);
+            printf("planned for %s: %s: %.3f s a step\n", machines.name, text, best.seconds);
+        }
+    }
+    if (!comm_agree(world, error)) return false;
+    comm_broadcast(world, &best, sizeof best, 0);
+    *o = plan_chosen(o, &best);
+    return true;
+}
+
+#endif

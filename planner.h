@@ -1,0 +1,665 @@
+// The planner: which grid (dp, hp, cp, w, placement), ZeRO degrees and recompute are fastest on a cluster that need not be at hand.
+// Three parts: the description of a cluster (clusters/*.txt), the time model, and the search over what is legal.
+//
+// The time model is LoongTrain's analysis (section 4.5) completed by what the paper leaves out: flows that share a NIC, overlap that slows
+// compute, the merge of partial results, launches, packing. For LoongTrain's schedule it is held to the paper's tables 2, 4, 5 and 6
+// (test/test_planner.c). Measured there: 32 and 64 GPUs, 128K to 1M tokens, one model size, w > 1 context-first only; anything else is
+// extrapolation. Units: seconds, bytes, FLOP, bytes/s, FLOP/s; a multiply-add counts 2.
+#ifndef PLANNER_H
+#define PLANNER_H
+
+#include "checkpoint.cuh"       // defines: recompute_kind
+#include "config.h"             // defines: model_config, config_parameters
+#include "device/ops.h"         // defines: head_layout_make
+#include "grid.h"               // defines: grid_shape, grid_rank, grid_place_of, grid_context_index
+#include "metrics.h"            // defines: flops_*
+#include "planner_clusters.h"   // defines: planner_cluster_texts (the text of every clusters/*.txt)
+#include <stddef.h>
+
+// ---- clusters ----
+
+typedef enum { FIGURE_MEASURED, FIGURE_DATASHEET, FIGURE_ESTIMATE, FIGURE_KINDS } figure_kind;
+enum { CLUSTER_FIGURES = 26 };
+
+// One cluster: nodes that are all alike, and what one GPU and its kernels do. Every figure is a line of the cluster's file.
+typedef struct {
+    char name[96];
+    // a node
+    double gpus_per_node, nics_per_node; // GPU g of a node uses NIC g nics / gpus
+    double ranks_sharing;                // 0: every rank has a GPU of its own; n: ranks share a machine (CPUs), and figures are of n of them
+    double nic_rate;                     // bytes/s of one NIC, each way
+    double nvlink_rate;                  // bytes/s of a GPU inside its node, each way
+    double host_link_rate;               // bytes/s of a GPU to host memory, each way
+    double host_memory;                  // bytes of a node
+    // a GPU
+    double memory;                       // bytes
+    double peak;                         // FLOP/s of matrix products in the training type
+    double hbm_rate;                     // bytes/s
+    double element_bytes;                // of a parameter or activation: 2 (bf16), 4 (float)
+    // attention kernels
+    double attention_forward_efficiency, attention_backward_efficiency; // of peak
+    double merge_bytes;                  // bytes of memory traffic per Q element and ring step: out and lse, dQ, dK, dV accumulate
+    double step_launch;                  // s of a ring step, forward and backward together
+    double attention_launch;             // s of an attention operation, forward and backward together
+    double overlap_cost;                 // compute is slowed by this share of the transfer time under it
+    // transfers
+    double nic_efficiency;               // of nic_rate, one flow of a ring
+    double p2p_rate;                     // bytes/s of one send/receive lane inside a node
+    double alltoall_latency;             // s
+    double alltoall_pack;                // s per byte: transposes and copies
+    double alltoall_efficiency;          // of nic_rate; above 1 when a part is hidden
+    double alltoall_congestion;          // slowdown per doubling of hp
+    // everything else
+    double linear_efficiency;            // of peak: projections, MLP, head, with norms and loss
+    double collective_efficiency;        // of nic_rate and nvlink_rate: all-gather, reduce-scatter
+    double optimizer_efficiency;         // of hbm_rate
+    figure_kind kinds[CLUSTER_FIGURES];
+} cluster;
+
+typedef struct {
+    const char *key;
+    size_t at; // offset in cluster
+    double low, high;
+    bool whole;
+} cluster_figure;
+
+// The table behind the parser: every figure a cluster has, with its legal values. Static memory; CLUSTER_FIGURES entries.
+static inline const cluster_figure *cluster_figures(void) {
+#define FIGURE(name, low, high, whole) {#name, offsetof(cluster, name), low, high, whole}
+    static const cluster_figure figures[CLUSTER_FIGURES] = {
+        FIGURE(gpus_per_node, 1, 1024, true),
+        FIGURE(nics_per_node, 1, 1024, true),
+        FIGURE(ranks_sharing, 0, 1024, true),
+        FIGURE(nic_rate, 1e3, 1e18, false),
+        FIGURE(nvlink_rate, 1e3, 1e18, false),
+        FIGURE(host_link_rate, 1e3, 1e18, false),
+        FIGURE(host_memory, 1e6, 1e18, false),
+        FIGURE(memory, 1e6, 1e18, false),
+        FIGURE(peak, 1e6, 1e18, false),
+        FIGURE(hbm_rate, 1e3, 1e18, false),
+        FIGURE(element_bytes, 2, 4, true),
+        FIGURE(attention_forward_efficiency, 1e-6, 1, false),
+        FIGURE(attention_backward_efficiency, 1e-6, 1, false),
+        FIGURE(merge_bytes, 0, 1e6, false),
+        FIGURE(step_launch, 0, 1e3, false),
+        FIGURE(attention_launch, 0, 1e3, false),
+        FIGURE(overlap_cost, 0, 1, false),
+        FIGURE(nic_efficiency, 1e-6, 1, false),
+        FIGURE(p2p_rate, 1e3, 1e18, false),
+        FIGURE(alltoall_latency, 0, 1e3, false),
+        FIGURE(alltoall_pack, 0, 1, false),
+        FIGURE(alltoall_efficiency, 1e-6, 4, false),
+        FIGURE(alltoall_congestion, 0, 10, false),
+        FIGURE(linear_efficiency, 1e-6, 1, false),
+        FIGURE(collective_efficiency, 1e-6, 1, false),
+        FIGURE(optimizer_efficiency, 1e-6, 1, false),
+    };
+#undef FIGURE
+    return figures;
+}
+static inline double *cluster_value(cluster *c, const cluster_figure *f) { return (double *)(void *)((char *)c + f->at); }
+static inline const char *figure_kind_name(figure_kind kind) {
+    return kind == FIGURE_MEASURED ? "measured" : kind == FIGURE_DATASHEET ? "datasheet" : "estimate";
+}
+
+// A line is "key value # kind: comment", a comment "# ...", or empty. Fills *c; false with a message that names source, line and key.
+static inline bool cluster_parse_line(cluster *c, bool *seen, char *line, int number, const char *source, error_text *error) {
+    const cluster_figure *figures = cluster_figures();
+    char *hash = strchr(line, '#'), *rest = NULL;
+    if (hash != NULL) *hash = '\0';
+    char *key = strtok_r(line, " \t\r", &rest);
+    if (key == NULL) return true;
+    char *text = strtok_r(NULL, " \t\r", &rest), *more = text == NULL ? NULL : strtok_r(NULL, " \t\r", &rest);
+    int i = 0;
+    while (i < CLUSTER_FIGURES && strcmp(figures[i].key, key) != 0) i++;
+    if (i == CLUSTER_FIGURES) return error_set(error, "%s line %d: unknown key '%.40s'", source, number, key);
+    if (seen[i]) return error_set(error, "%s line %d: '%s' is given twice", source, number, key);
+    if (text == NULL || more != NULL) return error_set(error, "%s line %d: '%s' needs one value", source, number, key);
+    char *end = NULL;
+    double value = strtod(text, &end);
+    const cluster_figure *f = &figures[i];
+    if (*end != '\0' || !(value >= f->low && value <= f->high) || (f->whole && value != floor(value)))
+        return error_set(error, "%s line %d: '%s' is '%.40s'; legal is a%s number from %g to %g", source, number, key, text,
+                         f->whole ? " whole" : "", f->low, f->high);
+    char *kind = hash == NULL ? NULL : strtok_r(hash + 1, " \t:", &rest);
+    int k = 0;
+    while (kind != NULL && k < FIGURE_KINDS && strcmp(figure_kind_name((figure_kind)k), kind) != 0) k++;
+    if (kind == NULL || k == FIGURE_KINDS)
+        return error_set(error, "%s line %d: '%s' does not say where it is from: '# measured:', '# datasheet:' or '# estimate:'", source, number,
+                         key);
+    *cluster_value(c, f) = value;
+    c->kinds[i] = (figure_kind)k;
+    seen[i] = true;
+    return true;
+}
+
+static inline bool cluster_parse(cluster *c, const char *text, const char *source, error_text *error) {
+    bool seen[CLUSTER_FIGURES] = {false};
+    char line[512];
+    int number = 0;
+    memset(c, 0, sizeof *c);
+    snprintf(c->name, sizeof c->name, "%s", source);
+    while (*text != '\0') {
+        size_t n = strcspn(text, "\n");
+        number++;
+        if (n >= sizeof line) return error_set(error, "%s line %d: longer than %zu characters", source, number, sizeof line - 1);
+        memcpy(line, text, n);
+        line[n] = '\0';
+        if (!cluster_parse_line(c, seen, line, number, source, error)) return false;
+        text += n + (text[n] == '\n');
+    }
+    for (int i = 0; i < CLUSTER_FIGURES; i++)
+        if (!seen[i]) return error_set(error, "%s: '%s' is missing", source, cluster_figures()[i].key);
+    return true;
+}
+
+// A cluster by its name (those of clusters/, built in) or from a file.
+static inline bool cluster_load(cluster *c, const char *name_or_file, error_text *error) {
+    char known[256] = "", text[16384];
+    short_text shown = printable(name_or_file);
+    for (int i = 0; i < PLANNER_CLUSTERS; i++) {
+        if (strcmp(planner_cluster_texts[i].name, name_or_file) == 0)
+            return cluster_parse(c, planner_cluster_texts[i].text, name_or_file, error);
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i > 0 ? ", " : "", planner_cluster_texts[i].name);
+    }
+    FILE *f = fopen(name_or_file, "rb");
+    if (f == NULL) return error_set(error, "cluster '%s': neither a known one (%s) nor a file that can be read", shown.text, known);
+    size_t n = fread(text, 1, sizeof text, f);
+    bool bad = ferror(f) != 0;
+    fclose(f);
+    if (bad) return error_set(error, "cluster '%s': cannot be read", shown.text);
+    if (n == sizeof text || memchr(text, 0, n) != NULL)
+        return error_set(error, "cluster '%s': not a cluster file (see clusters/*.txt)", shown.text);
+    text[n] = '\0';
+    return cluster_parse(c, text, shown.text, error);
+}
+
+// The cluster as `ranks` ranks see it: those that share a machine have more of it each when they are few.
+static inline void cluster_share(cluster *c, int ranks) {
+    if (c->ranks_sharing == 0) return;
+    double more = c->ranks_sharing / fmin(ranks, c->gpus_per_node);
+    double *const rates[] = {&c->memory, &c->peak, &c->hbm_rate, &c->nvlink_rate, &c->host_link_rate, &c->p2p_rate};
+    double *const times[] = {&c->step_launch, &c->attention_launch, &c->alltoall_latency, &c->alltoall_pack};
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) *rates[i] *= more;
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) *times[i] /= more;
+    c->ranks_sharing = fmin(ranks, c->gpus_per_node);
+}
+
+// What the figures stand on, in one line: "13 measured, 9 datasheet, 3 estimate".
+static inline void cluster_basis(const cluster *c, char *text, size_t size) {
+    int count[FIGURE_KINDS] = {0, 0, 0};
+    for (int i = 0; i < CLUSTER_FIGURES; i++) count[c->kinds[i]]++;
+    snprintf(text, size, "%d measured, %d datasheet, %d estimate", count[FIGURE_MEASURED], count[FIGURE_DATASHEET], count[FIGURE_ESTIMATE]);
+}
+
+// ---- questions and answers ----
+
+typedef enum {
+    SCHEDULE_LOONGTRAIN, // what LoongTrain's tables were measured with: dKV of a window is waited for after one ring step; bf16 dKV
+    SCHEDULE_LATE_DKV,   // ours (double_ring.cuh): dKV of a window travels behind the whole next window; KV and dKV on lanes of their own
+} planner_schedule;
+
+typedef struct {
+    grid_shape shape; // its gpus_per_node and nics_per_node lay the windows
+    bool cp_allgather;
+    int zp, zg, zo;
+    recompute_kind recompute;
+    bool offload; // kept activations live on the host
+    // predicted
+    double seconds;         // a step
+    double tgs, mfu, hfu;   // tokens/s and GPU; fractions of peak
+    double attention, linear, optimizer, launch; // seconds of compute in a step; launch: constant costs of attention operations and steps
+    double alltoall, ring_inner, ring_outer, gather, reduce, update, offloading; // exposed seconds in a step
+    double memory;          // bytes, as the callback said; 0: nobody was asked
+} planner_choice;
+
+typedef struct {
+    const model_config *model;
+    const cluster *machines;
+    int64_t S;            // tokens of a sequence
+    int64_t global_batch; // sequences of a step
+    int64_t batch;        // sequences of a micro-step on a data-parallel rank
+    int ranks;
+    planner_schedule schedule;
+    double dkv_bytes;     // bytes of a dKV element on the wire: 4 (ours), 2 (LoongTrain)
+    // Whether a choice fits; *bytes is what a rank needs. NULL: everything fits.
+    bool (*fits)(void *context, const planner_choice *choice, double *bytes);
+    void *context;
+} planner_query;
+
+// Our schedule, everything fits.
+static inline planner_query planner_query_make(const model_config *model, const cluster *machines, int64_t S, int64_t global_batch,
+                                               int ranks) {
+    planner_query q;
+    memset(&q, 0, sizeof q);
+    q.model = model;
+    q.machines = machines;
+    q.S = S;
+    q.global_batch = global_batch;
+    q.batch = 1;
+    q.ranks = ranks;
+    q.schedule = SCHEDULE_LATE_DKV;
+    q.dkv_bytes = 4;
+    return q;
+}
+static inline grid_shape planner_shape(const cluster *c, int dp, int hp, int cp, int w, placement_kind placement) {
+    grid_shape s;
+    s.dp = dp;
+    s.hp = hp;
+    s.cp = cp;
+    s.w = w;
+    s.placement = placement;
+    s.gpus_per_node = (int)c->gpus_per_node;
+    s.nics_per_node = (int)c->nics_per_node;
+    return s;
+}
+
+// ---- the network: who meets whom ----
+
+// Flows of a ring hop that meet on the busiest NIC (send or receive side) over all CP groups; 0: no hop leaves a node.
+// outer: the hop to the same place of the next window; otherwise the hop to the next place of the window.
+static inline int planner_nic_flows(const grid_shape *g, bool outer) {
+    int gpus = g->gpus_per_node, nics = g->nics_per_node, ranks = g->dp * g->hp * g->cp, windows = g->cp / g->w, most = 0;
+    int nodes = (int)ceil_div(ranks, gpus);
+    int *sent = HOST_NEW(int, nodes * nics), *received = HOST_NEW(int, nodes * nics);
+    for (int rank = 0; rank < ranks; rank++) {
+        grid_place p = grid_place_of(g, rank);
+        int window = outer ? (p.window + 1) % windows : p.window, pos = outer ? p.pos : (p.pos + 1) % g->w;
+        int to = grid_rank(g, p.d, p.h, grid_context_index(g, window, pos));
+        if (to / gpus == rank / gpus) continue;
+        int from_nic = rank / gpus * nics + rank % gpus * nics / gpus, to_nic = to / gpus * nics + to % gpus * nics / gpus;
+        most = (int)max_i64(most, max_i64(++sent[from_nic], ++received[to_nic]));
+    }
+    free(sent);
+    free(received);
+    return most;
+}
+
+// Seconds of a ring hop of `bytes` a rank: the slowest of its flows counts.
+static inline double planner_hop(const cluster *c, double bytes, int flows) {
+    double inside = bytes / c->p2p_rate;
+    return flows == 0 ? inside : fmax(inside, bytes * flows / (c->nic_rate * c->nic_efficiency));
+}
+
+// The share of a rank's HP group, itself counted, that lies in other nodes; the largest over all ranks.
+static inline double planner_hp_outside(const grid_shape *g) {
+    int sp = g->hp * g->cp, most = 0;
+    for (int rank = 0; rank < g->dp * sp; rank++) {
+        grid_place p = grid_place_of(g, rank);
+        int outside = 0;
+        for (int h = 0; h < g->hp; h++) outside += grid_rank(g, p.d, h, p.c) / g->gpus_per_node != rank / g->gpus_per_node;
+        most = (int)max_i64(most, outside);
+    }
+    return (double)most / g->hp;
+}
+
+// Seconds of an all-gather or reduce-scatter in which a rank of a group of `size` sends `bytes`. Members are `stride` ranks apart, so
+// min(stride, GPUs of a node) groups leave a node together, through all its NICs.
+static inline double planner_collective(const cluster *c, int size, int stride, double bytes) {
+    if (size == 1) return 0;
+    if ((double)size * stride <= c->gpus_per_node) return bytes / (c->nvlink_rate * c->collective_efficiency);
+    return bytes * fmin(stride, c->gpus_per_node) / (c->nics_per_node * c->nic_rate * c->collective_efficiency);
+}
+
+// ---- attention of one layer, one sequence ----
+
+// Compute with a transfer under it: the longer of the two, and compute is a little slower while the transfer runs.
+static inline double planner_overlap(double compute, double transfer, double cost) {
+    return fmax(compute + cost * fmin(compute, transfer), transfer);
+}
+
+// One pass around the rings. Seconds of a ring step's compute, and of hops: inside a window and to the next one. Forward: no dKV.
+typedef struct {
+    int w, windows;
+    double step;
+    double kv_inner, dkv_inner, both_inner; // both: when KV and dKV travel together
+    double kv_outer, dkv_outer, both_outer;
+    bool inner_on_nic; // inner hops leave the node, so they share NICs with the outer ones
+    double overlap_cost;
+} planner_ring;
+
+// LoongTrain section 4.5.3, T_inner_ring = A (w - 1) + B, but with as many outer hops as there are (one less than windows). Each is charged
+// against one ring step, as the paper prints it: its table 5 agrees, because its code waits for dKV there.
+static inline double planner_ring_loongtrain(const planner_ring *r) {
+    return r->windows * (r->w - 1) * planner_overlap(r->step, r->kv_inner + r->dkv_inner, r->overlap_cost) +
+           (r->windows - 1) * planner_overlap(r->step, r->kv_outer + r->dkv_outer, r->overlap_cost) + r->step;
+}
+
+// double_ring.cuh, hop by hop. In a window: KV of step i + 1 travels behind step i, dKV of step i behind step i + 1. Between windows: KV of
+// the next window and dKV of the one before travel behind all of this window. At the very end dKV comes home: an outer and an inner hop.
+static inline double planner_ring_late(const planner_ring *r) {
+    double window = 0, inner_wire = 0, total = 0;
+    for (int i = 0; i < r->w; i++) {
+        bool kv = i < r->w - 1, dkv = i > 0;
+        double transfer = kv && dkv ? r->both_inner : kv ? r->kv_inner : dkv ? r->dkv_inner : 0;
+        window += planner_overlap(r->step, transfer, r->overlap_cost);
+        inner_wire += transfer;
+    }
+    for (int o = 0; o < r->windows; o++) {
+        bool kv = o < r->windows - 1, dkv = o > 0;
+        double transfer = kv && dkv ? r->both_outer : kv ? r->kv_outer : dkv ? r->dkv_outer : 0;
+        double shared = r->inner_on_nic ? inner_wire + transfer : 0;
+        total += fmax(planner_overlap(window, transfer, r->overlap_cost), shared);
+    }
+    return total + (r->windows > 1 ? r->dkv_outer : 0) + (r->w > 1 ? r->dkv_inner : 0);
+}
+static inline double planner_ring_seconds(const planner_ring *r, planner_schedule schedule) {
+    return schedule == SCHEDULE_LOONGTRAIN ? planner_ring_loongtrain(r) : planner_ring_late(r);
+}
+
+// What a pass costs: compute alone, what inner hops add, what outer hops add.
+typedef struct {
+    double compute, inner, outer;
+} planner_pass;
+static inline planner_pass planner_pass_split(planner_ring r, planner_schedule schedule) {
+    planner_pass p;
+    double all = planner_ring_seconds(&r, schedule);
+    r.kv_outer = r.dkv_outer = r.both_outer = 0;
+    double inner = planner_ring_seconds(&r, schedule);
+    p.compute = r.step * r.w * r.windows;
+    p.inner = fmax(0, inner - p.compute); // fmax: rounding
+    p.outer = fmax(0, all - inner);
+    return p;
+}
+
+typedef struct {
+    planner_pass forward, backward;
+    double alltoall; // s of Q, K, V and out, one direction; the backward pass moves as much
+    double launch;   // s of the constant cost of an attention operation, forward and backward together (a third of it forward)
+    double kernel_f, kernel_b; // s inside the attention kernels; the rest of compute is merging and launches
+} planner_attention;
+
+static inline double planner_pass_seconds(const planner_pass *p) { return p->compute + p->inner + p->outer; }
+// LoongTrain table 4, "overall": forward and backward of one attention operation.
+static inline double planner_attention_seconds(const planner_attention *a) {
+    return planner_pass_seconds(&a->forward) + planner_pass_seconds(&a->backward) + a->launch + 2 * a->alltoall;
+}
+
+// SeqAlltoAll of Q, K, V and out (LoongTrain 4.5.4 gives the volume): volume = (2 + 2 rep) E elements, packed, and its outside share
+// through the node's NICs.
+static inline double planner_alltoall(const cluster *c, const grid_shape *g, double bytes) {
+    if (g->hp == 1) return 0;
+    double nic_share = c->gpus_per_node / c->nics_per_node; // GPUs to a NIC
+    return c->alltoall_latency + bytes * c->alltoall_pack +
+           bytes * planner_hp_outside(g) * nic_share * (1 + c->alltoall_congestion * log2(g->hp)) / (c->nic_rate * c->alltoall_efficiency);
+}
+
+// --cp-comm allgather: all KV arrive behind the first step; dKV leave after the last one (double_ring.cuh).
+static inline planner_pass planner_pass_gather(const cluster *c, const grid_shape *g, double step, double kv_bytes, double dkv_bytes) {
+    planner_pass p;
+    int stride = g->placement == PLACEMENT_HEAD_FIRST ? g->hp : 1;
+    double gather = planner_collective(c, g->cp, stride, (g->cp - 1) * kv_bytes);
+    double scatter = planner_collective(c, g->cp, stride, (g->cp - 1) * dkv_bytes);
+    p.compute = step * g->cp;
+    p.inner = 0;
+    p.outer = planner_overlap(step, gather, c->overlap_cost) - step + scatter;
+    return p;
+}
+
+// Seconds of a KV and a dKV hop that run together: inside a node two lanes, side by side until the links are full; on a NIC they share it.
+static inline double planner_hop_both(const cluster *c, double kv, double dkv, int flows) {
+    if (flows > 0) return planner_hop(c, kv + dkv, flows);
+    return fmax(planner_hop(c, fmax(kv, dkv), 0), (kv + dkv) / c->nvlink_rate);
+}
+
+// One attention operation. E = S H HS / sp elements of Q a rank. FLOP of a ring step: 2 S^2 H HS / (sp cp), causal and balanced
+// (section 4.5.2); backward 2.5 times that. KV chunk: max(Hkv, hp) / H 2 E elements (section 4.5.3).
+static inline planner_attention planner_attention_time(const planner_query *q, const grid_shape *g, bool allgather) {
+    const cluster *c = q->machines;
+    const model_config *m = q->model;
+    planner_attention a;
+    double width = (double)m->H * m->HS, sp = (double)g->hp * g->cp, E = (double)q->S * width / sp;
+    // max(Hkv, hp) / H where one divides the other
+    double replication = (double)g->hp * head_layout_make(g->hp, m->H, m->Hkv, m->HS).Hkv_local / m->H;
+    double kv = 2 * replication * E * c->element_bytes, dkv = 2 * replication * E * q->dkv_bytes;
+    double flop = 2 * (double)q->S * (double)q->S * width / (sp * g->cp);
+    double extra = c->merge_bytes * E / c->hbm_rate + c->step_launch;
+    double kernel_f = flop / (c->attention_forward_efficiency * c->peak);
+    double kernel_b = 2.5 * flop / (c->attention_backward_efficiency * c->peak);
+    a.kernel_f = kernel_f * g->cp;
+    a.kernel_b = kernel_b * g->cp;
+    a.launch = c->attention_launch;
+    a.alltoall = planner_alltoall(c, g, (2 + 2 * replication) * E * c->element_bytes);
+    if (allgather && g->cp > 1) {
+        a.forward = planner_pass_gather(c, g, kernel_f + extra / 3, kv, 0);
+        a.backward = planner_pass_gather(c, g, kernel_b + 2 * extra / 3, kv, dkv);
+        return a;
+    }
+    int flows_inner = g->w > 1 ? planner_nic_flows(g, false) : 0, flows_outer = g->cp > g->w ? planner_nic_flows(g, true) : 0;
+    planner_ring r;
+    r.w = g->w;
+    r.windows = g->cp / g->w;
+    r.inner_on_nic = flows_inner > 0;
+    r.overlap_cost = c->overlap_cost;
+    r.step = kernel_f + extra / 3;
+    r.kv_inner = r.both_inner = planner_hop(c, kv, flows_inner);
+    r.kv_outer = r.both_outer = planner_hop(c, kv, flows_outer);
+    r.dkv_inner = r.dkv_outer = 0;
+    a.forward = planner_pass_split(r, q->schedule);
+    r.step = kernel_b + 2 * extra / 3;
+    r.dkv_inner = planner_hop(c, dkv, flows_inner);
+    r.dkv_outer = planner_hop(c, dkv, flows_outer);
+    r.both_inner = planner_hop_both(c, kv, dkv, flows_inner);
+    r.both_outer = planner_hop_both(c, kv, dkv, flows_outer);
+    a.backward = planner_pass_split(r, q->schedule);
+    return a;
+}
+
+// ---- a whole step ----
+
+// Bytes of activations that a rank keeps of one layer and sequence (checkpoint.cuh), T local tokens.
+static inline double planner_kept_bytes(const model_config *m, const cluster *c, int hp, recompute_kind kind, double T) {
+    double width = (double)m->H * m->HS, kv = 2.0 * (double)max_i64(m->Hkv, hp) * m->HS;
+    if (kind == RECOMPUTE_FULL) return c->element_bytes * T * m->D;
+    if (kind == RECOMPUTE_SELECTIVE) return T * (c->element_bytes * (m->D + width) + 4.0 * m->H);
+    return T * (c->element_bytes * (2.0 * m->D + 2 * width + kv + 2.0 * m->F) + 4.0 * m->H);
+}
+
+// Peak bytes of a rank in systems that keep the logits of all local tokens at once, as torchtitan and Megatron-CP do (ours tiles them, and
+// counts its own buffers: planning.h). Parameters in bf16 on every rank of `sp` shards, gradients of `grad_bytes` over sg, 12 bytes of
+// Adam over so; a checkpoint a layer, more with Selective Checkpoint++; and the logits, or one layer's activations if those are more.
+//     N (2/sp + grad/sg + 12/so) + 2 L D T [+ L (2 H HS + 4 H) T] + max(T V logit_bytes, a layer)
+static inline double planner_untiled_bytes(const model_config *m, double T, int sp, int sg, int so, double grad_bytes, bool selective,
+                                           double logit_bytes) {
+    double N = (double)config_parameters(m), width = (double)m->H * m->HS, layer = 2 * (2.0 * m->D + 2 * width + 2.0 * m->Hkv * m->HS + 2.0 * m->F);
+    double kept = 2.0 * m->L * m->D * T + (selective ? m->L * (2 * width + 4.0 * m->H) * T : 0);
+    return N * (2.0 / sp + grad_bytes / sg + 12.0 / so) + kept + T * fmax(m->V * logit_bytes, layer);
+}
+
+// FLOP of a token in projections, MLP and head. LoongTrain's runs recompute every projection of a layer: 8 L N_layer + 6 D V.
+static inline double planner_linear_flop(const planner_query *q, recompute_kind kind) {
+    const model_config *m = q->model;
+    double matrices = flops_matrices_per_token(m);
+    if (q->schedule == SCHEDULE_LOONGTRAIN) return 3 * matrices + (matrices - 2.0 * m->D * m->V);
+    double D = m->D, width = (double)m->H * m->HS, kv = (double)m->Hkv * m->HS;
+    bool again = kind != RECOMPUTE_NONE; // as flops_hardware_per_token counts: w_down is not run again
+    return 3 * matrices + (again ? 2 * m->L * (D * (width + 2 * kv) + width * D + 2 * D * m->F) : 0);
+}
+
+// Fills what is predicted of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of it.
+//     step = sequences (L (forward + backward + 2 alltoall + again) + linear) + ZeRO that is not hidden + optimizer
+//     again = full: forward + alltoall; selective: alltoall (Q, K, V must be there: the attention is kept); none: 0
+static inline void planner_step_time(const planner_query *q, const planner_attention *a, planner_choice *p) {
+    const model_config *m = q->model;
+    const cluster *c = q->machines;
+    const grid_shape *g = &p->shape;
+    double N = (double)config_parameters(m), T = (double)q->S / ((double)g->hp * g->cp);
+    double B = (double)q->batch, micro = (double)q->global_batch / g->dp / B, L = m->L, layers = micro * B * L;
+    double again = p->recompute == RECOMPUTE_FULL ? 1 : 0, alltoalls = p->recompute == RECOMPUTE_NONE ? 2 : 3;
+    double linear = B * T * planner_linear_flop(q, p->recompute) / (c->linear_efficiency * c->peak); // a micro-step
+    p->attention = layers * ((1 + again) * a->kernel_f + a->kernel_b);
+    p->launch = layers * ((1 + again) * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) - p->attention;
+    p->linear = micro * linear;
+    p->alltoall = layers * alltoalls * a->alltoall;
+    p->ring_inner = layers * ((1 + again) * a->forward.inner + a->backward.inner);
+    p->ring_outer = layers * ((1 + again) * a->forward.outer + a->backward.outer);
+    p->gather = p->reduce = p->update = p->offloading = p->optimizer = 0;
+    if (q->schedule == SCHEDULE_LOONGTRAIN) {
+        // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (its ZeRO setting is not printed).
+        p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
+    } else {
+        // zero_hybrid.cuh's bytes. Gathers and reductions hide behind a pass's compute; the update does not.
+        double forward = B * L * (a->forward.compute + a->launch / 3) + linear / 3;
+        double backward = B * L * (again * a->forward.compute + a->backward.compute + 2 * a->launch / 3) + linear * 2 / 3;
+        int replicas = q->ranks / p->zo;
+        double gather = planner_collective(c, p->zp, 1, c->element_bytes * N * (p->zp - 1) / p->zp);
+        double reduce_always = planner_collective(c, p->zg, 1, 4 * N * (p->zg - 1) / p->zg);
+        double reduce_last = planner_collective(c, p->zo / p->zg, p->zg, 4 * N / p->zg * (1 - (double)p->zg / p->zo)) +
+                             planner_collective(c, replicas, p->zo, 2 * 4 * N / p->zo * (replicas - 1) / replicas);
+        double gathered = planner_overlap(backward, gather, c->overlap_cost); // a backward pass with its gathers, with every reduction too,
+        double reduced = planner_overlap(backward, gather + reduce_always, c->overlap_cost);
+        double last = planner_overlap(backward, gather + reduce_always + reduce_last, c->overlap_cost); // and the last micro-step's
+        p->gather = micro * (planner_overlap(forward, gather, c->overlap_cost) - forward + gathered - backward);
+        p->reduce = micro * (reduced - gathered) + last - reduced;
+        p->update = planner_collective(c, p->zo / p->zp, p->zp, c->element_bytes * N / p->zp * (1 - (double)p->zp / p->zo));
+        // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
+        p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
+        if (p->offload) {
+            double transfer = B * L * planner_kept_bytes(m, c, g->hp, p->recompute, T) / c->host_link_rate;
+            p->offloading = micro * (planner_overlap(forward, transfer, c->overlap_cost) - forward +
+                                     planner_overlap(backward, transfer, c->overlap_cost) - backward);
+        }
+    }
+    p->seconds = p->attention + p->launch + p->linear + p->optimizer + p->alltoall + p->ring_inner + p->ring_outer + p->gather + p->reduce +
+                 p->update + p->offloading;
+    p->tgs = (double)q->S * (double)q->global_batch / (q->ranks * p->seconds);
+    p->mfu = p->tgs * flops_model_per_token(m, q->S) / c->peak;
+    p->hfu = p->tgs * (planner_linear_flop(q, p->recompute) + L * (3.5 + again) * flops_attention_per_token(m, q->S)) / c->peak;
+}
+
+// MFU as LoongTrain's tables print it (Megatron-LM's formula as InternEvo has it, reproduced to the last digit by tables 3 and 6):
+//     TGS 3 ((8 + 6 r) D^2 L + 2 S D L + 2 D V) / 312e12,   r = 3.5, L = 32, D = 4096, V = 51200
+// Causal attention counted half, recompute not counted, the head once, full-size K and V projections whatever Hkv is.
+static inline double planner_mfu_loongtrain(double tgs, double S) {
+    double D = 4096, L = 32, V = 51200, r = 3.5;
+    return tgs * 3 * ((8 + 6 * r) * D * D * L + 2 * S * D * L + 2 * D * V) / 312e12;
+}
+
+// ---- the search ----
+
+// The best way to run one grid: over ZeRO degrees (none, a node, all), recompute and offload, the fastest that fits. Of equals the least
+// sharded, which is enumerated first. False: nothing fits.
+static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
+    enum { MOST = 64 };
+    planner_choice tries[MOST];
+    int count = 0, node = (int)q->machines->gpus_per_node, degrees[3], degree_count = 0;
+    degrees[degree_count++] = 1;
+    if (node > 1 && node < q->ranks && q->ranks % node == 0) degrees[degree_count++] = node;
+    if (q->ranks > 1) degrees[degree_count++] = q->ranks;
+    planner_attention a = planner_attention_time(q, &best->shape, best->cp_allgather);
+    for (int p = 0; p < degree_count; p++)
+        for (int g = p; g < degree_count; g++)
+            for (int o = g; o < degree_count; o++)
+                for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
+                    for (int offload = 0; offload < 2 && count < MOST; offload++) {
+                        planner_choice *t = &tries[count++];
+                        *t = *best;
+                        t->zp = degrees[p];
+                        t->zg = degrees[g];
+                        t->zo = degrees[o];
+                        t->recompute = (recompute_kind)kind;
+                        t->offload = offload == 1;
+                        planner_step_time(q, &a, t);
+                    }
+    for (; count > 0; count--) {
+        int fastest = 0;
+        for (int i = 1; i < count; i++)
+            if (tries[i].seconds < tries[fastest].seconds) fastest = i;
+        *best = tries[fastest];
+        best->memory = 0;
+        if (q->fits == NULL || q->fits(q->context, best, &best->memory)) return true;
+        memmove(&tries[fastest], &tries[fastest + 1], sizeof tries[0] * (size_t)(count - 1 - fastest));
+    }
+    return false;
+}
+
+// Keeps `best` sorted by time; *count of at most `most`.
+static inline void planner_insert(planner_choice *best, int *count, int most, const planner_choice *choice) {
+    int at = *count;
+    while (at > 0 && choice->seconds < best[at - 1].seconds) at--;
+    if (at == most) return;
+    if (*count < most) (*count)++;
+    memmove(&best[at + 1], &best[at], sizeof *best * (size_t)(*count - 1 - at));
+    best[at] = *choice;
+}
+
+// Fills best[0 ... n-1], fastest first, one entry a grid, and returns n; 0 with a message when no grid is legal or nothing fits.
+static inline int planner_plan(const planner_query *q, planner_choice *best, int max_choices, error_text *error) {
+    const model_config *m = q->model;
+    int count = 0, legal = 0, longest = 0;
+    for (int hp = 1; hp <= q->ranks; hp++) {
+        if (q->ranks % hp != 0 || m->H % hp != 0) continue;
+        for (int cp = 1; cp <= q->ranks / hp; cp++) {
+            int dp = q->ranks / hp / cp;
+            if (q->ranks % (hp * cp) != 0 || q->global_batch % (dp * q->batch) != 0 || q->S < 2 * (int64_t)hp * cp) continue;
+            for (int placement = PLACEMENT_HEAD_FIRST; placement <= PLACEMENT_CONTEXT_FIRST; placement++) {
+                if (placement == PLACEMENT_CONTEXT_FIRST && (hp == 1 || cp == 1)) continue; // the same grid
+                for (int w = 1; w <= cp; w++) {
+                    if (cp % w != 0 || (w == cp && cp > 1)) continue; // one window of all is one ring, as w = 1 is
+                    for (int allgather = 0; allgather <= (w == 1 && cp > 1); allgather++) {
+                        planner_choice choice;
+                        memset(&choice, 0, sizeof choice);
+                        choice.shape = planner_shape(q->machines, dp, hp, cp, w, (placement_kind)placement);
+                        choice.cp_allgather = allgather == 1;
+                        legal++;
+                        longest = hp * cp > longest ? hp * cp : longest;
+                        if (planner_best_of_grid(q, &choice)) planner_insert(best, &count, max_choices, &choice);
+                    }
+                }
+            }
+        }
+    }
+    if (legal == 0)
+        error_set(error, "%d ranks, %lld sequences a step: no legal grid of %lld tokens (hp divides the %d heads, dp the sequences, "
+                         "dp hp cp = ranks, two tokens a rank); what would be legal: fewer ranks or longer sequences",
+                  q->ranks, (long long)q->global_batch, (long long)q->S, m->H);
+    else if (count == 0)
+        error_set(error, "no way to run %lld tokens on %d ranks fits (%d grids tried, up to %d ranks a sequence, full ZeRO, full recompute, "
+                         "offload); what would: more ranks, or a shorter sequence",
+                  (long long)q->S, q->ranks, legal, longest);
+    return count;
+}
+
+// A gap below this is inside the model's error: a tie.
+#define PLANNER_TIE 0.02
+
+// Where the time of a step goes; the parts sum to its seconds.
+typedef struct {
+    const char *name;
+    double seconds;
+} planner_part;
+enum { PLANNER_PARTS = 11 };
+static inline void planner_parts(const planner_choice *p, planner_part *parts) {
+    const planner_part all[PLANNER_PARTS] = {
+        {"attention kernels", p->attention},
+        {"matrices", p->linear},
+        {"launches and merging", p->launch},
+        {"optimizer", p->optimizer},
+        {"SeqAlltoAll", p->alltoall},
+        {"inner ring exposed", p->ring_inner},
+        {"outer ring exposed", p->ring_outer},
+        {"gathering exposed", p->gather},
+        {"reducing exposed", p->reduce},
+        {"parameter update", p->update},
+        {"offload exposed", p->offloading},
+    };
+    memcpy(parts, all, sizeof all);
+}
+
+// Why a step takes its time, in one line: the three largest parts of at least half a percent.
+static inline void planner_reason(const planner_choice *p, char *text, size_t size) {
+    planner_part parts[PLANNER_PARTS];
+    planner_parts(p, parts);
+    text[0] = '\0';
+    for (int n = 0; n < 3; n++) {
+        int largest = 0;
+        for (int i = 1; i < PLANNER_PARTS; i++)
+            if (parts[i].seconds > parts[largest].seconds) largest = i;
+        if (parts[largest].seconds < 0.005 * p->seconds) return;
+        size_t used = strlen(text);
+        snprintf(text + used, size - used, "%s%s %.0f %%", n > 0 ? ", " : "", parts[largest].name, 100 * parts[largest].seconds / p->seconds);
+        parts[largest].seconds = -1;
+    }
+}
+
+#endif

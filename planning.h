@@ -1,0 +1,176 @@
+// What fits: from options to a run's memory, before a device is touched. The same functions serve a run and --dry-run.
+#ifndef PLANNING_H
+#define PLANNING_H
+
+#include "dataloader.h" // defines: sequence_shard
+#include "metrics.h"    // defines: memory_print, format_bytes
+#include "model.h"      // defines: model_run, model_layout
+#include "options.h"    // defines: options
+#include "planner.h"    // defines: cluster
+
+static inline grid_shape plan_grid_shape(const options *o) {
+    grid_shape s;
+    s.dp = (int)o->dp;
+    s.hp = (int)o->hp;
+    s.cp = (int)o->cp;
+    s.w = (int)o->inner_ring;
+    s.placement = o->placement;
+    s.gpus_per_node = (int)o->gpus_per_node;
+    s.nics_per_node = (int)o->nics_per_node;
+    return s;
+}
+
+// A grid without communicators: enough to lay out memory.
+static inline grid plan_grid(const options *o, int ranks, int rank) {
+    grid g;
+    memset(&g, 0, sizeof g);
+    g.shape = plan_grid_shape(o);
+    g.place = grid_place_of(&g.shape, rank);
+    g.rank = rank;
+    g.ranks = ranks;
+    return g;
+}
+
+static inline int plan_degree(int64_t degree, int ranks) { return degree < 0 ? ranks : (int)degree; } // -1: full
+
+// Local rows are padded to a multiple of this on the machines that are counted for (NULL: this build's).
+static inline int64_t plan_row_multiple(const cluster *machines) {
+    return machines == NULL || machines->element_bytes == sizeof(floatX) ? DEVICE_ROW_MULTIPLE : 128; // 128: see device.h
+}
+
+// The run that the options ask for, T local tokens; kinds (L) is filled with --recompute and must outlive the run.
+static inline model_run plan_run(const options *o, const model_config *c, int64_t T, recompute_kind *kinds) {
+    model_run run;
+    int ranks = (int)(o->dp * o->hp * o->cp);
+    memset(&run, 0, sizeof run);
+    run.B = o->batch_size;
+    run.T = T;
+    run.grad_accum = o->grad_accum;
+    run.mlp_tile = o->mlp_tile;
+    run.loss_tile = o->loss_tile;
+    run.zp = plan_degree(o->zero_params, ranks);
+    run.zg = plan_degree(o->zero_grads, ranks);
+    run.zo = plan_degree(o->zero_optim, ranks);
+    run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
+    for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
+    run.kinds = kinds;
+    run.offload_layers = (int)(o->offload_activations * c->L + 0.5);
+    run.offload_optimizer = o->offload_optimizer;
+    return run;
+}
+
+// Device bytes that a rank needs; *device and *host are filled with what is where.
+static inline size_t plan_bytes(const model_config *c, const grid *g, const model_run *run, arena *device, arena *host) {
+    model m;
+    memset(device, 0, sizeof *device);
+    memset(host, 0, sizeof *host);
+    device->element_bytes = host->element_bytes = run->element_bytes;
+    model_layout(&m, device, host, c, g, run);
+    model_free(&m);
+    return device->peak;
+}
+
+// --recompute auto: each layer the fastest kind that fits. Selective before none, because the attention that selective saves costs more
+// time per byte than the rest; layers that keep more come last, where what they keep lives shortest.
+// Sets kinds (which run points to). Refused when even the least memory is above the budget (bytes), or the kind asked for is.
+static inline bool plan_memory(const options *o, const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, size_t budget,
+                               error_text *error) {
+    arena device, host;
+    char need[32], have[32];
+    int L = c->L;
+    size_t bytes = plan_bytes(c, g, run, &device, &host);
+    if (bytes > budget) {
+        format_bytes(need, sizeof need, (double)bytes);
+        format_bytes(have, sizeof have, (double)budget);
+        return error_set(error, "a rank needs %s and may use %s; what lowers it: %s%smore ranks, --zero-params, --zero-grads and --zero-optim full, "
+                                "--offload-activations 1, --offload-optimizer, smaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run shows the table)",
+                         need, have, o->recompute == RECOMPUTE_NONE ? "--recompute selective, full or auto, " : "",
+                         o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, " : "");
+    }
+    if (o->recompute != RECOMPUTE_AUTO) return true;
+    for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
+        int fits = 0, fails = L + 1; // layers of this kind, from the last
+        while (fails - fits > 1) {
+            int middle = (fits + fails) / 2;
+            for (int l = 0; l < L; l++) kinds[l] = l >= L - middle ? (recompute_kind)kind : (recompute_kind)(kind + 1);
+            if (plan_bytes(c, g, run, &device, &host) <= budget) fits = middle;
+            else fails = middle;
+        }
+        for (int l = 0; l < L; l++) kinds[l] = l >= L - fits ? (recompute_kind)kind : (recompute_kind)(kind + 1);
+        if (fits < L) return true;
+    }
+    return true;
+}
+
+// What a dry run asks about.
+typedef struct {
+    const options *o;
+    const model_config *c;
+    const cluster *machines; // NULL: this build's device
+    int ranks;
+} plan_question;
+
+// The run of sequences of S tokens, whatever --seq-len says; *g is filled with rank 0's place, kinds (L) as plan_run does.
+static inline model_run plan_run_of(const plan_question *q, int64_t S, grid *g, recompute_kind *kinds) {
+    *g = plan_grid(q->o, q->ranks, 0);
+    sequence_shard shard = sequence_shard_make(S, g->shape.hp, g->shape.cp, 0, 0, plan_row_multiple(q->machines));
+    model_run run = plan_run(q->o, q->c, shard.T, kinds);
+    run.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
+    return run;
+}
+// The device bytes of the fullest rank for sequences of S tokens with the least that --recompute allows.
+static inline size_t plan_bytes_at(const plan_question *q, int64_t S, recompute_kind *kinds) {
+    arena device, host;
+    grid g;
+    model_run run = plan_run_of(q, S, &g, kinds);
+    return plan_bytes(q->c, &g, &run, &device, &host);
+}
+static inline size_t plan_budget(const options *o, const cluster *machines) {
+    return o->memory_budget > 0 ? (size_t)o->memory_budget : machines != NULL ? (size_t)machines->memory : SIZE_MAX;
+}
+
+// --dry-run: the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor device.
+static inline bool dry_run(const options *o, const model_config *c, const cluster *machines, int ranks, error_text *error) {
+    plan_question q = {o, c, machines, ranks};
+    recompute_kind *kinds = HOST_NEW(recompute_kind, c->L);
+    arena device, host;
+    grid g;
+    model_run run = plan_run_of(&q, o->seq_len, &g, kinds);
+    size_t budget = plan_budget(o, machines);
+    bool fits = plan_memory(o, c, &g, &run, kinds, budget, error);
+    if (fits) {
+        int count[3] = {0, 0, 0};
+        if (budget == SIZE_MAX && o->recompute == RECOMPUTE_AUTO) printf("no --memory-budget given: every layer keeps all\n");
+        for (int l = 0; l < c->L; l++) count[kinds[l]]++;
+        plan_bytes(c, &g, &run, &device, &host);
+        printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
+               1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
+        if (machines != NULL)
+            printf("on %s: %.0f GB a rank, %s%s\n", machines->name, 1e-9 * machines->memory,
+                   machines->element_bytes == 2 ? "bf16 with float master weights" : "float",
+                   arena_counts_other(&device) ? "; scratch of attention is an estimate" : "");
+        printf("recompute: %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], run.offload_layers);
+        memory_print(stdout, &device, &host);
+        printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
+    }
+    if (budget != SIZE_MAX) {
+        int64_t low = 0, high = 1;
+        while (high < ((int64_t)1 << 40) && plan_bytes_at(&q, high, kinds) <= budget) {
+            low = high;
+            high *= 2;
+        }
+        while (high - low > max_i64(1, low / 1024)) {
+            int64_t middle = low + (high - low) / 2;
+            if (plan_bytes_at(&q, middle, kinds) <= budget) low = middle;
+            else high = middle;
+        }
+        char text[32];
+        format_bytes(text, sizeof text, (double)budget);
+        printf("longest sequence in %s a rank with these options%s: %lld tokens\n", text,
+               o->recompute == RECOMPUTE_AUTO ? " and --recompute full" : "", (long long)low);
+    }
+    free(kinds);
+    return fits;
+}
+
+#endif

@@ -1,0 +1,500 @@
+// The safetensors format, one file or a folder of several with an index: 8 bytes of header length (little-endian), a JSON header that
+// gives each tensor's dtype, shape and place in the bytes after it, and those bytes, without holes. Everything is checked before a
+// tensor is read: nothing in a file can make a read outside of it. Values are floats on our side; F16 and BF16 widen exactly.
+// The machine must be little-endian, as every machine with a device of ours is.
+#ifndef SAFETENSORS_H
+#define SAFETENSORS_H
+
+#include "config.h" // defines: cJSON_*, printable
+#include "files.h"
+
+typedef enum { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPES } safetensors_dtype;
+static inline const char *safetensors_dtype_name(safetensors_dtype d) {
+    static const char *const names[DTYPES] = {"F32", "F16", "BF16"};
+    return names[d];
+}
+static inline int64_t safetensors_dtype_bytes(safetensors_dtype d) { return d == DTYPE_F32 ? 4 : 2; }
+
+enum { SAFETENSORS_DIMS = 4, SAFETENSORS_HEADER_LIMIT = 100000000 }; // the limit is that of the reference implementation
+
+typedef struct {
+    char *name;
+    safetensors_dtype dtype;
+    int dims;
+    int64_t shape[SAFETENSORS_DIMS];
+    int64_t count;  // elements
+    int file;       // index of safetensors.files
+    int64_t offset; // of its first byte in the file
+} safetensor;
+
+typedef struct {
+    char *path;
+    int fd; // -1: not open
+    int64_t bytes_read; // of tensors, by this process
+} safetensors_file;
+
+// A set of tensors in one or several files: opened to read, or laid out to write. Start from safetensors_none(); safetensors_close frees.
+typedef struct {
+    safetensor *tensors; // in the order of the files
+    int64_t tensor_count, tensor_space;
+    safetensors_file *files;
+    int file_count;
+} safetensors;
+
+static inline safetensors safetensors_none(void) {
+    safetensors s;
+    memset(&s, 0, sizeof s);
+    return s;
+}
+static inline void safetensors_close(safetensors *s) {
+    for (int64_t i = 0; i < s->tensor_count; i++) free(s->tensors[i].name);
+    for (int i = 0; i < s->file_count; i++) {
+        if (s->files[i].fd >= 0) close(s->files[i].fd);
+        free(s->files[i].path);
+    }
+    free(s->tensors);
+    free(s->files);
+    memset(s, 0, sizeof *s);
+}
+// The tensor of that name, or NULL.
+static inline const safetensor *safetensors_find(const safetensors *s, const char *name) {
+    for (int64_t i = 0; i < s->tensor_count; i++)
+        if (strcmp(s->tensors[i].name, name) == 0) return &s->tensors[i];
+    return NULL;
+}
+
+static inline char *safetensors_text(const char *text) { // a copy; the caller frees
+    size_t n = strlen(text) + 1;
+    char *copy = HOST_NEW(char, n);
+    memcpy(copy, text, n);
+    return copy;
+}
+static inline safetensor *safetensors_push(safetensors *s, const char *name) {
+    if (s->tensor_count == s->tensor_space) {
+        int64_t space = max_i64(64, 2 * s->tensor_space);
+        safetensor *grown = HOST_NEW(safetensor, space);
+        if (s->tensor_count > 0) memcpy(grown, s->tensors, sizeof(safetensor) * (size_t)s->tensor_count);
+        free(s->tensors);
+        s->tensors = grown;
+        s->tensor_space = space;
+    }
+    safetensor *t = &s->tensors[s->tensor_count++];
+    t->name = safetensors_text(name);
+    return t;
+}
+static inline int safetensors_push_file(safetensors *s, const char *path, int fd) {
+    safetensors_file *grown = HOST_NEW(safetensors_file, s->file_count + 1);
+    if (s->file_count > 0) memcpy(grown, s->files, sizeof(safetensors_file) * (size_t)s->file_count);
+    free(s->files);
+    s->files = grown;
+    s->files[s->file_count].path = safetensors_text(path);
+    s->files[s->file_count].fd = fd;
+    return s->file_count++;
+}
+
+// ---- numbers ----
+
+static inline float float_of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline uint32_t bits_of_float(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
+static inline float float_of_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fffu;
+    if (magnitude >= 0x7c00) return float_of_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13); // infinite, NaN
+    if (magnitude >= 0x400) return float_of_bits(sign | ((magnitude << 13) + (112u << 23)));
+    return float_of_bits(sign | bits_of_float((float)magnitude * 0x1p-24f)); // subnormal in F16
+}
+// To the nearest, ties to even; a NaN stays one.
+static inline uint16_t bf16_of_float(float x) {
+    uint32_t bits = bits_of_float(x), high = bits >> 16;
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((high & 0x7f) != 0 ? high : high | 0x40);
+    return (uint16_t)((bits + 0x7fffu + (high & 1)) >> 16);
+}
+static inline uint16_t f16_of_float(float x) { // above 65519: infinite
+    uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffffu;
+    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7c00 | ((a >> 13 & 0x3ff) != 0 ? a >> 13 & 0x3ff : 0x200));
+    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00);
+    if (a >= 0x38800000u) return (uint16_t)(sign | ((a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13));
+    return (uint16_t)(sign | (uint32_t)rintf(float_of_bits(a) * 0x1p24f));
+}
+
+// ---- reading ----
+
+// A JSON number that is a whole number in [0, 2^53].
+static inline bool safetensors_whole(const cJSON *at, int64_t *value) {
+    if (!cJSON_IsNumber(at) || !(at->valuedouble >= 0 && at->valuedouble <= 9007199254740992.0) || at->valuedouble != floor(at->valuedouble)) return false;
+    *value = (int64_t)at->valuedouble;
+    return true;
+}
+// The description of one tensor; *end = its last byte + 1, both relative to the data.
+static inline bool safetensors_read_entry(safetensor *t, const cJSON *entry, int64_t *end, error_text *error) {
+    short_text shown = printable(t->name);
+    const char *name = shown.text;
+    if (!cJSON_IsObject(entry)) return error_set(error, "tensor \"%s\" is not described by an object", name);
+    const cJSON *dtype = config_member(entry, "dtype", error), *shape = config_member(entry, "shape", error);
+    const cJSON *place = config_member(entry, "data_offsets", error);
+    if (error->text[0] != '\0') return false;
+    if (!cJSON_IsString(dtype)) return error_set(error, "tensor \"%s\" has no \"dtype\"; legal values are F32, F16, BF16", name);
+    int kind = 0;
+    while (kind < DTYPES && strcmp(dtype->valuestring, safetensors_dtype_name((safetensors_dtype)kind)) != 0) kind++;
+    if (kind == DTYPES) return error_set(error, "tensor \"%s\" is of dtype \"%s\"; legal values are F32, F16, BF16", name, printable(dtype->valuestring).text);
+    t->dtype = (safetensors_dtype)kind;
+
+    if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > SAFETENSORS_DIMS)
+        return error_set(error, "tensor \"%s\" has no \"shape\" of at most %d sizes", name, SAFETENSORS_DIMS);
+    t->dims = 0;
+    t->count = 1;
+    for (const cJSON *at = shape->child; at != NULL; at = at->next) {
+        int64_t size;
+        if (!safetensors_whole(at, &size)) return error_set(error, "tensor \"%s\": a size in its \"shape\" is not a whole number from 0 to 2^53", name);
+        if (size > 0 && t->count > ((int64_t)1 << 53) / size) return error_set(error, "tensor \"%s\" has more than 2^53 elements", name);
+        t->shape[t->dims++] = size;
+        t->count *= size;
+    }
+    int64_t begin;
+    if (!cJSON_IsArray(place) || cJSON_GetArraySize(place) != 2 || !safetensors_whole(place->child, &begin) || !safetensors_whole(place->child->next, end))
+        return error_set(error, "tensor \"%s\" has no \"data_offsets\" of two whole numbers", name);
+    if (*end < begin || *end - begin != t->count * safetensors_dtype_bytes(t->dtype))
+        return error_set(error, "tensor \"%s\": its \"data_offsets\" hold %lld bytes, but its shape in %s needs %lld", name, (long long)(*end - begin),
+                         safetensors_dtype_name(t->dtype), (long long)(t->count * safetensors_dtype_bytes(t->dtype)));
+    t->offset = begin;
+    return true;
+}
+
+typedef struct {
+    int64_t begin, end;
+    const char *name;
+} safetensors_extent;
+static inline int safetensors_by_name(const void *a, const void *b) {
+    return strcmp(((const safetensors_extent *)a)->name, ((const safetensors_extent *)b)->name);
+}
+static inline int safetensors_by_place(const void *a, const void *b) {
+    const safetensors_extent *x = (const safetensors_extent *)a, *y = (const safetensors_extent *)b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+// The header's tensors from `first` on: names once, and data without overlap or hole up to its end at `data_bytes`.
+static inline bool safetensors_check_extents(safetensors_extent *extents, int64_t count, int64_t data_bytes, error_text *error) {
+    qsort(extents, (size_t)count, sizeof *extents, safetensors_by_name);
+    for (int64_t i = 1; i < count; i++)
+        if (strcmp(extents[i - 1].name, extents[i].name) == 0) return error_set(error, "tensor \"%s\" stands in the header twice", printable(extents[i].name).text);
+    qsort(extents, (size_t)count, sizeof *extents, safetensors_by_place);
+    int64_t at = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const safetensors_extent *e = &extents[i];
+        short_text name = printable(e->name);
+        if (e->end > data_bytes)
+            return error_set(error, "tensor \"%s\" ends at byte %lld of the data, but the file holds %lld: it is truncated, or its offsets are out of range",
+                             name.text, (long long)e->end, (long long)data_bytes);
+        if (e->begin < at) return error_set(error, "tensor \"%s\" begins at byte %lld of the data, inside the tensor before it", name.text, (long long)e->begin);
+        if (e->begin > at) return error_set(error, "the %lld bytes before tensor \"%s\" belong to no tensor", (long long)(e->begin - at), name.text);
+        at = e->end;
+    }
+    if (at != data_bytes) return error_set(error, "the last %lld bytes belong to no tensor", (long long)(data_bytes - at));
+    return true;
+}
+
+static inline bool safetensors_read_header(safetensors *s, int file, const cJSON *json, int64_t data_at, int64_t data_bytes, error_text *error) {
+    if (!cJSON_IsObject(json)) return error_set(error, "the header is not a JSON object");
+    safetensors_extent *extents = HOST_NEW(safetensors_extent, cJSON_GetArraySize(json));
+    int64_t count = 0;
+    bool ok = true;
+    for (const cJSON *at = json->child; ok && at != NULL; at = at->next) {
+        if (strcmp(at->string, "__metadata__") == 0) continue;
+        safetensor *t = safetensors_push(s, at->string);
+        int64_t end = 0;
+        t->file = file;
+        ok = safetensors_read_entry(t, at, &end, error);
+        extents[count].begin = t->offset;
+        extents[count].end = end;
+        extents[count].name = at->string;
+        count++;
+        t->offset += data_at;
+    }
+    ok = ok && safetensors_check_extents(extents, count, data_bytes, error);
+    free(extents);
+    return ok;
+}
+
+// Adds the tensors of one file. Messages do not name the file: the caller does.
+static inline bool safetensors_add_file(safetensors *s, const char *path, error_text *error) {
+    struct stat entry;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return error_set(error, "cannot be opened: %s", strerror(errno));
+    int file = safetensors_push_file(s, path, fd);
+    if (fstat(fd, &entry) != 0 || !S_ISREG(entry.st_mode)) return error_set(error, "is not a file");
+    uint64_t length = 0;
+    int64_t bytes = (int64_t)entry.st_size;
+    if (bytes < 8) return error_set(error, "has %lld bytes; a safetensors file begins with 8 bytes of header length", (long long)bytes);
+    if (!file_pread(fd, path, &length, sizeof length, 0, error)) return false;
+    if (length < 2 || length > SAFETENSORS_HEADER_LIMIT)
+        return error_set(error, "its header is of %llu bytes; legal is 2 to %d: is it a safetensors file?", (unsigned long long)length, SAFETENSORS_HEADER_LIMIT);
+    if ((int64_t)length > bytes - 8)
+        return error_set(error, "is truncated: the header is of %llu bytes, and %lld are left", (unsigned long long)length, (long long)(bytes - 8));
+    char *text = HOST_NEW(char, length + 1);
+    bool ok = file_pread(fd, path, text, (size_t)length, 8, error);
+    const char *end = NULL;
+    cJSON *json = NULL;
+    if (ok && strlen(text) != length) ok = error_set(error, "the header holds a NUL byte and is no JSON text");
+    if (ok) json = cJSON_ParseWithOpts(text, &end, 1);
+    if (ok && json == NULL) ok = error_set(error, "the header is not valid JSON at byte %lld", (long long)(end == NULL ? 0 : end - text));
+    ok = ok && safetensors_read_header(s, file, json, 8 + (int64_t)length, bytes - 8 - (int64_t)length, error);
+    cJSON_Delete(json);
+    free(text);
+    return ok;
+}
+
+// The files of an index, and whether index and files name the same tensors in the same files.
+static inline bool safetensors_read_index(safetensors *s, const char *folder, const cJSON *json, error_text *error) {
+    const cJSON *map = cJSON_IsObject(json) ? config_member(json, "weight_map", error) : NULL;
+    if (!cJSON_IsObject(map)) return error_set(error, "has no \"weight_map\" object");
+    int64_t named = 0;
+    for (const cJSON *at = map->child; at != NULL; at = at->next, named++) {
+        if (!cJSON_IsString(at) || at->valuestring[0] == '\0' || at->valuestring[0] == '.' || strchr(at->valuestring, '/') != NULL)
+            return error_set(error, "tensor \"%s\" is not given a file name of this folder", printable(at->string).text);
+        path_text path = path_join(folder, at->valuestring);
+        int file = 0;
+        while (file < s->file_count && strcmp(s->files[file].path, path.text) != 0) file++;
+        if (file < s->file_count) continue;
+        error_text why;
+        why.text[0] = '\0';
+        if (!safetensors_add_file(s, path.text, &why)) return error_set(error, "%s: %s", printable(at->valuestring).text, why.text);
+    }
+    // Names are unique in each file; sorted by name, index and files must agree one by one.
+    safetensors_extent *in_map = HOST_NEW(safetensors_extent, named), *in_files = HOST_NEW(safetensors_extent, s->tensor_count);
+    int64_t i = 0;
+    for (const cJSON *at = map->child; at != NULL; at = at->next, i++) {
+        in_map[i].name = at->string;
+        path_text path = path_join(folder, at->valuestring);
+        while (in_map[i].begin < s->file_count && strcmp(s->files[in_map[i].begin].path, path.text) != 0) in_map[i].begin++;
+    }
+    for (i = 0; i < s->tensor_count; i++) {
+        in_files[i].name = s->tensors[i].name;
+        in_files[i].begin = s->tensors[i].file;
+    }
+    qsort(in_map, (size_t)named, sizeof *in_map, safetensors_by_name);
+    qsort(in_files, (size_t)s->tensor_count, sizeof *in_files, safetensors_by_name);
+    for (i = 1; i < s->tensor_count; i++)
+        if (strcmp(in_files[i - 1].name, in_files[i].name) == 0) error_set(error, "tensor \"%s\" stands in two files", printable(in_files[i].name).text);
+    for (i = 1; i < named; i++)
+        if (strcmp(in_map[i - 1].name, in_map[i].name) == 0) error_set(error, "\"weight_map\" names tensor \"%s\" twice", printable(in_map[i].name).text);
+    for (i = 0; error->text[0] == '\0' && (i < named || i < s->tensor_count); i++) {
+        int order = i == named ? 1 : i == s->tensor_count ? -1 : strcmp(in_map[i].name, in_files[i].name);
+        if (order < 0) error_set(error, "tensor \"%s\" is in no file", printable(in_map[i].name).text);
+        else if (order > 0) error_set(error, "tensor \"%s\" is in a file, but not in \"weight_map\"", printable(in_files[i].name).text);
+        else if (in_map[i].begin != in_files[i].begin) error_set(error, "tensor \"%s\" is not in the file that \"weight_map\" names", printable(in_map[i].name).text);
+    }
+    free(in_map);
+    free(in_files);
+    return error->text[0] == '\0';
+}
+
+// The text of an index file of any length up to the limit of a header; the caller frees; NULL with a message.
+static inline char *safetensors_index_text(const char *path, error_text *error) {
+    struct stat entry;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char *text = NULL;
+    if (fd < 0) error_set(error, "cannot be opened: %s", strerror(errno));
+    else if (fstat(fd, &entry) != 0 || !S_ISREG(entry.st_mode) || entry.st_size < 2 || entry.st_size > SAFETENSORS_HEADER_LIMIT)
+        error_set(error, "is not a file of 2 to %d bytes", SAFETENSORS_HEADER_LIMIT);
+    else {
+        text = HOST_NEW(char, entry.st_size + 1);
+        if (file_pread(fd, path, text, (size_t)entry.st_size, 0, error) && strlen(text) != (size_t)entry.st_size) error_set(error, "holds a NUL byte and is no JSON text");
+    }
+    if (fd >= 0) close(fd);
+    if (error->text[0] == '\0') return text;
+    free(text);
+    return NULL;
+}
+
+// Opens STEM.safetensors of a folder, or the files that STEM.safetensors.index.json names (stem "model" in a Hugging Face folder), and
+// checks all headers. s from safetensors_none(). False with a message that names the file, and nothing open.
+static inline bool safetensors_open(safetensors *s, const char *folder, const char *stem, error_text *error) {
+    char single[64], index[96];
+    snprintf(single, sizeof single, "%s.safetensors", stem);
+    snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
+    path_text path = path_join(folder, index);
+    error_text why;
+    why.text[0] = '\0';
+    if (path_exists(path.text)) {
+        char *text = safetensors_index_text(path.text, &why);
+        cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, NULL, 1);
+        if (text != NULL && json == NULL) error_set(&why, "is not valid JSON");
+        if (json != NULL) safetensors_read_index(s, folder, json, &why);
+        cJSON_Delete(json);
+        free(text);
+    } else {
+        path = path_join(folder, single);
+        if (path_exists(path.text)) safetensors_add_file(s, path.text, &why);
+        else error_set(&why, "is not there, nor is %s", index);
+    }
+    if (why.text[0] == '\0') return true;
+    safetensors_close(s);
+    return error_set(error, "%s: %s", path.text, why.text);
+}
+
+// Elements [first, first + count) of a tensor as floats into to. first and count must lie in the tensor: else a message.
+static inline bool safetensors_read(const safetensors *s, const safetensor *t, int64_t first, int64_t count, float *to, error_text *error) {
+    enum { CHUNK = 1 << 15 };
+    safetensors_file *file = &s->files[t->file];
+    if (first < 0 || count < 0 || first > t->count || count > t->count - first)
+        return error_set(error, "%s: elements %lld to %lld of tensor \"%s\" asked for; it has %lld", file->path, (long long)first, (long long)(first + count),
+                         printable(t->name).text, (long long)t->count);
+    file->bytes_read += count * safetensors_dtype_bytes(t->dtype);
+    if (t->dtype == DTYPE_F32) return file_pread(file->fd, file->path, to, sizeof(float) * (size_t)count, t->offset + 4 * first, error);
+    uint16_t raw[CHUNK];
+    for (int64_t at = 0; at < count; at += CHUNK) {
+        int64_t n = min_i64(CHUNK, count - at);
+        if (!file_pread(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * (first + at), error)) return false;
+        if (t->dtype == DTYPE_BF16)
+            for (int64_t i = 0; i < n; i++) to[at + i] = float_of_bf16(raw[i]);
+        else
+            for (int64_t i = 0; i < n; i++) to[at + i] = float_of_f16(raw[i]);
+    }
+    return true;
+}
+
+// Bytes of all tensors, and of those that this process has read.
+static inline int64_t safetensors_bytes(const safetensors *s) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->tensor_count; i++) n += s->tensors[i].count * safetensors_dtype_bytes(s->tensors[i].dtype);
+    return n;
+}
+static inline int64_t safetensors_bytes_read(const safetensors *s) {
+    int64_t n = 0;
+    for (int i = 0; i < s->file_count; i++) n += s->files[i].bytes_read;
+    return n;
+}
+
+// ---- writing ----
+
+// One more tensor to write: of up to two sizes. Files and places come with safetensors_lay_out.
+static inline void safetensors_add(safetensors *s, const char *name, safetensors_dtype dtype, int dims, const int64_t *shape) {
+    safetensor *t = safetensors_push(s, name);
+    t->dtype = dtype;
+    t->dims = dims;
+    t->count = 1;
+    for (int i = 0; i < dims; i++) {
+        t->shape[i] = shape[i];
+        t->count *= shape[i];
+    }
+}
+
+// The header of a file, of a length that keeps the data aligned to 64 bytes; the caller frees. Sets the tensors' places.
+static inline char *safetensors_make_header(safetensors *s, int file, size_t *length, int64_t *file_bytes) {
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(cJSON_AddObjectToObject(json, "__metadata__"), "format", "pt");
+    int64_t at = 0;
+    for (int64_t i = 0; i < s->tensor_count; i++) {
+        safetensor *t = &s->tensors[i];
+        if (t->file != file) continue;
+        int64_t bytes = t->count * safetensors_dtype_bytes(t->dtype);
+        cJSON *entry = cJSON_AddObjectToObject(json, t->name);
+        cJSON_AddStringToObject(entry, "dtype", safetensors_dtype_name(t->dtype));
+        cJSON *shape = cJSON_AddArrayToObject(entry, "shape"), *place = cJSON_AddArrayToObject(entry, "data_offsets");
+        for (int d = 0; d < t->dims; d++) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)t->shape[d]));
+        cJSON_AddItemToArray(place, cJSON_CreateNumber((double)at));
+        cJSON_AddItemToArray(place, cJSON_CreateNumber((double)(at + bytes)));
+        t->offset = at;
+        at += bytes;
+    }
+    char *printed = cJSON_PrintUnformatted(json);
+    cJSON_Delete(json);
+    size_t n = printed == NULL ? 0 : strlen(printed);
+    *length = (size_t)round_up(8 + (int64_t)n, 64);
+    char *header = HOST_NEW(char, *length);
+    memset(header, ' ', *length);
+    uint64_t json_bytes = (uint64_t)*length - 8;
+    memcpy(header, &json_bytes, 8);
+    if (printed != NULL) memcpy(header + 8, printed, n);
+    free(printed);
+    for (int64_t i = 0; i < s->tensor_count; i++)
+        if (s->tensors[i].file == file) s->tensors[i].offset += (int64_t)*length;
+    *file_bytes = (int64_t)*length + at;
+    return header;
+}
+
+// Deals the tensors added to files of at most `limit` bytes of data (a larger tensor gets a file of its own) and gives each its place:
+// the same on every rank that added the same. make: also makes the files with headers and the index in `folder` (one rank does);
+// else opens the files made. Then safetensors_write, and safetensors_sync.
+static inline bool safetensors_lay_out(safetensors *s, const char *folder, const char *stem, int64_t limit, bool make, error_text *error) {
+    int64_t bytes = 0, total = 0;
+    int files = 0;
+    for (int64_t i = 0; i < s->tensor_count; i++) {
+        int64_t n = s->tensors[i].count * safetensors_dtype_bytes(s->tensors[i].dtype);
+        if (i == 0 || bytes + n > limit) {
+            files++;
+            bytes = 0;
+        }
+        s->tensors[i].file = files - 1;
+        bytes += n;
+        total += n;
+    }
+    for (int f = 0; f < files; f++) {
+        char name[128];
+        if (files == 1) snprintf(name, sizeof name, "%s.safetensors", stem);
+        else snprintf(name, sizeof name, "%s-%05d-of-%05d.safetensors", stem, f + 1, files);
+        path_text path = path_join(folder, name);
+        size_t length;
+        int64_t file_bytes;
+        char *header = safetensors_make_header(s, f, &length, &file_bytes);
+        int fd = open(path.text, make ? O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC : O_RDWR | O_CLOEXEC, 0666);
+        bool ok = fd >= 0 || error_set(error, "%s: cannot be made: %s", path.text, strerror(errno));
+        safetensors_push_file(s, path.text, fd);
+        ok = ok && (!make || file_pwrite(fd, path.text, header, length, 0, error));
+        if (ok && make && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set(error, "%s: cannot be written: %s", path.text, strerror(errno));
+        free(header);
+        if (!ok) return false;
+    }
+    if (!make || files == 1) return true;
+
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddNumberToObject(cJSON_AddObjectToObject(json, "metadata"), "total_size", (double)total);
+    cJSON *map = cJSON_AddObjectToObject(json, "weight_map");
+    for (int64_t i = 0; i < s->tensor_count; i++) {
+        const char *path = s->files[s->tensors[i].file].path;
+        cJSON_AddStringToObject(map, s->tensors[i].name, strrchr(path, '/') + 1);
+    }
+    char name[96], *text = cJSON_Print(json);
+    cJSON_Delete(json);
+    snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
+    bool ok = text != NULL ? file_write(path_join(folder, name).text, text, strlen(text), error) : error_set(error, "out of host memory");
+    free(text);
+    return ok;
+}
+
+// Writes elements [first, first + count) of a tensor, rounded to its dtype. A finite value that F16 cannot hold is refused.
+static inline bool safetensors_write(const safetensors *s, const safetensor *t, int64_t first, int64_t count, const float *from, error_text *error) {
+    enum { CHUNK = 1 << 15 };
+    const safetensors_file *file = &s->files[t->file];
+    if (t->dtype == DTYPE_F32) return file_pwrite(file->fd, file->path, from, sizeof(float) * (size_t)count, t->offset + 4 * first, error);
+    uint16_t raw[CHUNK];
+    for (int64_t at = 0; at < count; at += CHUNK) {
+        int64_t n = min_i64(CHUNK, count - at);
+        for (int64_t i = 0; i < n; i++) {
+            float x = from[at + i];
+            raw[i] = t->dtype == DTYPE_BF16 ? bf16_of_float(x) : f16_of_float(x);
+            if (t->dtype == DTYPE_F16 && isfinite(x) && fabsf(x) >= 65520.0f)
+                return error_set(error, "%s: element %lld of \"%s\" is %g, above what F16 holds (65504); write bf16 or f32", file->path,
+                                 (long long)(first + at + i), t->name, (double)x);
+        }
+        if (!file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * (first + at), error)) return false;
+    }
+    return true;
+}
+// What this process wrote is on disk when the call returns.
+static inline bool safetensors_sync(const safetensors *s, error_text *error) {
+    for (int i = 0; i < s->file_count; i++)
+        if (fsync(s->files[i].fd) != 0) return error_set(error, "%s: cannot be written: %s", s->files[i].path, strerror(errno));
+    return true;
+}
+
+#endif

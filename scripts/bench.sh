@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Measures on this machine's CPU, side by side in one run: `make bench`. Prints tables; benchmarks/cpu.md keeps a copy with its hardware.
+#   1. operations: linear layers beside the best OpenBLAS rate of the same shapes, attention in % of the measured FMA peak
+#   2. a whole training step of a 125M Llama at T 512 and 4096, alternating with PyTorch (python3 with torch, or TORCH_PYTHON=...)
+#   3. many ranks on few cores: 8 ranks x 1 thread against 2 ranks x 1 thread, the same work
+# Takes about 15 minutes on 2 cores; RUNS=n sets how often 2 and 3 repeat (default 3).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/mpi_env.sh
+unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE # they would make OpenBLAS use another core's kernels
+runs=${RUNS:-3}
+threads=$(nproc)
+make --no-print-directory DEVICE=cpu all tools build/cpu/test/bench_ops
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+python3 - "$dir/data.bin" <<'PY'
+import array, random, struct, sys
+random.seed(1)
+n = 200000
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<256i", 20240520, 1, n, *[0] * 253))
+    array.array("H", [random.randrange(32000) for _ in range(n)]).tofile(f)
+PY
+median() { sort -n | awk '{a[NR]=$1} END {print (NR % 2) ? a[(NR+1)/2] : (a[NR/2]+a[NR/2+1])/2}'; }
+step_ms() { sed -n 's/^step.*| *\([0-9.]*\) ms.*/\1/p' "$1" | tail -n +2 | median; } # the first step warms up
+ours() { # ranks threads out option...
+    local ranks=$1 n=$2 out=$3
+    shift 3
+    OMP_NUM_THREADS=$n mpirun -np "$ranks" build/cpu/train_llama --model benchmarks/llama-125m --from-scratch --train-data "$dir/data.bin" \
+        --threads "$n" "$@" >"$out" 2>&1 || { tail -5 "$out"; exit 1; }
+}
+
+echo "== $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $threads cores, $(uname -sr), commit $(git rev-parse --short HEAD 2>/dev/null) =="
+echo; echo "== 1. operations, 1 rank x $threads threads =="
+OMP_NUM_THREADS=$threads build/cpu/test/bench_ops
+
+echo; echo "== 2. a training step, fp32, 124.7 M parameters, 1 rank x $threads threads =="
+python=${TORCH_PYTHON:-python3}
+if "$python" -c 'import torch' 2>/dev/null; then has_torch=1; else has_torch=0; echo "no torch in $python: our side only (pip install -r dev/requirements.txt)"; fi
+for T in 512 4096; do
+    steps=$([ $T -le 512 ] && echo 8 || echo 4)
+    : >"$dir/ours"; : >"$dir/torch"
+    for ((i = 0; i < runs; i++)); do
+        ours 1 "$threads" "$dir/out" --seq-len $T --steps $steps --recompute none
+        step_ms "$dir/out" >>"$dir/ours"
+        if [ $has_torch = 1 ]; then
+            "$python" dev/bench_torch.py --tokens $T --steps $steps --threads "$threads" >"$dir/out" 2>&1
+            sed -n 's/.*median \([0-9.]*\) ms.*/\1/p' "$dir/out" | tail -1 >>"$dir/torch"
+        fi
+    done
+    a=$(median <"$dir/ours")
+    printf 'T %-5d train_llama %8.1f ms %7.1f tokens/s' $T "$a" "$(awk "BEGIN {print 1e3 * $T / $a}")"
+    if [ $has_torch = 1 ]; then
+        b=$(median <"$dir/torch")
+        printf '   PyTorch %8.1f ms %7.1f tokens/s   ratio %.2f' "$b" "$(awk "BEGIN {print 1e3 * $T / $b}")" "$(awk "BEGIN {print $b / $a}")"
+    fi
+    printf '   (runs: %s)\n' "$(paste -sd' ' "$dir/ours")"
+done
+
+echo; echo "== 3. 8 ranks x 1 thread against 2 ranks x 1 thread, T 4096 =="
+: >"$dir/two"; : >"$dir/eight"
+for ((i = 0; i < runs; i++)); do
+    ours 2 1 "$dir/out" --seq-len 4096 --steps 3 --hp 2 --recompute none
+    step_ms "$dir/out" >>"$dir/two"
+    ours 8 1 "$dir/out" --seq-len 4096 --steps 3 --hp 2 --cp 4 --zero-params full --recompute none
+    step_ms "$dir/out" >>"$dir/eight"
+done
+a=$(median <"$dir/two") b=$(median <"$dir/eight")
+printf '2 ranks (hp 2) %.1f ms   8 ranks (hp 2 x cp 4, ZeRO full) %.1f ms   ratio %.2f\n' "$a" "$b" "$(awk "BEGIN {print $b / $a}")"

@@ -1,0 +1,16 @@
+# Launch settings that mpirun reads before any rank runs, for scripts: `source scripts/mpi_env.sh`. A value that is already set stays,
+# except the two of OpenBLAS below.
+# What a rank can still set for itself is in comm_init (device/cpu/comm_mpi.c): a plain `mpirun -np 8 --oversubscribe ./train_llama`
+# runs well, too.
+
+if [ "$(id -u)" -eq 0 ]; then # mpirun refuses root without both
+    export OMPI_ALLOW_RUN_AS_ROOT="${OMPI_ALLOW_RUN_AS_ROOT:-1}" OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-1}"
+fi
+export OMPI_MCA_rmaps_base_oversubscribe="${OMPI_MCA_rmaps_base_oversubscribe:-1}"       # more ranks than cores: --oversubscribe
+export OMPI_MCA_hwloc_base_binding_policy="${OMPI_MCA_hwloc_base_binding_policy:-none}" # a rank may use many cores: --bind-to none
+
+# These make OpenBLAS use the kernels or block sizes of another CPU, which halves its speed; it reads them before main.
+if [ -n "${OPENBLAS_CORETYPE:-}${OPENBLAS_L2_SIZE:-}" ]; then
+    echo "note: without OPENBLAS_CORETYPE=${OPENBLAS_CORETYPE:-} OPENBLAS_L2_SIZE=${OPENBLAS_L2_SIZE:-}, so that OpenBLAS picks for this CPU" >&2
+    unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
+fi

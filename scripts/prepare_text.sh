@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Makes a small real data set of bytes: DIR/train.bin and DIR/val.bin (the last 5 %), from English text of at least 1 MB.
+#   scripts/prepare_text.sh DIR              the text files of Debian's packages fortunes and fortunes-min: installed ones, or downloaded
+#                                            and unpacked below DIR (no root needed, nothing is installed)
+#   scripts/prepare_text.sh DIR FILE...      your own text files
+# Also writes DIR/text.txt (the text) and DIR/unigram_entropy.txt (nats; the loss of a model that only knows how often each byte occurs).
+# What is there already is kept.
+set -euo pipefail
+least=1000000
+
+die() { echo "error: $*" >&2; exit 2; }
+[ $# -ge 1 ] || die "usage: $0 DIR [FILE...]"
+dir=$1
+shift
+for file in "$@"; do [ -f "$file" ] && [ -r "$file" ] || die "$file: not a readable file"; done
+root=$(cd "$(dirname "$0")/.." && pwd)
+mkdir -p "$dir"
+dir=$(cd "$dir" && pwd)
+if [ $# -eq 0 ] && [ -s "$dir/train.bin" ] && [ -s "$dir/val.bin" ] && [ -s "$dir/unigram_entropy.txt" ]; then
+    echo "data: $dir/train.bin and val.bin are there already"
+    exit 0
+fi
+
+# The plain texts of a folder of fortunes: beside them lie indexes (.dat) and links (.u8).
+texts_in() { [ -d "$1" ] && find "$1" -maxdepth 1 -type f ! -name '*.dat' ! -name '*.u8' | LC_ALL=C sort; }
+
+if [ $# -eq 0 ]; then
+    installed=/usr/share/games/fortunes
+    mapfile -t files < <(texts_in $installed || true)
+    bytes=0
+    [ ${#files[@]} -gt 0 ] && bytes=$(cat "${files[@]}" | wc -c)
+    if [ "$bytes" -ge $least ]; then
+        echo "data: using the fortunes installed in $installed"
+    else
+        unpacked=$dir/fortunes
+        if [ ! -d "$unpacked/usr" ]; then
+            command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
+                die "no fortunes in $installed and no apt-get here to fetch them; give text files of your own: $0 $dir FILE..."
+            echo "data: downloading Debian's packages fortunes and fortunes-min (public texts, about 1 MB) into $dir"
+            download=$(mktemp -d "$dir/download.XXXXXX")
+            trap 'rm -rf "$download"' EXIT
+            for package in fortunes fortunes-min; do
+                (cd "$download" && apt-get download "$package" >apt.log 2>&1) ||
+                    die "apt-get download $package failed ($(grep -m1 '^E:' "$download/apt.log" || echo 'no message')); try 'apt-get update' as root, or give text files of your own: $0 $dir FILE..."
+            done
+            for package in "$download"/*.deb; do dpkg-deb -x "$package" "$download/tree"; done
+            mkdir -p "$unpacked"
+            mv "$download/tree/usr" "$unpacked/usr"
+        fi
+        mapfile -t files < <(texts_in "$unpacked/usr/share/games/fortunes")
+    fi
+    set -- "${files[@]}"
+    [ $# -gt 0 ] || die "the packages hold no text files where they are expected"
+fi
+
+cat -- "$@" >"$dir/text.txt"
+bytes=$(wc -c <"$dir/text.txt")
+[ "$bytes" -ge $least ] || die "$dir/text.txt has $bytes bytes; at least $least are needed"
+val=$((bytes / 20))
+head -c $((bytes - val)) "$dir/text.txt" >"$dir/train.txt"
+tail -c $val "$dir/text.txt" >"$dir/val.txt"
+
+tool=$(ls -t "$root"/build/*/text_to_tokens 2>/dev/null | head -1 || true)
+if [ -z "$tool" ]; then
+    make --no-print-directory -C "$root" DEVICE=cpu tools
+    tool=$root/build/cpu/text_to_tokens
+fi
+"$tool" "$dir/val.bin" "$dir/val.txt"
+"$tool" "$dir/train.bin" "$dir/train.txt" | tee "$dir/train.log"
+sed -n 's/.*entropy of single bytes \([0-9.]*\) nats$/\1/p' "$dir/train.log" >"$dir/unigram_entropy.txt"
+rm -f "$dir/train.txt" "$dir/val.txt" "$dir/train.log"
+echo "data: $bytes bytes of text from $# files; vocabulary 256 (bytes), for --model tiny or nano"

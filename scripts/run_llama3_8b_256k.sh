@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Llama-3-8B to a context of 256K tokens, on 1 node of 8 H100 80 GB with 8 NICs of 400 Gb/s.
+#
+#   tokens    16.8 M a step (64 sequences of 262144), 8.39 G in 500 steps
+#   FLOPs     2.11e+21 by the model's count (causal attention half, recompute not counted)
+#   grid      dp 2 x hp 4 x cp 1; ZeRO 1/8/8; recompute none, offload
+#   memory    60.6 GiB of a GPU by the dry run, 1602 GiB of host memory a node
+#   expected  TGS 1817, MFU 46.2 %, 1154 s a step, 160.3 h in all: predicted by --plan for the cluster h100, whose figures are
+#             0 measured, 9 datasheet, 17 estimate. Not measured.
+#
+#   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_256k.sh
+#   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_256k.sh
+# MODEL is a Hugging Face folder; for long contexts raise "rope_theta" in its config.json. DATA are token files (scripts/prepare_text.sh).
+# Options after the script's name are added; LAUNCH=echo prints the command and starts nothing.
+# Made by dev/plan_tables.py from the plan; test/test_plan.sh compares.
+#SBATCH --job-name=llama3-8b-256k
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
+if [ -n "${SLURM_JOB_ID:-}" ]; then LAUNCH=${LAUNCH:-srun --mpi=pmix}; else LAUNCH=${LAUNCH:-mpirun -np 8}; fi
+
+$LAUNCH ./train_llama --model "${MODEL:?a Hugging Face folder of Llama-3-8B}" --train-data "${DATA:?token files, such as 'data/long*.bin'}" \
+    --seq-len 256K --batch-size 1 --global-batch 64 --steps 500 \
+    --dp 2 --hp 4 --cp 1 --zero-params 1 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
+    --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 --log "llama3-8b-256k.jsonl" "$@"

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Installs what the CPU build needs on Debian and Ubuntu, if it is missing: a C compiler, make, Open MPI, OpenBLAS, cJSON.
+#   scripts/setup.sh            does nothing when all is there (found by compiling, however it was installed)
+#   scripts/setup.sh --check    only says what is missing; exit status 1 if anything is
+# The CUDA build also needs the CUDA toolkit, cuDNN and NCCL of the machine; this script leaves them alone.
+set -euo pipefail
+check_only=0
+case "${1:-}" in
+"") ;;
+--check) check_only=1 ;;
+*) echo "error: unknown argument $1; legal is --check" >&2; exit 2 ;;
+esac
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+have() { command -v "$1" >/dev/null 2>&1; }
+links() { # header library: can a program use it?
+    printf '#include <%s>\nint main(void) { return 0; }\n' "$1" >"$scratch/t.c"
+    gcc "$scratch/t.c" -o "$scratch/t" "-l$2" >/dev/null 2>&1
+}
+
+missing=()
+need() { echo "setup: missing: $1 (package $2)"; missing+=("$2"); }
+have gcc && echo 'int main(void) { return 0; }' >"$scratch/t.c" && gcc -fopenmp "$scratch/t.c" -o "$scratch/t" >/dev/null 2>&1 || need "C compiler with OpenMP" gcc
+[ ${#missing[@]} -eq 0 ] || missing+=(libc6-dev)
+have g++ || need "C++ compiler (CUDA kernels under emulation)" g++
+have make || need make make
+have python3 && python3 -c 'import json' 2>/dev/null || need "Python (tests and plots; never a run)" python3
+have pkill || need "pkill (tests)" procps
+have mpicc && mpicc --showme:compile >/dev/null 2>&1 || need "Open MPI, to compile with" libopenmpi-dev
+have mpirun || need "mpirun" openmpi-bin
+links cblas.h openblas || need OpenBLAS libopenblas-openmp-dev
+links cjson/cJSON.h cjson || need cJSON libcjson-dev
+
+if [ ${#missing[@]} -eq 0 ]; then
+    echo "setup: all there: $(gcc -dumpfullversion | sed 's/^/gcc /'), $(mpirun --version 2>/dev/null | head -1), OpenBLAS, cJSON"
+    exit 0
+fi
+[ $check_only -eq 0 ] || exit 1
+if ! have apt-get; then
+    echo "error: no apt-get here. Install with your system's package manager: gcc, g++, make, Python 3, pkill, Open MPI, OpenBLAS and cJSON, each with its headers." >&2
+    exit 1
+fi
+install=(apt-get install -y --no-install-recommends "${missing[@]}")
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if ! have sudo; then
+        echo "error: installing needs root, and there is no sudo. Ask an administrator to run: ${install[*]}" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+echo "setup: running ${as_root[*]:-} ${install[*]}"
+export DEBIAN_FRONTEND=noninteractive
+if ! "${as_root[@]}" "${install[@]}"; then
+    echo "setup: that failed; once more after apt-get update"
+    if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" "${install[@]}"; }; then
+        echo "error: the packages could not be installed. By hand, as root: apt-get update && ${install[*]}" >&2
+        exit 1
+    fi
+fi
+exec "$0" --check

@@ -1,0 +1,129 @@
+// Two devices, one model; test_emulated.sh runs it:
+//     build/cpu/test/compare_devices write FILE            loss curve, and gradients of the first step, on the CPU device, one rank
+//     build/emulated/test/compare_devices compare FILE     the same on this device, on 1 or 4 ranks (hp 2 x cp 2 in two windows, hybrid
+//     ZeRO,
+//                                                          selective checkpointing, offload), against the file
+// Bounds when this device stores bf16: a stored number is off by up to 2^-9 of itself. The loss is a mean over many of them: the curves
+// stay within 2^-8 of the loss at the start. A gradient is a sum of products of such numbers whose errors are independent of each other:
+// cosine 0.999 or more, norm within 1 %. When it stores float, only the order of sums differs: 2e-5 of the loss, cosine within 1e-6.
+#include "model_fixture.h"
+
+enum { STEPS = 20, UNITS = 6 };
+
+typedef struct {
+    double losses[STEPS];
+    float *gradients[UNITS]; // of step 1, whole units
+    int64_t counts[UNITS];   // without padding
+} record;
+
+static record train(comm *world) {
+    record r;
+    fixture f;
+    memset(&r, 0, sizeof r);
+    model_config c = fixture_config(UNITS - 2, 64, 4, 2, 16, 120, 250, false);
+    grid_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.dp = shape.hp = shape.cp = shape.w = 1;
+    model_run run = fixture_run(2, 1);
+    if (comm_size(world) == 4) {
+        shape.hp = shape.cp = 2;
+        run.zp = 2; run.zg = 2; run.zo = 4;
+        run.offload_layers = 2;
+        run.offload_optimizer = true;
+    }
+    fixture_make(&f, &c, shape, world, run, RECOMPUTE_SELECTIVE, 96);
+    for (int step = 0; step < STEPS; step++) {
+        fixture_batch(&f, step % 4 * 2); // four batches, seen again and again
+        adamw_args args = fixture_adamw(step + 1);
+        args.lr = 3e-3f;
+        r.losses[step] = model_step(&f.m, f.tokens, f.labels, args, 1.0).loss;
+        for (int u = 0; step == 0 && u < UNITS; u++) {
+            const zero_unit *unit = &f.m.units[u];
+            const zero_tensor *last = &unit->tensors[unit->tensor_count - 1];
+            r.gradients[u] = fixture_gradient(&f, u);
+            r.counts[u] = last->offset + last->count;
+        }
+    }
+    fixture_free(&f);
+    return r;
+}
+
+static bool record_file(record *r, const char *path, bool write) {
+    FILE *f = fopen(path, write ? "wb" : "rb");
+    if (f == NULL) return false;
+    bool ok = true;
+    for (int part = 0; part <= UNITS; part++) {
+        void *p = part == 0 ? (void *)r->losses : (void *)r->gradients[part - 1];
+        size_t bytes = part == 0 ? sizeof r->losses : sizeof(float) * (size_t)r->counts[part - 1];
+        ok = ok && (write ? fwrite(p, 1, bytes, f) : fread(p, 1, bytes, f)) == bytes;
+    }
+    return fclose(f) == 0 && ok;
+}
+
+static void compare(const record *here, const record *there) {
+    bool bf16 = sizeof(floatX) == 2;
+    double bound = there->losses[0] * (bf16 ? 1.0 / 256 : 2e-5), worst = 0, worst_cosine = 0, worst_norm = 0;
+    for (int i = 0; i < STEPS; i++) {
+        double d = fabs(here->losses[i] - there->losses[i]);
+        CHECK(d <= bound, "step %d: loss %.6f, on the CPU device %.6f, more than %.1e apart", i + 1, here->losses[i], there->losses[i],
+              bound);
+        worst = fmax(worst, d);
+    }
+    CHECK(here->losses[STEPS - 1] < 0.9 * here->losses[0], "the loss does not fall: %.4f to %.4f", here->losses[0],
+          here->losses[STEPS - 1]);
+    for (int u = 0; u < UNITS; u++) {
+        model_config c = fixture_config(UNITS - 2, 64, 4, 2, 16, 120, 250, false);
+        model m;
+        memset(&m, 0, sizeof m);
+        m.c = c;
+        m.qkv_width = (c.H + 2 * c.Hkv) * c.HS;
+        model_describe_units(&m);
+        for (int t = 0; t < m.units[u].tensor_count; t++) {
+            const zero_tensor *tensor = &m.units[u].tensors[t];
+            const float *a = here->gradients[u] + tensor->offset, *b = there->gradients[u] + tensor->offset;
+            double ab = 0, aa = 0, bb = 0;
+            for (int64_t i = 0; i < tensor->count; i++) {
+                ab += (double)a[i] * (double)b[i];
+                aa += (double)a[i] * (double)a[i];
+                bb += (double)b[i] * (double)b[i];
+            }
+            double cosine = ab / sqrt(aa * bb), norm = sqrt(aa / bb);
+            CHECK(cosine >= 1 - (bf16 ? 1e-3 : 1e-6) && fabs(norm - 1) <= (bf16 ? 1e-2 : 1e-4),
+                  "gradient of unit %d %s: cosine %.7f, norm %.6f of the CPU's", u, tensor->name, cosine, norm);
+            worst_cosine = fmax(worst_cosine, 1 - cosine);
+            worst_norm = fmax(worst_norm, fabs(norm - 1));
+        }
+        free(m.units);
+    }
+    printf("loss %.4f to %.4f; from the CPU device: losses %.1e apart (bound %.1e), gradients 1 - cosine %.1e, norm %.1e\n",
+           here->losses[0], here->losses[STEPS - 1], worst, bound, worst_cosine, worst_norm);
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    if (!comm_init(&argc, &argv, &error) || !device_start(comm_local_rank(), comm_local_ranks(), 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s write|compare FILE\n", argv[0]);
+        return EXIT_USER_ERROR;
+    }
+    bool write = strcmp(argv[1], "write") == 0;
+    comm *world = comm_world();
+    record here = train(world);
+    if (comm_rank(world) == 0) {
+        record there = here;
+        for (int u = 0; !write && u < UNITS; u++) there.gradients[u] = HOST_NEW(float, here.counts[u]);
+        bool ok = record_file(&there, argv[2], write);
+        CHECK(ok, "%s: cannot be %s", argv[2], write ? "written" : "read");
+        if (ok && !write) compare(&here, &there);
+    }
+    char name[64];
+    snprintf(name, sizeof name, "compare devices, %d ranks", comm_size(world));
+    int status = test_finish(name, world);
+    device_stop();
+    comm_finalize();
+    return status;
+}

@@ -1,0 +1,40 @@
+// Kernels with one fault each, which device/cuda/emulation.h must show; test_emulated.sh builds and runs this file with one of the names below.
+#include "../device/cuda/kernel.cuh"
+
+cudaStream_t device_compute_stream(void) { return nullptr; }
+void device_fail(const char *format, ...) {
+    fprintf(stderr, "%s\n", format);
+    abort();
+}
+
+// Each thread hands its number to the next one through shared memory; with a fault, or without ("none").
+enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR };
+__global__ void pass_on_kernel(float *out, fault f) {
+    DYN_SHARED(float, shared);
+    int n = (int)blockDim.x, i = (int)threadIdx.x;
+    shared[i] = (float)i;
+    if (f == HALF_A_BARRIER && i >= n / 2) {
+        out[i] = 0;
+        return;
+    }
+    if (f != NO_BARRIER) __syncthreads();
+    if (f == LANE_LEFT && i == 5) return;
+    float next = f == TOO_FAR ? shared[i + 1] : shared[(i + 1) % n];
+    out[i] = next + 0 * warp_sum(next);
+}
+
+int main(int argc, char **argv) {
+    const char *names[] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far"};
+    int threads = 64;
+    fault f = NONE;
+    for (int i = 0; argc == 2 && i < 5; i++)
+        if (strcmp(argv[1], names[i]) == 0) f = (fault)i;
+    if (argc == 2 && strcmp(argv[1], "too-many-threads") == 0) threads = 1056;
+    std::vector<float> out((size_t)threads, -1.0f);
+    float *to = out.data();
+    for (int repeat = 0; repeat < 3; repeat++) LAUNCH(pass_on_kernel, 2, threads, sizeof(float) * (size_t)threads, to, f);
+    int wrong = 0;
+    for (int i = 0; i < threads; i++) wrong += !(out[(size_t)i] == (float)((i + 1) % threads));
+    printf("%d wrong\n", wrong);
+    return wrong > 0;
+}

@@ -1,0 +1,487 @@
+// The CUDA runtime, cuBLASLt and NCCL without a GPU, as much of them as device/cuda uses: memory is the host's, products are BLAS, NCCL is
+// MPI. test_cuda.sh links it with the real device_cuda.c, linear_cublaslt.c and comm_nccl.c and the emulated kernels, and trains.
+//
+// It is as unfriendly as a GPU may be. Work on the compute stream is done at once; work on any other stream is done as late as possible,
+// when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
+// FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer. NCCL
+// calls answer "in progress" first, as non-blocking communicators do. Arguments are checked as the libraries check them: sizes, leading
+// dimensions, types, alignment.
+#include "../common.h"
+
+#include <cblas.h>
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <mpi.h>
+#include <nccl.h>
+#include <unistd.h>
+
+static void insist(bool good, const char *what) {
+    if (good) return;
+    fprintf(stderr, "fake CUDA: %s\n", what);
+    fflush(stderr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+// ---- streams and events ----
+
+typedef enum { COPY, GROUP, ALL_GATHER, REDUCE_SCATTER } work_kind;
+enum { MAX_MESSAGES = 64, MAX_WORK = 1024, MAX_STREAMS = 128 };
+typedef struct {
+    bool receives;
+    int peer;
+    void *data;
+    size_t bytes;
+} message;
+typedef struct {
+    work_kind kind;
+    void *to;
+    const void *from;
+    size_t count; // bytes; floats of a reduce-scatter
+    ncclComm_t comm;
+    message messages[MAX_MESSAGES];
+    int message_count;
+} work;
+struct CUstream_st {
+    bool compute;
+    int64_t queued, done; // work number n is ring[n % MAX_WORK]
+    work ring[MAX_WORK];
+};
+struct CUevent_st {
+    struct CUstream_st *stream; // NULL: not recorded, which counts as over
+    int64_t position;
+};
+struct ncclComm {
+    MPI_Comm mpi;
+    int size, polls;
+};
+
+static struct CUstream_st *streams[MAX_STREAMS];
+static int stream_count;
+
+static void stall_if_asked(void) {
+    static int transfers;
+    int rank;
+    const char *stall = getenv("FAKE_CUDA_STALL");
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (stall != NULL && (int)strtol(stall, NULL, 10) == rank && ++transfers == 100)
+        for (;;) pause();
+}
+
+static void do_work(work *w) {
+    if (w->kind != COPY) stall_if_asked();
+    if (w->kind == COPY) {
+        memmove(w->to, w->from, w->count);
+    } else if (w->kind == GROUP) {
+        MPI_Request requests[MAX_MESSAGES];
+        for (int receives = 1; receives >= 0; receives--)
+            for (int i = 0; i < w->message_count; i++) {
+                message *m = &w->messages[i];
+                if (m->receives != (receives == 1)) continue;
+                if (m->receives) MPI_Irecv(m->data, (int)m->bytes, MPI_BYTE, m->peer, 1, w->comm->mpi, &requests[i]);
+                else MPI_Isend(m->data, (int)m->bytes, MPI_BYTE, m->peer, 1, w->comm->mpi, &requests[i]);
+            }
+        MPI_Waitall(w->message_count, requests, MPI_STATUSES_IGNORE);
+    } else if (w->kind == ALL_GATHER) {
+        char *all = HOST_NEW(char, w->count * (size_t)w->comm->size); // the result may contain what is sent
+        MPI_Allgather(w->from, (int)w->count, MPI_BYTE, all, (int)w->count, MPI_BYTE, w->comm->mpi);
+        memcpy(w->to, all, w->count * (size_t)w->comm->size);
+        free(all);
+    } else {
+        float *sum = HOST_NEW(float, w->count);
+        MPI_Reduce_scatter_block(w->from, sum, (int)w->count, MPI_FLOAT, MPI_SUM, w->comm->mpi);
+        memcpy(w->to, sum, sizeof(float) * w->count);
+        free(sum);
+    }
+}
+static void run_until(struct CUstream_st *s, int64_t position) {
+    while (s->done < position) {
+        do_work(&s->ring[s->done % MAX_WORK]);
+        __atomic_add_fetch(&s->done, 1, __ATOMIC_RELEASE);
+    }
+}
+static void queue(struct CUstream_st *s, const work *w) {
+    const char *eager = getenv("FAKE_CUDA_EAGER");
+    insist(s->queued - s->done < MAX_WORK, "too much work queued on a stream");
+    s->ring[s->queued++ % MAX_WORK] = *w;
+    if (s->compute || (eager != NULL && eager[0] == '1')) run_until(s, s->queued);
+}
+static void queue_copy(cudaStream_t s, void *to, const void *from, size_t bytes) {
+    work *w = HOST_NEW(work, 1);
+    w->kind = COPY;
+    w->to = to;
+    w->from = from;
+    w->count = bytes;
+    queue(s, w);
+    free(w);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    insist(flags == cudaStreamNonBlocking, "a stream that waits for the default stream");
+    insist(stream_count < MAX_STREAMS, "too many streams");
+    *stream = (cudaStream_t)host_alloc(sizeof(struct CUstream_st));
+    (*stream)->compute = stream_count == 0; // device_cuda.c makes it first
+    streams[stream_count++] = *stream;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    insist(s->queued == s->done, "a stream with work is destroyed");
+    for (int i = 0; i < stream_count; i++)
+        if (streams[i] == s) streams[i] = streams[--stream_count];
+    free(s);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    run_until(s, s->queued);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize(void) {
+    for (int i = 0; i < stream_count; i++) run_until(streams[i], streams[i]->queued);
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    (void)flags;
+    *event = (cudaEvent_t)host_alloc(sizeof(struct CUevent_st));
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    free(event);
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
+    event->position = s->queued;
+    event->stream = s;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flags) {
+    (void)flags;
+    if (s->compute && event->stream != NULL) run_until(event->stream, event->position);
+    insist(s->compute || event->stream == NULL || event->stream->compute, "a lane waits for another lane");
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    if (event->stream != NULL) run_until(event->stream, event->position);
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { // also from the watching thread: nothing runs here
+    return event->stream == NULL || __atomic_load_n(&event->stream->done, __ATOMIC_ACQUIRE) >= event->position ? cudaSuccess
+                                                                                                               : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
+    insist(cudaEventQuery(from) == cudaSuccess && cudaEventQuery(to) == cudaSuccess, "time between events that are not over");
+    *milliseconds = 0.25f;
+    return cudaSuccess;
+}
+
+// ---- device and memory ----
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    const char *gpus = getenv("FAKE_CUDA_GPUS");
+    *count = gpus != NULL ? (int)strtol(gpus, NULL, 10) : 8;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    (void)device;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
+    (void)device;
+    memset(p, 0, sizeof *p);
+    snprintf(p->name, sizeof p->name, "NVIDIA H200");
+    p->major = 9;
+    return cudaSuccess;
+}
+const char *cudaGetErrorString(cudaError_t status) { return status == cudaSuccess ? "no error" : "a fake error"; }
+const char *cudaGetErrorName(cudaError_t status) { return cudaGetErrorString(status); }
+cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value) {
+    (void)function, (void)attribute, (void)value;
+    return cudaSuccess;
+}
+cudaError_t cudaMalloc(void **p, size_t bytes) {
+    if (posix_memalign(p, 256, bytes) != 0) return cudaErrorMemoryAllocation;
+    memset(*p, 0xff, bytes); // NaN
+    return cudaSuccess;
+}
+cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned flags) {
+    (void)flags;
+    return cudaMalloc(p, bytes);
+}
+cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s) {
+    (void)s;
+    return cudaMalloc(p, bytes);
+}
+cudaError_t cudaFree(void *p) {
+    free(p);
+    return cudaSuccess;
+}
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
+    (void)s;
+    return cudaFree(p);
+}
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+    *free_bytes = *total = (size_t)16 << 30;
+    return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
+    (void)p, (void)bytes, (void)flags;
+    return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void *p) {
+    (void)p;
+    return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p) {
+    (void)p;
+    memset(a, 0, sizeof *a);
+    a->type = cudaMemoryTypeUnregistered;
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s) {
+    (void)kind;
+    queue_copy(s, to, from, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
+    insist(s->compute, "memory set on a lane");
+    memset(p, value, bytes);
+    return cudaSuccess;
+}
+
+// ---- NCCL ----
+
+static struct {
+    int depth;
+    work *open; // of the group under way
+    cudaStream_t stream;
+} group;
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) { // the job's rank that calls, and a number
+    static int next;
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal, "%d %d", rank, 1000 + next++);
+    return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    int root, tag, me, *members = HOST_NEW(int, size);
+    insist(config->blocking == 0, "a blocking communicator");
+    insist(sscanf(id.internal, "%d %d", &root, &tag) == 2, "an id that no rank made");
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    if (rank == 0) {
+        members[0] = me;
+        for (int i = 1; i < size; i++) {
+            int place[2]; // rank of the group, of the job
+            MPI_Recv(place, 2, MPI_INT, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            members[place[0]] = place[1];
+        }
+        for (int i = 1; i < size; i++) MPI_Send(members, size, MPI_INT, members[i], tag, MPI_COMM_WORLD);
+    } else {
+        int place[2] = {rank, me};
+        MPI_Send(place, 2, MPI_INT, root, tag, MPI_COMM_WORLD);
+        MPI_Recv(members, size, MPI_INT, root, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    ncclComm_t comm = (ncclComm_t)host_alloc(sizeof(struct ncclComm));
+    MPI_Group everyone, here;
+    MPI_Comm_group(MPI_COMM_WORLD, &everyone);
+    MPI_Group_incl(everyone, size, members, &here);
+    MPI_Comm_create_group(MPI_COMM_WORLD, here, tag, &comm->mpi);
+    MPI_Group_free(&everyone);
+    MPI_Group_free(&here);
+    free(members);
+    comm->size = size;
+    comm->polls = 2;
+    *result = comm;
+    return ncclInProgress;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *status) {
+    *status = comm->polls > 0 ? ncclInProgress : ncclSuccess;
+    if (comm->polls > 0) comm->polls--;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    comm->polls = 1;
+    return ncclInProgress;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    MPI_Comm_free(&comm->mpi);
+    free(comm);
+    return ncclSuccess;
+}
+const char *ncclGetErrorString(ncclResult_t status) { return status == ncclSuccess ? "no error" : "a fake error"; }
+const char *ncclGetLastError(ncclComm_t comm) {
+    (void)comm;
+    return "";
+}
+ncclResult_t ncclGroupStart(void); // nccl.h leaves out `void`
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclGroupStart(void) {
+    insist(group.depth++ == 0, "a group in a group");
+    group.open = HOST_NEW(work, 1);
+    group.open->kind = GROUP;
+    return ncclSuccess;
+}
+static ncclResult_t add_message(bool receives, void *data, size_t bytes, int peer, ncclComm_t comm, cudaStream_t s) {
+    insist(group.depth == 1, "a send or receive alone: with non-blocking peers it may wait forever");
+    insist(group.open->comm == NULL || group.open->comm == comm, "two communicators in one group");
+    insist(group.open->message_count < MAX_MESSAGES && peer >= 0 && peer < comm->size, "a message to nobody");
+    insist(comm->polls == 0, "a call while the one before is in progress");
+    message *m = &group.open->messages[group.open->message_count++];
+    m->receives = receives;
+    m->data = data;
+    m->bytes = bytes;
+    m->peer = peer;
+    group.open->comm = comm;
+    group.stream = s;
+    return ncclSuccess;
+}
+ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s) {
+    insist(type == ncclUint8, "a send of other things than bytes");
+    return add_message(false, (void *)(uintptr_t)data, count, peer, comm, s);
+}
+ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s) {
+    insist(type == ncclUint8, "a receive of other things than bytes");
+    return add_message(true, data, count, peer, comm, s);
+}
+ncclResult_t ncclGroupEnd(void) {
+    insist(group.depth-- == 1, "a group ends that has not begun");
+    ncclComm_t comm = group.open->comm;
+    queue(group.stream, group.open);
+    free(group.open);
+    comm->polls = 2;
+    return ncclInProgress;
+}
+static ncclResult_t collective(work_kind kind, const void *from, void *to, size_t count, ncclComm_t comm, cudaStream_t s) {
+    insist(comm->polls == 0, "a call while the one before is in progress");
+    work *w = HOST_NEW(work, 1);
+    w->kind = kind;
+    w->from = from;
+    w->to = to;
+    w->count = count;
+    w->comm = comm;
+    queue(s, w);
+    free(w);
+    comm->polls = 2;
+    return ncclInProgress;
+}
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t s) {
+    insist(type == ncclUint8, "an all-gather of other things than bytes");
+    return collective(ALL_GATHER, from, to, count, comm, s);
+}
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t s) {
+    insist(type == ncclFloat32 && op == ncclSum, "a reduction that is no sum of floats");
+    return collective(REDUCE_SCATTER, from, to, count, comm, s);
+}
+
+// ---- cuBLASLt: columns first, as the library counts ----
+
+typedef struct {
+    cublasOperation_t a, b;
+} operation;
+typedef struct {
+    cudaDataType_t type;
+    int rows, columns, leading;
+} layout;
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+    *handle = (cublasLtHandle_t)host_alloc(1);
+    return CUBLAS_STATUS_SUCCESS;
+}
+const char *cublasLtGetStatusString(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS ? "success" : "a fake error"; }
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute, cudaDataType_t scale) {
+    insist(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F, "products that are not summed in float");
+    operation *o = HOST_NEW(operation, 1);
+    o->a = o->b = CUBLAS_OP_N;
+    *d = (cublasLtMatmulDesc_t)(void *)o;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t name, const void *value,
+                                              size_t bytes) {
+    operation *o = (operation *)(void *)d;
+    insist(bytes == sizeof o->a && (name == CUBLASLT_MATMUL_DESC_TRANSA || name == CUBLASLT_MATMUL_DESC_TRANSB),
+           "an unknown attribute of a product");
+    memcpy(name == CUBLASLT_MATMUL_DESC_TRANSA ? &o->a : &o->b, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType_t type, uint64_t rows, uint64_t columns,
+                                          int64_t leading) {
+    layout *mine = HOST_NEW(layout, 1);
+    insist(leading >= (int64_t)rows, "a leading dimension below the rows");
+    mine->type = type;
+    mine->rows = (int)rows;
+    mine->columns = (int)columns;
+    mine->leading = (int)leading;
+    *l = (cublasLtMatrixLayout_t)(void *)mine;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
+    *p = (cublasLtMatmulPreference_t)host_alloc(1);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t name,
+                                                    const void *value, size_t bytes) {
+    (void)p, (void)value;
+    insist(bytes == (name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8 : 4), "a preference of the wrong size");
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
+    free(p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t result,
+                                              cublasLtMatmulPreference_t p, int asked, cublasLtMatmulHeuristicResult_t *proposals,
+                                              int *count) {
+    (void)h, (void)d, (void)a, (void)b, (void)c, (void)result, (void)p;
+    *count = asked < 2 ? asked : 2;
+    memset(proposals, 0, sizeof *proposals * (size_t)*count);
+    return CUBLAS_STATUS_SUCCESS;
+}
+// x (rows, columns) as floats with leading dimension = rows.
+static float *floats_of(const void *x, const layout *l) {
+    float *f = HOST_NEW(float, (int64_t)l->rows * l->columns);
+    for (int c = 0; c < l->columns; c++)
+        for (int r = 0; r < l->rows; r++) {
+            int64_t at = (int64_t)c * l->leading + r;
+            uint32_t bits = l->type == CUDA_R_16BF ? (uint32_t)((const uint16_t *)x)[at] << 16 : ((const uint32_t *)x)[at];
+            memcpy(&f[(int64_t)c * l->rows + r], &bits, 4);
+        }
+    return f;
+}
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, const void *alpha, const void *A,
+                              cublasLtMatrixLayout_t a_layout, const void *B, cublasLtMatrixLayout_t b_layout, const void *beta,
+                              const void *C, cublasLtMatrixLayout_t c_layout, void *D, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes, cudaStream_t s) {
+    const operation *o = (const operation *)(void *)d;
+    const layout *a = (const layout *)(void *)a_layout, *b = (const layout *)(void *)b_layout, *c = (const layout *)(void *)c_layout;
+    const layout *result = (const layout *)(void *)d_layout;
+    int m = o->a == CUBLAS_OP_N ? a->rows : a->columns, k = o->a == CUBLAS_OP_N ? a->columns : a->rows;
+    int n = o->b == CUBLAS_OP_N ? b->columns : b->rows, k_of_b = o->b == CUBLAS_OP_N ? b->rows : b->columns;
+    insist(handle != NULL && algorithm != NULL && workspace != NULL && workspace_bytes > 0 && s->compute,
+           "a product without its surroundings");
+    insist(k == k_of_b && result->rows == m && result->columns == n && c->rows == m && c->columns == n,
+           "sizes of a product that do not fit");
+    insist(a->type == CUDA_R_16BF && b->type == CUDA_R_16BF && c->type == result->type, "types of a product");
+    float *fa = floats_of(A, a), *fb = floats_of(B, b), scale = *(const float *)beta,
+          *fc = scale != 0 ? floats_of(C, c) : HOST_NEW(float, (int64_t)m *n);
+    cblas_sgemm(CblasColMajor, o->a == CUBLAS_OP_N ? CblasNoTrans : CblasTrans, o->b == CUBLAS_OP_N ? CblasNoTrans : CblasTrans, m, n, k,
+                *(const float *)alpha, fa, a->rows, fb, b->rows, scale, fc, m);
+    for (int column = 0; column < n; column++)
+        for (int row = 0; row < m; row++) {
+            int64_t at = (int64_t)column * result->leading + row;
+            uint32_t bits;
+            memcpy(&bits, &fc[(int64_t)column * m + row], 4);
+            if (result->type == CUDA_R_16BF) ((uint16_t *)D)[at] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+            else ((uint32_t *)D)[at] = bits;
+        }
+    free(fa);
+    free(fb);
+    free(fc);
+    return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,130 @@
+// A model on a grid for tests: made-up tokens, every rank of `all` takes part. The tokens of a sample depend on (sample, position) alone,
+// so every grid sees the same batch.
+#ifndef MODEL_FIXTURE_H
+#define MODEL_FIXTURE_H
+
+#include "../dataloader.h" // defines: sequence_shard
+#include "../model.h"
+#include "test.h"
+
+typedef struct {
+    grid g;
+    model m;
+    arena device, host;
+    sequence_shard shard;
+    int32_t *tokens, *labels; // (grad_accum, rows)
+    int64_t S;
+    recompute_kind kinds[16];
+} fixture;
+
+// -100 here and there, unevenly: a stretch of one sample and its last label.
+static inline int32_t fixture_label(const model_config *c, int64_t S, int64_t sample, int64_t position) {
+    if (position + 1 >= S || (sample % 2 == 1 && position > S / 4 && position < S / 2)) return -100;
+    return (int32_t)((test_random(99, (uint64_t)(sample * 100003 + position + 1)) * 0.5 + 0.5) * (c->V - 1));
+}
+static inline int32_t fixture_token(const model_config *c, int64_t sample, int64_t position) {
+    return (int32_t)((test_random(99, (uint64_t)(sample * 100003 + position)) * 0.5 + 0.5) * (c->V - 1));
+}
+
+static inline void fixture_batch(fixture *f, int64_t first_sample) { // sample of (micro a, dp d, sequence b): first + (a dp + d) B + b
+    for (int64_t a = 0; a < f->m.run.grad_accum; a++)
+        for (int64_t b = 0; b < f->m.run.B; b++)
+            for (int64_t t = 0; t < f->shard.T; t++) {
+                int64_t sample = first_sample + (a * f->g.shape.dp + f->g.place.d) * f->m.run.B + b, at = a * f->m.rows + b * f->shard.T + t;
+                int64_t position = sequence_shard_position(&f->shard, t);
+                f->tokens[at] = position < f->S ? fixture_token(&f->m.c, sample, position) : 0;
+                f->labels[at] = position < f->S ? fixture_label(&f->m.c, f->S, sample, position) : -100;
+            }
+}
+
+// run.T and run.kinds are set here; kind is given to every layer, RECOMPUTE_AUTO: one kind after the other. Memory starts as NaN.
+static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_run run, recompute_kind kind, int64_t S) {
+    memset(f, 0, sizeof *f);
+    f->S = S;
+    grid_create(&f->g, shape, all);
+    f->shard = sequence_shard_make(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1);
+    run.T = f->shard.T;
+    for (int l = 0; l < c->L; l++) f->kinds[l] = kind == RECOMPUTE_AUTO ? (recompute_kind)(l % 3) : kind;
+    run.kinds = f->kinds;
+    model_layout(&f->m, &f->device, &f->host, c, &f->g, &run);
+    model_free(&f->m);
+    size_t device_bytes = f->device.peak, host_bytes = f->host.peak;
+    memset(&f->device, 0, sizeof f->device);
+    memset(&f->host, 0, sizeof f->host);
+    f->device.base = (char *)device_alloc(device_bytes);
+    f->host.base = (char *)device_host_slab(host_bytes);
+    memset(f->device.base, 0xff, device_bytes);
+    memset(f->host.base, 0xff, host_bytes);
+    model_layout(&f->m, &f->device, &f->host, c, &f->g, &run);
+    CHECK(f->device.peak == device_bytes && f->host.peak == host_bytes, "layouts differ: %zu %zu", f->device.peak, device_bytes);
+    int64_t *positions = HOST_NEW(int64_t, run.T);
+    for (int64_t t = 0; t < run.T; t++) positions[t] = sequence_shard_position(&f->shard, t);
+    model_start(&f->m, positions);
+    free(positions);
+    f->tokens = HOST_NEW(int32_t, run.grad_accum * f->m.rows);
+    f->labels = HOST_NEW(int32_t, run.grad_accum * f->m.rows);
+    zero_init(&f->m.zero, 1, 0.1f, 0.05f);
+    zero_reset_states(&f->m.zero);
+    fixture_batch(f, 0);
+}
+static inline void fixture_free(fixture *f) {
+    free(f->tokens);
+    free(f->labels);
+    model_free(&f->m);
+    device_free(f->device.base, f->device.peak);
+    device_host_slab_free(f->host.base, f->host.peak);
+    grid_free(&f->g);
+}
+
+static inline model_run fixture_run(int64_t B, int64_t accum) { // everything replicated, nothing recomputed
+    model_run run;
+    memset(&run, 0, sizeof run);
+    run.B = B;
+    run.grad_accum = accum;
+    run.zp = run.zg = run.zo = 1;
+    return run;
+}
+
+// The whole gradient of a unit on every rank (count floats, the caller frees): each rank's piece, summed over one replica of all pieces.
+static inline float *fixture_gradient(fixture *f, int unit) {
+    zero_hybrid *z = &f->m.zero;
+    int64_t n = z->units[unit].count, piece = n / z->zo;
+    double *whole = HOST_NEW(double, n);
+    const float *own = zero_optim_grads(z, unit);
+    for (int64_t i = 0; i < piece; i++) whole[z->optim_piece * piece + i] = own[i];
+    comm_sum_double(z->pieces, whole, (int)n);
+    float *result = HOST_NEW(float, n);
+    for (int64_t i = 0; i < n; i++) result[i] = (float)whole[i];
+    free(whole);
+    return result;
+}
+// The whole parameters of a unit; the caller frees.
+static inline float *fixture_parameters(fixture *f, int unit) {
+    int64_t n = f->m.units[unit].count;
+    float *result = HOST_NEW(float, n);
+    memcpy(result, zero_params(&f->m.zero, unit), sizeof(float) * (size_t)n);
+    return result;
+}
+
+static inline adamw_args fixture_adamw(int64_t step) {
+    adamw_args a;
+    memset(&a, 0, sizeof a);
+    a.lr = 1e-2f; a.beta1 = 0.9f; a.beta2 = 0.95f; a.weight_decay = 0.1f; a.grad_scale = 1;
+    a.eps = 1e-4f; // a gradient that is zero but for rounding must not become a whole step of Adam
+    a.step = step;
+    return a;
+}
+
+static inline model_config fixture_config(int L, int D, int H, int Hkv, int HS, int F, int V, bool tied) {
+    model_config c;
+    memset(&c, 0, sizeof c);
+    snprintf(c.name, sizeof c.name, "test");
+    c.L = L; c.D = D; c.H = H; c.Hkv = Hkv; c.HS = HS; c.F = F; c.V = V;
+    c.rms_eps = 1e-5f;
+    c.rope_theta = 10000;
+    c.tied = tied;
+    c.max_position = 1024;
+    return c;
+}
+
+#endif

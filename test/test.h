@@ -1,0 +1,69 @@
+// The whole test framework: CHECK counts, test_finish reports. A test program is one C file; its first line says how it runs:
+//     // ranks: 8            mpirun -np 8 (1 = no mpirun)
+// Every check counts once per rank; a failing check prints what it saw (at most 20 per rank) and the program exits 1.
+#ifndef TEST_H
+#define TEST_H
+
+#include "../common.h"
+#include "../device/comm.h"
+
+static int64_t test_passed, test_failed;
+
+static inline void test_fail_print(const char *file, int line, const char *format, ...) PRINTF_LIKE(3, 4);
+static inline void test_fail_print(const char *file, int line, const char *format, ...) {
+    if (test_failed > 20) return;
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    printf("FAILED %s:%d: %s\n", file, line, text);
+    fflush(stdout);
+}
+// CHECK(condition, "what was seen, with %d values", ...)
+#define CHECK(condition, ...)                                                                                                    \
+    do {                                                                                                                         \
+        if (condition) {                                                                                                         \
+            test_passed++;                                                                                                       \
+        } else {                                                                                                                 \
+            test_failed++;                                                                                                       \
+            test_fail_print(__FILE__, __LINE__, __VA_ARGS__);                                                                    \
+        }                                                                                                                        \
+    } while (0)
+
+// Prints "<name>: N passed, N failed" over all ranks of `group` (NULL: this process alone) and returns the exit status.
+static inline int test_finish(const char *name, comm *group) {
+    int64_t counts[2] = {test_passed, test_failed};
+    if (group != NULL) comm_sum_int64(group, counts, 2);
+    if (group == NULL || comm_rank(group) == 0) {
+        printf("%s: %lld passed, %lld failed\n", name, (long long)counts[0], (long long)counts[1]);
+        fflush(stdout);
+    }
+    if (counts[0] + counts[1] == 0) return EXIT_FAILED; // a test that checks nothing is a failure
+    return counts[1] == 0 ? EXIT_OK : EXIT_FAILED;
+}
+
+// Numbers in (-1, 1) from an index alone, so that every rank makes the same tensors.
+static inline double test_random(uint64_t seed, uint64_t index) {
+    uint64_t z = seed * 0x9E3779B97F4A7C15ull + index + 0x632BE59BD9B4E019ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    z ^= z >> 31;
+    return (double)(int64_t)z / 9223372036854775808.0;
+}
+static inline void test_fill(float *x, int64_t n, uint64_t seed, double scale) {
+    for (int64_t i = 0; i < n; i++) x[i] = (float)(scale * test_random(seed, (uint64_t)i));
+}
+// max |a - b| / max |b|; NaN anywhere gives infinity.
+static inline double test_difference(const float *a, const float *b, int64_t n) {
+    double largest = 0, worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)a[i] - (double)b[i]);
+        if (!(d <= 1e300)) return INFINITY;
+        if (d > worst) worst = d;
+        if (fabs((double)b[i]) > largest) largest = fabs((double)b[i]);
+    }
+    return largest > 0 ? worst / largest : (worst > 0 ? INFINITY : 0);
+}
+
+#endif

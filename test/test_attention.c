@@ -1,0 +1,212 @@
+// ranks: 8
+// 2D-Attention on every grid of 1, 2, 3, 4, 6 and 8 ranks x every w x placement x ring/all-gather x MHA, GQA, MQA, against attention in
+// double precision over the whole sequence: out, lse, and dqkv (so dQ, dK, dV through RoPE and replication). The bound is the same for
+// every ring, so an error that grows with the ring fails. (F3-F9, F11-F13, F17, F18, F43)
+#include "../attention_2d.cuh"
+#include "../dataloader.h"
+#include "test.h"
+
+// 2e-6 of the largest element: inputs are float, products of HS + S terms in float accumulate a relative error of a few 2^-24 each.
+#define BOUND 2e-6
+
+typedef struct {
+    int H, Hkv, HS;
+    int64_t S;
+    double *qkv, *dout;       // (S, H + 2 Hkv, HS), (S, H, HS)
+    double *out, *lse, *dqkv; // the reference
+} problem;
+
+static double angle(int64_t position, int i, int half) { return (double)position * pow(10000.0, -(double)i / half); }
+static void rotate(double *x, int64_t position, int HS, double sign) {
+    for (int i = 0; i < HS / 2; i++) {
+        double c = cos(angle(position, i, HS / 2)), s = sign * sin(angle(position, i, HS / 2)), a = x[i], b = x[i + HS / 2];
+        x[i] = a * c - b * s;
+        x[i + HS / 2] = b * c + a * s;
+    }
+}
+
+static void solve(problem *p) {
+    int H = p->H, Hkv = p->Hkv, HS = p->HS, width = (H + 2 * Hkv) * HS;
+    int64_t S = p->S;
+    p->qkv = HOST_NEW(double, S * width);
+    p->dqkv = HOST_NEW(double, S * width);
+    p->out = HOST_NEW(double, S * H * HS);
+    p->dout = HOST_NEW(double, S * H * HS);
+    p->lse = HOST_NEW(double, H * S);
+    for (int64_t i = 0; i < S * width; i++) p->qkv[i] = (float)(2 * test_random(7, (uint64_t)i)); // exactly what the ranks get
+    for (int64_t i = 0; i < S * H * HS; i++) p->dout[i] = (float)test_random(8, (uint64_t)i);
+    double *x = HOST_NEW(double, S * width), *weight = HOST_NEW(double, S), scale = 1 / sqrt((double)HS);
+    memcpy(x, p->qkv, sizeof(double) * (size_t)(S * width));
+    for (int64_t t = 0; t < S; t++)
+        for (int h = 0; h < H + Hkv; h++) rotate(x + t * width + h * HS, t, HS, 1);
+    for (int h = 0; h < H; h++) {
+        int kv = h / (H / Hkv);
+        for (int64_t t = 0; t < S; t++) {
+            const double *q = x + t * width + h * HS, *dout = p->dout + (t * H + h) * HS;
+            double *out = p->out + (t * H + h) * HS, largest = -INFINITY, sum = 0, delta = 0;
+            for (int64_t u = 0; u <= t; u++) {
+                const double *k = x + u * width + (H + kv) * HS;
+                double score = 0;
+                for (int d = 0; d < HS; d++) score += q[d] * k[d];
+                weight[u] = score * scale;
+                if (weight[u] > largest) largest = weight[u];
+            }
+            for (int64_t u = 0; u <= t; u++) sum += weight[u] = exp(weight[u] - largest);
+            p->lse[h * S + t] = largest + log(sum);
+            for (int64_t u = 0; u <= t; u++)
+                for (int d = 0; d < HS; d++) out[d] += weight[u] / sum * x[u * width + (H + Hkv + kv) * HS + d];
+            for (int d = 0; d < HS; d++) delta += out[d] * dout[d];
+            for (int64_t u = 0; u <= t; u++) {
+                const double *k = x + u * width + (H + kv) * HS, *v = k + Hkv * HS;
+                double *dq = p->dqkv + t * width + h * HS, *dk = p->dqkv + u * width + (H + kv) * HS, *dv = dk + Hkv * HS;
+                double w = weight[u] / sum, dw = 0;
+                for (int d = 0; d < HS; d++) dw += dout[d] * v[d];
+                double ds = w * (dw - delta) * scale;
+                for (int d = 0; d < HS; d++) {
+                    dq[d] += ds * k[d];
+                    dk[d] += ds * q[d];
+                    dv[d] += w * dout[d];
+                }
+            }
+        }
+    }
+    for (int64_t t = 0; t < S; t++)
+        for (int h = 0; h < H + Hkv; h++) rotate(p->dqkv + t * width + h * HS, t, HS, -1);
+    free(x);
+    free(weight);
+}
+
+static double largest_of(const double *x, int64_t n) {
+    double m = 0;
+    for (int64_t i = 0; i < n; i++) m = fmax(m, fabs(x[i]));
+    return m;
+}
+
+static void check_grid(const problem *p, grid_shape shape, bool allgather, comm *ranks) {
+    grid g;
+    grid_create(&g, shape, ranks);
+    int H = p->H, Hkv = p->Hkv, HS = p->HS, width = (H + 2 * Hkv) * HS;
+    sequence_shard shard = sequence_shard_make(p->S, shape.hp, shape.cp, g.place.h, g.place.c, 1);
+    int64_t T = shard.T;
+    attention_2d a;
+    arena memory;
+    memset(&memory, 0, sizeof memory);
+    attention_2d_layout(&a, &memory, &g, H, Hkv, HS, T, allgather);
+    size_t bytes = memory.peak;
+    memset(&memory, 0, sizeof memory);
+    memory.base = (char *)device_alloc(bytes);
+    memset(memory.base, 0xff, bytes); // NaN: whatever is read before it is written shows
+    attention_2d_layout(&a, &memory, &g, H, Hkv, HS, T, allgather);
+    CHECK(memory.peak == bytes, "counting and taking memory disagree: %zu %zu", bytes, memory.peak);
+
+    float *qkv = HOST_NEW(float, T * width), *dqkv = HOST_NEW(float, T * width), *table = HOST_NEW(float, T * HS);
+    float *out = HOST_NEW(float, T * H * HS), *dout = HOST_NEW(float, T * H * HS);
+    attention_saved saved;
+    saved.q = HOST_NEW(float, T * H * HS);
+    saved.kv = HOST_NEW(float, attention_2d_kv_count(&a));
+    saved.out = shape.hp == 1 ? out : HOST_NEW(float, T * H * HS);
+    saved.lse = HOST_NEW(float, T * H);
+    for (int64_t t = 0; t < T; t++) {
+        int64_t position = sequence_shard_position(&shard, t);
+        for (int i = 0; i < HS / 2; i++) {
+            table[t * HS + 2 * i] = (float)cos(angle(position, i, HS / 2));
+            table[t * HS + 2 * i + 1] = (float)sin(angle(position, i, HS / 2));
+        }
+        if (position >= p->S) { // padding: any finite numbers, and no gradient arrives there
+            for (int i = 0; i < width; i++) qkv[t * width + i] = 1;
+            continue;
+        }
+        for (int i = 0; i < width; i++) qkv[t * width + i] = (float)p->qkv[position * width + i];
+        for (int i = 0; i < H * HS; i++) dout[t * H * HS + i] = (float)p->dout[position * H * HS + i];
+    }
+    attention_2d_distribute(&a, saved, qkv, table);
+    attention_2d_ring_forward(&a, saved);
+    attention_2d_collect(&a, out, saved);
+    attention_2d_backward(&a, dqkv, dout, saved, table);
+
+    double worst_out = 0, worst_dqkv = 0, worst_lse = 0;
+    for (int64_t t = 0; t < T; t++) {
+        int64_t position = sequence_shard_position(&shard, t);
+        for (int i = 0; i < H * HS && position < p->S; i++) {
+            double d = fabs(out[t * H * HS + i] - p->out[position * H * HS + i]);
+            worst_out = d <= worst_out ? worst_out : d; // a NaN is larger than everything here
+        }
+        for (int i = 0; i < width; i++) {
+            double d = fabs(dqkv[t * width + i] - (position < p->S ? p->dqkv[position * width + i] : 0));
+            worst_dqkv = d <= worst_dqkv ? worst_dqkv : d;
+        }
+    }
+    for (int64_t t = 0; t < a.Tc; t++) { // lse belongs to the rows and heads after SeqAlltoAll
+        sequence_shard whole = sequence_shard_make(p->S, shape.hp, shape.cp, (int)(t / T), g.place.c, 1);
+        int64_t position = sequence_shard_position(&whole, t % T);
+        for (int h = 0; h < a.heads.Hq && position < p->S; h++) {
+            double d = fabs(saved.lse[h * a.Tc + t] - p->lse[(g.place.h * a.heads.Hq + h) * p->S + position]);
+            worst_lse = d <= worst_lse ? worst_lse : d;
+        }
+    }
+    worst_out /= largest_of(p->out, p->S * H * HS);
+    worst_dqkv /= largest_of(p->dqkv, p->S * width);
+    worst_lse /= largest_of(p->lse, p->S * H);
+    CHECK(worst_out <= BOUND && worst_dqkv <= BOUND && worst_lse <= BOUND,
+          "hp %d cp %d w %d %s %s H %d Hkv %d S %lld: out %.1e lse %.1e dqkv %.1e", shape.hp, shape.cp, shape.w,
+          shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring", H, Hkv, (long long)p->S,
+          worst_out, worst_lse, worst_dqkv);
+    if (shape.hp > 1) free(saved.out);
+    free(saved.q); free(saved.kv); free(saved.lse);
+    free(qkv); free(dqkv); free(table); free(out); free(dout);
+    device_free(memory.base, bytes);
+    grid_free(&g);
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    comm *world = comm_world();
+    // S 101 does not divide by anything: padding on every grid. H 12, Hkv 4 with hp 3, 6, 8: slots that are neither shared nor split evenly.
+    problem problems[] = {{24, 24, 4, 96, NULL, NULL, NULL, NULL, NULL}, {24, 8, 4, 101, NULL, NULL, NULL, NULL, NULL},
+                          {12, 4, 8, 50, NULL, NULL, NULL, NULL, NULL},  {24, 1, 4, 64, NULL, NULL, NULL, NULL, NULL},
+                          {8, 2, 6, 5, NULL, NULL, NULL, NULL, NULL}};
+    static const int sizes[] = {1, 2, 3, 4, 6, 8};
+    comm *ranks[6];
+    for (int i = 0; i < 6; i++) ranks[i] = comm_split(world, comm_rank(world) < sizes[i] ? 0 : -1, comm_rank(world), COMM_CONTROL);
+    for (size_t k = 0; k < sizeof problems / sizeof *problems; k++) {
+        problem *p = &problems[k];
+        solve(p);
+        for (int i = 0; i < 6; i++) {
+            if (ranks[i] == NULL) continue;
+            for (int hp = 1; hp <= sizes[i]; hp++) {
+                if (sizes[i] % hp != 0 || p->H % hp != 0) continue;
+                int cp = sizes[i] / hp;
+                for (int w = 1; w <= cp; w++) {
+                    if (cp % w != 0) continue;
+                    for (int placement = 0; placement < 2; placement++) {
+                        grid_shape shape;
+                        memset(&shape, 0, sizeof shape);
+                        shape.dp = 1; shape.hp = hp; shape.cp = cp; shape.w = w;
+                        shape.placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST;
+                        check_grid(p, shape, false, ranks[i]);
+                        shape.gpus_per_node = 8;
+                        shape.nics_per_node = 4;
+                        if (grid_weave(&shape) > 1) check_grid(p, shape, false, ranks[i]);
+                        if (w == cp) check_grid(p, shape, true, ranks[i]);
+                    }
+                }
+            }
+        }
+        comm_barrier(world);
+    }
+    comm_test_delay(300, 1); // a transfer that comes late must change nothing
+    for (int w = 1; w <= 8; w *= 2) {
+        grid_shape shape;
+        memset(&shape, 0, sizeof shape);
+        shape.dp = shape.hp = 1; shape.cp = 8; shape.w = w;
+        check_grid(&problems[1], shape, false, world);
+    }
+    int status = test_finish("test_attention", world);
+    comm_finalize();
+    return status;
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# What users get wrong: each ends with exit status 2 on every rank within seconds, one clear line that lists the legal values, and nothing
+# half-written. (F48)
+set -u
+cd "$(dirname "$0")/.."
+source scripts/mpi_env.sh
+binary=${TRAIN_LLAMA:-build/cpu/train_llama}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+
+# refuse NAME RANKS PATTERN OPTION...: exit status 2, exactly one line that starts with "error:" and matches PATTERN, under 20 s, no log
+refuse() {
+    local name=$1 ranks=$2 pattern=$3 began=$SECONDS status lines
+    shift 3
+    mpirun -np "$ranks" "$binary" "$@" --log "$dir/log.jsonl" >"$dir/out" 2>"$dir/err" </dev/null
+    status=$?
+    lines=$(grep -c '^error:' "$dir/err")
+    if [ $status -eq 2 ] && [ "$lines" -eq 1 ] && grep -qE "^error:.*$pattern" "$dir/err" && [ $((SECONDS - began)) -le 20 ] && [ ! -e "$dir/log.jsonl" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name: status $status, $lines error lines, expected /$pattern/:"
+        head -5 "$dir/err"
+    fi
+    rm -f "$dir/log.jsonl"
+}
+
+printf 'The quick brown fox jumps over the lazy dog. %.0s' $(seq 100) >"$dir/text"
+build/cpu/text_to_tokens "$dir/good.bin" "$dir/text" >/dev/null || { echo "FAIL text_to_tokens"; exit 1; }
+head -c 2000 "$dir/good.bin" >"$dir/truncated.bin"
+head -c 600 "$dir/good.bin" >"$dir/short.bin"
+: >"$dir/empty.bin"
+{ printf 'GGUF'; tail -c +5 "$dir/good.bin"; } >"$dir/magic.bin"
+base=(--model nano --from-scratch --steps 1 --seq-len 64)
+data=(--train-data "$dir/good.bin")
+
+refuse 'unknown option' 4 'seq-lenght.*--seq-len' "${base[@]}" "${data[@]}" --seq-lenght 5
+refuse 'malformed number' 2 '--steps.*12x' "${base[@]:0:3}" "${data[@]}" --steps 12x
+refuse 'number out of range' 2 '--batch-size' "${base[@]}" "${data[@]}" --batch-size 0
+refuse 'missing value' 2 '--lr' "${base[@]}" "${data[@]}" --lr
+refuse 'stray argument' 2 'please' "${base[@]}" "${data[@]}" please
+refuse 'given twice' 2 '--hp' "${base[@]}" "${data[@]}" --hp 1 --hp 2
+refuse 'not a choice' 2 'head-first.*context-first' "${base[@]}" "${data[@]}" --placement rows-first
+refuse 'hp does not divide H' 3 '--hp 3.*1, 2, 4' "${base[@]}" "${data[@]}" --hp 3
+refuse 'hp above H' 8 '--hp 8.*1, 2, 4' "${base[@]}" "${data[@]}" --hp 8
+refuse 'w does not divide cp' 4 '--inner-ring 3.*1, 2, 4' "${base[@]}" "${data[@]}" --cp 4 --inner-ring 3
+refuse 'degrees are not the ranks' 4 '4 ranks' "${base[@]}" "${data[@]}" --dp 1 --hp 2 --cp 1
+refuse 'product does not divide the ranks' 4 '4 ranks' "${base[@]}" "${data[@]}" --hp 2 --cp 4
+refuse 'ZeRO degree does not divide' 4 '--zero-params 3.*1, 2, 4' "${base[@]}" "${data[@]}" --zero-params 3
+refuse 'ZeRO degrees not nested' 4 '--zero-grads 2.*--zero-params 4' "${base[@]}" "${data[@]}" --zero-params 4 --zero-grads 2
+refuse 'tile of nothing' 2 '--mlp-tile' "${base[@]}" "${data[@]}" --mlp-tile 0
+refuse 'budget that nothing fits in' 2 'needs .* may use' "${base[@]}" "${data[@]}" --memory-budget 1MiB --recompute auto
+refuse 'no data' 2 '--train-data' "${base[@]}"
+refuse 'missing file' 4 'nowhere' "${base[@]}" --train-data "$dir/nowhere.bin"
+refuse 'truncated file' 4 'truncated' "${base[@]}" --train-data "$dir/truncated.bin"
+refuse 'file shorter than a header' 2 'header' "${base[@]}" --train-data "$dir/short.bin"
+refuse 'empty file' 2 'header' "${base[@]}" --train-data "$dir/empty.bin"
+refuse 'wrong magic' 4 'magic' "${base[@]}" --train-data "$dir/magic.bin"
+refuse 'sequence longer than the data' 4 'largest legal length' --model nano --from-scratch --steps 1 --seq-len 1M "${data[@]}"
+refuse 'unknown model' 2 'presets are' --model llama4 --from-scratch "${data[@]}"
+refuse 'preset without --from-scratch' 2 '--from-scratch' --model nano "${data[@]}"
+refuse 'log that cannot be written' 2 '--log' "${base[@]}" "${data[@]}" --log "$dir/no/such/folder/log" 2>/dev/null
+mkdir "$dir/folder"
+cat >"$dir/folder/config.json" <<'JSON'
+{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 256,
+ "rms_norm_eps": 1e-5, "max_position_embeddings": 128, "rope_scaling": {"rope_type": "longrope", "factor": 4.0}}
+JSON
+refuse 'unknown rope_scaling' 4 'longrope.*llama3' --model "$dir/folder" --from-scratch --steps 1 --seq-len 64 "${data[@]}"
+sed -i 's/"rope_type": "longrope"/"rope_type": "linear"/; s/"vocab_size": 256/"vocab_size": 100/' "$dir/folder/config.json"
+refuse 'token above the vocabulary' 4 'legal are 0 to 99' --model "$dir/folder" --from-scratch --steps 1 --seq-len 64 "${data[@]}"
+refuse 'folder without weights' 2 'model.safetensors: is not there' --model "$dir/folder" --steps 1 --seq-len 64 "${data[@]}"
+
+echo "test_bad_input: $passed passed, $failed failed"
+[ $failed -eq 0 ]

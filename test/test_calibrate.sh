@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# --calibrate on the CPU device: a cluster file that --plan takes, with what one rank and what several can measure, in seconds.
+set -u
+cd "$(dirname "$0")/.."
+source scripts/mpi_env.sh
+binary=${TRAIN_LLAMA:-build/cpu/train_llama}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+check() { # name command...
+    local name=$1
+    shift
+    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        echo "FAIL $name"
+        tail -5 "$dir/why"
+    fi
+}
+began=$SECONDS
+for ranks in 1 4; do
+    file=$dir/here$ranks.txt
+    check "$ranks ranks measure" mpirun -np $ranks "$binary" --calibrate --model nano --cluster-out "$file"
+    measured=$(grep -c '# measured:' "$file")
+    check "$ranks ranks: $measured figures are measured" [ "$measured" -ge $((ranks == 1 ? 14 : 20)) ]
+    for key in peak hbm_rate attention_forward_efficiency attention_backward_efficiency step_launch linear_efficiency; do
+        check "$ranks ranks: $key is measured" grep -qE "^$key .*# measured:" "$file"
+    done
+    check "$ranks ranks: the plan stands on them" bash -c "'$binary' --plan --model tiny --ranks $ranks --cluster '$file' | grep -q '^figures of the cluster: $measured measured'"
+done
+for key in p2p_rate nvlink_rate alltoall_latency alltoall_pack overlap_cost collective_efficiency; do
+    check "4 ranks: $key is measured" grep -qE "^$key .*# measured:" "$dir/here4.txt"
+    check "1 rank: $key is not" grep -qE "^$key .*# estimate:" "$dir/here1.txt"
+done
+check 'within 200 s (twice 6 on a machine with nothing else on it)' [ $((SECONDS - began)) -le 200 ]
+check 'a rate that a processor can have' awk '$1 == "peak" {exit !($2 > 1e8 && $2 < 1e14)}' "$dir/here1.txt"
+# A run says what it was predicted to take on the machine as measured.
+seq 1 20000 | tr '\n' ' ' >"$dir/text"
+build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
+check 'a run predicts with the file' bash -c "mpirun -np 4 '$binary' --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 256 --hp 2 --cp 2 --steps 5 --cluster '$dir/here4.txt' |
+    grep -qE '^predicted for .*here4.txt: [0-9.]+ ms a step, measured [0-9.]+ \| memory .*, measured .* \| sent by a rank'"
+for wrong in '--calibrate --cluster-out /no/such/folder/x' '--model nano --dry-run --cluster-out x'; do
+    "$binary" $wrong >"$dir/out" 2>"$dir/err"
+    check "refused: $wrong" [ "$? $(grep -c '^error: --cluster-out' "$dir/err")" = '2 1' ]
+done
+
+echo "test_calibrate: $passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# The CUDA build, on a machine that need not have a GPU: it compiles for every target without a warning, its kernels keep everything in
+# registers, the program starts without a driver for help, planning and errors, and cuDNN would take every graph that the trainer asks for.
+# The device's host code (streams and events, cuBLASLt, NCCL) trains over a fake of the three libraries (fake_cuda.c), on 1 and on 4 ranks,
+# with all transfers as late as the events allow and with all at once.
+# Skipped, by name, where the CUDA toolkit, cuDNN or NCCL is missing.
+set -u
+cd "$(dirname "$0")/.."
+source scripts/mpi_env.sh
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+if ! make --no-print-directory DEVICE=cuda -n tests >"$dir/found" 2>&1; then
+    echo "skipped: $(grep -o 'DEVICE=cuda: .*' "$dir/found" | head -1)"
+    exit 77
+fi
+passed=0 failed=0
+check() { # name command...
+    local name=$1
+    shift
+    if "$@" >"$dir/out" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok   $name   $(grep -aE 'passed, ' "$dir/out" | tail -1)"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name"
+        tail -15 "$dir/out"
+    fi
+}
+fails_with() { # status text command...
+    local status=$1 text=$2
+    shift 2
+    "$@" >"$dir/shown" 2>&1
+    [ $? -eq "$status" ] && grep -q -- "$text" "$dir/shown" || { cat "$dir/shown" && return 1; }
+}
+no_spills() { # ptxas -v names each kernel, then how much of it lies in local memory
+    awk '/Compiling entry function/ { kernel = $0 }
+         /bytes spill stores/ { seen++; if ($0 !~ / 0 bytes spill stores, 0 bytes spill loads/) { bad = 1; print kernel; print } }
+         END { if (seen == 0) print "no kernel was compiled"; exit bad || seen == 0 }' "$1"
+}
+
+grep '^CUDA ' "$dir/found"
+build=build/cuda-check # of its own, so that every kernel is compiled and reported
+rm -rf $build/device/cuda/*.o
+check 'build for sm_80, sm_90, sm_100 without warnings' make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTXAS='-Xptxas -v' $build/train_llama $build/test/test_cudnn_graphs
+cp "$dir/out" "$dir/build.log"
+check 'no warnings' bash -c "! grep -iE 'warning( |:|#)' '$dir/build.log'"
+check 'no kernel spills registers' no_spills "$dir/build.log"
+check 'cuDNN graphs' $build/test/test_cudnn_graphs
+check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_kernels}-without-gpu
+check 'kernels and products over fake CUDA' $build/test/test_kernels-without-gpu
+check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
+check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
+for eager in 0 1; do
+    for ranks in 1 4; do
+        check "trains over fake CUDA, $ranks ranks, $([ $eager = 0 ] && echo 'late transfers' || echo 'early transfers')" \
+            env FAKE_CUDA_EAGER=$eager mpirun -np $ranks $build/test/compare_devices-without-gpu compare "$dir/reference"
+    done
+done
+check 'more ranks than GPUs are refused' fails_with 2 'start one rank per GPU' env FAKE_CUDA_GPUS=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
+check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
+check 'a rank that stops ends the job with a reason' fails_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \
+    $build/test/compare_devices-without-gpu compare "$dir/reference"
+binary=$build/train_llama
+check 'help without a driver' "$binary" --help
+check 'dry run without a driver' "$binary" --model llama3-8b --from-scratch --train-data none --seq-len 131072 --hp 8 --dry-run --ranks 8
+check 'errors without a driver' fails_with 2 'legal values' "$binary" --model llama3-8b --hp none
+if ! nvidia-smi -L >"$dir/gpus" 2>&1; then
+    printf '%0.sabcdefgh ' $(seq 2000) >"$dir/text"
+    make --no-print-directory DEVICE=cpu tools >"$dir/tools" 2>&1
+    build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >"$dir/tools" 2>&1
+    check 'without a GPU it says so' fails_with 2 'no usable GPU' "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1
+    check 'all ranks leave with status 2' fails_with 2 'no usable GPU' mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1 --cp 2
+fi
+echo "cuda: $passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,160 @@
+// ranks: 1
+// device: cuda
+// Every attention graph that the trainer can ask cuDNN for, checked without a GPU: cuDNN's support check for the properties of A100, H100,
+// H200 and B200 takes it, with no more workspace than op_attention_scratch plans; shapes that no engine takes are refused.
+// The calls are those that attention_cudnn.c makes, cut by the same functions.
+#include "test.h"
+
+#include "../device/cuda/attention_graph.h"
+
+#include <dlfcn.h>
+
+typedef struct {
+    const char *name;
+    int version, processors; // compute capability times 100, SMs
+    int clock_khz, memory_clock_khz;
+    int64_t l2_bytes, memory_bytes, shared_bytes; // shared: of a block, by permission
+    int largest_backward;                         // head size that backward engines take
+} gpu;
+
+// What cudaGetDeviceProperties says on these GPUs.
+static const gpu gpus[] = {
+    {"NVIDIA H200", 900, 132, 1980000, 3201000, 62914560, 150754820096, 232448, 256},
+    {"NVIDIA H100 80GB HBM3", 900, 132, 1980000, 2619000, 52428800, 85031714816, 232448, 256},
+    {"NVIDIA A100-SXM4-80GB", 800, 108, 1410000, 1593000, 41943040, 85097971712, 166912, 128},
+    {"NVIDIA B200", 1000, 148, 1965000, 3996000, 132644864, 191000000000, 232448, 128},
+};
+enum { GPUS = sizeof gpus / sizeof *gpus };
+
+static cudnnBackendDescriptor_t properties_of(const gpu *g) {
+    char json[2048];
+    int length = snprintf(
+        json, sizeof json,
+        "{\"cudaDeviceId\":0,\"deviceVer\":%d,\"driverVer\":13000,\"deviceName\":\"%s\",\"totalGlobalMem\":%lld,"
+        "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"multiProcessorCount\":%d,"
+        "\"smClockRateKHz\":%d,\"memClockRateKHz\":%d,\"l2CacheSize\":%lld,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
+        "\"maxSharedMemoryPerBlockOptin\":%lld,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"pciDeviceId\":0,"
+        "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"isTccDriver\":0,\"supportCoopLaunch\":1}",
+        g->version, g->name, (long long)g->memory_bytes, g->processors, g->clock_khz, g->memory_clock_khz, (long long)g->l2_bytes,
+        (long long)g->shared_bytes);
+    cudnnBackendDescriptor_t d = NULL;
+    bool good =
+        cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d) == CUDNN_STATUS_SUCCESS &&
+        cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length, json) == CUDNN_STATUS_SUCCESS &&
+        cudnnBackendFinalize(d) == CUDNN_STATUS_SUCCESS;
+    CHECK(good, "cuDNN does not take the properties of %s", g->name);
+    return good ? d : NULL;
+}
+
+static int asked; // graphs
+
+static const char *shape_text(attention_shape s) {
+    static char text[160];
+    snprintf(text, sizeof text, "%s%s, rows %lld x %lld, heads %d on %d of %d, strides %lld %lld", s.backward ? "backward" : "forward",
+             s.causal ? " causal" : "", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS, (long long)s.q.row, (long long)s.kv.row);
+    return text;
+}
+static void expect(const gpu *device, cudnnBackendDescriptor_t properties, attention_shape s, bool accepted) {
+    attention_graph g;
+    bool taken = attention_graph_build(&g, s, NULL) && attention_graph_choose(&g, properties);
+    asked++;
+    CHECK(taken == accepted, "%s: %s: %s %s", device->name, shape_text(s), taken ? "taken" : "refused", g.error.text);
+    for (int i = 0; taken && accepted && i < g.config_count; i++)
+        CHECK(g.workspace[i] >= 0 && (size_t)g.workspace[i] <= attention_call_workspace(s), "%s: %s: workspace of %lld bytes, planned %zu",
+              device->name, shape_text(s), (long long)g.workspace[i], attention_call_workspace(s));
+    attention_graph_free(&g);
+}
+
+// The calls of one block on the given rows: forward straight and merged, backward.
+static void expect_block(const gpu *device, cudnnBackendDescriptor_t properties, attention_block b) {
+    int64_t rows = attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk);
+    CHECK(max_i64(b.q_stride, b.kv_stride) * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements",
+          (long long)rows, (long long)b.q_stride);
+    int64_t tails[2] = {b.Tq % rows, rows}; // the last tile, and the others
+    for (int i = 0; i < 2; i++) {
+        attention_block tile = b;
+        if (tails[i] == 0) continue;
+        tile.Tq = min_i64(b.Tq, tails[i]);
+        tile.Tk = min_i64(b.Tk, tails[i]);
+        for (int backward = 0; backward < 2; backward++) {
+            if (backward == 1 && b.HS > device->largest_backward) continue;
+            int heads = attention_call_heads(backward == 1, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS), runs[2] = {heads, b.Hkv % heads};
+            for (int run = 0; run < 2; run++) {
+                if (runs[run] == 0) continue;
+                expect(device, properties, attention_call_shape(tile, backward == 1, false, runs[run]), true);
+                if (backward == 0) expect(device, properties, attention_call_shape(tile, false, true, runs[run]), true);
+            }
+        }
+    }
+}
+
+static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
+    attention_block b;
+    memset(&b, 0, sizeof b);
+    b.Tq = b.Tk = b.lse_stride = Tc;
+    b.Hq = Hq; b.Hkv = Hkv; b.HS = HS;
+    b.q_stride = (int64_t)Hq * HS;
+    b.kv_stride = (int64_t)2 * Hkv * HS;
+    b.scale = 1;
+    b.causal = true;
+    return b;
+}
+// A rank's own block, and the two kinds of blocks of other ranks: all queries on half the keys, half the queries on all keys.
+static void expect_ring(const gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS) {
+    attention_block b = block_of(Tc, Hq, Hkv, HS);
+    expect_block(device, properties, b);
+    b.causal = false;
+    b.Tk = Tc / 2;
+    expect_block(device, properties, b);
+    b.Tk = Tc;
+    b.Tq = Tc / 2;
+    expect_block(device, properties, b);
+}
+
+int main(void) {
+    // cuDNN looks for the driver's library; the toolkit's stub is enough, it is never called.
+    const char *stubs[] = {"libcuda.so.1", CUDA_STUB, "/usr/local/cuda/lib64/stubs/libcuda.so"};
+    void *driver = NULL;
+    for (int i = 0; i < 3 && driver == NULL; i++) driver = dlopen(stubs[i], RTLD_NOW | RTLD_GLOBAL);
+    if (driver == NULL) {
+        printf("neither a driver (libcuda.so.1) nor the toolkit's stub of it\n");
+        return 77;
+    }
+    for (int n = 0; n < GPUS; n++) {
+        const gpu *device = &gpus[n];
+        cudnnBackendDescriptor_t properties = properties_of(device);
+        if (properties == NULL) continue;
+        for (int HS = 64; HS <= 256; HS *= 2) {
+            int64_t lengths[] = {8192, 128, 131072, 1048576};
+            for (int i = 0; i < (n == 0 ? 4 : 1); i++) {
+                expect_ring(device, properties, lengths[i], 4, 1, HS);  // 32 heads on 8, hp 8
+                expect_ring(device, properties, lengths[i], 32, 8, HS); // hp 1
+                expect_ring(device, properties, lengths[i], 8, 8, HS);  // as many key/value heads as query heads
+            }
+        }
+        expect_ring(device, properties, 4096 + 128, 6, 2, 128); // a length that is no power of two
+        expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, 8), false);
+        attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, 2);
+        s.Hq = 5; // on 2
+        expect(device, properties, s, false);
+        s = attention_call_shape(block_of(8192, 8, 8, 128), true, false, 8);
+        s.HS = 100; // not in pieces of 8
+        expect(device, properties, s, false);
+        if (device->largest_backward < 256)
+            expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 256), true, false, 8), false);
+        cudnnBackendDestroyDescriptor(properties);
+    }
+
+    // What is planned for the longest rows covers every shorter call: scratch never shrinks with the length.
+    for (int backward = 0; backward < 2; backward++)
+        for (int Hkv = 1; Hkv <= 8; Hkv *= 2) {
+            size_t before = 0;
+            for (int64_t T = 64; T <= 1 << 20; T += max_i64(64, T / 100 / 64 * 64)) {
+                size_t bytes = op_attention_scratch(block_of(T, 8, Hkv, 128), backward == 1);
+                CHECK(bytes >= before, "scratch of %lld rows is %zu, of fewer rows %zu", (long long)T, bytes, before);
+                before = bytes;
+            }
+        }
+    printf("%d graphs asked for\n", asked);
+    return test_finish("cudnn graphs", NULL);
+}

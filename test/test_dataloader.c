@@ -1,0 +1,393 @@
+// ranks: 1
+// dataloader.h: which rank holds which token, labels across shards and files, padding, order of samples, and every kind of bad file.
+#include "../dataloader.h"
+#include "test.h"
+
+static char folder[256];
+
+static void path_of(char *path, size_t size, const char *name) { snprintf(path, size, "%s/%s", folder, name); }
+static void write_raw(const char *name, const int32_t *header, const void *tokens, size_t bytes) {
+    char path[512];
+    path_of(path, sizeof path, name);
+    FILE *f = fopen(path, "wb");
+    bool ok = f != NULL && fwrite(header, 1, TOKEN_HEADER_BYTES, f) == TOKEN_HEADER_BYTES && fwrite(tokens, 1, bytes, f) == bytes && fclose(f) == 0;
+    if (!ok) {
+        printf("cannot write %s\n", path);
+        exit(EXIT_FAILED);
+    }
+}
+static void remove_files(void) {
+    char pattern[512];
+    glob_t found;
+    path_of(pattern, sizeof pattern, "*");
+    if (glob(pattern, 0, NULL, &found) != 0) return;
+    for (size_t i = 0; i < found.gl_pathc; i++) unlink(found.gl_pathv[i]);
+    globfree(&found);
+}
+static void make_header(int32_t *header, int width, int64_t count) {
+    memset(header, 0, TOKEN_HEADER_BYTES);
+    header[0] = width == 2 ? TOKEN_MAGIC_16 : TOKEN_MAGIC_32;
+    header[1] = width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
+    header[2] = (int32_t)count;
+}
+// A good file of the tokens values[0..count).
+static void write_tokens(const char *name, int width, const int64_t *values, int64_t count) {
+    int32_t header[TOKEN_HEADER_BYTES / 4];
+    make_header(header, width, count);
+    uint16_t *narrow = HOST_NEW(uint16_t, count);
+    uint32_t *wide = HOST_NEW(uint32_t, count);
+    for (int64_t i = 0; i < count; i++) {
+        narrow[i] = (uint16_t)values[i];
+        wide[i] = (uint32_t)values[i];
+    }
+    write_raw(name, header, width == 2 ? (void *)narrow : (void *)wide, (size_t)(count * width));
+    free(narrow);
+    free(wide);
+}
+static bool open_data(dataloader *loader, const char *name, int64_t S, int64_t V, bool shuffle, error_text *error) {
+    char pattern[512];
+    path_of(pattern, sizeof pattern, name);
+    error->text[0] = '\0';
+    return dataloader_open(loader, pattern, S, V, 7, shuffle, error);
+}
+
+// ---- which rank holds which token ----
+
+static void check_shards(int64_t S, int hp, int cp, int64_t multiple) {
+    sequence_shard first = sequence_shard_make(S, hp, cp, 0, 0, multiple);
+    int64_t T = first.T, padded = first.S_padded, C = T * hp / 2;
+    int *seen = HOST_NEW(int, padded);
+    int64_t wrong = 0, runs_wrong = 0;
+    for (int c = 0; c < cp; c++)
+        for (int h = 0; h < hp; h++) {
+            sequence_shard s = sequence_shard_make(S, hp, cp, h, c, multiple);
+            int64_t before = -2, runs = 0, run_end = 0;
+            for (int64_t t = 0; t < T; t++) {
+                int64_t p = sequence_shard_position(&s, t), row = h * T + t;
+                int64_t want = cp == 1 ? row : row < C ? c * C + row : (2 * cp - 1 - c) * C + row - C;
+                wrong += p != want || p < 0 || p >= padded;
+                if (p >= 0 && p < padded) seen[p]++;
+                if (p != before + 1) runs++;
+                if (t == run_end) run_end = t + sequence_shard_run(&s, t);
+                else runs_wrong += p != before + 1; // within a run positions follow each other
+                before = p;
+            }
+            runs_wrong += run_end != T || runs > 2;
+            wrong += s.S != S || s.T != T || s.S_padded != padded || s.hp != hp || s.cp != cp || s.h != h || s.c != c;
+        }
+    for (int64_t p = 0; p < padded; p++) wrong += seen[p] != 1;
+    CHECK(wrong == 0, "S %lld hp %d cp %d multiple %lld: %lld positions wrong", (long long)S, hp, cp, (long long)multiple, (long long)wrong);
+    CHECK(runs_wrong == 0, "S %lld hp %d cp %d: runs", (long long)S, hp, cp);
+    int64_t step = T - 1; // the next smaller legal T would not hold the sequence
+    while (step > 0 && (step % multiple != 0 || (cp > 1 && step * hp % 2 != 0))) step--;
+    CHECK(padded >= S && padded == T * hp * cp && T % multiple == 0 && (cp == 1 || T * hp % 2 == 0) && step * hp * cp < S,
+          "S %lld hp %d cp %d multiple %lld: T %lld", (long long)S, hp, cp, (long long)multiple, (long long)T);
+    free(seen);
+}
+static void test_shards(void) {
+    static const int64_t multiples[] = {1, 2, 3, 8, 128};
+    for (int64_t S = 1; S <= 200; S += S < 70 ? 1 : 13)
+        for (int hp = 1; hp <= 8; hp++)
+            for (int cp = 1; cp <= 6; cp++) check_shards(S, hp, cp, multiples[(S + hp + cp) % 5]);
+    check_shards(1, 8, 16, 128);
+    // Far beyond 2^31: nothing overflows.
+    sequence_shard s = sequence_shard_make((int64_t)1 << 40, 8, 64, 7, 0, 128);
+    CHECK(s.T == (int64_t)1 << 31, "T %lld", (long long)s.T);
+    CHECK(sequence_shard_position(&s, s.T - 1) == ((int64_t)1 << 40) - 1, "last position %lld", (long long)sequence_shard_position(&s, s.T - 1));
+}
+
+// ---- reading ----
+
+enum { STREAM = 331, VOCABULARY = 60000 };
+static int64_t stream[STREAM];
+
+// The stream as several files, some shorter than any sample. Names are written out of order: sorting by name must restore it.
+static void write_stream(int width) {
+    static const int64_t counts[] = {40, 1, 7, 100, 2, 180, 1};
+    int64_t first[8] = {0};
+    for (int i = 0; i < 7; i++) first[i + 1] = first[i] + counts[i];
+    for (int64_t i = 0; i < STREAM; i++) stream[i] = (i * 7919 + 13) % VOCABULARY; // all different
+    stream[17] = VOCABULARY - 1;
+    remove_files();
+    for (int i = 6; i >= 0; i--) {
+        char name[32];
+        snprintf(name, sizeof name, "part_%03d.bin", i);
+        write_tokens(name, width, stream + first[i], counts[i]);
+    }
+    CHECK(first[7] == STREAM, "files hold %lld tokens", (long long)first[7]);
+}
+// All samples on all ranks of one grid, against the stream.
+static void check_reading(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple) {
+    int64_t wrong = 0, valid = 0, n = dataloader_samples(loader);
+    error_text error = {""};
+    for (int64_t sample = 0; sample < n; sample++)
+        for (int c = 0; c < cp; c++)
+            for (int h = 0; h < hp; h++) {
+                sequence_shard s = sequence_shard_make(S, hp, cp, h, c, multiple);
+                int32_t *tokens = HOST_NEW(int32_t, s.T), *labels = HOST_NEW(int32_t, s.T);
+                int64_t *positions = HOST_NEW(int64_t, s.T);
+                for (int64_t t = 0; t < s.T; t++) tokens[t] = labels[t] = -77;
+                CHECK(dataloader_read(loader, sample, &s, tokens, positions, labels, &error), "%s", error.text);
+                for (int64_t t = 0; t < s.T; t++) {
+                    int64_t p = sequence_shard_position(&s, t), at = sample * S + p;
+                    bool padding = p >= S;
+                    int64_t token = padding ? 0 : stream[at], label = padding || at + 1 >= STREAM ? LABEL_IGNORED : stream[at + 1];
+                    wrong += positions[t] != p || tokens[t] != token || labels[t] != label;
+                    valid += labels[t] >= 0;
+                }
+                free(tokens);
+                free(labels);
+                free(positions);
+            }
+    CHECK(wrong == 0, "S %lld hp %d cp %d multiple %lld: %lld rows wrong", (long long)S, hp, cp, (long long)multiple, (long long)wrong);
+    int64_t want = n * S - (n * S == STREAM ? 1 : 0); // no token dropped: all have a label but the stream's last
+    CHECK(valid == want, "S %lld hp %d cp %d: %lld valid labels, not %lld", (long long)S, hp, cp, (long long)valid, (long long)want);
+}
+static void test_reading(void) {
+    static const int64_t lengths[] = {1, 2, 3, 7, 16, 41, 100, 165, 166, 330, STREAM};
+    static const int grids[][2] = {{1, 1}, {2, 1}, {3, 1}, {1, 2}, {2, 2}, {3, 2}, {4, 3}, {1, 5}, {2, 8}};
+    for (int width = 2; width <= 4; width += 2) {
+        write_stream(width);
+        for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
+            dataloader loader;
+            error_text error;
+            CHECK(open_data(&loader, "part_*.bin", lengths[l], VOCABULARY, false, &error), "%s", error.text);
+            CHECK(loader.file_count == 7 && loader.total == STREAM && loader.width == width, "%lld files", (long long)loader.file_count);
+            CHECK(dataloader_samples(&loader) == STREAM / lengths[l], "%lld samples", (long long)dataloader_samples(&loader));
+            for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++) check_reading(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16);
+            sequence_shard s = sequence_shard_make(lengths[l], 1, 1, 0, 0, 1);
+            CHECK(!dataloader_read(&loader, dataloader_samples(&loader), &s, NULL, NULL, NULL, &error), "a sample beyond the last is read");
+            dataloader_close(&loader);
+        }
+        dataloader loader;
+        error_text error;
+        CHECK(!open_data(&loader, "part_*.bin", STREAM + 1, VOCABULARY, false, &error) && strstr(error.text, "largest legal length is 331") != NULL, "%s",
+              error.text);
+        CHECK(!open_data(&loader, "part_*.bin", 0, VOCABULARY, false, &error), "length 0 is accepted");
+        dataloader_close(&loader); // after a failure: harmless
+    }
+}
+
+// Values at the edge of the types, and byte offsets beyond 2^32 (a sparse file).
+static void test_limits(void) {
+    int64_t edge[] = {65535, 0, 65534, 1};
+    dataloader loader;
+    error_text error;
+    sequence_shard s = sequence_shard_make(4, 1, 1, 0, 0, 1);
+    int32_t tokens[4], labels[4];
+    int64_t positions[4];
+    remove_files();
+    write_tokens("edge.bin", 2, edge, 4);
+    CHECK(open_data(&loader, "edge.bin", 4, 65536, true, &error) && dataloader_read(&loader, 0, &s, tokens, positions, labels, &error), "%s", error.text);
+    CHECK(tokens[0] == 65535 && labels[1] == 65534 && labels[3] == LABEL_IGNORED, "%d %d %d", tokens[0], labels[1], labels[3]);
+    dataloader_close(&loader);
+
+    int64_t huge[] = {1, 2, 4294967295, 3};
+    write_tokens("huge.bin", 4, huge, 4);
+    CHECK(open_data(&loader, "huge.bin", 4, 128256, true, &error), "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, tokens, positions, labels, &error) && strstr(error.text, "huge.bin: token 2 (byte 1032) is 4294967295") != NULL,
+          "%s", error.text);
+    dataloader_close(&loader);
+
+    char path[512];
+    int64_t count = 1300000000, bytes = TOKEN_HEADER_BYTES + 4 * count;
+    uint32_t last[3] = {11, 22, 33};
+    int32_t header[TOKEN_HEADER_BYTES / 4];
+    make_header(header, 4, count);
+    write_raw("sparse.bin", header, header, 0);
+    path_of(path, sizeof path, "sparse.bin");
+    int fd = open(path, O_WRONLY);
+    bool made = fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && pwrite(fd, last, sizeof last, (off_t)(bytes - 12)) == 12;
+    if (fd >= 0) close(fd);
+    if (!made) {
+        printf("skipped: no room for a sparse file of %lld bytes\n", (long long)bytes);
+    } else {
+        CHECK(open_data(&loader, "sparse.bin", 4, 128256, false, &error), "%s", error.text);
+        CHECK(dataloader_read(&loader, count / 4 - 1, &s, tokens, positions, labels, &error), "%s", error.text);
+        CHECK(tokens[0] == 0 && tokens[1] == 11 && tokens[3] == 33 && labels[0] == 11 && labels[2] == 33 && labels[3] == LABEL_IGNORED, "%d %d %d", tokens[1],
+              tokens[3], labels[0]);
+        dataloader_close(&loader);
+    }
+}
+
+// ---- order ----
+
+static void test_permutation(void) {
+    for (int64_t n = 1; n <= 300; n += n < 40 ? 1 : 29)
+        for (int64_t epoch = 0; epoch < 3; epoch++) {
+            int seen[300] = {0}, moved = 0;
+            int64_t outside = 0;
+            for (int64_t i = 0; i < n; i++) {
+                int64_t p = dataloader_permute(5, epoch, n, i);
+                if (p < 0 || p >= n) outside++;
+                else seen[p]++;
+                moved += p != i;
+            }
+            int wrong = 0;
+            for (int64_t i = 0; i < n; i++) wrong += seen[i] != 1;
+            CHECK(outside == 0 && wrong == 0, "n %lld epoch %lld: not a bijection", (long long)n, (long long)epoch);
+            CHECK(n < 30 || moved > n / 2, "n %lld epoch %lld: %d of %lld moved", (long long)n, (long long)epoch, moved, (long long)n);
+        }
+    // Epochs and seeds give different orders; the place of a sample is uniform: mean over seeds near the middle.
+    int same_epoch = 0, same_seed = 0;
+    double mean = 0;
+    for (int64_t i = 0; i < 1000; i++) {
+        same_epoch += dataloader_permute(5, 0, 1000, i) == dataloader_permute(5, 1, 1000, i);
+        same_seed += dataloader_permute(5, 0, 1000, i) == dataloader_permute(6, 0, 1000, i);
+        mean += (double)dataloader_permute((uint64_t)i, 0, 1000, 3) / 1000;
+    }
+    CHECK(same_epoch < 12 && same_seed < 12, "%d places shared by two epochs, %d by two seeds; 1 expected", same_epoch, same_seed);
+    CHECK(fabs(mean - 499.5) < 5 * 289 / sqrt(1000), "mean place %g", mean); // 5 standard deviations
+    int64_t far = dataloader_permute(5, 9, (int64_t)1 << 45, ((int64_t)1 << 45) - 1);
+    CHECK(far >= 0 && far < (int64_t)1 << 45, "%lld", (long long)far);
+}
+
+// Samples of each step, in the order of their counters, for every (dp, accumulation, batch) of one global batch.
+static void test_order(void) {
+    enum { GLOBAL = 12, STEPS = 7, SAMPLES = 33 };
+    dataloader loader;
+    error_text error;
+    write_stream(2);
+    CHECK(open_data(&loader, "part_*.bin", 10, VOCABULARY, true, &error), "%s", error.text);
+    int64_t n = dataloader_samples(&loader);
+    CHECK(n == SAMPLES, "%lld samples", (long long)n);
+    int64_t order[STEPS * GLOBAL];
+    for (int64_t i = 0; i < STEPS * GLOBAL; i++) order[i] = dataloader_sample_at(&loader, i);
+    for (int dp = 1; dp <= GLOBAL; dp++)
+        for (int accum = 1; accum <= GLOBAL; accum++) {
+            if (GLOBAL % (dp * accum) != 0) continue;
+            int64_t batch = GLOBAL / (dp * accum), wrong = 0;
+            bool taken[STEPS * GLOBAL] = {false};
+            for (int64_t step = 0; step < STEPS; step++)
+                for (int64_t a = 0; a < accum; a++)
+                    for (int64_t d = 0; d < dp; d++)
+                        for (int64_t b = 0; b < batch; b++) {
+                            int64_t counter = dataloader_counter(step * accum + a, dp, d, batch, b);
+                            wrong += counter < step * GLOBAL || counter >= (step + 1) * GLOBAL || taken[counter]; // the step's own, each once
+                            taken[counter] = true;
+                        }
+            CHECK(wrong == 0, "dp %d accumulation %d batch %lld", dp, accum, (long long)batch);
+        }
+    for (int64_t epoch = 0; epoch < 2; epoch++) { // an epoch has every sample once, also where it wraps inside a step
+        int seen[SAMPLES] = {0}, wrong = 0;
+        for (int64_t i = 0; i < n; i++) seen[order[epoch * n + i]]++;
+        for (int i = 0; i < SAMPLES; i++) wrong += seen[i] != 1;
+        CHECK(wrong == 0, "epoch %lld", (long long)epoch);
+    }
+    int same = 0;
+    for (int64_t i = 0; i < n; i++) same += order[i] == order[n + i];
+    CHECK(same < 10, "%d of %lld samples keep their place in the second epoch", same, (long long)n);
+    dataloader again;
+    CHECK(open_data(&again, "part_*.bin", 10, VOCABULARY, true, &error), "%s", error.text);
+    for (int64_t i = 0; i < 2 * n; i++) CHECK(dataloader_sample_at(&again, i) == order[i], "a second loader has another order");
+    dataloader_close(&again);
+    CHECK(open_data(&again, "part_*.bin", 10, VOCABULARY, false, &error), "%s", error.text);
+    for (int64_t i = 0; i < 2 * n; i++) CHECK(dataloader_sample_at(&again, i) == i % n, "not shuffled, but not in order");
+    dataloader_close(&again);
+    dataloader_close(&loader);
+}
+
+// ---- bad files ----
+
+static void check_refused(const char *name, const char *wanted) {
+    dataloader loader;
+    error_text error;
+    bool ok = open_data(&loader, name, 2, 256, true, &error);
+    CHECK(!ok && strstr(error.text, wanted) != NULL && strchr(error.text, '\n') == NULL, "%s: \"%s\" lacks \"%s\"", name, ok ? "accepted" : error.text, wanted);
+    dataloader_close(&loader);
+}
+static void test_bad_files(void) {
+    int32_t header[TOKEN_HEADER_BYTES / 4];
+    uint32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    int64_t values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    char path[512];
+    remove_files();
+    check_refused("*.bin", "no file matches");
+    check_refused("missing.bin", "no file matches");
+    check_refused("", "is not a file"); // the folder itself
+    make_header(header, 2, 8);
+    write_raw("magic.bin", header, tokens, 16);
+    header[0] = 12345;
+    write_raw("magic.bin", header, tokens, 16);
+    check_refused("magic.bin", "legal are 20240520 (uint16 tokens) and 20240801");
+    make_header(header, 2, 8);
+    header[1] = 7;
+    write_raw("version.bin", header, tokens, 16);
+    check_refused("version.bin", "version 7; legal with magic 20240520 is 1");
+    make_header(header, 4, 8);
+    header[1] = 1;
+    write_raw("version.bin", header, tokens, 32);
+    check_refused("version.bin", "version 1; legal with magic 20240801 is 7");
+    make_header(header, 2, 8);
+    write_raw("width.bin", header, tokens, 32);
+    check_refused("width.bin", "tokens are of 4 bytes, but magic 20240520 says 2");
+    make_header(header, 4, 8);
+    write_raw("width.bin", header, tokens, 16);
+    check_refused("width.bin", "tokens are of 2 bytes, but magic 20240801 says 4");
+    write_raw("short.bin", header, tokens, 31);
+    check_refused("short.bin", "truncated: 1055 bytes, but 8 tokens need 1056");
+    write_raw("long.bin", header, tokens, 30);
+    make_header(header, 4, 7);
+    write_raw("long.bin", header, tokens, 32);
+    check_refused("long.bin", "has 1056 bytes, but its header's 7 tokens end at 1052");
+    make_header(header, 4, 0);
+    write_raw("none.bin", header, tokens, 0);
+    check_refused("none.bin", "holds no tokens");
+    make_header(header, 4, -5);
+    write_raw("negative.bin", header, tokens, 32);
+    check_refused("negative.bin", "token count -5");
+    path_of(path, sizeof path, "tiny.bin");
+    FILE *f = fopen(path, "wb");
+    if (f != NULL) fclose(f);
+    check_refused("tiny.bin", "has 0 bytes, fewer than the header");
+    write_tokens("one.bin", 2, values, 1);
+    check_refused("one.bin", "at least 2");
+
+    remove_files(); // one bad file among good ones, and two widths
+    write_tokens("a.bin", 2, values, 8);
+    write_tokens("b.bin", 4, values, 8);
+    check_refused("*.bin", "must have one width");
+    make_header(header, 2, 8);
+    write_raw("b.bin", header, tokens, 10);
+    check_refused("?.bin", "b.bin: is truncated");
+
+    // A token beyond the vocabulary is found where it is read, also when it is only a label, in the next file.
+    values[0] = 300;
+    write_tokens("b.bin", 2, values, 8);
+    dataloader loader;
+    error_text error;
+    int32_t read_tokens[8], labels[8];
+    int64_t positions[8];
+    sequence_shard s = sequence_shard_make(8, 1, 1, 0, 0, 1);
+    CHECK(open_data(&loader, "*.bin", 8, 256, false, &error), "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, positions, labels, &error) &&
+              strstr(error.text, "b.bin: token 0 (byte 1024) is 300; the model's vocabulary has 256: legal are 0 to 255") != NULL, "%s", error.text);
+    // A file that shrinks or goes away after it was opened.
+    path_of(path, sizeof path, "a.bin");
+    CHECK(truncate(path, 1030) == 0, "truncate");
+    error.text[0] = '\0';
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, positions, labels, &error) && strstr(error.text, "a.bin: ends at byte 1030") != NULL, "%s", error.text);
+    unlink(path);
+    dataloader_close(&loader);
+    write_tokens("a.bin", 2, values + 1, 7);
+    s = sequence_shard_make(7, 1, 1, 0, 0, 1);
+    CHECK(open_data(&loader, "a.bin", 7, 256, false, &error), "%s", error.text);
+    unlink(path);
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, positions, labels, &error) && strstr(error.text, "a.bin: cannot be opened") != NULL, "%s", error.text);
+    dataloader_close(&loader);
+}
+
+int main(void) {
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/llama_data_XXXXXX", tmp != NULL && strlen(tmp) < 200 ? tmp : "/tmp");
+    if (mkdtemp(folder) == NULL) return EXIT_FAILED;
+    test_shards();
+    test_reading();
+    test_limits();
+    test_permutation();
+    test_order();
+    test_bad_files();
+    remove_files();
+    rmdir(folder);
+    return test_finish("test_dataloader", NULL);
+}

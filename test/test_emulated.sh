@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# The CUDA device on the CPU: every hand-written kernel against double (bf16 and float, plain and with sanitizers), the emulation against
+# faulty kernels, the real training loop on 1 and 4 ranks beside the CPU device, and the Hugging Face goldens through the CUDA kernels.
+# Each step of the output is "ok" or "FAIL"; a program's own count of checks stands beside it.
+set -u
+cd "$(dirname "$0")/.."
+source scripts/mpi_env.sh
+export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+check() { # name command...
+    local name=$1
+    shift
+    if "$@" >"$dir/out" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok   $name   $(grep -aE 'passed, |apart' "$dir/out" | tail -2 | paste -sd ' ')"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name"
+        tail -15 "$dir/out"
+    fi
+}
+build() { check "build $*" make -j2 --no-print-directory "$@"; }
+shows() { # text command...: the command fails and says so
+    local text=$1
+    shift
+    if "$@" >"$dir/shown" 2>&1; then return 1; fi
+    grep -q -- "$text" "$dir/shown" || { cat "$dir/shown" && return 1; }
+}
+
+# Kernels.
+build DEVICE=emulated build/emulated/test/test_kernels build/emulated/test/compare_devices build/emulated/train_llama
+build DEVICE=emulated FLOATX=float build/emulated-float/test/{test_kernels,compare_devices,test_golden}
+build DEVICE=emulated SANITIZE=1 build/emulated-sanitize/test/test_kernels
+build DEVICE=cpu build/cpu/test/compare_devices
+check 'kernels, bf16' build/emulated/test/test_kernels
+check 'kernels, float' build/emulated-float/test/test_kernels
+check 'kernels, bf16, sanitizers' build/emulated-sanitize/test/test_kernels
+
+# The emulation shows faults, with either way of switching stacks.
+for switch in '' -DEMULATION_UCONTEXT; do
+    compile=(g++ -x c++ -std=c++17 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -DDEVICE_EMULATED -DDEVICE_BF16 $switch test/emulation_faults.cu)
+    check "build faulty kernels $switch" "${compile[@]}" -o "$dir/faults"
+    check "build faulty kernels, sanitizers $switch" "${compile[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all -o "$dir/faults-sanitize"
+    for order in 0 1; do
+        export EMULATION_REVERSE=$order
+        check "no fault, order $order $switch" "$dir/faults" none
+        check "no fault, order $order, sanitizers $switch" "$dir/faults-sanitize" none
+        check "a missing barrier gives wrong numbers, order $order $switch" shows 'wrong' "$dir/faults" no-barrier
+        check "half a barrier is a deadlock, order $order $switch" shows 'deadlock in pass_on_kernel, block' "$dir/faults" half-a-barrier
+        check "a lane that left a shuffle is a deadlock, order $order $switch" shows '31 of 32 lanes' "$dir/faults" lane-left
+        check "an address past shared memory is found, order $order $switch" shows 'heap-buffer-overflow' "$dir/faults-sanitize" too-far
+    done
+    unset EMULATION_REVERSE
+    check "a launch that no GPU takes is refused $switch" shows 'cannot launch pass_on_kernel: a block has 1 to 1024' "$dir/faults" too-many-threads
+done
+
+# Training.
+check 'CPU device' build/cpu/test/compare_devices write "$dir/reference"
+for floatX in '' -float; do
+    check "emulated$floatX beside the CPU device, 1 rank" build/emulated$floatX/test/compare_devices compare "$dir/reference"
+    check "emulated$floatX beside the CPU device, 4 ranks" mpirun -np 4 build/emulated$floatX/test/compare_devices compare "$dir/reference"
+done
+check 'Hugging Face goldens, emulated-float' mpirun -np 4 build/emulated-float/test/test_golden
+
+# Models and states with bf16 parameters: float folders and states keep every bit, for the master weights do.
+emulated=build/emulated/train_llama
+small=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --steps 4 --threads 1)
+seq 1 500 | tr '\n' ' ' >"$dir/text"
+check 'tokens' bash -c "make -s DEVICE=cpu tools && build/cpu/text_to_tokens '$dir/data.bin' '$dir/text'"
+check 'bf16: a float folder in and out, 2 ranks' mpirun -np 2 $emulated --model test/golden/folder_f32 --steps 0 --threads 1 --zero-optim 2 --export "$dir/one"
+check 'bf16: and again, offloaded' $emulated --model "$dir/one" --steps 0 --threads 1 --offload-optimizer --export "$dir/two"
+check 'bf16: both are equal' cmp "$dir/one/model.safetensors" "$dir/two/model.safetensors"
+check 'bf16: and as the CPU device writes it' bash -c "make -s DEVICE=cpu all && build/cpu/train_llama --model test/golden/folder_f32 --steps 0 --threads 1 --export '$dir/three' && cmp '$dir/one/model.safetensors' '$dir/three/model.safetensors'"
+check 'bf16: a run saves its states' $emulated "${small[@]}" --out "$dir/states" --save-every 2
+mkdir "$dir/resumed"
+cp -r "$dir/states/step-00000002" "$dir/resumed"
+check 'bf16: resumes, offloaded' $emulated "${small[@]}" --out "$dir/resumed" --resume --offload-optimizer
+for file in model.safetensors optimizer/optimizer.safetensors; do
+    check "bf16: the same $file" cmp "$dir/states/step-00000004/$file" "$dir/resumed/step-00000004/$file"
+done
+
+echo "emulated: $passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,51 @@
+// ranks: 1
+// config.json of every preset, written and read again: the same model. test_folder compares what transformers makes of it. (F19, F56)
+#include "../hf_folder.h"
+#include "test.h"
+
+static void check_round_trip(const model_config *c, const char *folder) {
+    error_text error;
+    error.text[0] = '\0';
+    model_config back;
+    bool ok = hf_write_config(c, folder, NULL, DTYPE_BF16, &error) && config_load(&back, folder, &error);
+    CHECK(ok, "%s: %s", c->name, error.text);
+    if (!ok) return;
+    CHECK(back.L == c->L && back.D == c->D && back.H == c->H && back.Hkv == c->Hkv && back.HS == c->HS && back.F == c->F && back.V == c->V, "%s: sizes", c->name);
+    CHECK(back.rms_eps == c->rms_eps && back.rope_theta == c->rope_theta && back.tied == c->tied && back.max_position == c->max_position, "%s: numbers", c->name);
+    CHECK(memcmp(&back.rope.factor, &c->rope.factor, sizeof(rope_scaling) - offsetof(rope_scaling, factor)) == 0 && back.rope.kind == c->rope.kind, "%s: rope", c->name);
+    char *text = config_read_file(path_join(folder, "config.json").text, &error);
+    CHECK(text != NULL && strstr(text, "\"torch_dtype\":\t\"bfloat16\"") != NULL && strstr(text, "e-05") != NULL && strstr(text, "0.0,") != NULL, "%s: %s", c->name, text != NULL ? text : "no text");
+    CHECK(c->rope.kind == ROPE_PLAIN || strstr(text, "\"high_freq_factor\":\t4.0") != NULL || strstr(text, "\"factor\":\t4.0") != NULL, "%s: %s", c->name, text);
+
+    // Written from that folder with another dtype: nothing else changes.
+    char before[4096];
+    snprintf(before, sizeof before, "%s", text);
+    free(text);
+    CHECK(hf_write_config(c, folder, folder, DTYPE_BF16, &error), "%s", error.text);
+    text = config_read_file(path_join(folder, "config.json").text, &error);
+    CHECK(text != NULL && strcmp(text, before) == 0, "%s: copied, it is %s", c->name, text);
+    free(text);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    (void)argv;
+    char folder[] = "/tmp/test_export_config.XXXXXX";
+    if (mkdtemp(folder) == NULL) return EXIT_FAILED;
+    int count;
+    const model_config *presets = config_presets(&count);
+    for (int i = 0; i < count; i++) check_round_trip(&presets[i], folder);
+    model_config c = presets[0];
+    c.rope.kind = ROPE_LINEAR;
+    c.rope.factor = 4;
+    check_round_trip(&c, folder);
+    c.rope.kind = ROPE_YARN;
+    c.rope.original_length = 8192;
+    c.rope.beta_fast = 32;
+    c.rope.beta_slow = 1;
+    c.rope.attention_factor = 1.25;
+    check_round_trip(&c, folder);
+    CHECK(hf_short_number(1e-5f) == 1e-5 && hf_short_number(1e-6f) == 1e-6 && hf_short_number(0.1f) == 0.1 && (float)hf_short_number(1.0f / 3) == 1.0f / 3, "short numbers");
+    folder_remove(folder);
+    return test_finish("test_export_config", NULL);
+}

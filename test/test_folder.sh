@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# Hugging Face folders: the first loss on folders that transformers wrote (test/golden, dev/make_golden_folder.py) is transformers' loss, on
+# every grid; a folder in and out again is bit-equal tensor by tensor; what is wrong with a folder is said in one line. (F51, F56)
+set -u
+cd "$(dirname "$0")/.."
+source scripts/mpi_env.sh
+binary=${TRAIN_LLAMA:-build/cpu/train_llama}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+check() { # name command...
+    local name=$1
+    shift
+    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        echo "FAIL $name"
+        tail -5 "$dir/why"
+    fi
+}
+golden=test/golden
+data=(--train-data $golden/folder_tokens.bin --seq-len 64 --threads 1)
+
+cat >"$dir/tools.py" <<'PY'
+import json, os, struct, sys
+def tensors(folder):
+    """name -> (dtype, shape, bytes), from one file or the index; every file in the folder must be named by the index."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    names = sorted(set(json.load(open(index))["weight_map"].values())) if os.path.exists(index) else ["model.safetensors"]
+    found = {}
+    for name in names:
+        blob = open(os.path.join(folder, name), "rb").read()
+        n = struct.unpack("<Q", blob[:8])[0]
+        header = json.loads(blob[8:8 + n])
+        assert n % 8 == 0 and header.pop("__metadata__")["format"] == "pt"
+        for key, t in header.items():
+            assert key not in found
+            found[key] = (t["dtype"], t["shape"], blob[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]])
+    return found
+def write(folder, found):
+    header, data = {}, b""
+    for key, (dtype, shape, blob) in found.items():
+        header[key] = dict(dtype=dtype, shape=shape, data_offsets=[len(data), len(data) + len(blob)])
+        data += blob
+    text = json.dumps(header).encode()
+    open(os.path.join(folder, "model.safetensors"), "wb").write(struct.pack("<Q", len(text)) + text + data)
+def floats(dtype, blob):
+    if dtype == "F32": return blob
+    if dtype == "BF16": return b"".join(b"\0\0" + blob[i:i + 2] for i in range(0, len(blob), 2))
+    return struct.pack(f"<{len(blob) // 2}f", *struct.unpack(f"<{len(blob) // 2}e", blob))
+if sys.argv[1] == "equal":
+    a, b = tensors(sys.argv[2]), tensors(sys.argv[3])
+    assert a == b, [k for k in set(a) | set(b) if a.get(k) != b.get(k)]
+if sys.argv[1] == "widened":
+    a, b = tensors(sys.argv[2]), tensors(sys.argv[3])
+    assert a.keys() == b.keys()
+    for k in a:
+        assert b[k] == ("F32", a[k][1], floats(a[k][0], a[k][2])), k
+if sys.argv[1] == "loss":
+    expected = json.load(open(sys.argv[2] + "/expected.json"))["loss"]
+    got = json.loads(open(sys.argv[3]).readline())["loss"]
+    assert abs(got - expected) <= 1e-6 * expected, (got, expected)
+if sys.argv[1] == "config":
+    a, b = json.load(open(sys.argv[2] + "/config.json")), json.load(open(sys.argv[3] + "/config.json"))
+    a["dtype"] = sys.argv[4]
+    assert a == b, (a, b)
+if sys.argv[1] == "edit":  # SOURCE DESTINATION EXPRESSION on `t`, the tensors
+    t = tensors(sys.argv[2])
+    exec(sys.argv[4])
+    write(sys.argv[3], t)
+PY
+tools() { python3 "$dir/tools.py" "$@"; }
+
+grids=('1' '2 --hp 2 --zero-params full' '4 --hp 2 --cp 2 --zero-params 2 --zero-grads 4 --offload-optimizer' '3 --cp 3 --zero-optim 3' '8 --hp 4 --cp 2 --zero-params full')
+for name in f32 bf16 tied_f16; do
+    source=$golden/folder_$name
+    dtype=$(python3 -c "import json; print(json.load(open('$source/config.json'))['dtype'])")
+    for g in "${!grids[@]}"; do
+        read -r -a options <<<"${grids[$g]}"
+        run=(mpirun -np "${options[0]}" "$binary" --model $source "${data[@]}" "${options[@]:1}")
+        "${run[@]}" --batch-size 2 --steps 1 --log "$dir/log" >"$dir/out" 2>&1
+        check "$name: first loss is transformers', grid ${grids[$g]}" tools loss $source "$dir/log"
+        "${run[@]}" --steps 0 --export "$dir/$name.$g" >"$dir/out" 2>&1
+        check "$name: in and out again, grid ${grids[$g]}" tools equal $source "$dir/$name.$g"
+    done
+    check "$name: config.json" tools config $source "$dir/$name.0" "$dtype"
+    check "$name: companions are copied" cmp $source/tokenizer_config.json "$dir/$name.0/tokenizer_config.json"
+    check "$name: nothing else is left" [ "$(ls "$dir" | grep -c unfinished)" -eq 0 ]
+    "$binary" --model $source --steps 0 --threads 1 --export "$dir/$name.wide" --export-dtype f32 >"$dir/out" 2>&1
+    check "$name: F32 out is exact" tools widened $source "$dir/$name.wide"
+    check "$name: its config.json says so" tools config $source "$dir/$name.wide" float32
+    "$binary" --model "$dir/$name.wide" --steps 0 --threads 1 --export "$dir/$name.back" --export-dtype "$([ $name = f32 ] && echo f32 || { [ $name = bf16 ] && echo bf16 || echo f16; })" >"$dir/out" 2>&1
+    check "$name: and narrows again to the same bits" tools equal $source "$dir/$name.back"
+done
+# From a preset: a folder that we read back; the same parameters on every grid.
+"$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/nano" >"$dir/out" 2>&1
+check 'preset: export' test -f "$dir/nano/config.json"
+mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full --export "$dir/nano2" >"$dir/out" 2>&1
+check 'preset: in and out again' tools equal "$dir/nano" "$dir/nano2"
+
+# A rank reads what its shard holds and no more: a quarter of the file on 4 ranks, but for the padding.
+mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full >"$dir/out" 2>&1
+check 'a rank reads only its shards' python3 -c "
+import re
+read, whole = map(float, re.search(r'^read .*: ([0-9.]+) of ([0-9.]+) MB', open('$dir/out').read(), re.M).groups())
+assert 0 < read <= 0.26 * whole, (read, whole)"
+
+# refuse NAME PATTERN EXPRESSION: the F32 folder with its tensors t changed is refused in one line, on 2 ranks, with status 2.
+refuse() {
+    rm -rf "$dir/bad"
+    mkdir "$dir/bad"
+    cp "${base:-$golden/folder_f32}/config.json" "$dir/bad"
+    tools edit "${base:-$golden/folder_f32}" "$dir/bad" "$3" || echo "FAIL $1: edit"
+    refuse_folder "$1" "$2" "$dir/bad"
+}
+refuse_folder() { # name pattern folder
+    mpirun -np 2 "$binary" --model "$3" --steps 0 --threads 1 --export "$dir/never" >"$dir/out" 2>"$dir/err"
+    local status=$?
+    check "$1: status 2, it was $status" [ $status -eq 2 ]
+    check "$1: one line" [ "$(grep -c '^error:' "$dir/err")" -eq 1 ]
+    check "$1: says /$2/, not $(head -1 "$dir/err")" grep -qE "$2" "$dir/err"
+    check "$1: nothing is exported" [ ! -e "$dir/never" ]
+}
+refuse 'missing tensor' 'model.layers.1.mlp.up_proj.weight" is missing' 'del t["model.layers.1.mlp.up_proj.weight"]'
+refuse 'unknown tensor' 'q_proj.bias" is unknown' 't["model.layers.0.self_attn.q_proj.bias"] = ("F32", [32], bytes(128))'
+refuse 'layer beyond config.json' 'model.layers.2.input_layernorm.weight" is unknown' 't["model.layers.2.input_layernorm.weight"] = ("F32", [32], bytes(128))'
+refuse 'another shape' 'k_proj.weight" is of another shape .2 sizes, 32, 16.; config.json says .16, 32.' 'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [32, 16], t[k][2])'
+refuse 'a matrix for a vector' 'model.norm.weight" is of another shape' 't["model.norm.weight"] = ("F32", [32, 1], t["model.norm.weight"][2])'
+refuse 'dtype that is none of ours' '"I32"; legal values are F32, F16, BF16' 't["model.norm.weight"] = ("I32", [32], t["model.norm.weight"][2])'
+refuse 'no lm_head, not tied' 'lm_head.weight" is missing' 'del t["lm_head.weight"]'
+base=$golden/folder_tied_f16
+refuse 'tied, lm_head differs' 'differ, but config.json ties them' 'e = t["model.embed_tokens.weight"]; t["lm_head.weight"] = (e[0], e[1], e[2][:-1] + b"\x07")'
+mkdir "$dir/tied"
+cp $base/config.json "$dir/tied"
+tools edit $base "$dir/tied" 't["lm_head.weight"] = t["model.embed_tokens.weight"]; t["model.layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", [4], bytes(16))'
+check 'tied, lm_head equal, inv_freq of old folders' mpirun -np 2 "$binary" --model "$dir/tied" --steps 0 --threads 1
+cp -r $golden/folder_f32 "$dir/short"
+truncate -s -4 "$dir/short/model-00002-of-00003.safetensors"
+refuse_folder 'truncated shard' 'model-00002-of-00003.safetensors: .*truncated' "$dir/short"
+rm "$dir/short/model-00002-of-00003.safetensors"
+refuse_folder 'missing shard' 'model-00002-of-00003.safetensors: cannot be opened' "$dir/short"
+cp -r $golden/folder_f32 "$dir/huge"
+printf '\0\0\0\0\0\0\0\x10' | dd of="$dir/huge/model-00001-of-00003.safetensors" conv=notrunc 2>/dev/null
+refuse_folder 'header of 2^60 bytes' '1152921504606846976 bytes' "$dir/huge"
+
+# Export that cannot be made.
+mkdir "$dir/there"
+"$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/there" >"$dir/out" 2>&1
+check 'export into a folder that is there: refused at the start' [ $? -eq 2 ]
+"$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/no/such" >"$dir/out" 2>&1
+check 'export without a parent folder: refused at the start' [ $? -eq 2 ]
+limited='ulimit -f 8192; exec "$@"' # KB: below the 12 MB of the model, above the shared memory files of Open MPI
+timeout 60 mpirun -np 2 bash -c "$limited" - "$binary" --model tiny --from-scratch --steps 0 --threads 1 --export "$dir/full" >"$dir/out" 2>"$dir/err"
+check 'a full disk ends with status 1' [ $? -eq 1 ]
+check 'and a message' grep -q 'error: --export .*cannot be written' "$dir/err"
+check 'and nothing half-written' [ ! -e "$dir/full" -a ! -e "$dir/full.unfinished" ]
+
+echo "test_folder: $passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,120 @@
+// ranks: 4
+// Hugging Face: logits, loss and every gradient of transformers' LlamaForCausalLM, from the golden files of dev/make_goldens.py, on one rank
+// and on every grid of 2 and 4 ranks. (F12, F18, F19, F56)
+#include "golden.h"
+#include "model_fixture.h"
+
+// fp32 against fp32 with sums in another order; transformers also rounds position x frequency to float, about 1e-5 of an angle at 80.
+#define BOUND 2e-5
+
+static void copy_tensor(fixture *f, int unit, int tensor, const float *from) {
+    zero_tensor *t = &f->m.units[unit].tensors[tensor];
+    memcpy(f->m.zero.params[unit] + t->offset, from, sizeof(float) * (size_t)t->count);
+}
+static void check_gradient(const fixture *f, const char *where, const float *whole, int unit, int tensor, const float *expected) {
+    zero_tensor *t = &f->m.units[unit].tensors[tensor];
+    double d = test_difference(whole + t->offset, expected, t->count);
+    CHECK(d <= BOUND, "%s: gradient of unit %d %s differs by %.1e", where, unit, t->name, d);
+}
+
+static void check_golden(const char *name, const golden *g, int hp, int cp, comm *ranks) {
+    char where[100];
+    snprintf(where, sizeof where, "%s hp %d cp %d", name, hp, cp);
+    model_config c = fixture_config(g->L, g->D, g->H, g->Hkv, g->HS, g->F, g->V, g->tied);
+    c.rms_eps = (float)g->rms_eps;
+    c.rope_theta = g->rope_theta;
+    c.rope.kind = g->rope_kind == GOLDEN_ROPE_LLAMA3 ? ROPE_LLAMA3 : ROPE_PLAIN;
+    c.rope.factor = g->rope_factor;
+    c.rope.low_freq_factor = g->rope_low;
+    c.rope.high_freq_factor = g->rope_high;
+    c.rope.original_length = g->rope_original_max;
+    grid_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.dp = 1; shape.hp = hp; shape.cp = cp; shape.w = cp % 2 == 0 ? 2 : 1;
+    fixture f;
+    fixture_make(&f, &c, shape, ranks, fixture_run(1, 1), RECOMPUTE_NONE, g->T);
+    int head = g->L + 1;
+    copy_tensor(&f, UNIT_EMBEDDING, T_EMBEDDING, golden_embedding(g, g->parameters));
+    for (int l = 0; l < g->L; l++) {
+        golden_layer p = golden_layer_at(g, g->parameters, l);
+        copy_tensor(&f, 1 + l, T_NORM1, p.norm1);
+        copy_tensor(&f, 1 + l, T_WQKV, p.wqkv);
+        copy_tensor(&f, 1 + l, T_WO, p.wo);
+        copy_tensor(&f, 1 + l, T_NORM2, p.norm2);
+        copy_tensor(&f, 1 + l, T_W_GATE_UP, p.w_gate_up);
+        copy_tensor(&f, 1 + l, T_W_DOWN, p.w_down);
+    }
+    copy_tensor(&f, head, T_FINAL_NORM, golden_final_norm(g, g->parameters));
+    if (!g->tied) copy_tensor(&f, head, T_LM_HEAD, golden_lm_head(g, g->parameters));
+    for (int64_t t = 0; t < f.shard.T; t++) {
+        int64_t position = sequence_shard_position(&f.shard, t);
+        f.tokens[t] = position < g->T ? g->tokens[position] : 0;
+        f.labels[t] = position < g->T ? g->labels[position] : -100;
+    }
+
+    model_evaluate(&f.m, f.tokens, f.labels);
+    const float *w_out = g->tied ? f.m.zero.params[UNIT_EMBEDDING] : f.m.zero.params[head] + f.m.units[head].tensors[T_LM_HEAD].offset;
+    float *logits = HOST_NEW(float, f.m.rows * g->V), worst = 0, largest = 0;
+    op_linear_forward(logits, f.m.xn, w_out, NULL, f.m.rows, g->D, g->V); // xn: the final norm's output
+    for (int64_t t = 0; t < f.shard.T; t++) {
+        int64_t position = sequence_shard_position(&f.shard, t);
+        for (int v = 0; v < g->V && position < g->T; v++) {
+            float d = fabsf(logits[t * g->V + v] - g->logits[position * g->V + v]);
+            worst = d <= worst ? worst : d;
+            largest = fmaxf(largest, fabsf(g->logits[position * g->V + v]));
+        }
+    }
+    CHECK(worst <= BOUND * largest, "%s: logits differ by %.1e of %.1e", where, (double)worst, (double)largest);
+    free(logits);
+
+    step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 0);
+    CHECK(s.valid == g->valid, "%s: %lld valid labels, expected %d", where, (long long)s.valid, g->valid);
+    CHECK(fabs(s.loss - g->loss) <= 2e-6 * g->loss, "%s: loss %.8f, transformers %.8f", where, s.loss, g->loss);
+    float *d = fixture_gradient(&f, UNIT_EMBEDDING);
+    check_gradient(&f, where, d, UNIT_EMBEDDING, T_EMBEDDING, golden_embedding(g, g->gradients));
+    free(d);
+    for (int l = 0; l < g->L; l++) {
+        golden_layer p = golden_layer_at(g, g->gradients, l);
+        d = fixture_gradient(&f, 1 + l);
+        check_gradient(&f, where, d, 1 + l, T_NORM1, p.norm1);
+        check_gradient(&f, where, d, 1 + l, T_WQKV, p.wqkv);
+        check_gradient(&f, where, d, 1 + l, T_WO, p.wo);
+        check_gradient(&f, where, d, 1 + l, T_NORM2, p.norm2);
+        check_gradient(&f, where, d, 1 + l, T_W_GATE_UP, p.w_gate_up);
+        check_gradient(&f, where, d, 1 + l, T_W_DOWN, p.w_down);
+        free(d);
+    }
+    d = fixture_gradient(&f, head);
+    check_gradient(&f, where, d, head, T_FINAL_NORM, golden_final_norm(g, g->gradients));
+    if (!g->tied) check_gradient(&f, where, d, head, T_LM_HEAD, golden_lm_head(g, g->gradients));
+    free(d);
+    fixture_free(&f);
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    comm *world = comm_world();
+    static const char *const names[] = {"mha", "gqa_llama31", "tied_llama32", "odd_sizes", "mqa_wide_heads"};
+    for (int k = 0; k < 5; k++) {
+        char path[200];
+        snprintf(path, sizeof path, "test/golden/%s.bin", names[k]);
+        golden g;
+        bool loaded = golden_load(path, &g);
+        CHECK(loaded, "%s", g.error.text);
+        for (int n = 1; loaded && n <= 4; n *= 2) {
+            comm *ranks = comm_split(world, comm_rank(world) < n ? 0 : -1, comm_rank(world), COMM_CONTROL);
+            for (int hp = 1; ranks != NULL && hp <= n; hp *= 2)
+                if (g.H % hp == 0) check_golden(names[k], &g, hp, n / hp, ranks);
+            if (ranks != NULL) comm_free(ranks);
+        }
+        if (loaded) golden_free(&g);
+    }
+    int status = test_finish("test_golden", world);
+    comm_finalize();
+    return status;
+}

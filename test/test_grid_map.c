@@ -1,0 +1,70 @@
+// ranks: 1
+// The rank map is a bijection for every grid, both placements, every way to lay windows; and with several GPUs to a NIC every hop of the
+// outer ring that leaves a node leaves through its own NIC, as long as there are NICs enough. (F46)
+#include "../grid.h"
+#include "test.h"
+
+static void check_shape(grid_shape s) {
+    int ranks = s.dp * s.hp * s.cp;
+    bool *seen = HOST_NEW(bool, ranks), *context = HOST_NEW(bool, s.cp);
+    for (int d = 0; d < s.dp; d++)
+        for (int h = 0; h < s.hp; h++)
+            for (int c = 0; c < s.cp; c++) {
+                int r = grid_rank(&s, d, h, c);
+                CHECK(r >= 0 && r < ranks && !seen[r], "rank %d of (%d, %d, %d) is taken or outside", r, d, h, c);
+                if (r >= 0 && r < ranks) seen[r] = true;
+                grid_place p = grid_place_of(&s, r);
+                CHECK(p.d == d && p.h == h && p.c == c, "rank %d: (%d, %d, %d) became (%d, %d, %d)", r, d, h, c, p.d, p.h, p.c);
+                CHECK(grid_context_index(&s, p.window, p.pos) == c && p.window < s.cp / s.w && p.pos < s.w, "context %d: window %d, place %d", c, p.window, p.pos);
+                CHECK(d == r / (s.hp * s.cp), "data parallel groups are runs of ranks");
+                if (s.placement == PLACEMENT_HEAD_FIRST) CHECK(r % s.hp == h, "head-first: h varies fastest");
+                else CHECK(r % s.cp == c, "context-first: c varies fastest");
+            }
+    free(seen);
+    free(context);
+}
+
+// The most flows of one outer hop on one sending NIC, over all nodes; 0 when no hop leaves a node.
+static int flows_on_a_nic(grid_shape s) {
+    int ranks = s.hp * s.cp, windows = s.cp / s.w, worst = 0;
+    int *flows = HOST_NEW(int, ranks);
+    for (int r = 0; r < ranks; r++) {
+        grid_place p = grid_place_of(&s, r);
+        int next = grid_rank(&s, 0, p.h, grid_context_index(&s, (p.window + 1) % windows, p.pos));
+        if (windows == 1 || next / s.gpus_per_node == r / s.gpus_per_node) continue;
+        int nic = r % s.gpus_per_node / (s.gpus_per_node / s.nics_per_node) + r / s.gpus_per_node * s.nics_per_node;
+        if (++flows[nic] > worst) worst = flows[nic];
+    }
+    free(flows);
+    return worst;
+}
+
+int main(void) {
+    for (int dp = 1; dp <= 3; dp++)
+        for (int hp = 1; hp <= 8; hp++)
+            for (int cp = 1; cp <= 16; cp++)
+                for (int w = 1; w <= cp; w++)
+                    for (int placement = 0; cp % w == 0 && placement < 2; placement++)
+                        for (int nics = 0; nics <= 8; nics = nics == 0 ? 1 : 2 * nics) {
+                            grid_shape s;
+                            memset(&s, 0, sizeof s);
+                            s.dp = dp; s.hp = hp; s.cp = cp; s.w = w;
+                            s.placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST;
+                            s.gpus_per_node = nics > 0 ? 8 : 0;
+                            s.nics_per_node = nics;
+                            check_shape(s);
+                        }
+    // LoongTrain's nodes: 8 GPUs, 4 NICs, 64 GPUs, context-first: windows of 2 and 4 use 2 and 4 NICs.
+    for (int w = 2; w <= 4; w *= 2) {
+        grid_shape s;
+        memset(&s, 0, sizeof s);
+        s.dp = s.hp = 1; s.cp = 64; s.w = w;
+        s.placement = PLACEMENT_CONTEXT_FIRST;
+        s.gpus_per_node = 8;
+        s.nics_per_node = 4;
+        CHECK(flows_on_a_nic(s) == 1, "w %d: %d flows on a NIC", w, flows_on_a_nic(s));
+        s.gpus_per_node = s.nics_per_node = 8; // a NIC for each GPU: windows of neighbours
+        CHECK(grid_weave(&s) == 1 && flows_on_a_nic(s) == 1, "w %d: %d flows on a NIC", w, flows_on_a_nic(s));
+    }
+    return test_finish("test_grid_map", NULL);
+}

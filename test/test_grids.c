@@ -1,0 +1,143 @@
+// ranks: 8
+// One run, any grid: for every factorisation of 1, 2, 3, 4, 6 and 8 ranks into dp x hp x cp, every w, both placements, both cp-comm, for MHA,
+// GQA and MQA: loss, gradient norm and every parameter gradient of a step equal the single-rank run, and so do 20 steps of training.
+// Bytes and messages of SeqAlltoAll and the rings equal the formulas. (F3, F11, F12, F20, F23-F29, F45, F46)
+#include "model_fixture.h"
+
+// Float sums in another order: 1e-5 of a tensor's largest element is some 80 roundings, a wrong term is larger by orders.
+#define BOUND 1e-5
+
+enum { SIZES = 6, MAX_DP = 8 };
+static const int sizes[SIZES] = {1, 2, 3, 4, 6, 8};
+
+typedef struct {
+    double loss, norm;
+    float *gradients[16]; // per unit
+    int64_t real[16];     // elements of the unit without the padding of a grid
+    double curve[20];
+} reference;
+
+// The step of `dp` x 2 samples on one rank, by every rank for itself.
+static void make_reference(reference *r, const model_config *c, int dp, int64_t S, comm *self) {
+    grid_shape one;
+    memset(&one, 0, sizeof one);
+    one.dp = one.hp = one.cp = one.w = 1;
+    fixture f;
+    fixture_make(&f, c, one, self, fixture_run(2 * dp, 1), RECOMPUTE_NONE, S);
+    step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    r->loss = r->curve[0] = s.loss;
+    r->norm = s.norm;
+    for (int u = 0; u < c->L + 2; u++) {
+        r->gradients[u] = fixture_gradient(&f, u);
+        r->real[u] = f.m.units[u].count;
+    }
+    for (int step = 2; step <= 20; step++) r->curve[step - 1] = model_step(&f.m, f.tokens, f.labels, fixture_adamw(step), 1.0).loss;
+    fixture_free(&f);
+}
+
+// What LoongTrain 4.5.3 and 4.5.4 say a rank sends in a micro-step of forward and backward without recompute, in our layout.
+static void check_wire(const fixture *f, const char *where) {
+    const grid_shape *g = &f->g.shape;
+    const model_config *c = &f->m.c;
+    head_layout h = head_layout_make(g->hp, c->H, c->Hkv, c->HS);
+    int64_t runs = f->m.run.grad_accum * f->m.run.B * c->L, T = f->shard.T, e = sizeof(floatX), windows = g->cp / g->w;
+    int64_t q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
+    bool ring = g->cp > 1 && !f->m.attention.ring.allgather, gather = g->cp > 1 && !ring;
+    int64_t expected[COMM_KINDS], messages[COMM_KINDS];
+    memset(expected, 0, sizeof expected);
+    memset(messages, 0, sizeof messages);
+    expected[COMM_SEQ_ALLTOALL] = 2 * runs * e * (2 * q + kv) / g->hp * (g->hp - 1); // q, kv, out and their gradients
+    messages[COMM_SEQ_ALLTOALL] = 6 * runs * (g->hp - 1);
+    messages[COMM_KV_INNER] = ring ? 2 * runs * windows * (g->w - 1) : 0; // forward and backward
+    messages[COMM_KV_OUTER] = ring ? 2 * runs * (windows - 1) : 0;
+    messages[COMM_DKV_INNER] = ring && g->w > 1 ? runs * (windows * (g->w - 1) + 1) : 0; // one hop at the end: home
+    messages[COMM_DKV_OUTER] = ring && windows > 1 ? runs * windows : 0;     // the last one: home
+    messages[COMM_KV_GATHER] = gather ? 2 * runs * (g->cp - 1) : 0;
+    messages[COMM_DKV_SCATTER] = gather ? runs * (g->cp - 1) : 0;
+    for (int k = COMM_KV_INNER; k <= COMM_KV_OUTER; k++) expected[k] = messages[k] * kv * e;
+    for (int k = COMM_DKV_INNER; k <= COMM_DKV_OUTER; k++) expected[k] = messages[k] * kv * (int64_t)sizeof(float);
+    expected[COMM_KV_GATHER] = messages[COMM_KV_GATHER] * kv * e;
+    expected[COMM_DKV_SCATTER] = messages[COMM_DKV_SCATTER] * kv * (int64_t)sizeof(float);
+    for (int k = 0; k <= COMM_DKV_SCATTER; k++) {
+        comm_counters n = comm_count((comm_kind)k);
+        CHECK(n.bytes_sent == expected[k] && n.messages == messages[k], "%s: %s: %lld bytes in %lld messages, expected %lld in %lld", where,
+              comm_kind_name((comm_kind)k), (long long)n.bytes_sent, (long long)n.messages, (long long)expected[k], (long long)messages[k]);
+    }
+}
+
+static void check_grid(const reference *r, const model_config *c, grid_shape shape, bool allgather, bool accumulate, int64_t S, bool curve, comm *ranks) {
+    char where[160];
+    snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s %s Hkv %d", shape.dp, shape.hp, shape.cp, shape.w,
+             shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring",
+             accumulate ? "2 micro-steps" : "batch 2", c->Hkv);
+    model_run run = fixture_run(accumulate ? 1 : 2, accumulate ? 2 : 1);
+    run.cp_allgather = allgather;
+    fixture f;
+    fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
+    comm_count_reset();
+    step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    check_wire(&f, where);
+    CHECK(fabs(s.loss - r->loss) <= BOUND * r->loss, "%s: loss %.8f, one rank %.8f", where, s.loss, r->loss);
+    CHECK(fabs(s.norm - r->norm) <= BOUND * r->norm, "%s: norm %.8f, one rank %.8f", where, s.norm, r->norm);
+    for (int u = 0; u < c->L + 2; u++) {
+        float *gradient = fixture_gradient(&f, u);
+        for (int t = 0; t < f.m.units[u].tensor_count; t++) {
+            zero_tensor *tensor = &f.m.units[u].tensors[t];
+            double d = test_difference(gradient + tensor->offset, r->gradients[u] + tensor->offset, tensor->count);
+            CHECK(d <= BOUND, "%s: gradient of unit %d %s differs by %.1e", where, u, tensor->name, d);
+        }
+        free(gradient);
+    }
+    for (int step = 2; curve && step <= 20; step++) {
+        double loss = model_step(&f.m, f.tokens, f.labels, fixture_adamw(step), 1.0).loss;
+        CHECK(fabs(loss - r->curve[step - 1]) <= BOUND * r->curve[0], "%s: step %d loss %.8f, one rank %.8f", where, step, loss, r->curve[step - 1]);
+    }
+    CHECK(checkpoint_empty(&f.m.store), "%s: activations left after the step", where);
+    fixture_free(&f);
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    comm *world = comm_world(), *ranks[SIZES], *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
+    for (int i = 0; i < SIZES; i++) ranks[i] = comm_split(world, comm_rank(world) < sizes[i] ? 0 : -1, comm_rank(world), COMM_CONTROL);
+    model_config configs[] = {fixture_config(2, 48, 24, 24, 2, 40, 61, false), fixture_config(2, 36, 12, 4, 4, 50, 61, true),
+                              fixture_config(1, 32, 24, 1, 2, 24, 61, false)};
+    for (int k = 0; k < 3; k++) {
+        const model_config *c = &configs[k];
+        int64_t S = k == 0 ? 48 : 37; // 37 divides by nothing
+        reference references[MAX_DP + 1];
+        for (int dp = 1; dp <= MAX_DP; dp++)
+            if (dp != 5 && dp != 7) make_reference(&references[dp], c, dp, S, self);
+        for (int i = 0; i < SIZES; i++) {
+            if (ranks[i] == NULL) continue;
+            int n = sizes[i], count = 0;
+            for (int dp = 1; dp <= n; dp++)
+                for (int hp = 1; n % dp == 0 && hp <= n / dp; hp++) {
+                    if (n / dp % hp != 0 || c->H % hp != 0) continue;
+                    int cp = n / dp / hp;
+                    for (int w = 1; w <= cp; w++)
+                        for (int placement = 0; cp % w == 0 && placement < 2; placement++) {
+                            grid_shape shape;
+                            memset(&shape, 0, sizeof shape);
+                            shape.dp = dp; shape.hp = hp; shape.cp = cp; shape.w = w;
+                            shape.placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST;
+                            bool curve = placement == 0 && (w == 1 || w == cp);
+                            check_grid(&references[dp], c, shape, false, count % 2 == 1, S, curve, ranks[i]);
+                            if (w == cp && cp > 1) check_grid(&references[dp], c, shape, true, count % 2 == 0, S, false, ranks[i]);
+                            count++;
+                        }
+                }
+        }
+        for (int dp = 1; dp <= MAX_DP; dp++)
+            for (int u = 0; u < c->L + 2 && dp != 5 && dp != 7; u++) free(references[dp].gradients[u]);
+        comm_barrier(world);
+    }
+    int status = test_finish("test_grids", world);
+    comm_finalize();
+    return status;
+}

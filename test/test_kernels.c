@@ -1,0 +1,741 @@
+// ranks: 1
+// device: emulated
+// Every hand-written CUDA kernel, run on the CPU by device/cuda/emulation.h, against the same operation in double: over sizes that fill
+// 16 bytes and sizes that do not, several block sizes, and with blocks and threads started from the first and from the last.
+//
+// Bounds. Stored bf16: half a unit in the last place is 2^-9 of the number; 2^-8 allows for the float arithmetic before the rounding to
+// land on the other side of a tie. Float: 1e-6 of the tensor's largest number for a few operations in a row (8 roundings of 2^-24), times
+// the factor that a check names where a sum over many numbers comes first.
+//
+// On a GPU the same program checks the kernels, cuBLASLt and cuDNN: make DEVICE=cuda build/cuda/test/test_kernels.
+#include "test.h"
+
+#include "../device/cuda/attention_call.h"
+
+// ---- tensors: what is stored, and the same numbers in double ----
+
+typedef struct {
+    floatX *x; // or NULL
+    float *f;  // or NULL
+    double *d;
+    int64_t n;
+} tensor;
+
+static tensor tensor_new(int64_t n, bool stored) {
+    tensor t;
+    t.n = n;
+    t.d = HOST_NEW(double, n);
+    t.x = stored ? (floatX *)device_alloc(sizeof(floatX) * (size_t)n) : NULL;
+    t.f = stored ? NULL : (float *)device_alloc(sizeof(float) * (size_t)n);
+    return t;
+}
+static void tensor_free(tensor t) {
+    free(t.d);
+    device_free(t.x, sizeof(floatX) * (size_t)t.n);
+    device_free(t.f, sizeof(float) * (size_t)t.n);
+}
+static floatX round_stored(float v) { // the test's own rounding
+#ifdef DEVICE_BF16
+    floatX r;
+    uint32_t bits, low;
+    memcpy(&bits, &v, 4);
+    low = bits & 0xffffu;
+    bits >>= 16;
+    if (low > 0x8000u || (low == 0x8000u && (bits & 1))) bits++;
+    r.bits = (uint16_t)bits;
+    return r;
+#else
+    return v;
+#endif
+}
+static float stored_float(floatX v) {
+#ifdef DEVICE_BF16
+    uint32_t bits = (uint32_t)v.bits << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+#else
+    return v;
+#endif
+}
+static void tensor_set(tensor t, uint64_t seed, double scale) {
+    for (int64_t i = 0; i < t.n; i++) {
+        float v = (float)(scale * test_random(seed, (uint64_t)i));
+        if (t.x != NULL) t.x[i] = round_stored(v);
+        else t.f[i] = v;
+        t.d[i] = t.x != NULL ? (double)stored_float(t.x[i]) : (double)v;
+    }
+}
+static tensor tensor_random(int64_t n, bool stored, uint64_t seed, double scale) {
+    tensor t = tensor_new(n, stored);
+    tensor_set(t, seed, scale);
+    return t;
+}
+
+// The attention engine of a GPU rounds probabilities and their gradients to bf16 on the way to out, dq, dk and dv: 2^-8 again.
+#ifdef DEVICE_EMULATED
+enum { ENGINE = 1 };
+#else
+enum { ENGINE = 1000 };
+#endif
+
+static char settings[128]; // block size and order, for messages
+
+// `factor`: of the float bound. Elementwise for stored numbers, by the largest number for floats.
+static void check(const char *what, tensor got, const double *want, double factor) {
+    double largest = 0, worst = 0;
+    int64_t at = -1;
+    device_synchronize();
+    bool bf16 = got.x != NULL && sizeof(floatX) == 2;
+    for (int64_t i = 0; i < got.n; i++) largest = fmax(largest, fabs(want[i]));
+    for (int64_t i = 0; i < got.n; i++) {
+        double g = got.x != NULL ? (double)stored_float(got.x[i]) : (double)got.f[i];
+        double bound = 1e-6 * factor * largest + (bf16 ? fabs(want[i]) / 256 : 0) + 1e-30;
+        double excess = fabs(g - want[i]) / bound;
+        if (!(excess <= worst)) {
+            worst = isfinite(excess) ? excess : INFINITY;
+            at = i;
+        }
+    }
+    CHECK(worst <= 1, "%s: element %lld of %lld is %g of its bound off (want %.9g, got %.9g), %s", what, (long long)at, (long long)got.n,
+          worst, want[at], got.x != NULL ? (double)stored_float(got.x[at]) : (double)got.f[at], settings);
+}
+
+// ---- casts and sums of vectors ----
+
+static void test_casts(void) {
+    int64_t n = 65536 + 7;
+    float *from = (float *)device_alloc(sizeof(float) * (size_t)n), *back = (float *)device_alloc(sizeof(float) * (size_t)n);
+    floatX *to = (floatX *)device_alloc(sizeof(floatX) * (size_t)n);
+    for (int offset = 0; offset < 2; offset++) { // 1: no address is a multiple of 16
+        for (int64_t i = 0; i < n; i++) {        // every bf16 number, and between two of them: below, at, above the middle
+            uint32_t bits = (uint32_t)i << 16 | (i % 4 == 0 ? 0u : i % 4 == 1 ? 0x7fffu : i % 4 == 2 ? 0x8000u : 0x8001u);
+            memcpy(&from[i], &bits, 4);
+        }
+        op_cast_from_float(to + offset, from + offset, n - offset);
+        op_cast_to_float(back + offset, to + offset, n - offset);
+        device_synchronize();
+        int64_t wrong = 0;
+        for (int64_t i = offset; i < n; i++) {
+            float want = stored_float(round_stored(from[i]));
+            wrong += isnan(from[i]) ? !isnan(back[i]) : memcmp(&back[i], &want, 4) != 0;
+        }
+        CHECK(wrong == 0, "casts: %lld numbers are not rounded to nearest even, offset %d, %s", (long long)wrong, offset, settings);
+    }
+    device_free(from, 0);
+    device_free(back, 0);
+    device_free(to, 0);
+}
+
+static void test_vectors(int64_t n, int offset) {
+    tensor a = tensor_random(n + offset, true, 1, 3), b = tensor_random(n + offset, true, 2, 3);
+    tensor x = tensor_random(n + offset, false, 3, 3), y = tensor_random(n + offset, false, 4, 3);
+    double *want = HOST_NEW(double, n + offset);
+    for (int64_t i = 0; i < n + offset; i++) want[i] = a.d[i] + (i >= offset ? b.d[i] : 0);
+    op_add(a.x + offset, b.x + offset, n);
+    check("op_add", a, want, 1);
+    for (int64_t i = 0; i < n + offset; i++) want[i] = x.d[i] + (i >= offset ? y.d[i] : 0);
+    op_add_float(x.f + offset, y.f + offset, n);
+    check("op_add_float", x, want, 1);
+    for (int64_t i = 0; i < n + offset; i++) want[i] = y.d[i] * (i >= offset ? 0.375 : 1);
+    op_scale_float(y.f + offset, 0.375f, n);
+    check("op_scale_float", y, want, 1);
+
+    double sum = 0, squares = 0;
+    for (int64_t i = offset; i < n + offset; i++) {
+        sum += (double)x.f[i];
+        squares += (double)x.f[i] * (double)x.f[i];
+    }
+    double got = op_sum_float(x.f + offset, n), again = op_sum_float(x.f + offset, n), got_squares = op_sum_squares(x.f + offset, n);
+    CHECK(fabs(got - sum) <= 1e-12 * (fabs(sum) + (double)n), "op_sum_float of %lld: %.17g for %.17g, %s", (long long)n, got, sum,
+          settings);
+    CHECK(got == again, "op_sum_float: not the same bits twice");
+    CHECK(fabs(got_squares - squares) <= 1e-12 * squares, "op_sum_squares of %lld: %.17g for %.17g, %s", (long long)n, got_squares, squares,
+          settings);
+    free(want);
+    tensor_free(a);
+    tensor_free(b);
+    tensor_free(x);
+    tensor_free(y);
+}
+
+// ---- AdamW and initial numbers ----
+
+static void test_adamw(int64_t n, bool with_master, int64_t step) {
+    tensor p = tensor_random(n, true, 1, 1), master = tensor_random(n, false, 2, 1), m = tensor_random(n, false, 3, 0.1),
+           v = tensor_new(n, false);
+    tensor grad = tensor_random(n, false, 4, 0.5);
+    for (int64_t i = 0; i < n; i++) {
+        v.f[i] = (float)(0.01 * fabs(test_random(5, (uint64_t)i)));
+        v.d[i] = (double)v.f[i];
+    }
+    adamw_args args;
+    memset(&args, 0, sizeof args);
+    args.lr = 0.01f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.weight_decay = 0.1f; args.grad_scale = 0.5f;
+    args.step = step;
+    double *want_p = HOST_NEW(double, n), *want_m = HOST_NEW(double, n), *want_v = HOST_NEW(double, n);
+    double beta1 = (double)args.beta1, beta2 = (double)args.beta2;
+    for (int64_t i = 0; i < n; i++) {
+        double g = grad.d[i] * (double)args.grad_scale, old = with_master ? master.d[i] : p.d[i];
+        want_m[i] = beta1 * m.d[i] + (1 - beta1) * g;
+        want_v[i] = beta2 * v.d[i] + (1 - beta2) * g * g;
+        double mean = want_m[i] / (1 - pow(beta1, (double)step)), square = want_v[i] / (1 - pow(beta2, (double)step));
+        want_p[i] = old - (double)args.lr * (mean / (sqrt(square) + (double)args.eps) + (double)args.weight_decay * old);
+    }
+    op_adamw(p.x, with_master ? master.f : NULL, m.f, v.f, grad.f, n, args);
+    check("op_adamw m", m, want_m, 1);
+    check("op_adamw v", v, want_v, 1);
+    if (with_master) check("op_adamw master", master, want_p, 1);
+    check("op_adamw param", p, want_p, 1);
+    free(want_p);
+    free(want_m);
+    free(want_v);
+    tensor_free(p);
+    tensor_free(master);
+    tensor_free(m);
+    tensor_free(v);
+    tensor_free(grad);
+}
+
+static uint64_t reference_mix(uint64_t z) {
+    z += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+static void test_init(void) { // the formula of device/cpu/ops.c, and any shard draws the numbers of the whole
+    int64_t n = 1001, first = 37, part = 500;
+    tensor whole = tensor_new(n, true), master = tensor_new(n, false), shard = tensor_new(part, true);
+    double *want = HOST_NEW(double, n);
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t key = reference_mix(reference_mix(7) ^ 3), counter = (uint64_t)i / 2 * 2;
+        double u = (double)((reference_mix(key ^ reference_mix(counter)) >> 11) + 1) * 0x1p-53;
+        double angle = 2 * acos(-1.0) * (double)(reference_mix(key ^ reference_mix(counter + 1)) >> 11) * 0x1p-53;
+        want[i] = (double)0.02f * sqrt(-2 * log(u)) * (i % 2 == 0 ? cos(angle) : sin(angle));
+    }
+    op_init_normal(whole.x, master.f, 7, 3, 0, n, 0.02f, 1);
+    op_init_normal(shard.x, NULL, 7, 3, first, part, 0.02f, 1);
+    check("op_init_normal", whole, want, 1);
+    check("op_init_normal master", master, want, 1);
+    CHECK(memcmp(shard.x, whole.x + first, sizeof(floatX) * (size_t)part) == 0, "op_init_normal: a shard draws other numbers");
+    op_init_normal(whole.x, NULL, 7, 3, 0, n, 0, 1);
+    for (int64_t i = 0; i < n; i++) want[i] = 1;
+    check("op_init_normal fill", whole, want, 1);
+    free(want);
+    tensor_free(whole);
+    tensor_free(master);
+    tensor_free(shard);
+}
+
+// ---- embedding ----
+
+static void test_embedding(int64_t T, int64_t D, int64_t V) {
+    tensor table = tensor_random(V * D, true, 1, 1), x = tensor_new(T * D, true), dx = tensor_random(T * D, true, 2, 1);
+    tensor dtable = tensor_random(V * D, false, 3, 1);
+    int32_t *tokens = (int32_t *)device_alloc(sizeof(int32_t) * (size_t)T);
+    for (int64_t t = 0; t < T; t++) tokens[t] = (int32_t)(fabs(test_random(4, (uint64_t)t)) * (double)V * (t % 3 == 0 ? 0.1 : 0.999));
+    op_embedding_forward(x.x, tokens, table.x, T, D);
+    device_synchronize();
+    int64_t wrong = 0;
+    for (int64_t t = 0; t < T; t++) wrong += memcmp(x.x + t * D, table.x + tokens[t] * D, sizeof(floatX) * (size_t)D) != 0;
+    CHECK(wrong == 0, "op_embedding_forward: %lld rows of %lld wrong, D %lld, %s", (long long)wrong, (long long)T, (long long)D, settings);
+
+    float *want = HOST_NEW(float, V * D); // in token order, in float: the same bits
+    memcpy(want, dtable.f, sizeof(float) * (size_t)(V * D));
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t d = 0; d < D; d++) want[tokens[t] * D + d] += stored_float(dx.x[t * D + d]);
+    size_t bytes = op_embedding_backward_scratch(T, V);
+    void *scratch = device_alloc(bytes);
+    op_embedding_backward(dtable.f, tokens, dx.x, T, D, V, scratch);
+    device_synchronize();
+    CHECK(memcmp(want, dtable.f, sizeof(float) * (size_t)(V * D)) == 0,
+          "op_embedding_backward T %lld D %lld V %lld: not the sum in token order, %s", (long long)T, (long long)D, (long long)V, settings);
+    free(want);
+    device_free(scratch, bytes);
+    device_free(tokens, 0);
+    tensor_free(table);
+    tensor_free(x);
+    tensor_free(dx);
+    tensor_free(dtable);
+}
+
+// ---- RMSNorm ----
+
+static void test_rmsnorm(int64_t T, int64_t D) {
+    tensor x = tensor_random(T * D, true, 1, 2), w = tensor_random(D, true, 2, 1.5), y = tensor_new(T * D, true),
+           rstd = tensor_new(T, false);
+    tensor dy = tensor_random(T * D, true, 3, 1), dx = tensor_random(T * D, true, 4, 1), dw = tensor_random(D, false, 5, 1);
+    double *want_y = HOST_NEW(double, T *D), *want_rstd = HOST_NEW(double, T), *want_dx = HOST_NEW(double, T *D),
+           *want_dw = HOST_NEW(double, D);
+    const float eps = 1e-5f;
+    memcpy(want_dw, dw.d, sizeof(double) * (size_t)D);
+    for (int64_t t = 0; t < T; t++) {
+        double squares = 0, dot = 0;
+        const double *row = x.d + t * D, *g = dy.d + t * D;
+        for (int64_t d = 0; d < D; d++) squares += row[d] * row[d];
+        double r = 1 / sqrt(squares / (double)D + (double)eps);
+        want_rstd[t] = r;
+        for (int64_t d = 0; d < D; d++) {
+            want_y[t * D + d] = row[d] * r * w.d[d];
+            dot += g[d] * w.d[d] * row[d] * r;
+            want_dw[d] += g[d] * row[d] * r;
+        }
+        for (int64_t d = 0; d < D; d++) want_dx[t * D + d] = dx.d[t * D + d] + r * (g[d] * w.d[d] - row[d] * r * dot / (double)D);
+    }
+    op_rmsnorm_forward(y.x, rstd.f, x.x, w.x, T, D, eps);
+    check("op_rmsnorm_forward y", y, want_y, 2);
+    check("op_rmsnorm_forward rstd", rstd, want_rstd, 2);
+    size_t bytes = op_rmsnorm_backward_scratch(T, D);
+    void *scratch = device_alloc(bytes);
+    op_rmsnorm_backward(dx.x, dw.f, dy.x, x.x, w.x, rstd.f, T, D, scratch);
+    check("op_rmsnorm_backward dx", dx, want_dx, 2);
+    check("op_rmsnorm_backward dweight", dw, want_dw, 2 + sqrt((double)T) / 4); // sums over T rows
+    device_free(scratch, bytes);
+    free(want_y);
+    free(want_rstd);
+    free(want_dx);
+    free(want_dw);
+    tensor all[7] = {x, w, y, rstd, dy, dx, dw};
+    for (int i = 0; i < 7; i++) tensor_free(all[i]);
+}
+
+// ---- linear (BLAS in this build; its calls and layouts are those of the interface) ----
+
+static void test_linear(int64_t T, int64_t in, int64_t out) {
+    tensor x = tensor_random(T * in, true, 1, 1), w = tensor_random(out * in, true, 2, 1), residual = tensor_random(T * out, true, 3, 1);
+    tensor y = tensor_new(T * out, true), dx = tensor_new(T * in, true), dw = tensor_random(out * in, false, 4, 1);
+    double *want = HOST_NEW(double, max_i64(T * max_i64(in, out), in * out));
+    for (int with = 0; with < 3; with++) { // no residual, residual, residual in y
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t o = 0; o < out; o++) {
+                double sum = with > 0 ? residual.d[t * out + o] : 0;
+                for (int64_t i = 0; i < in; i++) sum += x.d[t * in + i] * w.d[o * in + i];
+                want[t * out + o] = sum;
+            }
+        if (with == 2) memcpy(y.x, residual.x, sizeof(floatX) * (size_t)(T * out));
+        op_linear_forward(y.x, x.x, w.x, with == 0 ? NULL : with == 1 ? residual.x : y.x, T, in, out);
+        check("op_linear_forward", y, want, 2);
+    }
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t i = 0; i < in; i++) {
+            double sum = 0;
+            for (int64_t o = 0; o < out; o++) sum += residual.d[t * out + o] * w.d[o * in + i];
+            want[t * in + i] = sum;
+        }
+    op_linear_backward_input(dx.x, residual.x, w.x, T, in, out);
+    check("op_linear_backward_input", dx, want, 2);
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t i = 0; i < in; i++) {
+            double sum = dw.d[o * in + i];
+            for (int64_t t = 0; t < T; t++) sum += residual.d[t * out + o] * x.d[t * in + i];
+            want[o * in + i] = sum;
+        }
+    op_linear_backward_weight(dw.f, residual.x, x.x, T, in, out);
+    check("op_linear_backward_weight", dw, want, 2);
+    free(want);
+    tensor all[6] = {x, w, residual, y, dx, dw};
+    for (int i = 0; i < 6; i++) tensor_free(all[i]);
+}
+
+// ---- RoPE and the layout of SeqAlltoAll ----
+
+static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
+    head_layout l = head_layout_make(peers, H, Hkv, HS);
+    int half = HS / 2, heads = H + 2 * Hkv;
+    int64_t nq = T * H * HS, nkv = T * peers * 2 * l.Hkv_local * HS;
+    tensor qkv = tensor_random(T * heads * HS, true, 1, 1), dqkv = tensor_new(T * heads * HS, true),
+           table = tensor_new(T * half * 2, false);
+    tensor q = tensor_new(nq, true), kv = tensor_new(nkv, true), dq = tensor_random(nq, true, 2, 1), dkv = tensor_random(nkv, true, 3, 1);
+    double *want_q = HOST_NEW(double, nq), *want_kv = HOST_NEW(double, nkv), *want = HOST_NEW(double, T * heads * HS);
+    for (int64_t i = 0; i < T * half; i++) {
+        table.f[2 * i] = (float)cos(0.37 * (double)i);
+        table.f[2 * i + 1] = (float)sin(0.37 * (double)i);
+    }
+    for (int peer = 0; peer < peers; peer++)
+        for (int64_t t = 0; t < T; t++)
+            for (int slot = 0; slot < l.Hq + 2 * l.Hkv_local; slot++) {
+                int j = slot - l.Hq;
+                bool is_q = slot < l.Hq, is_v = !is_q && j >= l.Hkv_local;
+                int head = is_q ? peer * l.Hq + slot : H + (is_v ? Hkv : 0) + head_layout_slot(&l, peer, j % l.Hkv_local);
+                int64_t at = is_q ? ((peer * T + t) * l.Hq + slot) * HS : ((peer * T + t) * 2 * l.Hkv_local + j) * HS,
+                        from = (t * heads + head) * HS;
+                double *to = is_q ? want_q + at : want_kv + at;
+                const double *back = is_q ? dq.d + at : dkv.d + at;
+                for (int i = 0; i < half; i++) {
+                    double c = is_v ? 1 : (double)table.f[(t * half + i) * 2], s = is_v ? 0 : (double)table.f[(t * half + i) * 2 + 1];
+                    double a = qkv.d[from + i], b = qkv.d[from + half + i];
+                    to[i] = a * c - b * s;
+                    to[half + i] = a * s + b * c;
+                    want[from + i] += back[i] * c + back[half + i] * s; // summed over the copies
+                    want[from + half + i] += back[half + i] * c - back[i] * s;
+                }
+            }
+    op_rope_pack_forward(q.x, kv.x, qkv.x, table.f, T, l);
+    check("op_rope_pack_forward q", q, want_q, 1);
+    check("op_rope_pack_forward kv", kv, want_kv, 1);
+    op_rope_unpack_backward(dqkv.x, dq.x, dkv.x, table.f, T, l);
+    check("op_rope_unpack_backward", dqkv, want, 2);
+
+    op_heads_pack(q.x, dq.x, T, l); // dq read as rows (T, H, HS)
+    device_synchronize();
+    int64_t wrong = 0;
+    for (int64_t t = 0; t < T; t++)
+        for (int h = 0; h < H; h++)
+            wrong += memcmp(q.x + ((h / l.Hq * T + t) * l.Hq + h % l.Hq) * HS, dq.x + (t * H + h) * HS, sizeof(floatX) * (size_t)HS) != 0;
+    CHECK(wrong == 0, "op_heads_pack: %lld head rows wrong, %s", (long long)wrong, settings);
+    tensor rows = tensor_new(nq, true);
+    op_heads_unpack(rows.x, q.x, T, l);
+    device_synchronize();
+    CHECK(memcmp(rows.x, dq.x, sizeof(floatX) * (size_t)nq) == 0, "op_heads_unpack is not the inverse of op_heads_pack, %s", settings);
+    free(want_q);
+    free(want_kv);
+    free(want);
+    tensor all[8] = {qkv, dqkv, table, q, kv, dq, dkv, rows};
+    for (int i = 0; i < 8; i++) tensor_free(all[i]);
+}
+
+// ---- attention ----
+
+typedef struct {
+    attention_block b;
+    int64_t nq, nkv, nlse;
+    tensor q, k, v, dout;
+    double *out, *lse, *delta, *dq, *dk, *dv; // exact
+} attention_case;
+
+// Exact out and lse, and exact gradients from the out that is stored: delta and all that follows from it.
+static void attention_exact(attention_case *a) {
+    attention_block b = a->b;
+    double *p = HOST_NEW(double, b.Tk + 1);
+    for (int h = 0; h < b.Hq; h++) {
+        int g = h / (b.Hq / b.Hkv);
+        for (int64_t i = 0; i < b.Tq; i++) {
+            int64_t keys = b.causal && i + 1 < b.Tk ? i + 1 : b.Tk, row = i * b.q_stride + (int64_t)h * b.HS;
+            double largest = -INFINITY, sum = 0, delta = 0;
+            for (int64_t j = 0; j < keys; j++) {
+                double s = 0;
+                for (int d = 0; d < b.HS; d++) s += a->q.d[row + d] * a->k.d[j * b.kv_stride + g * b.HS + d];
+                p[j] = s * (double)b.scale;
+                largest = fmax(largest, p[j]);
+            }
+            for (int64_t j = 0; j < keys; j++) sum += p[j] = exp(p[j] - largest);
+            a->lse[h * b.lse_stride + i] = keys > 0 ? largest + log(sum) : -INFINITY;
+            for (int d = 0; d < b.HS; d++) {
+                double o = 0;
+                for (int64_t j = 0; j < keys; j++) o += p[j] / sum * a->v.d[j * b.kv_stride + g * b.HS + d];
+                a->out[row + d] = o;
+                delta += (double)stored_float(round_stored((float)o)) * a->dout.d[row + d];
+            }
+            a->delta[h * b.lse_stride + i] = delta;
+            for (int64_t j = 0; j < keys; j++) {
+                double dp = 0, w = p[j] / sum;
+                for (int d = 0; d < b.HS; d++) dp += a->dout.d[row + d] * a->v.d[j * b.kv_stride + g * b.HS + d];
+                double ds = w * (dp - delta) * (double)b.scale;
+                for (int d = 0; d < b.HS; d++) {
+                    a->dq[row + d] += ds * a->k.d[j * b.kv_stride + g * b.HS + d];
+                    a->dk[j * b.kv_stride + g * b.HS + d] += ds * a->q.d[row + d];
+                    a->dv[j * b.kv_stride + g * b.HS + d] += w * a->dout.d[row + d];
+                }
+            }
+        }
+    }
+    free(p);
+}
+
+static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, uint64_t seed) {
+    attention_case a;
+    memset(&a, 0, sizeof a);
+    a.b.Tq = Tq; a.b.Tk = Tk; a.b.Hq = Hq; a.b.Hkv = Hkv; a.b.HS = HS;
+    a.b.q_stride = (int64_t)Hq * HS + gap; a.b.kv_stride = (int64_t)2 * Hkv * HS + gap; a.b.lse_stride = Tq + gap;
+    a.b.scale = 1.0f / sqrtf((float)HS);
+    a.b.causal = causal;
+    a.nq = Tq * a.b.q_stride;
+    a.nkv = max_i64(1, Tk * a.b.kv_stride);
+    a.nlse = Hq * a.b.lse_stride;
+    a.q = tensor_random(a.nq, true, seed, 2);
+    a.k = tensor_random(a.nkv, true, seed + 1, 2);
+    a.v = tensor_random(a.nkv, true, seed + 2, 2);
+    a.dout = tensor_random(a.nq, true, seed + 3, 1);
+    a.out = HOST_NEW(double, a.nq); a.lse = HOST_NEW(double, a.nlse); a.delta = HOST_NEW(double, a.nlse);
+    a.dq = HOST_NEW(double, a.nq); a.dk = HOST_NEW(double, a.nkv); a.dv = HOST_NEW(double, a.nkv);
+    attention_exact(&a);
+    return a;
+}
+static void attention_free(attention_case *a) {
+    tensor_free(a->q);
+    tensor_free(a->k);
+    tensor_free(a->v);
+    tensor_free(a->dout);
+    free(a->out);
+    free(a->lse);
+    free(a->delta);
+    free(a->dq);
+    free(a->dk);
+    free(a->dv);
+}
+
+// Buffers start with a mark everywhere: between heads' ends and the stride nothing may be written.
+static tensor marked(int64_t n, float mark) {
+    tensor t = tensor_new(n, false);
+    for (int64_t i = 0; i < n; i++) t.f[i] = mark;
+    return t;
+}
+static void keep_marks(double *want, int64_t rows, int64_t width, int64_t stride, double mark) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = width; i < stride; i++) want[r * stride + i] = mark;
+}
+
+static void *attention_scratch(attention_block b, size_t *bytes) {
+    size_t forward = op_attention_scratch(b, false), backward = op_attention_scratch(b, true);
+    *bytes = forward > backward ? forward : backward;
+    return device_alloc(*bytes);
+}
+
+static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap) {
+    attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, 11);
+    attention_block b = a.b;
+    tensor out = marked(a.nq, 0.25f), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f);
+    tensor dq = marked(a.nq, 1), dk = marked(a.nkv, 1), dv = marked(a.nkv, 1);
+    keep_marks(a.out, Tq, (int64_t)Hq * HS, b.q_stride, 0.25);
+    keep_marks(a.lse, Hq, Tq, b.lse_stride, 0.25);
+    keep_marks(a.delta, Hq, Tq, b.lse_stride, 0.25);
+    size_t scratch_bytes;
+    void *scratch = attention_scratch(b, &scratch_bytes);
+    int64_t calls = op_attention_calls();
+    op_attention_forward(out.f, lse.f, a.q.x, a.k.x, a.v.x, b, false, scratch);
+    CHECK(op_attention_calls() == calls + 1, "op_attention_calls counts %lld", (long long)(op_attention_calls() - calls));
+    check("op_attention_forward out", out, a.out, 4 * ENGINE);
+    check("op_attention_forward lse", lse, a.lse, 4);
+
+    // The backward pass starts from the exact out, lse and delta, as stored.
+    tensor out_stored = tensor_new(a.nq, true);
+    for (int64_t i = 0; i < a.nq; i++) out_stored.x[i] = round_stored((float)a.out[i]);
+    for (int64_t i = 0; i < a.nlse; i++) lse.f[i] = (float)a.lse[i];
+    op_attention_delta(delta.f, out_stored.x, a.dout.x, b);
+    check("op_attention_delta", delta, a.delta, (double)HS); // a sum of HS products that cancel
+    for (int64_t i = 0; i < a.nlse; i++) delta.f[i] = (float)a.delta[i];
+    for (int64_t i = 0; i < a.nq; i++) a.dq[i] += 1; // accumulates on the mark
+    for (int64_t i = 0; i < a.nkv; i++) {
+        a.dk[i] += 1;
+        a.dv[i] += 1;
+    }
+    op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, scratch);
+    check("op_attention_backward dq", dq, a.dq, 8 * ENGINE);
+    check("op_attention_backward dk", dk, a.dk, 8 * ENGINE);
+    check("op_attention_backward dv", dv, a.dv, 8 * ENGINE);
+    device_free(scratch, scratch_bytes);
+    tensor all[7] = {out, lse, delta, dq, dk, dv, out_stored};
+    for (int i = 0; i < 7; i++) tensor_free(all[i]);
+    attention_free(&a);
+}
+
+// The keys in three blocks, the first (none for the early rows) causal, merged in the kernel and by op_attention_merge: all keys at once.
+static void test_merge(int64_t T, int H, int HS, int gap) {
+    attention_case a = attention_make(T, 3 * T, H, H, HS, false, gap, 21);
+    attention_block part = a.b;
+    part.Tk = T;
+    tensor out = marked(a.nq, 0), lse = marked(a.nlse, 0), out_b = marked(a.nq, 0), lse_b = marked(a.nlse, 0);
+    tensor out_2 = marked(a.nq, 0), lse_2 = marked(a.nlse, 0);
+    for (int64_t i = 0; i < a.nq; i++) out_2.f[i] = 0;
+    for (int64_t i = 0; i < a.nlse; i++) lse_2.f[i] = lse.f[i] = -INFINITY;
+    size_t scratch_bytes;
+    void *scratch = attention_scratch(part, &scratch_bytes);
+    op_attention_forward(out.f, lse.f, a.q.x, a.k.x, a.v.x, part, true, scratch); // onto "no key seen yet"
+    for (int block = 0; block < 3; block++) {
+        int64_t at = block * T * a.b.kv_stride;
+        if (block > 0) op_attention_forward(out.f, lse.f, a.q.x, a.k.x + at, a.v.x + at, part, true, scratch);
+        op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x + at, a.v.x + at, part, false, scratch);
+        op_attention_merge(out_2.f, lse_2.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride);
+    }
+    for (int h = 0; h < H; h++) // beyond T the strides hold whatever they held
+        for (int64_t i = T; i < a.b.lse_stride; i++)
+            a.lse[h * a.b.lse_stride + i] = lse.f[h * a.b.lse_stride + i] = lse_2.f[h * a.b.lse_stride + i] = 0;
+    check("merge in the forward kernel, out", out, a.out, 4 * ENGINE);
+    check("merge in the forward kernel, lse", lse, a.lse, 4);
+    check("op_attention_merge out", out_2, a.out, 4 * ENGINE);
+    check("op_attention_merge lse", lse_2, a.lse, 4);
+
+    // -inf on both sides, and a block without keys onto what is there.
+    float before = out.f[0], lse_before = lse.f[0];
+    part.Tk = 0;
+    op_attention_forward(out.f, lse.f, a.q.x, a.k.x, a.v.x, part, true, scratch);
+    device_synchronize();
+    CHECK(out.f[0] == before && lse.f[0] == lse_before, "a block without keys changes out from %g to %g", (double)before, (double)out.f[0]);
+    op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x, a.v.x, part, false, scratch);
+    device_synchronize();
+    CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "no key seen: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
+    op_attention_merge(out.f, lse.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride);
+    device_synchronize();
+    CHECK(out.f[0] == before && lse.f[0] == lse_before, "merging a block without keys changes out");
+    op_attention_merge(out_b.f, lse_b.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride);
+    device_synchronize();
+    CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "-inf merged with -inf: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
+    device_free(scratch, scratch_bytes);
+    tensor all[6] = {out, lse, out_b, lse_b, out_2, lse_2};
+    for (int i = 0; i < 6; i++) tensor_free(all[i]);
+    attention_free(&a);
+}
+
+// What joins cuDNN's dense results with strided tensors: rows and heads that lie apart, and what lies between them stays.
+static void test_dense_results(int64_t T, int heads, int HS, int64_t head_stride, int64_t gap) {
+    int64_t stride = heads * head_stride + gap;
+    tensor to = tensor_random(T * stride, false, 1, 1), from = tensor_random(T * heads * HS, false, 2, 1);
+    double *want = HOST_NEW(double, T * stride);
+    memcpy(want, to.d, sizeof(double) * (size_t)(T * stride));
+    for (int64_t t = 0; t < T; t++)
+        for (int h = 0; h < heads; h++)
+            for (int d = 0; d < HS; d++) want[t * stride + h * head_stride + d] += from.d[(t * heads + h) * HS + d];
+    attention_add_heads(to.f, from.f, T, heads, HS, stride, head_stride);
+    check("attention_add_heads", to, want, 1);
+
+    tensor lse = tensor_random(heads * (T + gap), false, 3, 1), lse_b = tensor_random(heads * T, false, 4, 1);
+    for (int64_t i = 0; i < T * stride; i++) want[i] = to.f[i];
+    for (int64_t t = 0; t < T; t++)
+        for (int h = 0; h < heads; h++) {
+            double a = exp(lse.d[h * (T + gap) + t]), b = exp(lse_b.d[h * T + t]);
+            for (int d = 0; d < HS; d++) {
+                double *w = &want[t * stride + h * HS + d];
+                *w = (a * *w + b * from.d[(t * heads + h) * HS + d]) / (a + b);
+            }
+            lse.d[h * (T + gap) + t] = log(a + b);
+        }
+    attention_merge(to.f, lse.f, from.f, lse_b.f, T, heads, HS, stride, T + gap, (int64_t)heads * HS, T);
+    check("attention_merge out", to, want, 2);
+    check("attention_merge lse", lse, lse.d, 2);
+    free(want);
+    tensor_free(to);
+    tensor_free(from);
+    tensor_free(lse);
+    tensor_free(lse_b);
+}
+
+// ---- SwiGLU and loss ----
+
+static void test_swiglu(int64_t T, int64_t F, bool in_place) {
+    tensor gate_up = tensor_random(T * 2 * F, true, 1, 4), act = tensor_new(T * F, true), dact = tensor_random(T * F, true, 2, 1);
+    tensor d = in_place ? gate_up : tensor_new(T * 2 * F, true);
+    gate_up.x[0] = round_stored(-200); // e^200 is past the largest float
+    gate_up.d[0] = -200;
+    double *want = HOST_NEW(double, T * F), *want_d = HOST_NEW(double, T * 2 * F);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t f = 0; f < F; f++) {
+            double g = gate_up.d[t * 2 * F + f], u = gate_up.d[t * 2 * F + F + f], s = 1 / (1 + exp(-g)), o = dact.d[t * F + f];
+            want[t * F + f] = g * s * u;
+            want_d[t * 2 * F + f] = o * u * s * (1 + g * (1 - s));
+            want_d[t * 2 * F + F + f] = o * g * s;
+        }
+    op_swiglu_forward(act.x, gate_up.x, T, F);
+    check("op_swiglu_forward", act, want, 1);
+    op_swiglu_backward(d.x, dact.x, gate_up.x, T, F);
+    check("op_swiglu_backward", d, want_d, 1);
+    free(want);
+    free(want_d);
+    tensor_free(gate_up);
+    if (!in_place) tensor_free(d);
+    tensor_free(act);
+    tensor_free(dact);
+}
+
+static void test_cross_entropy(int64_t T, int64_t V, double range) {
+    tensor logits = tensor_random(T * V, true, 1, range), losses = tensor_new(T, false);
+    int32_t *labels = (int32_t *)device_alloc(sizeof(int32_t) * (size_t)T);
+    double *want = HOST_NEW(double, T), *want_d = HOST_NEW(double, T * V);
+    const double scale = 0.125;
+    for (int64_t t = 0; t < T; t++) {
+        labels[t] = t % 4 == 3 ? -100 : (int32_t)(t * 7 % V);
+        double largest = -INFINITY, sum = 0;
+        const double *row = logits.d + t * V;
+        for (int64_t i = 0; i < V; i++) largest = fmax(largest, row[i]);
+        for (int64_t i = 0; i < V; i++) sum += exp(row[i] - largest);
+        want[t] = labels[t] < 0 ? 0 : largest + log(sum) - row[labels[t]];
+        for (int64_t i = 0; i < V; i++) want_d[t * V + i] = labels[t] < 0 ? 0 : (exp(row[i] - largest) / sum - (i == labels[t])) * scale;
+    }
+    op_cross_entropy(losses.f, logits.x, labels, T, V, (float)scale, false);
+    check("op_cross_entropy losses", losses, want, 2);
+    check("op_cross_entropy logits, not backward", logits, logits.d, 0);
+    op_cross_entropy(losses.f, logits.x, labels, T, V, (float)scale, true);
+    check("op_cross_entropy losses, backward", losses, want, 2);
+    check("op_cross_entropy gradient", logits, want_d, 4); // float: e^(x - max) rounds with |x - max| up to 2 range
+    free(want);
+    free(want_d);
+    device_free(labels, 0);
+    tensor_free(logits);
+    tensor_free(losses);
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    setenv("TRAIN_LLAMA_TEST_MANAGED", "1", 1);
+    if (!comm_init(&argc, &argv, &error) || !device_start(0, 1, 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    const int blocks[] = {0, 32, 96, 1024};
+    for (int reverse = 0; reverse < 2; reverse++)
+        for (int i = 0; i < 4; i++) {
+            setenv("EMULATION_REVERSE", reverse ? "1" : "0", 1);
+            kernels_test_block_size(blocks[i]);
+            snprintf(settings, sizeof settings, "block size %d (0: the launcher's), %s first", blocks[i], reverse ? "last" : "first");
+            test_casts();
+            test_vectors(1, 0);
+            test_vectors(5, 1);
+            test_vectors(1000, 0);
+            test_vectors(20011, 1);
+            test_adamw(1, true, 1);
+            test_adamw(37, false, 3);
+            test_adamw(1024, true, 100);
+            test_init();
+            test_embedding(1, 8, 5);
+            test_embedding(70, 33, 9);
+            test_embedding(600, 24, 40);
+            if (i < 2) test_embedding(2500, 8, 40); // longer than what one block sorts
+            test_rmsnorm(1, 8);
+            test_rmsnorm(5, 33);
+            test_rmsnorm(37, 264);
+            if (i == 0) test_rmsnorm(1100, 24); // several rows to a block
+            test_rope(1, 1, 1, 1, 2);
+            test_rope(5, 1, 3, 1, 6);
+            test_rope(7, 2, 8, 4, 16);
+            test_rope(3, 4, 8, 2, 16); // each key/value head goes to two peers
+            test_rope(3, 6, 6, 2, 10);
+            test_rope(3, 2, 12, 4, 16); // 6 query heads to a peer, 3 to a key/value head
+            test_merge(9, 2, 8, 0);
+            test_merge(5, 3, 6, 3);
+            test_dense_results(5, 3, 8, 16, 0);
+            test_dense_results(7, 2, 5, 9, 3);
+            test_swiglu(1, 8, false);
+            test_swiglu(5, 33, true);
+            test_swiglu(3, 2056, false);
+            test_cross_entropy(1, 8, 1);
+            test_cross_entropy(9, 1001, 5);
+            test_cross_entropy(6, 4096, 40);
+            if (i > 0) continue; // what follows chooses its blocks by the head size alone, or has none
+            test_attention(1, 1, 1, 1, 8, false, 0);
+            test_attention(33, 33, 4, 2, 16, true, 0);
+            test_attention(40, 70, 4, 1, 20, false, 0);  // head size not in 16-byte pieces
+            test_attention(70, 40, 2, 2, 24, true, 8);   // rows beyond the last key, strides with gaps
+            test_attention(65, 65, 2, 1, 64, true, 3);   // strides that no 16 bytes divide
+            test_attention(33, 50, 2, 2, 80, false, 0);
+            test_attention(34, 34, 2, 1, 128, true, 0);
+            test_attention(20, 33, 2, 1, 256, false, 0);
+            test_attention(33, 33, 1, 1, 200, true, 0);
+            // Lengths and strides that go to the engine (here the same kernels) in calls: one call, then cut into tiles of 128 rows and
+            // runs of one or two key/value heads.
+            for (int cut = 0; cut < 3; cut++) {
+                attention_test_limits(cut > 0 ? 1 : 0, cut == 0 ? 0 : cut == 1 ? 1 : 300000);
+                test_attention(64, 64, 4, 2, 16, true, 0);
+                test_attention(320, 320, 6, 3, 8, true, 8);
+                test_attention(192, 320, 4, 4, 16, false, 8);
+                test_attention(320, 128, 3, 1, 8, false, 0);
+                test_merge(192, 2, 8, 8);
+            }
+            attention_test_limits(0, 0);
+            test_linear(1, 1, 1);
+            test_linear(7, 24, 33);
+        }
+    int status = test_finish(sizeof(floatX) == 2 ? "kernels, bf16" : "kernels, float", NULL);
+    device_stop();
+    comm_finalize();
+    return status;
+}

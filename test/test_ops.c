@@ -1,0 +1,950 @@
+// ranks: 1
+// Every operation of device/ops.h, forward and backward, against the same thing written plainly in double precision, over odd sizes.
+// Buffers that an operation must overwrite are filled with NaN first. u = 6e-8 is half a unit in the last place of a float near 1;
+// tolerances are stated in it, relative to the largest element of the result.
+#include "test.h"
+#include "../device/ops.h"
+
+#include <omp.h>
+
+static const double u = 6e-8;
+static const int odd_sizes[] = {1, 2, 3, 5, 7, 17, 64, 100, 129};
+enum { ODD_SIZES = sizeof odd_sizes / sizeof odd_sizes[0] };
+
+// ---- small things ----
+
+static float *floats(int64_t n) { // poisoned
+    float *x = (float *)device_alloc(sizeof(float) * (size_t)max_i64(n, 1));
+    if (x == NULL) exit(EXIT_FAILED);
+    for (int64_t i = 0; i < n; i++) x[i] = NAN;
+    return x;
+}
+static float *randoms(int64_t n, uint64_t seed, double scale) {
+    float *x = floats(n);
+    test_fill(x, n, seed, scale);
+    return x;
+}
+static float *copy_of(const float *from, int64_t n) {
+    float *x = floats(n);
+    memcpy(x, from, sizeof(float) * (size_t)n);
+    return x;
+}
+static void drop(float *x) { device_free(x, 0); }
+static void poison(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = NAN;
+}
+static bool same_bits(const float *a, const float *b, int64_t n) { return memcmp(a, b, sizeof(float) * (size_t)n) == 0; }
+// max |a - b| / max |b|, against double; NaN gives infinity.
+static double error_of(const float *a, const double *b, int64_t n) {
+    double largest = 0, worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)a[i] - b[i]);
+        if (!(d <= 1e300)) return INFINITY;
+        if (d > worst) worst = d;
+        if (fabs(b[i]) > largest) largest = fabs(b[i]);
+    }
+    return largest > 0 ? worst / largest : (worst > 0 ? INFINITY : 0);
+}
+static int64_t random_below(uint64_t seed, uint64_t index, int64_t n) { return (int64_t)(fabs(test_random(seed, index)) * (double)n) % n; }
+
+// ---- embedding ----
+
+static void test_embedding(int64_t T, int64_t D, int64_t V) {
+    int32_t *tokens = HOST_NEW(int32_t, T);
+    for (int64_t t = 0; t < T; t++) tokens[t] = (int32_t)random_below(1, (uint64_t)t, V);
+    float *table = randoms(V * D, 2, 1), *x = floats(T * D), *dx = randoms(T * D, 3, 1), *dtable = randoms(V * D, 4, 1);
+    double *expected = HOST_NEW(double, V * D);
+    op_embedding_forward(x, tokens, table, T, D);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < T * D; i++) wrong += x[i] != table[tokens[i / D] * D + i % D];
+    CHECK(wrong == 0, "embedding T %lld D %lld V %lld: %lld wrong elements", (long long)T, (long long)D, (long long)V, (long long)wrong);
+
+    for (int64_t i = 0; i < V * D; i++) expected[i] = dtable[i];
+    for (int64_t i = 0; i < T * D; i++) expected[tokens[i / D] * D + i % D] += dx[i];
+    float *scratch = floats((int64_t)op_embedding_backward_scratch(T, V) / 4 + 1);
+    op_embedding_backward(dtable, tokens, dx, T, D, V, scratch);
+    double e = error_of(dtable, expected, V * D); // up to T additions into one row, each rounded once
+    CHECK(e < 8 * u + (double)T * u / 4, "embedding backward T %lld D %lld V %lld: error %g", (long long)T, (long long)D, (long long)V, e);
+    free(tokens), free(expected), drop(table), drop(x), drop(dx), drop(dtable), drop(scratch);
+}
+
+// ---- RMSNorm ----
+
+static double rmsnorm_reference(double *y, const double *x, const float *weight, const float *dy, int64_t D, double eps) { // <dy, y>
+    double squares = 0, product = 0;
+    for (int64_t d = 0; d < D; d++) squares += x[d] * x[d];
+    double r = 1 / sqrt(squares / (double)D + eps);
+    for (int64_t d = 0; d < D; d++) {
+        double value = x[d] * r * weight[d];
+        if (y != NULL) y[d] = value;
+        product += value * dy[d];
+    }
+    return product;
+}
+static void test_rmsnorm(int64_t T, int64_t D) {
+    const float eps = 1e-5f;
+    float *x = randoms(T * D, 1, 2), *weight = randoms(D, 2, 1), *dy = randoms(T * D, 3, 1), *y = floats(T * D), *rstd = floats(T);
+    float *dx = randoms(T * D, 4, 1), *dweight = randoms(D, 5, 1);
+    double *expected = HOST_NEW(double, T * D), *dx_expected = HOST_NEW(double, T * D), *dw_expected = HOST_NEW(double, D), *row = HOST_NEW(double, D);
+    double terms = 0; // dx is a difference of terms of this size
+    for (int64_t d = 0; d < D; d++) dw_expected[d] = dweight[d];
+    for (int64_t t = 0; t < T; t++) {
+        for (int64_t d = 0; d < D; d++) row[d] = x[t * D + d];
+        rmsnorm_reference(expected + t * D, row, weight, dy + t * D, D, eps);
+        for (int64_t d = 0; d < D; d++) {
+            if (weight[d] != 0) dw_expected[d] += expected[t * D + d] / weight[d] * dy[t * D + d];
+            const double h = 1e-5; // central difference in double: error about h^2 = 1e-10
+            row[d] += h;
+            double above = rmsnorm_reference(NULL, row, weight, dy + t * D, D, eps);
+            row[d] -= 2 * h;
+            double below = rmsnorm_reference(NULL, row, weight, dy + t * D, D, eps);
+            row[d] += h;
+            dx_expected[t * D + d] = dx[t * D + d] + (above - below) / (2 * h);
+            if (row[d] != 0) terms = fmax(terms, fabs(expected[t * D + d] / row[d] * dy[t * D + d]));
+        }
+    }
+    op_rmsnorm_forward(y, rstd, x, weight, T, D, eps);
+    double e = error_of(y, expected, T * D); // rstd and two products: three roundings
+    CHECK(e < 4 * u, "rmsnorm T %lld D %lld: error %g", (long long)T, (long long)D, e);
+    float *scratch = floats((int64_t)op_rmsnorm_backward_scratch(T, D) / 4);
+    op_rmsnorm_backward(dx, dweight, dy, x, weight, rstd, T, D, scratch);
+    e = 0;
+    for (int64_t i = 0; i < T * D; i++) e = fmax(e, isnan(dx[i]) ? INFINITY : fabs(dx[i] - dx_expected[i]) / (1 + terms));
+    CHECK(e < 8 * u, "rmsnorm dx T %lld D %lld: error %g", (long long)T, (long long)D, e);
+    e = error_of(dweight, dw_expected, D); // a sum of T rounded terms
+    CHECK(e < (16 + (double)T / 4) * u, "rmsnorm dweight T %lld D %lld: error %g", (long long)T, (long long)D, e);
+    free(expected), free(dx_expected), free(dw_expected), free(row);
+    drop(x), drop(weight), drop(dy), drop(y), drop(rstd), drop(dx), drop(dweight), drop(scratch);
+}
+
+// ---- linear ----
+
+static void test_linear(int64_t T, int64_t in, int64_t out) {
+    float *x = randoms(T * in, 1, 1), *w = randoms(out * in, 2, 1), *dy = randoms(T * out, 3, 1), *residual = randoms(T * out, 4, 1);
+    float *y = floats(T * out), *y_added = floats(T * out), *dx = floats(T * in), *dw = randoms(out * in, 5, 1), *in_place = copy_of(residual, T * out);
+    double *expected = HOST_NEW(double, T * out), *dx_expected = HOST_NEW(double, T * in), *dw_expected = HOST_NEW(double, out * in);
+    for (int64_t i = 0; i < out * in; i++) dw_expected[i] = dw[i];
+    for (int64_t t = 0; t < T; t++) {
+        for (int64_t o = 0; o < out; o++) {
+            double d = dy[t * out + o], sum = 0;
+            for (int64_t i = 0; i < in; i++) {
+                sum += (double)x[t * in + i] * w[o * in + i];
+                dx_expected[t * in + i] += d * w[o * in + i];
+                dw_expected[o * in + i] += d * x[t * in + i];
+            }
+            expected[t * out + o] = sum;
+        }
+    }
+    op_linear_forward(y, x, w, NULL, T, in, out);
+    op_linear_forward(y_added, x, w, residual, T, in, out);
+    op_linear_forward(in_place, x, w, in_place, T, in, out);
+    op_linear_backward_input(dx, dy, w, T, in, out);
+    op_linear_backward_weight(dw, dy, x, T, in, out);
+    // A sum of n rounded products of numbers up to 1: the error grows like n u at worst, like sqrt(n) u typically, as does the result.
+    double e = error_of(y, expected, T * out), e_dx = error_of(dx, dx_expected, T * in), e_dw = error_of(dw, dw_expected, out * in);
+    for (int64_t i = 0; i < T * out; i++) expected[i] += residual[i];
+    double e_added = error_of(y_added, expected, T * out);
+    CHECK(e < (4 + (double)in / 8) * u, "linear T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e);
+    CHECK(e_added < (4 + (double)in / 8) * u, "linear + residual T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_added);
+    CHECK(same_bits(in_place, y_added, T * out), "linear T %lld in %lld out %lld: residual in place differs", (long long)T, (long long)in, (long long)out);
+    CHECK(e_dx < (4 + (double)out / 8) * u, "linear dx T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_dx);
+    CHECK(e_dw < (4 + (double)T / 8) * u, "linear dw T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_dw);
+    free(expected), free(dx_expected), free(dw_expected);
+    drop(x), drop(w), drop(dy), drop(residual), drop(y), drop(y_added), drop(dx), drop(dw), drop(in_place);
+}
+
+// ---- RoPE and head layout ----
+
+static double dot(const float *a, const float *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)a[i] * b[i];
+    return sum;
+}
+static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
+    head_layout l = head_layout_make(peers, H, Hkv, HS);
+    int Hq = l.Hq, slots = l.Hkv_local, half = HS / 2;
+    int64_t row = (int64_t)(H + 2 * Hkv) * HS, nq = peers * T * Hq * HS, nkv = peers * T * 2 * slots * HS;
+    float *qkv = randoms(T * row, 1, 1), *table = floats(T * half * 2), *q = floats(nq), *kv = floats(nkv);
+    for (int64_t i = 0; i < T * half; i++) {
+        table[2 * i] = (float)cos(3.0 * (double)i);
+        table[2 * i + 1] = (float)sin(3.0 * (double)i);
+    }
+    op_rope_pack_forward(q, kv, qkv, table, T, l);
+    // What attention needs: local query head h of peer p is head p Hq + h, and the slot it reads holds that head's key and value.
+    int64_t wrong = 0;
+    CHECK(Hq % slots == 0, "peers %d H %d Hkv %d: %d query heads to %d slots", peers, H, Hkv, Hq, slots);
+    for (int p = 0; p < peers; p++) {
+        for (int64_t t = 0; t < T; t++) {
+            for (int h = 0; h < Hq; h++) {
+                int head = p * Hq + h, slot = h / (Hq / slots), kv_head = head / (H / Hkv);
+                const float *in[2] = {qkv + t * row + head * HS, qkv + t * row + (H + kv_head) * HS}, *v = qkv + t * row + (H + Hkv + kv_head) * HS;
+                const float *to[2] = {q + ((p * T + t) * Hq + h) * HS, kv + ((p * T + t) * 2 * slots + slot) * HS};
+                for (int i = 0; i < half; i++) {
+                    double c = table[(t * half + i) * 2], s = table[(t * half + i) * 2 + 1];
+                    for (int k = 0; k < 2; k++) { // two products and a sum, at most 1.5 in size
+                        wrong += !(fabs(in[k][i] * c - in[k][i + half] * s - to[k][i]) < 4 * u);
+                        wrong += !(fabs(in[k][i + half] * c + in[k][i] * s - to[k][i + half]) < 4 * u);
+                    }
+                }
+                wrong += memcmp(v, kv + ((p * T + t) * 2 * slots + slots + slot) * HS, sizeof(float) * (size_t)HS) != 0;
+            }
+        }
+    }
+    CHECK(wrong == 0, "rope pack: peers %d H %d Hkv %d HS %d: %lld wrong", peers, H, Hkv, HS, (long long)wrong);
+
+    // The backward pass is the transpose: <pack(x), y> = <x, unpack(y)>. Every copy counts exactly once.
+    float *dq = randoms(nq, 2, 1), *dkv = randoms(nkv, 3, 1), *dqkv = floats(T * row);
+    op_rope_unpack_backward(dqkv, dq, dkv, table, T, l);
+    double left = dot(q, dq, nq) + dot(kv, dkv, nkv), right = dot(qkv, dqkv, T * row), size = sqrt((double)(nq + nkv));
+    CHECK(fabs(left - right) < 16 * u * size, "rope transpose: peers %d H %d Hkv %d HS %d: %g and %g", peers, H, Hkv, HS, left, right);
+
+    // Rotating back what was rotated gives the input, times the number of slots that hold a head.
+    op_rope_unpack_backward(dqkv, q, kv, table, T, l);
+    wrong = 0;
+    for (int64_t i = 0; i < T * row; i++) {
+        int head = (int)(i % row / HS), copies = 0;
+        for (int p = 0; p < peers; p++) {
+            for (int slot = 0; slot < slots; slot++) copies += head >= H && head_layout_slot(&l, p, slot) == (head - H) % Hkv;
+        }
+        if (head < H) copies = 1;
+        wrong += !(fabs(dqkv[i] - (double)copies * qkv[i]) < 8 * u * copies);
+        if (copies == 0) wrong++;
+    }
+    CHECK(wrong == 0, "rope inverse: peers %d H %d Hkv %d HS %d: %lld wrong", peers, H, Hkv, HS, (long long)wrong);
+
+    float *out = randoms(T * H * HS, 4, 1), *sent = floats(nq), *back = floats(T * H * HS);
+    op_heads_pack(sent, out, T, l);
+    wrong = 0;
+    for (int64_t i = 0; i < nq; i++) {
+        int64_t d = i % HS, h = i / HS % Hq, t = i / HS / Hq % T, p = i / HS / Hq / T;
+        wrong += sent[i] != out[(t * H + p * Hq + h) * HS + d];
+    }
+    op_heads_unpack(back, sent, T, l);
+    CHECK(wrong == 0 && same_bits(back, out, T * H * HS), "heads pack: peers %d H %d HS %d: %lld wrong", peers, H, HS, (long long)wrong);
+    drop(qkv), drop(table), drop(q), drop(kv), drop(dq), drop(dkv), drop(dqkv), drop(out), drop(sent), drop(back);
+}
+
+// ---- attention ----
+
+// One problem: inputs as stored (strided), what double precision says (compact), and what the operations gave.
+typedef struct {
+    attention_block b;
+    float *q, *k, *v, *dout;                             // strided
+    double *out, *lse, *dq, *dk, *dv;                    // (Tq, Hq, HS), (Hq, Tq), ..., (Tk, Hkv, HS)
+} attention_problem;
+
+static int64_t q_size(const attention_problem *p) { return p->b.Tq * p->b.q_stride; }
+static int64_t kv_size(const attention_problem *p) { return p->b.Tk * p->b.kv_stride; }
+static int64_t lse_size(const attention_problem *p) { return p->b.Hq * p->b.lse_stride; }
+
+static void attention_reference(const attention_problem *p) {
+    attention_block b = p->b;
+    int HS = b.HS;
+    double *s = HOST_NEW(double, b.Tk);
+    memset(p->dq, 0, sizeof(double) * (size_t)(b.Tq * b.Hq * HS));
+    memset(p->dk, 0, sizeof(double) * (size_t)(b.Tk * b.Hkv * HS));
+    memset(p->dv, 0, sizeof(double) * (size_t)(b.Tk * b.Hkv * HS));
+    for (int h = 0; h < b.Hq; h++) {
+        int g = h / (b.Hq / b.Hkv);
+        for (int64_t i = 0; i < b.Tq; i++) {
+            int64_t seen = b.causal ? min_i64(i + 1, b.Tk) : b.Tk;
+            const float *q = p->q + i * b.q_stride + h * HS, *dout = p->dout + i * b.q_stride + h * HS;
+            double *out = p->out + (i * b.Hq + h) * HS, *dq = p->dq + (i * b.Hq + h) * HS, max = -INFINITY, sum = 0, delta = 0;
+            memset(out, 0, sizeof(double) * (size_t)HS);
+            for (int64_t j = 0; j < seen; j++) {
+                const float *k = p->k + j * b.kv_stride + g * HS;
+                s[j] = 0;
+                for (int d = 0; d < HS; d++) s[j] += (double)q[d] * k[d];
+                s[j] *= b.scale;
+                if (s[j] > max) max = s[j];
+            }
+            for (int64_t j = 0; j < seen; j++) sum += exp(s[j] - max);
+            double lse = seen > 0 ? max + log(sum) : -INFINITY;
+            p->lse[h * b.Tq + i] = lse;
+            for (int64_t j = 0; j < seen; j++) {
+                const float *v = p->v + j * b.kv_stride + g * HS;
+                s[j] = exp(s[j] - lse);
+                for (int d = 0; d < HS; d++) out[d] += s[j] * v[d];
+            }
+            for (int d = 0; d < HS; d++) delta += out[d] * dout[d];
+            for (int64_t j = 0; j < seen; j++) {
+                const float *k = p->k + j * b.kv_stride + g * HS, *v = p->v + j * b.kv_stride + g * HS;
+                double *dk = p->dk + (j * b.Hkv + g) * HS, *dv = p->dv + (j * b.Hkv + g) * HS, dp = 0;
+                for (int d = 0; d < HS; d++) dp += (double)dout[d] * v[d];
+                double ds = s[j] * (dp - delta) * b.scale;
+                for (int d = 0; d < HS; d++) {
+                    dq[d] += ds * k[d];
+                    dk[d] += ds * q[d];
+                    dv[d] += s[j] * dout[d];
+                }
+            }
+        }
+    }
+    free(s);
+}
+// padding: elements between rows beyond the heads.
+static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int64_t padding, double q_scale) {
+    attention_problem p;
+    p.b.Tq = Tq; p.b.Tk = Tk;
+    p.b.Hq = Hq; p.b.Hkv = Hkv; p.b.HS = HS;
+    p.b.q_stride = Hq * HS + padding;
+    p.b.kv_stride = Hkv * HS + 2 * padding;
+    p.b.lse_stride = Tq + padding;
+    p.b.scale = 1 / sqrtf((float)HS);
+    p.b.causal = causal;
+    p.q = randoms(q_size(&p), 11, q_scale);
+    p.k = randoms(kv_size(&p), 12, 1);
+    p.v = randoms(kv_size(&p), 13, 1);
+    p.dout = randoms(q_size(&p), 14, 1);
+    p.out = HOST_NEW(double, Tq * Hq * HS);
+    p.dq = HOST_NEW(double, Tq * Hq * HS);
+    p.lse = HOST_NEW(double, Tq * Hq);
+    p.dk = HOST_NEW(double, Tk * Hkv * HS);
+    p.dv = HOST_NEW(double, Tk * Hkv * HS);
+    attention_reference(&p);
+    return p;
+}
+static void attention_problem_drop(attention_problem *p) {
+    drop(p->q), drop(p->k), drop(p->v), drop(p->dout);
+    free(p->out), free(p->dq), free(p->lse), free(p->dk), free(p->dv);
+}
+// Error of a strided result (rows, width) against the compact reference; `start` is what stood there before (NULL: nothing).
+// Relative to the largest element, or to 1, the size of the inputs, where averaging made the result smaller.
+// What lies between the rows must be NaN still, or what `start` has.
+static double strided_error(const float *x, const float *start, const double *expected, int64_t rows, int64_t width, int64_t stride) {
+    double largest = 1, worst = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < stride; i++) {
+            double was = start == NULL ? 0 : start[r * stride + i], found = x[r * stride + i];
+            if (i >= width) {
+                if (start == NULL ? !isnan(found) : found != was) return INFINITY;
+                continue;
+            }
+            double wanted = expected[r * width + i];
+            if (isinf(wanted) && found == wanted) continue;
+            double d = fabs(found - was - wanted);
+            if (!(d <= 1e300)) return INFINITY;
+            if (d > worst) worst = d;
+            if (fabs(wanted) + fabs(was) > largest) largest = fabs(wanted) + fabs(was);
+        }
+    }
+    return worst / largest;
+}
+// Scratch of exactly the size asked for, poisoned, with a guard behind it.
+typedef struct {
+    char *bytes;
+    size_t size;
+} guarded_scratch;
+static guarded_scratch scratch_make(attention_block b, bool backward) {
+    guarded_scratch s;
+    s.size = op_attention_scratch(b, backward);
+    s.bytes = (char *)device_alloc(s.size + 64);
+    if (s.bytes == NULL) exit(EXIT_FAILED);
+    memset(s.bytes, 0xff, s.size + 64); // NaNs
+    return s;
+}
+static void scratch_drop(guarded_scratch s) {
+    int broken = 0;
+    for (size_t i = 0; i < 64; i++) broken += s.bytes[s.size + i] != (char)0xff;
+    CHECK(broken == 0, "attention wrote beyond its scratch of %zu bytes", s.size);
+    device_free(s.bytes, s.size + 64);
+}
+
+typedef struct {
+    float *out, *lse, *delta, *dq, *dk, *dv;
+} attention_result;
+static void attention_result_drop(attention_result *r) { drop(r->out), drop(r->lse), drop(r->delta), drop(r->dq), drop(r->dk), drop(r->dv); }
+
+// Forward and backward in one block each; dq, dk, dv start from what `start_seed` draws.
+static attention_result attention_run(const attention_problem *p, uint64_t start_seed) {
+    attention_block b = p->b;
+    attention_result r = {floats(q_size(p)), floats(lse_size(p)), floats(lse_size(p)), randoms(q_size(p), start_seed, 1),
+                          randoms(kv_size(p), start_seed + 1, 1), randoms(kv_size(p), start_seed + 2, 1)};
+    guarded_scratch forward = scratch_make(b, false), backward = scratch_make(b, true);
+    op_attention_forward(r.out, r.lse, p->q, p->k, p->v, b, false, forward.bytes);
+    op_attention_delta(r.delta, r.out, p->dout, b);
+    op_attention_backward(r.dq, r.dk, r.dv, p->q, p->k, p->v, r.out, p->dout, r.lse, r.delta, b, backward.bytes);
+    scratch_drop(forward), scratch_drop(backward);
+    return r;
+}
+// forward_bound, backward_bound in u.
+static void attention_check(const attention_problem *p, double forward_bound, double backward_bound) {
+    attention_block b = p->b;
+    const uint64_t seed = 77;
+    attention_result r = attention_run(p, seed);
+    float *dq0 = randoms(q_size(p), seed, 1), *dk0 = randoms(kv_size(p), seed + 1, 1), *dv0 = randoms(kv_size(p), seed + 2, 1);
+    double e[5] = {strided_error(r.out, NULL, p->out, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(r.lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
+                   strided_error(r.dq, dq0, p->dq, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(r.dk, dk0, p->dk, b.Tk, b.Hkv * b.HS, b.kv_stride),
+                   strided_error(r.dv, dv0, p->dv, b.Tk, b.Hkv * b.HS, b.kv_stride)};
+    static const char *const names[5] = {"out", "lse", "dq", "dk", "dv"};
+    for (int k = 0; k < 5; k++) {
+        double bound = (k < 2 ? forward_bound : backward_bound) * u;
+        CHECK(e[k] < bound, "attention %s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s: error %.3g, bound %.3g", names[k], (long long)b.Tq, (long long)b.Tk,
+              b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "", e[k], bound);
+    }
+    attention_result_drop(&r);
+    drop(dq0), drop(dk0), drop(dv0);
+}
+
+// Scores below 2: an error of a few u in a score is one in its probability, and averages by probabilities do not enlarge it: 8 u.
+// Gradients multiply dout v^T - delta by a key or query; that difference of two sums of HS products is off by about u sqrt(HS) / 2 even
+// where it should be 0, and dk adds it up over all rows and heads of a group.
+static double gradient_bound(const attention_problem *p) { return 16 + (double)(p->b.Tq * (p->b.Hq / p->b.Hkv)) * sqrt(p->b.HS) / 48; }
+
+static void test_attention_sizes(void) {
+    static const int head_sizes[] = {1, 3, 8, 16, 20, 32, 64, 80, 128};
+    static const int heads[][2] = {{1, 1}, {2, 1}, {3, 3}, {4, 2}, {6, 2}, {5, 1}};
+    static const int sizes[][2] = {{1, 1},   {2, 3},   {3, 2},   {5, 7},    {17, 17},  {1, 129},  {129, 1},   {64, 64},
+                                   {7, 100}, {100, 5}, {64, 129}, {129, 64}, {65, 128}, {129, 129}, {100, 260}, {200, 257}, {257, 513}};
+    enum { HEAD_SIZES = sizeof head_sizes / sizeof head_sizes[0], SIZES = sizeof sizes / sizeof sizes[0] };
+    int run = 0;
+    for (int s = 0; s < SIZES; s++) {
+        for (int d = 0; d < HEAD_SIZES; d++) {
+            for (int causal = 0; causal < 2; causal++) {
+                int which = (s + 2 * d + 3 * causal) % 6, Tq = sizes[s][0], Tk = sizes[s][1];
+                attention_problem p = attention_problem_make(Tq, Tk, heads[which][0], heads[which][1], head_sizes[d], causal == 1, run % 3 == 0 ? 0 : run % 3 + 4, 1);
+                attention_check(&p, 8, gradient_bound(&p));
+                attention_problem_drop(&p);
+                run++;
+            }
+        }
+    }
+}
+
+static void test_attention_long(void) {
+    for (int causal = 0; causal < 2; causal++) {
+        attention_problem p = attention_problem_make(300 + 700 * causal, 1000, 8, 4, 24, causal == 1, 8, 1); // backward takes its largest tiles
+        attention_check(&p, 8, gradient_bound(&p));
+        attention_problem_drop(&p);
+    }
+    for (int HS = 20; HS <= 64; HS += 44) { // packed keys and values make up most of the scratch
+        attention_problem p = attention_problem_make(1, 1500, 16, 16, HS, false, 0, 1);
+        attention_check(&p, 8, gradient_bound(&p));
+        attention_problem_drop(&p);
+    }
+}
+
+// Scores up to +-1e3: a score is rounded to 1e3 u, and e^score then has that as relative error.
+static void test_attention_large_scores(void) {
+    for (int causal = 0; causal < 2; causal++) {
+        attention_problem p = attention_problem_make(70, 140, 4, 2, 32, causal == 1, 3, 1);
+        for (int64_t i = 0; i < q_size(&p); i++) p.q[i] *= 500;
+        double largest = 0;
+        attention_reference(&p);
+        for (int64_t i = 0; i < p.b.Tq * p.b.Hq; i++) largest = fmax(largest, fabs(p.lse[i]));
+        CHECK(largest > 500, "the test wants large scores, has %g", largest);
+        attention_check(&p, 2000, 2000);
+        attention_problem_drop(&p);
+    }
+    // All scores of a row equal and huge, of either sign: the mean of v whatever the size.
+    for (int sign = -1; sign <= 1; sign += 2) {
+        attention_problem p = attention_problem_make(3, 100, 1, 1, 16, false, 0, 1);
+        for (int64_t i = 0; i < q_size(&p); i++) p.q[i] = (float)sign * 100;
+        for (int64_t i = 0; i < kv_size(&p); i++) p.k[i] = 2.5f;
+        attention_reference(&p);
+        attention_check(&p, 8, 2000); // delta cancels against dp exactly only in exact arithmetic, then k and q of size 100 multiply
+        attention_problem_drop(&p);
+    }
+}
+
+// The gradients of the double reference itself, by central differences.
+static void test_attention_reference(void) {
+    attention_problem p = attention_problem_make(4, 5, 4, 2, 3, true, 2, 1);
+    float *const inputs[3] = {p.q, p.k, p.v};
+    int64_t rows[3] = {p.b.Tq, p.b.Tk, p.b.Tk}, strides[3] = {p.b.q_stride, p.b.kv_stride, p.b.kv_stride}, widths[3] = {12, 6, 6};
+    for (int which = 0; which < 3; which++) {
+        for (int64_t i = 0; i < rows[which] * widths[which]; i++) {
+            double *gradients[3] = {p.dq, p.dk, p.dv}, expected = gradients[which][i], value[2] = {0, 0};
+            float *x = inputs[which] + i / widths[which] * strides[which] + i % widths[which], at = *x;
+            float points[2] = {at + 0.001f, at - 0.001f};
+            for (int k = 0; k < 2; k++) {
+                *x = points[k];
+                attention_reference(&p);
+                for (int64_t j = 0; j < p.b.Tq * 12; j++) value[k] += p.out[j] * p.dout[j / 12 * p.b.q_stride + j % 12];
+            }
+            *x = at;
+            attention_reference(&p);
+            double found = (value[0] - value[1]) / ((double)points[0] - points[1]);
+            CHECK(fabs(found - expected) < 1e-5, "reference gradient %d of input %d: %g, by differences %g", (int)i, which, expected, found); // h^2 = 1e-6
+        }
+    }
+    attention_problem_drop(&p);
+}
+
+// Keys cut in `parts` blocks, visited in every order, merged: equal to the whole. Then the gradients block by block.
+static void test_attention_merge_orders(int parts, bool from_nothing) {
+    attention_problem p = attention_problem_make(19, 43, 4, 2, 8, false, 3, 3);
+    attention_block b = p.b;
+    float *out = floats(q_size(&p)), *lse = floats(lse_size(&p)), *delta = floats(lse_size(&p)), *dq = floats(q_size(&p));
+    float *dk = floats(kv_size(&p)), *dv = floats(kv_size(&p));
+    guarded_scratch forward = scratch_make(b, false), backward = scratch_make(b, true); // enough for every smaller block
+    int orders = 1;
+    for (int i = 2; i <= parts; i++) orders *= i;
+    for (int order = 0; order < orders; order++) {
+        int visit[5], left[5] = {0, 1, 2, 3, 4};
+        for (int i = 0, rest = order; i < parts; i++) { // the order-th permutation
+            int at = rest % (parts - i);
+            rest /= parts - i;
+            visit[i] = left[at];
+            for (int j = at; j + 1 < parts - i; j++) left[j] = left[j + 1];
+        }
+        poison(out, q_size(&p)), poison(lse, lse_size(&p));
+        if (from_nothing) {
+            for (int64_t i = 0; i < b.Tq; i++) {
+                for (int j = 0; j < b.Hq * b.HS; j++) out[i * b.q_stride + j] = 0;
+                for (int h = 0; h < b.Hq; h++) lse[h * b.lse_stride + i] = -INFINITY;
+            }
+        }
+        for (int i = 0; i < parts; i++) {
+            int64_t from = 43 * visit[i] / parts, to = 43 * (visit[i] + 1) / parts;
+            attention_block part = b;
+            part.Tk = to - from;
+            op_attention_forward(out, lse, p.q, p.k + from * b.kv_stride, p.v + from * b.kv_stride, part, from_nothing || i > 0, forward.bytes);
+        }
+        double e = strided_error(out, NULL, p.out, b.Tq, b.Hq * b.HS, b.q_stride), e_lse = strided_error(lse, NULL, p.lse, b.Hq, b.Tq, b.lse_stride);
+        CHECK(e < 12 * u && e_lse < 12 * u, "merge of %d blocks in order %d: error %g, lse %g", parts, order, e, e_lse); // a few roundings a merge
+        op_attention_delta(delta, out, p.dout, b);
+        test_fill(dq, q_size(&p), 91, 1), test_fill(dk, kv_size(&p), 92, 1), test_fill(dv, kv_size(&p), 93, 1);
+        for (int i = 0; i < parts; i++) {
+            int64_t from = 43 * visit[i] / parts, to = 43 * (visit[i] + 1) / parts, at = from * b.kv_stride;
+            attention_block part = b;
+            part.Tk = to - from;
+            op_attention_backward(dq, dk + at, dv + at, p.q, p.k + at, p.v + at, out, p.dout, lse, delta, part, backward.bytes);
+        }
+        float *dq0 = randoms(q_size(&p), 91, 1), *dk0 = randoms(kv_size(&p), 92, 1), *dv0 = randoms(kv_size(&p), 93, 1);
+        double e_dq = strided_error(dq, dq0, p.dq, b.Tq, b.Hq * b.HS, b.q_stride), e_dk = strided_error(dk, dk0, p.dk, b.Tk, b.Hkv * b.HS, b.kv_stride);
+        double e_dv = strided_error(dv, dv0, p.dv, b.Tk, b.Hkv * b.HS, b.kv_stride);
+        CHECK(e_dq < 48 * u && e_dk < 48 * u && e_dv < 48 * u, "gradients of %d blocks in order %d: dq %g dk %g dv %g", parts, order, e_dq, e_dk, e_dv);
+        drop(dq0), drop(dk0), drop(dv0);
+    }
+    scratch_drop(forward), scratch_drop(backward);
+    drop(out), drop(lse), drop(delta), drop(dq), drop(dk), drop(dv);
+    attention_problem_drop(&p);
+}
+
+// The merge alone: every pair of these lse, with -inf on either or both sides and gaps far above what e^x can hold.
+static void test_attention_merge_alone(void) {
+    static const float values[] = {-INFINITY, -2e4f, -100, -1, 0, 0.5f, 3, 88, 1000, 2e4f};
+    enum { N = sizeof values / sizeof values[0] };
+    const int H = 2, HS = 5;
+    const int64_t T = N * N, stride = 13, lse_stride = T + 3;
+    float *out = floats(T * stride), *out_b = randoms(T * stride, 2, 1), *lse = floats(H * lse_stride), *lse_b = floats(H * lse_stride);
+    double *expected = HOST_NEW(double, T * H * HS), *lse_expected = HOST_NEW(double, H * T);
+    for (int64_t t = 0; t < T; t++) {
+        for (int h = 0; h < H; h++) {
+            float a = values[(t / N + h) % N], b = values[t % N];
+            lse[h * lse_stride + t] = a;
+            lse_b[h * lse_stride + t] = b;
+            double max = fmax(a, b), wa = max == -INFINITY ? 0 : exp(a - max), wb = max == -INFINITY ? 0 : exp(b - max);
+            lse_expected[h * T + t] = max == -INFINITY ? -INFINITY : max + log(wa + wb);
+            for (int d = 0; d < HS; d++) {
+                int64_t at = t * stride + h * HS + d;
+                out[at] = a == -INFINITY ? 0 : (float)test_random(3, (uint64_t)at);
+                if (b == -INFINITY) out_b[at] = 0;
+                expected[(t * H + h) * HS + d] = max == -INFINITY ? 0 : (wa * out[at] + wb * out_b[at]) / (wa + wb);
+            }
+        }
+    }
+    op_attention_merge(out, lse, out_b, lse_b, T, H, HS, stride, lse_stride);
+    double e = strided_error(out, NULL, expected, T, H * HS, stride), e_lse = strided_error(lse, NULL, lse_expected, H, T, lse_stride);
+    CHECK(e < 4 * u, "merge alone: error %g", e);
+    CHECK(e_lse < 4 * u, "merge alone: lse error %g", e_lse);
+    free(expected), free(lse_expected), drop(out), drop(out_b), drop(lse), drop(lse_b);
+}
+
+// Rows that see no key: no keys at all, and rows whose merged lse is -inf.
+static void test_attention_nothing_seen(void) {
+    attention_problem p = attention_problem_make(5, 0, 2, 1, 8, false, 2, 1);
+    attention_check(&p, 1, 1); // out 0, lse -inf, gradients untouched
+    attention_block b = p.b;
+    float *out = randoms(q_size(&p), 5, 1), *lse = randoms(lse_size(&p), 6, 1), *out_before = copy_of(out, q_size(&p)), *lse_before = copy_of(lse, lse_size(&p));
+    guarded_scratch s = scratch_make(b, false);
+    op_attention_forward(out, lse, p.q, p.k, p.v, b, true, s.bytes);
+    CHECK(same_bits(out, out_before, q_size(&p)) && same_bits(lse, lse_before, lse_size(&p)), "merging no keys changed out or lse");
+    scratch_drop(s), drop(out), drop(lse), drop(out_before), drop(lse_before);
+    attention_problem_drop(&p);
+
+    p = attention_problem_make(6, 9, 2, 1, 8, false, 2, 1);
+    b = p.b;
+    attention_result r = attention_run(&p, 1);
+    for (int h = 0; h < b.Hq; h++) {
+        for (int64_t i = 0; i < b.Tq; i += 2) r.lse[h * b.lse_stride + i] = -INFINITY;
+    }
+    for (int64_t i = 0; i < b.Tq; i++) { // what rows without keys would add is then all of dout of the others
+        if (i % 2 == 0) memset(r.dq + i * b.q_stride, 0, sizeof(float) * (size_t)b.q_stride);
+    }
+    memset(r.dk, 0, sizeof(float) * (size_t)kv_size(&p)), memset(r.dv, 0, sizeof(float) * (size_t)kv_size(&p));
+    s = scratch_make(b, true);
+    op_attention_backward(r.dq, r.dk, r.dv, p.q, p.k, p.v, r.out, p.dout, r.lse, r.delta, b, s.bytes);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < b.Tq; i += 2) {
+        for (int j = 0; j < b.Hq * b.HS; j++) wrong += r.dq[i * b.q_stride + j] != 0;
+    }
+    double *dv = HOST_NEW(double, b.Tk * b.HS);
+    for (int h = 0; h < b.Hq; h++) {
+        for (int64_t i = 1; i < b.Tq; i += 2) {
+            for (int64_t j = 0; j < b.Tk; j++) {
+                double score = 0;
+                for (int d = 0; d < b.HS; d++) score += (double)p.q[i * b.q_stride + h * b.HS + d] * p.k[j * b.kv_stride + d];
+                for (int d = 0; d < b.HS; d++) dv[j * b.HS + d] += exp(score * b.scale - p.lse[h * b.Tq + i]) * p.dout[i * b.q_stride + h * b.HS + d];
+            }
+        }
+    }
+    for (int64_t j = 0; j < b.Tk; j++) {
+        for (int d = 0; d < b.HS; d++) wrong += !(fabs(r.dv[j * b.kv_stride + d] - dv[j * b.HS + d]) < 48 * u);
+    }
+    CHECK(wrong == 0, "rows with lse = -inf left a gradient, or spoilt others: %lld wrong", (long long)wrong);
+    scratch_drop(s), free(dv);
+    attention_result_drop(&r);
+    attention_problem_drop(&p);
+}
+
+// A NaN in the input comes out as NaN, in the rows that see it and no others.
+static void test_attention_nan(void) {
+    attention_problem p = attention_problem_make(20, 20, 1, 1, 8, true, 0, 1);
+    p.k[10 * p.b.kv_stride] = NAN;
+    attention_result r = attention_run(&p, 1);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < 20; i++) wrong += isnan(r.out[i * p.b.q_stride]) != (i >= 10) || isnan(r.lse[i]) != (i >= 10);
+    CHECK(wrong == 0, "NaN in key 10: %lld of 20 rows wrong", (long long)wrong);
+    attention_result_drop(&r);
+    attention_problem_drop(&p);
+}
+
+static void test_attention_interface(void) {
+    attention_block b = {1, 1, 4, 2, 64, 256, 128, 1, 1, false};
+    size_t before[2] = {op_attention_scratch(b, false), op_attention_scratch(b, true)};
+    for (int64_t T = 2; T < 3000; T = T * 5 / 4 + 1) {
+        for (int which = 0; which < 2; which++) { // grows with Tq and with Tk
+            attention_block longer = b;
+            if (which == 0) longer.Tq = T;
+            else longer.Tk = T;
+            for (int backward = 0; backward < 2; backward++) {
+                size_t size = op_attention_scratch(longer, backward == 1);
+                CHECK(size >= before[backward], "scratch shrinks: T %lld", (long long)T);
+            }
+        }
+        b.Tq = b.Tk = T;
+        before[0] = op_attention_scratch(b, false), before[1] = op_attention_scratch(b, true);
+    }
+    b.Tq = b.Tk = 1 << 20;
+    size_t kv_bytes = sizeof(float) * 2 * (size_t)b.Tk * 128;
+    CHECK(op_attention_scratch(b, false) < 2 * kv_bytes && op_attention_scratch(b, true) < 2 * kv_bytes, "scratch of 1M tokens is not O(T)");
+
+    int64_t calls = op_attention_calls();
+    attention_problem p = attention_problem_make(3, 3, 1, 1, 4, true, 0, 1);
+    attention_result r = attention_run(&p, 1);
+    CHECK(op_attention_calls() == calls + 1, "forward calls: %lld, was %lld", (long long)op_attention_calls(), (long long)calls);
+    attention_result_drop(&r);
+    attention_problem_drop(&p);
+}
+
+// ---- SwiGLU ----
+
+static double swiglu_reference(double g, double x) { return g / (1 + exp(-g)) * x; }
+static void test_swiglu(int64_t T, int64_t F, double scale) {
+    float *gate_up = randoms(T * 2 * F, 1, scale), *dact = randoms(T * F, 2, 1), *act = floats(T * F), *dgate_up = floats(T * 2 * F);
+    double *expected = HOST_NEW(double, T * F), *gradient = HOST_NEW(double, T * 2 * F);
+    for (int64_t i = 0; i < T * F; i++) {
+        int64_t at = i / F * 2 * F + i % F;
+        double g = gate_up[at], x = gate_up[at + F], h = 1e-4; // central difference: error h^2 = 1e-8
+        expected[i] = swiglu_reference(g, x);
+        gradient[at] = dact[i] * (swiglu_reference(g + h, x) - swiglu_reference(g - h, x)) / (2 * h);
+        gradient[at + F] = dact[i] * swiglu_reference(g, 1);
+    }
+    op_swiglu_forward(act, gate_up, T, F);
+    op_swiglu_backward(dgate_up, dact, gate_up, T, F);
+    double e = error_of(act, expected, T * F), e_back = error_of(dgate_up, gradient, T * 2 * F); // a handful of roundings, each below u
+    CHECK(e < 8 * u, "swiglu T %lld F %lld scale %g: error %g", (long long)T, (long long)F, scale, e);
+    CHECK(e_back < 16 * u, "swiglu backward T %lld F %lld scale %g: error %g", (long long)T, (long long)F, scale, e_back);
+    op_swiglu_backward(gate_up, dact, gate_up, T, F);
+    CHECK(same_bits(gate_up, dgate_up, T * 2 * F), "swiglu backward T %lld F %lld in place differs", (long long)T, (long long)F);
+    free(expected), free(gradient), drop(gate_up), drop(dact), drop(act), drop(dgate_up);
+}
+
+// ---- cross-entropy ----
+
+static void test_cross_entropy(int64_t T, int64_t V, double scale, double confidence) {
+    float *logits = randoms(T * V, 1, scale), *losses = floats(T), *losses_only = floats(T);
+    int32_t *labels = HOST_NEW(int32_t, T);
+    double *gradient = HOST_NEW(double, T * V), worst = 0;
+    const float factor = 0.37f;
+    for (int64_t t = 0; t < T; t++) {
+        labels[t] = t % 4 == 3 ? -100 : (int32_t)random_below(2, (uint64_t)t, V);
+        if (labels[t] >= 0) logits[t * V + labels[t]] += (float)confidence;
+    }
+    float *untouched = copy_of(logits, T * V);
+    op_cross_entropy(losses_only, logits, labels, T, V, factor, false);
+    CHECK(same_bits(logits, untouched, T * V), "cross-entropy without backward changed the logits");
+    op_cross_entropy(losses, logits, labels, T, V, factor, true);
+    CHECK(same_bits(losses, losses_only, T), "cross-entropy: the loss depends on backward");
+    double largest = 0, worst_gradient = 0;
+    for (int64_t t = 0; t < T; t++) {
+        const float *x = untouched + t * V;
+        double max = -INFINITY, sum = 0;
+        for (int64_t i = 0; i < V; i++) max = fmax(max, x[i]);
+        for (int64_t i = 0; i < V; i++) sum += exp(x[i] - max);
+        double loss = labels[t] < 0 ? 0 : max - x[labels[t]] + log(sum);
+        worst = fmax(worst, loss == 0 ? fabs(losses[t]) : fabs(losses[t] - loss) / loss);
+        for (int64_t i = 0; i < V; i++) {
+            double g = labels[t] < 0 ? 0 : factor * (exp(x[i] - max) / sum - (i == labels[t]));
+            double d = fabs(logits[t * V + i] - g);
+            worst_gradient = fmax(worst_gradient, isnan(d) ? INFINITY : d);
+            largest = fmax(largest, fabs(g));
+        }
+    }
+    CHECK(worst <= 1e-6, "cross-entropy T %lld V %lld scale %g confidence %g: relative error of the loss %g", (long long)T, (long long)V, scale, confidence, worst);
+    CHECK(worst_gradient <= 16 * u * largest, "cross-entropy gradient T %lld V %lld scale %g: %g of %g", (long long)T, (long long)V, scale, worst_gradient, largest);
+    free(labels), free(gradient), drop(logits), drop(losses), drop(losses_only), drop(untouched);
+}
+
+// ---- numbers ----
+
+static void test_numbers(int64_t n) {
+    float *x = randoms(n, 1, 3), *y = randoms(n, 2, 3), *z = floats(n);
+    double sum = 0, squares = 0, magnitude = 0;
+    int64_t wrong = 0;
+    op_cast_from_float(z, x, n);
+    wrong += !same_bits(z, x, n);
+    poison(z, n);
+    op_cast_to_float(z, x, n);
+    wrong += !same_bits(z, x, n);
+    op_cast_from_float(z, z, n);
+    op_add_float(z, y, n);
+    for (int64_t i = 0; i < n; i++) wrong += z[i] != x[i] + y[i];
+    op_scale_float(z, 0.25f, n);
+    for (int64_t i = 0; i < n; i++) wrong += z[i] != (x[i] + y[i]) * 0.25f;
+    op_add(z, x, n);
+    for (int64_t i = 0; i < n; i++) wrong += !(fabs(z[i] - ((double)(x[i] + y[i]) * 0.25 + x[i])) <= 4 * u * 4);
+    CHECK(wrong == 0, "cast, add, scale of %lld numbers: %lld wrong", (long long)n, (long long)wrong);
+    for (int64_t i = 0; i < n; i++) sum += x[i], squares += (double)x[i] * x[i], magnitude += fabs(x[i]);
+    // The order differs, in double: 1e-16 n at worst.
+    CHECK(fabs(op_sum_float(x, n) - sum) <= 1e-12 * magnitude, "sum of %lld numbers: %g, expected %g", (long long)n, op_sum_float(x, n), sum);
+    CHECK(fabs(op_sum_squares(x, n) - squares) <= 1e-12 * squares, "sum of %lld squares: %g, expected %g", (long long)n, op_sum_squares(x, n), squares);
+    drop(x), drop(y), drop(z);
+}
+
+static void test_init(void) {
+    const int64_t n = 100001;
+    const float sigma = 0.02f;
+    float *whole = floats(n), *shards = floats(n), *master = floats(n), *other = floats(n);
+    op_init_normal(whole, master, 1234, 5, 0, n, sigma, 1);
+    CHECK(same_bits(whole, master, n), "init: the master weights differ");
+    for (int64_t from = 0, piece = 1; from < n; from += piece, piece = piece * 3 + 1) { // shards that begin at odd and even places
+        op_init_normal(shards + from, NULL, 1234, 5, from, min_i64(piece, n - from), sigma, 1);
+    }
+    CHECK(same_bits(whole, shards, n), "init depends on the shards");
+    double moments[5] = {0, 0, 0, 0, 0}, neighbours = 0, against = 0;
+    for (int k = 0; k < 2; k++) { // another tensor, another seed: independent draws
+        op_init_normal(other, NULL, k == 0 ? 1234 : 1235, k == 0 ? 6 : 5, 0, n, sigma, 1);
+        against = 0;
+        for (int64_t i = 0; i < n; i++) against += (double)whole[i] * other[i] / sigma / sigma;
+        CHECK(fabs(against) < 5 * sqrt((double)n), "init: draws of different tensors or seeds correlate: %g", against); // 5 standard deviations
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double z = whole[i] / sigma;
+        for (int k = 1; k <= 4; k++) moments[k] += pow(z, k) / (double)n;
+        if (i > 0) neighbours += z * whole[i - 1] / sigma;
+    }
+    // Mean 0, variance 1, skewness 0, kurtosis 3, each within 5 of its standard deviations (1, 2, 15, 96 over n).
+    static const double wanted[5] = {0, 0, 1, 0, 3}, variances[5] = {0, 1, 2, 15, 96};
+    for (int k = 1; k <= 4; k++) CHECK(fabs(moments[k] - wanted[k]) < 5 * sqrt(variances[k] / (double)n), "init: moment %d is %g", k, moments[k]);
+    CHECK(fabs(neighbours) < 5 * sqrt((double)n), "init: neighbours correlate: %g", neighbours);
+    op_init_normal(other, master, 1, 2, 3, 101, 0, 1);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < 101; i++) wrong += other[i] != 1 || master[i] != 1;
+    CHECK(wrong == 0, "init with sigma 0 does not fill");
+    // Far out in a tensor beyond 2^32 elements the draws go on.
+    op_init_normal(other, NULL, 1234, 5, (int64_t)1 << 33, 1000, sigma, 1);
+    CHECK(!same_bits(other, whole, 1000), "init repeats after 2^33 elements");
+    drop(whole), drop(shards), drop(master), drop(other);
+}
+
+static void test_adamw(int64_t n, bool with_master) {
+    float *param = randoms(n, 1, 1), *m = floats(n), *v = floats(n), *grad = floats(n), *master = with_master ? copy_of(param, n) : NULL;
+    double *p_expected = HOST_NEW(double, n), *m_expected = HOST_NEW(double, n), *v_expected = HOST_NEW(double, n);
+    for (int64_t i = 0; i < n; i++) p_expected[i] = param[i], m[i] = v[i] = 0;
+    if (with_master) poison(param, n);
+    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0};
+    for (a.step = 1; a.step <= 4; a.step++) {
+        test_fill(grad, n, (uint64_t)a.step + 10, 0.1);
+        for (int64_t i = 0; i < n; i++) {
+            double g = (double)grad[i] * a.grad_scale;
+            m_expected[i] = (double)a.beta1 * m_expected[i] + (1 - (double)a.beta1) * g;
+            v_expected[i] = (double)a.beta2 * v_expected[i] + (1 - (double)a.beta2) * g * g;
+            double mean = m_expected[i] / (1 - pow(a.beta1, (double)a.step)), square = v_expected[i] / (1 - pow(a.beta2, (double)a.step));
+            p_expected[i] -= a.lr * (mean / (sqrt(square) + a.eps) + a.weight_decay * p_expected[i]);
+        }
+        op_adamw(param, master, m, v, grad, n, a);
+    }
+    double e = error_of(param, p_expected, n), e_m = error_of(m, m_expected, n), e_v = error_of(v, v_expected, n); // four steps of a few roundings
+    CHECK(e < 16 * u && e_m < 16 * u && e_v < 32 * u, "adamw n %lld: errors %g, m %g, v %g", (long long)n, e, e_m, e_v); // 1 - beta2 is 8 u / 0.05 off
+    CHECK(!with_master || same_bits(param, master, n), "adamw: param is not the master");
+    free(p_expected), free(m_expected), free(v_expected), drop(param), drop(m), drop(v), drop(grad);
+    if (with_master) drop(master);
+}
+
+// ---- the device ----
+
+static void test_device(void) {
+    CHECK(strncmp(device_name(), "CPU: ", 5) == 0 && strstr(device_name(), "OpenBLAS") != NULL, "name: %s", device_name());
+    const size_t n = (size_t)5 << 20;
+    char *a = (char *)device_alloc(n), *b = (char *)device_host_slab(n);
+    CHECK(a != NULL && b != NULL && (uintptr_t)a % 256 == 0 && (uintptr_t)b % 256 == 0, "allocation: %p %p", (void *)a, (void *)b);
+    for (size_t i = 0; i < n; i++) b[i] = (char)(i * 7 >> 3);
+    device_from_host(a, b, n);
+    CHECK(memcmp(a, b, n) == 0, "device_from_host");
+    device_zero(a, n - 3);
+    size_t zeros = 0;
+    for (size_t i = 0; i < n; i++) zeros += a[i] == 0;
+    CHECK(zeros >= n - 3 && a[n - 1] == b[n - 1], "device_zero: %zu of %zu", zeros, n - 3);
+    device_copier *lane = device_copier_new();
+    int64_t first = device_copy_start(lane, a, b, n / 2), second = device_copy_start(lane, a + n / 2, b + n / 2, n - n / 2);
+    CHECK(first > 0 && second > first, "tickets %lld, %lld", (long long)first, (long long)second);
+    device_copy_finish(lane, first);
+    device_copy_finish(lane, second);
+    CHECK(memcmp(a, b, n) == 0, "copier");
+    device_copier_free(lane);
+    device_free(a, n);
+    device_host_slab_free(b, n);
+    CHECK(device_memory_total() > (size_t)1 << 28, "memory: %zu", device_memory_total());
+
+    // Memory that nobody touches costs nothing: ask for most of the machine's memory and look at what is resident.
+    long pages[2][2] = {{0, 0}, {0, 0}};
+    size_t large = device_memory_total() / 4 * 3;
+    void *arena = NULL;
+    for (int k = 0; k < 2; k++) {
+        FILE *f = fopen("/proc/self/statm", "r");
+        if (f == NULL || fscanf(f, "%ld %ld", &pages[k][0], &pages[k][1]) != 2) pages[k][1] = 0;
+        if (f != NULL) fclose(f);
+        if (k == 0) arena = device_alloc(large);
+    }
+    if (arena != NULL) CHECK(pages[1][1] - pages[0][1] < 4096, "untouched memory is resident: %ld pages", pages[1][1] - pages[0][1]);
+    device_free(arena, large);
+
+    error_text error = {""};
+    CHECK(!device_start(2, 2, 0, &error) && error.text[0] != '\0', "device_start accepts local rank 2 of 2");
+}
+
+// ---- the same bits on any number of threads ----
+
+enum { THREADED = 22 };
+// Runs everything whose work is shared between threads, and keeps the results.
+static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
+    int n = 0;
+#define KEEP(pointer, count) (results[n] = copy_of(pointer, count), sizes[n] = (count), n++)
+    static const int shapes[][5] = {{1000, 1000, 8, 1, 32}, {300, 900, 3, 3, 20}, {500, 200, 8, 2, 32}};
+    for (int s = 0; s < 3; s++) {
+        attention_problem p;
+        memset(&p, 0, sizeof p);
+        p.b.Tq = shapes[s][0], p.b.Tk = shapes[s][1];
+        p.b.Hq = shapes[s][2], p.b.Hkv = shapes[s][3], p.b.HS = shapes[s][4];
+        p.b.q_stride = p.b.Hq * p.b.HS, p.b.kv_stride = p.b.Hkv * p.b.HS, p.b.lse_stride = p.b.Tq;
+        p.b.scale = 0.3f;
+        p.b.causal = s != 1;
+        p.q = randoms(q_size(&p), 1, 1), p.k = randoms(kv_size(&p), 2, 1), p.v = randoms(kv_size(&p), 3, 1), p.dout = randoms(q_size(&p), 4, 1);
+        attention_result r = attention_run(&p, 5);
+        KEEP(r.out, q_size(&p)), KEEP(r.dq, q_size(&p)), KEEP(r.dk, kv_size(&p)), KEEP(r.dv, kv_size(&p));
+        attention_result_drop(&r);
+        drop(p.q), drop(p.k), drop(p.v), drop(p.dout);
+    }
+    const int64_t T = 500, D = 300; // between one and two of the BLAS's own blocks: where it would split a sum by its threads
+    float *x = randoms(T * D, 1, 1), *w = randoms(D * D, 2, 1), *y = floats(T * D), *dw = randoms(D * D, 3, 1), *rstd = floats(T), *dweight = randoms(D, 4, 1);
+    op_linear_forward(y, x, w, NULL, T, D, D), KEEP(y, T * D);
+    op_linear_backward_input(y, x, w, T, D, D), KEEP(y, T * D);
+    op_linear_backward_weight(dw, y, x, T, D, D), KEEP(dw, D * D);
+    op_rmsnorm_forward(y, rstd, x, w, T, D, 1e-5f), KEEP(y, T * D);
+    float *scratch = floats((int64_t)op_rmsnorm_backward_scratch(T, D) / 4);
+    op_rmsnorm_backward(y, dweight, x, y, w, rstd, T, D, scratch), KEEP(dweight, D);
+    int32_t *tokens = HOST_NEW(int32_t, T);
+    for (int64_t t = 0; t < T; t++) tokens[t] = (int32_t)random_below(7, (uint64_t)t, 40);
+    op_embedding_backward(dw, tokens, x, T, D, 40, NULL), KEEP(dw, D * D);
+    op_cross_entropy(rstd, x, tokens, T, D, 0.1f, true), KEEP(rstd, T);
+    double sums[2] = {op_sum_float(y, T * D), op_sum_squares(y, T * D)};
+    KEEP((const float *)(const void *)sums, 4);
+    op_init_normal(y, NULL, 1, 2, 3, T * D, 1, 0), KEEP(y, T * D);
+    float *m = randoms(T * D, 8, 1), *v = randoms(T * D, 9, 1);
+    for (int64_t i = 0; i < T * D; i++) v[i] = fabsf(v[i]);
+    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3};
+    op_adamw(y, NULL, m, v, x, T * D, a), KEEP(y, T * D);
+    free(tokens), drop(x), drop(w), drop(y), drop(dw), drop(rstd), drop(dweight), drop(scratch), drop(m), drop(v);
+#undef KEEP
+    if (n != THREADED) exit(EXIT_FAILED);
+}
+static void test_threads(void) {
+    float *first[THREADED], *now[THREADED];
+    int64_t sizes[THREADED];
+    omp_set_num_threads(1);
+    run_all(first, sizes);
+    static const int counts[] = {2, 3, 4, 5, 16, 40}; // from 16 on scratch is used up to its end
+    for (int c = 0; c < 6; c++) {
+        int threads = counts[c];
+        omp_set_num_threads(threads);
+        run_all(now, sizes);
+        for (int i = 0; i < THREADED; i++) {
+            CHECK(same_bits(first[i], now[i], sizes[i]), "result %d differs between 1 and %d threads", i, threads);
+            drop(now[i]);
+        }
+        CHECK(device_threads() == threads, "an operation changed the number of threads from %d to %d", threads, device_threads());
+    }
+    for (int i = 0; i < THREADED; i++) drop(first[i]);
+    omp_set_num_threads(3);
+}
+
+int main(void) {
+    attention_block b = {100, 100, 4, 2, 64, 256, 128, 100, 1, false};
+    size_t early = op_attention_scratch(b, true) + op_attention_scratch(b, false);
+    error_text error = {""};
+    CHECK(device_start(0, 1, 3, &error), "%s", error.text);
+    CHECK(device_threads() == 3, "asked for 3 threads, have %d", device_threads());
+    CHECK(op_attention_scratch(b, true) + op_attention_scratch(b, false) == early, "attention scratch depends on device_start");
+    test_device();
+    for (int i = 0; i < ODD_SIZES; i++) {
+        for (int j = 0; j < ODD_SIZES; j++) {
+            test_embedding(odd_sizes[i], odd_sizes[j], odd_sizes[(i + j) % ODD_SIZES]);
+            test_swiglu(odd_sizes[i], odd_sizes[j], 4);
+            if (odd_sizes[i] * odd_sizes[j] < 10000) test_rmsnorm(odd_sizes[i], odd_sizes[j]);
+            for (int k = (i + j) % 3; k < ODD_SIZES; k += 3) test_linear(odd_sizes[i], odd_sizes[j], odd_sizes[k]);
+            test_cross_entropy(odd_sizes[i], odd_sizes[j], 5, 0);
+        }
+    }
+    test_embedding(300, 200, 7);
+    test_rmsnorm(700, 33);
+    test_swiglu(200, 300, 4);
+    test_swiglu(3, 100, 300); // gates where e^gate is far out of range
+    test_linear(300, 400, 260);
+    test_linear(1, 700, 300);
+    test_linear(700, 1, 300);
+    test_cross_entropy(4, 128256, 8, 0);
+    test_cross_entropy(4, 128256, 1, 25); // losses near 1e-6
+    test_cross_entropy(5, 1000, 300, 0);
+    test_cross_entropy(40, 1003, 2, 3);
+    static const int peer_counts[] = {1, 2, 3, 4, 6, 12}, kv_heads[] = {1, 2, 3, 4, 6, 12};
+    for (int i = 0; i < 6; i++) {
+        for (int j = 0; j < 6; j++) {
+            test_rope(peer_counts[i], 12, kv_heads[j], 8, 3);
+            test_rope(peer_counts[i], 12, kv_heads[j], 2, 5);
+        }
+    }
+    test_rope(8, 16, 2, 64, 130);
+    test_rope(8, 32, 8, 128, 2);
+    test_attention_reference();
+    test_attention_sizes();
+    test_attention_long();
+    test_attention_large_scores();
+    for (int parts = 2; parts <= 5; parts++) {
+        test_attention_merge_orders(parts, false);
+        test_attention_merge_orders(parts, true);
+    }
+    test_attention_merge_alone();
+    test_attention_nothing_seen();
+    test_attention_nan();
+    test_attention_interface();
+    for (int i = 0; i < ODD_SIZES; i++) test_numbers(odd_sizes[i]);
+    test_numbers(100003);
+    test_init();
+    test_adamw(1, false), test_adamw(129, true), test_adamw(50001, false);
+    test_threads();
+    device_stop();
+    return test_finish("test_ops", NULL);
+}

@@ -1,0 +1,303 @@
+// ranks: 1
+// options.h: the table against parser, help and print; every refusal is one line with the legal values; grid and ZeRO degrees by brute force.
+#include "../options.h"
+#include "test.h"
+
+static bool is_one_line(const char *text) {
+    for (const char *at = text; *at != '\0'; at++)
+        if ((unsigned char)*at < 32) return false;
+    return text[0] != '\0';
+}
+// Parses a command line of words that single blanks separate ('~' stands for a blank inside a word).
+static bool parse(options *o, const char *line, error_text *error) {
+    static char words[4][4096]; // options point into the words: four command lines live at a time
+    static int turn;
+    char *text = words[turn++ % 4];
+    char *argv[256];
+    int argc = 0;
+    snprintf(text, 4096, "train_llama %s", line);
+    for (char *at = text; argc < 255;) {
+        argv[argc++] = at;
+        at += strcspn(at, " ");
+        if (*at == '\0') break;
+        *at++ = '\0';
+        if (*at == '\0') break;
+    }
+    for (int i = 0; i < argc; i++)
+        for (char *at = argv[i]; *at != '\0'; at++)
+            if (*at == '~') *at = ' ';
+    argv[argc] = NULL;
+    error->text[0] = '\0';
+    return options_parse(o, argc, argv, error);
+}
+static bool check(options *o, const char *line, int ranks, error_text *error) {
+    model_config c;
+    if (!parse(o, line, error) || !config_load(&c, o->model, error)) return false;
+    return options_check(o, &c, ranks, error);
+}
+#define GOOD "--model tiny --from-scratch --train-data x.bin "
+
+static void test_table(void) {
+    int count;
+    const option_row *rows = options_table(&count);
+    options o;
+    options_default(&o);
+    CHECK(count <= OPTION_ROWS_MAX, "%d options", count);
+    CHECK(sizeof(placement_kind) == sizeof(int) && sizeof(cp_comm_kind) == sizeof(int) && sizeof(lr_schedule_kind) == sizeof(int) &&
+              sizeof(recompute_kind) == sizeof(int), "an enum is not as large as an int");
+    for (int i = 0; i < count; i++) {
+        const option_row *r = &rows[i];
+        char text[128];
+        CHECK(options_find(r->name, strlen(r->name)) == i, "%s stands there twice", r->name);
+        CHECK(strlen(r->name) < 48 && strlen(r->help) > 0 && strlen(r->help) < 400, "%s", r->name);
+        CHECK((r->kind == OPTION_FLAG) == (r->value[0] == '\0' && r->choices[0] == '\0'), "%s", r->name);
+        CHECK(r->initial[0] == '\0' || option_store(&o, r, r->initial), "the default of --%s is not legal", r->name);
+        for (int j = 0; j < i; j++) CHECK(rows[j].offset != r->offset, "--%s and --%s share a field", rows[j].name, r->name);
+        if (r->kind != OPTION_CHOICE) continue;
+        int place = 0;
+        for (const char *at = r->choices;; place++) { // every choice: stored and printed
+            size_t n = strcspn(at, "|");
+            char word[64];
+            snprintf(word, sizeof word, "%.*s", (int)n, at);
+            CHECK(option_store(&o, r, word), "--%s %s", r->name, word);
+            option_format(&o, r, text, sizeof text);
+            CHECK(strcmp(text, word) == 0 && option_choice_find(r->choices, word) == place, "--%s %s is printed as %s", r->name, word, text);
+            if (at[n] == '\0') break;
+            at += n + 1;
+        }
+    }
+    // The texts of the choices stand in the order of the enums.
+    error_text e;
+    CHECK(parse(&o, GOOD "--placement context-first --cp-comm allgather --recompute selective --lr-schedule wsd", &e), "%s", e.text);
+    CHECK(o.placement == PLACEMENT_CONTEXT_FIRST && o.cp_comm == CP_COMM_ALLGATHER && o.recompute == RECOMPUTE_SELECTIVE && o.lr_schedule == LR_WSD, "choices");
+    CHECK(parse(&o, GOOD "--placement head-first --cp-comm ring --recompute auto --lr-schedule constant", &e), "%s", e.text);
+    CHECK(o.placement == PLACEMENT_HEAD_FIRST && o.cp_comm == CP_COMM_RING && o.recompute == RECOMPUTE_AUTO && o.lr_schedule == LR_CONSTANT, "choices");
+    CHECK(parse(&o, GOOD "--recompute=none --lr-schedule=cosine", &e) && o.recompute == RECOMPUTE_NONE && o.lr_schedule == LR_COSINE, "choices");
+    CHECK(parse(&o, GOOD "--recompute=full", &e) && o.recompute == RECOMPUTE_FULL, "choices");
+}
+
+static void test_help_and_print(void) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    options_help(f);
+    fclose(f);
+    int count;
+    const option_row *rows = options_table(&count);
+    for (int i = 0; i < count; i++) { // every option of the table stands in the help, with its default
+        char wanted[128];
+        snprintf(wanted, sizeof wanted, "\n  --%s ", rows[i].name);
+        const char *at = strstr(text, wanted);
+        CHECK(at != NULL, "--help lacks --%s", rows[i].name);
+        snprintf(wanted, sizeof wanted, "[%s]\n", rows[i].initial);
+        const char *next = at != NULL ? strstr(at + 1, "\n  --") : NULL, *found = at != NULL ? strstr(at, wanted) : NULL;
+        CHECK(rows[i].initial[0] == '\0' || (found != NULL && (next == NULL || found < next)), "--help lacks the default of --%s", rows[i].name);
+    }
+    for (const char *at = strstr(text, "--"); at != NULL; at = strstr(at + 2, "--")) { // and the help names no option that does not exist
+        size_t n = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
+        CHECK(options_find(at + 2, n) >= 0 || (n == 4 && memcmp(at + 2, "name", 4) == 0), "--help names --%.*s", (int)n, at + 2);
+    }
+    for (const char *at = text; *at != '\0'; at += strcspn(at, "\n") + 1) CHECK(strcspn(at, "\n") <= 132, "a line of %zu letters", strcspn(at, "\n"));
+    free(text);
+
+    options o;
+    error_text e;
+    CHECK(check(&o, GOOD "--hp 2 --lr 3e-4 --seq-len=128K --zero-optim full", 4, &e), "%s", e.text);
+    f = open_memstream(&text, &size);
+    options_print(&o, f);
+    fclose(f);
+    CHECK(strstr(text, "| hp                    * 2 ") && strstr(text, "| seq-len               * 131072 ") && strstr(text, "| zero-optim            * 4 "), "%s", text);
+    CHECK(strstr(text, "| lr                      0.0003 ") && strstr(text, "| dp                      2 ") && strstr(text, "| cp                      1 "), "%s", text);
+    CHECK(strstr(text, "| mlp-tile                auto ") && strstr(text, "| val-data                - ") && strstr(text, "| zero-params             replica "), "%s", text);
+    free(text);
+}
+
+static void test_values(void) {
+    options o, p;
+    error_text e;
+    CHECK(parse(&o, GOOD, &e), "%s", e.text);
+    CHECK(strcmp(o.model, "tiny") == 0 && strcmp(o.train_data, "x.bin") == 0 && o.val_data == NULL && o.log == NULL && o.from_scratch && !o.dry_run, "texts, flags");
+    CHECK(o.hp == 1 && o.cp == 1 && o.dp == 0 && o.seq_len == 1024 && o.lr == 3e-4 && o.zero_params == 1 && o.zero_grads == 0 && o.mlp_tile == 0, "defaults");
+    CHECK(parse(&o, "--model=tiny --train-data=x=y.bin --seq-len=1M --hp=8 --lr=1e-3 --zero-params=full --memory-budget=40GiB --mlp-tile=4K --offload-activations=.5", &e) &&
+              parse(&p, "--model tiny --train-data x=y.bin --seq-len 1048576 --hp 8 --lr .001 --zero-params full --memory-budget 42949672960 --mlp-tile 4096 --offload-activations 0.5", &e),
+          "%s", e.text);
+    CHECK(strcmp(o.train_data, "x=y.bin") == 0 && o.seq_len == p.seq_len && o.hp == 8 && o.lr == p.lr && o.zero_params == ZERO_FULL && p.zero_params == ZERO_FULL &&
+              o.memory_budget == p.memory_budget && o.mlp_tile == p.mlp_tile && o.offload_activations == p.offload_activations && o.given == p.given, "two forms differ");
+    CHECK(o.seq_len == 1048576 && o.memory_budget == 40ll << 30 && o.mlp_tile == 4096, "suffixes");
+    CHECK(parse(&o, GOOD "--mlp-tile auto --zero-optim replica --memory-budget 512MiB --seed 0 --warmup 0", &e) && o.mlp_tile == 0 && o.zero_optim == 1 &&
+              o.memory_budget == 512ll << 20, "%s", e.text);
+    CHECK(parse(&o, "--help --nonsense", &e) && o.help && !o.version, "%s", e.text);
+    CHECK(parse(&o, "--version", &e) && o.version, "%s", e.text);
+    CHECK(parse(&o, "--dry-run --model tiny", &e) && o.dry_run, "%s", e.text);
+}
+
+static void check_refused(const char *line, const char *wanted) {
+    options o;
+    error_text e;
+    bool ok = check(&o, line, 8, &e);
+    CHECK(!ok, "accepted: %s", line);
+    CHECK(is_one_line(e.text) && strstr(e.text, wanted) != NULL, "%s: \"%s\" lacks \"%s\"", line, e.text, wanted);
+    CHECK(strstr(e.text, "legal") || strstr(e.text, "--help") || strstr(e.text, "presets are") || strstr(e.text, "give it once") || strstr(e.text, "; write --") ||
+              strstr(e.text, "; add --") || strstr(e.text, "must be equal"), "%s: \"%s\" says nothing about what is legal", line, e.text);
+}
+static void test_refusals(void) {
+    static const struct {
+        const char *line, *wanted;
+    } cases[] = {
+        {"", "--model is missing"}, {"--train-data x", "--model is missing"}, {"--model tiny", "--train-data is missing"},
+        {"--model tinny --train-data x --from-scratch", "nano"}, {"--model tiny --train-data x", "--from-scratch"},
+        {GOOD "--modle x", "did you mean --model?"}, {GOOD "--seqlen 4", "did you mean --seq-len?"}, {GOOD "--head-parallel 4", "unknown option --head-parallel"},
+        {GOOD "--seq_len 4", "did you mean --seq-len?"}, {GOOD "--batchsize=4", "did you mean --batch-size?"}, {GOOD "--zero-param 2", "did you mean --zero-params?"},
+        {GOOD "-h", "did you mean --help?"}, {GOOD "-hp 2", "did you mean --hp?"}, {GOOD "--", "unknown option --"}, {GOOD "--=3", "unknown option"},
+        {GOOD "-", "stray argument \"-\""}, {GOOD "extra", "stray argument \"extra\""}, {GOOD "--hp 2 3", "stray argument \"3\""},
+        {GOOD "--a\nb\x01", "unknown option --a?b?"},
+        {GOOD "--hp 2 --hp 2", "--hp is given twice"}, {GOOD "--from-scratch", "--from-scratch is given twice"},
+        {GOOD "--hp", "--hp: the value is missing"}, {GOOD "--hp=", "--hp: the value is missing"}, {GOOD "--hp --cp 2", "--hp: the value is missing"},
+        {"--model --train-data x", "--model: the value is missing"}, {GOOD "--dry-run=1", "takes no value"}, {GOOD "--dry-run=", "takes no value"},
+        {GOOD "--hp 0", "from 1 to 4096"}, {GOOD "--hp -1", "\"-1\" is not legal"}, {GOOD "--hp 2.0", "whole numbers"}, {GOOD "--hp 2x", "whole numbers"},
+        {GOOD "--hp 0x2", "whole numbers"}, {GOOD "--hp ~2", "whole numbers"}, {GOOD "--hp 2~", "whole numbers"}, {GOOD "--hp +2", "whole numbers"},
+        {GOOD "--hp K", "whole numbers"}, {GOOD "--hp 4097", "from 1 to 4096"}, {GOOD "--hp 99999999999999999999999", "from 1 to 4096"},
+        {GOOD "--hp 18446744073709551617", "from 1 to 4096"}, {GOOD "--seq-len 9223372036854775807M", "from 1 to 1099511627776"}, {GOOD "--seq-len 1G", "K = 1024"},
+        {GOOD "--seq-len 1k", "K = 1024"}, {GOOD "--memory-budget 40GB", "GiB"}, {GOOD "--memory-budget 40G", "GiB"}, {GOOD "--memory-budget 1", "1MiB"},
+        {GOOD "--memory-budget 99999999TiB", "1024TiB"}, {GOOD "--mlp-tile 0", "auto"}, {GOOD "--loss-tile automatic", "auto"},
+        {GOOD "--lr nan", "from 0 to 100"}, {GOOD "--lr inf", "from 0"}, {GOOD "--lr 1e999", "from 0"}, {GOOD "--lr -1", "from 0"}, {GOOD "--lr 1e-3x", "from 0"},
+        {GOOD "--lr 1,5", "from 0"}, {GOOD "--lr 0x1p3", "from 0"}, {GOOD "--lr --5", "the value is missing"}, {GOOD "--lr e", "from 0"}, {GOOD "--beta1 1", "0.999999"},
+        {GOOD "--eps 0", "numbers from"}, {GOOD "--offload-activations 1.01", "from 0 to 1"}, {GOOD "--recompute some", "none, selective, full, auto"},
+        {GOOD "--recompute ful", "none, selective, full, auto"}, {GOOD "--placement heads", "head-first, context-first"}, {GOOD "--cp-comm none|ring", "ring, allgather"},
+        {GOOD "--zero-params all", "full, replica"}, {GOOD "--zero-params 0", "full, replica"}, {GOOD "--zero-params -1", "full, replica"},
+        {GOOD "--hp 3", "legal values are 1, 2, 4, 8"}, {GOOD "--hp 16", "query heads of tiny; legal values are 1, 2, 4, 8"},
+        {GOOD "--cp 3", "does not divide the 8 ranks; legal values of the product are 1, 2, 4, 8"}, {GOOD "--cp 16", "does not divide the 8 ranks"},
+        {GOOD "--dp 3", "there are 8 ranks"}, {GOOD "--dp 1048576 --cp 1048576", "there are 8 ranks"}, {GOOD "--cp 4 --inner-ring 3", "legal values are 1, 2, 4"},
+        {GOOD "--cp 4 --inner-ring 8", "legal values are 1, 2, 4"}, {GOOD "--cp 4 --inner-ring 2 --cp-comm allgather", "--inner-ring has no meaning"},
+        {GOOD "--gpus-per-node 8", "go together"}, {GOOD "--nics-per-node 8", "go together"},
+        {GOOD "--zero-params 3", "legal values are 1, 2, 4, 8"}, {GOOD "--zero-params 16", "does not divide the 8 ranks"},
+        {GOOD "--zero-params 4 --zero-grads 2", "multiple of --zero-params 4"}, {GOOD "--zero-params full --zero-grads replica", "nested"},
+        {GOOD "--zero-grads 4 --zero-optim 2", "multiple of --zero-grads 4"}, {GOOD "--warmup 101", "0 to --steps, 100"},
+        {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine, wsd"}, {GOOD "--eval-every 3", "--val-data"},
+        {GOOD "--eval-steps 3", "--val-data"},
+        {GOOD "--resume", "need --out"}, {GOOD "--save-every 5", "need --out"}, {GOOD "--keep 2", "need --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--ranks 3", "--dry-run"},
+        {"--model tiny --dry-run --dp 1048576 --cp 1048576", "legal is up to"}, {"--model tiny --dry-run --ranks 6 --cp 4", "does not divide the 6 ranks"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_refused(cases[i].line, cases[i].wanted);
+    // A value that is too long, or holds control characters.
+    char line[2048];
+    snprintf(line, sizeof line, GOOD "--log %01100d", 0);
+    check_refused(line, "1023 bytes");
+    check_refused(GOOD "--log a\tb", "control characters");
+
+    // Every option that takes a value: missing value and both sides of its range.
+    int count;
+    const option_row *rows = options_table(&count);
+    for (int i = 0; i < count; i++) {
+        if (rows[i].kind == OPTION_FLAG || strcmp(rows[i].name, "model") == 0 || strcmp(rows[i].name, "train-data") == 0) continue;
+        snprintf(line, sizeof line, GOOD "--%s", rows[i].name);
+        check_refused(line, "the value is missing");
+        if (rows[i].kind == OPTION_TEXT) continue;
+        snprintf(line, sizeof line, GOOD "--%s=??", rows[i].name);
+        check_refused(line, "legal values are");
+        if (rows[i].kind != OPTION_COUNT && rows[i].kind != OPTION_TILE && rows[i].kind != OPTION_DEGREE) continue;
+        options o;
+        error_text e;
+        for (int side = 0; side < 4; side++) {
+            double value = side == 0 ? rows[i].low - 1 : side == 1 ? rows[i].low : side == 2 ? rows[i].high : rows[i].high + (rows[i].high > 1e15 ? 2 : 1);
+            snprintf(line, sizeof line, GOOD "--%s=%.0f", rows[i].name, value);
+            CHECK(parse(&o, line, &e) == (side == 1 || side == 2), "%s: %s", line, e.text);
+        }
+    }
+    // Noise: any bytes are either taken or refused in one line.
+    for (uint64_t k = 0; k < 4000; k++) {
+        char noise[64];
+        int n = 1 + (int)(k % 40);
+        const char letters[] = "--=hpcdplr0123456789KMe.|~ \n\xC3\xA9\x7F";
+        for (int i = 0; i < n; i++) noise[i] = letters[(size_t)((test_random(k, (uint64_t)i) + 1) / 2 * (double)(sizeof letters - 1)) % (sizeof letters - 1)];
+        noise[n] = '\0';
+        options o;
+        error_text e;
+        snprintf(line, sizeof line, GOOD "%s%s", k % 2 ? "--" : "", noise);
+        CHECK(parse(&o, line, &e) || is_one_line(e.text), "noise %llu: \"%s\"", (unsigned long long)k, e.text);
+    }
+}
+
+// Accepted exactly if dp hp cp = ranks, hp divides H, w divides cp.
+static void test_grids(void) {
+    char line[512];
+    options o;
+    error_text e;
+    for (int ranks = 1; ranks <= 8; ranks++)
+        for (int hp = 1; hp <= 9; hp++)
+            for (int cp = 1; cp <= 8; cp++)
+                for (int w = 1; w <= 4; w++)
+                    for (int dp = 0; dp <= 3; dp++) {
+                        int n = snprintf(line, sizeof line, GOOD "--hp %d --cp %d --inner-ring %d", hp, cp, w);
+                        if (dp > 0) snprintf(line + n, sizeof line - (size_t)n, " --dp %d", dp);
+                        bool legal = 8 % hp == 0 && cp % w == 0 && ranks % (hp * cp) == 0 && (dp == 0 || dp * hp * cp == ranks);
+                        bool ok = check(&o, line, ranks, &e);
+                        CHECK(ok == legal && (ok || is_one_line(e.text)), "%d ranks, %s: %s", ranks, line, e.text);
+                        CHECK(!ok || (o.dp * hp * cp == ranks && o.inner_ring == w && o.ranks == ranks), "%d ranks, %s: dp %lld", ranks, line, (long long)o.dp);
+                    }
+    CHECK(check(&o, GOOD "--hp 2 --cp 4", 8, &e) && o.inner_ring == 4 && o.dp == 1, "one ring by default");
+    CHECK(check(&o, "--model tiny --dry-run --hp 2 --cp 4 --dp 3", 1, &e) && o.ranks == 24, "%s", e.text);
+    CHECK(check(&o, "--model llama3-8b --dry-run --hp 2 --cp 4 --ranks 64", 1, &e) && o.ranks == 64 && o.dp == 8, "%s", e.text);
+}
+
+// Degrees: divisors of the ranks, each a multiple of the one before; absent ones follow.
+static void test_degrees(void) {
+    char line[512];
+    options o;
+    error_text e;
+    for (int ranks = 1; ranks <= 12; ranks++)
+        for (int p = 1; p <= 13; p++)
+            for (int g = 0; g <= 13; g++)
+                for (int z = 0; z <= 13; z++) {
+                    int n = snprintf(line, sizeof line, GOOD "--zero-params %d", p);
+                    if (g > 0) n += snprintf(line + n, sizeof line - (size_t)n, " --zero-grads %d", g);
+                    if (z > 0) n += snprintf(line + n, sizeof line - (size_t)n, " --zero-optim %d", z);
+                    int want_g = g > 0 ? g : p, want_z = z > 0 ? z : want_g;
+                    bool legal = ranks % p == 0 && ranks % want_g == 0 && ranks % want_z == 0 && want_g % p == 0 && want_z % want_g == 0;
+                    bool ok = check(&o, line, ranks, &e);
+                    CHECK(ok == legal && (ok || is_one_line(e.text)), "%d ranks, %s: %s", ranks, line, e.text);
+                    CHECK(!ok || (o.zero_params == p && o.zero_grads == want_g && o.zero_optim == want_z), "%d ranks, %s", ranks, line);
+                }
+    CHECK(check(&o, GOOD "--zero-params full", 6, &e) && o.zero_params == 6 && o.zero_grads == 6 && o.zero_optim == 6, "%s", e.text);
+    CHECK(check(&o, GOOD "--zero-params 2 --zero-optim full", 6, &e) && o.zero_params == 2 && o.zero_grads == 2 && o.zero_optim == 6, "%s", e.text);
+}
+
+// The legal values of --hp that a message lists are exactly those that are accepted.
+static void test_listed_values(void) {
+    static const char *const models[] = {"llama3-8b", "llama3.2-3b", "llama3-70b", "nano"};
+    for (int i = 0; i < 4; i++) {
+        const model_config *c = config_preset(models[i]);
+        char listed[256], line[256], word[32];
+        options_divisors(c->H, listed, sizeof listed);
+        for (int hp = 1; hp <= c->H; hp++) {
+            options o;
+            error_text e;
+            snprintf(line, sizeof line, "--model %s --from-scratch --train-data x --hp %d", models[i], hp);
+            bool ok = check(&o, line, hp, &e);
+            snprintf(word, sizeof word, ", %d,", hp);
+            char all[300];
+            snprintf(all, sizeof all, ", %s,", listed);
+            CHECK(ok == (strstr(all, word) != NULL), "%s hp %d: listed %s: %s", models[i], hp, listed, e.text);
+        }
+    }
+    char text[64];
+    options_divisors(1, text, sizeof text);
+    CHECK(strcmp(text, "1") == 0, "%s", text);
+    options_divisors(12, text, sizeof text);
+    CHECK(strcmp(text, "1, 2, 3, 4, 6, 12") == 0, "%s", text);
+    options_divisors(7, text, sizeof text);
+    CHECK(strcmp(text, "1, 7") == 0, "%s", text);
+    options_divisors(5040, text, sizeof text);
+    CHECK(strlen(text) < sizeof text && strstr(text, ", ...") != NULL, "%s", text);
+}
+
+int main(void) {
+    test_table();
+    test_help_and_print();
+    test_values();
+    test_refusals();
+    test_grids();
+    test_degrees();
+    test_listed_values();
+    return test_finish("test_options", NULL);
+}

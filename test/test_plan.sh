@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# --plan, --hp auto and --dry-run --cluster as users run them: what is printed, valid JSON, the time they take, what is refused; and that
+# scripts/run_*.sh and docs/plans.md are what the planner says.
+set -u
+cd "$(dirname "$0")/.."
+source scripts/mpi_env.sh
+binary=${TRAIN_LLAMA:-build/cpu/train_llama}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+check() { # name command...
+    local name=$1
+    shift
+    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        echo "FAIL $name"
+        tail -5 "$dir/why"
+    fi
+}
+# refuse NAME PATTERN OPTION...: exit status 2 and one line that matches
+refuse() {
+    local name=$1 pattern=$2
+    shift 2
+    "$binary" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    check "$name" [ "$? $(grep -c . "$dir/err") $(grep -cE "^error:.*$pattern" "$dir/err")" = '2 1 1' ] || cat "$dir/err"
+}
+seq 1 20000 | tr '\n' ' ' >"$dir/text"
+build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
+
+# A plan: the parts of the answer, the command last, JSON that agrees with it.
+plan() { "$binary" --plan "$@" --plan-json "$dir/plan.json" >"$dir/plan" 2>"$dir/err"; }
+for case in 'llama3-8b 8 h100 128K 128' 'llama3-8b 64 a100-4nic 1M 16' 'llama3-70b 512 h200 4M 4'; do
+    set -- $case
+    TIMEFORMAT='%U %S' # processor time: the machine may be busy with other things
+    { time plan --model "$1" --ranks "$2" --cluster "$3" --seq-len "$4" --global-batch "$5"; } 2>"$dir/time"
+    check "plan $case" plan --model "$1" --ranks "$2" --cluster "$3" --seq-len "$4" --global-batch "$5"
+    check "plan $case under 5 s" awk '{exit !($1 + $2 < 5)}' "$dir/time"
+    check "plan $case: figures" grep -q "^figures of the cluster: [0-9]* measured, [0-9]* datasheet, [0-9]* estimate" "$dir/plan"
+    check "plan $case: choice" grep -qE '^   step [0-9.]+ s  TGS [0-9.]+  MFU [0-9.]+%  HFU [0-9.]+%  memory [0-9.]+ GiB' "$dir/plan"
+    check "plan $case: exposed" grep -qE '^   exposed ms: SeqAlltoAll .*inner ring .*outer ring .*gather .*reduce' "$dir/plan"
+    check "plan $case: reason and runner-up" grep -qE '^why 1: .*the runner-up is [0-9.]+ % slower' "$dir/plan"
+    check "plan $case: JSON" python3 - "$dir/plan.json" "$dir/plan" "$2" <<'PY'
+import json, shlex, sys
+plan, command = json.load(open(sys.argv[1])), shlex.split(open(sys.argv[2]).read().splitlines()[-1])
+assert command[:4] == ["mpirun", "-np", sys.argv[3], "./train_llama"], command
+flags = dict(zip(command, command[1:]))
+best = plan["choices"][0]
+assert best["slower_than_best"] == 0 and sorted(c["step_s"] for c in plan["choices"]) == [c["step_s"] for c in plan["choices"]]
+for flag, key in (("--dp", "dp"), ("--hp", "hp"), ("--cp", "cp"), ("--zero-params", "zero_params"), ("--zero-grads", "zero_grads"), ("--zero-optim", "zero_optim")):
+    assert int(flags[flag]) == best[key], (flag, flags[flag], best[key])
+assert flags["--recompute"] == best["recompute"]
+assert best["dp"] * best["hp"] * best["cp"] == plan["ranks"] == int(sys.argv[3])
+assert abs(sum(best["seconds"].values()) / best["step_s"] - 1) < 1e-9
+assert abs(best["tgs"] * best["step_s"] * plan["ranks"] / (plan["seq_len"] * plan["global_batch"]) - 1) < 1e-9
+PY
+    # The command is one that the parser takes, and its dry run is the memory of the plan.
+    command=$(tail -1 "$dir/plan")
+    eval "set -- ${command#mpirun -np * ./train_llama}"
+    check "plan $case: the command's dry run has the plan's memory" bash -c '
+        bytes=$("$1" --dry-run "${@:3}" | sed -n "s/^bytes of a rank: device \([0-9]*\) .*/\1/p")
+        [ -n "$bytes" ] && [ "$bytes" = "$(python3 -c "import json, sys; print(json.load(open(sys.argv[1]))[\"choices\"][0][\"memory_bytes\"])" "$2")" ]' _ "$binary" "$dir/plan.json" "$@"
+done
+
+# --hp auto trains with the choice, with the loss of any other grid; in a dry run it says what it would be.
+small=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 128 --steps 3)
+mpirun -np 4 "$binary" "${small[@]}" --hp auto --global-batch 4 --log "$dir/auto.jsonl" >"$dir/auto" 2>&1 </dev/null
+"$binary" "${small[@]}" --global-batch 4 --log "$dir/one.jsonl" >"$dir/one" 2>&1 </dev/null
+check '--hp auto says what it chose' grep -q '^planned for cpu: dp [0-9]* hp [0-9]* cp [0-9]*' "$dir/auto"
+check '--hp auto trains' python3 - "$dir/auto.jsonl" "$dir/one.jsonl" <<'PY'
+import json, sys
+a, b = ([json.loads(line) for line in open(path)] for path in sys.argv[1:])
+assert len(a) == len(b) == 3
+for x, y in zip(a, b):
+    assert abs(x["loss"] - y["loss"]) < 1e-4 and x["tokens"] == y["tokens"] == 512, (x, y)
+PY
+check '--hp auto in a dry run' bash -c "'$binary' --dry-run --model llama3-8b --hp auto --ranks 64 --seq-len 1M --cluster h100 | grep -q '^bytes of a rank'"
+
+# bf16 with float master weights: 2 + 4 + 12 bytes a parameter, and a float build says the same for itself with 4 + 4 + 8.
+bytes() { "$binary" --dry-run --model llama3-8b --ranks 8 --hp 8 --seq-len 8K "$@" | awk -v c="$category" '$1 == c {print $2 * ($3 == "MiB" ? 1 / 1024 : 1)}'; }
+for case in 'parameters 14.96 29.91' 'gradients 29.91 29.91' 'optimizer 89.74 59.83'; do # 8030 M parameters x 2, 4, 12; x 4, 4, 8; in GiB
+    read -r category gpu cpu <<<"$case"
+    check "$category of a GPU and of the CPU" awk "BEGIN {g = $(bytes --cluster h100 --memory-budget 999GiB); c = $(bytes); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c > 0.99 * $cpu && c < 1.01 * $cpu)}"
+done
+
+# scripts/run_*.sh: the choice, the memory and the speed in their headers are what --plan says now; their flags are in test_run.
+for script in scripts/run_llama3_8b_*.sh; do
+    check "$script" bash -n "$script"
+    check "$script agrees with the plan (else: dev/plan_tables.py)" python3 - "$script" "$binary" "$dir/run.json" <<'PY'
+import json, os, re, subprocess, sys
+script, binary, path = sys.argv[1:]
+text = open(script).read()
+command = subprocess.run([script], env={**os.environ, "LAUNCH": "echo", "MODEL": "m", "DATA": "d"}, capture_output=True, text=True, check=True).stdout
+length, batch, chosen = re.search(r"--seq-len (\S+) .*--global-batch (\d+) --steps \d+ (.*) --lr ", command).groups()
+ranks = re.search(r"mpirun -np (\d+)", text)[1]
+nodes = re.search(r"#SBATCH --nodes=(\d+)", text)[1]
+assert int(nodes) * 8 == int(ranks)
+plan = subprocess.run([binary, "--plan", "--model", "llama3-8b", "--cluster", "h100", "--ranks", ranks, "--seq-len", length, "--global-batch", batch,
+                       "--plan-json", path], capture_output=True, text=True, check=True).stdout
+best = json.load(open(path))["choices"][0]
+assert plan.splitlines()[-1].endswith(chosen), (chosen, plan.splitlines()[-1])
+assert f"{best['memory_bytes'] / 2**30:.1f} GiB of a GPU" in text and f"TGS {best['tgs']:.0f}, MFU {100 * best['mfu']:.1f} %" in text, best
+PY
+done
+
+# What cannot be.
+big=(--model llama3-8b --plan --cluster h100)
+refuse 'a length nothing fits' 'on these ranks up to [0-9]+ tokens fit; 16 ranks fit 4194304 tokens' "${big[@]}" --ranks 8 --seq-len 4M
+refuse 'a model nothing fits' 'ranks fit 131072 tokens' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K
+refuse 'ranks that no grid divides' 'no legal grid' "${big[@]}" --ranks 67 --seq-len 100
+refuse 'an unknown cluster' "neither a known one .*h100" --model llama3-8b --plan --cluster h1000
+sed 's/^peak .*//' clusters/h100.txt >"$dir/missing.txt"
+sed 's/^peak .*/peak -1e15 # estimate: x/' clusters/h100.txt >"$dir/negative.txt"
+refuse 'a cluster file with a missing figure' "'peak' is missing" --model llama3-8b --plan --cluster "$dir/missing.txt"
+refuse 'a cluster file with a negative figure' "'peak' is '-1e15'; legal is a number from" --model llama3-8b --dry-run --cluster "$dir/negative.txt"
+refuse 'a degree beside --plan' '--cp is what --plan chooses' "${big[@]}" --cp 2
+refuse 'a degree beside --hp auto' '--zero-params is what --hp auto chooses' --model nano --from-scratch --train-data "$dir/data.bin" --hp auto --zero-params 1
+refuse '--hp beside --plan' '--hp 4 with --plan' "${big[@]}" --hp 4
+refuse '--plan-json alone' '--plan-json is legal only with --plan' --model nano --dry-run --plan-json "$dir/x"
+refuse '--global-batch beside --grad-accum' 'legal is one of them' --model nano --dry-run --global-batch 4 --grad-accum 2
+refuse '--global-batch that dp does not divide' 'multiples of 3' --model nano --dry-run --dp 3 --global-batch 4
+refuse '--plan-json that cannot be written' 'cannot be written' "${big[@]}" --ranks 8 --plan-json "$dir/no/such/folder"
+
+echo "test_plan: $passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,583 @@
+// ranks: 1
+// planner.h: the time model against LoongTrain's tables 2 to 6 (test/paper_tables), with constants fitted on 80 of their cells and with
+// nothing fitted; the choice that follows from it; our own schedule; cluster files good and bad; the search against its rules.
+// Run from the repository's root. The bounds are those of the product's goals, not what happens to come out; both are printed.
+#include "../planner.h"
+#include "paper_tables.h"
+#include "test.h"
+#include <time.h>
+#include <unistd.h>
+
+static paper_tables tables;
+
+static cluster load(const char *name) {
+    cluster c;
+    error_text error = {""};
+    bool ok = cluster_load(&c, name, &error);
+    CHECK(ok, "%s", error.text);
+    if (!ok) exit(EXIT_FAILED);
+    return c;
+}
+
+// ---- cluster files ----
+
+static void check_embedded_texts(void) {
+    for (int i = 0; i < PLANNER_CLUSTERS; i++) {
+        char path[256], text[16384];
+        snprintf(path, sizeof path, "clusters/%s.txt", planner_cluster_texts[i].name);
+        FILE *f = fopen(path, "rb");
+        CHECK(f != NULL, "%s: cannot be read", path);
+        if (f == NULL) continue;
+        size_t n = fread(text, 1, sizeof text - 1, f);
+        fclose(f);
+        text[n] = '\0';
+        CHECK(strcmp(text, planner_cluster_texts[i].text) == 0, "planner_clusters.h and %s differ: run dev/embed_clusters.sh", path);
+        cluster by_name = load(planner_cluster_texts[i].name), by_file = load(path);
+        memcpy(by_file.name, by_name.name, sizeof by_name.name);
+        CHECK(memcmp(&by_name, &by_file, sizeof by_name) == 0, "%s differs from the built-in cluster", path);
+        char basis[128];
+        cluster_basis(&by_name, basis, sizeof basis);
+        printf("cluster %-20s %s\n", by_name.name, basis);
+    }
+    const char *const expected[] = {"a100-4nic", "a100-4nic-datasheet", "h100", "h200", "b200", "cpu"};
+    for (int i = 0; i < 6; i++) load(expected[i]);
+}
+
+// The text of cluster h100 with the line of `key` replaced (NULL: left out), given to the parser.
+static bool parse_with(const char *key, const char *line, error_text *error) {
+    static char text[16384];
+    const char *from = NULL;
+    for (int i = 0; i < PLANNER_CLUSTERS; i++)
+        if (strcmp(planner_cluster_texts[i].name, "h100") == 0) from = planner_cluster_texts[i].text;
+    text[0] = '\0';
+    while (from != NULL && *from != '\0') {
+        size_t n = strcspn(from, "\n") + 1, length = strlen(key);
+        if (strncmp(from, key, length) == 0 && from[length] == ' ') {
+            if (line != NULL) strcat(strcat(text, line), "\n");
+        } else {
+            strncat(text, from, n);
+        }
+        from += n;
+    }
+    cluster c;
+    error->text[0] = '\0';
+    return cluster_parse(&c, text, "file", error);
+}
+
+static void check_bad_clusters(void) {
+    error_text error = {""};
+    CHECK(parse_with("peak", "peak 1e15 # estimate: round", &error), "%s", error.text);
+    CHECK(parse_with("peak", "  peak\t1e15   #estimate: round\r", &error), "%s", error.text);
+    const struct {
+        const char *key, *line, *says;
+    } bad[] = {
+        {"peak", NULL, "'peak' is missing"},
+        {"peak", "", "'peak' is missing"},
+        {"peak", "# peak 1e15 # estimate: x", "'peak' is missing"},
+        {"peak", "peak", "needs one value"},
+        {"peak", "peak 1 2 # estimate: x", "needs one value"},
+        {"peak", "peak -1e15 # estimate: x", "legal is a number from"},
+        {"peak", "peak 0 # estimate: x", "legal is a number from"},
+        {"peak", "peak nan # estimate: x", "legal is a number from"},
+        {"peak", "peak inf # estimate: x", "legal is a number from"},
+        {"peak", "peak 1e999 # estimate: x", "legal is a number from"},
+        {"peak", "peak fast # estimate: x", "legal is a number from"},
+        {"peak", "peak 1e15x # estimate: x", "legal is a number from"},
+        {"peak", "peak 1e15", "does not say where it is from"},
+        {"peak", "peak 1e15 # guessed: x", "does not say where it is from"},
+        {"peak", "peak 1e15 # estimate: x\npeak 1e15 # estimate: x", "given twice"},
+        {"peak", "peek 1e15 # estimate: x", "unknown key 'peek'"},
+        {"gpus_per_node", "gpus_per_node 7.5 # estimate: x", "legal is a whole number from"},
+        {"gpus_per_node", "gpus_per_node 0 # estimate: x", "legal is a whole number from"},
+        {"merge_bytes", "merge_bytes -1 # estimate: x", "legal is a number from 0"},
+        {"linear_efficiency", "linear_efficiency 1.5 # estimate: x", "legal is a number from"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        bool ok = parse_with(bad[i].key, bad[i].line, &error);
+        CHECK(!ok && strstr(error.text, bad[i].says) != NULL && strchr(error.text, '\n') == NULL, "'%s': '%s', not '%s'",
+              bad[i].line == NULL ? "(left out)" : bad[i].line, error.text, bad[i].says);
+    }
+    for (int i = 0; i < CLUSTER_FIGURES; i++) // every figure is asked for
+        CHECK(!parse_with(cluster_figures()[i].key, NULL, &error) && strstr(error.text, "is missing") != NULL, "%s: '%s'", cluster_figures()[i].key,
+              error.text);
+    cluster c;
+    error.text[0] = '\0';
+    CHECK(!cluster_load(&c, "h1000", &error) && strstr(error.text, "a100-4nic, ") != NULL, "'%s'", error.text);
+    error.text[0] = '\0';
+    CHECK(!cluster_load(&c, "clusters", &error), "a folder was taken for a cluster file");
+    char path[] = "/tmp/test_planner_XXXXXX";
+    int file = mkstemp(path);
+    const char zero_byte[] = "peak 1e15 # estimate: x\n\0more";
+    CHECK(file >= 0 && write(file, zero_byte, sizeof zero_byte) == (ssize_t)sizeof zero_byte, "cannot write %s", path);
+    close(file);
+    error.text[0] = '\0';
+    CHECK(!cluster_load(&c, path, &error) && strstr(error.text, "not a cluster file") != NULL, "'%s'", error.text);
+    unlink(path);
+}
+
+// ---- placement and NICs ----
+
+static void check_network(void) {
+    cluster c = load("a100-4nic"), fat = load("h100");
+    const struct {
+        int hp, cp, w;
+        placement_kind placement;
+        bool outer;
+        int flows; // on 4 NICs
+        int flows_8; // on 8 NICs
+        double outside;
+    } cases[] = {
+        {1, 64, 1, PLACEMENT_HEAD_FIRST, true, 1, 1, 0},            // one flow leaves a node
+        {2, 32, 1, PLACEMENT_HEAD_FIRST, true, 2, 1, 0},            // two neighbours leave together, through one of the 4 NICs
+        {4, 16, 1, PLACEMENT_HEAD_FIRST, true, 2, 1, 0},
+        {8, 8, 1, PLACEMENT_HEAD_FIRST, true, 2, 1, 0},             // every GPU sends to the next node
+        {16, 4, 1, PLACEMENT_HEAD_FIRST, true, 2, 1, 0.5},
+        {2, 32, 1, PLACEMENT_CONTEXT_FIRST, true, 1, 1, 0.5},
+        {8, 8, 1, PLACEMENT_CONTEXT_FIRST, true, 0, 0, 7.0 / 8},    // each ring inside its node
+        {16, 4, 1, PLACEMENT_CONTEXT_FIRST, true, 0, 0, 14.0 / 16}, // two rings to a node
+        {1, 64, 2, PLACEMENT_CONTEXT_FIRST, true, 1, 1, 0},         // windows woven over GPU pairs
+        {1, 64, 4, PLACEMENT_CONTEXT_FIRST, true, 1, 1, 0},
+        {1, 64, 4, PLACEMENT_CONTEXT_FIRST, false, 0, 0, 0},
+        {1, 64, 8, PLACEMENT_CONTEXT_FIRST, true, 2, 1, 0},
+        {1, 64, 16, PLACEMENT_CONTEXT_FIRST, false, 1, 1, 0},       // the inner ring leaves the node
+        {1, 64, 16, PLACEMENT_CONTEXT_FIRST, true, 2, 1, 0},
+        {8, 8, 2, PLACEMENT_HEAD_FIRST, false, 2, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        grid_shape narrow = planner_shape(&c, 1, cases[i].hp, cases[i].cp, cases[i].w, cases[i].placement);
+        grid_shape wide = planner_shape(&fat, 1, cases[i].hp, cases[i].cp, cases[i].w, cases[i].placement);
+        int flows = planner_nic_flows(&narrow, cases[i].outer), flows_8 = planner_nic_flows(&wide, cases[i].outer);
+        double outside = planner_hp_outside(&narrow);
+        CHECK(flows == cases[i].flows && flows_8 == cases[i].flows_8 && fabs(outside - cases[i].outside) < 1e-12,
+              "hp %d cp %d w %d %s: %d flows on 4 NICs, %d on 8, %g of an HP group outside", cases[i].hp, cases[i].cp, cases[i].w,
+              cases[i].outer ? "outer" : "inner", flows, flows_8, outside);
+    }
+    // Collectives: inside a node NVLink, across nodes all NICs, and neighbours with the same stride leave together.
+    CHECK(planner_collective(&c, 1, 1, 1e9) == 0, "a group of one communicates");
+    CHECK(fabs(planner_collective(&c, 8, 1, 1e9) * 300e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective inside a node");
+    CHECK(fabs(planner_collective(&c, 64, 1, 1e9) * 100e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective over nodes");
+    CHECK(fabs(planner_collective(&c, 8, 8, 1e9) * 100e9 * c.collective_efficiency / 8e9 - 1) < 1e-12, "eight collectives side by side");
+}
+
+// ---- the paper's MFU ----
+
+// Whether some TGS that rounds to the printed one (half a unit of its first decimal) gives an MFU that rounds to the printed one.
+static bool mfu_agrees(double tgs, double S, double mfu) {
+    return planner_mfu_loongtrain(tgs - 0.05, S) < mfu + 0.0005 + 1e-9 && planner_mfu_loongtrain(tgs + 0.05, S) > mfu - 0.0005 - 1e-9;
+}
+
+static void check_mfu(void) {
+    int table_3 = 0, right_3 = 0, table_2 = 0, right_2 = 0;
+    for (int i = 0; i < tables.count; i++) {
+        const paper_cell *p = &tables.cells[i];
+        if (p->table == 2 && p->tgs > 0) {
+            table_2++;
+            bool right = mfu_agrees(p->tgs, (double)p->S, p->mfu);
+            right_2 += right;
+            if (!right)
+                printf("    table 2 hp %d cp %d %s%s %lldK: TGS %.1f gives MFU %.4f, printed %.3f\n", p->hp, p->cp, p->gqa ? "GQA" : "MHA",
+                       p->loongtrain ? "" : " (another system)", (long long)p->S / 1024, p->tgs, planner_mfu_loongtrain(p->tgs, (double)p->S), p->mfu);
+        }
+        for (int j = 0; p->table == 3 && j < tables.count; j++) {
+            const paper_cell *t = &tables.cells[j];
+            if (t->table != 6 || t->gqa != p->gqa || t->hp != p->hp || t->cp != p->cp || t->placement != p->placement || t->selective != p->selective ||
+                t->S != p->S)
+                continue;
+            table_3++;
+            right_3 += mfu_agrees(t->tgs, (double)t->S, p->mfu);
+        }
+    }
+    printf("MFU formula: %d of %d cells of table 3 from table 6, %d of %d of table 2 (the others above)\n", right_3, table_3, right_2, table_2);
+    CHECK(right_3 == 192 && table_3 == 192, "%d of %d cells of table 3", right_3, table_3);
+    CHECK(right_2 == 55 && table_2 == 62, "%d of %d cells of table 2", right_2, table_2);
+    for (int gqa = 0; gqa < 2; gqa++) { // the product's own count is the same for MHA; GQA gets credit for its smaller projections
+        model_config m = paper_model(gqa == 1);
+        double ours = flops_model_per_token(&m, 131072) / 312e12, paper = planner_mfu_loongtrain(1, 131072);
+        CHECK(gqa == 1 ? ours < paper && ours > 0.9 * paper : fabs(ours / paper - 1) < 1e-12, "model FLOP: ours %g, LoongTrain's %g", ours, paper);
+    }
+}
+
+// ---- the time model ----
+
+static double predicted[PAPER_CELLS];
+
+typedef struct {
+    int n;
+    double mape, worst, bias; // relative
+} accuracy;
+
+// Of a table's cells, all or those that nothing was fitted to.
+static accuracy table_accuracy(int table, bool held_out) {
+    accuracy a = {0, 0, 0, 0};
+    for (int i = 0; i < tables.count; i++) {
+        const paper_cell *p = &tables.cells[i];
+        if (p->table != table || !paper_cell_counts(p) || (held_out && paper_cell_fitted(p))) continue;
+        double e = predicted[i] / p->measured - 1;
+        a.n++;
+        a.mape += fabs(e);
+        a.bias += e;
+        a.worst = fmax(a.worst, fabs(e));
+    }
+    a.mape /= a.n;
+    a.bias /= a.n;
+    return a;
+}
+
+typedef struct {
+    int columns, same, top_3, pairs, in_order;
+    double regret_mean, regret_max;
+} choice_quality;
+
+// Cells among which a user chooses: the same model, length and checkpointing; in table 5 also the same degrees (the choice is w).
+static bool same_column(const paper_cell *a, const paper_cell *b) {
+    return a->table == b->table && a->gqa == b->gqa && a->selective == b->selective && a->S == b->S && (a->table != 5 || a->hp == b->hp);
+}
+static choice_quality table_choice(int table) {
+    choice_quality c = {0, 0, 0, 0, 0, 0, 0};
+    bool done[PAPER_CELLS] = {false};
+    for (int i = 0; i < tables.count; i++) {
+        if (tables.cells[i].table != table || !paper_cell_counts(&tables.cells[i]) || done[i]) continue;
+        int column[PAPER_CELLS], n = 0, chosen = i, best = i, before = 0;
+        for (int j = i; j < tables.count; j++)
+            if (paper_cell_counts(&tables.cells[j]) && same_column(&tables.cells[i], &tables.cells[j])) {
+                column[n++] = j;
+                done[j] = true;
+                if (predicted[j] < predicted[chosen]) chosen = j;
+                if (tables.cells[j].measured < tables.cells[best].measured) best = j;
+            }
+        for (int a = 0; a < n; a++) {
+            before += predicted[column[a]] < predicted[best];
+            for (int b = 0; b < a; b++) {
+                double ratio = tables.cells[column[a]].measured / tables.cells[column[b]].measured;
+                if (ratio <= 1.02 && ratio >= 1 / 1.02) continue;
+                c.pairs++;
+                c.in_order += (ratio > 1) == (predicted[column[a]] > predicted[column[b]]);
+            }
+        }
+        double regret = tables.cells[chosen].measured / tables.cells[best].measured - 1;
+        c.columns++;
+        c.same += regret == 0;
+        c.top_3 += before < 3;
+        c.regret_mean += regret;
+        c.regret_max = fmax(c.regret_max, regret);
+    }
+    c.regret_mean /= c.columns;
+    return c;
+}
+
+static void check_tables(const char *cluster_name, bool fitted) {
+    cluster c = load(cluster_name);
+    for (int i = 0; i < tables.count; i++)
+        if (paper_cell_counts(&tables.cells[i])) predicted[i] = paper_predict(&tables.cells[i], &c);
+    accuracy a[7];
+    choice_quality q[7];
+    printf("%s: predicted against measured times%s; choice in columns with both placements\n", cluster_name, fitted ? ", held-out cells" : ", all cells");
+    for (int table = 2; table <= 6; table++) {
+        if (table == 3) continue; // table 6 again
+        a[table] = table_accuracy(table, fitted);
+        q[table] = table_choice(table);
+        printf("    table %d: %3d cells MAPE %4.2f %% worst %4.1f %% bias %+5.2f %% | %2d columns: same best %2d, best in top 3 %2d, regret mean %.2f %% max "
+               "%.2f %%, pairs in order %d of %d (%.1f %%)\n",
+               table, a[table].n, 100 * a[table].mape, 100 * a[table].worst, 100 * a[table].bias, q[table].columns, q[table].same, q[table].top_3,
+               100 * q[table].regret_mean, 100 * q[table].regret_max, q[table].in_order, q[table].pairs, 100.0 * q[table].in_order / q[table].pairs);
+    }
+    if (!fitted) {
+        CHECK(a[6].n == 176 && a[6].mape <= 0.04, "%s table 6: MAPE %g over %d", cluster_name, a[6].mape, a[6].n);
+        CHECK(q[6].columns == 16 && q[6].regret_mean <= 0.005 && q[6].regret_max <= 0.03, "%s table 6: regret %g, %g", cluster_name, q[6].regret_mean,
+              q[6].regret_max);
+        return;
+    }
+    CHECK(a[4].n == 64 && a[4].mape <= 0.03 && a[4].worst <= 0.10, "table 4: MAPE %g worst %g over %d", a[4].mape, a[4].worst, a[4].n);
+    CHECK(a[5].n == 32 && a[5].mape <= 0.035, "table 5: MAPE %g over %d", a[5].mape, a[5].n);
+    CHECK(a[6].n == 152 && a[6].mape <= 0.03 && a[6].worst <= 0.15, "table 6: MAPE %g worst %g over %d", a[6].mape, a[6].worst, a[6].n);
+    CHECK(a[2].n == 48 && a[2].mape <= 0.035, "table 2: MAPE %g over %d", a[2].mape, a[2].n);
+    CHECK(q[6].columns == 16 && q[6].top_3 == 16 && q[6].regret_mean <= 0.005 && q[6].regret_max <= 0.02, "table 6: top 3 %d, regret %g, %g", q[6].top_3,
+          q[6].regret_mean, q[6].regret_max);
+    CHECK(q[4].columns == 8 && q[4].regret_max <= 0.015, "table 4: regret %g", q[4].regret_max);
+    CHECK(q[2].columns == 8 && q[2].regret_max <= 0.005, "table 2: regret %g", q[2].regret_max);
+    CHECK(q[5].columns == 16 && q[5].regret_max <= 0.015, "table 5, choice of w: regret %g", q[5].regret_max);
+    const int ordered[] = {4, 6, 2};
+    for (int i = 0; i < 3; i++) {
+        choice_quality t = q[ordered[i]];
+        CHECK(t.in_order >= 0.95 * t.pairs, "table %d: %d of %d pairs in order", ordered[i], t.in_order, t.pairs);
+    }
+}
+
+// ---- our schedule ----
+
+// Table 5's MHA cp 64, w 4, 128K: 140.6 ms with LoongTrain's schedule.
+static planner_attention long_ring(const cluster *c, planner_schedule schedule, double dkv_bytes) {
+    static model_config m;
+    m = paper_model(false);
+    planner_query q = planner_query_make(&m, c, 131072, 1, 64);
+    q.schedule = schedule;
+    q.dkv_bytes = dkv_bytes;
+    grid_shape shape = planner_shape(c, 1, 1, 64, 4, PLACEMENT_CONTEXT_FIRST);
+    return planner_attention_time(&q, &shape, false);
+}
+static void print_long_ring(const char *what, const planner_attention *a) {
+    printf("    %-34s %6.1f ms = compute %.1f + %.1f, launch %.1f, exposed: inner %.1f + %.1f, outer %.1f + %.1f (forward + backward)\n", what,
+           1e3 * planner_attention_seconds(a), 1e3 * a->forward.compute, 1e3 * a->backward.compute, 1e3 * a->launch, 1e3 * a->forward.inner,
+           1e3 * a->backward.inner, 1e3 * a->forward.outer, 1e3 * a->backward.outer);
+}
+static void check_our_schedule(void) {
+    const char *const clusters[] = {"a100-4nic-datasheet", "a100-4nic"};
+    double late[2];
+    for (int i = 0; i < 2; i++) {
+        cluster c = load(clusters[i]);
+        planner_attention theirs = long_ring(&c, SCHEDULE_LOONGTRAIN, 2), ours = long_ring(&c, SCHEDULE_LATE_DKV, 2), wide = long_ring(&c, SCHEDULE_LATE_DKV, 4);
+        printf("%s, MHA cp 64 w 4 128K (measured by LoongTrain 140.6 ms):\n", clusters[i]);
+        print_long_ring("LoongTrain's schedule, bf16 dKV", &theirs);
+        print_long_ring("ours, bf16 dKV", &ours);
+        print_long_ring("ours, fp32 dKV", &wide);
+        late[i] = planner_attention_seconds(&ours);
+        printf("    outer transfers behind whole windows save %.1f ms, of them KV (forward) %.1f, KV and dKV (backward) %.1f; inner rings cost %+.1f\n",
+               1e3 * (theirs.forward.outer + theirs.backward.outer - ours.forward.outer - ours.backward.outer),
+               1e3 * (theirs.forward.outer - ours.forward.outer), 1e3 * (theirs.backward.outer - ours.backward.outer),
+               1e3 * (ours.forward.inner + ours.backward.inner - theirs.forward.inner - theirs.backward.inner));
+        CHECK(theirs.forward.compute == ours.forward.compute && theirs.backward.compute == ours.backward.compute, "the schedule changes compute");
+        CHECK(ours.backward.outer <= 0.25 * theirs.backward.outer, "late dKV hides too little: %g of %g s exposed", ours.backward.outer,
+              theirs.backward.outer);
+        CHECK(planner_attention_seconds(&theirs) - planner_attention_seconds(&ours) >= 0.035, "our schedule saves %g s",
+              planner_attention_seconds(&theirs) - planner_attention_seconds(&ours));
+    }
+    // With kernels and launches as counted. The fitted ones are those of LoongTrain's kernels: 76.7 ms without any communication.
+    CHECK(late[0] <= 0.085, "our schedule, data sheet: %g s", late[0]);
+    CHECK(late[1] <= 0.100, "our schedule, constants of LoongTrain's kernels: %g s", late[1]);
+
+    // The ring formulas by hand. Slow compute hides all; w = cp = 1 communicates nothing; slow transfers are all that counts.
+    planner_ring r;
+    memset(&r, 0, sizeof r);
+    r.w = 4; r.windows = 16; r.step = 10;
+    r.kv_inner = r.dkv_inner = r.both_inner = 1;
+    r.kv_outer = r.dkv_outer = 2;
+    r.both_outer = 4;
+    CHECK(fabs(planner_ring_loongtrain(&r) - 640) < 1e-9, "LoongTrain, all hidden: %g", planner_ring_loongtrain(&r));
+    CHECK(fabs(planner_ring_late(&r) - (640 + 1 + 2)) < 1e-9, "ours, only the hops home are exposed: %g", planner_ring_late(&r));
+    r.step = 1;
+    r.kv_outer = r.dkv_outer = 50;
+    r.both_outer = 100;
+    CHECK(fabs(planner_ring_late(&r) - (50 + 14 * 100 + 50 + 50 + 1)) < 1e-9, "ours, all network: %g", planner_ring_late(&r));
+    CHECK(fabs(planner_ring_loongtrain(&r) - (16 * 3 * 2 + 15 * 100 + 1)) < 1e-9, "LoongTrain, all network: %g", planner_ring_loongtrain(&r));
+    r.w = r.windows = 1;
+    CHECK(planner_ring_late(&r) == 1 && planner_ring_loongtrain(&r) == 1, "a ring of one communicates");
+}
+
+// ---- memory of other systems ----
+
+// torchtitan shards all states over all ranks; 15.2 bytes a logit are fitted (float logits and their gradient). Of LoongTrain is known
+// that every cell ran in 80 GB, of Megatron-CP that 1M on 32 GPUs did not: a consistency check, for 10 and 14 bytes a logit are our choice.
+static void check_published_memory(const model_config *llama3_8b) {
+    char line[256], *f[8];
+    int cells = 0;
+    FILE *file = fopen("test/paper_tables/torchtitan_table1.csv", "r");
+    CHECK(file != NULL && fgets(line, sizeof line, file) != NULL, "torchtitan_table1.csv cannot be read");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (paper_split(line, f, 8) != 6) continue;
+        int n = paper_count(f[2]);
+        double S = paper_number(f[1]), gib = planner_untiled_bytes(llama3_8b, S / n, n, n, n, 2, false, 15.2) / 1073741824.0, error = gib / paper_number(f[3]) - 1;
+        printf("    torchtitan %-9s %4.0fK on %2d: %.1f GiB, measured %s (%+.1f %%)\n", f[0], S / 1024, n, gib, f[3], 100 * error);
+        CHECK(fabs(error) <= 0.08, "torchtitan %s %s: %g GiB, measured %s", f[0], f[1], gib, f[3]);
+        cells++;
+    }
+    if (file != NULL) fclose(file);
+    CHECK(cells == 6, "%d cells of torchtitan", cells);
+    double largest = 0;
+    for (int i = 0; i < tables.count; i++) {
+        const paper_cell *p = &tables.cells[i];
+        if ((p->table != 2 && p->table != 6) || !p->loongtrain || p->tgs == 0) continue;
+        model_config m = paper_model(p->gqa);
+        int ranks = paper_cell_ranks(p);
+        double bytes = planner_untiled_bytes(&m, (double)p->S / ranks, 1, 1, ranks, 2, p->selective, 10);
+        largest = fmax(largest, bytes);
+        CHECK(bytes <= 80e9, "table %d hp %d cp %d %lldK ran in 80 GB, predicted %g", p->table, p->hp, p->cp, (long long)p->S / 1024, bytes);
+    }
+    model_config m = paper_model(false);
+    printf("    LoongTrain's largest cell: %.1f GB; Megatron-CP-like, MHA on 32 GPUs (float gradients, 14 bytes a logit):", 1e-9 * largest);
+    for (int64_t S = 131072; S <= 1048576; S *= 2) { // ran at 128K to 512K, out of memory at 1M
+        double bytes = planner_untiled_bytes(&m, (double)S / 32, 1, 1, 32, 4, false, 14);
+        printf(" %.1f GB at %lldK;", 1e-9 * bytes, (long long)S / 1024);
+        CHECK((bytes <= 80e9) == (S < 1048576), "Megatron-CP-like %lldK: %g bytes", (long long)S / 1024, bytes);
+    }
+    printf("\n");
+}
+
+// ---- the search ----
+
+static bool fits_nothing(void *context, const planner_choice *choice, double *bytes) {
+    (void)choice;
+    (*(int64_t *)context)++;
+    *bytes = 1e15;
+    return false;
+}
+static bool fits_table_6(void *context, const planner_choice *choice, double *bytes) {
+    (void)context;
+    *bytes = 1;
+    return choice->shape.w == 1 && !choice->cp_allgather && choice->recompute == RECOMPUTE_FULL;
+}
+// A rough memory rule: states and one checkpoint a layer.
+typedef struct {
+    const model_config *m;
+    double limit;
+    int64_t S;
+} memory_rule;
+static bool fits_rule(void *context, const planner_choice *p, double *bytes) {
+    const memory_rule *r = (const memory_rule *)context;
+    double N = (double)config_parameters(r->m), T = (double)r->S / ((double)p->shape.hp * p->shape.cp);
+    cluster c;
+    memset(&c, 0, sizeof c);
+    c.element_bytes = 2;
+    double kept = r->m->L * planner_kept_bytes(r->m, &c, p->shape.hp, p->recompute, T);
+    *bytes = N * (2.0 / p->zp + 4.0 / p->zg + 12.0 / p->zo) + (p->offload ? 0 : kept) + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T);
+    return *bytes <= r->limit;
+}
+
+static model_config preset(const char *name) {
+    int count;
+    const model_config *presets = config_presets(&count);
+    for (int i = 0; i < count; i++)
+        if (strcmp(presets[i].name, name) == 0) return presets[i];
+    CHECK(false, "no preset %s", name);
+    return presets[0];
+}
+
+static double parts_sum(const planner_choice *p) {
+    planner_part parts[PLANNER_PARTS];
+    double sum = 0;
+    planner_parts(p, parts);
+    for (int i = 0; i < PLANNER_PARTS; i++) {
+        CHECK(parts[i].seconds >= 0, "%s: %g s", parts[i].name, parts[i].seconds);
+        sum += parts[i].seconds;
+    }
+    return sum;
+}
+
+static void check_choices(const planner_query *q, const planner_choice *best, int n) {
+    for (int i = 0; i < n; i++) {
+        const planner_choice *p = &best[i];
+        const grid_shape *s = &p->shape;
+        CHECK(s->dp * s->hp * s->cp == q->ranks && s->cp % s->w == 0 && q->model->H % s->hp == 0 && q->global_batch % s->dp == 0 && p->zg % p->zp == 0 &&
+                  p->zo % p->zg == 0 && q->ranks % p->zo == 0,
+              "illegal choice: dp %d hp %d cp %d w %d ZeRO %d %d %d", s->dp, s->hp, s->cp, s->w, p->zp, p->zg, p->zo);
+        CHECK(p->seconds > 0 && fabs(parts_sum(p) / p->seconds - 1) < 1e-12, "parts sum to %g of %g s", parts_sum(p), p->seconds);
+        CHECK(fabs(p->tgs * p->seconds * q->ranks / ((double)q->S * (double)q->global_batch) - 1) < 1e-12, "TGS %g in %g s", p->tgs, p->seconds);
+        CHECK(p->mfu > 0 && p->mfu <= p->hfu && p->hfu <= 1, "MFU %g HFU %g", p->mfu, p->hfu);
+        if (i > 0) CHECK(best[i - 1].seconds <= p->seconds, "choices are not sorted");
+    }
+}
+
+static void print_plan(const planner_query *q, const planner_choice *best, int n, double seconds) {
+    printf("%s, %lldK tokens x %lld, %d %s: planned in %.2f s\n", q->model->name, (long long)q->S / 1024, (long long)q->global_batch, q->ranks,
+           q->machines->name, seconds);
+    for (int i = 0; i < n && i < 3; i++) {
+        char why[256];
+        planner_reason(&best[i], why, sizeof why);
+        printf("    dp %d hp %d cp %d w %d %s%s ZeRO %d/%d/%d recompute %d%s: %.2f s, TGS %.0f, MFU %.1f %%, HFU %.1f %%, %.0f GB (+%.1f %%%s): %s\n",
+               best[i].shape.dp, best[i].shape.hp, best[i].shape.cp, best[i].shape.w, best[i].shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first",
+               best[i].cp_allgather ? " allgather" : "", best[i].zp, best[i].zg, best[i].zo, best[i].recompute, best[i].offload ? " offload" : "", best[i].seconds,
+               best[i].tgs, 100 * best[i].mfu, 100 * best[i].hfu, 1e-9 * best[i].memory, 100 * (best[i].seconds / best[0].seconds - 1),
+               i > 0 && best[i].seconds <= (1 + PLANNER_TIE) * best[0].seconds ? ", a tie" : "", why);
+    }
+}
+
+static void check_search(void) {
+    enum { MOST = 8 };
+    planner_choice best[MOST], more[MOST];
+    error_text error = {""};
+    cluster h100 = load("h100");
+    const char *const models[] = {"llama3-8b", "llama3-70b"};
+    for (int i = 0; i < 2; i++) {
+        model_config m = preset(models[i]);
+        for (int ranks = 8; ranks <= 512; ranks *= 8) {
+            planner_query q = planner_query_make(&m, &h100, 1048576, 8, ranks);
+            memory_rule rule = {&m, 75e9, q.S};
+            q.fits = fits_rule;
+            q.context = &rule;
+            clock_t began = clock();
+            error.text[0] = '\0';
+            int n = planner_plan(&q, best, MOST, &error);
+            double seconds = (double)(clock() - began) / CLOCKS_PER_SEC;
+            print_plan(&q, best, n, seconds);
+            CHECK(n > 0 || (i == 1 && ranks == 8), "no plan: %s", error.text); // 70B on 8 GPUs: 16 bytes a parameter do not fit
+            CHECK(n > 0 || error.text[0] != '\0', "nothing fits, and nothing is said");
+            CHECK(seconds < 5, "planning %d ranks took %g s", ranks, seconds);
+            check_choices(&q, best, n);
+            for (int k = 0; k < n; k++) CHECK(best[k].memory > 0 && best[k].memory <= rule.limit, "%g bytes do not fit", best[k].memory);
+            int m1 = planner_plan(&q, more, 1, &error); // fewer choices asked for: the same best
+            CHECK(m1 == (n > 0) && (n == 0 || memcmp(&more[0].shape, &best[0].shape, sizeof best[0].shape) == 0), "the best depends on how many are asked for");
+        }
+    }
+
+    // Against every grid by hand: no other grid, and no other way to run it, is faster.
+    model_config m = paper_model(true);
+    cluster c = load("a100-4nic");
+    planner_query q = planner_query_make(&m, &c, 262144, 2, 64);
+    int n = planner_plan(&q, best, MOST, &error);
+    check_choices(&q, best, n);
+    for (int hp = 1; hp <= 32; hp *= 2)
+        for (int dp = 1; dp <= 2; dp++)
+            for (int w = 1; w <= 64 / hp / dp; w *= 2)
+                for (int placement = 0; placement < 2; placement++)
+                    for (int kind = 0; kind < 3; kind++) {
+                        planner_choice p;
+                        memset(&p, 0, sizeof p);
+                        p.shape = planner_shape(&c, dp, hp, 64 / hp / dp, w, (placement_kind)placement);
+                        p.zp = p.zg = p.zo = 64;
+                        p.recompute = (recompute_kind)kind;
+                        planner_attention a = planner_attention_time(&q, &p.shape, false);
+                        planner_step_time(&q, &a, &p);
+                        CHECK(p.seconds >= best[0].seconds, "dp %d hp %d w %d is faster than the plan: %g < %g", dp, hp, w, p.seconds, best[0].seconds);
+                    }
+
+    // Asked for what table 6 measured (its schedule, w = 1, full recompute), the search itself names the paper's best cell of every GQA column.
+    for (int64_t S = 131072; S <= 1048576; S *= 2) {
+        planner_query paper = planner_query_make(&m, &c, S, 1, 64);
+        paper.schedule = SCHEDULE_LOONGTRAIN;
+        paper.dkv_bytes = 2;
+        paper.fits = fits_table_6;
+        n = planner_plan(&paper, best, MOST, &error);
+        CHECK(n == MOST && best[0].shape.hp == 8 && best[0].shape.cp == 8 && best[0].shape.placement == PLACEMENT_HEAD_FIRST,
+              "GQA %lldK: the plan is hp %d cp %d, table 6's best is hp 8 cp 8 head-first", (long long)S / 1024, best[0].shape.hp, best[0].shape.cp);
+    }
+
+    // What cannot be is refused in one line, and nobody is asked about memory for nothing.
+    int64_t asked = 0;
+    q.fits = fits_nothing;
+    q.context = &asked;
+    error.text[0] = '\0';
+    CHECK(planner_plan(&q, best, MOST, &error) == 0 && strstr(error.text, "fits") != NULL && asked > 0, "'%s'", error.text);
+    q.fits = NULL;
+    q.ranks = 67; // a prime: only dp = 67 or cp = 67
+    q.S = 100;
+    error.text[0] = '\0';
+    CHECK(planner_plan(&q, best, MOST, &error) == 0 && strstr(error.text, "no legal grid") != NULL, "'%s'", error.text);
+    q.S = 262144;
+    error.text[0] = '\0';
+    n = planner_plan(&q, best, MOST, &error);
+    CHECK(n > 0 && best[0].shape.cp == 67, "67 ranks: %d choices, %s", n, error.text);
+    check_choices(&q, best, n);
+    q.ranks = 1;
+    n = planner_plan(&q, best, MOST, &error);
+    CHECK(n == 1 && best[0].alltoall == 0 && best[0].ring_inner == 0 && best[0].ring_outer == 0 && best[0].gather == 0 && best[0].reduce == 0 &&
+              best[0].update == 0,
+          "one rank communicates");
+}
+
+int main(void) {
+    error_text error = {""};
+    check_embedded_texts();
+    check_bad_clusters();
+    check_network();
+    bool read = paper_read(&tables, "test/paper_tables", &error);
+    CHECK(read, "%s", error.text);
+    if (read) {
+        check_mfu();
+        check_tables("a100-4nic", true);
+        check_tables("a100-4nic-datasheet", false);
+    }
+    check_our_schedule();
+    model_config llama3_8b = preset("llama3-8b");
+    check_published_memory(&llama3_8b);
+    check_search();
+    return test_finish("test_planner", NULL);
+}

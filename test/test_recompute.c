@@ -1,0 +1,101 @@
+// ranks: 4
+// none, full, selective, a mixture of them, offload of activations and of the optimizer: gradients bit-equal, and the attention kernel runs
+// once per layer and micro-step under selective, twice under full. Tiles of 1, 7, T-1, T, T+1 rows: loss and gradients to 1e-6. One layer,
+// two, three, seven: the slots of the offload in every parity. Delayed transfers change nothing. (F33-F39, F43)
+#include "model_fixture.h"
+
+typedef struct {
+    double loss;
+    float *gradients[16];
+    int64_t count[16], attention_calls;
+} outcome;
+
+static outcome run_once(const model_config *c, grid_shape shape, model_run run, recompute_kind kind, int steps, comm *ranks) {
+    fixture f;
+    outcome o;
+    memset(&o, 0, sizeof o);
+    fixture_make(&f, c, shape, ranks, run, kind, 32);
+    int64_t before = op_attention_calls();
+    for (int step = 1; step <= steps; step++) {
+        o.loss = model_step(&f.m, f.tokens, f.labels, fixture_adamw(step), 1.0).loss;
+        CHECK(checkpoint_empty(&f.m.store), "activations left after a step");
+    }
+    o.attention_calls = op_attention_calls() - before;
+    model_evaluate(&f.m, f.tokens, f.labels);
+    CHECK(checkpoint_empty(&f.m.store), "activations left after evaluation");
+    for (int u = 0; u < c->L + 2; u++) {
+        o.gradients[u] = fixture_gradient(&f, u);
+        o.count[u] = f.m.units[u].count;
+    }
+    fixture_free(&f);
+    return o;
+}
+
+static void compare(const outcome *o, const outcome *expected, int units, double bound, const char *where) {
+    CHECK(fabs(o->loss - expected->loss) <= bound * expected->loss, "%s: loss %.9f, expected %.9f", where, o->loss, expected->loss);
+    for (int u = 0; u < units; u++) {
+        double d = test_difference(o->gradients[u], expected->gradients[u], expected->count[u]);
+        CHECK(d <= bound, "%s: gradients of unit %d differ by %.1e", where, u, d);
+    }
+}
+static void free_outcome(outcome *o, int units) {
+    for (int u = 0; u < units; u++) free(o->gradients[u]);
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    comm *world = comm_world();
+    static const int layers[] = {1, 2, 3, 7};
+    for (int k = 0; k < 4; k++)
+        for (int hp = 1; hp <= 2; hp++) {
+            model_config c = fixture_config(layers[k], 24, 4, 2, 6, 28, 31, k % 2 == 1);
+            int units = c.L + 2;
+            grid_shape shape;
+            memset(&shape, 0, sizeof shape);
+            shape.dp = 1; shape.hp = hp; shape.cp = 4 / hp; shape.w = hp == 1 ? 2 : 1;
+            model_run run = fixture_run(2, 2);
+            run.zp = run.zg = run.zo = 2;
+            char where[120];
+            outcome none = run_once(&c, shape, run, RECOMPUTE_NONE, 2, world);
+            int64_t calls = 2 * run.grad_accum * run.B * c.L * shape.cp; // steps x micro-steps x sequences x layers x blocks
+            CHECK(none.attention_calls == calls, "none: %lld attention calls, expected %lld", (long long)none.attention_calls, (long long)calls);
+            for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_AUTO; kind++)
+                for (int offload = 0; offload <= c.L; offload += c.L > 3 ? 3 : 1)
+                    for (int delays = 0; delays < 2; delays++) {
+                        snprintf(where, sizeof where, "L %d hp %d kind %d, %d layers offloaded%s", c.L, hp, kind, offload, delays ? ", delayed" : "");
+                        run.offload_layers = offload;
+                        run.offload_optimizer = offload % 2 == 1;
+                        comm_test_delay(delays ? 100 : 0, 5);
+                        outcome o = run_once(&c, shape, run, (recompute_kind)kind, 2, world);
+                        compare(&o, &none, units, 0, where);
+                        if (kind == RECOMPUTE_SELECTIVE) CHECK(o.attention_calls == calls, "%s: %lld attention calls", where, (long long)o.attention_calls);
+                        if (kind == RECOMPUTE_FULL) CHECK(o.attention_calls == 2 * calls, "%s: %lld attention calls", where, (long long)o.attention_calls);
+                        free_outcome(&o, units);
+                    }
+            comm_test_delay(0, 0);
+            run.offload_layers = 0;
+            run.offload_optimizer = false;
+            outcome untiled = run_once(&c, shape, run, RECOMPUTE_NONE, 1, world); // one step: an update would enlarge the rounding
+            int64_t rows = run.B * 32 / 4;
+            const int64_t tiles[] = {1, 7, rows - 1, rows, rows + 1};
+            for (int i = 0; i < 5; i++)
+                for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++) {
+                    run.mlp_tile = tiles[i];
+                    run.loss_tile = tiles[4 - i];
+                    snprintf(where, sizeof where, "L %d hp %d kind %d, tiles %lld and %lld", c.L, hp, kind, (long long)tiles[i], (long long)tiles[4 - i]);
+                    outcome o = run_once(&c, shape, run, (recompute_kind)kind, 1, world);
+                    compare(&o, &untiled, units, 1e-6, where); // sums over rows are split differently
+                    free_outcome(&o, units);
+                }
+            free_outcome(&untiled, units);
+            free_outcome(&none, units);
+        }
+    int status = test_finish("test_recompute", world);
+    comm_finalize();
+    return status;
+}

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# The binary as users run it: help, dry run, a short training on several grids with one loss curve, log, trace, evaluation, a killed rank.
+# (F29, F47, F52, F54)
+set -u
+cd "$(dirname "$0")/.."
+source scripts/mpi_env.sh
+binary=${TRAIN_LLAMA:-build/cpu/train_llama}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+check() { # name command...
+    local name=$1
+    shift
+    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        echo "FAIL $name"
+        tail -5 "$dir/why"
+    fi
+}
+seq 1 20000 | tr '\n' ' ' >"$dir/text"
+build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
+model=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100)
+common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3 --eval-every 6 --eval-steps 2)
+
+# Every option of --help is in the parser's table by construction; every flag the README and the scripts name must exist.
+"$binary" --help >"$dir/help" 2>&1
+check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
+for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
+    case $flag in --keys | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check) continue ;; esac # of other programs
+    check "documented flag $flag" grep -q -- "$flag" "$dir/help"
+done
+check 'version' bash -c "'$binary' --version | grep -q '^train_llama [0-9]'"
+
+# One global batch of 8 sequences on six grids: the same losses, norms and evaluation.
+train() { # name ranks option...
+    local name=$1 ranks=$2
+    shift 2
+    mpirun -np "$ranks" "$binary" "${common[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
+}
+train one 1 --batch-size 8
+train again 1 --batch-size 8
+train dp 4 --batch-size 1 --grad-accum 2 --zero-params full --zero-grads full --zero-optim full
+train hp 4 --hp 4 --batch-size 4 --grad-accum 2 --recompute selective --placement context-first
+train cp 6 --cp 3 --batch-size 2 --grad-accum 2 --inner-ring 1 --recompute full --zero-optim 2
+train both 8 --hp 2 --cp 2 --batch-size 4 --cp-comm allgather --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer
+train tiles 2 --cp 2 --batch-size 8 --mlp-tile 37 --loss-tile 50 --offload-activations 1 --recompute auto
+cat >"$dir/compare.py" <<'PY'
+import json, sys
+def rows(path):
+    return [json.loads(line) for line in open(path)]
+a, b, bound = rows(sys.argv[1]), rows(sys.argv[2]), float(sys.argv[3])
+assert len(a) == len(b) == 14, (len(a), len(b))
+for x, y in zip(a, b):
+    for key in ("loss", "grad_norm", "val_loss", "lr", "tokens", "samples"):
+        if key in x:
+            assert abs(x[key] - y[key]) <= bound * abs(x[key]), (x["step"], key, x[key], y[key])
+for key in ("step", "loss", "grad_norm", "lr", "step_ms", "tokens", "tgs", "mfu", "hfu", "mem_bytes", "comm_bytes"):
+    assert key in a[0], key
+for r in b[:6]: # bytes are as predicted (an evaluation leaves two layers gathered for the step after it)
+    if "comm_bytes" in r:
+        assert sum(n for kind, n in r["comm_bytes"].items() if kind != "control") == r["predicted_comm_bytes"], r
+        assert r["predicted_ms"] > 0 and r["mem_used_bytes"] > 0, r
+assert a[-2]["loss"] < a[0]["loss"] - 0.5, (a[0]["loss"], a[-2]["loss"])
+PY
+check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
+for name in dp hp cp both tiles; do check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4; done
+
+# Trace: valid JSON, compute and transfers on tracks of their own.
+mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 4 --trace "$dir/trace.json" >/dev/null 2>&1
+check 'trace' python3 -c "
+import json
+events = json.load(open('$dir/trace.json.rank1'))
+assert {'layer forward', 'layer backward', 'KV inner', 'dKV inner'} <= {e['name'] for e in events}, 'names'
+assert all(e['dur'] >= 0 for e in events if e['ph'] == 'X')"
+
+# Dry run: no ranks, the table of the run, the longest sequence.
+check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --seq-len 1M --zero-params full --recompute selective --memory-budget 80GiB | grep -q 'longest sequence'"
+
+# A killed rank ends the job.
+mpirun -np 4 "$binary" "${model[@]}" --steps 100000 --hp 2 --cp 2 >"$dir/killed.out" 2>&1 &
+job=$!
+for _ in $(seq 100); do
+    grep -q '^step' "$dir/killed.out" && break
+    sleep 0.1
+done
+began=$SECONDS
+pkill -9 -n -f "$dir/data.bin" || true
+wait $job
+status=$?
+check 'a killed rank ends the job with a non-zero status' [ $status -ne 0 ]
+check 'within seconds' [ $((SECONDS - began)) -le 20 ]
+check 'and says so' grep -qi 'signal 9\|killed' "$dir/killed.out"
+
+echo "test_run: $passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,294 @@
+// ranks: 1
+// The ring's schedule for every cp <= 64, every w dividing it and every way to lay windows, without running ranks: double_ring.cuh is
+// compiled against recording fakes of the device, every rank's program is recorded, and the programs are then played against each
+// other with the strictest network there is (a transfer happens when both sides have started it and is seen when both finish).
+// Checked: no deadlock, the right block with the right mask at each step, every block used once, the same work at every step, no buffer
+// touched while it travels, every dKV home with the contribution of every rank exactly once. (F8, F9, F10, F42)
+#include "../double_ring.cuh"
+#include "test.h"
+
+// ---- the fakes: a comm knows its members, operations append to a program ----
+struct comm {
+    int lane, size, rank, members[64]; // lane 0..3: kv inner, kv outer, dkv inner, dkv outer; members: CP indices
+};
+typedef enum { OP_START, OP_FINISH, OP_FORWARD, OP_BACKWARD, OP_ZERO, OP_ADD, OP_COPY } op_kind;
+typedef struct {
+    op_kind kind;
+    int lane, to, from; // OP_START: CP indices
+    const void *read;   // send buffer, or the KV of an attention call
+    void *write;        // receive buffer, or dKV
+    attention_block block;
+    int64_t first_query;
+    bool merge;
+} op;
+enum { MAX_OPS = 4096, BUFFERS = 16 };
+typedef struct {
+    op ops[MAX_OPS];
+    int count;
+} program;
+static program *recording;
+
+static op *record(op_kind kind) {
+    if (recording->count == MAX_OPS) abort();
+    op *o = &recording->ops[recording->count++];
+    memset(o, 0, sizeof *o);
+    o->kind = kind;
+    return o;
+}
+int comm_rank(const comm *c) { return c->rank; }
+int comm_size(const comm *c) { return c->size; }
+void comm_sendrecv_start(comm *c, const void *send, int to, void *recv, int from, size_t bytes) {
+    (void)bytes;
+    op *o = record(OP_START);
+    o->lane = c->lane; o->to = c->members[to]; o->from = c->members[from]; o->read = send; o->write = recv;
+}
+void comm_finish(comm *c) { record(OP_FINISH)->lane = c->lane; }
+void comm_allgather_start(comm *c, const void *s, void *r, size_t n) { (void)c; (void)s; (void)r; (void)n; abort(); }
+void comm_reduce_scatter_start(comm *c, const float *s, float *r, size_t n, void *t) { (void)c; (void)s; (void)r; (void)n; (void)t; abort(); }
+size_t comm_reduce_scatter_scratch_for(int ranks, size_t n) { (void)ranks; (void)n; return 0; }
+comm *comm_split(comm *p, int colour, int key, comm_kind k) { (void)p; (void)colour; (void)key; (void)k; return NULL; }
+void comm_free(comm *c) { (void)c; }
+void comm_sum_int64(comm *c, int64_t *v, int n) { (void)c; (void)v; (void)n; }
+const char *comm_kind_name(comm_kind k) { (void)k; return ""; }
+void comm_abort(int status, const char *format, ...) { (void)format; exit(status); }
+double device_seconds(void) { return 0; }
+void device_zero(void *p, size_t n) { (void)n; record(OP_ZERO)->write = p; }
+void device_copy(void *to, const void *from, size_t n) { (void)n; op *o = record(OP_COPY); o->write = to; o->read = from; }
+void op_add_float(float *to, const float *from, int64_t n) { (void)n; op *o = record(OP_ADD); o->write = to; o->read = from; }
+size_t op_attention_scratch(attention_block b, bool backward) { (void)b; (void)backward; return 0; }
+static int64_t query_base; // address of row 0 of q as a number
+void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge, void *s) {
+    (void)out; (void)lse; (void)s;
+    op *o = record(OP_FORWARD);
+    o->read = k; o->block = b; o->merge = merge;
+    o->first_query = ((int64_t)(intptr_t)q - query_base) / (int64_t)sizeof(floatX) / b.q_stride;
+    CHECK(v == k + b.Hkv * b.HS, "v is not beside k");
+}
+void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out, const floatX *dout,
+                           const float *lse, const float *delta, attention_block b, void *s) {
+    (void)dq; (void)dv; (void)v; (void)out; (void)dout; (void)lse; (void)delta; (void)s;
+    op *o = record(OP_BACKWARD);
+    o->read = k; o->write = dk; o->block = b;
+    o->first_query = ((int64_t)(intptr_t)q - query_base) / (int64_t)sizeof(floatX) / b.q_stride;
+}
+
+// ---- playing all programs against each other ----
+typedef struct {
+    int owner;      // whose KV or dKV the buffer holds; -1: nothing known
+    uint64_t from;  // dKV: which ranks have contributed
+} content;
+typedef struct {
+    const void *address[BUFFERS];
+    content holds[BUFFERS];
+    int travels[BUFFERS]; // > 0: part of a transfer in flight, as receiver (2) or sender (1)
+    int buffers, at;
+    int64_t steps_forward, steps_backward;
+    uint64_t seen_forward, seen_backward;
+} player;
+typedef struct {
+    bool started, finished;
+    content sent;
+    void *write;
+    const void *read;
+} transfer_side;
+
+static int buffer_of(player *p, const void *address) {
+    for (int i = 0; i < p->buffers; i++)
+        if (p->address[i] == address) return i;
+    if (p->buffers == BUFFERS) abort();
+    p->address[p->buffers] = address;
+    p->holds[p->buffers].owner = -1;
+    p->travels[p->buffers] = 0;
+    return p->buffers++;
+}
+
+enum { MAX_HOPS = 256 };
+static transfer_side sides[64][4][MAX_HOPS]; // per CP index and lane, in order of start
+static int started[64][4], finished[64][4];
+static program programs[64];
+static player players[64];
+
+// The block of c's queries with k's keys: only these three, all of work Tc^2 / 2 (or the diagonal's half).
+static void check_block(const op *o, int c, int k, int64_t Tc, const char *pass) {
+    bool right = k == c   ? o->block.causal && o->block.Tq == Tc && o->block.Tk == Tc && o->first_query == 0
+                 : k < c ? !o->block.causal && o->block.Tq == Tc && o->block.Tk == Tc / 2 && o->first_query == 0
+                         : !o->block.causal && o->block.Tq == Tc / 2 && o->block.Tk == Tc && o->first_query == Tc / 2;
+    CHECK(right, "%s: rank %d with keys of %d: wrong block", pass, c, k);
+    int64_t work = o->block.Tq * o->block.Tk / (o->block.causal ? 2 : 1);
+    CHECK(work == Tc * Tc / 2, "%s: rank %d with keys of %d: work %lld", pass, c, k, (long long)work);
+}
+
+// One operation of rank c; false when it must wait for another rank.
+static bool play(int c, int64_t Tc) {
+    player *p = &players[c];
+    const op *o = &programs[c].ops[p->at];
+    if (o->kind == OP_START) {
+        int read = buffer_of(p, o->read), write = buffer_of(p, o->write);
+        CHECK(p->travels[write] == 0 && p->travels[read] != 2, "rank %d starts a transfer on a buffer in flight", c);
+        transfer_side *s = &sides[c][o->lane][started[c][o->lane]++];
+        s->started = true;
+        s->finished = false;
+        s->sent = p->holds[read];
+        s->read = o->read;
+        s->write = o->write;
+        p->travels[write] = 2;
+        if (p->travels[read] == 0) p->travels[read] = 1;
+    } else if (o->kind == OP_FINISH) {
+        int hop = finished[c][o->lane];
+        const op *start = NULL; // the matching start of this rank
+        for (int i = 0, seen = 0; i < p->at; i++)
+            if (programs[c].ops[i].kind == OP_START && programs[c].ops[i].lane == o->lane && seen++ == hop) start = &programs[c].ops[i];
+        CHECK(start != NULL, "rank %d finishes a transfer it never started", c);
+        if (start == NULL) abort();
+        // rendezvous: the receiver of mine and the sender to me must both have reached their start
+        if (started[start->from][o->lane] <= hop || started[start->to][o->lane] <= hop) return false;
+        finished[c][o->lane]++;
+        transfer_side *mine = &sides[c][o->lane][hop];
+        p->holds[buffer_of(p, mine->write)] = sides[start->from][o->lane][hop].sent;
+        p->travels[buffer_of(p, mine->write)] = 0;
+        mine->finished = true;
+        bool still_sent = false; // the same buffer may be on two lanes
+        for (int lane = 0; lane < 4; lane++)
+            for (int h = finished[c][lane]; h < started[c][lane]; h++) still_sent = still_sent || sides[c][lane][h].read == mine->read;
+        if (!still_sent) p->travels[buffer_of(p, mine->read)] = 0;
+    } else if (o->kind == OP_FORWARD || o->kind == OP_BACKWARD) {
+        int kv = buffer_of(p, o->read), k = p->holds[kv].owner;
+        bool forward = o->kind == OP_FORWARD;
+        CHECK(p->travels[kv] != 2, "rank %d computes on KV that is still arriving", c);
+        CHECK(k >= 0, "rank %d computes on KV of nobody", c);
+        if (k < 0) abort();
+        check_block(o, c, k, Tc, forward ? "forward" : "backward");
+        uint64_t *seen = forward ? &p->seen_forward : &p->seen_backward;
+        CHECK((*seen >> k & 1) == 0, "rank %d uses the block of %d twice", c, k);
+        if (forward) CHECK(o->merge == (*seen != 0), "rank %d: merge flag wrong at its first block", c);
+        *seen |= 1ull << k;
+        if (!forward) {
+            int dkv = buffer_of(p, o->write);
+            CHECK(p->travels[dkv] == 0 && p->holds[dkv].owner == -2, "rank %d: dKV not fresh", c);
+            p->holds[dkv].owner = k;
+            p->holds[dkv].from = 1ull << c;
+        }
+    } else {
+        int to = buffer_of(p, o->write);
+        CHECK(p->travels[to] == 0, "rank %d writes a buffer in flight", c);
+        if (o->kind == OP_ZERO) p->holds[to].owner = -2; // zeros
+        if (o->kind == OP_COPY) p->holds[to] = p->holds[buffer_of(p, o->read)];
+        if (o->kind == OP_ADD) {
+            content *a = &p->holds[to], *b = &p->holds[buffer_of(p, o->read)];
+            CHECK(p->travels[buffer_of(p, o->read)] != 2, "rank %d adds what is still arriving", c);
+            CHECK(a->owner == b->owner && (a->from & b->from) == 0, "rank %d adds dKV of %d to dKV of %d, or twice", c, b->owner, a->owner);
+            a->from |= b->from;
+        }
+    }
+    p->at++;
+    return true;
+}
+
+static void play_all(int cp, int64_t Tc, const char *what, int w) {
+    memset(sides, 0, sizeof sides);
+    memset(started, 0, sizeof started);
+    memset(finished, 0, sizeof finished);
+    for (bool progress = true; progress;) {
+        progress = false;
+        for (int c = 0; c < cp; c++)
+            while (players[c].at < programs[c].count && play(c, Tc)) progress = true;
+    }
+    for (int c = 0; c < cp; c++) {
+        CHECK(players[c].at == programs[c].count, "%s: cp %d w %d: rank %d is stuck at operation %d of %d", what, cp, w, c, players[c].at, programs[c].count);
+        for (int lane = 0; lane < 4; lane++)
+            CHECK(started[c][lane] == finished[c][lane], "%s: rank %d leaves a transfer unfinished", what, c);
+    }
+}
+
+static comm lanes[64][4];
+static grid grids[64];
+static double_ring rings[64];
+static floatX memory_kv[64][5][64]; // only addresses matter
+static float memory_dkv[64][5][64];
+
+static void make_ring(grid_shape shape, int c) {
+    grid *g = &grids[c];
+    memset(g, 0, sizeof *g);
+    g->shape = shape;
+    g->place = grid_place_of(&shape, grid_rank(&shape, 0, 0, c));
+    CHECK(g->place.c == c, "place of %d is %d", c, g->place.c);
+    int windows = shape.cp / shape.w;
+    for (int lane = 0; lane < 4; lane++) {
+        comm *l = &lanes[c][lane];
+        bool inner = lane % 2 == 0;
+        l->lane = lane;
+        l->size = inner ? shape.w : windows;
+        l->rank = inner ? g->place.pos : g->place.window;
+        for (int i = 0; i < l->size; i++)
+            l->members[i] = inner ? grid_context_index(&shape, g->place.window, i) : grid_context_index(&shape, i, g->place.pos);
+    }
+    g->kv_inner = &lanes[c][0];
+    g->kv_outer = &lanes[c][1];
+    g->dkv_inner = &lanes[c][2];
+    g->dkv_outer = &lanes[c][3];
+    double_ring *r = &rings[c];
+    memset(r, 0, sizeof *r);
+    r->g = g;
+    r->Tc = 4;
+    r->Hq = r->Hkv = 1;
+    r->HS = 2;
+    for (int i = 0; i < 2; i++) r->kv_in[i] = memory_kv[c][i];
+    for (int i = 0; i < 2; i++) r->kv_out[i] = memory_kv[c][2 + i];
+    for (int i = 0; i < 3; i++) r->dkv_in[i] = memory_dkv[c][i];
+    for (int i = 0; i < 2; i++) r->dkv_out[i] = memory_dkv[c][3 + i];
+}
+
+static void check_schedule(grid_shape shape) {
+    floatX *q = memory_kv[0][0];
+    query_base = (int64_t)(intptr_t)q;
+    float number[64];
+    for (int pass = 0; pass < 2; pass++) {
+        float *home[64];
+        for (int c = 0; c < shape.cp; c++) {
+            make_ring(shape, c);
+            memset(&players[c], 0, sizeof players[c]);
+            programs[c].count = 0;
+            recording = &programs[c];
+            const floatX *own = memory_kv[c][4];
+            players[c].holds[buffer_of(&players[c], own)].owner = c;
+            if (pass == 0) {
+                double_ring_forward(&rings[c], number, number, q, own);
+            } else {
+                double_ring_queries t;
+                memset(&t, 0, sizeof t);
+                t.dq = number; t.q = t.out = t.dout = q; t.lse = t.delta = number;
+                home[c] = double_ring_backward(&rings[c], &t, own);
+            }
+        }
+        play_all(shape.cp, rings[0].Tc, pass == 0 ? "forward" : "backward", shape.w);
+        uint64_t all = shape.cp == 64 ? ~0ull : (1ull << shape.cp) - 1;
+        for (int c = 0; c < shape.cp; c++) {
+            uint64_t seen = pass == 0 ? players[c].seen_forward : players[c].seen_backward;
+            CHECK(seen == all, "cp %d w %d: rank %d saw %llx of the blocks", shape.cp, shape.w, c, (unsigned long long)seen);
+            if (pass == 0) continue;
+            content dkv = players[c].holds[buffer_of(&players[c], home[c])];
+            CHECK(dkv.owner == c && dkv.from == all, "cp %d w %d: rank %d got dKV of %d from %llx", shape.cp, shape.w, c, dkv.owner,
+                  (unsigned long long)dkv.from);
+        }
+    }
+}
+
+int main(void) {
+    for (int cp = 1; cp <= 64; cp++)
+        for (int w = 1; w <= cp; w++) {
+            if (cp % w != 0) continue;
+            grid_shape shape;
+            memset(&shape, 0, sizeof shape);
+            shape.dp = shape.hp = 1;
+            shape.cp = cp;
+            shape.w = w;
+            shape.placement = PLACEMENT_CONTEXT_FIRST;
+            check_schedule(shape);
+            shape.gpus_per_node = 8; // woven windows
+            shape.nics_per_node = 4;
+            if (grid_weave(&shape) > 1) check_schedule(shape);
+            shape.nics_per_node = 1;
+            if (grid_weave(&shape) > 1) check_schedule(shape);
+        }
+    return test_finish("test_schedule", NULL);
+}

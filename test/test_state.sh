@@ -1,0 +1,210 @@
+#!/usr/bin/env bash
+# Training state: a run that goes on is the run that never stopped, bit by bit on one grid and to 1e-5 on another; damaged and half-written
+# states are skipped; a killed rank, a full disk, a second run on the folder and signals lose nothing but the steps since. (F50, F51)
+set -u
+cd "$(dirname "$0")/.."
+source scripts/mpi_env.sh
+export OMP_NUM_THREADS=1
+binary=${TRAIN_LLAMA:-build/cpu/train_llama}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+check() { # name command...
+    local name=$1
+    shift
+    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        echo "FAIL $name"
+        tail -5 "$dir/why"
+    fi
+}
+seq 1 1000 | tr '\n' ' ' >"$dir/text"
+build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
+# 38 samples of 100 tokens, 4 a step: an epoch ends inside step 10; warm-up and cosine run over all 24 steps.
+common=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --lr 3e-3 --warmup 5 --threads 1 --steps 24)
+length=$((${#common[@]} - 1)) # where the number of steps stands
+train() { # name ranks option...: log in name.jsonl, output in name.out and name.err
+    local name=$1 ranks=$2
+    shift 2
+    timeout 120 mpirun -np "$ranks" "$binary" "${common[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>"$dir/$name.err" </dev/null
+}
+cat >"$dir/compare.py" <<'PY'
+import json, sys
+def rows(path): # a step that was run twice counts as it was run last
+    found = {}
+    for line in open(path):
+        row = json.loads(line)
+        if "loss" in row: found[row["step"]] = row
+    return found
+a, b, bound, first, last = rows(sys.argv[1]), rows(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+for step in range(first, last + 1):
+    for key in ("loss", "grad_norm", "lr", "samples"):
+        assert abs(a[step][key] - b[step][key]) <= bound * abs(a[step][key]), (step, key, a[step][key], b[step][key])
+PY
+compare() { python3 "$dir/compare.py" "$@"; }
+tensors_equal() { cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/optimizer/optimizer.safetensors" "$2/optimizer/optimizer.safetensors"; }
+complete() { [ "$(find "$1" -maxdepth 1 -name 'unfinished-*' | wc -l)" -eq 0 ]; }
+
+grid=(2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params 1 --zero-grads 2)
+train whole "${grid[@]}" --out "$dir/whole" --save-every 6 --keep 9
+check 'states saved: 6, 12, 18, 24' [ "$(cd "$dir/whole" && echo step-*)" = 'step-00000006 step-00000012 step-00000018 step-00000024' ]
+check 'a state is a folder that --model reads' "$binary" --model "$dir/whole/step-00000012" --steps 0 --threads 1
+
+# Stopped twice by SIGUSR1 to mpirun (which sends it on), once in the first epoch and once in the second; then to the end.
+stop_after() { # step: waits for it in stopped.out
+    for _ in $(seq 300); do
+        grep -q "^step *$1/" "$dir/stopped.out" 2>/dev/null && break
+        sleep 0.02
+    done
+}
+status=0
+for part in 1 2; do
+    : >"$dir/stopped.out"
+    mpirun -np "${grid[0]}" "$binary" "${common[@]}" "${grid[@]:1}" --log "$dir/stopped.jsonl" --out "$dir/stopped" --resume --save-every 1 >"$dir/stopped.out" 2>"$dir/stopped.err" </dev/null &
+    job=$!
+    stop_after $((part * 7))
+    if [ $part -eq 1 ]; then kill -USR1 $job; else kill -TERM "$(pgrep -f "^$binary.*$dir/stopped.jsonl" | tail -1)"; fi
+    wait $job
+    check "signal $part: status 0" [ $? -eq 0 ]
+    check "signal $part: says so" grep -q 'stopped by a signal after step' "$dir/stopped.out"
+done
+train fresh 1 --batch-size 4 --out "$dir/fresh" --resume
+check 'no state: starts afresh and says so' grep -q 'holds no state; starting afresh' "$dir/fresh.out"
+check 'and trains from the start' compare "$dir/whole.jsonl" "$dir/fresh.jsonl" 1e-5 1 24
+train stopped "${grid[@]}" --out "$dir/stopped" --resume
+check 'resume: status 0' [ $? -eq 0 ]
+check 'resume twice: every step is bit-equal to never having stopped' compare "$dir/whole.jsonl" "$dir/stopped.jsonl" 0 1 24
+check 'and so are parameters and moments' tensors_equal "$dir/whole/step-00000024" "$dir/stopped/step-00000024"
+check 'keep 2' [ "$(find "$dir/stopped" -maxdepth 1 -name 'step-*' | wc -l)" -eq 2 ]
+train stopped "${grid[@]}" --out "$dir/stopped" --resume
+check 'resume of a finished run: nothing to do, status 0' [ $? -eq 0 ]
+
+# Another grid and ZeRO, offload, and back: the next 18 steps.
+from6() { # name ranks option...
+    local name=$1
+    cp -r "$dir/whole/step-00000006" "$dir/six"
+    mkdir "$dir/$name"
+    mv "$dir/six" "$dir/$name/step-00000006"
+    train "$@" --out "$dir/$name" --resume
+    check "$name: status 0" [ $? -eq 0 ]
+    check "$name: next 18 losses to 1e-5" compare "$dir/whole.jsonl" "$dir/$name.jsonl" 1e-5 7 24
+}
+from6 one 1 --batch-size 4
+from6 full 4 --hp 2 --cp 1 --batch-size 1 --grad-accum 2 --zero-params full
+from6 mixed 8 --hp 2 --cp 2 --batch-size 2 --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer
+from6 three 3 --cp 3 --batch-size 4 --zero-optim 3 --offload-optimizer --recompute selective
+mkdir "$dir/back" # a state of 8 ranks goes on one rank as well as on 8
+mv "$dir/mixed/step-00000024" "$dir/back"
+common[length]=25 # the schedule is another one, too
+train back 2 --cp 2 --batch-size 4 --out "$dir/back" --resume
+check 'a state of 8 sharded ranks on 2: status 0' [ $? -eq 0 ]
+cp "$dir/whole.jsonl" "$dir/longer.jsonl"
+train longer "${grid[@]}" --out "$dir/whole" --resume --keep 9
+check 'and its next loss' compare "$dir/longer.jsonl" "$dir/back.jsonl" 1e-5 25 25
+common[length]=24
+
+# Damage. Each is found, named and skipped; the older state goes on to the same curve.
+damage() { # name pattern command...: runs in the folder of state 12
+    local name=$1 pattern=$2
+    shift 2
+    rm -rf "$dir/damage" "$dir/damage.jsonl"
+    mkdir "$dir/damage"
+    cp -r "$dir/whole/step-00000006" "$dir/whole/step-00000012" "$dir/damage"
+    (cd "$dir/damage/step-00000012" && "$@")
+    train damage "${grid[@]}" --out "$dir/damage" --resume
+    check "$name: status 0" [ $? -eq 0 ]
+    check "$name: says /$pattern/, not $(tail -1 "$dir/damage.err")" grep -qE "step-00000012 is damaged and skipped: .*$pattern" "$dir/damage.err"
+    check "$name: goes on from the older" compare "$dir/whole.jsonl" "$dir/damage.jsonl" 0 7 24
+    check "$name: set aside" [ -d "$dir/damage/damaged-step-00000012" ]
+}
+flip() { python3 -c "
+import sys
+f = open(sys.argv[1], 'r+b'); f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek(int(sys.argv[2])); f.write(bytes([b ^ 16]))" "$@"; }
+damage 'a bit of a parameter' 'checksum of unit' flip model.safetensors 100000
+damage 'a bit of a moment' 'exp_avg_sq, is wrong' flip optimizer/optimizer.safetensors 1000001
+damage 'truncated' 'truncated' truncate -s 300000 optimizer/optimizer.safetensors
+damage 'a file is gone' 'training_state.json' rm training_state.json
+damage 'config.json cut short' 'config.json: is not valid JSON' truncate -s 40 config.json
+damage 'a digit of the samples' 'checksum is wrong' sed -i 's/"samples":48/"samples":49/' training_state.json
+mkdir "$dir/damage/unfinished-step-00000030"
+train damage "${grid[@]}" --out "$dir/damage" --resume
+check 'half-written: removed' complete "$dir/damage"
+rm -rf "$dir/none"
+mkdir "$dir/none"
+cp -r "$dir/whole/step-00000006" "$dir/none"
+flip "$dir/none/step-00000006/model.safetensors" 100000
+train none "${grid[@]}" --out "$dir/none" --resume
+check 'only damaged states: status 2' [ $? -eq 2 ]
+check 'and a message' grep -q 'error: --resume: none of the 1 states' "$dir/none.err"
+
+# What is refused.
+refuse() { # name pattern option...
+    local name=$1 pattern=$2
+    shift 2
+    timeout 60 mpirun -np 2 "$binary" "${common[@]}" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    local status=$?
+    check "$name: status 2, it was $status" [ $status -eq 2 ]
+    check "$name: one line with /$pattern/, not $(head -1 "$dir/err")" bash -c "[ \$(grep -c '^error:' '$dir/err') -eq 1 ] && grep -qE '$pattern' '$dir/err'"
+}
+refuse 'states, but no --resume' 'add --resume' --out "$dir/whole"
+refuse 'another seed' 'trained with --seed 42' --out "$dir/whole" --resume --seed 7
+refuse 'resume without a folder' 'need --out' --resume
+refuse 'folder that cannot be made' 'cannot be made' --out "$dir/no/such"
+common[1]=tiny
+refuse 'another model' '"num_hidden_layers" is 2 there and 4' --out "$dir/whole" --resume
+common[1]=nano
+common[6]=50
+refuse 'another length' 'trained with --seq-len 100' --out "$dir/whole" --resume
+common[6]=100
+
+# Two runs on one folder.
+common[length]=100000
+timeout 60 "$binary" "${common[@]}" --out "$dir/two" >"$dir/two.out" 2>&1 &
+job=$!
+for _ in $(seq 200); do
+    grep -q '^step' "$dir/two.out" && break
+    sleep 0.05
+done
+refuse 'two runs on one folder' 'another run writes' --out "$dir/two" --resume
+kill -USR1 "$(pgrep -P $job)"
+wait $job
+check 'the first goes on, and stops when asked' [ $? -eq 0 ]
+common[length]=24
+
+# A full disk (here: a limit on the size of a file, above what Open MPI needs for itself) costs only the save.
+limited='ulimit -f 8192; exec "$@"' # KB; a state of tiny has 12 MB of parameters
+common[1]=tiny common[length]=5 common[10]=0
+timeout 120 mpirun -np 2 bash -c "$limited" - "$binary" "${common[@]}" --cp 2 --save-every 2 --out "$dir/disk" >"$dir/out" 2>"$dir/err" </dev/null
+check 'full disk: status 1, for the last state is not saved' [ $? -eq 1 ]
+check 'full disk: the run goes to its end' grep -q '^step *5/5' "$dir/out"
+check 'full disk: each save that failed is named' [ "$(grep -c '^warning: the state of step .* is not saved: .*cannot be written' "$dir/err")" -eq 3 ]
+check 'full disk: nothing is left' [ "$(ls "$dir/disk")" = lock ]
+common[1]=nano common[length]=24 common[10]=5
+
+# kill -9 of a random rank at ten random moments, most of them inside a save; then to the end.
+RANDOM=${TEST_SEED:-17}
+ended=0
+for moment in $(seq 10); do
+    mpirun -np 2 "$binary" "${common[@]}" "${grid[@]:1}" --log "$dir/killed.jsonl" --out "$dir/killed" --save-every 1 --resume >"$dir/killed.out" 2>&1 </dev/null &
+    job=$!
+    for _ in $(seq 200); do # until it trains
+        grep -q '^step' "$dir/killed.out" && break
+        kill -0 $job 2>/dev/null || break
+        sleep 0.02
+    done
+    sleep "0.0$((RANDOM % 90 + 10))"
+    mapfile -t ranks < <(pgrep -P $job)
+    [ ${#ranks[@]} -gt 0 ] && kill -9 "${ranks[$((RANDOM % ${#ranks[@]}))]}" 2>/dev/null
+    wait $job
+    [ $? -ne 0 ] && ended=$((ended + 1))
+done
+check 'killed ranks end the job' [ $ended -ge 5 ]
+train killed "${grid[@]}" --out "$dir/killed" --resume
+check 'after ten kills: status 0' [ $? -eq 0 ]
+check 'and nothing was damaged' bash -c "! grep -q damaged '$dir/killed.err' '$dir/killed.out'"
+check 'the curve is the one of the run that was never killed' compare "$dir/whole.jsonl" "$dir/killed.jsonl" 0 1 24
+check 'and the state too' tensors_equal "$dir/stopped/step-00000024" "$dir/killed/step-00000024"
+check 'nothing half-written is left' complete "$dir/killed"
+
+echo "test_state: $passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,179 @@
+// ranks: 8
+// Hybrid ZeRO: every legal (params, grads, optim) triple on 1 to 8 ranks, with and without accumulation, against the replicated
+// run over 10 steps; parameters bit-equal on all ranks after every step; one gradient norm for all; optimizer offload; bytes equal the
+// formulas; transfers start before, and are waited for after, the compute that hides them; delays change nothing.
+// (F27, F28, F30, F31, F43, F49, F52)
+#include "model_fixture.h"
+
+enum { SIZES = 8, STEPS = 10, ACCUM = 2 };
+static const int sizes[SIZES] = {1, 2, 3, 4, 5, 6, 7, 8};
+
+typedef struct {
+    double norm[STEPS], loss[STEPS];
+    float *parameters[16];
+    int64_t count[16];
+} outcome;
+
+static void free_outcome(outcome *o, int units) {
+    for (int u = 0; u < units; u++) free(o->parameters[u]);
+}
+
+// Bytes of gather, reduce and update of a step, from the formulas at the top of zero_hybrid.cuh. Every step is alike: the update makes old
+// what the step before has gathered.
+static void check_bytes(const fixture *f, const char *where) {
+    const zero_hybrid *z = &f->m.zero;
+    int64_t A = f->m.run.grad_accum, s = sizeof(floatX), R = z->ranks / z->zo, L = f->m.c.L;
+    int64_t gather = 0, reduce = 0, update = 0;
+    for (int u = 0; u < z->unit_count; u++) {
+        int64_t n = z->units[u].count;
+        bool layer = u >= 1 && u <= L;
+        if (!layer) gather += (f->m.c.tied ? 1 : A) * n * s / z->zp * (z->zp - 1);
+        if (z->zg > 1) reduce += A * 4 * n / z->zg * (z->zg - 1);
+        if (z->zo > z->zg) reduce += 4 * n / z->zo * (z->zo / z->zg - 1);
+        reduce += 2 * 4 * n / z->zo / R * (R - 1);
+        update += n * s / z->zo * (z->zo / z->zp - 1);
+    }
+    gather += (L + max_i64(L - 2, 0) * (2 * A - 1)) * z->units[1].count * s / z->zp * (z->zp - 1);
+    CHECK(comm_count(COMM_PARAM_GATHER).bytes_sent == gather, "%s: gather %lld bytes, formula %lld", where,
+          (long long)comm_count(COMM_PARAM_GATHER).bytes_sent, (long long)gather);
+    CHECK(comm_count(COMM_GRAD_REDUCE).bytes_sent == reduce, "%s: reduce %lld bytes, formula %lld", where,
+          (long long)comm_count(COMM_GRAD_REDUCE).bytes_sent, (long long)reduce);
+    CHECK(comm_count(COMM_PARAM_UPDATE).bytes_sent == update, "%s: update %lld bytes, formula %lld", where,
+          (long long)comm_count(COMM_PARAM_UPDATE).bytes_sent, (long long)update);
+}
+
+static outcome train(const model_config *c, grid_shape shape, model_run run, comm *ranks, const char *where) {
+    fixture f;
+    outcome o;
+    memset(&o, 0, sizeof o);
+    fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, 12);
+    for (int step = 0; step < STEPS; step++) {
+        fixture_batch(&f, step * 100);
+        comm_count_reset();
+        adamw_args args = fixture_adamw(step + 1);
+        args.lr = 1e-3f; // calm enough that 10 steps do not enlarge a difference in the last bit beyond 1e-6
+        step_result s = model_step(&f.m, f.tokens, f.labels, args, 1.0);
+        check_bytes(&f, where);
+        o.norm[step] = s.norm;
+        o.loss[step] = s.loss;
+        for (int u = 0; u < c->L + 2; u++) { // what a rank gathers is what rank 0 gathers, bit for bit
+            float *mine = fixture_parameters(&f, u);
+            o.count[u] = f.m.units[u].count;
+            size_t bytes = sizeof(float) * (size_t)o.count[u];
+            float *first = HOST_NEW(float, f.m.units[u].count);
+            memcpy(first, mine, bytes);
+            comm_broadcast(ranks, first, bytes, 0);
+            CHECK(memcmp(first, mine, bytes) == 0, "%s: step %d: parameters of unit %d differ from rank 0's", where, step, u);
+            free(first);
+            if (step == STEPS - 1) o.parameters[u] = mine;
+            else free(mine);
+        }
+        for (int s2 = 0; s2 < ZERO_SLOTS; s2++) f.m.zero.param_slot_unit[s2] = -1; // the check's own gathers leave no trace
+    }
+    fixture_free(&f);
+    return o;
+}
+
+// The n-th event (from 0) of that name, track and index; NULL if there is none.
+static const trace_event *find_event(const char *name, int track, int index, int n) {
+    for (int64_t i = 0; i < trace_global.count; i++) {
+        const trace_event *e = &trace_global.events[i];
+        if (e->track == track && e->index == index && strcmp(e->name, name) == 0 && n-- == 0) return e;
+    }
+    return NULL;
+}
+static void check_hides(const trace_event *transfer, const trace_event *compute, const char *what, int unit) {
+    CHECK(transfer != NULL && compute != NULL, "%s of unit %d is not in the trace", what, unit);
+    if (transfer == NULL || compute == NULL) return;
+    CHECK(transfer->begin <= compute->begin && transfer->end >= compute->end, "%s of unit %d starts after or is waited for before the compute that hides it",
+          what, unit);
+}
+
+// The trace of a step: a layer's parameters arrive while the layer before it computes, forward and backward (layer l is unit l + 1; the
+// last two layers stay from forward to backward), and its gradients leave while the layer after it in the backward pass computes.
+static void check_overlap(const model_config *c, grid_shape shape, comm *ranks) {
+    model_run run = fixture_run(1, 1);
+    run.zp = run.zg = run.zo = comm_size(ranks);
+    fixture f;
+    fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, 12);
+    trace_open();
+    model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    int gather = TRACE_KIND + (int)COMM_PARAM_GATHER, reduce = TRACE_KIND + (int)COMM_GRAD_REDUCE;
+    for (int unit = 2; unit <= c->L + 1; unit++)
+        check_hides(find_event("gather parameters", gather, unit, 0), find_event("layer forward", TRACE_COMPUTE, unit - 2, 0), "forward gather", unit);
+    for (int unit = 1; unit <= c->L - 2; unit++)
+        check_hides(find_event("gather parameters", gather, unit, 1), find_event("layer backward", TRACE_COMPUTE, unit, 0), "backward gather", unit);
+    for (int unit = 2; unit <= c->L + 1; unit++)
+        check_hides(find_event("reduce gradients", reduce, unit, 0), find_event("layer backward", TRACE_COMPUTE, unit - 2, 0), "reduction", unit);
+    trace_global.on = false;
+    trace_global.count = 0;
+    fixture_free(&f);
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    comm *world = comm_world();
+    // norm weights of 10 elements: smaller than the ranks' 16-element pieces, so some pieces hold parts of several tensors, some only padding
+    model_config configs[] = {fixture_config(4, 10, 4, 2, 6, 9, 31, false), fixture_config(1, 12, 4, 1, 4, 8, 17, true)};
+    for (int k = 0; k < 2; k++) {
+        const model_config *c = &configs[k];
+        for (int i = 0; i < SIZES; i++) {
+            int n = sizes[i];
+            comm *ranks = comm_split(world, comm_rank(world) < n ? 0 : -1, comm_rank(world), COMM_CONTROL);
+            if (ranks == NULL) continue;
+            grid_shape shape;
+            memset(&shape, 0, sizeof shape);
+            shape.hp = n % 2 == 0 ? 2 : 1;
+            shape.cp = n % 4 == 0 ? 2 : 1;
+            shape.dp = n / shape.hp / shape.cp;
+            shape.w = 1;
+            for (int accum = 1; accum <= ACCUM; accum++) {
+                char where[120];
+                outcome replicated = train(c, shape, fixture_run(1, accum), ranks, "replicated");
+                for (int zp = 1; zp <= n; zp++)
+                    for (int zg = zp; zg <= n; zg += zp)
+                        for (int zo = zg; zo <= n; zo += zg) {
+                            if (n % zo != 0) continue;
+                            snprintf(where, sizeof where, "%d ranks, zero %d/%d/%d, accumulation %d", n, zp, zg, zo, accum);
+                            model_run run = fixture_run(1, accum);
+                            run.zp = zp; run.zg = zg; run.zo = zo;
+                            run.offload_optimizer = zo % 2 == 0;
+                            outcome o = train(c, shape, run, ranks, where);
+                            // One stage over all ranks in rank order makes the same sum as the replicated run; otherwise it is bracketed differently.
+                            bool same_order = (zg == 1 && (zo == 1 || zo == n)) || (accum == 1 && zg == n && (zp == 1 || zp == n));
+                            for (int s = 0; s < STEPS; s++)
+                                CHECK((float)o.norm[s] == (float)replicated.norm[s] || fabs(o.norm[s] - replicated.norm[s]) <= (same_order ? 0 : 1e-6) * replicated.norm[s],
+                                      "%s: step %d: norm %.9f, replicated %.9f", where, s, o.norm[s], replicated.norm[s]);
+                            for (int u = 0; u < c->L + 2; u++) {
+                                double d = test_difference(o.parameters[u], replicated.parameters[u], o.count[u]);
+                                CHECK(d <= (same_order ? 0 : 1e-6), "%s: parameters of unit %d differ by %.1e", where, u, d);
+                            }
+                            free_outcome(&o, c->L + 2);
+                        }
+                free_outcome(&replicated, c->L + 2);
+            }
+            comm_free(ranks);
+        }
+        comm_barrier(world);
+    }
+    grid_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.dp = 2; shape.hp = 2; shape.cp = 2; shape.w = 2;
+    check_overlap(&configs[0], shape, world);
+    model_run run = fixture_run(1, 2); // late transfers change nothing
+    run.zp = 2; run.zg = 4; run.zo = 8;
+    outcome on_time = train(&configs[0], shape, run, world, "on time");
+    comm_test_delay(200, 3);
+    outcome late = train(&configs[0], shape, run, world, "late");
+    for (int u = 0; u < 3; u++) CHECK(memcmp(on_time.parameters[u], late.parameters[u], (size_t)late.count[u] * sizeof(float)) == 0, "delays change unit %d", u);
+    free_outcome(&on_time, 6);
+    free_outcome(&late, 6);
+    int status = test_finish("test_zero", world);
+    comm_finalize();
+    return status;
+}

@@ -1,0 +1,102 @@
+// Chrome trace events (open the file in Perfetto or chrome://tracing): compute on one track, every kind of transfer on its own, from
+// its start to the end of the wait for it, and the waits on a track of theirs. Off unless trace_open is called; costs nothing then.
+// The trace of a process is its only state, global because events come from every module.
+#ifndef TRACE_H
+#define TRACE_H
+
+#include "device/comm.h"
+
+typedef struct {
+    const char *name;
+    int track, index; // index: layer, ring step or -1
+    double begin, end;
+} trace_event;
+
+typedef struct {
+    comm *group;
+    const char *name;
+    int index;
+    double begin;
+} trace_open_transfer;
+
+typedef struct {
+    bool on;
+    trace_event *events;
+    int64_t count, capacity;
+    double zero; // time of trace_open
+    trace_open_transfer open[64];
+    int open_count;
+    double exposed[COMM_KINDS]; // seconds waited per kind since the last trace_exposed_reset, kept also while off
+} trace_state;
+
+static trace_state trace_global; // one per process: see above
+
+enum { TRACE_COMPUTE = 0, TRACE_WAIT = 1, TRACE_KIND = 2 }; // tracks; TRACE_KIND + kind
+
+static inline void trace_open(void) {
+    trace_global.on = true;
+    trace_global.zero = device_seconds();
+}
+static inline void trace_add(const char *name, int track, int index, double begin, double end) {
+    trace_state *t = &trace_global;
+    if (t->count == t->capacity) {
+        t->capacity = t->capacity == 0 ? 4096 : 2 * t->capacity;
+        t->events = (trace_event *)realloc(t->events, sizeof(trace_event) * (size_t)t->capacity);
+        if (t->events == NULL) comm_abort(EXIT_FAILED, "out of host memory for the trace");
+    }
+    trace_event e;
+    e.name = name; e.track = track; e.index = index; e.begin = begin; e.end = end;
+    t->events[t->count++] = e;
+}
+
+// Compute: double began = trace_now(); ...; trace_compute("attention", layer, began);
+static inline double trace_now(void) { return trace_global.on ? device_seconds() : 0; }
+static inline void trace_compute(const char *name, int index, double began) {
+    if (trace_global.on) trace_add(name, TRACE_COMPUTE, index, began, device_seconds());
+}
+
+// Call beside each comm_*_start, and transfer_finish in the place of comm_finish. Transfers of a comm finish in order.
+static inline void trace_transfer(comm *group, const char *name, int index) {
+    trace_state *t = &trace_global;
+    if (!t->on) return;
+    if (t->open_count == 64) comm_abort(EXIT_FAILED, "more than 64 transfers in flight");
+    trace_open_transfer *o = &t->open[t->open_count++];
+    o->group = group; o->name = name; o->index = index; o->begin = device_seconds();
+}
+static inline void transfer_finish(comm *group, comm_kind kind) {
+    trace_state *t = &trace_global;
+    double began = device_seconds();
+    comm_finish(group);
+    double ended = device_seconds();
+    t->exposed[kind] += ended - began;
+    if (!t->on) return;
+    for (int i = 0; i < t->open_count; i++) {
+        if (t->open[i].group != group) continue;
+        trace_open_transfer o = t->open[i];
+        memmove(&t->open[i], &t->open[i + 1], sizeof(o) * (size_t)(t->open_count - i - 1));
+        t->open_count--;
+        trace_add(o.name, TRACE_KIND + (int)kind, o.index, o.begin, ended);
+        trace_add(o.name, TRACE_WAIT, o.index, began, ended);
+        return;
+    }
+}
+static inline void trace_exposed_reset(void) { memset(trace_global.exposed, 0, sizeof trace_global.exposed); }
+
+// Writes what was recorded as JSON; returns false when the file cannot be written. `rank` is the process number in the trace.
+static inline bool trace_write(const char *path, int rank) {
+    FILE *f = fopen(path, "w");
+    if (f == NULL) return false;
+    fprintf(f, "[\n");
+    for (int track = 0; track < TRACE_KIND + (int)COMM_KINDS; track++)
+        fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank, track,
+                track == TRACE_COMPUTE ? "compute" : track == TRACE_WAIT ? "wait" : comm_kind_name((comm_kind)(track - TRACE_KIND)));
+    for (int64_t i = 0; i < trace_global.count; i++) {
+        const trace_event *e = &trace_global.events[i];
+        fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"index\":%d}},\n", e->name, rank,
+                e->track, 1e6 * (e->begin - trace_global.zero), 1e6 * (e->end - e->begin), e->index);
+    }
+    fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}\n]\n", rank, rank);
+    return fclose(f) == 0;
+}
+
+#endif

@@ -1,0 +1,429 @@
+// train_llama: trains Llama-3 models on very long sequences. mpirun -np N ./train_llama --help
+//
+// This file reads like a table of contents: options -> grid -> memory -> data -> training loop -> finish.
+//     attention_2d.cuh  double_ring.cuh   who attends to what, and what travels meanwhile
+//     zero_hybrid.cuh   checkpoint.cuh    which model states and activations a rank keeps
+//     model.h           the forward and backward pass, straight down
+//     dataloader.h      token files -> this rank's tokens, positions and labels
+//     device/           memory, operations and communication of the CPU and the CUDA device
+#include "calibrate.h"  // defines: calibrate
+#include "dataloader.h" // defines: dataloader_*, sequence_shard
+#include "hf_folder.h"  // defines: hf_import, hf_export
+#include "metrics.h"    // defines: step_report, step_print, memory_print, flops_*
+#include "model.h"      // defines: model_*, model_run
+#include "options.h"    // defines: options, options_*
+#include "plan.h"       // defines: plan_show, plan_apply
+#include "planning.h"   // defines: plan_memory, dry_run
+#include "schedule.h"   // defines: learning_rate
+#include "training_state.h" // defines: state_*, training_progress
+#include <signal.h>
+
+// Ends every rank with status 2 when any rank holds an error; rank 0 says which. Collective.
+static void stop_on_error(error_text *error) {
+    if (comm_agree(comm_world(), error)) return;
+    if (comm_rank(comm_world()) == 0) fprintf(stderr, "error: %s\n", error->text);
+    comm_finalize();
+    exit(EXIT_USER_ERROR);
+}
+
+typedef struct {
+    const options *o;
+    grid g;
+    sequence_shard shard;
+    model m;
+    arena device, host;
+    dataloader train, val;
+    bool has_val;
+    int32_t *tokens, *labels; // (grad_accum, rows)
+    int64_t *positions;       // (T)
+    double peak_flops;        // of this rank; 0: not known
+    size_t memory_before;     // device_memory_used before the arena
+    cluster machines;         // that predictions are for
+    training_progress done;   // steps and samples, of this run and those it goes on from
+    state_store states;       // --out
+    bool stopped, save_failed; // by a signal; the last state could not be saved
+} trainer;
+
+// SIGTERM and SIGUSR1 with --out: the step in progress is finished, the state saved, and the run ends.
+static volatile sig_atomic_t stop_signal;
+static void on_stop_signal(int number) { stop_signal = number; }
+
+// Reads the samples counter, counter + 1, ... of this rank's data parallel group into tokens and labels of one micro-step.
+static bool read_micro_step(trainer *t, dataloader *data, int64_t counter, int64_t samples_end, int32_t *tokens, int32_t *labels, error_text *error) {
+    for (int64_t b = 0; b < t->m.run.B; b++) {
+        int64_t at = b * t->shard.T;
+        if (counter + b < samples_end) {
+            int64_t sample = dataloader_sample_at(data, counter + b);
+            if (!dataloader_read(data, sample, &t->shard, tokens + at, t->positions, labels + at, error)) return false;
+        } else { // evaluation: the last batch may be short
+            for (int64_t i = 0; i < t->shard.T; i++) {
+                tokens[at + i] = 0;
+                labels[at + i] = -100;
+            }
+        }
+    }
+    return true;
+}
+
+// The data of the next step, all of its micro-steps. Collective: ends every rank when one cannot read.
+static void read_step(trainer *t, error_text *error) {
+    int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
+    for (int64_t a = 0; a < A; a++) {
+        int64_t counter = t->done.samples + dataloader_counter(a, dp, t->g.place.d, B, 0);
+        if (!read_micro_step(t, &t->train, counter, INT64_MAX, t->tokens + a * t->m.rows, t->labels + a * t->m.rows, error)) break;
+    }
+    stop_on_error(error);
+}
+
+// Token-weighted mean loss over the first samples of the validation data: the same samples on every grid of one global batch.
+static double evaluate(trainer *t, error_text *error) {
+    int64_t dp = t->g.shape.dp, B = t->m.run.B, batch = dp * B * t->m.run.grad_accum;
+    int64_t samples = min_i64(dataloader_samples(&t->val), t->o->eval_steps * batch);
+    double sums[2] = {0, 0};
+    for (int64_t first = 0; first < samples; first += dp * B) {
+        bool read = read_micro_step(t, &t->val, first + t->g.place.d * B, samples, t->tokens, t->labels, error);
+        stop_on_error(error);
+        if (!read) break;
+        sums[0] += model_evaluate(&t->m, t->tokens, t->labels);
+        for (int64_t i = 0; i < t->m.rows; i++) sums[1] += t->labels[i] >= 0;
+    }
+    comm_sum_double(t->g.all, sums, 2);
+    return sums[1] > 0 ? sums[0] / sums[1] : NAN;
+}
+
+static void print_start(const trainer *t, const model_config *c, const recompute_kind *kinds) {
+    const options *o = t->o;
+    int count[3] = {0, 0, 0};
+    char mfu_peak[64];
+    for (int l = 0; l < c->L; l++) count[kinds[l]]++;
+    options_print(o, stdout);
+    printf("device      %s\n", device_name());
+    snprintf(mfu_peak, sizeof mfu_peak, t->peak_flops > 0 ? "%.4g TFLOP/s a rank" : "not known", t->peak_flops / 1e12);
+    printf("peak        %s (%s; MFU: model FLOPs, causal attention counted half, recompute not counted)\n", mfu_peak,
+           device_peak_flops() > 0 ? "data sheet" : "GEMM rate measured at start");
+    printf("model       %s: %.1f M parameters, L %d D %d H %d Hkv %d HS %d F %d V %d%s\n", c->name, 1e-6 * (double)config_parameters(c), c->L, c->D,
+           c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
+    printf("grid        %d ranks = dp %d x hp %d x cp %d, windows of %d, %s%s\n", t->g.ranks, t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
+           t->g.shape.w, t->g.shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first",
+           t->m.run.cp_allgather ? ", all-gather of KV" : "");
+    printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequences a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
+           (long long)t->shard.T, (long long)(t->g.shape.dp * t->m.run.B * t->m.run.grad_accum));
+    printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d ranks\n", t->m.run.zp, t->m.run.zg, t->m.run.zo);
+    printf("recompute   %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], t->m.run.offload_layers);
+    printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
+    printf("data        %lld samples to train%s", (long long)(o->train_data != NULL ? dataloader_samples(&t->train) : 0), t->has_val ? "" : "\n");
+    if (t->has_val) printf(", %lld to validate\n", (long long)dataloader_samples(&t->val));
+    memory_print(stdout, &t->device, &t->host);
+    fflush(stdout);
+}
+
+// What this rank's memory has grown by since before the arena: on the CPU arena and host arena together.
+static double memory_used(const trainer *t) { return (double)device_memory_used() - (double)t->memory_before; }
+
+enum { PREDICTED_STEPS = 4 }; // after so many the predictions are printed beside what was measured
+
+// The median of n seconds without the first, which warms up, if there are more.
+static double median_of_first(double *seconds, int n) {
+    int from = n > 1 ? 1 : 0;
+    for (int i = from; i < n; i++)
+        for (int j = i; j > from && seconds[j] < seconds[j - 1]; j--) {
+            double larger = seconds[j - 1];
+            seconds[j - 1] = seconds[j];
+            seconds[j] = larger;
+        }
+    return (seconds[from + (n - from - 1) / 2] + seconds[from + (n - from) / 2]) / 2;
+}
+
+// The same beside what was planned.
+static void print_memory(const trainer *t) {
+    char measured[32], planned[32];
+    double plan = (double)t->device.peak + (double)t->host.peak, used = memory_used(t);
+    format_bytes(measured, sizeof measured, used);
+    format_bytes(planned, sizeof planned, plan);
+    printf("memory measured %s, planned %s (%.3f of the plan)\n", measured, planned, used / plan);
+}
+
+// Time that rank 0 stood waiting for transfers, per step and kind.
+static void print_waits(const double *seconds, int64_t steps) {
+    printf("waited for transfers, ms a step:");
+    for (int k = 0; k < COMM_KINDS; k++)
+        if (seconds[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * seconds[k] / (double)steps);
+    printf("\n");
+}
+
+// Saves the state; one that cannot be saved costs only itself: training goes on, and only the last one decides the exit status.
+static void save_state(trainer *t) {
+    error_text why;
+    why.text[0] = '\0';
+    double began = device_seconds();
+    t->save_failed = !state_save(&t->states, &t->m, &t->done, &why);
+    if (t->g.rank != 0) return;
+    if (t->save_failed) fprintf(stderr, "warning: the state of step %lld is not saved: %s\n", (long long)t->done.step, why.text);
+    else printf("saved %5lld/%lld | %s/step-%08lld | %.2f s\n", (long long)t->done.step, (long long)t->o->steps, t->o->out, (long long)t->done.step, device_seconds() - began);
+    fflush(stdout);
+}
+// Whether any rank has been told to stop. Collective.
+static bool stop_agreed(trainer *t) {
+    int64_t stops = stop_signal != 0;
+    comm_sum_int64(t->g.all, &stops, 1);
+    return stops > 0;
+}
+
+static void train(trainer *t, error_text *error) {
+    const options *o = t->o;
+    const model_config *c = &t->m.c;
+    int64_t batch = t->g.shape.dp * t->m.run.B * t->m.run.grad_accum;
+    bool first_rank = t->g.rank == 0;
+    int64_t first_step = t->done.step;
+    read_step(t, error); // before the log is opened: bad data leaves no file behind
+    FILE *log = NULL;
+    if (o->log != NULL && first_rank) {
+        log = fopen(o->log, first_step > 0 ? "a" : "w");
+        if (log == NULL) error_set(error, "--log %s: cannot be written", o->log);
+    }
+    stop_on_error(error);
+    double started = device_seconds(), waited[COMM_KINDS], first_seconds[PREDICTED_STEPS];
+    double predicted_seconds = plan_predict_seconds(&t->m, &t->machines, o->seq_len);
+    int64_t predicted_sent = plan_predict_sent(&t->m);
+    int measured = 0; // of first_seconds
+    memset(waited, 0, sizeof waited);
+    adamw_args args;
+    memset(&args, 0, sizeof args);
+    args.beta1 = (float)o->beta1;
+    args.beta2 = (float)o->beta2;
+    args.eps = (float)o->eps;
+    args.weight_decay = (float)o->weight_decay;
+    for (int64_t step = first_step; step < o->steps && !t->stopped; step++) {
+        double began = device_seconds();
+        if (step > first_step) read_step(t, error);
+        comm_count_reset();
+        trace_exposed_reset();
+        double lr = learning_rate(o, step);
+        args.lr = (float)lr;
+        args.step = step + 1;
+        step_result result = model_step(&t->m, t->tokens, t->labels, args, o->grad_clip);
+        device_synchronize();
+        step_report r;
+        memset(&r, 0, sizeof r);
+        r.step = step + 1;
+        r.steps = o->steps;
+        r.loss = result.loss;
+        r.norm = result.norm;
+        r.lr = lr;
+        r.seconds = device_seconds() - began;
+        r.tokens = batch * o->seq_len;
+        t->done.step = step + 1;
+        t->done.samples += batch;
+        r.samples = t->done.samples;
+        r.tgs = (double)r.tokens / r.seconds / t->g.ranks;
+        bool known = t->peak_flops > 0;
+        r.mfu = known ? r.tgs * flops_model_per_token(c, o->seq_len) / t->peak_flops : -1;
+        r.hfu = known ? r.tgs * flops_hardware_per_token(c, o->seq_len, t->m.store.kinds, t->m.keep_gate_up) / t->peak_flops : -1;
+        r.memory = t->device.peak;
+        r.memory_used = memory_used(t);
+        r.predicted_seconds = predicted_seconds;
+        r.predicted_sent = predicted_sent;
+        r.eta_seconds = (device_seconds() - started) / (double)(step + 1 - first_step) * (double)(o->steps - step - 1);
+        for (int k = 0; k < COMM_KINDS; k++) {
+            r.sent[k] = comm_count((comm_kind)k);
+            r.exposed[k] = trace_global.exposed[k];
+            waited[k] += r.exposed[k];
+        }
+        if (first_rank) step_print(&r);
+        if (log != NULL) step_log(log, &r);
+        if (measured < PREDICTED_STEPS) {
+            first_seconds[measured++] = r.seconds;
+            if (first_rank && (measured == PREDICTED_STEPS || step + 1 == o->steps))
+                prediction_print(&r, median_of_first(first_seconds, measured), (double)t->device.peak + (double)t->host.peak, t->machines.name);
+        }
+        if (!isfinite(result.norm) || !isfinite(result.loss)) {
+            if (first_rank)
+                fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters are those of the step before (try a lower --lr, a longer --warmup)\n",
+                        (long long)step + 1, result.loss, result.norm);
+            comm_finalize();
+            exit(EXIT_FAILED);
+        }
+        bool last = step + 1 == o->steps;
+        if (t->has_val && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) {
+            double val_loss = evaluate(t, error);
+            if (first_rank) {
+                printf("eval %6lld/%lld | val loss %8.4f\n", (long long)step + 1, (long long)o->steps, val_loss);
+                fflush(stdout);
+            }
+            if (log != NULL) fprintf(log, "{\"step\":%lld,\"val_loss\":%.9g}\n", (long long)step + 1, val_loss);
+        }
+        if (o->out == NULL) continue;
+        t->stopped = stop_agreed(t) && !last;
+        if (last || t->stopped || (o->save_every > 0 && (step + 1) % o->save_every == 0)) save_state(t);
+        if (t->stopped && first_rank) printf("stopped by a signal after step %lld; the same command with --resume goes on\n", (long long)step + 1);
+    }
+    if (log != NULL && fclose(log) != 0) error_set(error, "--log %s: not all of it could be written", o->log);
+    if (first_rank) {
+        print_waits(waited, t->done.step - first_step);
+        print_memory(t);
+    }
+    if (o->trace != NULL) {
+        char path[4096];
+        snprintf(path, sizeof path, t->g.ranks > 1 ? "%s.rank%d" : "%s", o->trace, t->g.rank);
+        if (!trace_write(path, t->g.rank)) error_set(error, "--trace %s: cannot be written", path);
+    }
+    stop_on_error(error);
+}
+
+// The newest whole state of --out with --resume, else random parameters or those of the folder.
+static void start_parameters(trainer *t, const char *folder, error_text *error) {
+    const options *o = t->o;
+    bool resumed = false;
+    t->done.seed = o->seed;
+    t->done.seq_len = o->seq_len;
+    t->done.train_tokens = o->train_data != NULL ? t->train.total : 0;
+    if (o->out != NULL) {
+        if (state_store_open(&t->states, t->g.all, o->out, folder, o->keep, o->resume, error) && o->resume)
+            state_resume(&t->states, &t->m, &t->done, &resumed, error);
+        stop_on_error(error);
+        signal(SIGTERM, on_stop_signal);
+        signal(SIGUSR1, on_stop_signal);
+        if (o->resume && t->g.rank == 0)
+            printf(resumed ? "resume      %s: from step %lld, %lld samples done\n" : "resume      %s: holds no state; starting afresh\n", o->out,
+                   (long long)t->done.step, (long long)t->done.samples);
+    }
+    if (resumed) return;
+    if (o->from_scratch) {
+        zero_init(&t->m.zero, (uint64_t)o->seed, 0.02f, 0.02f / sqrtf(2.0f * (float)t->m.c.L));
+        zero_reset_states(&t->m.zero);
+    } else {
+        hf_import(&t->m, folder, NULL, error);
+    }
+    stop_on_error(error);
+}
+
+// --export: the trained model as a Hugging Face folder. A disk that is full ends the run with status 1.
+static void finish_export(trainer *t, const char *source, error_text *error) {
+    double began = device_seconds();
+    export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
+    bool ok = hf_export(&t->m, t->o->export_to, source, dtype, error);
+    if (t->g.rank == 0 && ok) printf("exported    %s (%.1f s)\n", t->o->export_to, device_seconds() - began);
+    if (t->g.rank == 0 && !ok) fprintf(stderr, "error: --export %s: %s\n", t->o->export_to, error->text);
+    if (ok) return;
+    comm_finalize();
+    exit(EXIT_FAILED);
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    signal(SIGXFSZ, SIG_IGN); // a file over the limit is an error of the write, with a message
+    if (!comm_init(&argc, &argv, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    comm *world = comm_world();
+    bool first_rank = comm_rank(world) == 0;
+
+    // Options and model.
+    options o;
+    options_parse(&o, argc, argv, &error);
+    stop_on_error(&error);
+    if (o.help || o.version) {
+        if (first_rank && o.help) options_help(stdout);
+        else if (first_rank) printf("train_llama %s\n", TRAIN_LLAMA_VERSION);
+        comm_finalize();
+        return EXIT_OK;
+    }
+    model_config c;
+    if (o.model != NULL) config_load(&c, o.model, &error);
+    stop_on_error(&error);
+    if (o.calibrate) {
+        device_start(comm_local_rank(), comm_local_ranks(), (int)o.threads, &error);
+        stop_on_error(&error);
+        calibrate(&o, o.model != NULL ? &c : NULL, world, &error);
+        stop_on_error(&error);
+        device_stop();
+        comm_finalize();
+        return EXIT_OK;
+    }
+    if (o.plan) {
+        if (first_rank) plan_show(&o, &c, comm_size(world), &error);
+        stop_on_error(&error);
+        comm_finalize();
+        return EXIT_OK;
+    }
+    if (o.hp == 0) plan_apply(&o, &c, world, &error);
+    options_check(&o, &c, comm_size(world), &error);
+    const char *folder = config_preset(o.model) == NULL ? o.model : NULL; // a Hugging Face folder
+    if (o.export_to != NULL && !o.dry_run && first_rank) hf_export_check(o.export_to, &error);
+    stop_on_error(&error);
+    if (o.dry_run) {
+        cluster machines;
+        bool known = o.cluster == NULL || plan_cluster(&machines, &o, (int)o.ranks, &error);
+        if (first_rank && known) dry_run(&o, &c, o.cluster == NULL ? NULL : &machines, (int)o.ranks, &error);
+        stop_on_error(&error);
+        comm_finalize();
+        return EXIT_OK;
+    }
+
+    // Device, grid and data.
+    trainer t;
+    memset(&t, 0, sizeof t);
+    t.o = &o;
+    plan_cluster(&t.machines, &o, comm_size(world), &error);
+    device_start(comm_local_rank(), comm_local_ranks(), (int)o.threads, &error);
+    stop_on_error(&error);
+    grid_create(&t.g, plan_grid_shape(&o), world);
+    t.shard = sequence_shard_make(o.seq_len, t.g.shape.hp, t.g.shape.cp, t.g.place.h, t.g.place.c, DEVICE_ROW_MULTIPLE);
+    if (o.train_data != NULL) dataloader_open(&t.train, o.train_data, o.seq_len, c.V, (uint64_t)o.seed, true, &error);
+    t.has_val = o.val_data != NULL;
+    if (t.has_val) dataloader_open(&t.val, o.val_data, o.seq_len, c.V, (uint64_t)o.seed, false, &error);
+    stop_on_error(&error);
+
+    // Memory: what each layer keeps, then one arena for everything.
+    recompute_kind *kinds = HOST_NEW(recompute_kind, c.L);
+    model_run run = plan_run(&o, &c, t.shard.T, kinds);
+    size_t budget = o.memory_budget > 0 ? (size_t)o.memory_budget : device_memory_total();
+    plan_memory(&o, &c, &t.g, &run, kinds, budget, &error);
+    stop_on_error(&error);
+    model_layout(&t.m, &t.device, &t.host, &c, &t.g, &run);
+    model_free(&t.m);
+    size_t device_bytes = t.device.peak, host_bytes = t.host.peak;
+    memset(&t.device, 0, sizeof t.device);
+    memset(&t.host, 0, sizeof t.host);
+    t.peak_flops = device_peak_flops();
+    if (t.peak_flops == 0) { // rank 0 measures while the others wait; before the arena, for it needs memory of its own
+        comm_barrier(world);
+        if (first_rank) t.peak_flops = device_measure_gemm();
+        comm_broadcast(world, &t.peak_flops, sizeof t.peak_flops, 0);
+    }
+    t.memory_before = device_memory_used();
+    t.device.base = (char *)device_alloc(device_bytes);
+    t.host.base = host_bytes > 0 ? (char *)device_host_slab(host_bytes) : NULL;
+    if (t.device.base == NULL || (host_bytes > 0 && t.host.base == NULL))
+        error_set(&error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host", device_bytes, host_bytes);
+    stop_on_error(&error);
+    model_layout(&t.m, &t.device, &t.host, &c, &t.g, &run);
+    t.tokens = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
+    t.labels = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
+    t.positions = HOST_NEW(int64_t, t.shard.T);
+    for (int64_t i = 0; i < t.shard.T; i++) t.positions[i] = sequence_shard_position(&t.shard, i);
+    model_start(&t.m, t.positions);
+    start_parameters(&t, folder, &error);
+    if (first_rank) print_start(&t, &c, kinds);
+    if (o.trace != NULL) trace_open();
+
+    if (t.done.step < o.steps) train(&t, &error);
+    if (o.export_to != NULL && !t.stopped) finish_export(&t, folder, &error);
+    if (o.out != NULL) state_store_close(&t.states);
+
+    model_free(&t.m);
+    device_free(t.device.base, device_bytes);
+    if (host_bytes > 0) device_host_slab_free(t.host.base, host_bytes);
+    grid_free(&t.g);
+    if (o.train_data != NULL) dataloader_close(&t.train);
+    if (t.has_val) dataloader_close(&t.val);
+    free(t.tokens);
+    free(t.labels);
+    free(t.positions);
+    free(kinds);
+    device_stop();
+    comm_finalize();
+    return t.save_failed ? EXIT_FAILED : EXIT_OK;
+}

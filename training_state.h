@@ -1,0 +1,344 @@
+// Training state: what a run needs to go on as if it had never stopped, in a folder --out DIR:
+//     DIR/lock                        held by the run that writes here
+//     DIR/step-00000123/              a complete state: a Hugging Face folder in F32 (transformers loads it), and beside it
+//         optimizer/*.safetensors       both moments of every tensor, in F32
+//         training_state.json           step, samples, what the order of samples depends on, a checksum of every tensor
+//     DIR/unfinished-*                a state on its way in or out; the next run removes it
+//     DIR/damaged-*                   a state that did not pass its checksums, set aside
+// Tensors are whole, so that a state resumes on any grid and any ZeRO degrees. Every distinct piece has one writer. A state is written under
+// another name, synced and renamed: a step-* folder is whole, and its checksums tell when a disk has changed it since.
+// All functions are collective: every rank calls, and gets the same answer and message. Ranks must see one file system.
+#ifndef TRAINING_STATE_H
+#define TRAINING_STATE_H
+
+#include "hf_folder.h" // defines: hf_import, hf_write, model_files_*, checksum_*
+#include <sys/file.h>
+
+typedef struct {
+    int64_t step, samples;                // done
+    int64_t seed, seq_len, train_tokens;  // the order of samples depends on these: a state goes on only with the same
+} training_progress;
+
+typedef struct {
+    comm *all;
+    const char *folder; // --out
+    const char *source; // Hugging Face folder of the model, whose tokenizer and config go into each state; NULL: none
+    int64_t keep;       // complete states that stay; the older are removed after a newer is complete
+    int lock;           // file descriptor of rank 0, -1 elsewhere
+} state_store;
+
+enum { STATE_FORMAT = 1, STATE_NAME = 32, STATES_MAX = 4096 };
+
+static inline void state_name(char *name, const char *prefix, int64_t step) { snprintf(name, STATE_NAME, "%sstep-%08lld", prefix, (long long)step); }
+
+// The steps of the step-* folders, ascending, into steps (STATES_MAX); returns how many. Only rank 0 looks into the folder.
+static inline int state_compare_steps(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+static inline int state_list(const char *folder, int64_t *steps) {
+    DIR *list = opendir(folder);
+    int count = 0;
+    if (list == NULL) return 0;
+    for (struct dirent *entry; (entry = readdir(list)) != NULL && count < STATES_MAX;) {
+        int64_t step;
+        if (strncmp(entry->d_name, "step-", 5) == 0 && option_parse_whole(entry->d_name + 5, true, &step) && path_is_folder(path_join(folder, entry->d_name).text))
+            steps[count++] = step;
+    }
+    closedir(list);
+    qsort(steps, (size_t)count, sizeof *steps, state_compare_steps);
+    return count;
+}
+static inline void state_remove_unfinished(const char *folder) {
+    DIR *list = opendir(folder);
+    if (list == NULL) return;
+    for (struct dirent *entry; (entry = readdir(list)) != NULL;)
+        if (strncmp(entry->d_name, "unfinished-step-", 16) == 0) folder_remove(path_join(folder, entry->d_name).text);
+    closedir(list);
+}
+
+// Makes the folder if it is not there and locks it until state_store_close. False with a message: another run writes there; without
+// `resume`, a run has left states there; the folder cannot be made.
+static inline bool state_store_open(state_store *s, comm *all, const char *folder, const char *source, int64_t keep, bool resume, error_text *error) {
+    s->all = all;
+    s->folder = folder;
+    s->source = source;
+    s->keep = keep;
+    s->lock = -1;
+    if (comm_rank(all) == 0 && folder_make(folder, error)) {
+        path_text path = path_join(folder, "lock");
+        int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
+        s->lock = open(path.text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        int states = state_list(folder, steps);
+        if (s->lock < 0) error_set(error, "--out %s: cannot be written to: %s", printable(folder).text, strerror(errno));
+        else if (flock(s->lock, LOCK_EX | LOCK_NB) != 0)
+            error_set(error, "--out %s: %s; legal is a folder of its own for each run", printable(folder).text,
+                      errno == EWOULDBLOCK ? "another run writes its states there" : strerror(errno));
+        else if (states > 0 && !resume)
+            error_set(error, "--out %s: a run has left states there, the last of step %lld; add --resume to go on from it, or name another folder",
+                      printable(folder).text, (long long)steps[states - 1]);
+        else state_remove_unfinished(folder);
+        free(steps);
+    }
+    bool ok = comm_agree(all, error);
+    if (!ok && s->lock >= 0) close(s->lock);
+    if (!ok) s->lock = -1;
+    return ok;
+}
+static inline void state_store_close(state_store *s) {
+    if (s->lock >= 0) close(s->lock); // and gives the lock up
+    s->lock = -1;
+}
+
+// ---- training_state.json ----
+
+static inline uint64_t state_text_hash(const char *text) { // FNV-1a
+    uint64_t h = 0xCBF29CE484222325ull;
+    for (; *text != '\0'; text++) h = (h ^ (uint64_t)(unsigned char)*text) * 0x100000001B3ull;
+    return h;
+}
+static inline void state_add_hex(cJSON *json, const char *key, uint64_t value) { // key NULL: json is a list
+    char text[20];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
+    if (key != NULL) cJSON_AddStringToObject(json, key, text);
+    else cJSON_AddItemToArray(json, cJSON_CreateString(text));
+}
+static inline bool state_read_hex(const cJSON *at, uint64_t *value) {
+    if (!cJSON_IsString(at) || strlen(at->valuestring) != 16 || strspn(at->valuestring, "0123456789abcdef") != 16) return false;
+    *value = (uint64_t)strtoull(at->valuestring, NULL, 16);
+    return true;
+}
+static const char *const state_sum_keys[VALUES_KINDS] = {"checksums_parameters", "checksums_exp_avg", "checksums_exp_avg_sq"};
+static const char *const state_number_keys[5] = {"step", "samples", "seed", "seq_len", "train_tokens"};
+
+// sums: (VALUES_KINDS, count)
+static inline bool state_write_json(const char *folder, const training_progress *p, const uint64_t *sums, int64_t count, error_text *error) {
+    const int64_t numbers[5] = {p->step, p->samples, p->seed, p->seq_len, p->train_tokens};
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
+    for (int i = 0; i < 5; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
+    for (int k = 0; k < VALUES_KINDS; k++) {
+        cJSON *list = cJSON_AddArrayToObject(json, state_sum_keys[k]);
+        for (int64_t i = 0; i < count; i++) state_add_hex(list, NULL, sums[k * count + i]);
+    }
+    char *text = cJSON_PrintUnformatted(json);
+    state_add_hex(json, "checksum", text != NULL ? state_text_hash(text) : 0); // of the text without this member
+    free(text);
+    text = cJSON_PrintUnformatted(json);
+    cJSON_Delete(json);
+    bool ok = text != NULL ? file_write(path_join(folder, "training_state.json").text, text, strlen(text), error) : error_set(error, "out of host memory");
+    free(text);
+    return ok;
+}
+static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
+    int64_t *numbers[5] = {&p->step, &p->samples, &p->seed, &p->seq_len, &p->train_tokens}, format = 0;
+    if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
+        return error_set(error, "training_state.json: is of format %lld; legal is %d", (long long)format, STATE_FORMAT);
+    for (int i = 0; i < 5; i++)
+        if (!safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]), numbers[i]))
+            return error_set(error, "training_state.json: \"%s\" is missing or no whole number", state_number_keys[i]);
+    for (int k = 0; k < VALUES_KINDS; k++) {
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_sum_keys[k]);
+        if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count) return error_set(error, "training_state.json: \"%s\" is not of %lld sums", state_sum_keys[k], (long long)count);
+        int64_t i = k * count;
+        for (const cJSON *at = list->child; at != NULL; at = at->next, i++)
+            if (!state_read_hex(at, &sums[i])) return error_set(error, "training_state.json: a sum in \"%s\" is damaged", state_sum_keys[k]);
+    }
+    return true;
+}
+static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
+    error_text why;
+    why.text[0] = '\0';
+    char *text = config_read_file(path_join(folder, "training_state.json").text, &why);
+    if (text == NULL) return error_set(error, "training_state.json: %s", why.text);
+    cJSON *json = cJSON_ParseWithOpts(text, NULL, 1);
+    free(text);
+    if (json == NULL) return error_set(error, "training_state.json: is not valid JSON");
+    uint64_t stored = 0;
+    cJSON *checksum = cJSON_DetachItemFromObjectCaseSensitive(json, "checksum");
+    bool ok = state_read_hex(checksum, &stored);
+    text = cJSON_PrintUnformatted(json);
+    ok = (ok && text != NULL && state_text_hash(text) == stored) || error_set(error, "training_state.json: its checksum is wrong");
+    ok = ok && state_parse_json(json, p, sums, count, error);
+    free(text);
+    cJSON_Delete(checksum);
+    cJSON_Delete(json);
+    return ok;
+}
+
+// ---- save ----
+
+static inline bool state_write_moments(model *m, const char *folder, uint64_t *sums, error_text *error) {
+    bool first_rank = m->g->rank == 0;
+    safetensors files = safetensors_none();
+    values_buffer buffer;
+    values_buffer_make(&buffer, error);
+    model_files_add(m, &files, VALUES_M, DTYPE_F32, NULL);
+    model_files_add(m, &files, VALUES_V, DTYPE_F32, NULL);
+    int64_t limit = (int64_t)EXPORT_LIMIT_GB * 1000000000, count = model_checksums(m);
+    if (first_rank) safetensors_lay_out(&files, folder, "optimizer", limit, true, error);
+    if (comm_agree(m->g->all, error)) {
+        bool ok = first_rank || safetensors_lay_out(&files, folder, "optimizer", limit, false, error);
+        ok = ok && model_files_write(m, &files, VALUES_M, &buffer, sums, error) && model_files_write(m, &files, VALUES_V, &buffer, sums + count, error);
+        if (ok) safetensors_sync(&files, error);
+    }
+    safetensors_close(&files);
+    values_buffer_free(&buffer);
+    return comm_agree(m->g->all, error);
+}
+// Removes all but the newest `keep`; renamed first, so that no half-removed folder is called step-*.
+static inline void state_remove_old(const state_store *s) {
+    int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
+    int count = state_list(s->folder, steps);
+    for (int i = 0; i < count - s->keep; i++) {
+        char name[STATE_NAME], aside[STATE_NAME];
+        state_name(name, "", steps[i]);
+        state_name(aside, "unfinished-", steps[i]);
+        path_text from = path_join(s->folder, name), to = path_join(s->folder, aside);
+        if (rename(from.text, to.text) == 0) folder_remove(to.text);
+    }
+    free(steps);
+}
+
+// Saves the state as step-<progress->step>, then removes the oldest beyond `keep`. False with a message: no space, no permission;
+// nothing of this state is left then, and the states before it are untouched: the run can go on.
+static inline bool state_save(state_store *s, model *m, const training_progress *progress, error_text *error) {
+    bool first_rank = comm_rank(s->all) == 0;
+    int64_t count = model_checksums(m);
+    uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
+    char name[STATE_NAME], unfinished[STATE_NAME];
+    state_name(name, "", progress->step);
+    state_name(unfinished, "unfinished-", progress->step);
+    path_text path = path_join(s->folder, name), temporary = path_join(s->folder, unfinished), optimizer = path_join(temporary.text, "optimizer");
+    if (first_rank) {
+        folder_remove(temporary.text);
+        if (folder_make(temporary.text, error)) folder_make(optimizer.text, error);
+    }
+    bool ok = comm_agree(s->all, error);
+    ok = ok && hf_write(m, temporary.text, s->source, EXPORT_F32, (int64_t)EXPORT_LIMIT_GB * 1000000000, sums, error);
+    ok = ok && state_write_moments(m, optimizer.text, sums + count, error);
+    if (ok) {
+        checksum_add_ranks(s->all, sums, VALUES_KINDS * count);
+        if (first_rank && state_write_json(temporary.text, progress, sums, count, error) && folder_sync(optimizer.text, error) &&
+            folder_publish(temporary.text, path.text, error))
+            state_remove_old(s);
+        ok = comm_agree(s->all, error);
+    }
+    if (!ok && first_rank) folder_remove(temporary.text);
+    free(sums);
+    return ok;
+}
+
+// ---- resume ----
+
+// A state of another model is refused with what differs.
+enum { STATE_SIZES = 15 };
+static inline void state_sizes(const model_config *c, double *sizes) {
+    const rope_scaling *r = &c->rope;
+    int64_t whole[9] = {c->L, c->D, c->H, c->Hkv, c->HS, c->F, c->V, c->tied, r->original_length};
+    for (int i = 0; i < 9; i++) sizes[i] = (double)whole[i];
+    sizes[9] = c->rms_eps;
+    sizes[10] = c->rope_theta;
+    sizes[11] = (double)r->kind;
+    sizes[12] = r->factor;
+    sizes[13] = r->low_freq_factor;
+    sizes[14] = r->high_freq_factor;
+}
+static inline bool state_same_model(const model_config *state, const model_config *run, error_text *error) {
+    static const char *const names[STATE_SIZES] = {"num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+                                                   "intermediate_size", "vocab_size", "tie_word_embeddings", "original_max_position_embeddings",
+                                                   "rms_norm_eps", "rope_theta", "rope type", "rope factor", "low_freq_factor", "high_freq_factor"};
+    double a[STATE_SIZES], b[STATE_SIZES];
+    state_sizes(state, a);
+    state_sizes(run, b);
+    for (int i = 0; i < STATE_SIZES; i++)
+        if (a[i] != b[i]) return error_set(error, "is of another model: \"%s\" is %.9g there and %.9g in --model", names[i], a[i], b[i]);
+    return true;
+}
+static inline bool state_same_data(const training_progress *a, const training_progress *b, error_text *error) {
+    if (a->seed != b->seed) return error_set(error, "was trained with --seed %lld; the order of samples goes on only with that", (long long)a->seed);
+    if (a->seq_len != b->seq_len)
+        return error_set(error, "was trained with --seq-len %lld; the order of samples goes on only with that (--model STATE starts anew from its weights)", (long long)a->seq_len);
+    if (a->train_tokens != b->train_tokens)
+        return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; the order of samples goes on only with the same files", (long long)a->train_tokens,
+                         (long long)b->train_tokens);
+    return true;
+}
+
+// Everything of a state into the model; false: damaged, with a message.
+static inline bool state_load(model *m, const char *folder, const uint64_t *sums, error_text *error) {
+    int64_t count = model_checksums(m);
+    uint64_t *read = HOST_NEW(uint64_t, VALUES_KINDS * count);
+    safetensors files = safetensors_none();
+    values_buffer buffer;
+    bool ok = values_buffer_make(&buffer, error);
+    if (hf_import(m, folder, read, error)) {
+        ok = ok && safetensors_open(&files, path_join(folder, "optimizer").text, "optimizer", error) && model_files_check(m, &files, VALUES_M, error) &&
+             model_files_check(m, &files, VALUES_V, error);
+        ok = ok && model_files_read(m, &files, VALUES_M, &buffer, read + count, error) && model_files_read(m, &files, VALUES_V, &buffer, read + 2 * count, error);
+    }
+    if (comm_agree(m->g->all, error)) {
+        checksum_add_ranks(m->g->all, read, VALUES_KINDS * count);
+        for (int64_t i = 0; i < VALUES_KINDS * count; i++) {
+            if (read[i] == sums[i]) continue;
+            int64_t u = i % count / ZERO_MAX_TENSORS, t = i % ZERO_MAX_TENSORS;
+            error_set(error, "the checksum of unit %lld, \"%s\"%s, is wrong", (long long)u,
+                      t < m->units[u].tensor_count ? m->units[u].tensors[t].name : "none", values_suffix((values_kind)(i / count)));
+        }
+    }
+    safetensors_close(&files);
+    values_buffer_free(&buffer);
+    free(read);
+    return error->text[0] == '\0';
+}
+
+// Loads the newest state that is whole. In: progress->seed, seq_len, train_tokens of this run; out: its step and samples. *found false:
+// there is no state, and model and progress are as before. Damaged states are skipped with a line on stderr, and set aside when an older
+// one is good. False with a message: a state of another model, seed, length or data; states, but none that is whole.
+static inline bool state_resume(state_store *s, model *m, training_progress *progress, bool *found, error_text *error) {
+    bool first_rank = comm_rank(s->all) == 0;
+    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0, at;
+    uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
+    training_progress saved = *progress;
+    char name[STATE_NAME], aside[STATE_NAME];
+    if (first_rank) states = state_list(s->folder, steps);
+    comm_broadcast(s->all, &states, sizeof states, 0);
+    comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
+    *found = false;
+    for (at = states - 1; at >= 0 && !*found; at--) {
+        error_text why, refused;
+        why.text[0] = refused.text[0] = '\0';
+        state_name(name, "", steps[at]);
+        path_text path = path_join(s->folder, name);
+        model_config c;
+        if (first_rank && config_load(&c, path.text, &why) && state_same_model(&c, &m->c, &refused) &&
+            state_read_json(path.text, &saved, sums, count, &why) && state_same_data(&saved, progress, &refused) && saved.step != steps[at])
+            error_set(&why, "training_state.json: is of step %lld", (long long)saved.step);
+        if (refused.text[0] != '\0') error_set(error, "--resume: %s %s", printable(path.text).text, refused.text);
+        if (!comm_agree(s->all, error)) break;
+        if (comm_agree(s->all, &why)) {
+            comm_broadcast(s->all, sums, sizeof *sums * (size_t)(VALUES_KINDS * count), 0);
+            comm_broadcast(s->all, &saved, sizeof saved, 0);
+            *found = state_load(m, path.text, sums, &why);
+        }
+        if (!*found && first_rank) fprintf(stderr, "note: %s is damaged and skipped: %s\n", path.text, why.text);
+    }
+    if (*found) {
+        progress->step = saved.step;
+        progress->samples = saved.samples;
+        for (int64_t bad = at + 2; first_rank && bad < states; bad++) { // newer than the good one
+            state_name(name, "", steps[bad]);
+            state_name(aside, "damaged-", steps[bad]);
+            folder_remove(path_join(s->folder, aside).text);
+            if (rename(path_join(s->folder, name).text, path_join(s->folder, aside).text) != 0)
+                error_set(error, "%s: a damaged state cannot be set aside: %s", printable(path_join(s->folder, name).text).text, strerror(errno));
+        }
+    } else if (states > 0) {
+        error_set(error, "--resume: none of the %lld states in %s is whole; move them away to start anew", (long long)states, printable(s->folder).text);
+    }
+    free(steps);
+    free(sums);
+    return comm_agree(s->all, error);
+}
+
+#endif

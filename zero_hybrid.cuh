@@ -1,0 +1,409 @@
+// Hybrid ZeRO (LoongTrain section 5.1, after AMSP): parameters, gradients and optimizer states are each sharded over zp, zg, zo ranks,
+// independently, over data *and* sequence parallel ranks together: 1 = Full-Replica, all ranks = Full-Sharding, else Partial.
+//
+// Model states are cut in units (embedding, each layer, head); a unit is one flat vector, padded so that every rank count divides it.
+// zp divides zg divides zo divides the number of ranks, so shards are nested: a rank's optimizer piece lies inside its gradient shard,
+// which lies inside its parameter shard. Groups are runs of consecutive ranks: keep Partial degrees inside a node.
+//
+//   forward, backward   unit u+1 is gathered (group of zp) while unit u computes
+//   backward            gradients of unit u go their way while unit u-1 computes, one stage per unit:
+//                         1  reduce-scatter in the group of zg             every micro-step, when zg > 1
+//                         2  reduce-scatter of the shard to zo pieces      last micro-step, when zo > zg
+//                         3  all-reduce across the replicas of the piece   last micro-step, as reduce-scatter + all-gather
+//   update              AdamW on the rank's piece, then all-gather of the new parameters into the parameter shards (group of zo / zp)
+//
+// Bytes a rank sends, n = padded elements of a unit, s = sizeof(floatX), R = ranks / zo, A = micro-steps of a step:
+//   gather   n s (zp-1)/zp  times: embedding A, head A, layers L + max(L-2, 0) (2A-1) in all (two layers stay where they are at each turn)
+//   reduce   4 n (A (zg-1)/zg + (1/zg) (1 - zg/zo) + 2 (1/zo) (R-1)/R)
+//   update   n s (1/zp) (1 - zp/zo)
+// Everything adds in float in rank order; replicas get the same bits because a sum is made once and then gathered.
+#ifndef ZERO_HYBRID_CUH
+#define ZERO_HYBRID_CUH
+
+#include "arena.h"      // defines: arena, ARENA_TAKE, ARENA_TAKE_X
+#include "device/ops.h" // defines: op_adamw, op_add_float, op_sum_squares
+#include "trace.h"      // defines: transfer_finish, trace_*
+
+enum { ZERO_MAX_TENSORS = 8, ZERO_SLOTS = 4, ZERO_STAGES = 4 };
+
+// A tensor inside a unit.
+typedef struct {
+    const char *name;
+    int64_t offset, count; // elements
+    bool decay;            // weight decay applies (matrices), or not (norm weights)
+} zero_tensor;
+
+typedef struct {
+    int64_t count; // elements, padded
+    zero_tensor tensors[ZERO_MAX_TENSORS];
+    int tensor_count;
+    int slot; // where it is gathered: layers take turns in 0 and 1, embedding 2, head 3
+} zero_unit;
+
+static inline void zero_unit_add(zero_unit *u, const char *name, int64_t count, bool decay) {
+    zero_tensor *t = &u->tensors[u->tensor_count++];
+    t->name = name;
+    t->offset = u->count;
+    t->count = count;
+    t->decay = decay;
+    u->count = round_up(u->count + count, 64); // tensors start on 128 bytes at least
+}
+
+typedef struct {
+    int unit, stage;
+} zero_reduction;
+
+typedef struct {
+    int ranks, rank;
+    int zp, zg, zo;
+    int param_piece, grad_piece, optim_piece; // this rank's place in zp, zg, zo pieces of a unit
+    int unit_count;
+    zero_unit *units; // the model's
+    int64_t largest;  // elements of the largest unit
+    bool accumulates; // more than one micro-step
+    comm *gather, *reduce[ZERO_STAGES], *update, *pieces; // reduce: stages 1, 2, 3 and 3's all-gather; pieces: one replica of all pieces
+    // per unit, from the arena
+    floatX **params; // (count / zp)
+    float **grads;   // (count / zg)
+    float **m, **v, **master; // (count / zo); on the host when offloaded; master NULL when floatX is float
+    // gathered units (zp > 1) and gradients on their way to shards (zg > 1)
+    floatX *param_slot[ZERO_SLOTS];
+    int param_slot_unit[ZERO_SLOTS]; // -1: empty
+    int fetching[ZERO_SLOTS], fetching_count; // units whose gather has started, oldest first
+    float *grad_slot[ZERO_SLOTS];
+    int grad_slot_unit[ZERO_SLOTS];
+    bool *grads_begun; // per unit: zeroed in this step
+    zero_reduction reducing[ZERO_STAGES + 1];
+    int reducing_count;
+    bool first_micro, last_micro;
+    float *arrived;             // (largest / zg) one micro-step's shard, before it is added
+    void *scratch[ZERO_STAGES]; // of the reductions
+    // optimizer offload
+    bool offload;
+    size_t host_bytes;
+    float *window[2]; // device: m, v, master of one unit's piece, (3, largest / zo)
+    device_copier *to_device, *to_host;
+} zero_hybrid;
+
+// A rank's pieces: nested digits, so that optimizer pieces lie inside gradient shards inside parameter shards.
+static inline void zero_pieces(int rank, int zp, int zg, int zo, int *param_piece, int *grad_piece, int *optim_piece) {
+    *param_piece = rank % zp;
+    *grad_piece = *param_piece * (zg / zp) + rank / zp % (zg / zp);
+    *optim_piece = *grad_piece * (zo / zg) + rank / zg % (zo / zg);
+}
+
+// The degrees and this rank's pieces. Needs zp | zg | zo | ranks (options.h checks). Pads the units; they stay the caller's.
+static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, int zg, int zo, zero_unit *units, int unit_count) {
+    memset(z, 0, sizeof *z);
+    z->ranks = ranks; z->rank = rank;
+    z->zp = zp; z->zg = zg; z->zo = zo;
+    zero_pieces(rank, zp, zg, zo, &z->param_piece, &z->grad_piece, &z->optim_piece);
+    z->units = units;
+    z->unit_count = unit_count;
+    for (int u = 0; u < unit_count; u++) {
+        units[u].count = round_up(units[u].count, (int64_t)ranks * 16);
+        z->largest = max_i64(z->largest, units[u].count);
+    }
+    for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->grad_slot_unit[s] = -1;
+}
+
+// The slot's size: the largest unit that uses it.
+static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
+    int64_t n = 0;
+    for (int u = 0; u < z->unit_count; u++)
+        if (z->units[u].slot == slot) n = max_i64(n, z->units[u].count);
+    return n;
+}
+
+// Takes all memory: `device` for the device, `host` for offloaded optimizer states. share_edges: the lives of embedding and head in
+// their slots do not overlap (untied), so they share one place. The per-unit tables are host memory of z (zero_free).
+static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, bool offload, bool share_edges) {
+    int units = z->unit_count;
+    bool masters = arena_element(device) != sizeof(float);
+    z->accumulates = accumulates;
+    z->offload = offload;
+    z->params = HOST_NEW(floatX *, units);
+    z->grads = HOST_NEW(float *, units);
+    z->m = HOST_NEW(float *, units);
+    z->v = HOST_NEW(float *, units);
+    z->master = HOST_NEW(float *, units);
+    z->grads_begun = HOST_NEW(bool, units);
+    arena *states = offload ? host : device;
+    for (int u = 0; u < units; u++) {
+        int64_t n = z->units[u].count;
+        z->params[u] = ARENA_TAKE_X(device, MEM_PARAMETERS, n / z->zp);
+        z->grads[u] = ARENA_TAKE(device, MEM_GRADIENTS, float, n / z->zg);
+        z->m[u] = ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo);
+        z->v[u] = ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo);
+        z->master[u] = masters ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
+    }
+    for (int i = 0; i < 2; i++) z->window[i] = offload ? ARENA_TAKE(device, MEM_OPTIMIZER, float, (masters ? 3 : 2) * (z->largest / z->zo)) : NULL;
+    for (int s = 0; s < ZERO_SLOTS; s++) {
+        int64_t n = zero_slot_count(z, s);
+        if (share_edges && s == 2) n = max_i64(n, zero_slot_count(z, 3));
+        bool shared = share_edges && s == 3;
+        z->param_slot[s] = z->zp == 1 ? NULL : shared ? z->param_slot[2] : ARENA_TAKE_X(device, MEM_PARAMETERS, n);
+        z->grad_slot[s] = z->zg == 1 ? NULL : shared ? z->grad_slot[2] : ARENA_TAKE(device, MEM_GRADIENTS, float, n);
+    }
+    z->arrived = accumulates && z->zg > 1 ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
+    int replicas = z->ranks / z->zo;
+    z->scratch[0] = z->scratch[1] = z->scratch[2] = z->scratch[3] = NULL;
+    if (arena_counts_other(device)) return; // a GPU's libraries reduce in place
+    z->scratch[0] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch_for(z->zg, (size_t)(z->largest / z->zg)));
+    z->scratch[1] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch_for(z->zo / z->zg, (size_t)(z->largest / z->zo)));
+    z->scratch[2] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch_for(replicas, (size_t)(z->largest / z->zo / replicas)));
+}
+
+// Creates the communicators over `all` (the ranks given to zero_describe). Every rank calls.
+static inline void zero_connect(zero_hybrid *z, comm *all) {
+    int within = z->zo / z->zp;
+    z->gather = comm_split(all, z->rank / z->zp, z->param_piece, COMM_PARAM_GATHER);
+    z->reduce[0] = comm_split(all, z->rank / z->zg, z->grad_piece, COMM_GRAD_REDUCE);
+    z->reduce[1] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
+    z->reduce[2] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
+    z->reduce[3] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
+    z->update = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
+    z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
+    if (z->offload) {
+        z->to_device = device_copier_new();
+        z->to_host = device_copier_new();
+    }
+}
+static inline void zero_free(zero_hybrid *z) {
+    if (z->gather != NULL) {
+        comm_free(z->gather);
+        for (int s = 0; s < ZERO_STAGES; s++) comm_free(z->reduce[s]);
+        comm_free(z->update);
+        comm_free(z->pieces);
+    }
+    if (z->to_device != NULL) device_copier_free(z->to_device);
+    if (z->to_host != NULL) device_copier_free(z->to_host);
+    free(z->params);
+    free(z->grads);
+    free(z->m);
+    free(z->v);
+    free(z->master);
+    free(z->grads_begun);
+}
+
+// ---- parameters ----
+
+// Starts gathering a unit unless it is here already or is whole on this rank. Its slot's previous unit is given up.
+static inline void zero_fetch(zero_hybrid *z, int unit) {
+    if (z->zp == 1 || unit < 0 || unit >= z->unit_count) return;
+    int slot = z->units[unit].slot;
+    if (z->param_slot_unit[slot] == unit) return;
+    for (int s = 0; s < ZERO_SLOTS; s++) // slots that share a place
+        if (z->param_slot[s] == z->param_slot[slot]) z->param_slot_unit[s] = -1;
+    z->param_slot_unit[slot] = unit;
+    z->fetching[z->fetching_count++] = unit;
+    trace_transfer(z->gather, "gather parameters", unit);
+    comm_allgather_start(z->gather, z->params[unit], z->param_slot[slot], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
+}
+
+// The whole parameters of a unit, (count). Fetches them if nobody has; waits for the gather.
+static inline const floatX *zero_params(zero_hybrid *z, int unit) {
+    if (z->zp == 1) return z->params[unit];
+    zero_fetch(z, unit);
+    for (bool waiting = true; waiting;) {
+        waiting = false;
+        for (int i = 0; i < z->fetching_count; i++) waiting = waiting || z->fetching[i] == unit;
+        if (!waiting) break;
+        transfer_finish(z->gather, COMM_PARAM_GATHER);
+        z->fetching_count--;
+        memmove(z->fetching, z->fetching + 1, sizeof(int) * (size_t)z->fetching_count);
+    }
+    return z->param_slot[z->units[unit].slot];
+}
+
+// ---- gradients ----
+
+static inline void zero_begin_micro_step(zero_hybrid *z, bool first, bool last) {
+    z->first_micro = first;
+    z->last_micro = last;
+    if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
+}
+
+// Starts the stage after r->stage, skipping those that have nothing to do. Returns false when the unit has arrived.
+static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
+    const zero_unit *unit = &z->units[r->unit];
+    int replicas = z->ranks / z->zo;
+    int64_t shard = unit->count / z->zg, piece = unit->count / z->zo, part = piece / replicas;
+    float *grads = z->grads[r->unit], *own = grads + (z->optim_piece * piece - z->grad_piece * shard);
+    float *own_part = own + comm_rank(z->reduce[2]) * part;
+    r->stage++;
+    if (r->stage == 0 && z->zg == 1) r->stage = 1;
+    if (r->stage == 1 && z->zo == z->zg) r->stage = 2;
+    if (r->stage >= (z->last_micro ? ZERO_STAGES : 1)) return false; // across groups only when the last micro-step is in
+    if (r->stage >= 2 && replicas == 1) return false;
+    trace_transfer(z->reduce[r->stage], "reduce gradients", r->unit);
+    if (r->stage == 0)
+        comm_reduce_scatter_start(z->reduce[0], z->grad_slot[unit->slot], z->first_micro ? grads : z->arrived, (size_t)shard, z->scratch[0]);
+    else if (r->stage == 1)
+        comm_reduce_scatter_start(z->reduce[1], grads, own, (size_t)piece, z->scratch[1]);
+    else if (r->stage == 2)
+        comm_reduce_scatter_start(z->reduce[2], own, own_part, (size_t)part, z->scratch[2]);
+    else
+        comm_allgather_start(z->reduce[3], own_part, own, sizeof(float) * (size_t)part);
+    return true;
+}
+
+// Finishes the stage that each unit on its way is in, oldest unit first, and starts its next one. Units enter one by one and move
+// together, so no stage ever holds two.
+static inline void zero_advance(zero_hybrid *z) {
+    int kept = 0;
+    for (int i = 0; i < z->reducing_count; i++) {
+        zero_reduction r = z->reducing[i];
+        const zero_unit *unit = &z->units[r.unit];
+        transfer_finish(z->reduce[r.stage], COMM_GRAD_REDUCE);
+        if (r.stage == 0) {
+            if (!z->first_micro) op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
+            z->grad_slot_unit[unit->slot] = -1;
+        }
+        if (zero_next_stage(z, &r)) z->reducing[kept++] = r;
+    }
+    z->reducing_count = kept;
+}
+
+// Where the backward pass adds the whole gradient of a unit, (count) float; zero at the unit's first use of a step (zg = 1) or
+// micro-step (zg > 1).
+static inline float *zero_grads(zero_hybrid *z, int unit) {
+    if (z->zg == 1) {
+        if (!z->grads_begun[unit]) device_zero(z->grads[unit], sizeof(float) * (size_t)z->units[unit].count);
+        z->grads_begun[unit] = true;
+        return z->grads[unit];
+    }
+    int slot = z->units[unit].slot;
+    if (z->grad_slot_unit[slot] == unit) return z->grad_slot[slot];
+    for (int s = 0; s < ZERO_SLOTS; s++) // another unit's gradient may still be leaving this place
+        while (z->grad_slot[s] == z->grad_slot[slot] && z->grad_slot_unit[s] >= 0) zero_advance(z);
+    z->grad_slot_unit[slot] = unit;
+    device_zero(z->grad_slot[slot], sizeof(float) * (size_t)z->units[unit].count);
+    return z->grad_slot[slot];
+}
+
+// The unit's gradient of this micro-step is complete: what is on its way moves on, and this one starts.
+static inline void zero_grads_done(zero_hybrid *z, int unit) {
+    zero_advance(z);
+    zero_reduction r;
+    r.unit = unit;
+    r.stage = -1;
+    if (zero_next_stage(z, &r)) z->reducing[z->reducing_count++] = r;
+}
+
+// Call at the end of a micro-step: all gradients are in their shards (and, after the last one, summed over all ranks).
+static inline void zero_grads_finish(zero_hybrid *z) {
+    while (z->reducing_count > 0) zero_advance(z);
+}
+
+// ---- update ----
+
+static inline float *zero_optim_grads(const zero_hybrid *z, int unit) { // this rank's piece, (count / zo)
+    int64_t n = z->units[unit].count;
+    return z->grads[unit] + (z->optim_piece * (n / z->zo) - z->grad_piece * (n / z->zg));
+}
+
+// The norm of the whole gradient, each element counted once whatever the shards; the same bits on every rank.
+static inline double zero_grad_norm(zero_hybrid *z) {
+    double sum = 0;
+    for (int u = 0; u < z->unit_count; u++) sum += op_sum_squares(zero_optim_grads(z, u), z->units[u].count / z->zo);
+    comm_sum_double(z->pieces, &sum, 1);
+    return sqrt(sum);
+}
+
+// AdamW on this rank's piece of a unit, tensor by tensor: weight decay differs.
+static inline void zero_update_piece(zero_hybrid *z, int unit, float *m, float *v, float *master, adamw_args args) {
+    const zero_unit *u = &z->units[unit];
+    int64_t piece = u->count / z->zo, begin = z->optim_piece * piece, end = begin + piece;
+    floatX *params = z->params[unit] - z->param_piece * (u->count / z->zp); // indexed by place in the unit
+    const float *grads = zero_optim_grads(z, unit) - begin;
+    float decay = args.weight_decay;
+    for (int t = 0; t < u->tensor_count; t++) {
+        int64_t from = max_i64(begin, u->tensors[t].offset), to = min_i64(end, u->tensors[t].offset + u->tensors[t].count), at = from - begin;
+        if (from >= to) continue;
+        args.weight_decay = u->tensors[t].decay ? decay : 0;
+        op_adamw(params + from, master != NULL ? master + at : NULL, m + at, v + at, grads + from, to - from, args);
+    }
+}
+
+// Starts copying a piece's optimizer states between the host and its window. Returns the last ticket: a lane finishes in order.
+static inline int64_t zero_window_copy(zero_hybrid *z, int unit, bool to_device) {
+    int64_t piece = z->units[unit].count / z->zo, ticket = 0;
+    float *window = z->window[unit % 2], *host[3] = {z->m[unit], z->v[unit], z->master[unit]};
+    for (int i = 0; i < 3 && host[i] != NULL; i++) {
+        float *device = window + i * piece;
+        ticket = to_device ? device_copy_start(z->to_device, device, host[i], sizeof(float) * (size_t)piece)
+                           : device_copy_start(z->to_host, host[i], device, sizeof(float) * (size_t)piece);
+    }
+    return ticket;
+}
+
+// One optimizer step on all units. Afterwards every rank's parameter shards are new, bit-equal across replicas.
+static inline void zero_update(zero_hybrid *z, adamw_args args) {
+    int64_t arriving[2] = {0, 0}, leaving[2] = {0, 0};
+    if (z->offload) arriving[0] = zero_window_copy(z, 0, true);
+    for (int u = 0; u < z->unit_count; u++) {
+        int64_t piece = z->units[u].count / z->zo;
+        double began = trace_now();
+        if (z->offload) {
+            if (u + 1 < z->unit_count) {
+                if (u >= 1) device_copy_finish(z->to_host, leaving[(u + 1) % 2]);
+                arriving[(u + 1) % 2] = zero_window_copy(z, u + 1, true);
+            }
+            device_copy_finish(z->to_device, arriving[u % 2]);
+            float *w = z->window[u % 2];
+            zero_update_piece(z, u, w, w + piece, z->master[u] != NULL ? w + 2 * piece : NULL, args);
+            leaving[u % 2] = zero_window_copy(z, u, false);
+        } else {
+            zero_update_piece(z, u, z->m[u], z->v[u], z->master[u], args);
+        }
+        trace_compute("AdamW", u, began);
+        if (z->zo > z->zp) {
+            if (u > 0) transfer_finish(z->update, COMM_PARAM_UPDATE);
+            trace_transfer(z->update, "update parameters", u);
+            comm_allgather_start(z->update, z->params[u] + comm_rank(z->update) * piece, z->params[u], sizeof(floatX) * (size_t)piece);
+        }
+    }
+    if (z->zo > z->zp) transfer_finish(z->update, COMM_PARAM_UPDATE);
+    for (int i = 0; z->offload && i < 2 && i < z->unit_count; i++) device_copy_finish(z->to_host, leaving[i]);
+    for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = -1; // gathered copies are old
+}
+
+// Parameters drawn from (seed, unit, tensor, element): the same numbers on every grid. Norm weights are 1; matrices Gaussian with sigma,
+// those that write into the residual stream ("wo", "w_down") with residual_sigma.
+static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float residual_sigma) {
+    for (int u = 0; u < z->unit_count; u++) {
+        const zero_unit *unit = &z->units[u];
+        int64_t shard = unit->count / z->zp, begin = z->param_piece * shard, end = begin + shard;
+        device_zero(z->params[u], sizeof(floatX) * (size_t)shard);
+        for (int t = 0; t < unit->tensor_count; t++) {
+            const zero_tensor *tensor = &unit->tensors[t];
+            int64_t from = max_i64(begin, tensor->offset), to = min_i64(end, tensor->offset + tensor->count);
+            if (from >= to) continue;
+            bool residual = strcmp(tensor->name, "wo") == 0 || strcmp(tensor->name, "w_down") == 0;
+            float s = !tensor->decay ? 0 : residual ? residual_sigma : sigma;
+            op_init_normal(z->params[u] + (from - begin), NULL, seed, (uint64_t)(u * ZERO_MAX_TENSORS + t), from - tensor->offset, to - from, s, 1);
+        }
+    }
+}
+
+// Zero moments, and master weights equal to the parameters: call after the parameters are set and before the first update.
+static inline void zero_reset_states(zero_hybrid *z) {
+    for (int u = 0; u < z->unit_count; u++) {
+        int64_t piece = z->units[u].count / z->zo, n = z->units[u].count;
+        const floatX *own = z->params[u] + (z->optim_piece * piece - z->param_piece * (n / z->zp));
+        if (!z->offload) {
+            device_zero(z->m[u], sizeof(float) * (size_t)piece);
+            device_zero(z->v[u], sizeof(float) * (size_t)piece);
+            if (z->master[u] != NULL) op_cast_to_float(z->master[u], own, piece);
+            continue;
+        }
+        memset(z->m[u], 0, sizeof(float) * (size_t)piece); // host slabs
+        memset(z->v[u], 0, sizeof(float) * (size_t)piece);
+        if (z->master[u] == NULL) continue;
+        op_cast_to_float(z->window[0], own, piece);
+        device_to_host(z->master[u], z->window[0], sizeof(float) * (size_t)piece);
+    }
+}
+
+#endif
