@@ -828,7 +828,7 @@ static void test_device(void) {
 
 // ---- the same bits on any number of threads ----
 
-enum { THREADED = 22 };
+enum { THREADED = 19 };
 // Runs everything whose work is shared between threads, and keeps the results.
 static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
     int n = 0;
@@ -848,11 +848,8 @@ static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
         attention_result_drop(&r);
         drop(p.q), drop(p.k), drop(p.v), drop(p.dout);
     }
-    const int64_t T = 500, D = 300; // between one and two of the BLAS's own blocks: where it would split a sum by its threads
+    const int64_t T = 500, D = 300;
     float *x = randoms(T * D, 1, 1), *w = randoms(D * D, 2, 1), *y = floats(T * D), *dw = randoms(D * D, 3, 1), *rstd = floats(T), *dweight = randoms(D, 4, 1);
-    op_linear_forward(y, x, w, NULL, T, D, D), KEEP(y, T * D);
-    op_linear_backward_input(y, x, w, T, D, D), KEEP(y, T * D);
-    op_linear_backward_weight(dw, y, x, T, D, D), KEEP(dw, D * D);
     op_rmsnorm_forward(y, rstd, x, w, T, D, 1e-5f), KEEP(y, T * D);
     float *scratch = floats((int64_t)op_rmsnorm_backward_scratch(T, D) / 4);
     op_rmsnorm_backward(y, dweight, x, y, w, rstd, T, D, scratch), KEEP(dweight, D);
@@ -888,6 +885,41 @@ static void test_threads(void) {
         CHECK(device_threads() == threads, "an operation changed the number of threads from %d to %d", threads, device_threads());
     }
     for (int i = 0; i < THREADED; i++) drop(first[i]);
+    omp_set_num_threads(3);
+}
+
+// Linear layers: the BLAS rounds by its number of threads, so the bits are the same for one number of them, run after run.
+static void test_linear_threads(void) {
+    static const int64_t sizes[5][3] = {{500, 300, 300}, {1000, 130, 131}, {130, 1000, 130}, {131, 130, 2100}, {50, 52, 1801}}; // T, in, out
+    for (int s = 0; s < 5; s++) {
+        int64_t T = sizes[s][0], in = sizes[s][1], out = sizes[s][2], count[3] = {T * out, T * in, out * in};
+        float *x = randoms(T * in, 1, 1), *w = randoms(out * in, 2, 1), *dy = randoms(T * out, 3, 1);
+        double *of_one[3] = {NULL, NULL, NULL};
+        for (int threads = 1; threads <= 5; threads++) {
+            omp_set_num_threads(threads);
+            float *first[3] = {NULL, NULL, NULL};
+            for (int run = 0; run < 3; run++) {
+                float *now[3] = {floats(count[0]), floats(count[1]), floats(count[2])};
+                memset(now[2], 0, sizeof(float) * (size_t)count[2]); // added to
+                op_linear_forward(now[0], x, w, NULL, T, in, out);
+                op_linear_backward_input(now[1], dy, w, T, in, out);
+                op_linear_backward_weight(now[2], dy, x, T, in, out);
+                for (int i = 0; i < 3; i++) {
+                    if (first[i] != NULL) CHECK(same_bits(first[i], now[i], count[i]), "product %d of shape %d differs from run to run on %d threads", i, s, threads);
+                    if (of_one[i] != NULL) CHECK(error_of(now[i], of_one[i], count[i]) < 2e-6, "product %d of shape %d differs between 1 and %d threads", i, s, threads);
+                    if (of_one[i] == NULL) {
+                        of_one[i] = HOST_NEW(double, count[i]);
+                        for (int64_t e = 0; e < count[i]; e++) of_one[i][e] = (double)now[i][e];
+                    }
+                    if (first[i] == NULL) first[i] = copy_of(now[i], count[i]);
+                    drop(now[i]);
+                }
+            }
+            for (int i = 0; i < 3; i++) drop(first[i]);
+        }
+        for (int i = 0; i < 3; i++) free(of_one[i]);
+        drop(x), drop(w), drop(dy);
+    }
     omp_set_num_threads(3);
 }
 
@@ -945,6 +977,7 @@ int main(void) {
     test_init();
     test_adamw(1, false), test_adamw(129, true), test_adamw(50001, false);
     test_threads();
+    test_linear_threads();
     device_stop();
     return test_finish("test_ops", NULL);
 }

@@ -67,7 +67,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     if (threads == 0) threads = (int)max_i64(1, cores_here / local_ranks);
     if (known && CPU_COUNT(&given) >= threads) sched_setaffinity(0, sizeof given, &given);
 
-    openblas_set_num_threads(1); // ops.c runs it on tiles, one thread each; some builds also set OpenMP's number, so this comes first
+    openblas_set_num_threads(threads); // its builds without OpenMP have threads of their own
     omp_set_dynamic(0);
     omp_set_num_threads(threads);
     char model[128];

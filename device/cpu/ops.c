@@ -92,44 +92,16 @@ size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) 
 // ---- linear ----
 
 // c (M, N) = a b, plus what c holds if `add`, plus residual (M, N) if not NULL. a is (M, K), or (K, M) if a_transposed; b likewise.
-// The BLAS gets single-threaded calls on tiles cut by shape alone: its own threads would split K, and round, by their number.
+// The BLAS's own threads split the work: another number of them may round the last bit otherwise, the same number never does.
 static void matrix_product(float *c, const float *a, bool a_transposed, const float *b, bool b_transposed, const float *residual, bool add,
                            int64_t M, int64_t N, int64_t K) {
     const int64_t k_most = (int64_t)1 << 30; // the BLAS takes 32-bit sizes
-    // Large tiles are faster (each packs its own operands), but 16 threads want 16 of them; small products get along with 8.
-    int64_t rows = 1024, columns = 1024;
-    for (;;) {
-        int64_t tiles = ceil_div(M, rows) * ceil_div(N, columns), wanted = rows * columns > 512 * 512 ? 16 : 8;
-        if (tiles >= wanted || (rows == 256 && columns == 128)) break;
-        if (rows >= 2 * columns) rows /= 2;
-        else columns /= 2;
-    }
-    int64_t row_tiles = ceil_div(M, rows), column_tiles = ceil_div(N, columns);
-    if (row_tiles * column_tiles % 2 == 1 && row_tiles * column_tiles < 16) column_tiles++; // the last of 9 tiles would be one thread's alone
-    rows = round_up(ceil_div(M, row_tiles), 16);
-    columns = round_up(ceil_div(N, column_tiles), 16);
-    int64_t a_row = a_transposed ? M : K, b_row = b_transposed ? K : N;
-    int threads = M * N * K < 100000 ? 1 : omp_get_max_threads();
-#pragma omp parallel num_threads(threads)
-    {
-        omp_set_num_threads(1); // of the BLAS calls of this thread; ends with the region
-#pragma omp for collapse(2) schedule(dynamic, 1)
-        for (int64_t tile = 0; tile < row_tiles; tile++) {
-            for (int64_t column_tile = 0; column_tile < column_tiles; column_tile++) {
-                int64_t i = tile * rows, j = column_tile * columns, m = min_i64(rows, M - i), n = min_i64(columns, N - j);
-                float *to = c + i * N + j;
-                if (m <= 0 || n <= 0) continue;
-                if (residual != NULL && residual != c) {
-                    for (int64_t r = 0; r < m; r++) memcpy(to + r * N, residual + (i + r) * N + j, sizeof(float) * (size_t)n);
-                }
-                bool keep = add || residual != NULL;
-                for (int64_t k = 0; k < K || k == 0; k += k_most) {
-                    cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n,
-                                (int)min_i64(k_most, K - k), 1.0f, a + (a_transposed ? k * M + i : i * K + k), (int)a_row,
-                                b + (b_transposed ? j * K + k : k * N + j), (int)b_row, keep || k > 0 ? 1.0f : 0.0f, to, (int)N);
-                }
-            }
-        }
+    if (residual != NULL && residual != c) device_copy(c, residual, sizeof(float) * (size_t)(M * N));
+    bool keep = add || residual != NULL;
+    for (int64_t k = 0; k < K || k == 0; k += k_most) {
+        cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)M, (int)N,
+                    (int)min_i64(k_most, K - k), 1.0f, a + (a_transposed ? k * M : k), (int)(a_transposed ? M : K),
+                    b + (b_transposed ? k : k * N), (int)(b_transposed ? K : N), keep || k > 0 ? 1.0f : 0.0f, c, (int)N);
     }
 }
 void op_linear_forward(floatX *y, const floatX *x, const floatX *w, const floatX *residual, int64_t T, int64_t in, int64_t out) {
