@@ -13,7 +13,7 @@ typedef enum { CP_COMM_RING, CP_COMM_ALLGATHER } cp_comm_kind;
 typedef enum { LR_COSINE, LR_WSD, LR_CONSTANT } lr_schedule_kind;
 typedef enum { EXPORT_AUTO, EXPORT_F32, EXPORT_BF16, EXPORT_F16 } export_dtype_kind; // auto: that of the source folder, f32 without one
 
-enum { OPTION_TEXT_BYTES = 1024, ZERO_FULL = -1 };
+enum { OPTION_TEXT_BYTES = 1024, OPTION_ROWS_MAX = 96, ZERO_FULL = -1 };
 
 // Texts point into argv; NULL = not given.
 typedef struct {
@@ -59,7 +59,7 @@ typedef struct {
     int64_t ranks;
     const char *cluster, *plan_json, *cluster_out;
     bool help, version;
-    uint64_t given; // bit i: row i of the table stood on the command line
+    bool given[OPTION_ROWS_MAX]; // row i of the table stood on the command line
 } options;
 
 typedef enum { OPTION_TEXT, OPTION_FLAG, OPTION_COUNT, OPTION_BYTES, OPTION_TILE, OPTION_REAL, OPTION_CHOICE, OPTION_DEGREE } option_kind;
@@ -74,7 +74,6 @@ typedef struct {
     const char *help;
 } option_row;
 
-#define OPTION_ROWS_MAX 64 // options.given has 64 bits
 static inline const option_row *options_table(int *count) {
 #define AT(field) offsetof(options, field)
     static const option_row rows[] = {
@@ -156,7 +155,7 @@ static inline int options_find(const char *name, size_t length) {
 }
 static inline bool options_given(const options *o, const char *name) {
     int row = options_find(name, strlen(name));
-    return row >= 0 && (o->given >> row & 1) != 0;
+    return row >= 0 && o->given[row];
 }
 
 // ---- values ----
@@ -366,8 +365,8 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
         const char *value = argument[2 + length] == '=' ? argument + 2 + length + 1 : NULL;
         char legal[256];
         option_legal(row, legal, sizeof legal);
-        if (o->given >> at & 1) return error_set(error, "--%s is given twice; give it once", row->name);
-        o->given |= (uint64_t)1 << at;
+        if (o->given[at]) return error_set(error, "--%s is given twice; give it once", row->name);
+        o->given[at] = true;
         if (row->kind == OPTION_FLAG && value != NULL)
             return error_set(error, "--%s=%s: the option takes no value; write --%s", row->name, printable(value).text, row->name);
         if (row->kind != OPTION_FLAG && value == NULL && i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0) value = argv[++i];
@@ -534,7 +533,7 @@ static inline void options_print(const options *o, FILE *f) {
         if (strcmp(row->name, "help") == 0 || strcmp(row->name, "version") == 0) continue;
         option_format(o, row, value, sizeof value);
         option_format(&initial, row, before, sizeof before);
-        bool changed = (o->given >> i & 1) != 0 && strcmp(value, before) != 0;
+        bool changed = o->given[i] && strcmp(value, before) != 0;
         fprintf(f, "| %-20s  %c %-*s |\n", row->name, changed ? '*' : ' ', VALUE_WIDTH, value);
     }
     fprintf(f, "+%.*s+\n", 26 + VALUE_WIDTH, line);

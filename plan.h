@@ -199,7 +199,7 @@ static inline void plan_command(FILE *f, const options *given, const planner_cho
     char value[OPTION_TEXT_BYTES + 8];
     fprintf(f, "mpirun -np %d ./train_llama", p->shape.dp * p->shape.hp * p->shape.cp);
     for (int i = 0; i < count; i++) {
-        bool out = (given->given >> i & 1) == 0;
+        bool out = !given->given[i];
         for (size_t k = 0; k < sizeof left_out / sizeof left_out[0]; k++) out = out || strcmp(rows[i].name, left_out[k]) == 0;
         if (out) continue;
         fprintf(f, " --%s", rows[i].name);

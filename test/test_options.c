@@ -122,7 +122,7 @@ static void test_values(void) {
               parse(&p, "--model tiny --train-data x=y.bin --seq-len 1048576 --hp 8 --lr .001 --zero-params full --memory-budget 42949672960 --mlp-tile 4096 --offload-activations 0.5", &e),
           "%s", e.text);
     CHECK(strcmp(o.train_data, "x=y.bin") == 0 && o.seq_len == p.seq_len && o.hp == 8 && o.lr == p.lr && o.zero_params == ZERO_FULL && p.zero_params == ZERO_FULL &&
-              o.memory_budget == p.memory_budget && o.mlp_tile == p.mlp_tile && o.offload_activations == p.offload_activations && o.given == p.given, "two forms differ");
+              o.memory_budget == p.memory_budget && o.mlp_tile == p.mlp_tile && o.offload_activations == p.offload_activations && memcmp(o.given, p.given, sizeof o.given) == 0, "two forms differ");
     CHECK(o.seq_len == 1048576 && o.memory_budget == 40ll << 30 && o.mlp_tile == 4096, "suffixes");
     CHECK(parse(&o, GOOD "--mlp-tile auto --zero-optim replica --memory-budget 512MiB --seed 0 --warmup 0", &e) && o.mlp_tile == 0 && o.zero_optim == 1 &&
               o.memory_budget == 512ll << 20, "%s", e.text);
