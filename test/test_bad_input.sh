@@ -1,13 +1,7 @@
 #!/usr/bin/env bash
 # What users get wrong: each ends with exit status 2 on every rank within seconds, one clear line that lists the legal values, and nothing
 # half-written. (F48)
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
-binary=${TRAIN_LLAMA:-build/cpu/train_llama}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
+source "$(dirname "$0")/shell.sh"
 
 # refuse NAME RANKS PATTERN OPTION...: exit status 2, exactly one line that starts with "error:" and matches PATTERN, under 20 s, no log
 refuse() {
@@ -17,10 +11,9 @@ refuse() {
     status=$?
     lines=$(grep -c '^error:' "$dir/err")
     if [ $status -eq 2 ] && [ "$lines" -eq 1 ] && grep -qE "^error:.*$pattern" "$dir/err" && [ $((SECONDS - began)) -le 20 ] && [ ! -e "$dir/log.jsonl" ]; then
-        passed=$((passed + 1))
+        pass "$name"
     else
-        failed=$((failed + 1))
-        echo "FAIL $name: status $status, $lines error lines, expected /$pattern/:"
+        fail "$name: status $status, $lines error lines, expected /$pattern/:"
         head -5 "$dir/err"
     fi
     rm -f "$dir/log.jsonl"
@@ -71,5 +64,4 @@ sed -i 's/"rope_type": "longrope"/"rope_type": "linear"/; s/"vocab_size": 256/"v
 refuse 'token above the vocabulary' 4 'legal are 0 to 99' --model "$dir/folder" --from-scratch --steps 1 --seq-len 64 "${data[@]}"
 refuse 'folder without weights' 2 'model.safetensors: is not there' --model "$dir/folder" --steps 1 --seq-len 64 "${data[@]}"
 
-echo "test_bad_input: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+closing_line

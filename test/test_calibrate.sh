@@ -1,21 +1,6 @@
 #!/usr/bin/env bash
 # --calibrate on the CPU device: a cluster file that --plan takes, with what one rank and what several can measure, in seconds.
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
-binary=${TRAIN_LLAMA:-build/cpu/train_llama}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-check() { # name command...
-    local name=$1
-    shift
-    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        tail -5 "$dir/why"
-    fi
-}
+source "$(dirname "$0")/shell.sh"
 began=$SECONDS
 for ranks in 1 4; do
     file=$dir/here$ranks.txt
@@ -43,5 +28,4 @@ for wrong in '--calibrate --cluster-out /no/such/folder/x' '--model nano --dry-r
     check "refused: $wrong" [ "$? $(grep -c '^error: --cluster-out' "$dir/err")" = '2 1' ]
 done
 
-echo "test_calibrate: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+closing_line

@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
 # shell test: ranks that fail. Every rank ends within seconds, the exit status is not 0, and a message says who and why. (F47)
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
+source "$(dirname "$0")/shell.sh"
 
 # Both builds of the program.
 flags="-std=c11 -D_GNU_SOURCE -g -O1 -fopenmp"
@@ -13,8 +8,8 @@ gcc $flags $(mpicc --showme:compile) test/test_comm.c device/cpu/comm_mpi.c -o "
 make --no-print-directory DEVICE=cpu MPI=0 build/cpu-single/test/test_comm >"$dir/make" 2>&1 || { tail -5 "$dir/make"; exit 1; }
 cp build/cpu-single/test/test_comm "$dir/test_comm_single"
 
-# check NAME STATUS PATTERN COUNT: the job that has just ended. STATUS: a number or "any" (not 0). COUNT lines match PATTERN ("some": at least one).
-check() {
+# ended NAME STATUS PATTERN COUNT: the job that has just ended. STATUS: a number or "any" (not 0). COUNT lines match PATTERN ("some": at least one).
+ended() {
     local name=$1 expected=$2 pattern=$3 count=$4 why=
     local lines=$(grep -cE "$pattern" "$dir/out") seconds=$((SECONDS - began))
     if [ "$expected" = any ] && [ $status -eq 0 ]; then why="exit status 0"; fi
@@ -25,11 +20,9 @@ check() {
     if pgrep -f "$dir/test_comm" >/dev/null; then sleep 2; fi
     if pgrep -f "$dir/test_comm" >/dev/null; then why="$why; ranks are left over"; fi
     if [ -z "$why" ]; then
-        passed=$((passed + 1))
-        echo "PASS $name"
+        pass "$name"
     else
-        failed=$((failed + 1))
-        echo "FAIL $name: ${why#; }"
+        fail "$name: ${why#; }"
         sed 's/^/    /' "$dir/out" | head -12
     fi
 }
@@ -40,22 +33,22 @@ job() { # command...: sets status and began; output in $dir/out
 }
 
 job mpirun -np 4 "$dir/test_comm" abort
-check 'a rank gives up' 3 '^rank 1: no space left on device$' 1
+ended 'a rank gives up' 3 '^rank 1: no space left on device$' 1
 
 # In these modes the ring goes down: rank 2 receives from rank 3 and sends to rank 1.
 TRAIN_LLAMA_TIMEOUT=1 job mpirun -np 4 "$dir/test_comm" silent
-check 'a peer never answers' 1 '^rank [023]: kv_inner sendrecv \(rank [0-9] of 4 in its group\) waited 1 s for 50 bytes from rank [0-3]\. .*TRAIN_LLAMA_TIMEOUT' some
+ended 'a peer never answers' 1 '^rank [023]: kv_inner sendrecv \(rank [0-9] of 4 in its group\) waited 1 s for 50 bytes from rank [0-3]\. .*TRAIN_LLAMA_TIMEOUT' some
 TRAIN_LLAMA_TIMEOUT=1 job mpirun -np 4 "$dir/test_comm" silent-small
-check 'a peer never comes to a barrier' 1 '^rank [023]: control barrier .* waited 1 s for 1 bytes from rank [01]' some
+ended 'a peer never comes to a barrier' 1 '^rank [023]: control barrier .* waited 1 s for 1 bytes from rank [01]' some
 
 job mpirun -np 3 "$dir/test_comm" mismatch
-check 'ranks disagree on the size' 1 '^rank [0-2]: kv_inner sendrecv.*(sent 50 bytes where 100 were expected|truncated)' some
+ended 'ranks disagree on the size' 1 '^rank [0-2]: kv_inner sendrecv.*(sent 50 bytes where 100 were expected|truncated)' some
 job mpirun -np 2 "$dir/test_comm" too-many
-check 'too many transfers in flight' 1 '^rank [01]: kv_inner sendrecv: 64 transfers are started and not finished' some
+ended 'too many transfers in flight' 1 '^rank [01]: kv_inner sendrecv: 64 transfers are started and not finished' some
 job "$dir/test_comm" free-early
-check 'a group freed with a transfer under way' 1 '^rank 0: kv_inner: comm_free with 1 unfinished' 1
+ended 'a group freed with a transfer under way' 1 '^rank 0: kv_inner: comm_free with 1 unfinished' 1
 job "$dir/test_comm" finish-early
-check 'a finish without a start' 1 '^rank 0: kv_inner: comm_finish without a started transfer' 1
+ended 'a finish without a start' 1 '^rank 0: kv_inner: comm_finish without a started transfer' 1
 
 began=$SECONDS
 timeout 60 mpirun -np 4 "$dir/test_comm" endless >"$dir/out" 2>&1 </dev/null &
@@ -68,20 +61,19 @@ sleep 0.3
 kill -9 "$pid"
 wait $!
 status=$?
-check 'a rank is killed' any 'rank 2 .*signal 9|signal 9 .*rank 2' some
+ended 'a rank is killed' any 'rank 2 .*signal 9|signal 9 .*rank 2' some
 
 job mpirun -np 2 "$dir/test_comm_single"
-check 'the build without MPI, on 2 ranks of mpirun' 2 "^error: Open MPI's mpirun started 2 ranks.*MPI=1" 1
+ended 'the build without MPI, on 2 ranks of mpirun' 2 "^error: Open MPI's mpirun started 2 ranks.*MPI=1" 1
 PMI_SIZE=4 PMI_RANK=0 job "$dir/test_comm_single"
-check 'the build without MPI, by the mpirun of MPICH' 2 '^error: .*MPICH.* started 4 ranks.*MPI=1' 1
+ended 'the build without MPI, by the mpirun of MPICH' 2 '^error: .*MPICH.* started 4 ranks.*MPI=1' 1
 SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2 job "$dir/test_comm_single" # nobody ends this rank: it says so itself
-check 'the build without MPI, by srun' 2 '^error: srun started 3 ranks.*MPI=1' 1
+ended 'the build without MPI, by srun' 2 '^error: srun started 3 ranks.*MPI=1' 1
 SLURM_NTASKS=8 SLURM_PROCID=0 job "$dir/test_comm_single"
-check 'the build without MPI, in a batch script' 0 '^test_comm: [0-9]+ passed, 0 failed' 1
+ended 'the build without MPI, in a batch script' 0 '^test_comm: [0-9]+ passed, 0 failed' 1
 MV2_COMM_WORLD_SIZE=4 job "$dir/test_comm"
-check 'the launcher of another MPI' 2 '^error: .*MVAPICH started 4 ranks.*mpirun of the MPI it was built with' 1
+ended 'the launcher of another MPI' 2 '^error: .*MVAPICH started 4 ranks.*mpirun of the MPI it was built with' 1
 TRAIN_LLAMA_TIMEOUT=soon job "$dir/test_comm"
-check 'a wait limit that is no number' 2 '^error: TRAIN_LLAMA_TIMEOUT=soon' 1
+ended 'a wait limit that is no number' 2 '^error: TRAIN_LLAMA_TIMEOUT=soon' 1
 
-echo "test_comm_failures: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+closing_line

@@ -4,28 +4,12 @@
 # The device's host code (streams and events, cuBLASLt, NCCL) trains over a fake of the three libraries (fake_cuda.c), on 1 and on 4 ranks,
 # with all transfers as late as the events allow and with all at once.
 # Skipped, by name, where the CUDA toolkit, cuDNN or NCCL is missing.
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+source "$(dirname "$0")/shell.sh"
 if ! make --no-print-directory DEVICE=cuda -n tests >"$dir/found" 2>&1; then
     echo "skipped: $(grep -o 'DEVICE=cuda: .*' "$dir/found" | head -1)"
     exit 77
 fi
-passed=0 failed=0
-check() { # name command...
-    local name=$1
-    shift
-    if "$@" >"$dir/out" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok   $name   $(grep -aE 'passed, ' "$dir/out" | tail -1)"
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        tail -15 "$dir/out"
-    fi
-}
+each_check=yes
 fails_with() { # status text command...
     local status=$1 text=$2
     shift 2
@@ -42,7 +26,7 @@ grep '^CUDA ' "$dir/found"
 build=build/cuda-check # of its own, so that every kernel is compiled and reported
 rm -rf $build/device/cuda/*.o
 check 'build for sm_80, sm_90, sm_100 without warnings' make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTXAS='-Xptxas -v' $build/train_llama $build/test/test_cudnn_graphs
-cp "$dir/out" "$dir/build.log"
+cp "$dir/why" "$dir/build.log"
 check 'no warnings' bash -c "! grep -iE 'warning( |:|#)' '$dir/build.log'"
 check 'no kernel spills registers' no_spills "$dir/build.log"
 check 'cuDNN graphs' $build/test/test_cudnn_graphs
@@ -71,5 +55,4 @@ if ! nvidia-smi -L >"$dir/gpus" 2>&1; then
     check 'without a GPU it says so' fails_with 2 'no usable GPU' "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1
     check 'all ranks leave with status 2' fails_with 2 'no usable GPU' mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1 --cp 2
 fi
-echo "cuda: $passed passed, $failed failed"
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+closing_line

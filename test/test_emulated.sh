@@ -2,25 +2,9 @@
 # The CUDA device on the CPU: every hand-written kernel against double (bf16 and float, plain and with sanitizers), the emulation against
 # faulty kernels, the real training loop on 1 and 4 ranks beside the CPU device, and the Hugging Face goldens through the CUDA kernels.
 # Each step of the output is "ok" or "FAIL"; a program's own count of checks stands beside it.
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
+source "$(dirname "$0")/shell.sh"
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-check() { # name command...
-    local name=$1
-    shift
-    if "$@" >"$dir/out" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok   $name   $(grep -aE 'passed, |apart' "$dir/out" | tail -2 | paste -sd ' ')"
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        tail -15 "$dir/out"
-    fi
-}
+each_check=yes
 build() { check "build $*" make -j2 --no-print-directory "$@"; }
 shows() { # text command...: the command fails and says so
     local text=$1
@@ -81,5 +65,4 @@ for file in model.safetensors optimizer/optimizer.safetensors; do
     check "bf16: the same $file" cmp "$dir/states/step-00000004/$file" "$dir/resumed/step-00000004/$file"
 done
 
-echo "emulated: $passed passed, $failed failed"
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+closing_line

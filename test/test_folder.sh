@@ -1,22 +1,7 @@
 #!/usr/bin/env bash
 # Hugging Face folders: the first loss on folders that transformers wrote (test/golden, dev/make_golden_folder.py) is transformers' loss, on
 # every grid; a folder in and out again is bit-equal tensor by tensor; what is wrong with a folder is said in one line. (F51, F56)
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
-binary=${TRAIN_LLAMA:-build/cpu/train_llama}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-check() { # name command...
-    local name=$1
-    shift
-    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        tail -5 "$dir/why"
-    fi
-}
+source "$(dirname "$0")/shell.sh"
 golden=test/golden
 data=(--train-data $golden/folder_tokens.bin --seq-len 64 --threads 1)
 
@@ -154,5 +139,4 @@ check 'a full disk ends with status 1' [ $? -eq 1 ]
 check 'and a message' grep -q 'error: --export .*cannot be written' "$dir/err"
 check 'and nothing half-written' [ ! -e "$dir/full" -a ! -e "$dir/full.unfinished" ]
 
-echo "test_folder: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+closing_line

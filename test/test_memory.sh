@@ -1,17 +1,11 @@
 #!/usr/bin/env bash
 # Memory: what a run holds is within 5 % of the plan that --dry-run prints, for ten configurations; it does not grow over 100 steps; it is
 # linear in the length of the sequence; doubling sp at a fixed number of tokens per rank leaves activations flat and divides states. (F41)
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
-binary=${TRAIN_LLAMA:-build/cpu/train_llama}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
+source "$(dirname "$0")/shell.sh"
 seq 1 40000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
 result() { # name ok(0/1) text
-    if [ "$2" -eq 1 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $1: $3"; fi
+    if [ "$2" -eq 1 ]; then pass "$1"; else fail "$1: $3"; fi
 }
 number() { awk "BEGIN {exit !($1)}"; }
 
@@ -63,5 +57,4 @@ for kind in activations optimizer; do
     result "doubling sp: $kind" "$(number "$test" && echo 1 || echo 0)" "$x MiB, then $y MiB"
 done
 
-echo "test_memory: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+closing_line

@@ -1,22 +1,7 @@
 #!/usr/bin/env bash
 # --plan, --hp auto and --dry-run --cluster as users run them: what is printed, valid JSON, the time they take, what is refused; and that
 # scripts/run_*.sh and docs/plans.md are what the planner says.
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
-binary=${TRAIN_LLAMA:-build/cpu/train_llama}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-check() { # name command...
-    local name=$1
-    shift
-    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        tail -5 "$dir/why"
-    fi
-}
+source "$(dirname "$0")/shell.sh"
 # refuse NAME PATTERN OPTION...: exit status 2 and one line that matches
 refuse() {
     local name=$1 pattern=$2
@@ -120,5 +105,4 @@ refuse '--global-batch beside --grad-accum' 'legal is one of them' --model nano 
 refuse '--global-batch that dp does not divide' 'multiples of 3' --model nano --dry-run --dp 3 --global-batch 4
 refuse '--plan-json that cannot be written' 'cannot be written' "${big[@]}" --ranks 8 --plan-json "$dir/no/such/folder"
 
-echo "test_plan: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+closing_line

@@ -1,22 +1,7 @@
 #!/usr/bin/env bash
 # The binary as users run it: help, dry run, a short training on several grids with one loss curve, log, trace, evaluation, a killed rank.
 # (F29, F47, F52, F54)
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
-binary=${TRAIN_LLAMA:-build/cpu/train_llama}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-check() { # name command...
-    local name=$1
-    shift
-    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        tail -5 "$dir/why"
-    fi
-}
+source "$(dirname "$0")/shell.sh"
 seq 1 20000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
 model=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100)
@@ -91,5 +76,4 @@ check 'a killed rank ends the job with a non-zero status' [ $status -ne 0 ]
 check 'within seconds' [ $((SECONDS - began)) -le 20 ]
 check 'and says so' grep -qi 'signal 9\|killed' "$dir/killed.out"
 
-echo "test_run: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+closing_line

@@ -1,23 +1,8 @@
 #!/usr/bin/env bash
 # Training state: a run that goes on is the run that never stopped, bit by bit on one grid and to 1e-5 on another; damaged and half-written
 # states are skipped; a killed rank, a full disk, a second run on the folder and signals lose nothing but the steps since. (F50, F51)
-set -u
-cd "$(dirname "$0")/.."
-source scripts/mpi_env.sh
+source "$(dirname "$0")/shell.sh"
 export OMP_NUM_THREADS=1
-binary=${TRAIN_LLAMA:-build/cpu/train_llama}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-check() { # name command...
-    local name=$1
-    shift
-    if "$@" >"$dir/why" 2>&1; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        tail -5 "$dir/why"
-    fi
-}
 seq 1 1000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
 # 38 samples of 100 tokens, 4 a step: an epoch ends inside step 10; warm-up and cosine run over all 24 steps.
@@ -212,5 +197,4 @@ check 'the curve is the one of a run that was never killed' compare "$dir/unkill
 check 'and the state too' tensors_equal "$dir/unkilled/step-$(printf %08d ${common[length]})" "$dir/killed/step-$(printf %08d ${common[length]})"
 check 'nothing half-written is left' complete "$dir/killed"
 
-echo "test_state: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+closing_line

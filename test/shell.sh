@@ -1,0 +1,31 @@
+# Sourced first by every shell test: `source "$(dirname "$0")/shell.sh"`. It stands in the repository's root, has a folder $dir that goes
+# when the test ends, counts checks, and ends with `closing_line`, whose status is the test's.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+source scripts/mpi_env.sh
+binary=${TRAIN_LLAMA:-build/cpu/train_llama}
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+each_check=no # yes: name the checks that pass as well, with the counts that their programs print
+
+pass() { # name
+    passed=$((passed + 1))
+    if [ $each_check = yes ]; then echo "ok   $1   $(grep -aE 'passed, |apart' "$dir/why" | tail -2 | paste -sd ' ')"; fi
+}
+fail() { # name and reason
+    failed=$((failed + 1))
+    echo "FAIL $1"
+}
+check() { # name command...: the command succeeds; its output is in $dir/why
+    local name=$1
+    shift
+    if "$@" >"$dir/why" 2>&1; then pass "$name"; else
+        fail "$name"
+        tail -15 "$dir/why"
+    fi
+}
+closing_line() {
+    echo "$(basename "$0" .sh): $passed passed, $failed failed"
+    [ $failed -eq 0 ] && [ $passed -gt 0 ]
+}
