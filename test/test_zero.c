@@ -89,22 +89,45 @@ static void check_hides(const trace_event *transfer, const trace_event *compute,
           what, unit);
 }
 
-// The trace of a step: a layer's parameters arrive while the layer before it computes, forward and backward (layer l is unit l + 1; the
-// last two layers stay from forward to backward), and its gradients leave while the layer after it in the backward pass computes.
-static void check_overlap(const model_config *c, grid_shape shape, comm *ranks) {
-    model_run run = fixture_run(1, 1);
-    run.zp = run.zg = run.zo = comm_size(ranks);
+// The trace of a step of two micro-steps: a layer's parameters arrive while the layer before it computes, forward and backward (layer l is
+// unit l + 1; the last two layers stay from forward to backward). The k-th stage of a unit's gradient, of however many its degrees ask for,
+// is under way while the layer k + 1 further down computes. A unit's new parameters go round while AdamW is at the next unit.
+// What has no compute left to hide behind: the gathers of the step's first unit, and the stages that outlast the last layer.
+static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, int zp, int zg, int zo) {
+    model_run run = fixture_run(1, 2);
+    run.zp = zp; run.zg = zg; run.zo = zo;
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, 12);
     trace_open();
     model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
-    int gather = TRACE_KIND + (int)COMM_PARAM_GATHER, reduce = TRACE_KIND + (int)COMM_GRAD_REDUCE;
-    for (int unit = 2; unit <= c->L + 1; unit++)
+    int gather = TRACE_KIND + (int)COMM_PARAM_GATHER, reduce = TRACE_KIND + (int)COMM_GRAD_REDUCE, update = TRACE_KIND + (int)COMM_PARAM_UPDATE;
+    int L = c->L, replicas = comm_size(ranks) / zo, expected = 0;
+    char what[80];
+    for (int unit = 2; zp > 1 && unit <= L + 1; unit++)
         check_hides(find_event("gather parameters", gather, unit, 0), find_event("layer forward", TRACE_COMPUTE, unit - 2, 0), "forward gather", unit);
-    for (int unit = 1; unit <= c->L - 2; unit++)
+    for (int unit = 1; zp > 1 && unit <= L - 2; unit++)
         check_hides(find_event("gather parameters", gather, unit, 1), find_event("layer backward", TRACE_COMPUTE, unit, 0), "backward gather", unit);
-    for (int unit = 2; unit <= c->L + 1; unit++)
-        check_hides(find_event("reduce gradients", reduce, unit, 0), find_event("layer backward", TRACE_COMPUTE, unit - 2, 0), "reduction", unit);
+    int seen[16] = {0}; // stages of a unit so far
+    for (int micro = 0; micro < 2; micro++) {
+        int stages = (zg > 1) + (micro == 1 ? (zo > zg) + (replicas > 1 ? 2 : 0) : 0);
+        for (int unit = 0; unit <= L + 1; unit++) {
+            for (int k = 0; k < stages; k++) {
+                snprintf(what, sizeof what, "zero %d/%d/%d, micro-step %d: reduction stage %d", zp, zg, zo, micro, k);
+                const trace_event *stage = find_event("reduce gradients", reduce, unit, seen[unit]++);
+                CHECK(stage != NULL, "%s of unit %d is not in the trace", what, unit);
+                int hiding = unit - 2 - k; // layer
+                if (hiding >= 0) check_hides(stage, find_event("layer backward", TRACE_COMPUTE, hiding, micro), what, unit);
+                expected++;
+            }
+        }
+    }
+    for (int unit = 0; zo > zp && unit <= L; unit++) {
+        snprintf(what, sizeof what, "zero %d/%d/%d: update", zp, zg, zo);
+        check_hides(find_event("update parameters", update, unit, 0), find_event("AdamW", TRACE_COMPUTE, unit + 1, 0), what, unit);
+    }
+    int reductions = 0;
+    for (int64_t i = 0; i < trace_global.count; i++) reductions += trace_global.events[i].track == reduce;
+    CHECK(reductions == expected, "zero %d/%d/%d: %d reductions in the trace, %d expected", zp, zg, zo, reductions, expected);
     trace_global.on = false;
     trace_global.count = 0;
     fixture_free(&f);
@@ -164,7 +187,8 @@ int main(int argc, char **argv) {
     grid_shape shape;
     memset(&shape, 0, sizeof shape);
     shape.dp = 2; shape.hp = 2; shape.cp = 2; shape.w = 2;
-    check_overlap(&configs[0], shape, world);
+    static const int triples[6][3] = {{8, 8, 8}, {1, 1, 1}, {1, 1, 8}, {2, 2, 4}, {2, 4, 8}, {1, 2, 4}}; // 1, 2, 1, 4, 2 and 4 stages in the last micro-step
+    for (int i = 0; i < 6; i++) check_overlap(&configs[0], shape, world, triples[i][0], triples[i][1], triples[i][2]);
     model_run run = fixture_run(1, 2); // late transfers change nothing
     run.zp = 2; run.zg = 4; run.zo = 8;
     outcome on_time = train(&configs[0], shape, run, world, "on time");
