@@ -93,11 +93,14 @@ static inline void values_set_states(zero_hybrid *z, values_kind kind, int unit,
     if (z->offload) memcpy(states, buffer->host, sizeof(float) * (size_t)n);
     else device_from_host(states, buffer->host, sizeof(float) * (size_t)n);
 }
-// Elements [at, at + n) of the unit, which lie in this rank's parameter shard, = buffer->host rounded to floatX.
-static inline void values_set_parameters(zero_hybrid *z, int unit, int64_t at, int64_t n, const values_buffer *buffer) {
+// Elements [at, at + n) of the unit, all of one tensor, which lie in this rank's parameter shard, = buffer->host rounded to floatX, as the
+// step that they were saved after did (z->rounding.step; step 0, a model that was not trained here: to nearest even).
+static inline void values_set_parameters(zero_hybrid *z, int unit, int tensor, int64_t at, int64_t n, const values_buffer *buffer) {
     floatX *to = z->params[unit] + (at - z->param_piece * (z->units[unit].count / z->zp));
     device_from_host(buffer->device == NULL ? (void *)to : buffer->device, buffer->host, sizeof(float) * (size_t)n);
-    if (buffer->device != NULL) op_cast_from_float(to, buffer->device, n);
+    rounding_rule how = zero_rounding(z, unit, tensor, at - z->units[unit].tensors[tensor].offset, z->rounding.step);
+    how.stochastic = how.stochastic && how.step > 0;
+    if (buffer->device != NULL) op_round(to, buffer->device, n, how);
 }
 
 // ---- checksums ----
@@ -194,7 +197,7 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
                 if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, buffer->host, false, error)) return false;
                 int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // what lies in this rank's optimizer piece
                 if (a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(buffer->host + (a - at), a - tensor->offset, b - a);
-                if (kind == VALUES_PARAMETERS) values_set_parameters(z, u, at, n, buffer);
+                if (kind == VALUES_PARAMETERS) values_set_parameters(z, u, t, at, n, buffer);
                 else values_set_states(z, kind, u, at, n, buffer);
             }
         }

@@ -46,6 +46,7 @@ typedef struct {
     double min_lr_fraction;   // of lr
     double weight_decay, beta1, beta2, eps;
     double grad_clip;         // norm; 0 = off
+    bool stochastic_rounding; // of parameters stored in bf16
     // output
     const char *log, *trace; // files
     const char *out;         // folder of training states
@@ -119,6 +120,7 @@ static inline const option_row *options_table(int *count) {
         {"Optimizer", "beta2", "X", OPTION_REAL, AT(beta2), 0, 0.999999, "0.95", "", "decay of the second moment"},
         {"Optimizer", "eps", "X", OPTION_REAL, AT(eps), 1e-30, 1, "1e-8", "", "added to the root of the second moment"},
         {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "largest gradient norm; 0 = do not clip"},
+        {"Optimizer", "stochastic-rounding", "", OPTION_FLAG, AT(stochastic_rounding), 0, 0, "", "", "round bf16 parameters up or down at random, right in the mean, instead of to nearest; the float master weights are the same either way: it is for small updates, which forward and backward otherwise see only when they add up to half a step of bf16"},
 
         {"Output", "out", "DIR", OPTION_TEXT, AT(out), 0, 0, "", "", "save the training state in DIR/step-N: at the end, every --save-every steps, and on SIGTERM or SIGUSR1, which end the run"},
         {"Output", "save-every", "N", OPTION_COUNT, AT(save_every), 1, 1000000000000.0, "", "", "steps from one saved state to the next (if absent: at the end only)"},
@@ -478,6 +480,8 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
         return error_set(error, "--resume, --save-every and --keep need --out DIR; legal is with it, or none of them");
     if (options_given(o, "export-dtype") && o->export_to == NULL)
         return error_set(error, "--export-dtype has no meaning without --export DIR; legal is both or none");
+    if (o->stochastic_rounding && sizeof(floatX) == sizeof(float) && !o->dry_run)
+        return error_set(error, "--stochastic-rounding: this build stores parameters in float, so nothing is rounded; legal with bf16 parameters (DEVICE=cuda, DEVICE=emulated)");
     if (options_given(o, "ranks") && !o->dry_run)
         return error_set(error, "--ranks is legal only with --dry-run and --plan; a run has as many ranks as mpirun -np starts");
     if (o->plan_json != NULL) return error_set(error, "--plan-json is legal only with --plan");

@@ -405,6 +405,8 @@ int main(int argc, char **argv) {
     t.positions = HOST_NEW(int64_t, t.shard.T);
     for (int64_t i = 0; i < t.shard.T; i++) t.positions[i] = sequence_shard_position(&t.shard, i);
     model_start(&t.m, t.positions);
+    t.m.zero.rounding.stochastic = o.stochastic_rounding;
+    t.m.zero.rounding.seed = (uint64_t)o.seed;
     start_parameters(&t, folder, &error);
     if (first_rank) print_start(&t, &c, kinds);
     if (o.trace != NULL) trace_open();

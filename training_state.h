@@ -319,10 +319,12 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         if (comm_agree(s->all, &why)) {
             comm_broadcast(s->all, sums, sizeof *sums * (size_t)(VALUES_KINDS * count), 0);
             comm_broadcast(s->all, &saved, sizeof saved, 0);
+            m->zero.rounding.step = saved.step;
             *found = state_load(m, path.text, sums, &why);
         }
         if (!*found && first_rank) fprintf(stderr, "note: %s is damaged and skipped: %s\n", path.text, why.text);
     }
+    m->zero.rounding.step = 0;
     if (*found) {
         progress->step = saved.step;
         progress->samples = saved.samples;

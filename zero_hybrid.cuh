@@ -61,6 +61,7 @@ typedef struct {
     zero_unit *units; // the model's
     int64_t largest;  // elements of the largest unit
     bool accumulates; // more than one micro-step
+    rounding_rule rounding; // of stored parameters: whether stochastic, and its seed; set after zero_describe, zero: to nearest even
     comm *gather, *reduce[ZERO_STAGES], *update, *pieces; // reduce: stages 1, 2, 3 and 3's all-gather; pieces: one replica of all pieces
     // per unit, from the arena
     floatX **params; // (count / zp)
@@ -311,6 +312,15 @@ static inline double zero_grad_norm(zero_hybrid *z) {
     return sqrt(sum);
 }
 
+// How elements first, first + 1, ... of a tensor are rounded after `step`: as wherever else they lie on other grids.
+static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int tensor, int64_t first, int64_t step) {
+    rounding_rule r = z->rounding;
+    r.tensor = (uint64_t)(unit * ZERO_MAX_TENSORS + tensor);
+    r.first = first;
+    r.step = step;
+    return r;
+}
+
 // AdamW on this rank's piece of a unit, tensor by tensor: weight decay differs.
 static inline void zero_update_piece(zero_hybrid *z, int unit, float *m, float *v, float *master, adamw_args args) {
     const zero_unit *u = &z->units[unit];
@@ -322,6 +332,7 @@ static inline void zero_update_piece(zero_hybrid *z, int unit, float *m, float *
         int64_t from = max_i64(begin, u->tensors[t].offset), to = min_i64(end, u->tensors[t].offset + u->tensors[t].count), at = from - begin;
         if (from >= to) continue;
         args.weight_decay = u->tensors[t].decay ? decay : 0;
+        args.rounding = zero_rounding(z, unit, t, from - u->tensors[t].offset, args.step);
         op_adamw(params + from, master != NULL ? master + at : NULL, m + at, v + at, grads + from, to - from, args);
     }
 }

@@ -109,10 +109,19 @@ double op_sum_squares(const float *x, int64_t n);                  // sum of squ
 // Gaussian(0, sigma) (sigma == 0: `fill`) for elements [first, first + n) of a tensor, from (seed, tensor, index) alone, so that any
 // shard of any grid draws the same numbers.
 void op_init_normal(floatX *to, float *master, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill);
+// How stored parameters are rounded: to nearest even, or up or down at random with a mean that is the number itself. The draw depends on
+// (seed, tensor, step, element) alone: any shard of any grid, and every replica, rounds alike. What floatX represents stays as it is.
+typedef struct {
+    bool stochastic;
+    uint64_t seed, tensor;
+    int64_t step, first; // first: the tensor's element that element 0 of the call is
+} rounding_rule;
+void op_round(floatX *to, const float *from, int64_t n, rounding_rule how); // floatX float: a copy
 // AdamW (decoupled weight decay), bias-corrected; grad is scaled by grad_scale first. master NULL: param itself is the master.
 typedef struct {
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     int64_t step; // 1, 2, ...
+    rounding_rule rounding; // of param where floatX is not float; its step is the one above
 } adamw_args;
 void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args);
 

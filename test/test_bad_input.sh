@@ -44,6 +44,7 @@ refuse 'ZeRO degree does not divide' 4 '--zero-params 3.*1, 2, 4' "${base[@]}" "
 refuse 'ZeRO degrees not nested' 4 '--zero-grads 2.*--zero-params 4' "${base[@]}" "${data[@]}" --zero-params 4 --zero-grads 2
 refuse 'tile of nothing' 2 '--mlp-tile' "${base[@]}" "${data[@]}" --mlp-tile 0
 refuse 'budget that nothing fits in' 2 'needs .* may use' "${base[@]}" "${data[@]}" --memory-budget 1MiB --recompute auto
+refuse 'stochastic rounding of float parameters' 2 'stores parameters in float.*bf16' "${base[@]}" "${data[@]}" --stochastic-rounding
 refuse 'no data' 2 '--train-data' "${base[@]}"
 refuse 'missing file' 4 'nowhere' "${base[@]}" --train-data "$dir/nowhere.bin"
 refuse 'truncated file' 4 'truncated' "${base[@]}" --train-data "$dir/truncated.bin"

@@ -14,7 +14,7 @@ shows() { # text command...: the command fails and says so
 }
 
 # Kernels.
-build DEVICE=emulated build/emulated/test/test_kernels build/emulated/test/compare_devices build/emulated/train_llama
+build DEVICE=emulated build/emulated/test/{test_kernels,test_rounding,compare_devices} build/emulated/train_llama
 build DEVICE=emulated FLOATX=float build/emulated-float/test/{test_kernels,compare_devices,test_golden}
 build DEVICE=emulated SANITIZE=1 build/emulated-sanitize/test/test_kernels
 build DEVICE=cpu build/cpu/test/compare_devices
@@ -64,5 +64,12 @@ check 'bf16: resumes, offloaded' $emulated "${small[@]}" --out "$dir/resumed" --
 for file in model.safetensors optimizer/optimizer.safetensors; do
     check "bf16: the same $file" cmp "$dir/states/step-00000004/$file" "$dir/resumed/step-00000004/$file"
 done
+check 'bf16: a run with stochastic rounding' $emulated "${small[@]}" --stochastic-rounding --out "$dir/drawn" --save-every 2
+check 'bf16: stochastic rounding is another run' bash -c "! cmp '$dir/states/step-00000004/model.safetensors' '$dir/drawn/step-00000004/model.safetensors'"
+mkdir "$dir/drawn-resumed"
+cp -r "$dir/drawn/step-00000002" "$dir/drawn-resumed"
+check 'bf16: resumes with the parameters as they were rounded' $emulated "${small[@]}" --stochastic-rounding --out "$dir/drawn-resumed" --resume
+check 'bf16: the same model' cmp "$dir/drawn/step-00000004/model.safetensors" "$dir/drawn-resumed/step-00000004/model.safetensors"
+check 'stochastic rounding, 4 ranks' mpirun -np 4 build/emulated/test/test_rounding
 
 closing_line

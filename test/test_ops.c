@@ -765,7 +765,7 @@ static void test_adamw(int64_t n, bool with_master) {
     double *p_expected = HOST_NEW(double, n), *m_expected = HOST_NEW(double, n), *v_expected = HOST_NEW(double, n);
     for (int64_t i = 0; i < n; i++) p_expected[i] = param[i], m[i] = v[i] = 0;
     if (with_master) poison(param, n);
-    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0};
+    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0, {false, 0, 0, 0, 0}};
     for (a.step = 1; a.step <= 4; a.step++) {
         test_fill(grad, n, (uint64_t)a.step + 10, 0.1);
         for (int64_t i = 0; i < n; i++) {
@@ -862,7 +862,7 @@ static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
     op_init_normal(y, NULL, 1, 2, 3, T * D, 1, 0), KEEP(y, T * D);
     float *m = randoms(T * D, 8, 1), *v = randoms(T * D, 9, 1);
     for (int64_t i = 0; i < T * D; i++) v[i] = fabsf(v[i]);
-    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3};
+    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3, {false, 0, 0, 0, 0}};
     op_adamw(y, NULL, m, v, x, T * D, a), KEEP(y, T * D);
     free(tokens), drop(x), drop(w), drop(y), drop(dw), drop(rstd), drop(dweight), drop(scratch), drop(m), drop(v);
 #undef KEEP

@@ -110,11 +110,51 @@ static double sum_of(const float *x, int64_t n, bool squares) {
 double op_sum_float(const float *x, int64_t n) { return sum_of(x, n, false); }
 double op_sum_squares(const float *x, int64_t n) { return sum_of(x, n, true); }
 
+// 64 well-mixed bits from a counter (the finish of splitmix64).
+static __host__ __device__ __forceinline__ uint64_t mix_bits(uint64_t x) {
+    x += 0x9E3779B97F4A7C15ull;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+
+// ---- stochastic rounding ----
+
+// The key of a call's draws; element i of the tensor then takes the low 16 bits of one hash.
+static uint64_t rounding_key(rounding_rule how) { return mix_bits(mix_bits(mix_bits(how.seed) ^ how.tensor) ^ (uint64_t)how.step); }
+// x at one of the two numbers of floatX beside it: a random number below the step between them is added to the magnitude, and what
+// floatX does not hold is cut off. Exact where floatX holds x; infinities and NaN stay (from_float sees to them).
+static __device__ __forceinline__ float round_at_random(float x, uint64_t key, int64_t element) {
+#ifdef DEVICE_BF16
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7f800000u) == 0x7f800000u) return x;
+    bits = (bits + (uint32_t)(mix_bits(key ^ (uint64_t)element) & 0xffffu)) & 0xffff0000u;
+    memcpy(&x, &bits, 4);
+#else
+    (void)key, (void)element;
+#endif
+    return x;
+}
+template <int W> __global__ void round_kernel(floatX *to, const float *from, int64_t n, uint64_t key, int64_t first) {
+    int64_t i;
+    int count = flat_range<W>(n, &i);
+    float x[W];
+    load_some<W>(x, from + i, count);
+#pragma unroll
+    for (int k = 0; k < W; k++) x[k] = round_at_random(x[k], key, first + i + k);
+    store_some<W>(to + i, x, count);
+}
+void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
+    if (how.stochastic) LAUNCH_FLAT(round_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how), how.first);
+    else op_cast_from_float(to, from, n);
+}
+
 // ---- AdamW: rate = lr / (1 - beta1^step), unbias = 1 / sqrt(1 - beta2^step), keep = 1 - lr weight_decay ----
 
 template <int W>
 __global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args, float rate,
-                             float unbias, float keep) {
+                             float unbias, float keep, uint64_t key) {
     int64_t i;
     int count = flat_range<W>(n, &i);
     float p[W], g[W], mean[W], square[W];
@@ -133,6 +173,10 @@ __global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, c
     store_some<W>(m + i, mean, count);
     store_some<W>(v + i, square, count);
     if (master != nullptr) store_some<W>(master + i, p, count);
+    if (args.rounding.stochastic) {
+#pragma unroll
+        for (int k = 0; k < W; k++) p[k] = round_at_random(p[k], key, args.rounding.first + i + k);
+    }
     store_some<W>(param + i, p, count);
 }
 void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args) {
@@ -140,18 +184,12 @@ void op_adamw(floatX *param, float *master, float *m, float *v, const float *gra
     float unbias = (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step)));
     float keep = 1 - args.lr * args.weight_decay;
     bool aligned = aligned16(param) && aligned16(master) && aligned16(m) && aligned16(v) && aligned16(grad);
-    LAUNCH_FLAT(adamw_kernel, PACK, aligned, n, param, master, m, v, grad, n, args, rate, unbias, keep);
+    args.rounding.step = args.step;
+    LAUNCH_FLAT(adamw_kernel, PACK, aligned, n, param, master, m, v, grad, n, args, rate, unbias, keep, rounding_key(args.rounding));
 }
 
 // ---- initial numbers: the formula of device/cpu/ops.c, so that both devices start from the same model ----
 
-// 64 well-mixed bits from a counter (the finish of splitmix64).
-static __device__ __forceinline__ uint64_t mix_bits(uint64_t x) {
-    x += 0x9E3779B97F4A7C15ull;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-    return x ^ (x >> 31);
-}
 // Elements 2p and 2p + 1 of a tensor are the cosine and the sine of one Box-Muller draw, made from two hashes of (seed, tensor, p).
 __global__ void init_normal_kernel(floatX *to, float *master, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma,
                                    float fill) {
