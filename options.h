@@ -22,7 +22,7 @@ typedef struct {
     bool from_scratch;
     int64_t seed;
     // data
-    const char *train_data, *val_data; // patterns of token files
+    const char *train_data, *val_data; // sources of token files (data_sources.h)
     int64_t seq_len, batch_size, grad_accum, steps;
     int64_t global_batch; // 0 = not given
     // grid; after options_check dp, inner_ring and ranks are never 0; hp 0 = auto (plan.h chooses)
@@ -82,8 +82,8 @@ static inline const option_row *options_table(int *count) {
         {"Model", "from-scratch", "", OPTION_FLAG, AT(from_scratch), 0, 0, "", "", "start from random parameters; presets have no others"},
         {"Model", "seed", "N", OPTION_COUNT, AT(seed), 0, 9007199254740992.0, "42", "", "of the parameters and of the order of the samples"},
 
-        {"Data", "train-data", "GLOB", OPTION_TEXT, AT(train_data), 0, 0, "", "", "token files (.bin) to train on, quoted: 'data/train*.bin' (required unless --dry-run or --steps 0)"},
-        {"Data", "val-data", "GLOB", OPTION_TEXT, AT(val_data), 0, 0, "", "", "token files to evaluate on"},
+        {"Data", "train-data", "GLOB[:WEIGHT],...", OPTION_TEXT, AT(train_data), 0, 0, "", "", "token files (.bin) to train on, quoted: 'data/train*.bin'; a mixture: '[NAME=]a/*.bin:0.7,[NAME=]b/*.bin:0.3', weights relative (required unless --dry-run or --steps 0)"},
+        {"Data", "val-data", "[NAME=]GLOB,...", OPTION_TEXT, AT(val_data), 0, 0, "", "", "token files to evaluate on; several sets: 'code=c/*.bin,prose=p/*.bin'"},
         {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "", "tokens of a sequence, over all its ranks: 128K = 131072, 1M = 1048576"},
         {"Data", "batch-size", "N", OPTION_COUNT, AT(batch_size), 1, 1048576, "1", "", "sequences of a dp rank in a micro-step"},
         {"Data", "grad-accum", "N", OPTION_COUNT, AT(grad_accum), 1, 1048576, "1", "", "micro-steps of a step"},

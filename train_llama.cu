@@ -7,7 +7,7 @@
 //     dataloader.h      token files -> this rank's tokens, positions and labels
 //     device/           memory, operations and communication of the CPU and the CUDA device
 #include "calibrate.h"  // defines: calibrate
-#include "dataloader.h" // defines: dataloader_*, sequence_shard
+#include "data_sources.h" // defines: data_sources_*, dataloader_*, sequence_shard
 #include "hf_folder.h"  // defines: hf_import, hf_export
 #include "metrics.h"    // defines: step_report, step_print, memory_print, flops_*
 #include "model.h"      // defines: model_*, model_run
@@ -32,8 +32,7 @@ typedef struct {
     sequence_shard shard;
     model m;
     arena device, host;
-    dataloader train, val;
-    bool has_val;
+    data_sources train, val; // count 0: not given
     int32_t *tokens, *labels; // (grad_accum, rows)
     int64_t *positions;       // (T)
     double peak_flops;        // of this rank; 0: not known
@@ -48,8 +47,8 @@ typedef struct {
 static volatile sig_atomic_t stop_signal;
 static void on_stop_signal(int number) { stop_signal = number; }
 
-// Reads the samples counter, counter + 1, ... of this rank's data parallel group into tokens and labels of one micro-step.
-static bool read_micro_step(trainer *t, dataloader *data, int64_t counter, int64_t samples_end, int32_t *tokens, int32_t *labels, error_text *error) {
+// Reads the samples counter, counter + 1, ... of a validation set into tokens and labels of one micro-step.
+static bool read_validation(trainer *t, dataloader *data, int64_t counter, int64_t samples_end, int32_t *tokens, int32_t *labels, error_text *error) {
     for (int64_t b = 0; b < t->m.run.B; b++) {
         int64_t at = b * t->shard.T;
         if (counter + b < samples_end) {
@@ -69,19 +68,22 @@ static bool read_micro_step(trainer *t, dataloader *data, int64_t counter, int64
 static void read_step(trainer *t, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
     for (int64_t a = 0; a < A; a++) {
-        int64_t counter = t->done.samples + dataloader_counter(a, dp, t->g.place.d, B, 0);
-        if (!read_micro_step(t, &t->train, counter, INT64_MAX, t->tokens + a * t->m.rows, t->labels + a * t->m.rows, error)) break;
+        for (int64_t b = 0; b < B; b++) {
+            int64_t sample, at = a * t->m.rows + b * t->shard.T;
+            int source = data_sources_at(&t->train, t->done.samples + dataloader_counter(a, dp, t->g.place.d, B, b), &sample);
+            if (!dataloader_read(&t->train.sources[source].data, sample, &t->shard, t->tokens + at, t->positions, t->labels + at, error)) break;
+        }
     }
     stop_on_error(error);
 }
 
-// Token-weighted mean loss over the first samples of the validation data: the same samples on every grid of one global batch.
-static double evaluate(trainer *t, error_text *error) {
+// Token-weighted mean loss over the first samples of a validation set: the same samples on every grid of one global batch.
+static double evaluate(trainer *t, dataloader *data, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, batch = dp * B * t->m.run.grad_accum;
-    int64_t samples = min_i64(dataloader_samples(&t->val), t->o->eval_steps * batch);
+    int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * batch);
     double sums[2] = {0, 0};
     for (int64_t first = 0; first < samples; first += dp * B) {
-        bool read = read_micro_step(t, &t->val, first + t->g.place.d * B, samples, t->tokens, t->labels, error);
+        bool read = read_validation(t, data, first + t->g.place.d * B, samples, t->tokens, t->labels, error);
         stop_on_error(error);
         if (!read) break;
         sums[0] += model_evaluate(&t->m, t->tokens, t->labels);
@@ -89,6 +91,21 @@ static double evaluate(trainer *t, error_text *error) {
     }
     comm_sum_double(t->g.all, sums, 2);
     return sums[1] > 0 ? sums[0] / sums[1] : NAN;
+}
+
+// Every validation set, by name: "val_loss" is a number for one set without a name, else an object of names.
+static void evaluate_all(trainer *t, FILE *log, error_text *error) {
+    bool named = t->val.sources[0].name[0] != '\0';
+    if (log != NULL) fprintf(log, "{\"step\":%lld,\"val_loss\":%s", (long long)t->done.step, named ? "{" : "");
+    for (int i = 0; i < t->val.count; i++) {
+        const char *name = t->val.sources[i].name;
+        double loss = evaluate(t, &t->val.sources[i].data, error);
+        if (t->g.rank == 0) printf("eval %6lld/%lld | val loss%s%s %8.4f\n", (long long)t->done.step, (long long)t->o->steps, named ? " " : "", name, loss);
+        if (log != NULL && named) fprintf(log, "%s\"%s\":", i > 0 ? "," : "", name);
+        if (log != NULL) fprintf(log, isfinite(loss) ? "%.9g" : "null", loss);
+    }
+    if (log != NULL) fprintf(log, named ? "}}\n" : "}\n");
+    fflush(stdout);
 }
 
 static void print_start(const trainer *t, const model_config *c, const recompute_kind *kinds) {
@@ -111,8 +128,9 @@ static void print_start(const trainer *t, const model_config *c, const recompute
     printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d ranks\n", t->m.run.zp, t->m.run.zg, t->m.run.zo);
     printf("recompute   %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], t->m.run.offload_layers);
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
-    printf("data        %lld samples to train%s", (long long)(o->train_data != NULL ? dataloader_samples(&t->train) : 0), t->has_val ? "" : "\n");
-    if (t->has_val) printf(", %lld to validate\n", (long long)dataloader_samples(&t->val));
+    data_sources_print(&t->train, o->steps * t->g.shape.dp * t->m.run.B * t->m.run.grad_accum);
+    for (int i = 0; i < t->val.count; i++)
+        printf("validation  %s: %lld samples\n", data_source_label(&t->val.sources[i]), (long long)dataloader_samples(&t->val.sources[i].data));
     memory_print(stdout, &t->device, &t->host);
     fflush(stdout);
 }
@@ -244,14 +262,7 @@ static void train(trainer *t, error_text *error) {
             exit(EXIT_FAILED);
         }
         bool last = step + 1 == o->steps;
-        if (t->has_val && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) {
-            double val_loss = evaluate(t, error);
-            if (first_rank) {
-                printf("eval %6lld/%lld | val loss %8.4f\n", (long long)step + 1, (long long)o->steps, val_loss);
-                fflush(stdout);
-            }
-            if (log != NULL) fprintf(log, "{\"step\":%lld,\"val_loss\":%.9g}\n", (long long)step + 1, val_loss);
-        }
+        if (t->val.count > 0 && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) evaluate_all(t, log, error);
         if (o->out == NULL) continue;
         t->stopped = stop_agreed(t) && !last;
         if (last || t->stopped || (o->save_every > 0 && (step + 1) % o->save_every == 0)) save_state(t);
@@ -276,7 +287,8 @@ static void start_parameters(trainer *t, const char *folder, error_text *error) 
     bool resumed = false;
     t->done.seed = o->seed;
     t->done.seq_len = o->seq_len;
-    t->done.train_tokens = o->train_data != NULL ? t->train.total : 0;
+    t->done.train_tokens = data_sources_tokens(&t->train);
+    t->done.train_order = data_sources_order(&t->train);
     if (o->out != NULL) {
         if (state_store_open(&t->states, t->g.all, o->out, folder, o->keep, o->resume, error) && o->resume)
             state_resume(&t->states, &t->m, &t->done, &resumed, error);
@@ -371,9 +383,8 @@ int main(int argc, char **argv) {
     stop_on_error(&error);
     grid_create(&t.g, plan_grid_shape(&o), world);
     t.shard = sequence_shard_make(o.seq_len, t.g.shape.hp, t.g.shape.cp, t.g.place.h, t.g.place.c, DEVICE_ROW_MULTIPLE);
-    if (o.train_data != NULL) dataloader_open(&t.train, o.train_data, o.seq_len, c.V, (uint64_t)o.seed, true, &error);
-    t.has_val = o.val_data != NULL;
-    if (t.has_val) dataloader_open(&t.val, o.val_data, o.seq_len, c.V, (uint64_t)o.seed, false, &error);
+    if (o.train_data != NULL) data_sources_open(&t.train, o.train_data, "--train-data", true, o.seq_len, c.V, (uint64_t)o.seed, &error);
+    if (o.val_data != NULL) data_sources_open(&t.val, o.val_data, "--val-data", false, o.seq_len, c.V, (uint64_t)o.seed, &error);
     stop_on_error(&error);
 
     // Memory: what each layer keeps, then one arena for everything.
@@ -419,8 +430,8 @@ int main(int argc, char **argv) {
     device_free(t.device.base, device_bytes);
     if (host_bytes > 0) device_host_slab_free(t.host.base, host_bytes);
     grid_free(&t.g);
-    if (o.train_data != NULL) dataloader_close(&t.train);
-    if (t.has_val) dataloader_close(&t.val);
+    data_sources_close(&t.train);
+    data_sources_close(&t.val);
     free(t.tokens);
     free(t.labels);
     free(t.positions);

@@ -17,6 +17,7 @@
 typedef struct {
     int64_t step, samples;                // done
     int64_t seed, seq_len, train_tokens;  // the order of samples depends on these: a state goes on only with the same
+    int64_t train_order;                  // and on the weights of a mixture (data_sources_order)
 } training_progress;
 
 typedef struct {
@@ -109,14 +110,15 @@ static inline bool state_read_hex(const cJSON *at, uint64_t *value) {
     return true;
 }
 static const char *const state_sum_keys[VALUES_KINDS] = {"checksums_parameters", "checksums_exp_avg", "checksums_exp_avg_sq"};
-static const char *const state_number_keys[5] = {"step", "samples", "seed", "seq_len", "train_tokens"};
+enum { STATE_NUMBERS = 6 };
+static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "seed", "seq_len", "train_tokens", "train_order"};
 
 // sums: (VALUES_KINDS, count)
 static inline bool state_write_json(const char *folder, const training_progress *p, const uint64_t *sums, int64_t count, error_text *error) {
-    const int64_t numbers[5] = {p->step, p->samples, p->seed, p->seq_len, p->train_tokens};
+    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->seed, p->seq_len, p->train_tokens, p->train_order};
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
-    for (int i = 0; i < 5; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
+    for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
     for (int k = 0; k < VALUES_KINDS; k++) {
         cJSON *list = cJSON_AddArrayToObject(json, state_sum_keys[k]);
         for (int64_t i = 0; i < count; i++) state_add_hex(list, NULL, sums[k * count + i]);
@@ -131,10 +133,10 @@ static inline bool state_write_json(const char *folder, const training_progress 
     return ok;
 }
 static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    int64_t *numbers[5] = {&p->step, &p->samples, &p->seed, &p->seq_len, &p->train_tokens}, format = 0;
+    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->seed, &p->seq_len, &p->train_tokens, &p->train_order}, format = 0;
     if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
         return error_set(error, "training_state.json: is of format %lld; legal is %d", (long long)format, STATE_FORMAT);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < STATE_NUMBERS; i++)
         if (!safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]), numbers[i]))
             return error_set(error, "training_state.json: \"%s\" is missing or no whole number", state_number_keys[i]);
     for (int k = 0; k < VALUES_KINDS; k++) {
@@ -262,6 +264,7 @@ static inline bool state_same_data(const training_progress *a, const training_pr
     if (a->train_tokens != b->train_tokens)
         return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; the order of samples goes on only with the same files", (long long)a->train_tokens,
                          (long long)b->train_tokens);
+    if (a->train_order != b->train_order) return error_set(error, "was trained on another mixture of sources; the order of samples goes on only with the same --train-data");
     return true;
 }
 

@@ -33,8 +33,14 @@ def number(x):
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
+def flat(value, name):
+    """The numbers of an object by path: {"a": {"b": 1}} under "key" is ("key/a/b", 1)."""
+    for key, part in value.items():
+        yield from flat(part, f"{name}/{key}") if isinstance(part, dict) else [(f"{name}/{key}", part)]
+
+
 def read_log(path):
-    """{key: [(step, value), ...]} in order of steps; "comm_bytes" becomes one series a kind, "comm_bytes/KIND"."""
+    """{key: [(step, value), ...]} in order of steps; an object becomes one series a member: "comm_bytes/KIND", "val_loss/SET"."""
     values = {}
     with open(path, encoding="utf-8") as f:
         for line_number, line in enumerate(f, 1):
@@ -49,13 +55,9 @@ def read_log(path):
                 continue
             for key, factor in ((q[0], q[2]) for q in QUANTITIES):
                 value = entry.get(key)
-                if key == "comm_bytes":
-                    sent = value if isinstance(value, dict) else {}
-                    for kind, count in sent.items():
-                        if number(count):
-                            values.setdefault(f"comm_bytes/{kind}", {})[entry["step"]] = count * factor
-                elif number(value) and math.isfinite(value):
-                    values.setdefault(key, {})[entry["step"]] = value * factor
+                for name, part in (flat(value, key) if isinstance(value, dict) else [(key, value)]):
+                    if number(part) and math.isfinite(part):
+                        values.setdefault(name, {})[entry["step"]] = part * factor
     return {key: sorted(points.items()) for key, points in values.items()}
 
 
@@ -185,8 +187,8 @@ def plot_picture(paths, logs, args):
                 axis.plot(*zip(*log[kind]), style, color=f"C{color if len(logs) > 1 else dash}", label=f"{name} {kind.partition('/')[2]}")
             if key in log:
                 axis.plot(*zip(*log[key]), color=f"C{color}", linewidth=1, label=name)
-            if key == "loss" and "val_loss" in log:
-                axis.plot(*zip(*log["val_loss"]), "o--", color=f"C{color}", markersize=4, label=f"{name} validation")
+            for mark, have in enumerate(h for h in sorted(log) if key == "loss" and (h == "val_loss" or h.startswith("val_loss/"))):
+                axis.plot(*zip(*log[have]), "osv^Dx"[mark % 6] + "--", color=f"C{color}", markersize=4, label=f"{name} validation {have[9:]}".rstrip())
         axis.set_title(titles[key])
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)

@@ -1,6 +1,7 @@
 // ranks: 1
 // dataloader.h: which rank holds which token, labels across shards and files, padding, order of samples, and every kind of bad file.
-#include "../dataloader.h"
+// data_sources.h: shares of a mixture at every prefix, epochs of each source, names, and every kind of bad list.
+#include "../data_sources.h"
 #include "test.h"
 
 static char folder[256];
@@ -287,6 +288,113 @@ static void test_order(void) {
     dataloader_close(&loader);
 }
 
+// ---- several sources ----
+
+// `list` with every '@' replaced by the folder of this test.
+static bool open_sources(data_sources *s, const char *list, bool weights, error_text *error) {
+    char text[4096];
+    size_t used = 0;
+    for (; *list != '\0' && used + sizeof folder < sizeof text; list++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%.*s", *list == '@' ? (int)sizeof folder : 1, *list == '@' ? folder : list);
+    error->text[0] = '\0';
+    return data_sources_open(s, text, weights ? "--train-data" : "--val-data", weights, 10, VOCABULARY, 7, error);
+}
+static void write_sources(void) { // 4, 7, 30, 1 samples of 10 tokens
+    static const int64_t counts[] = {40, 75, 309, 19};
+    remove_files();
+    for (int i = 0; i < 4; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%c.bin", 'a' + i);
+        write_tokens(name, 2, stream, counts[i]);
+    }
+}
+// After every n: n w - 1 < samples of a source < n w + 1; the samples of a source are its own shuffled epochs, whatever the others are.
+static void check_mixture(const char *list, int count, const double *weights) {
+    enum { COUNTERS = 3000 };
+    data_sources s;
+    error_text error;
+    double sum = 0;
+    int64_t had[8] = {0}, off = 0, wrong = 0;
+    CHECK(open_sources(&s, list, true, &error) && s.count == count, "%s: %s", list, error.text);
+    for (int i = 0; i < count; i++) sum += weights[i];
+    for (int64_t n = 0; n < COUNTERS; n++) {
+        int64_t sample = -1;
+        int source = data_sources_at(&s, n, &sample);
+        wrong += sample != dataloader_sample_at(&s.sources[source].data, had[source]++);
+        for (int i = 0; i < count; i++) off += fabs((double)had[i] - (double)(n + 1) * weights[i] / sum) >= 1 - 1e-9;
+        if (n % 500 == 0)
+            for (int i = 0; i < count; i++) wrong += data_sources_drawn(&s, i, n + 1) != had[i];
+    }
+    CHECK(off == 0, "%s: %lld times a share is off by a sample or more", list, (long long)off);
+    CHECK(wrong == 0, "%s: %lld samples out of their source's order", list, (long long)wrong);
+    data_sources_close(&s);
+}
+static void test_mixture(void) {
+    static const double thirds[] = {7, 3}, odd[] = {0.85, 0.1, 0.049, 0.001}, alike[] = {1, 1, 1, 1}, rough[] = {0.5, 0.333, 0.167}, steep[] = {1000, 0.001}, one[] = {1};
+    write_sources();
+    check_mixture("@/a.bin:0.7,@/b.bin:0.3", 2, thirds);
+    check_mixture("@/a.bin:7,@/b.bin:3", 2, thirds);
+    check_mixture("@/a.bin:0.85,x=@/b.bin:.1,@/c.bin:0.049,@/d.bin:0.001", 4, odd);
+    check_mixture("@/a.bin,@/b.bin,@/c.bin,@/d.bin", 4, alike);
+    check_mixture("@/a.bin:0.5,@/b.bin:0.333,@/c.bin:0.167", 3, rough);
+    check_mixture("@/c.bin:1000,@/d.bin:0.001", 2, steep);
+    check_mixture("@/c.bin", 1, one);
+
+    data_sources s, plain;
+    dataloader alone;
+    error_text error;
+    CHECK(open_sources(&plain, "@/c.bin", true, &error) && open_data(&alone, "c.bin", 10, VOCABULARY, true, &error), "%s", error.text);
+    for (int64_t n = 0; n < 90; n++) { // one source: the order of a plain pattern
+        int64_t sample;
+        data_sources_at(&plain, n, &sample);
+        CHECK(sample == dataloader_sample_at(&alone, n), "counter %lld", (long long)n);
+    }
+    CHECK(data_sources_order(&plain) == 0 && data_sources_tokens(&plain) == 309, "order and tokens of one source");
+    dataloader_close(&alone);
+    int64_t order = 0;
+    for (int i = 0; i < 3; i++) { // another weight or another source first: another order, which a state must not go on with
+        static const char *const lists[] = {"@/a.bin:7,@/b.bin:3", "@/a.bin:7,@/b.bin:2", "@/b.bin:3,@/a.bin:7"};
+        CHECK(open_sources(&s, lists[i], true, &error) && data_sources_order(&s) != order && data_sources_order(&s) > 0, "%s: %s", lists[i], error.text);
+        order = data_sources_order(&s);
+        data_sources_close(&s);
+    }
+    data_sources_close(&plain);
+
+    CHECK(open_sources(&s, "first=@/a.bin,second-2=@/?.bin", false, &error), "%s", error.text);
+    CHECK(s.count == 2 && strcmp(s.sources[0].name, "first") == 0 && strcmp(s.sources[1].name, "second-2") == 0 && s.sources[1].data.file_count == 4, "names");
+    data_sources_close(&s);
+}
+static void check_list_refused(const char *list, bool weights, const char *wanted) {
+    data_sources s;
+    error_text error;
+    bool ok = open_sources(&s, list, weights, &error);
+    CHECK(!ok && strstr(error.text, wanted) != NULL && strchr(error.text, '\n') == NULL, "%s: \"%s\" lacks \"%s\"", list, ok ? "accepted" : error.text, wanted);
+    CHECK(ok || (s.count == 0 && s.sources == NULL), "%s: something is left open", list);
+    if (ok) data_sources_close(&s);
+}
+static void test_bad_lists(void) {
+    static const char *const weights[] = {"0", "-1", "", "x", "1e3", "0.0000001", "1000001", "1.2.3", ".", "nan", " 1", "99999999999999999999"};
+    char list[256];
+    write_sources();
+    for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) {
+        snprintf(list, sizeof list, "@/a.bin:1,@/b.bin:%s", weights[i]);
+        check_list_refused(list, true, "is not a weight; legal are numbers from 0.000001 to 1000000");
+    }
+    check_list_refused("@/a.bin:1,", true, "source 2 has no pattern");
+    check_list_refused(":1", true, "source 1 has no pattern");
+    check_list_refused("x=:1", true, "source 1 has no pattern");
+    check_list_refused("x=@/a.bin:1,x=@/b.bin:2", true, "the name x stands there twice");
+    check_list_refused("@/a.bin:1,@/a.bin:2", true, "stands there twice");
+    check_list_refused("@/a.bin:1000000,@/b.bin:0.000001", true, "legal is a sum of up to 1048576");
+    check_list_refused("@/a.bin:1,@/z*.bin:2", true, "no file matches");
+    check_list_refused("@/a.bin,@/b.bin", false, "has no name");
+    check_list_refused("x=@/a.bin,@/b.bin", false, "b.bin\" has no name");
+    check_list_refused("x=@/a.bin,x=@/b.bin", false, "the name x stands there twice");
+    check_list_refused("x=@/a.bin:2,y=@/b.bin", false, "have no weights");
+    check_list_refused("x=@/a.bin,y=", false, "source 2 has no pattern");
+    check_list_refused("x=@/nothing*.bin", false, "no file matches");
+}
+
 // ---- bad files ----
 
 static void check_refused(const char *name, const char *wanted) {
@@ -386,6 +494,8 @@ int main(void) {
     test_limits();
     test_permutation();
     test_order();
+    test_mixture();
+    test_bad_lists();
     test_bad_files();
     remove_files();
     rmdir(folder);

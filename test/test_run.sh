@@ -50,6 +50,30 @@ PY
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
 for name in dp hp cp both tiles; do check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4; done
 
+# A mixture of two sources and two validation sets by name: the same on every grid, in the log by name, and in the plot.
+seq 7000 -3 1 | tr '\n' ' ' >"$dir/text2"
+build/cpu/text_to_tokens "$dir/other.bin" "$dir/text2" >/dev/null
+mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2 --eval-steps 1)
+mix() { # name ranks option...
+    local name=$1 ranks=$2
+    shift 2
+    mpirun -np "$ranks" "$binary" --model nano --from-scratch --seq-len 100 --steps 4 "${mixture[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
+}
+mix mix1 1 --batch-size 8
+mix mix4 4 --batch-size 2 --grad-accum 2 --cp 2
+check 'a mixture and named validation sets are the same on 4 ranks' python3 -c "
+import json
+a, b = ([json.loads(line) for line in open('$dir/' + name)] for name in ('mix1.jsonl', 'mix4.jsonl'))
+assert len(a) == len(b) == 6
+for x, y in zip(a, b):
+    for key in ('loss', 'grad_norm'):
+        if key in x: assert abs(x[key] - y[key]) <= 1e-4 * x[key], (key, x[key], y[key])
+    for name in x.get('val_loss', {}): assert abs(x['val_loss'][name] - y['val_loss'][name]) <= 1e-4 * x['val_loss'][name], (name, x, y)
+evaluations = [x['val_loss'] for x in a if 'val_loss' in x]
+assert len(evaluations) == 2 and all(list(x) == ['up', 'down'] and x['up'] != x['down'] for x in evaluations), evaluations"
+check 'shares and epochs are printed' grep -q '^data        up: share 0.7, .* the run draws 23 (0.02 epochs)' "$dir/mix4.out"
+check 'validation sets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss '$dir/mix4.jsonl' | grep -q down"
+
 # Trace: valid JSON, compute and transfers on tracks of their own.
 mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 4 --trace "$dir/trace.json" >/dev/null 2>&1
 check 'trace' python3 -c "

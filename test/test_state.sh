@@ -5,8 +5,10 @@ source "$(dirname "$0")/shell.sh"
 export OMP_NUM_THREADS=1
 seq 1 1000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
-# 38 samples of 100 tokens, 4 a step: an epoch ends inside step 10; warm-up and cosine run over all 24 steps.
-common=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --lr 3e-3 --warmup 5 --threads 1 --steps 24)
+seq 500 -2 1 | tr '\n' ' ' >"$dir/text2"
+build/cpu/text_to_tokens "$dir/other.bin" "$dir/text2" >/dev/null
+# A mixture of 38 and 9 samples of 100 tokens, 4 a step: their epochs end inside step 14 and inside every eighth; warm-up and cosine run over all 24 steps.
+common=(--model nano --from-scratch --train-data "$dir/data.bin:0.7,$dir/other.bin:0.3" --seq-len 100 --lr 3e-3 --warmup 5 --threads 1 --steps 24)
 length=$((${#common[@]} - 1)) # where the number of steps stands
 train() { # name ranks option...: log in name.jsonl, output in name.out and name.err
     local name=$1 ranks=$2
@@ -133,6 +135,9 @@ refuse() { # name pattern option...
 }
 refuse 'states, but no --resume' 'add --resume' --out "$dir/whole"
 refuse 'another seed' 'trained with --seed 42' --out "$dir/whole" --resume --seed 7
+common[4]="$dir/data.bin:0.6,$dir/other.bin:0.4"
+refuse 'another mixture' 'another mixture of sources' --out "$dir/whole" --resume
+common[4]="$dir/data.bin:0.7,$dir/other.bin:0.3"
 refuse 'resume without a folder' 'need --out' --resume
 refuse 'folder that cannot be made' 'cannot be made' --out "$dir/no/such"
 common[1]=tiny
@@ -169,7 +174,7 @@ common[1]=nano common[length]=24 common[10]=5
 # kill -9 of a random rank at random moments (by default 50), most of them inside a save. The run is too long to end by itself.
 RANDOM=${TEST_SEED:-17}
 kills=${KILLS:-50} ended=0
-common[length]=100000
+common[length]=100000 common+=(--lr-schedule constant) # which does not depend on the length
 for _ in $(seq "$kills"); do
     mpirun -np 2 "$binary" "${common[@]}" "${grid[@]:1}" --log "$dir/killed.jsonl" --out "$dir/killed" --save-every 1 --resume >"$dir/killed.out" 2>&1 </dev/null &
     job=$!

@@ -1,0 +1,187 @@
+// Several streams of tokens: a mixture of sources to train on, validation sets by name.
+//     --train-data 'GLOB'   or a mixture   '[NAME=]GLOB:WEIGHT,[NAME=]GLOB:WEIGHT,...'
+//     --val-data   'GLOB'   or sets        'NAME=GLOB,NAME=GLOB,...'
+// A comma ends a source; NAME is letters, digits, '.', '_' and '-' before the first '='; WEIGHT is what follows a ':' in the last part of the
+// path. A file whose own name has one of the three is still reached: '?' stands for any character, and './' before a pattern is no NAME.
+//
+// Weights are relative and decimal, so their ratios are those of whole numbers a_i with sum M, and the mixture has the period M. In a period
+// sample n comes from the source whose next turn ends first among those whose turn has begun; turn j of source i is the samples
+// [floor(j M / a_i), ceil((j+1) M / a_i)). These turns can always be kept (Baruah, Cohen, Plaxton, Varvel: Proportionate progress, 1996,
+// theorem 1, one processor), so after any n samples every source has had less than one sample more or less than its share n a_i / M.
+#ifndef DATA_SOURCES_H
+#define DATA_SOURCES_H
+
+#include "dataloader.h" // defines: dataloader_*
+
+enum { DATA_SOURCES_MAX = 64, DATA_SOURCE_NAME = 64, MIXTURE_PERIOD_MAX = 1 << 20 };
+
+typedef struct {
+    char name[DATA_SOURCE_NAME]; // "": none given
+    char *pattern;
+    int64_t weight; // of the sum, `period`
+    dataloader data;
+} data_source;
+
+typedef struct {
+    data_source *sources; // (count)
+    int count;
+    int64_t period;     // M
+    uint8_t *source_of; // (period): whose sample n of a period is,
+    int32_t *index_of;  // (period): and how many that source has had in the period before it
+} data_sources;
+
+static inline void data_sources_close(data_sources *s) {
+    for (int i = 0; i < s->count; i++) {
+        dataloader_close(&s->sources[i].data);
+        free(s->sources[i].pattern);
+    }
+    free(s->sources);
+    free(s->source_of);
+    free(s->index_of);
+    memset(s, 0, sizeof *s);
+}
+
+// "0.7" -> 700000: digits with at most six after a point, above 0, at most 1000000.
+static inline bool data_weight_parse(const char *text, int64_t *millionths) {
+    int64_t n = 0;
+    int places = -1; // digits after the point; -1: no point yet
+    size_t digits = 0;
+    for (const char *at = text; *at != '\0'; at++) {
+        if (*at == '.' && places < 0) {
+            places = 0;
+            continue;
+        }
+        if (*at < '0' || *at > '9' || n > 1000000000000 || places == 6) return false;
+        n = n * 10 + (*at - '0');
+        digits++;
+        if (places >= 0) places++;
+    }
+    for (int i = places < 0 ? 0 : places; i < 6 && n <= 1000000000000; i++) n *= 10;
+    *millionths = n;
+    return digits > 0 && n > 0 && n <= 1000000000000;
+}
+
+// One source, text changed in place, into s->sources[s->count].
+static inline bool data_source_parse(data_sources *s, char *text, bool weights, const char *option, error_text *error) {
+    data_source *source = &s->sources[s->count];
+    size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+    source->weight = 1000000;
+    if (text[length] == '=' && length > 0) {
+        if (length >= DATA_SOURCE_NAME) return error_set(error, "%s: a name of %zu bytes; legal are 1 to %d", option, length, DATA_SOURCE_NAME - 1);
+        memcpy(source->name, text, length);
+        text += length + 1;
+    }
+    char *slash = strrchr(text, '/'), *colon = strrchr(slash != NULL ? slash : text, ':');
+    if (colon != NULL && !weights)
+        return error_set(error, "%s: \"%s\": validation sets have no weights; legal are GLOB, and NAME=GLOB,NAME=GLOB,... ('?' matches a ':' of a file's name)", option, text);
+    if (colon != NULL) {
+        *colon = '\0';
+        if (!data_weight_parse(colon + 1, &source->weight))
+            return error_set(error, "%s: \"%s\" is not a weight; legal are numbers from 0.000001 to 1000000 with at most six digits after the point ('?' matches a ':' of a file's name)",
+                             option, colon + 1);
+    }
+    if (text[0] == '\0') return error_set(error, "%s: source %d has no pattern; legal are %s", option, s->count + 1, weights ? "[NAME=]GLOB[:WEIGHT],..." : "GLOB, and NAME=GLOB,NAME=GLOB,...");
+    for (int i = 0; i < s->count; i++) {
+        if (source->name[0] != '\0' && strcmp(s->sources[i].name, source->name) == 0)
+            return error_set(error, "%s: the name %s stands there twice; names must differ", option, source->name);
+        if (weights && strcmp(s->sources[i].pattern, text) == 0) return error_set(error, "%s: %s stands there twice; name each source once, with its whole weight", option, text);
+    }
+    source->pattern = strdup(text);
+    return source->pattern != NULL || error_set(error, "out of host memory");
+}
+
+// Whose turn it is in each place of a period.
+static inline bool data_sources_schedule(data_sources *s, const char *option, error_text *error) {
+    int64_t divisor = 0, M = 0, *had = HOST_NEW(int64_t, s->count);
+    for (int i = 0; i < s->count; i++) divisor = gcd_i64(s->sources[i].weight, divisor);
+    for (int i = 0; i < s->count; i++) M += s->sources[i].weight /= divisor;
+    bool ok = M <= MIXTURE_PERIOD_MAX || error_set(error, "%s: the weights' ratios are those of whole numbers of sum %lld; legal is a sum of up to %d: write rounder weights", option,
+                                                   (long long)M, MIXTURE_PERIOD_MAX);
+    s->period = ok ? M : 0;
+    s->source_of = HOST_NEW(uint8_t, s->period);
+    s->index_of = HOST_NEW(int32_t, s->period);
+    for (int64_t n = 0; n < s->period; n++) {
+        int best = -1;
+        int64_t earliest = INT64_MAX;
+        for (int i = 0; i < s->count; i++) {
+            int64_t a = s->sources[i].weight, end = ceil_div((had[i] + 1) * M, a);
+            if (had[i] * M >= (n + 1) * a || end >= earliest) continue; // its turn has not begun, or another's ends first
+            best = i;
+            earliest = end;
+        }
+        s->source_of[n] = (uint8_t)best;
+        s->index_of[n] = (int32_t)had[best]++;
+    }
+    free(had);
+    return ok;
+}
+
+// Opens the sources in `text`, the value of `option` ("--train-data"): weights true: a mixture, shuffled; false: validation sets, in order.
+// S, V, seed: as in dataloader_open; every source has an order of its own. Returns false with a message, and nothing open; else the caller
+// calls data_sources_close.
+static inline bool data_sources_open(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V, uint64_t seed, error_text *error) {
+    memset(s, 0, sizeof *s);
+    s->sources = HOST_NEW(data_source, DATA_SOURCES_MAX);
+    char *copy = (char *)host_alloc(strlen(text) + 1);
+    memcpy(copy, text, strlen(text) + 1);
+    bool ok = true, last = false;
+    for (char *at = copy; ok && !last;) {
+        char *end = at + strcspn(at, ",");
+        last = *end == '\0';
+        *end = '\0';
+        if (s->count == DATA_SOURCES_MAX) ok = error_set(error, "%s: more than %d sources", option, DATA_SOURCES_MAX);
+        else ok = data_source_parse(s, at, weights, option, error);
+        if (!ok) break;
+        data_source *source = &s->sources[s->count];
+        s->count++;
+        uint64_t own_seed = seed + dataloader_hash((uint64_t)(s->count - 1)); // of the first source: the seed itself
+        ok = dataloader_open(&source->data, source->pattern, S, V, own_seed, weights, error);
+        at = end + 1;
+    }
+    for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
+        if (s->sources[i].name[0] == '\0') ok = error_set(error, "%s: \"%s\" has no name; several validation sets are NAME=GLOB,NAME=GLOB,...", option, s->sources[i].pattern);
+    ok = ok && data_sources_schedule(s, option, error);
+    free(copy);
+    if (!ok) data_sources_close(s);
+    return ok;
+}
+
+// The sample at `counter` of the run (dataloader_counter): its source's number, and *sample of that source.
+static inline int data_sources_at(const data_sources *s, int64_t counter, int64_t *sample) {
+    int64_t place = counter % s->period;
+    int i = s->source_of[place];
+    *sample = dataloader_sample_at(&s->sources[i].data, counter / s->period * s->sources[i].weight + s->index_of[place]);
+    return i;
+}
+// How many of the first `counters` samples of the run are source i's.
+static inline int64_t data_sources_drawn(const data_sources *s, int i, int64_t counters) {
+    int64_t drawn = counters / s->period * s->sources[i].weight;
+    for (int64_t n = 0; n < counters % s->period; n++) drawn += s->source_of[n] == i;
+    return drawn;
+}
+static inline const char *data_source_label(const data_source *source) { return source->name[0] != '\0' ? source->name : source->pattern; }
+
+// Tokens of all sources.
+static inline int64_t data_sources_tokens(const data_sources *s) {
+    int64_t tokens = 0;
+    for (int i = 0; i < s->count; i++) tokens += s->sources[i].data.total;
+    return tokens;
+}
+// What the order of a mixture depends on besides seed and length: weights and samples of the sources in their order; 0 for one source.
+static inline int64_t data_sources_order(const data_sources *s) {
+    uint64_t hash = 0;
+    for (int i = 0; i < s->count && s->count > 1; i++)
+        hash = dataloader_hash(dataloader_hash(hash + (uint64_t)s->sources[i].weight) + (uint64_t)dataloader_samples(&s->sources[i].data));
+    return (int64_t)(hash >> 12); // below 2^52: a whole number in JSON
+}
+
+// One line a source at the start of a run: share, samples, and how far into them the run goes. samples: of the whole run.
+static inline void data_sources_print(const data_sources *s, int64_t samples) {
+    for (int i = 0; i < s->count; i++) {
+        int64_t own = dataloader_samples(&s->sources[i].data), drawn = data_sources_drawn(s, i, samples);
+        printf("data        %s: share %.6g, %lld tokens, %lld samples; the run draws %lld (%.2f epochs)\n", data_source_label(&s->sources[i]),
+               (double)s->sources[i].weight / (double)s->period, (long long)s->sources[i].data.total, (long long)own, (long long)drawn, (double)drawn / (double)own);
+    }
+}
+
+#endif
