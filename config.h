@@ -46,6 +46,13 @@ static inline short_text printable(const char *s) {
     return t;
 }
 
+static inline bool config_same_rope(const model_config *a, const model_config *b) {
+    const rope_scaling *x = &a->rope, *y = &b->rope;
+    return a->rope_theta == b->rope_theta && x->kind == y->kind && x->factor == y->factor && x->low_freq_factor == y->low_freq_factor &&
+           x->high_freq_factor == y->high_freq_factor && x->original_length == y->original_length && x->beta_fast == y->beta_fast &&
+           x->beta_slow == y->beta_slow && x->attention_factor == y->attention_factor;
+}
+
 // ---- presets ----
 
 // The table of presets; *count = how many. Static memory.

@@ -85,9 +85,39 @@ static inline void hf_print_floats(cJSON *json) {
     }
 }
 
+// The object that rope_scaling and rope_parameters are; the caller deletes.
+static inline cJSON *hf_rope(const rope_scaling *r) {
+    static const char *const kinds[] = {"default", "llama3", "linear", "yarn"};
+    cJSON *rope = cJSON_CreateObject();
+    cJSON_AddStringToObject(rope, "rope_type", kinds[r->kind]);
+    if (r->kind != ROPE_PLAIN) cJSON_AddNumberToObject(rope, "factor", r->factor);
+    if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "low_freq_factor", r->low_freq_factor);
+    if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "high_freq_factor", r->high_freq_factor);
+    if (r->kind == ROPE_LLAMA3 || r->kind == ROPE_YARN) cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)r->original_length);
+    if (r->kind == ROPE_YARN && r->beta_fast > 0) cJSON_AddNumberToObject(rope, "beta_fast", r->beta_fast);
+    if (r->kind == ROPE_YARN && r->beta_slow > 0) cJSON_AddNumberToObject(rope, "beta_slow", r->beta_slow);
+    if (r->kind == ROPE_YARN && r->attention_factor > 0) cJSON_AddNumberToObject(rope, "attention_factor", r->attention_factor);
+    return rope;
+}
+// What the options changed of a source's config.json, in the form that stands there: RoPE, and the length that the model is made for.
+static inline void hf_change_config(cJSON *json, const model_config *c, error_text *error) {
+    model_config was;
+    memset(&was, 0, sizeof was);
+    if (!config_read(&was, json, error)) return;
+    if (was.max_position != c->max_position)
+        cJSON_ReplaceItemInObjectCaseSensitive(json, "max_position_embeddings", cJSON_CreateNumber((double)c->max_position));
+    if (config_same_rope(&was, c)) return;
+    bool newer = cJSON_GetObjectItemCaseSensitive(json, "rope_parameters") != NULL;
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "rope_theta");
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "rope_scaling");
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "rope_parameters");
+    cJSON *rope = newer || c->rope.kind != ROPE_PLAIN ? hf_rope(&c->rope) : cJSON_CreateNull();
+    cJSON_AddItemToObject(json, newer ? "rope_parameters" : "rope_scaling", rope);
+    cJSON_AddNumberToObject(newer ? rope : json, "rope_theta", c->rope_theta);
+}
+
 // The config.json of a model that came from no folder; the caller deletes.
 static inline cJSON *hf_config(const model_config *c) {
-    static const char *const kinds[] = {"default", "llama3", "linear", "yarn"};
     cJSON *j = cJSON_CreateObject();
     cJSON_AddItemToArray(cJSON_AddArrayToObject(j, "architectures"), cJSON_CreateString("LlamaForCausalLM"));
     cJSON_AddStringToObject(j, "model_type", "llama");
@@ -103,20 +133,7 @@ static inline cJSON *hf_config(const model_config *c) {
     cJSON_AddNumberToObject(j, "num_hidden_layers", c->L);
     cJSON_AddNumberToObject(j, "num_key_value_heads", c->Hkv);
     cJSON_AddNumberToObject(j, "rms_norm_eps", hf_short_number(c->rms_eps));
-    if (c->rope.kind == ROPE_PLAIN) {
-        cJSON_AddNullToObject(j, "rope_scaling");
-    } else {
-        const rope_scaling *r = &c->rope;
-        cJSON *rope = cJSON_AddObjectToObject(j, "rope_scaling");
-        cJSON_AddStringToObject(rope, "rope_type", kinds[r->kind]);
-        cJSON_AddNumberToObject(rope, "factor", r->factor);
-        if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "low_freq_factor", r->low_freq_factor);
-        if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "high_freq_factor", r->high_freq_factor);
-        if (r->kind != ROPE_LINEAR) cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)r->original_length);
-        if (r->kind == ROPE_YARN && r->beta_fast > 0) cJSON_AddNumberToObject(rope, "beta_fast", r->beta_fast);
-        if (r->kind == ROPE_YARN && r->beta_slow > 0) cJSON_AddNumberToObject(rope, "beta_slow", r->beta_slow);
-        if (r->kind == ROPE_YARN && r->attention_factor > 0) cJSON_AddNumberToObject(rope, "attention_factor", r->attention_factor);
-    }
+    cJSON_AddItemToObject(j, "rope_scaling", c->rope.kind == ROPE_PLAIN ? cJSON_CreateNull() : hf_rope(&c->rope));
     cJSON_AddNumberToObject(j, "rope_theta", c->rope_theta);
     cJSON_AddBoolToObject(j, "tie_word_embeddings", c->tied);
     cJSON_AddBoolToObject(j, "use_cache", true);
@@ -124,7 +141,7 @@ static inline cJSON *hf_config(const model_config *c) {
     return j;
 }
 
-// config.json: the source folder's with its dtype changed, or a new one.
+// config.json: the source folder's with its dtype and what the options changed, or a new one.
 static inline bool hf_write_config(const model_config *c, const char *folder, const char *source, safetensors_dtype dtype, error_text *error) {
     cJSON *json;
     if (source != NULL) {
@@ -135,6 +152,8 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
         if (text == NULL) return error_set(error, "%s: %s", path.text, why.text);
         json = cJSON_ParseWithOpts(text, NULL, 1);
         free(text);
+        if (json == NULL) return error_set(error, "%s: is not valid JSON", path.text);
+        hf_change_config(json, c, error);
     } else {
         json = hf_config(c);
     }

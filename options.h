@@ -21,6 +21,8 @@ typedef struct {
     const char *model; // preset or folder
     bool from_scratch;
     int64_t seed;
+    double rope_theta;        // 0 = as the model says
+    const char *rope_scaling; // as typed: options_model reads it
     // data
     const char *train_data, *val_data; // sources of token files (data_sources.h)
     int64_t seq_len, batch_size, grad_accum, steps;
@@ -75,12 +77,15 @@ typedef struct {
     const char *help;
 } option_row;
 
+#define ROPE_SCALING_LEGAL "llama3:factor=F,low=X,high=X,original=N, linear:factor=F, yarn:factor=F,original=N[,beta_fast=X][,beta_slow=X], none"
 static inline const option_row *options_table(int *count) {
 #define AT(field) offsetof(options, field)
     static const option_row rows[] = {
         {"Model", "model", "NAME|DIR", OPTION_TEXT, AT(model), 0, 0, "", "", "preset, or a Hugging Face folder of a Llama (required)"},
         {"Model", "from-scratch", "", OPTION_FLAG, AT(from_scratch), 0, 0, "", "", "start from random parameters; presets have no others"},
         {"Model", "seed", "N", OPTION_COUNT, AT(seed), 0, 9007199254740992.0, "42", "", "of the parameters and of the order of the samples"},
+        {"Model", "rope-theta", "X", OPTION_REAL, AT(rope_theta), 1.001, 1e15, "", "", "base of the RoPE frequencies, instead of the model's; goes into what is saved and exported"},
+        {"Model", "rope-scaling", "KIND:NAME=X,...", OPTION_TEXT, AT(rope_scaling), 0, 0, "", "", "how RoPE is stretched to a longer context, instead of the model's way: " ROPE_SCALING_LEGAL "; factor: how much longer; original: tokens before; goes into what is saved and exported"},
 
         {"Data", "train-data", "GLOB[:WEIGHT],...", OPTION_TEXT, AT(train_data), 0, 0, "", "", "token files (.bin) to train on, quoted: 'data/train*.bin'; a mixture: '[NAME=]a/*.bin:0.7,[NAME=]b/*.bin:0.3', weights relative (required unless --dry-run or --steps 0)"},
         {"Data", "val-data", "[NAME=]GLOB,...", OPTION_TEXT, AT(val_data), 0, 0, "", "", "token files to evaluate on; several sets: 'code=c/*.bin,prose=p/*.bin'"},
@@ -388,6 +393,53 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
     if (o->train_data == NULL && !o->dry_run && !o->plan && o->steps > 0)
         return error_set(error, "--train-data is missing; legal values are patterns of token files, such as 'data/train*.bin' (not needed with --dry-run, --plan or --steps 0)");
     return true;
+}
+
+// ---- what options change in the model ----
+
+// "yarn:factor=4,original=8K" as Hugging Face's rope_scaling into `json`. Numbers are any that options take. False: not of this form.
+static inline bool options_rope_json(const char *text, cJSON *json) {
+    static const char *const kinds = "llama3|linear|yarn";
+    static const char *const names = "factor|low|high|original|beta_fast|beta_slow";
+    static const char *const keys = "factor|low_freq_factor|high_freq_factor|original_max_position_embeddings|beta_fast|beta_slow";
+    char word[64], key[64];
+    size_t n = strcspn(text, ":");
+    snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)n, 63), text);
+    if (option_choice_find(kinds, word) < 0) return false;
+    cJSON_AddStringToObject(json, "rope_type", word);
+    for (const char *at = text + n; *at != '\0'; at += n) { // at the ':' or ',' before a pair
+        at++;
+        size_t equals = strcspn(at, "=,");
+        n = strcspn(at, ",");
+        snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)equals, 63), at);
+        int place = option_choice_find(names, word);
+        if (place < 0 || equals == n) return false;
+        option_choice_text(keys, place, key, sizeof key);
+        snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)(n - equals - 1), 63), at + equals + 1);
+        int64_t whole;
+        double value;
+        if (option_parse_whole(word, false, &whole)) value = (double)whole;
+        else if (!option_parse_real(word, &value)) return false;
+        cJSON_AddNumberToObject(json, key, value);
+    }
+    return true;
+}
+// --rope-theta and --rope-scaling take the place of what the model says, and a model that is trained on longer sequences than it was made for
+// is made for these. What is legal is config_read_rope's to say, as for a config.json. False with a one-line message.
+static inline bool options_model(const options *o, model_config *c, error_text *error) {
+    if (o->steps > 0) c->max_position = max_i64(c->max_position, o->seq_len);
+    if (o->rope_theta > 0) c->rope_theta = o->rope_theta;
+    if (o->rope_scaling == NULL) return true;
+    error_text why;
+    why.text[0] = '\0';
+    memset(&c->rope, 0, sizeof c->rope);
+    if (strcmp(o->rope_scaling, "none") == 0) return true;
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddNumberToObject(json, "rope_theta", c->rope_theta);
+    bool ok = options_rope_json(o->rope_scaling, cJSON_AddObjectToObject(json, "rope_scaling")) && config_read_rope(c, json, &why);
+    cJSON_Delete(json);
+    return ok || error_set(error, "--rope-scaling: \"%s\" is not legal%s%s; legal values are " ROPE_SCALING_LEGAL, printable(o->rope_scaling).text,
+                           why.text[0] != '\0' ? ": " : "", why.text);
 }
 
 // ---- checks between options, model and ranks ----

@@ -343,7 +343,7 @@ int main(int argc, char **argv) {
         return EXIT_OK;
     }
     model_config c;
-    if (o.model != NULL) config_load(&c, o.model, &error);
+    if (o.model != NULL && config_load(&c, o.model, &error)) options_model(&o, &c, &error);
     stop_on_error(&error);
     if (o.calibrate) {
         device_start(comm_local_rank(), comm_local_ranks(), (int)o.threads, &error);

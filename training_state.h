@@ -234,7 +234,7 @@ static inline bool state_save(state_store *s, model *m, const training_progress 
 // ---- resume ----
 
 // A state of another model is refused with what differs.
-enum { STATE_SIZES = 15 };
+enum { STATE_SIZES = 18 };
 static inline void state_sizes(const model_config *c, double *sizes) {
     const rope_scaling *r = &c->rope;
     int64_t whole[9] = {c->L, c->D, c->H, c->Hkv, c->HS, c->F, c->V, c->tied, r->original_length};
@@ -245,11 +245,15 @@ static inline void state_sizes(const model_config *c, double *sizes) {
     sizes[12] = r->factor;
     sizes[13] = r->low_freq_factor;
     sizes[14] = r->high_freq_factor;
+    sizes[15] = r->beta_fast;
+    sizes[16] = r->beta_slow;
+    sizes[17] = r->attention_factor;
 }
 static inline bool state_same_model(const model_config *state, const model_config *run, error_text *error) {
     static const char *const names[STATE_SIZES] = {"num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
                                                    "intermediate_size", "vocab_size", "tie_word_embeddings", "original_max_position_embeddings",
-                                                   "rms_norm_eps", "rope_theta", "rope type", "rope factor", "low_freq_factor", "high_freq_factor"};
+                                                   "rms_norm_eps", "rope_theta", "rope type", "rope factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
+                                                   "attention_factor"};
     double a[STATE_SIZES], b[STATE_SIZES];
     state_sizes(state, a);
     state_sizes(run, b);

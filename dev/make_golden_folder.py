@@ -9,6 +9,7 @@
 Packages: dev/requirements.txt. Each folder: config.json, safetensors (sharded with an index, the tied one a single file), expected.json:
     loss     mean over sequences 0 and 1 (of S tokens each) of the token file's stream; the label of a token is the next token of the stream
     logits   of the last position of sequence 0, the first 16
+    stretched   the loss when --rope-scaling and --rope-theta take the place of what config.json says
 All in fp32, whatever dtype the file has.
 """
 import argparse
@@ -26,6 +27,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 S, SEQUENCES = 64, 2
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=48)
+STRETCHED = {  # value of --rope-scaling, with --rope-theta 40000: rope_parameters
+    "yarn:factor=4,original=40,beta_fast=3,beta_slow=0.5": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=40, beta_fast=3.0, beta_slow=0.5),
+    "linear:factor=2.5": dict(rope_type="linear", factor=2.5),
+    "llama3:factor=16,low=1,high=3,original=40": dict(rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=3.0,
+                                                     original_max_position_embeddings=40),
+    "none": dict(rope_type="default"),
+}
 FOLDERS = {
     "folder_f32": dict(dtype=torch.float32, tied=False, shard="40KB", seed=11),
     "folder_bf16": dict(dtype=torch.bfloat16, tied=False, shard="30KB", seed=12),
@@ -38,8 +46,11 @@ def tokens():
     return torch.randint(0, 96, (S * SEQUENCES + 1,), generator=generator)
 
 
-def results(folder):
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+def results(folder, rope=None):
+    config = LlamaConfig.from_pretrained(folder)
+    if rope is not None:
+        config.rope_parameters = dict(rope, rope_theta=40000.0)
+    model = LlamaForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32, attn_implementation="eager").eval()
     stream = tokens()
     with torch.no_grad():
         logits = model(stream[:-1].view(SEQUENCES, S)).logits
@@ -68,7 +79,8 @@ def make(root):
         with open(os.path.join(folder, "tokenizer_config.json"), "w") as t:
             t.write('{"note": "a companion that an export copies"}\n')
         with open(os.path.join(folder, "expected.json"), "w") as e:
-            json.dump(results(folder), e, indent=1)
+            stretched = {option: results(folder, rope)["loss"] for option, rope in STRETCHED.items()}
+            json.dump(dict(results(folder), stretched=stretched), e, indent=1)
         print(name, sum(os.path.getsize(os.path.join(folder, x)) for x in os.listdir(folder)), "bytes", sorted(os.listdir(folder)))
 
 

@@ -8,9 +8,9 @@ Packages: dev/requirements.txt. test/golden.h reads the files.
 
 The format: little-endian, no padding, in this order.
     char    magic[8]        "LLGOLD01"
-    int32   header[16]      L, D, H, Hkv, HS, F, V, tied (0 or 1), rope kind (0 plain, 1 "llama3"), original_max_position_embeddings
-                            (0 if plain), T, valid labels, 0, 0, 0, 0
-    float64 header[8]       rms_norm_eps, rope theta, rope factor, low_freq_factor, high_freq_factor (the last three 0 if plain), 0, 0, 0
+    int32   header[16]      L, D, H, Hkv, HS, F, V, tied (0 or 1), rope kind (0 plain, 1 llama3, 2 linear, 3 yarn),
+                            original_max_position_embeddings (0 if plain or linear), T, valid labels, 0, 0, 0, 0
+    float64 header[8]       rms_norm_eps, rope theta, rope factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow (0 where the kind has none), 0
     int32   tokens[T]
     int32   labels[T]       already shifted: labels[t] is the token after tokens[t]; -100 = ignored
     float32 parameters:     embedding (V, D)
@@ -42,12 +42,20 @@ def llama3(factor, original_max):
     return dict(rope_type="llama3", factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=original_max)
 
 
+def yarn(factor, original_max):  # betas for a context this short; attention_factor is left to transformers: 0.1 ln(factor) + 1
+    return dict(rope_type="yarn", factor=factor, original_max_position_embeddings=original_max, beta_fast=2.0, beta_slow=0.25)
+
+
+ROPE_NUMBERS = ["factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"]
+
 # name: sizes, rope, T, seed. Small enough for the repository, uneven enough to find a transposed or assumed size.
 CONFIGS = {
     "mha": dict(L=2, D=64, H=8, Hkv=8, HS=8, F=96, V=96, tied=False, eps=1e-5, theta=10000.0, rope=None, T=64, seed=1),
     "gqa_llama31": dict(L=3, D=32, H=8, Hkv=2, HS=16, F=64, V=112, tied=False, eps=1e-5, theta=500000.0, rope=llama3(8.0, 48), T=80, seed=2),
     "tied_llama32": dict(L=2, D=64, H=4, Hkv=2, HS=16, F=128, V=128, tied=True, eps=1e-5, theta=500000.0, rope=llama3(32.0, 40), T=72, seed=3),
     "odd_sizes": dict(L=2, D=60, H=6, Hkv=3, HS=10, F=100, V=131, tied=False, eps=1e-6, theta=10000.0, rope=None, T=53, seed=4),
+    "linear": dict(L=2, D=48, H=4, Hkv=2, HS=12, F=80, V=98, tied=False, eps=1e-5, theta=10000.0, rope=dict(rope_type="linear", factor=4.0), T=61, seed=6),
+    "yarn": dict(L=2, D=48, H=4, Hkv=2, HS=16, F=80, V=99, tied=False, eps=1e-5, theta=10000.0, rope=yarn(4.0, 32), T=90, seed=7),
     "mqa_wide_heads": dict(L=2, D=40, H=5, Hkv=1, HS=18, F=70, V=101, tied=False, eps=1e-6, theta=20000.0, rope=None, T=57, seed=5),
 }
 
@@ -76,7 +84,7 @@ def parameters_in_order(model, tied):
 
 
 def check_rope(model, c):
-    """A scaled rope is only tested if it has frequencies that are kept, smoothed and divided."""
+    """A scaled rope is only tested if it has frequencies that are kept, smoothed and divided; a linear one divides all."""
     if c["rope"] is None:
         return
     plain = [c["theta"] ** (-2.0 * i / c["HS"]) for i in range(c["HS"] // 2)]
@@ -85,8 +93,13 @@ def check_rope(model, c):
     kept = sum(abs(r - 1) < 1e-5 for r in ratios)
     divided = sum(abs(r * factor - 1) < 1e-5 for r in ratios)
     smoothed = len(ratios) - kept - divided
+    if c["rope"]["rope_type"] == "linear":
+        assert divided == len(ratios), (kept, smoothed, divided)
+        return
     assert kept > 0 and smoothed > 0 and divided > 0, (kept, smoothed, divided)
     assert c["T"] > c["rope"]["original_max_position_embeddings"]
+    if c["rope"]["rope_type"] == "yarn":
+        assert abs(model.model.rotary_emb.attention_scaling - (0.1 * math.log(factor) + 1)) < 1e-12
 
 
 def make_model(c, random):
@@ -131,12 +144,12 @@ def golden(c):
     gradients = [p.grad for p in parameters]
     assert math.isfinite(loss) and all(float(g.abs().max()) > 1e-4 for g in gradients)
 
-    rope = c["rope"] or dict(factor=0.0, low_freq_factor=0.0, high_freq_factor=0.0, original_max_position_embeddings=0)
-    kind = 0 if c["rope"] is None else 1
+    rope = c["rope"] or dict(rope_type="plain")
+    kind = ["plain", "llama3", "linear", "yarn"].index(rope["rope_type"])
     data = b"LLGOLD01"
     data += struct.pack("<16i", c["L"], c["D"], c["H"], c["Hkv"], c["HS"], c["F"], c["V"], int(c["tied"]), kind,
-                        rope["original_max_position_embeddings"], T, valid, 0, 0, 0, 0)
-    data += struct.pack("<8d", c["eps"], c["theta"], rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], 0, 0, 0)
+                        rope.get("original_max_position_embeddings", 0), T, valid, 0, 0, 0, 0)
+    data += struct.pack("<8d", c["eps"], c["theta"], *[rope.get(key, 0.0) for key in ROPE_NUMBERS], 0)
     data += struct.pack(f"<{T}i", *tokens.tolist()) + struct.pack(f"<{T}i", *labels.tolist())
     data += floats(parameters) + struct.pack("<d", loss) + floats([logits]) + floats(gradients)
     return data, loss

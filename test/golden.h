@@ -5,15 +5,17 @@
 
 #include "../common.h"
 
-enum { GOLDEN_ROPE_PLAIN = 0, GOLDEN_ROPE_LLAMA3 = 1 };
+enum { GOLDEN_ROPE_PLAIN = 0, GOLDEN_ROPE_LLAMA3 = 1, GOLDEN_ROPE_LINEAR = 2, GOLDEN_ROPE_YARN = 3 };
 
 typedef struct {
     int L, D, H, Hkv, HS, F, V;
     bool tied;
     int rope_kind;
     double rms_eps, rope_theta;
-    double rope_factor, rope_low, rope_high; // llama3 only
-    int rope_original_max;                   // llama3 only
+    double rope_factor;              // all but plain
+    double rope_low, rope_high;      // llama3 only
+    double rope_beta_fast, rope_beta_slow; // yarn only
+    int rope_original_max;           // llama3 and yarn
     int T, valid;                            // tokens, and labels that are not -100
     const int32_t *tokens;                   // (T)
     const int32_t *labels;                   // (T), already shifted
@@ -89,14 +91,18 @@ static inline bool golden_parse(golden *g, int64_t bytes) {
     g->rope_factor = d[2];
     g->rope_low = d[3];
     g->rope_high = d[4];
+    g->rope_beta_fast = d[5];
+    g->rope_beta_slow = d[6];
     if (g->H % g->Hkv != 0 || g->HS % 2 != 0) {
         return error_set(&g->error, "H %d, Hkv %d, HS %d: H must be a multiple of Hkv and HS even", g->H, g->Hkv, g->HS);
     }
-    if (i[7] < 0 || i[7] > 1 || i[8] < GOLDEN_ROPE_PLAIN || i[8] > GOLDEN_ROPE_LLAMA3 || g->T < 1 || g->T > 4096 || g->valid < 1) {
+    if (i[7] < 0 || i[7] > 1 || i[8] < GOLDEN_ROPE_PLAIN || i[8] > GOLDEN_ROPE_YARN || g->T < 1 || g->T > 4096 || g->valid < 1) {
         return error_set(&g->error, "header: tied %d, rope kind %d, T %d, valid labels %d", i[7], i[8], g->T, g->valid);
     }
-    bool scaled_ok = g->rope_factor > 0 && g->rope_low > 0 && g->rope_high > g->rope_low && g->rope_original_max > 0;
-    if (!(g->rms_eps > 0) || !(g->rope_theta > 1) || (g->rope_kind == GOLDEN_ROPE_LLAMA3 && !scaled_ok)) {
+    bool scaled_ok = g->rope_kind == GOLDEN_ROPE_PLAIN || g->rope_factor > 1;
+    if (g->rope_kind == GOLDEN_ROPE_LLAMA3) scaled_ok = scaled_ok && g->rope_low > 0 && g->rope_high > g->rope_low && g->rope_original_max > 0;
+    if (g->rope_kind == GOLDEN_ROPE_YARN) scaled_ok = scaled_ok && g->rope_beta_slow > 0 && g->rope_beta_fast > g->rope_beta_slow && g->rope_original_max > 0;
+    if (!(g->rms_eps > 0) || !(g->rope_theta > 1) || !scaled_ok) {
         return error_set(&g->error, "header: rms_norm_eps or a rope parameter is out of range");
     }
     g->parameter_count = (int64_t)g->V * g->D * (g->tied ? 1 : 2) + g->L * golden_layer_count(g) + g->D;

@@ -42,6 +42,7 @@ refuse 'degrees are not the ranks' 4 '4 ranks' "${base[@]}" "${data[@]}" --dp 1 
 refuse 'product does not divide the ranks' 4 '4 ranks' "${base[@]}" "${data[@]}" --hp 2 --cp 4
 refuse 'ZeRO degree does not divide' 4 '--zero-params 3.*1, 2, 4' "${base[@]}" "${data[@]}" --zero-params 3
 refuse 'ZeRO degrees not nested' 4 '--zero-grads 2.*--zero-params 4' "${base[@]}" "${data[@]}" --zero-params 4 --zero-grads 2
+refuse 'rope scaling unknown' 2 '--rope-scaling: "ntk:factor=2" is not legal; legal values are llama3:.*none' "${base[@]}" "${data[@]}" --rope-scaling ntk:factor=2
 refuse 'tile of nothing' 2 '--mlp-tile' "${base[@]}" "${data[@]}" --mlp-tile 0
 refuse 'budget that nothing fits in' 2 'needs .* may use' "${base[@]}" "${data[@]}" --memory-budget 1MiB --recompute auto
 refuse 'stochastic rounding of float parameters' 2 'stores parameters in float.*bf16' "${base[@]}" "${data[@]}" --stochastic-rounding

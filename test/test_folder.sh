@@ -44,6 +44,15 @@ if sys.argv[1] == "loss":
     expected = json.load(open(sys.argv[2] + "/expected.json"))["loss"]
     got = json.loads(open(sys.argv[3]).readline())["loss"]
     assert abs(got - expected) <= 1e-6 * expected, (got, expected)
+if sys.argv[1] == "stretched":
+    expected = json.load(open(sys.argv[2] + "/expected.json"))["stretched"][sys.argv[4]]
+    got = json.loads(open(sys.argv[3]).readline())["loss"]
+    assert abs(got - expected) <= 1e-6 * expected, (got, expected)
+if sys.argv[1] == "rope":  # SOURCE FOLDER: rope_parameters and length as given, all else as it was
+    a, b = json.load(open(sys.argv[2] + "/config.json")), json.load(open(sys.argv[3] + "/config.json"))
+    a["rope_parameters"], a["max_position_embeddings"] = json.loads(sys.argv[4]), int(sys.argv[5])
+    assert a == b, (a, b)
+    assert all(type(b["rope_parameters"][k]) is type(x) for k, x in a["rope_parameters"].items()), b
 if sys.argv[1] == "config":
     a, b = json.load(open(sys.argv[2] + "/config.json")), json.load(open(sys.argv[3] + "/config.json"))
     a["dtype"] = sys.argv[4]
@@ -81,6 +90,35 @@ done
 check 'preset: export' test -f "$dir/nano/config.json"
 mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full --export "$dir/nano2" >"$dir/out" 2>&1
 check 'preset: in and out again' tools equal "$dir/nano" "$dir/nano2"
+
+# Context extension: the first loss with another RoPE is transformers'; a state and an export say so, and go on without the options.
+stretch=(--rope-scaling yarn:factor=4,original=40,beta_fast=3,beta_slow=0.5 --rope-theta 40000)
+long=(--train-data $golden/folder_tokens.bin --seq-len 64 --threads 1 --batch-size 2)
+for option in "${stretch[1]}" linear:factor=2.5 llama3:factor=16,low=1,high=3,original=40 none; do
+    mpirun -np 4 "$binary" --model $golden/folder_f32 "${long[@]}" --hp 2 --cp 2 --rope-theta 40000 --rope-scaling "$option" --steps 1 --log "$dir/log" >"$dir/out" 2>&1
+    check "--rope-scaling $option: first loss is transformers'" tools stretched $golden/folder_f32 "$dir/log" "$option"
+done
+rope='{"rope_theta": 40000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40, "beta_fast": 3.0, "beta_slow": 0.5}'
+"$binary" --model $golden/folder_f32 --steps 0 --threads 1 "${stretch[@]}" --export "$dir/yarn" >"$dir/out" 2>&1
+check 'export: config.json says yarn' tools rope $golden/folder_f32 "$dir/yarn" "$rope" 384
+check 'export: its tensors are the same' tools equal $golden/folder_f32 "$dir/yarn"
+"$binary" --model "$dir/yarn" "${long[@]}" --steps 1 --log "$dir/log" >"$dir/out" 2>&1
+check 'export: read again, it is yarn' tools stretched $golden/folder_f32 "$dir/log" "${stretch[1]}"
+cp -r $golden/folder_f32 "$dir/short_config"
+sed -i 's/"max_position_embeddings": 384/"max_position_embeddings": 48/' "$dir/short_config/config.json"
+"$binary" --model "$dir/short_config" "${long[@]}" --steps 1 --lr 0 "${stretch[@]}" --out "$dir/yarn_states" --export "$dir/yarn2" >"$dir/out" 2>&1
+check 'export after training: as long as it was trained' tools rope $golden/folder_f32 "$dir/yarn2" "$rope" 64
+check 'a state says the same' tools rope $golden/folder_f32 "$dir/yarn_states/step-00000001" "$rope" 64
+"$binary" --model "$dir/short_config" "${long[@]}" --steps 2 --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
+check 'resume without the options: refused' [ $? -eq 2 ]
+check 'and says which differs' grep -q 'is of another model: "original_max_position_embeddings" is 40 there and 48' "$dir/out"
+"$binary" --model "$dir/short_config" "${long[@]}" --steps 2 "${stretch[@]}" --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
+check 'resume with them: status 0' [ $? -eq 0 ]
+"$binary" --model nano --from-scratch --steps 0 --threads 1 --rope-scaling linear:factor=8 --rope-theta 1e6 --export "$dir/linear" >"$dir/out" 2>&1
+check 'preset: config.json says linear' python3 -c "
+import json
+c = json.load(open('$dir/linear/config.json'))
+assert c['rope_scaling'] == dict(rope_type='linear', factor=8.0) and c['rope_theta'] == 1e6, c"
 
 # A rank reads what its shard holds and no more: a quarter of the file on 4 ranks, but for the padding.
 mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full >"$dir/out" 2>&1

@@ -23,7 +23,10 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
     model_config c = fixture_config(g->L, g->D, g->H, g->Hkv, g->HS, g->F, g->V, g->tied);
     c.rms_eps = (float)g->rms_eps;
     c.rope_theta = g->rope_theta;
-    c.rope.kind = g->rope_kind == GOLDEN_ROPE_LLAMA3 ? ROPE_LLAMA3 : ROPE_PLAIN;
+    static const rope_kind kinds[] = {ROPE_PLAIN, ROPE_LLAMA3, ROPE_LINEAR, ROPE_YARN};
+    c.rope.kind = kinds[g->rope_kind];
+    c.rope.beta_fast = g->rope_beta_fast;
+    c.rope.beta_slow = g->rope_beta_slow;
     c.rope.factor = g->rope_factor;
     c.rope.low_freq_factor = g->rope_low;
     c.rope.high_freq_factor = g->rope_high;
@@ -99,8 +102,8 @@ int main(int argc, char **argv) {
         return EXIT_USER_ERROR;
     }
     comm *world = comm_world();
-    static const char *const names[] = {"mha", "gqa_llama31", "tied_llama32", "odd_sizes", "mqa_wide_heads"};
-    for (int k = 0; k < 5; k++) {
+    static const char *const names[] = {"mha", "gqa_llama31", "tied_llama32", "odd_sizes", "mqa_wide_heads", "linear", "yarn"};
+    for (int k = 0; k < 7; k++) {
         char path[200];
         snprintf(path, sizeof path, "test/golden/%s.bin", names[k]);
         golden g;

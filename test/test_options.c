@@ -33,7 +33,7 @@ static bool parse(options *o, const char *line, error_text *error) {
 static bool check(options *o, const char *line, int ranks, error_text *error) {
     model_config c;
     if (!parse(o, line, error) || !config_load(&c, o->model, error)) return false;
-    return options_check(o, &c, ranks, error);
+    return options_model(o, &c, error) && options_check(o, &c, ranks, error);
 }
 #define GOOD "--model tiny --from-scratch --train-data x.bin "
 
@@ -176,6 +176,16 @@ static void test_refusals(void) {
         {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine, wsd"}, {GOOD "--eval-every 3", "--val-data"},
         {GOOD "--eval-steps 3", "--val-data"},
         {GOOD "--resume", "need --out"}, {GOOD "--save-every 5", "need --out"}, {GOOD "--keep 2", "need --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--ranks 3", "--dry-run"},
+        {GOOD "--rope-theta 1", "from 1.001 to 1e+15"}, {GOOD "--rope-theta 0", "from 1.001"}, {GOOD "--rope-scaling ntk", "\"ntk\" is not legal; legal values are llama3:"},
+        {GOOD "--rope-scaling default", "none"}, {GOOD "--rope-scaling none:", "none"}, {GOOD "--rope-scaling linear", "\"factor\" is missing"},
+        {GOOD "--rope-scaling linear:", "not legal; legal"}, {GOOD "--rope-scaling linear:factor", "not legal; legal"}, {GOOD "--rope-scaling linear:factor=", "not legal; legal"},
+        {GOOD "--rope-scaling linear:factor=4,", "not legal; legal"}, {GOOD "--rope-scaling linear:factor=4x", "not legal; legal"}, {GOOD "--rope-scaling linear:factor=nan", "not legal; legal"},
+        {GOOD "--rope-scaling linear:factor=0.99", "number from 1 to"}, {GOOD "--rope-scaling yarn:factor=-4,original=8", "number from 1 to"},
+        {GOOD "--rope-scaling linear:factor=4,factor=4", "twice"}, {GOOD "--rope-scaling linear:factor=4,original=8", "unknown key \"original_max_position_embeddings\""},
+        {GOOD "--rope-scaling yarn:factor=4", "\"original_max_position_embeddings\" is missing"}, {GOOD "--rope-scaling yarn:factor=4,original=8.5", "whole number"},
+        {GOOD "--rope-scaling yarn:factor=4,original=8K,beta_fast=1,beta_slow=2", "must not be below"}, {GOOD "--rope-scaling yarn:factor=4,original=8K,low=1", "unknown key"},
+        {GOOD "--rope-scaling llama3:factor=8,low=1,original=8K", "\"high_freq_factor\" is missing"}, {GOOD "--rope-scaling llama3:factor=8,low=4,high=1,original=8K", "above"},
+        {GOOD "--rope-scaling llama3:low_freq_factor=1", "not legal; legal"}, {GOOD "--rope-scaling llama3;factor=8", "not legal; legal"},
         {"--model tiny --dry-run --dp 1048576 --cp 1048576", "legal is up to"}, {"--model tiny --dry-run --ranks 6 --cp 4", "does not divide the 6 ranks"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_refused(cases[i].line, cases[i].wanted);
@@ -216,6 +226,26 @@ static void test_refusals(void) {
         snprintf(line, sizeof line, GOOD "%s%s", k % 2 ? "--" : "", noise);
         CHECK(parse(&o, line, &e) || is_one_line(e.text), "noise %llu: \"%s\"", (unsigned long long)k, e.text);
     }
+}
+
+// --rope-theta and --rope-scaling take the place of the model's; the length grows to what is trained.
+static void test_model_changes(void) {
+    options o;
+    error_text e;
+    model_config c = *config_preset("llama3.1-8b");
+    CHECK(parse(&o, GOOD "--seq-len 64K", &e) && options_model(&o, &c, &e) && config_same_rope(&c, config_preset("llama3.1-8b")) && c.max_position == 131072, "%s", e.text);
+    CHECK(parse(&o, GOOD "--seq-len 1M --rope-theta 8e6", &e) && options_model(&o, &c, &e), "%s", e.text);
+    CHECK(c.rope_theta == 8e6 && c.rope.kind == ROPE_LLAMA3 && c.rope.factor == 8 && c.max_position == 1048576, "theta alone");
+    CHECK(parse(&o, GOOD "--rope-scaling yarn:factor=16,original=8K", &e) && options_model(&o, &c, &e), "%s", e.text);
+    CHECK(c.rope_theta == 8e6 && c.rope.kind == ROPE_YARN && c.rope.factor == 16 && c.rope.original_length == 8192 && c.rope.beta_fast == 32 && c.rope.beta_slow == 1 &&
+              c.rope.low_freq_factor == 0 && c.rope.attention_factor == 0, "yarn");
+    CHECK(parse(&o, GOOD "--rope-scaling yarn:beta_slow=0.5,beta_fast=64,original=100,factor=1.5 --rope-theta 5e5", &e) && options_model(&o, &c, &e), "%s", e.text);
+    CHECK(c.rope_theta == 5e5 && c.rope.factor == 1.5 && c.rope.original_length == 100 && c.rope.beta_fast == 64 && c.rope.beta_slow == 0.5, "yarn with betas");
+    CHECK(parse(&o, GOOD "--rope-scaling llama3:factor=8,low=1,high=4,original=8192", &e) && options_model(&o, &c, &e), "%s", e.text);
+    CHECK(config_same_rope(&c, config_preset("llama3.1-8b")), "llama3");
+    CHECK(parse(&o, GOOD "--rope-scaling linear:factor=4", &e) && options_model(&o, &c, &e) && c.rope.kind == ROPE_LINEAR && c.rope.factor == 4 && c.rope.original_length == 0, "%s", e.text);
+    CHECK(parse(&o, GOOD "--rope-scaling none", &e) && options_model(&o, &c, &e) && config_same_rope(&c, config_preset("llama3-8b")), "%s", e.text);
+    CHECK(parse(&o, "--model tiny --from-scratch --steps 0 --seq-len 8M", &e) && options_model(&o, &c, &e) && c.max_position == 1048576, "not trained: %s", e.text);
 }
 
 // Accepted exactly if dp hp cp = ranks, hp divides H, w divides cp.
@@ -296,6 +326,7 @@ int main(void) {
     test_help_and_print();
     test_values();
     test_refusals();
+    test_model_changes();
     test_grids();
     test_degrees();
     test_listed_values();
