@@ -39,7 +39,8 @@ static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T 
 static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
 // T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Buffers come from the arena.
-static inline void attention_2d_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather) {
+static inline void attention_2d_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather,
+                                       bool dkv_bf16) {
     a->g = g;
     a->heads = head_layout_make(g->shape.hp, H, Hkv, HS);
     a->T = T;
@@ -50,6 +51,7 @@ static inline void attention_2d_layout(attention_2d *a, arena *memory, const gri
     a->ring.Hkv = a->heads.Hkv_local;
     a->ring.HS = HS;
     a->ring.allgather = allgather;
+    a->ring.dkv_bf16 = dkv_bf16;
     double_ring_layout(&a->ring, memory);
     int64_t nq = attention_2d_q_count(a), nkv = attention_2d_kv_count(a);
     bool exchange = g->shape.hp > 1;

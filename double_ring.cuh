@@ -12,6 +12,10 @@
 // what earlier windows contributed arrives during the whole window and is added at its end, so both outer transfers are hidden
 // (LoongTrain's own code waits for dKV after one ring step). In every window a rank has the block of the place after its own last, so
 // that is where a block's sums meet, window after window; one outer and one inner hop at the very end bring every dKV home.
+//
+// dKV is summed in float on every rank. --dkv-wire fp32 sends the sums as they are, bf16 (as LoongTrain does) half of the bytes: a sum is
+// rounded before each hop, each time by at most 2^-9 of itself. In all a gradient is off by less than sqrt(cp) 2^-8 of the largest one
+// (test_attention). With all-gather the shares go straight to their owner: one rounding each.
 #ifndef DOUBLE_RING_CUH
 #define DOUBLE_RING_CUH
 
@@ -26,18 +30,21 @@ typedef struct {
     int64_t Tc;      // rows of this CP rank, S_padded / cp; even when cp > 1
     int Hq, Hkv, HS; // heads of this rank
     bool allgather;  // --cp-comm allgather: one all-gather of KV, one reduce-scatter of dKV
+    bool dkv_bf16;   // --dkv-wire bf16
     // buffers, from the arena
     floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS)
     floatX *kv_out[2]; // outer ring: this window step's first block and the next one's
     floatX *kv_all;    // (cp, Tc, 2 Hkv, HS)
-    float *dkv_in[3];  // being computed, arriving, being sent
-    float *dkv_out[2]; // being sent, arriving
-    float *dkv_all;    // (cp, Tc, 2 Hkv, HS)
+    float *dkv;        // being computed
+    void *dkv_in[2];   // inner ring: arriving, being sent; as on the wire: float or bf16
+    void *dkv_out[2];  // outer ring: arriving, being sent
+    float *dkv_all;    // (cp, Tc, 2 Hkv, HS), or as many bf16 twice: being sent, arriving
     void *scratch;     // attention kernels
     void *scatter_scratch;
 } double_ring;
 
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
+static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
 static inline bool double_ring_gathers(const double_ring *r) { return r->allgather && r->g->shape.cp > 1; }
 
 // Takes the buffers. g must have its shape set; nothing is communicated.
@@ -48,12 +55,14 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     for (int i = 0; i < 2; i++) {
         r->kv_in[i] = inner ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
         r->kv_out[i] = outer ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
-        r->dkv_out[i] = outer ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
+        r->dkv_in[i] = inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
+        r->dkv_out[i] = outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
     }
-    for (int i = 0; i < 3; i++) r->dkv_in[i] = i == 0 || inner ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
+    r->dkv = ARENA_TAKE(a, MEM_RING, float, n);
     r->kv_all = double_ring_gathers(r) ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
     r->dkv_all = double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
-    r->scatter_scratch = double_ring_gathers(r) && !arena_counts_other(a) ? arena_take(a, MEM_RING, 1, comm_reduce_scatter_scratch_for(cp, (size_t)n)) : NULL;
+    bool scratch = double_ring_gathers(r) && !r->dkv_bf16 && !arena_counts_other(a);
+    r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, comm_reduce_scatter_scratch_for(cp, (size_t)n)) : NULL;
     attention_block whole;
     memset(&whole, 0, sizeof whole);
     whole.Tq = whole.Tk = whole.lse_stride = r->Tc;
@@ -157,81 +166,101 @@ static inline void double_ring_forward(const double_ring *r, float *out, float *
     }
 }
 
-static inline void swap_float(float **a, float **b) {
-    float *t = *a;
-    *a = *b;
-    *b = t;
+// The sum in *sum onto the wire: *leaving is what to send, *sum a buffer to compute in. In float the two only change places.
+static inline void double_ring_put(const double_ring *r, void **leaving, float **sum) {
+    if (r->dkv_bf16) {
+        op_bf16_from_float((bf16 *)*leaving, *sum, double_ring_kv_count(r));
+        return;
+    }
+    void *sent = *sum;
+    *sum = (float *)*leaving;
+    *leaving = sent;
+}
+// sum += what came over the wire.
+static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived) {
+    if (r->dkv_bf16) op_add_bf16(sum, (const bf16 *)arrived, double_ring_kv_count(r));
+    else op_add_float(sum, (const float *)arrived, double_ring_kv_count(r));
+}
+
+// --cp-comm allgather. As bf16 every share travels to its owner, who adds them up in float, in the order of ranks.
+static inline float *double_ring_backward_gathered(double_ring *r, const double_ring_queries *t, const floatX *kv) {
+    const grid *g = r->g;
+    int cp = g->shape.cp, c = g->place.c;
+    int64_t n = double_ring_kv_count(r);
+    bf16 *leaving = (bf16 *)(void *)r->dkv_all, *arriving = leaving + cp * n;
+    trace_transfer(g->kv_gather, "KV all-gather", 0);
+    comm_allgather_start(g->kv_gather, kv, r->kv_all, sizeof(floatX) * (size_t)n);
+    for (int i = 0; i < cp; i++) {
+        int k = (c - i + cp) % cp;
+        if (i == 1) transfer_finish(g->kv_gather, COMM_KV_GATHER);
+        double_ring_block_backward(r, t, r->dkv_bf16 ? r->dkv : r->dkv_all + k * n, i == 0 ? kv : r->kv_all + k * n, k);
+        if (r->dkv_bf16) op_bf16_from_float(leaving + k * n, r->dkv, n);
+    }
+    trace_transfer(g->dkv_scatter, "dKV reduce-scatter", 0);
+    if (r->dkv_bf16) comm_alltoall_start(g->dkv_scatter, leaving, arriving, sizeof(bf16) * (size_t)n);
+    else comm_reduce_scatter_start(g->dkv_scatter, r->dkv_all, r->dkv, (size_t)n, r->scatter_scratch);
+    transfer_finish(g->dkv_scatter, COMM_DKV_SCATTER);
+    if (!r->dkv_bf16) return r->dkv;
+    device_zero(r->dkv, sizeof(float) * (size_t)n);
+    for (int k = 0; k < cp; k++) op_add_bf16(r->dkv, arriving + k * n, n);
+    return r->dkv;
 }
 
 // t->dq accumulates (the caller zeroes it); returns dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers,
 // valid until the next call. All sums are float, each in an order that the ring fixes.
 static inline float *double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
+    if (double_ring_gathers(r)) return double_ring_backward_gathered(r, t, kv);
     const grid *g = r->g;
-    int cp = g->shape.cp, w = g->shape.w, windows = cp / w, c = g->place.c;
-    int64_t n = double_ring_kv_count(r);
-    size_t kv_bytes = sizeof(floatX) * (size_t)n, dkv_bytes = sizeof(float) * (size_t)n;
-    if (double_ring_gathers(r)) {
-        trace_transfer(g->kv_gather, "KV all-gather", 0);
-        comm_allgather_start(g->kv_gather, kv, r->kv_all, kv_bytes);
-        double_ring_block_backward(r, t, r->dkv_all + c * n, kv, c);
-        transfer_finish(g->kv_gather, COMM_KV_GATHER);
-        for (int i = 1; i < cp; i++) {
-            int k = (c - i + cp) % cp;
-            double_ring_block_backward(r, t, r->dkv_all + k * n, r->kv_all + k * n, k);
-        }
-        trace_transfer(g->dkv_scatter, "dKV reduce-scatter", 0);
-        comm_reduce_scatter_start(g->dkv_scatter, r->dkv_all, r->dkv_in[0], (size_t)n, r->scatter_scratch);
-        transfer_finish(g->dkv_scatter, COMM_DKV_SCATTER);
-        return r->dkv_in[0];
-    }
+    int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
+    size_t n = (size_t)double_ring_kv_count(r), kv_bytes = sizeof(floatX) * n, dkv_bytes = double_ring_dkv_element(r) * n;
     const floatX *first = kv;
-    float *arriving_out = r->dkv_out[0], *leaving_out = r->dkv_out[1], *window_sum = r->dkv_in[0];
+    float *sum = r->dkv;
+    void *arriving = r->dkv_in[0], *leaving = r->dkv_in[1], *arriving_out = r->dkv_out[0], *leaving_out = r->dkv_out[1];
     for (int o = 0; o < windows; o++) {
         if (o < windows - 1) double_ring_hop(g->kv_outer, "KV outer", o, first, r->kv_out[o % 2], kv_bytes);
         // What the windows before have summed for the block that this rank has last in the window arrives during the whole window.
         if (o > 0) double_ring_hop(g->dkv_outer, "dKV outer", o - 1, leaving_out, arriving_out, dkv_bytes);
         const floatX *block = first;
-        float *mine = r->dkv_in[0], *arriving = r->dkv_in[1], *leaving = r->dkv_in[2];
         for (int i = 0; i < w; i++) {
             if (i < w - 1) double_ring_hop(g->kv_inner, "KV inner", i, block, r->kv_in[i % 2], kv_bytes);
-            double_ring_block_backward(r, t, mine, block, double_ring_source(g, o, i));
+            double_ring_block_backward(r, t, sum, block, double_ring_source(g, o, i));
             if (i < w - 1) transfer_finish(g->kv_inner, COMM_KV_INNER);
             block = r->kv_in[i % 2];
             if (i > 0) { // the sum of the ranks that had this block before
                 transfer_finish(g->dkv_inner, COMM_DKV_INNER);
-                op_add_float(mine, arriving, n);
+                double_ring_add(r, sum, arriving);
             }
             if (i == w - 1) break;
-            float *free_now = i > 0 ? leaving : arriving; // sent a step ago, or never used
-            float *next = i > 0 ? arriving : leaving;
-            double_ring_hop(g->dkv_inner, "dKV inner", i, mine, free_now, dkv_bytes);
-            leaving = mine;
-            arriving = free_now;
-            mine = next;
+            double_ring_put(r, &leaving, &sum);
+            double_ring_hop(g->dkv_inner, "dKV inner", i, leaving, arriving, dkv_bytes);
         }
-        window_sum = mine;
         if (o < windows - 1) transfer_finish(g->kv_outer, COMM_KV_OUTER);
         first = r->kv_out[o % 2];
         if (windows == 1) break;
-        if (o == 0) {
-            device_copy(leaving_out, window_sum, dkv_bytes);
-        } else {
+        if (o > 0) {
             transfer_finish(g->dkv_outer, COMM_DKV_OUTER);
-            op_add_float(arriving_out, window_sum, n);
-            swap_float(&arriving_out, &leaving_out);
+            double_ring_add(r, sum, arriving_out);
         }
+        double_ring_put(r, &leaving_out, &sum);
     }
+    if (cp == 1) return sum;
     // Home: the sum that is here now belongs to the next window, next place.
+    if (windows == 1) double_ring_put(r, &leaving, &sum);
+    void *home = windows > 1 ? leaving_out : leaving;
     if (windows > 1) {
-        double_ring_hop(g->dkv_outer, "dKV outer", windows - 1, leaving_out, arriving_out, dkv_bytes);
+        double_ring_hop(g->dkv_outer, "dKV outer", windows - 1, home, arriving_out, dkv_bytes);
         transfer_finish(g->dkv_outer, COMM_DKV_OUTER);
-        window_sum = arriving_out;
+        home = arriving_out;
     }
-    if (w == 1) return window_sum;
-    float *home = window_sum == r->dkv_in[0] ? r->dkv_in[1] : r->dkv_in[0];
-    double_ring_hop(g->dkv_inner, "dKV inner", w - 1, window_sum, home, dkv_bytes);
-    transfer_finish(g->dkv_inner, COMM_DKV_INNER);
-    return home;
+    if (w > 1) {
+        double_ring_hop(g->dkv_inner, "dKV inner", w - 1, home, arriving, dkv_bytes);
+        transfer_finish(g->dkv_inner, COMM_DKV_INNER);
+        home = arriving;
+    }
+    if (!r->dkv_bf16) return (float *)home;
+    device_zero(sum, sizeof(float) * n);
+    double_ring_add(r, sum, home);
+    return sum;
 }
 
 #endif

@@ -18,7 +18,7 @@ typedef struct {
     int64_t grad_accum;   // micro-steps of a step
     int64_t mlp_tile, loss_tile; // rows; 0 = auto
     int zp, zg, zo;       // shard degrees
-    bool cp_allgather;
+    bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     const recompute_kind *kinds; // (L)
     int offload_layers;   // the first so many layers keep their activations on the host
     bool offload_optimizer;
@@ -132,7 +132,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     size_t mark = arena_mark(device); // attention, MLP, head and embedding are never live together: their buffers share one place
     m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
     m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
-    attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather);
+    attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16);
     arena_back_to(device, mark);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);
     m->dact = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);

@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 typedef enum { CP_COMM_RING, CP_COMM_ALLGATHER } cp_comm_kind;
+typedef enum { DKV_WIRE_FP32, DKV_WIRE_BF16 } dkv_wire_kind;
 typedef enum { LR_COSINE, LR_WSD, LR_CONSTANT } lr_schedule_kind;
 typedef enum { EXPORT_AUTO, EXPORT_F32, EXPORT_BF16, EXPORT_F16 } export_dtype_kind; // auto: that of the source folder, f32 without one
 
@@ -31,6 +32,7 @@ typedef struct {
     int64_t dp, hp, cp, inner_ring;
     placement_kind placement;
     cp_comm_kind cp_comm;
+    dkv_wire_kind dkv_wire;
     int64_t gpus_per_node, nics_per_node; // 0 = not known
     int64_t threads;                      // of a rank; 0 = share the cores
     // memory; after options_check the degrees are numbers of ranks
@@ -101,6 +103,7 @@ static inline const option_row *options_table(int *count) {
         {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "", "ranks of a window of the double ring; divides cp (if absent: cp, one ring)"},
         {"Grid", "placement", "", OPTION_CHOICE, AT(placement), 0, 0, "head-first", "head-first|context-first", "whose ranks are neighbours: those of a head-parallel or of a context-parallel group"},
         {"Grid", "cp-comm", "", OPTION_CHOICE, AT(cp_comm), 0, 0, "ring", "ring|allgather", "how K and V go round a context-parallel group"},
+        {"Grid", "dkv-wire", "", OPTION_CHOICE, AT(dkv_wire), 0, 0, "fp32", "fp32|bf16", "number type in which the gradients of K and V go round a context-parallel group; every rank adds them up in float; bf16 sends half of the bytes and rounds before each hop"},
         {"Grid", "gpus-per-node", "N", OPTION_COUNT, AT(gpus_per_node), 1, 4096, "", "", "ranks of a node, to lay the windows over its NICs (if absent: windows of neighbours)"},
         {"Grid", "nics-per-node", "N", OPTION_COUNT, AT(nics_per_node), 1, 4096, "", "", "network cards of a node; goes with --gpus-per-node"},
         {"Grid", "threads", "N", OPTION_COUNT, AT(threads), 1, 4096, "", "", "CPU threads of a rank (if absent: the cores, shared by the ranks of the machine)"},

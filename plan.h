@@ -106,6 +106,7 @@ static inline double plan_predict_seconds(const model *m, const cluster *machine
     planner_query q = planner_query_make(&m->c, machines, S, s->dp * run->B * run->grad_accum, m->g->ranks);
     planner_choice p;
     q.batch = run->B;
+    q.dkv_bytes = run->dkv_bf16 ? 2 : 4;
     memset(&p, 0, sizeof p);
     p.shape = planner_shape(machines, s->dp, s->hp, s->cp, s->w, s->placement);
     p.cp_allgather = run->cp_allgather;
@@ -143,7 +144,7 @@ static inline int64_t plan_predict_sent(const model *m) {
     for (int l = 0; l < L; l++) {
         recompute_kind kind = m->store.kinds[l];
         sent += (kind == RECOMPUTE_NONE ? 2 : 3) * e * (2 * q + kv) / g->hp * (g->hp - 1); // SeqAlltoAll
-        sent += (kind == RECOMPUTE_FULL ? 3 : 2) * kv_hops * kv * e + dkv_hops * kv * (int64_t)sizeof(float);
+        sent += (kind == RECOMPUTE_FULL ? 3 : 2) * kv_hops * kv * e + dkv_hops * kv * (int64_t)double_ring_dkv_element(&m->attention.ring);
     }
     sent *= A * m->run.B;
     for (int u = 0; u < z->unit_count; u++) {
@@ -180,6 +181,7 @@ static inline int plan_search(const plan_question *q, planner_choice *best, int 
     planner_query query = planner_query_make(q->c, q->machines, o->seq_len, plan_global_batch(o), q->ranks);
     plan_question context = *q;
     query.batch = o->batch_size;
+    query.dkv_bytes = o->dkv_wire == DKV_WIRE_BF16 ? 2 : 4;
     query.fits = plan_fits;
     query.context = &context;
     int n = planner_plan(&query, best, most, error);
@@ -279,6 +281,7 @@ static inline bool plan_write_json(const plan_question *q, const planner_choice 
     cJSON_AddStringToObject(plan, "cluster", q->machines->name);
     cJSON_AddItemToObject(plan, "figures", figures);
     cJSON_AddNumberToObject(plan, "ranks", q->ranks);
+    cJSON_AddStringToObject(plan, "dkv_wire", q->o->dkv_wire == DKV_WIRE_BF16 ? "bf16" : "fp32");
     cJSON_AddNumberToObject(plan, "seq_len", (double)q->o->seq_len);
     cJSON_AddNumberToObject(plan, "global_batch", (double)plan_global_batch(q->o));
     cJSON_AddItemToObject(plan, "choices", choices);

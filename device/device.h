@@ -9,11 +9,13 @@
 
 #include "../common.h"
 
-// floatX: parameters and activations as stored. The host never looks inside one that lives on a device.
-#ifdef DEVICE_BF16
+// The upper half of a float.
 typedef struct {
     uint16_t bits;
-} floatX;
+} bf16;
+// floatX: parameters and activations as stored. The host never looks inside one that lives on a device.
+#ifdef DEVICE_BF16
+typedef bf16 floatX;
 #else
 typedef float floatX;
 #endif

@@ -103,6 +103,8 @@ void op_cast_from_float(floatX *to, const float *from, int64_t n); // round to n
 void op_cast_to_float(float *to, const floatX *from, int64_t n);
 void op_add_float(float *to, const float *from, int64_t n);        // to +=
 void op_add(floatX *to, const floatX *from, int64_t n);            // to +=
+void op_bf16_from_float(bf16 *to, const float *from, int64_t n);   // for the wire, whatever floatX is: round to nearest even, a NaN stays one
+void op_add_bf16(float *to, const bf16 *from, int64_t n);          // to +=, in float
 void op_scale_float(float *to, float factor, int64_t n);           // to *=
 double op_sum_float(const float *x, int64_t n);                    // sum in double, fixed order; waits for the device
 double op_sum_squares(const float *x, int64_t n);                  // sum of squares in double, fixed order; waits for the device

@@ -122,6 +122,22 @@ static void test_casts(void) {
         }
         CHECK(wrong == 0, "casts: %lld numbers are not rounded to nearest even, offset %d, %s", (long long)wrong, offset, settings);
     }
+    bf16 *wire = (bf16 *)device_alloc(sizeof(bf16) * (size_t)n);
+    for (int offset = 0; offset < 2; offset++) { // dKV on the wire: bf16 whatever floatX is
+        for (int64_t i = 0; i < n; i++) back[i] = 1;
+        op_bf16_from_float(wire + offset, from + offset, n - offset);
+        op_add_bf16(back + offset, wire + offset, n - offset);
+        device_synchronize();
+        int64_t wrong = 0;
+        for (int64_t i = offset; i < n; i++) {
+            uint32_t bits = (uint32_t)i << 16, up = bits + 0x10000u, want_bits = i % 4 < 2 || (i % 4 == 2 && i % 2 == 0) ? bits : up;
+            float want;
+            memcpy(&want, &want_bits, 4);
+            wrong += isnan(from[i]) ? !isnan(back[i]) : back[i] != 1 + want;
+        }
+        CHECK(wrong == 0, "bf16 on the wire: %lld sums wrong, offset %d, %s", (long long)wrong, offset, settings);
+    }
+    device_free(wire, 0);
     device_free(from, 0);
     device_free(back, 0);
     device_free(to, 0);

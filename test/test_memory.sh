@@ -33,6 +33,7 @@ within 'offload' 1 --seq-len 4096 --recompute selective --offload-activations 1 
 within 'head parallel' 2 --seq-len 4096 --hp 2 --recompute none
 within 'ring' 2 --seq-len 4096 --cp 2 --recompute selective
 within 'all-gather' 2 --seq-len 4096 --cp 2 --cp-comm allgather --recompute selective
+within 'rings, dKV as bf16' 4 --seq-len 4096 --cp 4 --inner-ring 2 --dkv-wire bf16 --recompute selective
 within 'ZeRO full' 2 --seq-len 2048 --hp 2 --zero-params full --recompute full
 within 'ZeRO optimizer, accumulation' 2 --seq-len 2048 --cp 2 --zero-grads 2 --grad-accum 2 --recompute selective
 

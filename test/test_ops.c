@@ -724,6 +724,32 @@ static void test_numbers(int64_t n) {
     drop(x), drop(y), drop(z);
 }
 
+// Every bf16 number with what lies below, at and above the middle to the next one; and a sum of them.
+static void test_bf16(void) {
+    int64_t n = 4 * 65536, wrong = 0, wrong_sums = 0;
+    float *x = floats(n), *sum = floats(n);
+    bf16 *wire = (bf16 *)device_alloc(sizeof *wire * (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        static const uint32_t low[] = {0, 0x7fff, 0x8000, 0x8001};
+        uint32_t bits = (uint32_t)(i / 4) << 16 | low[i % 4];
+        memcpy(&x[i], &bits, sizeof bits);
+        sum[i] = 1;
+    }
+    op_bf16_from_float(wire, x, n);
+    op_add_bf16(sum, wire, n);
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t high = (uint16_t)(i / 4), up = (uint16_t)(high + 1), want = i % 4 < 2 || (i % 4 == 2 && high % 2 == 0) ? high : up;
+        uint32_t bits = (uint32_t)wire[i].bits << 16;
+        float stored;
+        memcpy(&stored, &bits, sizeof stored);
+        wrong += isnan(x[i]) ? !isnan(stored) : wire[i].bits != want;
+        wrong_sums += isnan(x[i]) ? !isnan(sum[i]) : sum[i] != 1 + stored;
+    }
+    CHECK(wrong == 0 && wrong_sums == 0, "bf16: %lld numbers are not rounded to nearest even, %lld sums wrong", (long long)wrong, (long long)wrong_sums);
+    device_free(wire, sizeof *wire * (size_t)n);
+    drop(x), drop(sum);
+}
+
 static void test_init(void) {
     const int64_t n = 100001;
     const float sigma = 0.02f;
@@ -974,6 +1000,7 @@ int main(void) {
     test_attention_interface();
     for (int i = 0; i < ODD_SIZES; i++) test_numbers(odd_sizes[i]);
     test_numbers(100003);
+    test_bf16();
     test_init();
     test_adamw(1, false), test_adamw(129, true), test_adamw(50001, false);
     test_threads();

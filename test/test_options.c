@@ -43,7 +43,7 @@ static void test_table(void) {
     options o;
     options_default(&o);
     CHECK(count <= OPTION_ROWS_MAX, "%d options", count);
-    CHECK(sizeof(placement_kind) == sizeof(int) && sizeof(cp_comm_kind) == sizeof(int) && sizeof(lr_schedule_kind) == sizeof(int) &&
+    CHECK(sizeof(placement_kind) == sizeof(int) && sizeof(cp_comm_kind) == sizeof(int) && sizeof(dkv_wire_kind) == sizeof(int) && sizeof(lr_schedule_kind) == sizeof(int) &&
               sizeof(recompute_kind) == sizeof(int), "an enum is not as large as an int");
     for (int i = 0; i < count; i++) {
         const option_row *r = &rows[i];
@@ -68,10 +68,10 @@ static void test_table(void) {
     }
     // The texts of the choices stand in the order of the enums.
     error_text e;
-    CHECK(parse(&o, GOOD "--placement context-first --cp-comm allgather --recompute selective --lr-schedule wsd", &e), "%s", e.text);
-    CHECK(o.placement == PLACEMENT_CONTEXT_FIRST && o.cp_comm == CP_COMM_ALLGATHER && o.recompute == RECOMPUTE_SELECTIVE && o.lr_schedule == LR_WSD, "choices");
+    CHECK(parse(&o, GOOD "--placement context-first --cp-comm allgather --dkv-wire bf16 --recompute selective --lr-schedule wsd", &e), "%s", e.text);
+    CHECK(o.dkv_wire == DKV_WIRE_BF16 && o.placement == PLACEMENT_CONTEXT_FIRST && o.cp_comm == CP_COMM_ALLGATHER && o.recompute == RECOMPUTE_SELECTIVE && o.lr_schedule == LR_WSD, "choices");
     CHECK(parse(&o, GOOD "--placement head-first --cp-comm ring --recompute auto --lr-schedule constant", &e), "%s", e.text);
-    CHECK(o.placement == PLACEMENT_HEAD_FIRST && o.cp_comm == CP_COMM_RING && o.recompute == RECOMPUTE_AUTO && o.lr_schedule == LR_CONSTANT, "choices");
+    CHECK(o.dkv_wire == DKV_WIRE_FP32 && o.placement == PLACEMENT_HEAD_FIRST && o.cp_comm == CP_COMM_RING && o.recompute == RECOMPUTE_AUTO && o.lr_schedule == LR_CONSTANT, "choices");
     CHECK(parse(&o, GOOD "--recompute=none --lr-schedule=cosine", &e) && o.recompute == RECOMPUTE_NONE && o.lr_schedule == LR_COSINE, "choices");
     CHECK(parse(&o, GOOD "--recompute=full", &e) && o.recompute == RECOMPUTE_FULL, "choices");
 }
@@ -163,7 +163,7 @@ static void test_refusals(void) {
         {GOOD "--lr nan", "from 0 to 100"}, {GOOD "--lr inf", "from 0"}, {GOOD "--lr 1e999", "from 0"}, {GOOD "--lr -1", "from 0"}, {GOOD "--lr 1e-3x", "from 0"},
         {GOOD "--lr 1,5", "from 0"}, {GOOD "--lr 0x1p3", "from 0"}, {GOOD "--lr --5", "the value is missing"}, {GOOD "--lr e", "from 0"}, {GOOD "--beta1 1", "0.999999"},
         {GOOD "--eps 0", "numbers from"}, {GOOD "--offload-activations 1.01", "from 0 to 1"}, {GOOD "--recompute some", "none, selective, full, auto"},
-        {GOOD "--recompute ful", "none, selective, full, auto"}, {GOOD "--placement heads", "head-first, context-first"}, {GOOD "--cp-comm none|ring", "ring, allgather"},
+        {GOOD "--recompute ful", "none, selective, full, auto"}, {GOOD "--placement heads", "head-first, context-first"}, {GOOD "--cp-comm none|ring", "ring, allgather"}, {GOOD "--dkv-wire float", "fp32, bf16"},
         {GOOD "--zero-params all", "full, replica"}, {GOOD "--zero-params 0", "full, replica"}, {GOOD "--zero-params -1", "full, replica"},
         {GOOD "--hp 3", "legal values are 1, 2, 4, 8"}, {GOOD "--hp 16", "query heads of tiny; legal values are 1, 2, 4, 8"},
         {GOOD "--cp 3", "does not divide the 8 ranks; legal values of the product are 1, 2, 4, 8"}, {GOOD "--cp 16", "does not divide the 8 ranks"},

@@ -47,9 +47,9 @@ PY
 done
 
 # --hp auto trains with the choice, with the loss of any other grid; in a dry run it says what it would be.
-small=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 128 --steps 3)
-mpirun -np 4 "$binary" "${small[@]}" --hp auto --global-batch 4 --log "$dir/auto.jsonl" >"$dir/auto" 2>&1 </dev/null
-"$binary" "${small[@]}" --global-batch 4 --log "$dir/one.jsonl" >"$dir/one" 2>&1 </dev/null
+small=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 128)
+mpirun -np 4 "$binary" "${small[@]}" --hp auto --steps 3 --global-batch 4 --log "$dir/auto.jsonl" >"$dir/auto" 2>&1 </dev/null
+"$binary" "${small[@]}" --steps 3 --global-batch 4 --log "$dir/one.jsonl" >"$dir/one" 2>&1 </dev/null
 check '--hp auto says what it chose' grep -q '^planned for cpu: dp [0-9]* hp [0-9]* cp [0-9]*' "$dir/auto"
 check '--hp auto trains' python3 - "$dir/auto.jsonl" "$dir/one.jsonl" <<'PY'
 import json, sys
@@ -57,6 +57,31 @@ a, b = ([json.loads(line) for line in open(path)] for path in sys.argv[1:])
 assert len(a) == len(b) == 3
 for x, y in zip(a, b):
     assert abs(x["loss"] - y["loss"]) < 1e-4 and x["tokens"] == y["tokens"] == 512, (x, y)
+PY
+# --dkv-wire: a run sends the bytes that were predicted, half of dKV's; the plan keeps the option, and fewer bytes are never slower.
+for ring in '--inner-ring 2' '--cp-comm allgather'; do
+    for wire in fp32 bf16; do
+        mpirun -np 4 "$binary" "${small[@]}" --cp 4 $ring --dkv-wire $wire --steps 2 --log "$dir/$wire.jsonl" >"$dir/wire" 2>&1 </dev/null
+    done
+    check "--dkv-wire with $ring: bytes and loss" python3 - "$dir/fp32.jsonl" "$dir/bf16.jsonl" <<'PY'
+import json, sys
+a, b = ([json.loads(line) for line in open(path)] for path in sys.argv[1:])
+assert len(a) == len(b) == 2
+for x, y in zip(a, b):
+    for z in (x, y):
+        assert sum(n for kind, n in z["comm_bytes"].items() if kind != "control") == z["predicted_comm_bytes"], z
+    for kind, n in x["comm_bytes"].items():
+        if kind != "control":
+            assert y["comm_bytes"][kind] == (n / 2 if kind.startswith("dkv") else n), (kind, n, y["comm_bytes"][kind])
+    assert abs(x["loss"] - y["loss"]) < 1e-3 * x["loss"] and (x["step"] == 1 or x["loss"] != y["loss"]), (x, y)
+PY
+done
+for wire in fp32 bf16; do plan --model llama2-7b --ranks 64 --cluster a100-4nic --seq-len 128K --global-batch 1 --dkv-wire $wire && cp "$dir/plan.json" "$dir/$wire.json"; done
+check '--dkv-wire in a plan' python3 - "$dir/fp32.json" "$dir/bf16.json" "$dir/plan" <<'PY'
+import json, sys
+a, b = (json.load(open(path)) for path in sys.argv[1:3])
+assert (a["dkv_wire"], b["dkv_wire"]) == ("fp32", "bf16") and b["choices"][0]["step_s"] < a["choices"][0]["step_s"]
+assert " --dkv-wire bf16 " in open(sys.argv[3]).read().splitlines()[-1]
 PY
 check '--hp auto in a dry run' bash -c "'$binary' --dry-run --model llama3-8b --hp auto --ranks 64 --seq-len 1M --cluster h100 | grep -q '^bytes of a rank'"
 

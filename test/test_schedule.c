@@ -3,7 +3,7 @@
 // compiled against recording fakes of the device, every rank's program is recorded, and the programs are then played against each
 // other with the strictest network there is (a transfer happens when both sides have started it and is seen when both finish).
 // Checked: no deadlock, the right block with the right mask at each step, every block used once, the same work at every step, no buffer
-// touched while it travels, every dKV home with the contribution of every rank exactly once. (F8, F9, F10, F42)
+// touched while it travels, every dKV home with the contribution of every rank exactly once, sent as float and as bf16. (F8, F9, F10, F42)
 #include "../double_ring.cuh"
 #include "test.h"
 
@@ -44,6 +44,7 @@ void comm_sendrecv_start(comm *c, const void *send, int to, void *recv, int from
 }
 void comm_finish(comm *c) { record(OP_FINISH)->lane = c->lane; }
 void comm_allgather_start(comm *c, const void *s, void *r, size_t n) { (void)c; (void)s; (void)r; (void)n; abort(); }
+void comm_alltoall_start(comm *c, const void *s, void *r, size_t n) { (void)c; (void)s; (void)r; (void)n; abort(); }
 void comm_reduce_scatter_start(comm *c, const float *s, float *r, size_t n, void *t) { (void)c; (void)s; (void)r; (void)n; (void)t; abort(); }
 size_t comm_reduce_scatter_scratch_for(int ranks, size_t n) { (void)ranks; (void)n; return 0; }
 comm *comm_split(comm *p, int colour, int key, comm_kind k) { (void)p; (void)colour; (void)key; (void)k; return NULL; }
@@ -55,6 +56,8 @@ double device_seconds(void) { return 0; }
 void device_zero(void *p, size_t n) { (void)n; record(OP_ZERO)->write = p; }
 void device_copy(void *to, const void *from, size_t n) { (void)n; op *o = record(OP_COPY); o->write = to; o->read = from; }
 void op_add_float(float *to, const float *from, int64_t n) { (void)n; op *o = record(OP_ADD); o->write = to; o->read = from; }
+void op_add_bf16(float *to, const bf16 *from, int64_t n) { (void)n; op *o = record(OP_ADD); o->write = to; o->read = from; }
+void op_bf16_from_float(bf16 *to, const float *from, int64_t n) { (void)n; op *o = record(OP_COPY); o->write = to; o->read = from; }
 size_t op_attention_scratch(attention_block b, bool backward) { (void)b; (void)backward; return 0; }
 static int64_t query_base; // address of row 0 of q as a number
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge, void *s) {
@@ -171,11 +174,13 @@ static bool play(int c, int64_t Tc) {
     } else {
         int to = buffer_of(p, o->write);
         CHECK(p->travels[to] == 0, "rank %d writes a buffer in flight", c);
-        if (o->kind == OP_ZERO) p->holds[to].owner = -2; // zeros
+        if (o->kind == OP_ZERO) p->holds[to].owner = -2, p->holds[to].from = 0; // zeros
+        if (o->kind == OP_COPY) CHECK(p->travels[buffer_of(p, o->read)] != 2, "rank %d copies what is still arriving", c);
         if (o->kind == OP_COPY) p->holds[to] = p->holds[buffer_of(p, o->read)];
         if (o->kind == OP_ADD) {
             content *a = &p->holds[to], *b = &p->holds[buffer_of(p, o->read)];
             CHECK(p->travels[buffer_of(p, o->read)] != 2, "rank %d adds what is still arriving", c);
+            if (a->owner == -2) a->owner = b->owner; // to zeros
             CHECK(a->owner == b->owner && (a->from & b->from) == 0, "rank %d adds dKV of %d to dKV of %d, or twice", c, b->owner, a->owner);
             a->from |= b->from;
         }
@@ -206,7 +211,7 @@ static double_ring rings[64];
 static floatX memory_kv[64][5][64]; // only addresses matter
 static float memory_dkv[64][5][64];
 
-static void make_ring(grid_shape shape, int c) {
+static void make_ring(grid_shape shape, int c, bool dkv_bf16) {
     grid *g = &grids[c];
     memset(g, 0, sizeof *g);
     g->shape = shape;
@@ -234,18 +239,20 @@ static void make_ring(grid_shape shape, int c) {
     r->HS = 2;
     for (int i = 0; i < 2; i++) r->kv_in[i] = memory_kv[c][i];
     for (int i = 0; i < 2; i++) r->kv_out[i] = memory_kv[c][2 + i];
-    for (int i = 0; i < 3; i++) r->dkv_in[i] = memory_dkv[c][i];
+    r->dkv_bf16 = dkv_bf16;
+    r->dkv = memory_dkv[c][0];
+    for (int i = 0; i < 2; i++) r->dkv_in[i] = memory_dkv[c][1 + i];
     for (int i = 0; i < 2; i++) r->dkv_out[i] = memory_dkv[c][3 + i];
 }
 
-static void check_schedule(grid_shape shape) {
+static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
     floatX *q = memory_kv[0][0];
     query_base = (int64_t)(intptr_t)q;
     float number[64];
     for (int pass = 0; pass < 2; pass++) {
         float *home[64];
         for (int c = 0; c < shape.cp; c++) {
-            make_ring(shape, c);
+            make_ring(shape, c, dkv_bf16);
             memset(&players[c], 0, sizeof players[c]);
             programs[c].count = 0;
             recording = &programs[c];
@@ -271,6 +278,11 @@ static void check_schedule(grid_shape shape) {
                   (unsigned long long)dkv.from);
         }
     }
+}
+
+static void check_schedule(grid_shape shape) {
+    check_schedule_as(shape, false);
+    check_schedule_as(shape, true);
 }
 
 int main(void) {

@@ -261,6 +261,24 @@ void op_add_float(float *to, const float *from, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] += from[i];
 }
 void op_add(floatX *to, const floatX *from, int64_t n) { op_add_float(to, from, n); }
+void op_bf16_from_float(bf16 *to, const float *from, int64_t n) {
+#pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &from[i], sizeof bits);
+        bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+        to[i].bits = nan ? (uint16_t)0x7fff : (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+    }
+}
+void op_add_bf16(float *to, const bf16 *from, int64_t n) {
+#pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)from[i].bits << 16;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        to[i] += x;
+    }
+}
 void op_scale_float(float *to, float factor, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
     for (int64_t i = 0; i < n; i++) to[i] *= factor;

@@ -14,16 +14,15 @@ static __device__ __forceinline__ float to_float(float x) { return x; }
 template <class E> __device__ __forceinline__ E from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
 
-#ifdef DEVICE_BF16
-static __device__ __forceinline__ float to_float(floatX x) {
+static __device__ __forceinline__ float to_float(bf16 x) {
     uint32_t bits = (uint32_t)x.bits << 16;
     float f;
     memcpy(&f, &bits, 4);
     return f;
 }
 // Rounds to nearest, ties to even; NaN stays NaN.
-template <> __device__ __forceinline__ floatX from_float<floatX>(float x) {
-    floatX r;
+template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) {
+    bf16 r;
 #ifdef __CUDACC__
     r.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 #else
@@ -34,7 +33,6 @@ template <> __device__ __forceinline__ floatX from_float<floatX>(float x) {
 #endif
     return r;
 }
-#endif
 
 // ---- loads and stores of W neighbours, by 16 bytes where W elements fill them ----
 

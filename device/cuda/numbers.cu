@@ -59,6 +59,22 @@ template <int W> __global__ void add_kernel(floatX *to, const floatX *from, int6
     for (int k = 0; k < W; k++) x[k] += y[k];
     store_some<W>(to + i, x, count);
 }
+template <int W> __global__ void bf16_from_float_kernel(bf16 *to, const float *from, int64_t n) {
+    int64_t i;
+    int count = flat_range<W>(n, &i);
+    float x[W];
+    load_some<W>(x, from + i, count);
+    store_some<W>(to + i, x, count);
+}
+template <int W> __global__ void add_bf16_kernel(float *to, const bf16 *from, int64_t n) {
+    int64_t i;
+    int count = flat_range<W>(n, &i);
+    float x[W], y[W];
+    load_some<W>(x, to + i, count);
+    load_some<W>(y, from + i, count);
+    for (int k = 0; k < W; k++) x[k] += y[k];
+    store_some<W>(to + i, x, count);
+}
 template <int W> __global__ void scale_float_kernel(float *to, float factor, int64_t n) {
     int64_t i;
     int count = flat_range<W>(n, &i);
@@ -78,6 +94,12 @@ void op_add_float(float *to, const float *from, int64_t n) {
     LAUNCH_FLAT(add_float_kernel, 4, aligned16(to) && aligned16(from), n, to, from, n);
 }
 void op_add(floatX *to, const floatX *from, int64_t n) { LAUNCH_FLAT(add_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n); }
+void op_bf16_from_float(bf16 *to, const float *from, int64_t n) {
+    LAUNCH_FLAT(bf16_from_float_kernel, 8, aligned16(to) && aligned16(from), n, to, from, n);
+}
+void op_add_bf16(float *to, const bf16 *from, int64_t n) {
+    LAUNCH_FLAT(add_bf16_kernel, 8, aligned16(to) && aligned16(from), n, to, from, n);
+}
 void op_scale_float(float *to, float factor, int64_t n) { LAUNCH_FLAT(scale_float_kernel, 4, aligned16(to), n, to, factor, n); }
 
 // ---- sums to one number: each thread strides over the vector, blocks leave partial sums, one warp adds them in their order ----
