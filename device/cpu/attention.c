@@ -1,8 +1,9 @@
 // Attention on the CPU: blocked, with running maxima and sums, so that no (Tq, Tk) matrix exists.
 //
 // Every matrix product runs on tiles that stay in the L2 cache, through one register-blocked loop (`product`). Tiles are packed:
-// rows padded with zeros to whole registers, so that any head size and any number of tokens take the same path.
-// Forward: a task is one tile of queries of one head; it walks over the keys. K is transposed and V packed once per call.
+// rows padded with zeros to whole registers, so that any head size and any number of tokens take the same path; and keys and values cut
+// in panels as wide as a register tile, so that the panel in use lies in one piece of the L1 cache (long rows would meet in few of its sets).
+// Forward: a task is two tiles of queries of one head; it walks over the keys. K is transposed and V packed once per call.
 // Backward: a task is one tile of keys of one key/value head; it walks over the queries of all its heads and owns its dK and dV.
 // Tiles of dQ receive one addend per tile of keys, always in ascending order: a task waits for its turn. Tasks are taken in
 // ascending order too, so the task that is waited for is always running, and the result is the same for any number of threads.
@@ -16,8 +17,11 @@
 
 enum {
     QUERY_TILE = 64, // rows of a tile of queries
-    KEY_TILE = 256,  // rows of a tile of keys
-    REGISTER_ROWS = LANES == 16 ? 8 : 4, // a register tile is this many rows by up to 3 registers
+    QUERY_TASK = 2 * QUERY_TILE, // rows of a forward task: each tile of keys that it fetches serves two tiles of queries
+    KEY_TILE = 192,  // rows of a tile of keys
+    REGISTER_ROWS = LANES == 16 ? 8 : 4, // a register tile is this many rows by a panel
+    KEY_PANEL = 3 * LANES,  // where columns are keys: divides KEY_TILE
+    HEAD_PANEL = 2 * LANES, // where columns are a head's elements
     THREADS_MIN = 16
 };
 
@@ -26,8 +30,8 @@ int64_t op_attention_calls(void) { return calls; }
 
 // ---- products of tiles ----
 
-// c (m, n) = a b, or += if `add`; a is (m, k), or (k, m) if `transposed`; b is (k, n). m is a multiple of REGISTER_ROWS, n of LANES.
-// Called with constant `transposed`, `add` and `width` only: the accumulators are then registers.
+// c (m, n) = a b, or += if `add`; a is (m, k), or (k, m) if `transposed`; b is (k, n) in panels of columns. m is a multiple of
+// REGISTER_ROWS, n of LANES. Called with constant `transposed`, `add` and `width` only: the accumulators are then registers.
 static inline __attribute__((always_inline)) void product_columns(const bool transposed, const bool add, const int width, int m, int k,
                                                                   const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                                                                   int64_t c_row) {
@@ -56,28 +60,31 @@ static inline __attribute__((always_inline)) void product_columns(const bool tra
         }
     }
 }
-static inline __attribute__((always_inline)) void product(const bool transposed, const bool add, int m, int n, int k, const float *a,
-                                                          int64_t a_row, const float *b, int64_t b_row, float *c, int64_t c_row) {
-    for (int column = 0; column < n;) {
-        int left = (n - column) / LANES; // 4 registers are 2 + 2: one alone would be slow
-        int width = left == 3 || left > 4 ? 3 : left >= 2 ? 2 : 1;
-        if (width == 3) product_columns(transposed, add, 3, m, k, a, a_row, b + column, b_row, c + column, c_row);
-        if (width == 2) product_columns(transposed, add, 2, m, k, a, a_row, b + column, b_row, c + column, c_row);
-        if (width == 1) product_columns(transposed, add, 1, m, k, a, a_row, b + column, b_row, c + column, c_row);
-        column += width * LANES;
+// Column j of b is column j % panel of the panel at b + j / panel * b_panel, whose rows are b_row apart.
+static inline __attribute__((always_inline)) void product(const bool transposed, const bool add, const int panel, int m, int n, int k,
+                                                          const float *a, int64_t a_row, const float *b, int64_t b_row, int64_t b_panel, float *c,
+                                                          int64_t c_row) {
+    for (int column = 0; column < n; column += panel, b += b_panel, c += panel) {
+        int width = (int)min_i64(panel, n - column) / LANES;
+        if (width == 3) product_columns(transposed, add, 3, m, k, a, a_row, b, b_row, c, c_row);
+        if (width == 2) product_columns(transposed, add, 2, m, k, a, a_row, b, b_row, c, c_row);
+        if (width == 1) product_columns(transposed, add, 1, m, k, a, a_row, b, b_row, c, c_row);
     }
 }
-static __attribute__((noinline)) void product_set(int m, int n, int k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
-                                                  int64_t c_row) {
-    product(false, false, m, n, k, a, a_row, b, b_row, c, c_row);
+// Scores: c (m, n keys) = a (m, HS) times a tile of keys or values as pack_transposed makes it.
+static __attribute__((noinline)) void product_keys(int m, int n, int HS, const float *a, int64_t a_row, const float *b, float *c) {
+    product(false, false, KEY_PANEL, m, n, HS, a, a_row, b, KEY_PANEL, (int64_t)HS * KEY_PANEL, c, KEY_TILE);
 }
-static __attribute__((noinline)) void product_add(int m, int n, int k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
-                                                  int64_t c_row) {
-    product(false, true, m, n, k, a, a_row, b, b_row, c, c_row);
+// c (m, n of a head) = or += a (m, keys) times a tile as pack_panels makes it.
+static __attribute__((noinline)) void product_head_set(int m, int n, int keys, const float *a, const float *b, float *c, int64_t c_row) {
+    product(false, false, HEAD_PANEL, m, n, keys, a, KEY_TILE, b, HEAD_PANEL, KEY_TILE * HEAD_PANEL, c, c_row);
 }
-static __attribute__((noinline)) void product_transposed_add(int m, int n, int k, const float *a, int64_t a_row, const float *b, int64_t b_row,
-                                                             float *c, int64_t c_row) {
-    product(true, true, m, n, k, a, a_row, b, b_row, c, c_row);
+static __attribute__((noinline)) void product_head_add(int m, int n, int keys, const float *a, const float *b, float *c, int64_t c_row) {
+    product(false, true, HEAD_PANEL, m, n, keys, a, KEY_TILE, b, HEAD_PANEL, KEY_TILE * HEAD_PANEL, c, c_row);
+}
+// c (m keys, n of a head) += a (rows, m keys) transposed, times a tile of rows as pack_rows makes it.
+static __attribute__((noinline)) void product_transposed_add(int m, int n, int rows, const float *a, const float *b, int64_t width, float *c) {
+    product(true, true, HEAD_PANEL, m, n, rows, a, KEY_TILE, b, width, HEAD_PANEL, c, width);
 }
 
 // ---- packing ----
@@ -90,13 +97,19 @@ static void pack_rows(float *tile, const floatX *from, int64_t stride, int rows,
     }
     memset(tile + rows * width, 0, sizeof(float) * (size_t)(rows_padded - rows) * (size_t)width);
 }
-// tile (HS, KEY_TILE) = from (rows, HS) transposed, zeros in the columns from `rows` on. Strips of 16 keep both sides in few cache lines.
+// tile (panels of a head, KEY_TILE, HEAD_PANEL) = from (rows, HS), zeros around it.
+static void pack_panels(float *tile, const floatX *from, int64_t stride, int rows, int HS) {
+    for (int d0 = 0; d0 < HS; d0 += HEAD_PANEL, tile += KEY_TILE * HEAD_PANEL) pack_rows(tile, from + d0, stride, rows, KEY_TILE, (int)min_i64(HEAD_PANEL, HS - d0), HEAD_PANEL, 1);
+}
+// tile (panels of keys, HS, KEY_PANEL) = from (rows, HS) transposed, zeros in the columns from `rows` on. Strips of LANES keep both sides in
+// few cache lines.
 static void pack_transposed(float *tile, const floatX *from, int64_t stride, int rows, int HS) {
-    for (int r0 = 0; r0 < KEY_TILE; r0 += 16) {
+    for (int r0 = 0; r0 < KEY_TILE; r0 += LANES) {
+        float *to = tile + (int64_t)(r0 / KEY_PANEL) * KEY_PANEL * HS + r0 % KEY_PANEL;
         for (int d0 = 0; d0 < HS; d0 += 16) {
             int d1 = d0 + 16 < HS ? d0 + 16 : HS;
-            for (int r = r0; r < r0 + 16; r++) {
-                for (int d = d0; d < d1; d++) tile[d * KEY_TILE + r] = r < rows ? from[r * stride + d] : 0;
+            for (int r = r0; r < r0 + LANES; r++) {
+                for (int d = d0; d < d1; d++) to[d * KEY_PANEL + r - r0] = r < rows ? from[r * stride + d] : 0;
             }
         }
     }
@@ -104,7 +117,7 @@ static void pack_transposed(float *tile, const floatX *from, int64_t stride, int
 
 // ---- what both directions share ----
 
-static int padded_width(int HS) { return (int)round_up(HS, 16); }
+static int padded_width(int HS) { return (int)round_up(HS, 32); } // whole panels, whatever LANES is
 
 // Threads that the scratch has room for: fixed for a machine, so that scratch can be laid out before the device is started.
 static int threads_at_most(void) {
@@ -129,14 +142,14 @@ static int keys_in_tile(attention_block b, int64_t last_row, int64_t key, int si
 // ---- forward ----
 
 typedef struct { // of one thread
-    float *q;    // (QUERY_TILE, HS padded), scaled
+    float *q;    // (QUERY_TASK, HS padded), scaled
     float *s;    // (QUERY_TILE, KEY_TILE) scores, then probabilities
-    float *out;  // (QUERY_TILE, HS padded), not yet divided by the sum
-    float *sum;  // (QUERY_TILE, LANES) sums of exponentials, lane by lane
-    float *max;  // (QUERY_TILE)
+    float *out;  // (QUERY_TASK, HS padded), not yet divided by the sum
+    float *sum;  // (QUERY_TASK, LANES) sums of exponentials, lane by lane
+    float *max;  // (QUERY_TASK)
 } forward_tiles;
 
-static int64_t forward_thread_floats(int HS) { return QUERY_TILE * (2 * padded_width(HS) + KEY_TILE + 16 + 1); }
+static int64_t forward_thread_floats(int HS) { return QUERY_TASK * (2 * padded_width(HS) + 16 + 1) + QUERY_TILE * KEY_TILE; }
 
 // s (rows, keys) scores -> e^(s - max), with the running maximum and sum; out is scaled down where the maximum grows.
 static void forward_softmax(const forward_tiles *t, attention_block b, int64_t query, int rows, int64_t key, int keys) {
@@ -145,9 +158,14 @@ static void forward_softmax(const forward_tiles *t, attention_block b, int64_t q
         float *s = t->s + r * KEY_TILE, *out = t->out + r * width;
         int seen = keys_seen(b, query + r, key, keys);
         for (int c = seen; c < columns; c++) s[c] = -INFINITY;
-        float before = t->max[r], max = before;
-#pragma omp simd reduction(max : max)
-        for (int c = 0; c < columns; c++) max = s[c] > max ? s[c] : max;
+        float before = t->max[r];
+        vec even = vec_set(before), odd = even; // two chains: one would wait for itself
+        for (int c = 0; c + LANES < columns; c += 2 * LANES) {
+            even = vec_max(even, vec_load(s + c));
+            odd = vec_max(odd, vec_load(s + c + LANES));
+        }
+        if (columns / LANES % 2 == 1) even = vec_max(even, vec_load(s + columns - LANES));
+        float max = vec_max_lanes(vec_max(even, odd));
         vec sum = vec_load(t->sum + r * LANES);
         if (max > before) {
             vec shrink = vec_exp(vec_set(before - max)); // the first time out and sum are zero
@@ -184,18 +202,22 @@ static void write_row(float *out, float *lse, const float *row, float row_factor
 // Query rows [query, query + rows) of one head: q, out and lse point at the first row. keys and values are packed.
 static void forward_task(const forward_tiles *t, float *out, float *lse, const floatX *q, const float *k_packed, const float *v_packed,
                          attention_block b, int64_t query, bool merge) {
-    int rows = (int)min_i64(QUERY_TILE, b.Tq - query), rows_padded = (int)round_up(rows, REGISTER_ROWS), width = padded_width(b.HS);
+    int rows = (int)min_i64(QUERY_TASK, b.Tq - query), rows_padded = (int)round_up(rows, REGISTER_ROWS), width = padded_width(b.HS);
     pack_rows(t->q, q, b.q_stride, rows, rows_padded, b.HS, width, b.scale);
     memset(t->out, 0, sizeof(float) * (size_t)(rows_padded * width));
-    memset(t->sum, 0, sizeof(float) * QUERY_TILE * LANES);
+    memset(t->sum, 0, sizeof(float) * QUERY_TASK * LANES);
     for (int r = 0; r < rows; r++) t->max[r] = -1e30f; // finite: a row that sees no key of a tile must not meet inf - inf
-    for (int64_t key = 0; key < b.Tk; key += KEY_TILE) {
-        int keys = keys_in_tile(b, query + rows - 1, key, KEY_TILE);
-        if (keys <= 0) break;
+    for (int64_t key = 0; key < b.Tk && keys_in_tile(b, query + rows - 1, key, KEY_TILE) > 0; key += KEY_TILE) {
         const float *k_tile = k_packed + key * b.HS, *v_tile = v_packed + key * width;
-        product_set(rows_padded, (int)round_up(keys, LANES), b.HS, t->q, width, k_tile, KEY_TILE, t->s, KEY_TILE);
-        forward_softmax(t, b, query, rows, key, keys);
-        product_add(rows_padded, (int)round_up(b.HS, LANES), keys, t->s, KEY_TILE, v_tile, width, t->out, width);
+        for (int first = 0; first < rows; first += QUERY_TILE) {
+            int here = rows - first < QUERY_TILE ? rows - first : QUERY_TILE, padded = (int)round_up(here, REGISTER_ROWS);
+            int keys = keys_in_tile(b, query + first + here - 1, key, KEY_TILE);
+            if (keys <= 0) continue;
+            forward_tiles part = {t->q + first * width, t->s, t->out + first * width, t->sum + first * LANES, t->max + first};
+            product_keys(padded, (int)round_up(keys, LANES), b.HS, part.q, width, k_tile, part.s);
+            forward_softmax(&part, b, query + first, here, key, keys);
+            product_head_add(padded, (int)round_up(b.HS, LANES), keys, part.s, v_tile, part.out, width);
+        }
     }
     for (int r = 0; r < rows; r++) {
         float sum = vec_sum_lanes(vec_load(t->sum + r * LANES));
@@ -208,31 +230,31 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
                           void *scratch) {
     calls++;
     int width = padded_width(b.HS), threads = threads_for(b);
-    int64_t key_tiles = ceil_div(b.Tk, KEY_TILE), query_tiles = ceil_div(b.Tq, QUERY_TILE), padded = key_tiles * KEY_TILE;
-    float *k_packed = (float *)scratch;                // (Hkv, key tiles, HS, KEY_TILE)
-    float *v_packed = k_packed + b.Hkv * padded * b.HS; // (Hkv, padded Tk, width)
+    int64_t key_tiles = ceil_div(b.Tk, KEY_TILE), query_tasks = ceil_div(b.Tq, QUERY_TASK), padded = key_tiles * KEY_TILE;
+    float *k_packed = (float *)scratch;                // (Hkv, key tiles, panels of keys, HS, KEY_PANEL)
+    float *v_packed = k_packed + b.Hkv * padded * b.HS; // (Hkv, key tiles, panels of a head, KEY_TILE, HEAD_PANEL)
     float *tiles = v_packed + b.Hkv * padded * width;
 #pragma omp parallel num_threads(threads)
     {
         forward_tiles t;
         t.q = tiles + omp_get_thread_num() * forward_thread_floats(b.HS);
-        t.out = t.q + QUERY_TILE * width;
-        t.s = t.out + QUERY_TILE * width;
+        t.out = t.q + QUERY_TASK * width;
+        t.s = t.out + QUERY_TASK * width;
         t.sum = t.s + QUERY_TILE * KEY_TILE;
-        t.max = t.sum + QUERY_TILE * 16;
+        t.max = t.sum + QUERY_TASK * 16;
 #pragma omp for collapse(2) schedule(static)
         for (int head = 0; head < b.Hkv; head++) {
             for (int64_t tile = 0; tile < key_tiles; tile++) {
                 int64_t key = tile * KEY_TILE;
                 int rows = (int)min_i64(KEY_TILE, b.Tk - key);
                 pack_transposed(k_packed + (head * padded + key) * b.HS, k + key * b.kv_stride + head * b.HS, b.kv_stride, rows, b.HS);
-                pack_rows(v_packed + (head * padded + key) * width, v + key * b.kv_stride + head * b.HS, b.kv_stride, rows, KEY_TILE, b.HS, width, 1);
+                pack_panels(v_packed + (head * padded + key) * width, v + key * b.kv_stride + head * b.HS, b.kv_stride, rows, b.HS);
             }
         }
 #pragma omp for collapse(2) schedule(dynamic, 1)
-        for (int64_t tile = query_tiles - 1; tile >= 0; tile--) { // causal: the long ones first
+        for (int64_t task = query_tasks - 1; task >= 0; task--) { // causal: the long ones first
             for (int head = 0; head < b.Hq; head++) {
-                int64_t query = tile * QUERY_TILE, at = query * b.q_stride + head * b.HS, packed = head / (b.Hq / b.Hkv) * padded;
+                int64_t query = task * QUERY_TASK, at = query * b.q_stride + head * b.HS, packed = head / (b.Hq / b.Hkv) * padded;
                 forward_task(&t, out + at, lse + head * b.lse_stride + query, q + at, k_packed + packed * b.HS, v_packed + packed * width, b, query,
                              merge);
             }
@@ -266,8 +288,8 @@ void op_attention_delta(float *delta, const floatX *out, const floatX *dout, att
 }
 
 typedef struct {            // of one thread
-    float *k;               // (KEY_TILE, width)
-    float *k_t, *v_t;       // (HS, KEY_TILE)
+    float *k;               // panels of a head
+    float *k_t, *v_t;       // panels of keys
     float *dk, *dv;         // (KEY_TILE, width)
     float *q, *dout, *dq;   // (QUERY_TILE, width), q scaled
     float *p, *ds;          // (QUERY_TILE, KEY_TILE)
@@ -307,7 +329,7 @@ static void backward_task(const backward_tiles *t, float *dq, float *dk, float *
                           const floatX *dout, const float *lse, const float *delta, attention_block b, int64_t key, _Atomic int32_t *turn) {
     int step = backward_step(b), width = padded_width(b.HS), rows_of_keys = (int)min_i64(step, b.Tk - key), n = (int)round_up(b.HS, LANES);
     int64_t query_tiles = ceil_div(b.Tq, QUERY_TILE);
-    pack_rows(t->k, k, b.kv_stride, rows_of_keys, KEY_TILE, b.HS, width, 1);
+    pack_panels(t->k, k, b.kv_stride, rows_of_keys, b.HS);
     pack_transposed(t->k_t, k, b.kv_stride, rows_of_keys, b.HS);
     pack_transposed(t->v_t, v, b.kv_stride, rows_of_keys, b.HS);
     memset(t->dk, 0, sizeof(float) * (size_t)(KEY_TILE * width));
@@ -320,12 +342,12 @@ static void backward_task(const backward_tiles *t, float *dq, float *dk, float *
             if (keys <= 0) continue;
             pack_rows(t->q, q + at, b.q_stride, rows, rows_padded, b.HS, width, b.scale);
             pack_rows(t->dout, dout + at, b.q_stride, rows, rows_padded, b.HS, width, 1);
-            product_set(rows_padded, columns, b.HS, t->q, width, t->k_t, KEY_TILE, t->p, KEY_TILE);
-            product_set(rows_padded, columns, b.HS, t->dout, width, t->v_t, KEY_TILE, t->ds, KEY_TILE);
+            product_keys(rows_padded, columns, b.HS, t->q, width, t->k_t, t->p);
+            product_keys(rows_padded, columns, b.HS, t->dout, width, t->v_t, t->ds);
             backward_softmax(t, lse + row_at, delta + row_at, b, query, rows, key, keys);
-            product_transposed_add(columns, n, rows, t->p, KEY_TILE, t->dout, width, t->dv, width);
-            product_transposed_add(columns, n, rows, t->ds, KEY_TILE, t->q, width, t->dk, width);
-            product_set(rows_padded, n, keys, t->ds, KEY_TILE, t->k, width, t->dq, width);
+            product_transposed_add(columns, n, rows, t->p, t->dout, width, t->dv);
+            product_transposed_add(columns, n, rows, t->ds, t->q, width, t->dk);
+            product_head_set(rows_padded, n, keys, t->ds, t->k, t->dq, width);
 
             _Atomic int32_t *mine = turn + head * query_tiles + tile;
             while (atomic_load_explicit(mine, memory_order_acquire) != key / step) sched_yield();

@@ -37,6 +37,16 @@ static inline void vec_store_part(float *p, vec x, int64_t n) {
 
 // Lane by lane: mask ? a : b. (C has no vector ?:, and loops over lanes become scalar code when they are inlined.)
 static inline vec vec_select(vec_mask mask, vec a, vec b) { return (vec)(((vec_mask)a & mask) | ((vec_mask)b & ~mask)); }
+static inline vec vec_max(vec a, vec b) { return vec_select(a > b, a, b); } // b where either is NaN
+static inline float vec_max_lanes(vec x) {
+    float a[LANES];
+    memcpy(a, &x, sizeof a);
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        for (int l = 0; l < half; l++) a[l] = a[l] > a[l + half] ? a[l] : a[l + half];
+    }
+    return a[0];
+}
 // Over the lanes, halves folded together: a fixed order.
 static inline float vec_sum_lanes(vec x) {
     float a[LANES];
