@@ -111,5 +111,19 @@ $(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(KER
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 
+# Fuzz targets, test/fuzz: `make fuzz` runs each for FUZZ_SECONDS under libFuzzer (clang); test_fuzz.sh runs them shortly with a driver of ours (gcc).
+FUZZ_SECONDS ?= 600
+FUZZ_TARGETS := $(patsubst test/fuzz/%.c,%,$(wildcard test/fuzz/fuzz_*.c))
+.PHONY: fuzz fuzz-short
+fuzz: $(addprefix build/fuzz/,$(FUZZ_TARGETS))
+	@test/fuzz/run.sh $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+fuzz-short: $(addprefix $(BUILD)/fuzz/,$(FUZZ_TARGETS))
+build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h $(HEADERS)
+	@mkdir -p $(@D)
+	clang -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $< -o $@ -lcjson -lm
+$(BUILD)/fuzz/%: test/fuzz/%.c test/fuzz/driver.c test/fuzz/fuzz.h $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $< test/fuzz/driver.c -o $@ -lcjson -lm
+
 # The schedule is tested against recording fakes of the device layer.
 $(BUILD)/test/test_schedule: DEVICE_OBJECTS :=

@@ -112,14 +112,14 @@ static inline bool cluster_parse_line(cluster *c, bool *seen, char *line, int nu
     char *text = strtok_r(NULL, " \t\r", &rest), *more = text == NULL ? NULL : strtok_r(NULL, " \t\r", &rest);
     int i = 0;
     while (i < CLUSTER_FIGURES && strcmp(figures[i].key, key) != 0) i++;
-    if (i == CLUSTER_FIGURES) return error_set(error, "%s line %d: unknown key '%.40s'", source, number, key);
+    if (i == CLUSTER_FIGURES) return error_set(error, "%s line %d: unknown key '%s'", source, number, printable(key).text);
     if (seen[i]) return error_set(error, "%s line %d: '%s' is given twice", source, number, key);
     if (text == NULL || more != NULL) return error_set(error, "%s line %d: '%s' needs one value", source, number, key);
     char *end = NULL;
     double value = strtod(text, &end);
     const cluster_figure *f = &figures[i];
     if (*end != '\0' || !(value >= f->low && value <= f->high) || (f->whole && value != floor(value)))
-        return error_set(error, "%s line %d: '%s' is '%.40s'; legal is a%s number from %g to %g", source, number, key, text,
+        return error_set(error, "%s line %d: '%s' is '%s'; legal is a%s number from %g to %g", source, number, key, printable(text).text,
                          f->whole ? " whole" : "", f->low, f->high);
     char *kind = hash == NULL ? NULL : strtok_r(hash + 1, " \t:", &rest);
     int k = 0;

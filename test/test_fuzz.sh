@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The fuzz targets (test/fuzz) for some seconds each, without clang: the corpus and mutations of it, with sanitizers; a leak is a finding.
+# And the driver itself: it finds what is planted. (F48, F56)
+source "$(dirname "$0")/shell.sh"
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
+check 'build' make -j2 --no-print-directory DEVICE=cpu SANITIZE=1 fuzz-short
+runs() { # target mutations
+    local target=$PWD/build/cpu-sanitize/fuzz/$1 corpus=$PWD/test/fuzz/corpus/${1#fuzz_}
+    (cd "$dir" && timeout 120 "$target" "$2" "$corpus"/*)
+}
+for target in test/fuzz/fuzz_*.c; do
+    target=$(basename "$target" .c)
+    case $target in fuzz_state) mutations=1500 ;; fuzz_config) mutations=4000 ;; *) mutations=15000 ;; esac # some 3 s each: those two write files as well
+    check "$target, $mutations mutations" runs "$target" "${FUZZ_MUTATIONS:-$mutations}"
+done
+
+# Planted: a read behind the input, a leak, an exit, a property that does not hold, an overflow; each only with a byte that is not in the seed.
+printf 'aaaaaaaa' >"$dir/seed"
+for fault in 'return data[size] == 0' 'return malloc(10) == NULL' 'exit(0)' 'MUST(size == 0, "planted")' 'return (int)(INT32_MAX + (int)size)'; do
+    printf '#include "fuzz.h"\nint LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {\n    if (size > 0 && data[0] == %s) { %s; }\n    return 0;\n}\n' "'A'" "$fault" >"$dir/planted.c"
+    check "build planted: $fault" gcc -D_GNU_SOURCE -g -O1 -I test/fuzz -fsanitize=address,undefined -fno-sanitize-recover=all "$dir/planted.c" test/fuzz/driver.c -o "$dir/planted"
+    check "clean: $fault" bash -c "cd '$dir' && ./planted 0 seed"
+    check "found: $fault" bash -c "cd '$dir' && ! ./planted 5000 seed"
+done
+closing_line
