@@ -107,6 +107,9 @@ $(BUILD)/test/test_cudnn_graphs: CFLAGS += -DCUDA_STUB='"$(dir $(CUDART_LIBRARY)
 .PHONY: emulated-kernels
 emulated-kernels: # one make for all programs that want them; BUILD here must not be BUILD there
 	$(MAKE) --no-print-directory DEVICE=emulated BUILD=build/emulated $(WITHOUT_GPU_KERNELS)
+$(BUILD)/train_llama-without-gpu: train_llama.cu test/fake_cuda.c $(WITHOUT_GPU_HOST) $(KERNELS) $(HEADERS) | emulated-kernels
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(MPI_CFLAGS) -x c $< -x none test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 $(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(KERNELS) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)

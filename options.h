@@ -60,6 +60,7 @@ typedef struct {
     export_dtype_kind export_dtype;
     int64_t eval_every, eval_steps; // eval_every 0 = after the last step only
     // other
+    bool deterministic;
     bool dry_run, plan, calibrate;
     int64_t ranks;
     const char *cluster, *plan_json, *cluster_out;
@@ -141,6 +142,7 @@ static inline const option_row *options_table(int *count) {
         {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "", "evaluate on --val-data every N steps (if absent: after the last step only)"},
         {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "", "batches of an evaluation, at most"},
 
+        {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "", "the same command gives the same bits: on CUDA fixed algorithms in the place of the fastest, and attention backward in one order, which is slower and takes more scratch; the CPU device always does"},
         {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print options and memory per rank, train nothing; needs neither ranks nor device"},
         {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "", "print the fastest ways to run this on --ranks ranks of --cluster and the command for the best; trains nothing"},
         {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "", "the same as JSON; goes with --plan"},

@@ -115,6 +115,7 @@ static void print_start(const trainer *t, const model_config *c, const recompute
     for (int l = 0; l < c->L; l++) count[kinds[l]]++;
     options_print(o, stdout);
     printf("device      %s\n", device_name());
+    printf("same bits   %s\n", device_determinism());
     snprintf(mfu_peak, sizeof mfu_peak, t->peak_flops > 0 ? "%.4g TFLOP/s a rank" : "not known", t->peak_flops / 1e12);
     printf("peak        %s (%s; MFU: model FLOPs, causal attention counted half, recompute not counted)\n", mfu_peak,
            device_peak_flops() > 0 ? "data sheet" : "GEMM rate measured at start");
@@ -362,6 +363,7 @@ int main(int argc, char **argv) {
     }
     if (o.hp == 0) plan_apply(&o, &c, world, &error);
     options_check(&o, &c, comm_size(world), &error);
+    if (o.deterministic) device_use_deterministic(); // before its scratch is planned
     const char *folder = config_preset(o.model) == NULL ? o.model : NULL; // a Hugging Face folder
     if (o.export_to != NULL && !o.dry_run && first_rank) hf_export_check(o.export_to, &error);
     stop_on_error(&error);
@@ -380,6 +382,8 @@ int main(int argc, char **argv) {
     t.o = &o;
     plan_cluster(&t.machines, &o, comm_size(world), &error);
     device_start(comm_local_rank(), comm_local_ranks(), (int)o.threads, &error);
+    stop_on_error(&error);
+    if (o.deterministic) comm_use_deterministic(&error);
     stop_on_error(&error);
     grid_create(&t.g, plan_grid_shape(&o), world);
     t.shard = sequence_shard_make(o.seq_len, t.g.shape.hp, t.g.shape.cp, t.g.place.h, t.g.place.c, DEVICE_ROW_MULTIPLE);

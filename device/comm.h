@@ -42,6 +42,8 @@ extern "C" {
 // A build without communication started as several ranks: returns false with a message (every rank exits 2).
 bool comm_init(int *argc, char ***argv, error_text *error);
 void comm_finalize(void);
+// Sums of transfers that start later have one order. Call before the first comm_split. False when the environment forbids it.
+bool comm_use_deterministic(error_text *error);
 // Ends every rank of the job now, with `status` and this message (printed with the rank's number).
 void comm_abort(int status, const char *format, ...) PRINTF_LIKE(2, 3);
 

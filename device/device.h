@@ -36,6 +36,10 @@ extern "C" {
 // Returns false with a message when there is no usable device.
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error);
 void device_stop(void);
+// From now on an operation gives the same bits whenever it is given the same numbers, on GPUs of one model with the same libraries. Call
+// before the first operation and before scratch is sized. A CPU always does.
+void device_use_deterministic(void);
+const char *device_determinism(void); // "yes: ..." or "no: ..." and why, for the start-up print
 const char *device_name(void);        // "CPU: AMD EPYC, 2 threads, OpenBLAS Cooperlake" or the GPU's name
 int device_threads(void);             // CPU threads that this rank uses
 double device_peak_flops(void);       // dense peak in FLOP/s of floatX from the data sheet; 0 if not known

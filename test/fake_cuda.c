@@ -22,6 +22,12 @@ static void insist(bool good, const char *what) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
+// FAKE_CUDA_DETERMINISTIC=1: what is asked of the libraries must be deterministic.
+static bool must_be_deterministic(void) {
+    const char *wanted = getenv("FAKE_CUDA_DETERMINISTIC");
+    return wanted != NULL && wanted[0] == '1';
+}
+
 // ---- streams and events ----
 
 typedef enum { COPY, GROUP, ALL_GATHER, REDUCE_SCATTER } work_kind;
@@ -271,6 +277,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) { // the job's rank that calls, a
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
     int root, tag, me, *members = HOST_NEW(int, size);
     insist(config->blocking == 0, "a blocking communicator");
+    const char *algorithm = getenv("NCCL_ALGO"), *protocol = getenv("NCCL_PROTO");
+    if (must_be_deterministic())
+        insist(algorithm != NULL && strcmp(algorithm, "Ring") == 0 && protocol != NULL && strcmp(protocol, "Simple") == 0, "NCCL may choose its algorithm");
     insist(sscanf(id.internal, "%d %d", &root, &tag) == 2, "an id that no rank made");
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     if (rank == 0) {
@@ -421,13 +430,14 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataTyp
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
-    *p = (cublasLtMatmulPreference_t)host_alloc(1);
+    *p = (cublasLtMatmulPreference_t)host_alloc(sizeof(uint32_t));
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t name,
                                                     const void *value, size_t bytes) {
     (void)p, (void)value;
     insist(bytes == (name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8 : 4), "a preference of the wrong size");
+    if (name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) memcpy((void *)p, value, 4); // 0: not set
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
@@ -438,7 +448,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t result,
                                               cublasLtMatmulPreference_t p, int asked, cublasLtMatmulHeuristicResult_t *proposals,
                                               int *count) {
-    (void)h, (void)d, (void)a, (void)b, (void)c, (void)result, (void)p;
+    (void)h, (void)d, (void)a, (void)b, (void)c, (void)result;
+    if (must_be_deterministic())
+        insist(asked == 1 && *(uint32_t *)(void *)p == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "products that may be summed in any order, or chosen by time");
     *count = asked < 2 ? asked : 2;
     memset(proposals, 0, sizeof *proposals * (size_t)*count);
     return CUBLAS_STATUS_SUCCESS;

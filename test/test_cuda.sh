@@ -30,7 +30,7 @@ cp "$dir/why" "$dir/build.log"
 check 'no warnings' bash -c "! grep -iE 'warning( |:|#)' '$dir/build.log'"
 check 'no kernel spills registers' no_spills "$dir/build.log"
 check 'cuDNN graphs' $build/test/test_cudnn_graphs
-check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_kernels}-without-gpu
+check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_kernels}-without-gpu $build/train_llama-without-gpu
 check 'kernels and products over fake CUDA' $build/test/test_kernels-without-gpu
 check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
 check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
@@ -44,14 +44,23 @@ check 'more ranks than GPUs are refused' fails_with 2 'start one rank per GPU' e
 check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'a rank that stops ends the job with a reason' fails_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \
     $build/test/compare_devices-without-gpu compare "$dir/reference"
+
+# --deterministic: what it asks of the libraries (the fake insists), what it refuses, and the same bits twice.
+printf '%0.sabcdefgh ' $(seq 2000) >"$dir/text"
+make --no-print-directory DEVICE=cpu tools >"$dir/tools" 2>&1
+build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >"$dir/tools" 2>&1
+fixed=(mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 256 --steps 2 --hp 2 --zero-optim full)
+for n in 1 2; do
+    check "--deterministic over fake CUDA, run $n" env FAKE_CUDA_DETERMINISTIC=1 FAKE_CUDA_EAGER=$((n - 1)) "${fixed[@]}" --deterministic --out "$dir/run$n"
+done
+check '--deterministic: the same bits' cmp "$dir"/run{1,2}/step-00000002/model.safetensors
+check 'without it the libraries choose' fails_with 1 'summed in any order\|NCCL may choose' env FAKE_CUDA_DETERMINISTIC=1 "${fixed[@]}"
+check '--deterministic: another NCCL_ALGO is refused' fails_with 2 'NCCL_ALGO=Tree.*Ring' env NCCL_ALGO=Tree "${fixed[@]}" --deterministic
 binary=$build/train_llama
 check 'help without a driver' "$binary" --help
 check 'dry run without a driver' "$binary" --model llama3-8b --from-scratch --train-data none --seq-len 131072 --hp 8 --dry-run --ranks 8
 check 'errors without a driver' fails_with 2 'legal values' "$binary" --model llama3-8b --hp none
 if ! nvidia-smi -L >"$dir/gpus" 2>&1; then
-    printf '%0.sabcdefgh ' $(seq 2000) >"$dir/text"
-    make --no-print-directory DEVICE=cpu tools >"$dir/tools" 2>&1
-    build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >"$dir/tools" 2>&1
     check 'without a GPU it says so' fails_with 2 'no usable GPU' "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1
     check 'all ranks leave with status 2' fails_with 2 'no usable GPU' mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1 --cp 2
 fi

@@ -66,24 +66,22 @@ static void expect(const gpu *device, cudnnBackendDescriptor_t properties, atten
 }
 
 // The calls of one block on the given rows: forward straight and merged, backward.
-static void expect_block(const gpu *device, cudnnBackendDescriptor_t properties, attention_block b) {
-    int64_t rows = attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk);
+static void expect_block(const gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
+    int64_t rows = attention_tile_rows(backward, b.q_stride, b.kv_stride, b.Tq, b.Tk);
     CHECK(max_i64(b.q_stride, b.kv_stride) * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements",
           (long long)rows, (long long)b.q_stride);
+    if (backward && b.HS > device->largest_backward) return;
     int64_t tails[2] = {b.Tq % rows, rows}; // the last tile, and the others
     for (int i = 0; i < 2; i++) {
         attention_block tile = b;
         if (tails[i] == 0) continue;
         tile.Tq = min_i64(b.Tq, tails[i]);
         tile.Tk = min_i64(b.Tk, tails[i]);
-        for (int backward = 0; backward < 2; backward++) {
-            if (backward == 1 && b.HS > device->largest_backward) continue;
-            int heads = attention_call_heads(backward == 1, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS), runs[2] = {heads, b.Hkv % heads};
-            for (int run = 0; run < 2; run++) {
-                if (runs[run] == 0) continue;
-                expect(device, properties, attention_call_shape(tile, backward == 1, false, runs[run]), true);
-                if (backward == 0) expect(device, properties, attention_call_shape(tile, false, true, runs[run]), true);
-            }
+        int heads = attention_call_heads(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS), runs[2] = {heads, b.Hkv % heads};
+        for (int run = 0; run < 2; run++) {
+            if (runs[run] == 0) continue;
+            expect(device, properties, attention_call_shape(tile, backward, false, runs[run]), true);
+            if (!backward) expect(device, properties, attention_call_shape(tile, false, true, runs[run]), true);
         }
     }
 }
@@ -100,15 +98,17 @@ static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
     return b;
 }
 // A rank's own block, and the two kinds of blocks of other ranks: all queries on half the keys, half the queries on all keys.
-static void expect_ring(const gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS) {
-    attention_block b = block_of(Tc, Hq, Hkv, HS);
-    expect_block(device, properties, b);
-    b.causal = false;
-    b.Tk = Tc / 2;
-    expect_block(device, properties, b);
-    b.Tk = Tc;
-    b.Tq = Tc / 2;
-    expect_block(device, properties, b);
+static void expect_ring(const gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS, bool forward) {
+    for (int backward = forward ? 0 : 1; backward < 2; backward++) {
+        attention_block b = block_of(Tc, Hq, Hkv, HS);
+        expect_block(device, properties, b, backward == 1);
+        b.causal = false;
+        b.Tk = Tc / 2;
+        expect_block(device, properties, b, backward == 1);
+        b.Tk = Tc;
+        b.Tq = Tc / 2;
+        expect_block(device, properties, b, backward == 1);
+    }
 }
 
 int main(void) {
@@ -127,12 +127,12 @@ int main(void) {
         for (int HS = 64; HS <= 256; HS *= 2) {
             int64_t lengths[] = {8192, 128, 131072, 1048576};
             for (int i = 0; i < (n == 0 ? 4 : 1); i++) {
-                expect_ring(device, properties, lengths[i], 4, 1, HS);  // 32 heads on 8, hp 8
-                expect_ring(device, properties, lengths[i], 32, 8, HS); // hp 1
-                expect_ring(device, properties, lengths[i], 8, 8, HS);  // as many key/value heads as query heads
+                expect_ring(device, properties, lengths[i], 4, 1, HS, true);  // 32 heads on 8, hp 8
+                expect_ring(device, properties, lengths[i], 32, 8, HS, true); // hp 1
+                expect_ring(device, properties, lengths[i], 8, 8, HS, true);  // as many key/value heads as query heads
             }
         }
-        expect_ring(device, properties, 4096 + 128, 6, 2, 128); // a length that is no power of two
+        expect_ring(device, properties, 4096 + 128, 6, 2, 128, true); // a length that is no power of two
         expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, 8), false);
         attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, 2);
         s.Hq = 5; // on 2
@@ -142,6 +142,18 @@ int main(void) {
         expect(device, properties, s, false);
         if (device->largest_backward < 256)
             expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 256), true, false, 8), false);
+        cudnnBackendDestroyDescriptor(properties);
+    }
+
+    // Deterministic: backward in tiles whose scores fit, which B200 takes, too, but in no fixed order.
+    attention_use_deterministic();
+    for (int n = 0; n < GPUS; n++) {
+        const gpu *device = &gpus[n];
+        cudnnBackendDescriptor_t properties = properties_of(device);
+        if (properties == NULL) continue;
+        expect_ring(device, properties, 8192, 4, 1, 128, false);
+        expect_ring(device, properties, 131072, 32, 8, 128, false);
+        expect_ring(device, properties, 4096 + 128, 6, 2, 64, false);
         cudnnBackendDestroyDescriptor(properties);
     }
 

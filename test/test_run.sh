@@ -100,4 +100,5 @@ check 'a killed rank ends the job with a non-zero status' [ $status -ne 0 ]
 check 'within seconds' [ $((SECONDS - began)) -le 20 ]
 check 'and says so' grep -qi 'signal 9\|killed' "$dir/killed.out"
 
+check '--deterministic: the CPU device always is' bash -c "$binary --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 64 --steps 1 --deterministic | grep -q 'same bits   yes'"
 closing_line

@@ -77,6 +77,8 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
              forced != NULL ? " (OPENBLAS_CORETYPE=" : "", forced != NULL ? forced : "", forced != NULL ? " is set)" : "");
     return true;
 }
+void device_use_deterministic(void) {}
+const char *device_determinism(void) { return "yes: every sum on this device has one order"; }
 void device_stop(void) {}
 const char *device_name(void) { return name; }
 int device_threads(void) { return omp_get_max_threads(); }

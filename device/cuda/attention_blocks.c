@@ -8,14 +8,19 @@ size_t attention_call_workspace(attention_shape s) {
     if (!s.backward) return slack;
     size_t dq = sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS); // engines before Hopper sum dq up in memory of their own
     size_t by_query_head = s.Hq == s.Hkv ? 0 : 2 * 2 * (size_t)(s.Tk * s.Hq * s.HS);
-    return dq + by_query_head + slack;
+    size_t scores = s.deterministic ? 2 * (size_t)s.Hq * (size_t)(round_up(s.Tq, 64) * round_up(s.Tk, 64)) : 0; // all of ds, in bf16
+    return dq + by_query_head + scores + slack;
 }
+
+static bool deterministic;
+void attention_use_deterministic(void) { deterministic = true; }
 
 attention_shape attention_call_shape(attention_block b, bool backward, bool dense, int kv_heads) {
     attention_shape s;
     int group = b.Hq / b.Hkv;
     memset(&s, 0, sizeof s);
     s.backward = backward;
+    s.deterministic = backward && deterministic;
     s.causal = b.causal;
     s.Tq = b.Tq;
     s.Tk = b.Tk;
@@ -37,7 +42,7 @@ attention_shape attention_call_shape(attention_block b, bool backward, bool dens
 }
 static bool strides_equal(head_strides a, head_strides b) { return a.row == b.row && a.head == b.head; }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
-    return a.backward == b.backward && a.causal == b.causal && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
+    return a.backward == b.backward && a.causal == b.causal && a.deterministic == b.deterministic && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
            a.HS == b.HS && strides_equal(a.q, b.q) && strides_equal(a.kv, b.kv) && strides_equal(a.out, b.out) &&
            strides_equal(a.dq, b.dq) && strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head && a.delta_head == b.delta_head;
 }
@@ -47,12 +52,14 @@ void attention_test_limits(int64_t elements, int64_t scratch_bytes) {
     most_elements = elements > 0 ? elements : INT32_MAX;
     most_scratch = scratch_bytes > 0 ? scratch_bytes : (int64_t)1 << 30;
 }
-int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk) {
+int64_t attention_tile_rows(bool backward, int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk) {
     int64_t rows = most_elements / max_i64(1, max_i64(q_stride, kv_stride)) / 128 * 128;
+    if (backward && deterministic) rows = min_i64(rows, 8192); // 128 MiB of scores a head
     return rows >= max_i64(Tq, Tk) ? max_i64(Tq, Tk) : max_i64(rows, 128);
 }
 int attention_call_heads(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
     int64_t row = backward ? (3 * Tq + 2 * Tk) * HS + Tq : Hq / Hkv * (Tq * HS + Tq); // floats of scratch for one head
+    if (backward && deterministic) row += Tq * Tk / 2;
     int64_t heads = most_scratch / (4 * max_i64(row, 1));
     return (int)max_i64(1, min_i64(heads, Hkv));
 }
@@ -201,7 +208,7 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
         attention_kernel_forward(out, lse, q, k, v, whole_shape(block), block.scale, merge);
         return;
     }
-    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    int64_t rows = attention_tile_rows(false, block.q_stride, block.kv_stride, block.Tq, block.Tk);
     for (int64_t i = 0; i < block.Tq; i += rows)
         for (int64_t j = 0; j < block.Tk; j += rows) {
             attention_block tile;
@@ -216,7 +223,7 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
         attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, whole_shape(block), block.scale);
         return;
     }
-    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    int64_t rows = attention_tile_rows(true, block.q_stride, block.kv_stride, block.Tq, block.Tk);
     for (int64_t i = 0; i < block.Tq; i += rows)
         for (int64_t j = 0; j < block.Tk; j += rows) {
             attention_block tile;
@@ -228,7 +235,7 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
 }
 
 size_t op_attention_scratch(attention_block block, bool backward) {
-    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    int64_t rows = attention_tile_rows(backward, block.q_stride, block.kv_stride, block.Tq, block.Tk);
     block.Tq = min_i64(block.Tq, rows);
     block.Tk = min_i64(block.Tk, rows);
     // Calls with fewer rows may take more heads at a time. A run of n heads is taken only while it stays under most_scratch, so

@@ -12,6 +12,7 @@ typedef struct {
 
 typedef struct {
     bool backward, causal; // causal: query row i sees key rows <= i
+    bool deterministic;    // backward: dq is one product, not a sum that grows in any order; DQ_SUM is not used
     int64_t Tq, Tk;
     int Hq, Hkv, HS;       // Hq % Hkv == 0
     head_strides q, kv;    // q also for dout and (backward) out; kv for k and v
@@ -54,8 +55,9 @@ bool attention_shape_equal(attention_shape a, attention_shape b);
 // A block is cut so that no call reaches more than 2^31 - 1 elements of a tensor, and (where one key/value head allows it) none needs more
 // than 1 GiB of scratch: into square tiles of rows, and runs of key/value heads. Backward calls take one query head of each group at a
 // time, so that every head has keys of its own and all gradients stay float.
-int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk);
+int64_t attention_tile_rows(bool backward, int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk);
 int attention_call_heads(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // key/value heads of a call
+void attention_use_deterministic(void); // device_use_deterministic, of attention: backward shapes are deterministic, in tiles of 8192 rows
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
 
 // The hand-written kernels (attention.cu): any head size up to 256. Forward merges into out and lse if asked to; backward adds to dq, dk,

@@ -71,6 +71,8 @@ static attention_plan *plan_of(attention_shape shape) {
 }
 
 bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
+    // From compute capability 10 on the engine that takes this graph adds dq in any order all the same; the hand-written kernel does not.
+    if (shape.deterministic && device_compute_capability() >= 100) return false;
     attention_plan *p = plan_of(shape);
     if (p->refused) return false;
     float minus_infinity = -INFINITY, one = 1;
@@ -81,6 +83,7 @@ bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
         if (id == ATTENTION_SCALE) address = &scale;
         if (id == ATTENTION_MINUS_INFINITY && shape.causal) address = &minus_infinity;
         if (id == ATTENTION_ONE && shape.backward) address = &one;
+        if (id == ATTENTION_DQ_SUM && shape.deterministic) address = NULL;
         if (address == NULL) continue; // not of this graph
         ids[count] = id;
         addresses[count++] = address;

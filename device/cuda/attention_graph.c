@@ -218,7 +218,6 @@ static void build_backward(attention_graph *g) {
     tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
     tensor dout = memory(g, ATTENTION_DOUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
     tensor dq = memory(g, ATTENTION_DQ, CUDNN_DATA_FLOAT, s->Hq, s->Tq, s->dq, false);
-    tensor dq_sum = memory(g, ATTENTION_DQ_SUM, CUDNN_DATA_FLOAT, s->Hq, s->Tq, dense_heads, false);
     tensor lse = row_numbers(g, ATTENTION_LSE, s->lse_head), delta = row_numbers(g, ATTENTION_DELTA, s->delta_head);
     tensor scale = host_number(g, ATTENTION_SCALE), one = host_number(g, ATTENTION_ONE);
 
@@ -244,6 +243,11 @@ static void build_backward(attention_graph *g) {
     tensor k_rows = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->HS, s->kv.head, s->kv.row, 1);
     k_rows = tensor_make(g, k_rows, VIRTUAL, ++g->next_virtual);
     reshape(g, &k, &k_rows);
+    if (s->deterministic) { // the engine writes all of ds to its workspace, and dq is one product
+        multiply_matrices(g, &ds, &k_rows, &dq);
+        return;
+    }
+    tensor dq_sum = memory(g, ATTENTION_DQ_SUM, CUDNN_DATA_FLOAT, s->Hq, s->Tq, dense_heads, false);
     multiply_matrices(g, &ds, &k_rows, &dq_sum);
     in_float(g, CUDNN_POINTWISE_IDENTITY, &dq_sum, NULL, &dq);
 }

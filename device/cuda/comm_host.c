@@ -2,6 +2,7 @@
 #define comm host_comm
 #define comm_init host_comm_init
 #define comm_finalize host_comm_finalize
+#define comm_use_deterministic host_comm_use_deterministic
 #define comm_world host_comm_world
 #define comm_local_rank host_comm_local_rank
 #define comm_local_ranks host_comm_local_ranks

@@ -17,6 +17,7 @@
 
 #include <nccl.h>
 #include <pthread.h>
+#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -420,6 +421,18 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
         set_unless_set("NCCL_NVLS_ENABLE", "0");
     }
     world = wrap(host_comm_world(), COMM_CONTROL);
+    return true;
+}
+// NCCL reads these when it is first used. A ring of one protocol adds in an order that the communicator and the count fix; trees and
+// NVLink's own sums, and whichever the tuner takes for a size, may differ from one version or network to the next.
+bool comm_use_deterministic(error_text *error) {
+    static const char *const settings[2][2] = {{"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}};
+    for (int i = 0; i < 2; i++) {
+        const char *name = settings[i][0], *value = settings[i][1], *now = getenv(name);
+        if (now != NULL && strcasecmp(now, value) != 0)
+            return error_set(error, "%s=%s in the environment: a deterministic run needs %s; legal is that, or to leave it unset", name, now, value);
+        setenv(name, value, 1);
+    }
     return true;
 }
 void comm_finalize(void) {

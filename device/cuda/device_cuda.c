@@ -3,7 +3,7 @@
 // All operations run on one stream that waits for no other (device_compute_stream). A lane of copies and a communicator (comm_nccl.c)
 // each have a stream of their own; events order them: `start` lets the lane wait for the compute issued so far, `finish` lets later
 // compute wait for the lane. The host never waits inside a step but in device_to_host.
-#include "internal.h"
+#include "attention_call.h"
 
 #include "../comm.h"
 
@@ -11,7 +11,7 @@
 #include <time.h>
 
 static struct {
-    bool started;
+    bool started, deterministic;
     int index, ranks_sharing;
     struct cudaDeviceProp properties;
     char name[400];
@@ -85,6 +85,15 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     gpu.started = true;
     return true;
 }
+void device_use_deterministic(void) {
+    gpu.deterministic = true;
+    attention_use_deterministic();
+    linear_use_deterministic();
+}
+const char *device_determinism(void) {
+    return gpu.deterministic ? "yes: cuBLASLt's first proposal without atomics, attention backward in one order, NCCL's ring"
+                             : "no: the fastest algorithms; attention backward adds in any order";
+}
 void device_stop(void) {
     if (!gpu.started) return;
     cuda_check(cudaDeviceSynchronize(), "stopping the device");
@@ -107,6 +116,7 @@ size_t device_memory_used(void) {
 }
 cudaStream_t device_compute_stream(void) { return gpu.compute; }
 double *device_reduction_scratch(void) { return gpu.reduction; }
+int device_compute_capability(void) { return 10 * gpu.properties.major + gpu.properties.minor; }
 int device_ranks_sharing(void) { return gpu.ranks_sharing; }
 
 double device_measure_gemm(void) {

@@ -1,5 +1,5 @@
 // DEVICE=emulated: the device of the emulated kernels is the CPU; its memory is host memory and its stream is program order.
-#include "internal.h"
+#include "attention_call.h"
 
 #include "../comm.h"
 
@@ -20,6 +20,8 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     openblas_set_num_threads(threads_of_rank); // the kernels themselves run on one thread
     return true;
 }
+void device_use_deterministic(void) { attention_use_deterministic(); }
+const char *device_determinism(void) { return "yes: every sum on this device has one order"; }
 void device_stop(void) {}
 const char *device_name(void) {
     return sizeof(floatX) == 2 ? "emulated: the CUDA kernels on the CPU, bf16 (proof, not speed)"

@@ -32,6 +32,7 @@ static struct {
     cublasLtHandle_t handle; // NULL: not started
     void *workspace;
     size_t workspace_bytes;
+    bool deterministic;
     product_plan *plans;
     int count, capacity;
 } lt;
@@ -46,6 +47,8 @@ static void start(void) {
     lt.workspace_bytes = (size_t)32 << 20; // what NVIDIA names for Hopper; enough for all before it
     cuda_check(cudaMalloc(&lt.workspace, lt.workspace_bytes), "the workspace of matrix products");
 }
+
+void linear_use_deterministic(void) { lt.deterministic = true; }
 
 static cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t columns) { // ours (columns, rows), dense
     cublasLtMatrixLayout_t l;
@@ -159,10 +162,14 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s.alignment, sizeof s.alignment);
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s.alignment, sizeof s.alignment);
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s.alignment, sizeof s.alignment);
+    // Deterministic: not "in place", where the parts of a sum that is cut add to the result as they come; and no choice by time, which varies.
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    int asked = lt.deterministic ? 1 : MAX_PROPOSALS;
+    if (lt.deterministic) set_preference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
     cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS];
     int count = 0;
     cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(lt.handle, p->operation, p->a, p->b, p->c, p->c, preference, MAX_PROPOSALS, proposals, &count);
+        cublasLtMatmulAlgoGetHeuristic(lt.handle, p->operation, p->a, p->b, p->c, p->c, preference, asked, proposals, &count);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
         device_fail("cuBLASLt has no algorithm for %s: %s", shape_text(s), cublasLtGetStatusString(status));
     check(cublasLtMatmulPreferenceDestroy(preference), "preference");
