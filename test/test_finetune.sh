@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# docs/finetune.md, command by command as it stands there, with other names in its first block: a tiny folder, 2 ranks, the CPU device; a rank is
+# killed during the training. Where the package tokenizers is missing, characters are tokens, which is what the tokenizer made here says, too;
+# where transformers is, only the last block is not run. (F48, F50, F56)
+source "$(dirname "$0")/shell.sh"
+mkdir "$dir/text"
+cp -r test/golden/folder_f32 "$dir/model" # 96 tokens: characters below 96
+for part in train val; do
+    seq 1 2000 | awk -v part=$part '{print (part == "val" ? "LINE " : "THE LINE ") $1 % 97 " OF " $1 % 13}' >"$dir/text/$part.txt"
+done
+python3 - "$dir/model/tokenizer.json" <<'PY'
+import json, sys
+vocabulary = {chr(c) if c > 32 else chr(256 + c): c for c in range(96)} # as the byte-level alphabet writes them: a blank is U+0120
+level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=False, use_regex=False)
+json.dump(dict(version="1.0", truncation=None, padding=None, added_tokens=[], normalizer=None, pre_tokenizer=level, post_processor=None, decoder=level,
+               model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
+                          byte_fallback=False, vocab=vocabulary, merges=[])), open(sys.argv[1], "w"))
+PY
+has() { command python3 -c "import $1" 2>"$dir/why"; }
+
+# The blocks of the document: runs of lines that are indented, without the indentation, block N in $dir/block-N.
+awk -v at="$dir/block-" '/^    / {if (!inside) n++; inside = 1; print substr($0, 5) >(at n)} !/^    / {inside = 0}' docs/finetune.md
+blocks=$(ls "$dir"/block-* | wc -l)
+check 'the document has 9 blocks' [ "$blocks" -eq 9 ]
+
+# The first one, with small values: every name of the document, and no other.
+cat >"$dir/names" <<NAMES
+MODEL=$dir/model
+TRAIN_TEXT='$dir/text/train*.txt'
+VAL_TEXT='$dir/text/val*.txt'
+RUN=$dir/run
+DEVICE=cpu CLUSTER=cpu RANKS=2
+SEQ_LEN=512 GLOBAL_BATCH=4 STEPS=150 SAVE_EVERY=20
+ROPE_THETA=2e6
+GRID='--dp 1 --hp 1 --cp 2 --zero-optim 2'
+NAMES
+names() { grep -oE '\b[A-Z_]+=' "$1" | sort; }
+check 'the names are those of the document' [ "$(names "$dir/names")" = "$(names "$dir/block-1")" ]
+
+# The commands run in this shell, so that these stand in for what a machine may lack, and for what may happen to a run.
+trainings=0
+python3() {
+    if [ "$1" = dev/tokenize_text.py ] && ! has tokenizers; then build/cpu/text_to_tokens "$5_000001.bin" "${@:6}"; else command python3 "$@"; fi
+}
+mpirun() { # the first training loses a rank
+    case $* in *--out*) trainings=$((trainings + 1)) ;; *) command mpirun "$@"; return ;; esac
+    if [ $trainings -gt 1 ]; then command mpirun "$@"; return; fi
+    command mpirun "$@" >"$dir/killed" 2>&1 </dev/null &
+    local job=$!
+    while kill -0 $job 2>/dev/null && ! ls -d "$RUN"/states/step-* >/dev/null 2>&1; do sleep 0.02; done
+    kill -9 "$(pgrep -P $job | head -1)"
+    wait $job
+}
+sleep() { command sleep 0.05; }
+source "$dir/names"
+run_block() { # number: stops at the first command that fails
+    (set -e && source "$dir/block-$1") || return 1
+}
+for number in $(seq 2 8); do
+    if [ "$number" -eq 6 ]; then # in this shell: the counter of trainings
+        source "$dir/block-6" >"$dir/why" 2>&1
+        check 'block 6: the training ends well' [ $? -eq 0 -a -d "$dir/run/model" ]
+    else
+        check "block $number: $(head -1 "$dir/block-$number" | cut -c1-60)" run_block "$number"
+    fi
+done
+check 'the training was started twice' [ $trainings -eq 2 ]
+check 'because a rank was killed' grep -q 'signal 9' "$dir/killed"
+check 'the text became tokens, characters' cmp <(tail -c +1025 "$dir/run/val_000001.bin" | od -An -v -tu2 -w2 | awk '{printf "%c", $1}') "$dir/text/val.txt"
+check 'losses and folder' command python3 - "$dir" <<'PY'
+import json, sys
+run = sys.argv[1] + "/run/"
+rows = {name: [json.loads(line) for line in open(run + name + ".jsonl")] for name in ("before", "log", "after")}
+val = {name: [r["val_loss"] for r in row if "val_loss" in r][-1] for name, row in rows.items()}
+steps = [r["step"] for r in rows["log"] if "loss" in r]
+assert val["after"] < val["before"] - 0.2, val
+assert abs(val["after"] - val["log"]) < 1e-6, val
+assert steps[-1] == 150 and set(steps) == set(range(1, 151)) and steps.count(1) == 1, (len(steps), "the second run went on from a state")
+c = json.load(open(run + "model/config.json"))
+theta = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
+assert c["max_position_embeddings"] >= 512 and theta == 2e6 and json.load(open(run + "model/tokenizer.json"))["model"]["type"] == "BPE", c
+PY
+if has transformers; then check 'block 9: transformers' run_block 9; else echo 'not run: block 9, for the package transformers is not here'; fi
+closing_line
