@@ -9,7 +9,7 @@
 #include "plan.h" // defines: cluster, plan_cluster
 
 #define CALIBRATE_WINDOW 0.05 // s: longer than the turns that ranks take on a core
-enum { CALIBRATE_ROWS = 1024, CALIBRATE_COPY_BYTES = 16 << 20, CALIBRATE_LINK_BYTES = 1 << 20 };
+enum { CALIBRATE_ROWS = 1024, CALIBRATE_COPY_BYTES = 16 << 20, CALIBRATE_LINK_BYTES = 1 << 20, CALIBRATE_LINEAR_ROWS = 256 };
 
 // What the timed pieces of work use. All pointers are device memory.
 typedef struct {
@@ -25,6 +25,8 @@ typedef struct {
     void *scratch;
     char *send, *recv;                // (2, CALIBRATE_LINK_BYTES x ranks)
     device_copier *copier;
+    char notes[1024]; // lines of what was measured on the way to the figures, for the file
+    size_t noted;
 } calibration;
 typedef void calibrate_work(calibration *c);
 
@@ -148,6 +150,14 @@ static inline void calibrate_collectives(calibration *c) { // as much by all-gat
 
 // ---- the figures ----
 
+PRINTF_LIKE(2, 3) static inline void calibrate_note(calibration *c, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    int n = vsnprintf(c->notes + c->noted, sizeof c->notes - c->noted, format, values);
+    va_end(values);
+    c->noted = (size_t)min_i64((int64_t)sizeof c->notes - 1, (int64_t)c->noted + max_i64(0, n));
+}
+
 static inline void calibrate_set(cluster *machines, const char *key, double value, figure_kind kind) {
     const cluster_figure *figures = cluster_figures();
     for (int i = 0; i < CLUSTER_FIGURES; i++) {
@@ -157,13 +167,15 @@ static inline void calibrate_set(cluster *machines, const char *key, double valu
     }
 }
 
-// Seconds of an attention block of T rows as launch + quadratic T^2, neither below 0, from two lengths.
-static inline void calibrate_fit(calibration *c, calibrate_work *work, double *launch, double *quadratic) {
+// Seconds of an attention block of T rows (2 flop T^2 width, forward flop = 1) as launch + quadratic T^2, neither below 0, from two lengths.
+static inline void calibrate_fit(calibration *c, const char *name, double flop, calibrate_work *work, double *launch, double *quadratic) {
     const double T[2] = {CALIBRATE_ROWS / 4, CALIBRATE_ROWS};
     double seconds[2];
     for (int i = 0; i < 2; i++) {
         c->T = (int64_t)T[i];
         seconds[i] = calibrate_seconds(c, work, 0);
+        calibrate_note(c, "# %s: blocks of %.0f rows x %.0f keys at %.4g GFLOP/s a rank\n", name, T[i], T[i] / 2,
+                       2e-9 * flop * T[i] * T[i] * c->H * c->HS / seconds[i]);
     }
     *quadratic = fmin((seconds[1] - seconds[0]) / (T[1] * T[1] - T[0] * T[0]), seconds[1] / (T[1] * T[1]));
     if (*quadratic <= 0) *quadratic = seconds[1] / (T[1] * T[1]); // noise
@@ -173,13 +185,18 @@ static inline void calibrate_fit(calibration *c, calibrate_work *work, double *l
 static inline void calibrate_kernels(calibration *c, cluster *machines) {
     double width = (double)c->H * c->HS, launch[2], quadratic[2];
     double D = c->D, F = c->F, rows = (double)c->rows;
-    double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear = calibrate_seconds(c, calibrate_linear, 0);
+    double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear = INFINITY;
+    for (c->rows = CALIBRATE_LINEAR_ROWS / 4; c->rows <= CALIBRATE_LINEAR_ROWS; c->rows *= 2) { // the figure is that of the most rows
+        linear = calibrate_seconds(c, calibrate_linear, 0);
+        calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)c->rows, 18e-9 * (double)c->rows * D * F / linear);
+    }
+    c->rows = CALIBRATE_LINEAR_ROWS;
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
     calibrate_set(machines, "hbm_rate", hbm, FIGURE_MEASURED);
     calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0), FIGURE_MEASURED);
     calibrate_set(machines, "optimizer_efficiency", (28 + sizeof(floatX)) / 16.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_adamw, 0) / hbm, FIGURE_MEASURED);
-    calibrate_fit(c, calibrate_forward, &launch[0], &quadratic[0]);
-    calibrate_fit(c, calibrate_backward, &launch[1], &quadratic[1]);
+    calibrate_fit(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]);
+    calibrate_fit(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1]);
     // On a CPU no data sheet says the peak: it is the best of what was reached.
     double forward = 2 * width / quadratic[0], backward = 5 * width / quadratic[1], matrices = 18 * rows * D * F / linear;
     double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : fmax(fmax(2 * rows * D * F / gemm, matrices), fmax(forward, backward));
@@ -211,15 +228,17 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
         volume[i] = (double)c->bytes * (others + 1);
         seconds[i] = calibrate_seconds(c, calibrate_alltoall, TIMES);
     }
+    calibrate_note(c, "# links: one flow a rank %.4g GB/s, two at once %.4g GB/s; alltoall of %.0f bytes a rank %.4g us, of %.0f bytes %.4g us\n",
+                   1e-9 * CALIBRATE_LINK_BYTES / one, 2e-9 * CALIBRATE_LINK_BYTES / two, volume[0], 1e6 * seconds[0], volume[1], 1e6 * seconds[1]);
     double per_byte = fmax(0, (seconds[1] - seconds[0]) / (volume[1] - volume[0]));
     calibrate_set(machines, "alltoall_pack", per_byte, FIGURE_MEASURED);
     calibrate_set(machines, "alltoall_latency", seconds[0] - per_byte * volume[0], FIGURE_MEASURED);
 }
 
-// The cluster as a file that cluster_load reads; comment stands behind what was measured.
-static inline void calibrate_write(FILE *f, const cluster *machines, const char *comment) {
+// The cluster as a file that cluster_load reads; comment says where, notes (whole lines) what was measured on the way.
+static inline void calibrate_write(FILE *f, const cluster *machines, const char *comment, const char *notes) {
     cluster copy = *machines;
-    fprintf(f, "# Written by train_llama --calibrate: %s.\n\n", comment);
+    fprintf(f, "# Written by train_llama --calibrate: %s.\n%s\n", comment, notes);
     for (int i = 0; i < CLUSTER_FIGURES; i++) {
         const cluster_figure *figure = &cluster_figures()[i];
         fprintf(f, "%-29s %-12.6g # %s:%s\n", figure->key, *cluster_value(&copy, figure), figure_kind_name(machines->kinds[i]),
@@ -240,7 +259,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     c.world = world;
     for (int i = 0; i < 2; i++) c.lanes[i] = comm_split(world, 0, comm_rank(world), i == 0 ? COMM_KV_INNER : COMM_DKV_INNER);
     c.D = m->D; c.H = m->H; c.Hkv = m->Hkv; c.HS = m->HS; c.F = m->F;
-    c.rows = 256;
+    c.rows = CALIBRATE_LINEAR_ROWS;
     c.T = CALIBRATE_ROWS;
     attention_block block = calibrate_block(&c);
     size_t forward = op_attention_scratch(block, false), backward = op_attention_scratch(block, true);
@@ -289,7 +308,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
         char comment[512];
         snprintf(comment, sizeof comment, "%d ranks at once on %s, shapes of %s; links between nodes are not measured", ranks, device_name(), m->name);
         FILE *f = o->cluster_out != NULL ? fopen(o->cluster_out, "w") : stdout;
-        if (f != NULL) calibrate_write(f, &machines, comment);
+        if (f != NULL) calibrate_write(f, &machines, comment, c.notes);
         if (f == NULL || (f != stdout && fclose(f) != 0)) error_set(error, "--cluster-out %s: cannot be written", printable(o->cluster_out).text);
         else if (o->cluster_out != NULL) printf("wrote %s: --plan --cluster %s uses it\n", o->cluster_out, o->cluster_out);
     }

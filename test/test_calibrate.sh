@@ -12,6 +12,13 @@ for ranks in 1 4; do
     done
     check "$ranks ranks: the plan stands on them" bash -c "'$binary' --plan --model tiny --ranks $ranks --cluster '$file' | grep -q '^figures of the cluster: $measured measured'"
 done
+# What the figures come from stands in the file: rates over chunk sizes, and links with one and two flows, alltoall at two sizes.
+number='[0-9.]+(e[-+][0-9]+)?'
+for ranks in 1 4; do
+    check "$ranks ranks: linear layers at three sizes" [ "$(grep -cE "^# linear layers: (64|128|256) rows at $number GFLOP/s a rank$" "$dir/here$ranks.txt")" = 3 ]
+    check "$ranks ranks: attention at two sizes, forward and backward" [ "$(grep -cE "^# attention (for|back)ward: blocks of (256|1024) rows x (128|512) keys at $number GFLOP/s a rank$" "$dir/here$ranks.txt")" = 4 ]
+    check "$ranks ranks: links" [ "$(grep -cE "^# links: one flow a rank $number GB/s, two at once $number GB/s; alltoall of $number bytes a rank $number us, of $number bytes $number us$" "$dir/here$ranks.txt")" = $((ranks > 1)) ]
+done
 for key in p2p_rate nvlink_rate alltoall_latency alltoall_pack overlap_cost collective_efficiency; do
     check "4 ranks: $key is measured" grep -qE "^$key .*# measured:" "$dir/here4.txt"
     check "1 rank: $key is not" grep -qE "^$key .*# estimate:" "$dir/here1.txt"
