@@ -145,7 +145,7 @@ static inline const option_row *options_table(int *count) {
         {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "", "the same command gives the same bits: on CUDA fixed algorithms in the place of the fastest, and attention backward in one order, which is slower and takes more scratch; the CPU device always does"},
         {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print options and memory per rank, train nothing; needs neither ranks nor device"},
         {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "", "print the fastest ways to run this on --ranks ranks of --cluster and the command for the best; trains nothing"},
-        {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "", "the same as JSON; goes with --plan"},
+        {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "", "the same as JSON, with every grid that fits (the fastest 256); goes with --plan"},
         {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "", "machines that --plan, --dry-run and the predictions of a run are for: h100, h200, b200, a100-4nic, cpu, or a file such as clusters/h100.txt (if absent: what this build is for)"},
         {"Other", "calibrate", "", OPTION_FLAG, AT(calibrate), 0, 0, "", "", "measure this machine with the ranks that were started, for --cluster; trains nothing; --model gives the shapes (if absent: tiny)"},
         {"Other", "cluster-out", "FILE", OPTION_TEXT, AT(cluster_out), 0, 0, "", "", "where --calibrate writes (if absent: on the screen)"},

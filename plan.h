@@ -5,7 +5,7 @@
 #include "planner.h"  // defines: planner_*, cluster_*
 #include "planning.h" // defines: plan_bytes, plan_run_of, plan_budget, plan_question
 
-enum { PLAN_SHOWN = 5 };
+enum { PLAN_SHOWN = 5, PLAN_LISTED = 256 }; // grids that are printed, and that --plan-json lists
 
 // The machines that predictions are for, as `ranks` ranks see them: --cluster, or those this build is for.
 static inline bool plan_cluster(cluster *machines, const options *o, int ranks, error_text *error) {
@@ -271,7 +271,7 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
     plan_command(stdout, o, &best[0]);
 }
 
-// --plan-json: the same as an object; false with a message.
+// --plan-json: the n choices as an object; false with a message.
 static inline bool plan_write_json(const plan_question *q, const planner_choice *best, int n, error_text *error) {
     cJSON *plan = cJSON_CreateObject(), *choices = cJSON_CreateArray(), *figures = cJSON_CreateObject();
     int kinds[FIGURE_KINDS] = {0, 0, 0};
@@ -322,14 +322,14 @@ static inline bool plan_write_json(const plan_question *q, const planner_choice 
 // --plan on one rank; `started` ranks are running. False with a message.
 static inline bool plan_show(const options *o, const model_config *c, int started, error_text *error) {
     cluster machines;
-    planner_choice best[PLAN_SHOWN];
+    planner_choice best[PLAN_LISTED];
     int ranks = o->ranks > 0 ? (int)o->ranks : started;
     if (!plan_cluster(&machines, o, ranks, error)) return false;
     plan_question q = {o, c, &machines, ranks};
-    int n = plan_search(&q, best, PLAN_SHOWN, error);
+    int n = plan_search(&q, best, PLAN_LISTED, error);
     if (n == 0) return false;
     if (o->plan_json != NULL && !plan_write_json(&q, best, n, error)) return false;
-    plan_print(&q, best, n);
+    plan_print(&q, best, n < PLAN_SHOWN ? n : PLAN_SHOWN);
     return true;
 }
 

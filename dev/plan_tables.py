@@ -75,8 +75,14 @@ What the tables say, in short: shard heads up to a node first (hp 8, the 8 key/v
 (cp) only when one node cannot hold a sequence or there are not enough sequences for more dp; offload keeps every activation where host
 memory is there; recompute is the last resort.
 
-    ./train_llama --plan --model llama3-8b --seq-len 1M --global-batch 16 --ranks 64 --cluster h100
+Pictures of the same, over (hp, cp), by kind of time and by kind of memory: [planner.md](planner.md).
+
+What the planner prints:
+
+    $ ./train_llama --plan --model llama3-8b --seq-len 1M --global-batch 16 --ranks 64 --cluster h100
 """
+    quoted, _, _ = ask("--plan", "--model", "llama3-8b", "--seq-len", "1M", "--global-batch", 16, "--ranks", 64, "--cluster", "h100")
+    text += "".join(f"    {line}\n" for line in quoted.splitlines())
     for model in ("llama3-8b", "llama3-70b"):
         for cluster in ("h100", "h200"):
             text += f"\n## {model} on {cluster.upper()}\n\n| S | GPUs | grid | ZeRO | recompute | GiB a GPU | host GiB a node | step s | TGS | MFU | runner-up |\n|---|---|---|---|---|---|---|---|---|---|---|\n"

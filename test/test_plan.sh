@@ -30,6 +30,7 @@ plan, command = json.load(open(sys.argv[1])), shlex.split(open(sys.argv[2]).read
 assert command[:4] == ["mpirun", "-np", sys.argv[3], "./train_llama"], command
 flags = dict(zip(command, command[1:]))
 best = plan["choices"][0]
+assert len(plan["choices"]) > 20 and len({tuple(c[k] for k in ("hp", "cp", "inner_ring", "placement", "cp_comm")) for c in plan["choices"]}) == len(plan["choices"])
 assert best["slower_than_best"] == 0 and sorted(c["step_s"] for c in plan["choices"]) == [c["step_s"] for c in plan["choices"]]
 for flag, key in (("--dp", "dp"), ("--hp", "hp"), ("--cp", "cp"), ("--zero-params", "zero_params"), ("--zero-grads", "zero_grads"), ("--zero-optim", "zero_optim")):
     assert int(flags[flag]) == best[key], (flag, flags[flag], best[key])
@@ -111,6 +112,12 @@ assert plan.splitlines()[-1].endswith(chosen), (chosen, plan.splitlines()[-1])
 assert f"{best['memory_bytes'] / 2**30:.1f} GiB of a GPU" in text and f"TGS {best['tgs']:.0f}, MFU {100 * best['mfu']:.1f} %" in text, best
 PY
 done
+
+# The choices and the command that docs/plans.md quotes.
+quoted() { grep -E '^[0-9]+\. dp |^mpirun ' "$@"; }
+sed -n 's/^    //p' docs/plans.md | quoted >"$dir/quoted"
+"$binary" $(sed -n 's/^    \$ \.\/train_llama //p' docs/plans.md) | quoted >"$dir/printed"
+check 'docs/plans.md quotes the plan (else: dev/plan_tables.py)' bash -c "[ -s '$dir/quoted' ] && diff '$dir/quoted' '$dir/printed'"
 
 # What cannot be.
 big=(--model llama3-8b --plan --cluster h100)
