@@ -20,6 +20,7 @@ typedef struct {
     floatX *kv;  // (Tc, 2 Hkv', HS), keys rotated
     floatX *out; // (Tc, Hq, HS), merged over all blocks
     float *lse;  // (Hq, Tc), merged
+    document_rows documents; // the caller's; the same in both passes
 } attention_saved;
 
 typedef struct {
@@ -52,6 +53,7 @@ static inline void attention_2d_layout(attention_2d *a, arena *memory, const gri
     a->ring.HS = HS;
     a->ring.allgather = allgather;
     a->ring.dkv_bf16 = dkv_bf16;
+    a->ring.blocks = a->ring.blocks_skipped = 0;
     double_ring_layout(&a->ring, memory);
     int64_t nq = attention_2d_q_count(a), nkv = attention_2d_kv_count(a);
     bool exchange = g->shape.hp > 1;
@@ -92,8 +94,8 @@ static inline void attention_2d_collect(const attention_2d *a, floatX *out, atte
 }
 
 // The ring between the two: saved.out and saved.lse from saved.q and saved.kv.
-static inline void attention_2d_ring_forward(const attention_2d *a, attention_saved saved) {
-    double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, saved.kv);
+static inline void attention_2d_ring_forward(attention_2d *a, attention_saved saved) {
+    double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, saved.kv, saved.documents);
     op_cast_from_float(saved.out, a->out_float, attention_2d_q_count(a));
 }
 
@@ -114,6 +116,7 @@ static inline void attention_2d_backward(attention_2d *a, floatX *dqkv, const fl
     t.dout = dout_row;
     t.lse = saved.lse;
     t.delta = a->delta;
+    t.documents = saved.documents;
     attention_block rows;
     memset(&rows, 0, sizeof rows);
     rows.Tq = rows.lse_stride = a->Tc;

@@ -179,8 +179,10 @@ static inline int64_t data_sources_order(const data_sources *s) {
 static inline void data_sources_print(const data_sources *s, int64_t samples) {
     for (int i = 0; i < s->count; i++) {
         int64_t own = dataloader_samples(&s->sources[i].data), drawn = data_sources_drawn(s, i, samples);
-        printf("data        %s: share %.6g, %lld tokens, %lld samples; the run draws %lld (%.2f epochs)\n", data_source_label(&s->sources[i]),
+        printf("data        %s: share %.6g, %lld tokens, %lld samples; the run draws %lld (%.2f epochs)", data_source_label(&s->sources[i]),
                (double)s->sources[i].weight / (double)s->period, (long long)s->sources[i].data.total, (long long)own, (long long)drawn, (double)drawn / (double)own);
+        if (s->sources[i].data.masks > 0) printf("; loss masks beside %lld of %lld files", (long long)s->sources[i].data.masks, (long long)s->sources[i].data.file_count);
+        printf("\n");
     }
 }
 

@@ -4,6 +4,9 @@
 // uint32; little-endian. All files that match a pattern, sorted by name (bytes), are one stream of tokens. Sample n is the S tokens from
 // n S on. The label of a token is the token after it in the stream, whoever holds that one: another rank's rows, the next sample or the
 // next file. Only the stream's very last token has none (-100).
+//
+// Loss masks: a file FILE.mask beside a token file FILE has one byte for each of its tokens, no header: 1 = learnt, 0 = never a label (such
+// as the prompts of instructions). A token file without one is learnt whole.
 #ifndef DATALOADER_H
 #define DATALOADER_H
 
@@ -59,6 +62,7 @@ enum { TOKEN_HEADER_BYTES = 1024, TOKEN_MAGIC_16 = 20240520, TOKEN_VERSION_16 = 
 typedef struct {
     char *path;
     int64_t first, count; // place in the stream, tokens
+    bool masked;          // path.mask is there
 } token_file;
 
 typedef struct {
@@ -66,6 +70,7 @@ typedef struct {
     int64_t file_count;
     int width;     // bytes of a token: 2 or 4
     int64_t total; // tokens of the stream
+    int64_t masks; // files with a loss mask
     int64_t S, V;  // tokens of a sample; vocabulary
     uint64_t seed;
     bool shuffle;
@@ -134,6 +139,23 @@ static inline bool token_file_check(const char *path, int64_t *count, int *width
     return true;
 }
 
+// The loss mask of a token file of `count` tokens -> *masked: whether it has one.
+static inline bool token_mask_check(const char *path, int64_t count, bool *masked, error_text *error) {
+    char mask[4096];
+    struct stat entry;
+    *masked = false;
+    if (snprintf(mask, sizeof mask, "%s.mask", path) >= (int)sizeof mask) return error_set(error, "%s: the path is too long", path);
+    if (stat(mask, &entry) != 0) {
+        if (errno == ENOENT) return true;
+        return error_set(error, "%s: cannot be opened: %s", mask, strerror(errno));
+    }
+    if (!S_ISREG(entry.st_mode) || (int64_t)entry.st_size != count)
+        return error_set(error, "%s: has %lld bytes, but the token file has %lld tokens; a loss mask is a file of one byte (0 or 1) a token", mask,
+                         (long long)entry.st_size, (long long)count);
+    *masked = true;
+    return true;
+}
+
 static inline int64_t dataloader_samples(const dataloader *loader) { return loader->total / loader->S; }
 
 static inline bool dataloader_open_files(dataloader *loader, const glob_t *found, const char *pattern, error_text *error) {
@@ -148,6 +170,8 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
             return error_set(error, "%s: has tokens of %d bytes, but %s of %d; files of one stream must have one width", file->path, width,
                              loader->files[0].path, loader->width);
         loader->width = width;
+        if (!token_mask_check(file->path, file->count, &file->masked, error)) return false;
+        loader->masks += file->masked;
         file->first = loader->total;
         loader->total += file->count;
     }
@@ -224,15 +248,19 @@ static inline int64_t dataloader_sample_at(const dataloader *loader, int64_t cou
 
 // ---- reading ----
 
-// count tokens of the stream from `first` on into to (int32); checks every one against V.
-static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int64_t count, int32_t *to, error_text *error) {
-    int64_t low = 0, high = loader->file_count - 1; // the file that holds `first`
+// The file that holds the stream's token `place`.
+static inline int64_t dataloader_file_of(const dataloader *loader, int64_t place) {
+    int64_t low = 0, high = loader->file_count - 1;
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
-        if (loader->files[middle].first <= first) low = middle;
+        if (loader->files[middle].first <= place) low = middle;
         else high = middle - 1;
     }
-    for (int64_t f = low; count > 0; f++) {
+    return low;
+}
+// count tokens of the stream from `first` on into to (int32); checks every one against V.
+static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int64_t count, int32_t *to, error_text *error) {
+    for (int64_t f = dataloader_file_of(loader, first); count > 0; f++) {
         const token_file *file = &loader->files[f];
         int64_t at = first - file->first, n = min_i64(count, file->count - at);
         size_t bytes = (size_t)n * (size_t)loader->width;
@@ -265,6 +293,35 @@ static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int
     return true;
 }
 
+// labels (count) are the stream's tokens from `first` on: -100 for those that their file's loss mask leaves out.
+static inline bool dataloader_mask_labels(const dataloader *loader, int64_t first, int64_t count, int32_t *labels, error_text *error) {
+    char path[4096];
+    uint8_t mask[4096];
+    for (int64_t f = dataloader_file_of(loader, first); count > 0; f++) {
+        const token_file *file = &loader->files[f];
+        int64_t at = first - file->first, here = min_i64(count, file->count - at);
+        int fd = -1;
+        snprintf(path, sizeof path, "%s.mask", file->path);
+        if (file->masked && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+        bool ok = true;
+        for (int64_t done = 0; fd >= 0 && ok && done < here;) {
+            int64_t n = min_i64(here - done, (int64_t)sizeof mask);
+            ok = token_file_pread(fd, path, mask, (size_t)n, at + done, error);
+            for (int64_t i = 0; i < n && ok; i++) {
+                if (mask[i] == 0) labels[done + i] = LABEL_IGNORED;
+                if (mask[i] > 1) ok = error_set(error, "%s: byte %lld is %d; legal are 0 and 1", path, (long long)(at + done + i), mask[i]);
+            }
+            done += n;
+        }
+        if (fd >= 0) close(fd);
+        if (!ok) return false;
+        labels += here;
+        first += here;
+        count -= here;
+    }
+    return true;
+}
+
 // This rank's rows of a sample: tokens, positions (global), labels; each (T), the caller's. Padding: token 0, label -100, its own position.
 // Reads only these rows and the one token after each run. Returns false with a message that names file and offset.
 static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int64_t *positions,
@@ -282,9 +339,48 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
         for (int64_t i = 0; i + 1 < here; i++) labels[t + i] = tokens[t + i + 1];
         if (here > 0) labels[t + here - 1] = LABEL_IGNORED;
         if (after > 0 && !dataloader_read_tokens(loader, first + here, 1, labels + t + here - 1, error)) return false;
+        if (loader->masks > 0 && here > 0 && !dataloader_mask_labels(loader, first + 1, here - 1 + after, labels + t, error)) return false;
         for (int64_t i = here; i < run; i++) {
             tokens[t + i] = 0;
             labels[t + i] = LABEL_IGNORED;
+        }
+        t += run;
+    }
+    return true;
+}
+
+// ---- packed documents: a document ends with the token `end`; what a sample has after it is another document ----
+
+// The same sample's documents. The label of a document's last token, which is the next one's first, becomes -100 (labels (T), from
+// dataloader_read with tokens (T)). first (hp T): for every row of the HP group, those that this rank has in attention, the position in the sample
+// of its document's first token. A sample's first token begins a document whatever stands before it; padding goes on with the last one.
+// Reads the rows of the HP group, and before each run back to where its first document begins.
+static inline bool dataloader_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t end, const int32_t *tokens,
+                                        int32_t *labels, int64_t *first, error_text *error) {
+    enum { PIECE = 16384 };
+    int32_t piece[PIECE];
+    int64_t stream = sample * loader->S; // where the sample begins
+    for (int64_t t = 0; t < shard->T; t++)
+        if (tokens[t] == end) labels[t] = LABEL_IGNORED;
+    sequence_shard row = *shard; // of the whole HP group, as if one rank held it
+    row.T = shard->T * shard->hp;
+    row.hp = 1;
+    row.h = 0;
+    for (int64_t t = 0; t < row.T;) {
+        int64_t run = sequence_shard_run(&row, t), position = sequence_shard_position(&row, t), begin = 0, at = min_i64(position, loader->S);
+        for (; begin == 0 && at > 0;) { // back to the last `end` before the run
+            int64_t n = min_i64(at, PIECE);
+            if (!dataloader_read_tokens(loader, stream + at - n, n, piece, error)) return false;
+            at -= n;
+            for (int64_t i = n; i > 0 && begin == 0; i--)
+                if (piece[i - 1] == end) begin = at + i;
+        }
+        for (int64_t i = 0; i < run; i++) {
+            int64_t p = position + i;
+            if (p < loader->S && i % PIECE == 0 && !dataloader_read_tokens(loader, stream + p, min_i64(PIECE, min_i64(run - i, loader->S - p)), piece, error))
+                return false;
+            first[t + i] = begin;
+            if (p < loader->S && piece[i % PIECE] == end) begin = p + 1;
         }
         t += run;
     }

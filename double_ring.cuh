@@ -24,6 +24,14 @@
 #include "grid.h"      // defines: grid
 #include "trace.h"     // defines: transfer_finish, trace_*
 
+// Packed documents of one sequence: where the document of each query row begins. Both NULL: the whole sequence is one document.
+// What no query of this rank sees of a block is cut off it before the kernel is called; a block of which nothing is left is skipped. The
+// rings turn all the same, so the order of transfers and sums never depends on the data.
+typedef struct {
+    const int64_t *first; // (Tc) on the device, ascending: position in the sequence of the first token of the row's document
+    const int64_t *host;  // the same on the host
+} document_rows;
+
 // One sequence's attention after SeqAlltoAll: q (Tc, Hq, HS), kv (Tc, 2 Hkv, HS) = [k heads | v heads] a row.
 typedef struct {
     const grid *g;
@@ -31,6 +39,7 @@ typedef struct {
     int Hq, Hkv, HS; // heads of this rank
     bool allgather;  // --cp-comm allgather: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
+    int64_t blocks, blocks_skipped; // since the layout, forward and backward: blocks of attention; those no query saw anything of
     // buffers, from the arena
     floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS)
     floatX *kv_out[2]; // outer ring: this window step's first block and the next one's
@@ -78,10 +87,11 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->scratch = arena_take(a, MEM_WORKSPACE, 1, forward > backward ? forward : backward);
 }
 
-// The block of CP rank c's queries with CP rank k's keys, and where its first query and key row stand.
-static inline attention_block double_ring_block(const double_ring *r, int k, int64_t *first_query) {
-    int c = r->g->place.c;
+// The block of CP rank c's queries with CP rank k's keys, and where its first query and key row stand. Tq = 0: no query sees a key.
+static inline attention_block double_ring_block(const double_ring *r, int k, document_rows documents, int64_t *first_query, int64_t *first_key) {
+    int c = r->g->place.c, cp = r->g->shape.cp;
     attention_block b;
+    memset(&b, 0, sizeof b);
     b.Hq = r->Hq; b.Hkv = r->Hkv; b.HS = r->HS;
     b.q_stride = (int64_t)r->Hq * r->HS;
     b.kv_stride = (int64_t)2 * r->Hkv * r->HS;
@@ -91,14 +101,45 @@ static inline attention_block double_ring_block(const double_ring *r, int k, int
     b.Tq = k > c ? r->Tc / 2 : r->Tc;
     b.Tk = k < c ? r->Tc / 2 : r->Tc;
     *first_query = k > c ? r->Tc / 2 : 0;
+    *first_key = 0;
+    if (documents.host == NULL) return b;
+
+    int64_t chunk = cp > 1 ? r->Tc / 2 : r->Tc;
+    attention_documents d;
+    d.first = documents.first + *first_query;
+    d.at[0] = k * chunk;
+    d.at[1] = (2 * cp - 1 - k) * chunk;
+    d.split = chunk;
+    const int64_t *first = documents.host + *first_query;
+    if (!b.causal) {
+        int64_t last = b.Tk > chunk ? d.at[1] + chunk - 1 : d.at[0] + chunk - 1, low = 0, high = b.Tq; // position of the last key
+        while (low < high) { // queries after the first whose document begins behind the last key see nothing
+            int64_t middle = (low + high) / 2;
+            if (first[middle] <= last) low = middle + 1;
+            else high = middle;
+        }
+        b.Tq = low;
+        if (b.Tq == 0) return b;
+        *first_key = attention_first_key(&d, first[0], b.Tk); // keys before the first query's document: none sees them
+        int64_t cut = min_i64(*first_key, d.split);
+        b.Tk -= *first_key;
+        d.split -= cut;
+        d.at[0] += cut;
+        d.at[1] += *first_key - cut;
+    }
+    if (attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d; // else every query left sees every key left
     return b;
 }
 
 // out (Tc, Hq, HS), lse (Hq, Tc) merged with the block of CP rank k. A rank's own block comes first and sets them.
-static inline void double_ring_block_forward(const double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
-    int64_t i;
-    attention_block b = double_ring_block(r, k, &i);
+static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k, document_rows documents) {
+    int64_t i, j;
+    attention_block b = double_ring_block(r, k, documents, &i, &j);
+    r->blocks++;
+    r->blocks_skipped += b.Tq == 0;
+    if (b.Tq == 0) return;
     double began = trace_now();
+    kv += j * b.kv_stride;
     op_attention_forward(out + i * b.q_stride, lse + i, q + i * b.q_stride, kv, kv + r->Hkv * r->HS, b, k != r->g->place.c, r->scratch);
     trace_compute("attention forward", k, began);
 }
@@ -108,15 +149,21 @@ typedef struct {
     float *dq;         // (Tc, Hq, HS), accumulates over all blocks
     const floatX *q, *out, *dout; // (Tc, Hq, HS); out is the merged one
     const float *lse, *delta;     // (Hq, Tc), merged
+    document_rows documents;
 } double_ring_queries;
 
 // dkv (Tc, 2 Hkv, HS) = gradient of rank k's KV from this rank's queries; dq accumulates.
-static inline void double_ring_block_backward(const double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
-    int64_t i;
-    attention_block b = double_ring_block(r, k, &i);
+static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
+    int64_t i, j;
+    attention_block b = double_ring_block(r, k, t->documents, &i, &j);
     int64_t q_at = i * b.q_stride, v_at = (int64_t)r->Hkv * r->HS;
-    double began = trace_now();
     device_zero(dkv, sizeof(float) * (size_t)double_ring_kv_count(r));
+    r->blocks++;
+    r->blocks_skipped += b.Tq == 0;
+    if (b.Tq == 0) return;
+    double began = trace_now();
+    kv += j * b.kv_stride;
+    dkv += j * b.kv_stride;
     op_attention_backward(t->dq + q_at, dkv, dkv + v_at, t->q + q_at, kv, kv + v_at, t->out + q_at, t->dout + q_at, t->lse + i, t->delta + i, b,
                           r->scratch);
     trace_compute("attention backward", k, began);
@@ -136,18 +183,18 @@ static inline int double_ring_source(const grid *g, int o, int i) {
 }
 
 // out (Tc, Hq, HS) and lse (Hq, Tc) float = causal attention of q over the KV of all cp ranks. kv is this rank's own block.
-static inline void double_ring_forward(const double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv) {
+static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w, c = g->place.c;
     size_t bytes = sizeof(floatX) * (size_t)double_ring_kv_count(r);
     if (double_ring_gathers(r)) {
         trace_transfer(g->kv_gather, "KV all-gather", 0);
         comm_allgather_start(g->kv_gather, kv, r->kv_all, bytes);
-        double_ring_block_forward(r, out, lse, q, kv, c);
+        double_ring_block_forward(r, out, lse, q, kv, c, documents);
         transfer_finish(g->kv_gather, COMM_KV_GATHER);
         for (int i = 1; i < cp; i++) {
             int k = (c - i + cp) % cp;
-            double_ring_block_forward(r, out, lse, q, r->kv_all + k * double_ring_kv_count(r), k);
+            double_ring_block_forward(r, out, lse, q, r->kv_all + k * double_ring_kv_count(r), k, documents);
         }
         return;
     }
@@ -157,7 +204,7 @@ static inline void double_ring_forward(const double_ring *r, float *out, float *
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
             if (i < w - 1) double_ring_hop(g->kv_inner, "KV inner", i, block, r->kv_in[i % 2], bytes);
-            double_ring_block_forward(r, out, lse, q, block, double_ring_source(g, o, i));
+            double_ring_block_forward(r, out, lse, q, block, double_ring_source(g, o, i), documents);
             if (i < w - 1) transfer_finish(g->kv_inner, COMM_KV_INNER);
             block = r->kv_in[i % 2];
         }

@@ -19,6 +19,7 @@ typedef struct {
     int64_t mlp_tile, loss_tile; // rows; 0 = auto
     int zp, zg, zo;       // shard degrees
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
+    bool packed;          // samples are packed documents: see model.documents
     const recompute_kind *kinds; // (L)
     int offload_layers;   // the first so many layers keep their activations on the host
     bool offload_optimizer;
@@ -43,8 +44,15 @@ typedef struct {
     checkpoint_store store;
     int64_t mlp_tile, loss_tile;
     bool keep_gate_up;
+    // On the host, the caller's: (grad_accum, B, Tc) position in its sequence of the first token of each attention row's document
+    // (dataloader_documents), to be there when a step starts. NULL: every sequence is one document.
+    // RoPE goes on turning with the position in the sequence: scores depend on differences of positions alone, so in each document they are
+    // those of positions that restart at 0.
+    const int64_t *documents;
+    const int64_t *documents_now; // (B, Tc) of this micro-step
     // device memory, from the arena
     int32_t *tokens, *labels; // (rows)
+    int64_t *first;           // (B, Tc) this micro-step's `documents`; packed only
     float *table;             // (T, HS/2, 2): cos and sin of the local positions
     float *losses;            // (grad_accum, rows)
     floatX *x_last;           // (rows, D): input of the head
@@ -110,6 +118,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
+    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, rows * g->shape.hp) : NULL;
     m->table = ARENA_TAKE(device, MEM_DATA, float, run->T * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 
@@ -185,6 +194,11 @@ static inline attention_saved model_attention_saved(const model *m, const layer_
     s.kv = t->kv + b * nkv;
     s.out = t->out_row + b * nq;
     s.lse = t->lse + b * m->run.T * m->c.H;
+    s.documents.first = s.documents.host = NULL;
+    if (m->documents != NULL) {
+        s.documents.first = m->first + b * m->attention.Tc;
+        s.documents.host = m->documents_now + b * m->attention.Tc;
+    }
     return s;
 }
 
@@ -333,10 +347,18 @@ static inline void model_backward(model *m, int64_t micro) {
 
 // ---- one step's worth ----
 
-// One micro-step: tokens, labels (rows) on the host. scale = 1 / valid labels of the whole step over all ranks.
-static inline void model_micro_step(model *m, const int32_t *tokens, const int32_t *labels, int64_t micro, float scale) {
+// tokens, labels (rows) of micro-step `micro` from the host to the device, and where its documents begin.
+static inline void model_take_batch(model *m, const int32_t *tokens, const int32_t *labels, int64_t micro) {
     device_from_host(m->tokens, tokens, sizeof(int32_t) * (size_t)m->rows);
     device_from_host(m->labels, labels, sizeof(int32_t) * (size_t)m->rows);
+    if (m->documents == NULL) return;
+    int64_t n = m->run.B * m->attention.Tc;
+    m->documents_now = m->documents + micro * n;
+    device_from_host(m->first, m->documents_now, sizeof(int64_t) * (size_t)n);
+}
+// One micro-step: tokens, labels (rows) on the host. scale = 1 / valid labels of the whole step over all ranks.
+static inline void model_micro_step(model *m, const int32_t *tokens, const int32_t *labels, int64_t micro, float scale) {
+    model_take_batch(m, tokens, labels, micro);
     zero_begin_micro_step(&m->zero, micro == 0, micro == m->run.grad_accum - 1);
     model_forward(m, micro);
     model_loss(m, m->losses + micro * m->rows, scale, true);
@@ -371,10 +393,9 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     return r;
 }
 
-// Sum of the token losses of a forward pass alone, on this rank.
+// Sum of the token losses of a forward pass alone, on this rank; its documents are those of micro-step 0.
 static inline double model_evaluate(model *m, const int32_t *tokens, const int32_t *labels) {
-    device_from_host(m->tokens, tokens, sizeof(int32_t) * (size_t)m->rows);
-    device_from_host(m->labels, labels, sizeof(int32_t) * (size_t)m->rows);
+    model_take_batch(m, tokens, labels, 0);
     model_forward(m, CHECKPOINT_NOT_KEPT);
     model_loss(m, m->losses, 0, false);
     return op_sum_float(m->losses, m->rows);

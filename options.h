@@ -26,6 +26,7 @@ typedef struct {
     const char *rope_scaling; // as typed: options_model reads it
     // data
     const char *train_data, *val_data; // sources of token files (data_sources.h)
+    int64_t document_end; // token that ends a document; -1 = samples are not packed
     int64_t seq_len, batch_size, grad_accum, steps;
     int64_t global_batch; // 0 = not given
     // grid; after options_check dp, inner_ring and ranks are never 0; hp 0 = auto (plan.h chooses)
@@ -68,7 +69,7 @@ typedef struct {
     bool given[OPTION_ROWS_MAX]; // row i of the table stood on the command line
 } options;
 
-typedef enum { OPTION_TEXT, OPTION_FLAG, OPTION_COUNT, OPTION_BYTES, OPTION_TILE, OPTION_REAL, OPTION_CHOICE, OPTION_DEGREE } option_kind;
+typedef enum { OPTION_TEXT, OPTION_FLAG, OPTION_COUNT, OPTION_BYTES, OPTION_TILE, OPTION_TOKEN, OPTION_REAL, OPTION_CHOICE, OPTION_DEGREE } option_kind;
 
 typedef struct {
     const char *group, *name, *value; // heading; without "--"; what stands for the value in --help ("" for flags)
@@ -92,6 +93,7 @@ static inline const option_row *options_table(int *count) {
 
         {"Data", "train-data", "GLOB[:WEIGHT],...", OPTION_TEXT, AT(train_data), 0, 0, "", "", "token files (.bin) to train on, quoted: 'data/train*.bin'; a mixture: '[NAME=]a/*.bin:0.7,[NAME=]b/*.bin:0.3', weights relative (required unless --dry-run or --steps 0)"},
         {"Data", "val-data", "[NAME=]GLOB,...", OPTION_TEXT, AT(val_data), 0, 0, "", "", "token files to evaluate on; several sets: 'code=c/*.bin,prose=p/*.bin'"},
+        {"Data", "document-end", "ID|none", OPTION_TOKEN, AT(document_end), 0, 2147483646, "none", "", "packed documents: the token that ends one, as number; within a sample no attention and no label crosses to the next document, and positions restart"},
         {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "", "tokens of a sequence, over all its ranks: 128K = 131072, 1M = 1048576"},
         {"Data", "batch-size", "N", OPTION_COUNT, AT(batch_size), 1, 1048576, "1", "", "sequences of a dp rank in a micro-step"},
         {"Data", "grad-accum", "N", OPTION_COUNT, AT(grad_accum), 1, 1048576, "1", "", "micro-steps of a step"},
@@ -225,6 +227,7 @@ static inline void option_legal(const option_row *row, char *text, size_t size) 
     case OPTION_COUNT: snprintf(text, size, "whole numbers from %.0f to %.0f (K = 1024, M = 1048576)", row->low, row->high); break;
     case OPTION_BYTES: snprintf(text, size, "whole numbers with KiB, MiB, GiB, TiB or nothing (bytes), from 1MiB to 1024TiB"); break;
     case OPTION_TILE: snprintf(text, size, "auto, and whole numbers from %.0f to %.0f (K = 1024, M = 1048576)", row->low, row->high); break;
+    case OPTION_TOKEN: snprintf(text, size, "none, and token numbers of the vocabulary, from 0 on"); break;
     case OPTION_REAL: snprintf(text, size, "numbers from %g to %g", row->low, row->high); break;
     case OPTION_CHOICE: {
         size_t used = 0;
@@ -259,6 +262,11 @@ static inline bool option_store(options *o, const option_row *row, const char *t
     case OPTION_BYTES:
         if (row->kind == OPTION_TILE && strcmp(text, "auto") == 0) whole = 0;
         else if (!option_parse_whole(text, row->kind == OPTION_BYTES, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
+        *(int64_t *)field = whole;
+        return true;
+    case OPTION_TOKEN:
+        if (strcmp(text, "none") == 0) whole = -1;
+        else if (!option_parse_whole(text, false, &whole) || (double)whole > row->high) return false;
         *(int64_t *)field = whole;
         return true;
     case OPTION_REAL:
@@ -301,6 +309,10 @@ static inline void option_format(const options *o, const option_row *row, char *
         else if (number == 1) snprintf(text, size, "replica");
         else if (number == 0) snprintf(text, size, "-");
         else snprintf(text, size, "%d", number);
+        return;
+    case OPTION_TOKEN:
+        if (*(const int64_t *)field < 0) snprintf(text, size, "none");
+        else snprintf(text, size, "%lld", (long long)*(const int64_t *)field);
         return;
     case OPTION_COUNT:
     case OPTION_BYTES:
@@ -512,6 +524,9 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
         o->grad_accum = o->global_batch / micro;
     }
 
+    if (o->document_end >= m->V)
+        return error_set(error, "--document-end %lld is not a token of %s; legal values are 0 to %d, and none", (long long)o->document_end, printable(m->name).text,
+                         m->V - 1);
     if (o->cp_comm == CP_COMM_ALLGATHER && options_given(o, "inner-ring"))
         return error_set(error, "--inner-ring has no meaning with --cp-comm allgather; legal is one of them");
     if (o->inner_ring == 0) o->inner_ring = o->cp;

@@ -35,6 +35,7 @@ typedef struct {
     data_sources train, val; // count 0: not given
     int32_t *tokens, *labels; // (grad_accum, rows)
     int64_t *positions;       // (T)
+    int64_t *documents;       // (grad_accum, B, hp T), model.documents; NULL: --document-end none
     double peak_flops;        // of this rank; 0: not known
     size_t memory_before;     // device_memory_used before the arena
     cluster machines;         // that predictions are for
@@ -47,17 +48,24 @@ typedef struct {
 static volatile sig_atomic_t stop_signal;
 static void on_stop_signal(int number) { stop_signal = number; }
 
+// One sample into the rows of sequence b of micro-step a.
+static bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
+    int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
+    if (!dataloader_read(data, sample, &t->shard, t->tokens + at, t->positions, t->labels + at, error)) return false;
+    if (t->documents == NULL) return true;
+    return dataloader_documents(data, sample, &t->shard, (int32_t)t->o->document_end, t->tokens + at, t->labels + at, t->documents + at * t->shard.hp, error);
+}
+
 // Reads the samples counter, counter + 1, ... of a validation set into tokens and labels of one micro-step.
-static bool read_validation(trainer *t, dataloader *data, int64_t counter, int64_t samples_end, int32_t *tokens, int32_t *labels, error_text *error) {
+static bool read_validation(trainer *t, dataloader *data, int64_t counter, int64_t samples_end, error_text *error) {
     for (int64_t b = 0; b < t->m.run.B; b++) {
         int64_t at = b * t->shard.T;
         if (counter + b < samples_end) {
-            int64_t sample = dataloader_sample_at(data, counter + b);
-            if (!dataloader_read(data, sample, &t->shard, tokens + at, t->positions, labels + at, error)) return false;
+            if (!read_sample(t, data, dataloader_sample_at(data, counter + b), 0, b, error)) return false;
         } else { // evaluation: the last batch may be short
             for (int64_t i = 0; i < t->shard.T; i++) {
-                tokens[at + i] = 0;
-                labels[at + i] = -100;
+                t->tokens[at + i] = 0;
+                t->labels[at + i] = -100;
             }
         }
     }
@@ -69,9 +77,9 @@ static void read_step(trainer *t, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
     for (int64_t a = 0; a < A; a++) {
         for (int64_t b = 0; b < B; b++) {
-            int64_t sample, at = a * t->m.rows + b * t->shard.T;
+            int64_t sample;
             int source = data_sources_at(&t->train, t->done.samples + dataloader_counter(a, dp, t->g.place.d, B, b), &sample);
-            if (!dataloader_read(&t->train.sources[source].data, sample, &t->shard, t->tokens + at, t->positions, t->labels + at, error)) break;
+            if (!read_sample(t, &t->train.sources[source].data, sample, a, b, error)) break;
         }
     }
     stop_on_error(error);
@@ -83,7 +91,7 @@ static double evaluate(trainer *t, dataloader *data, error_text *error) {
     int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * batch);
     double sums[2] = {0, 0};
     for (int64_t first = 0; first < samples; first += dp * B) {
-        bool read = read_validation(t, data, first + t->g.place.d * B, samples, t->tokens, t->labels, error);
+        bool read = read_validation(t, data, first + t->g.place.d * B, samples, error);
         stop_on_error(error);
         if (!read) break;
         sums[0] += model_evaluate(&t->m, t->tokens, t->labels);
@@ -106,6 +114,20 @@ static void evaluate_all(trainer *t, FILE *log, error_text *error) {
     }
     if (log != NULL) fprintf(log, named ? "}}\n" : "}\n");
     fflush(stdout);
+}
+
+// The length of a sequence without documents in which a token sees as many tokens as one of this step does on average: what attention's FLOPs
+// are counted by. Collective.
+static int64_t attended_length(const trainer *t) {
+    if (t->documents == NULL) return t->shard.S;
+    int64_t sums[2] = {0, 0}, T = t->shard.T, sequences = t->m.run.grad_accum * t->m.run.B; // tokens seen, tokens
+    for (int64_t s = 0; s < sequences; s++)
+        for (int64_t i = 0; i < T && t->positions[i] < t->shard.S; i++) {
+            sums[0] += t->positions[i] - t->documents[(s * t->shard.hp + t->shard.h) * T + i] + 1;
+            sums[1]++;
+        }
+    comm_sum_int64(t->g.all, sums, 2);
+    return (2 * sums[0] - sums[1]) / sums[1];
 }
 
 static void print_start(const trainer *t, const model_config *c, const recompute_kind *kinds) {
@@ -131,7 +153,11 @@ static void print_start(const trainer *t, const model_config *c, const recompute
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
     data_sources_print(&t->train, o->steps * t->g.shape.dp * t->m.run.B * t->m.run.grad_accum);
     for (int i = 0; i < t->val.count; i++)
-        printf("validation  %s: %lld samples\n", data_source_label(&t->val.sources[i]), (long long)dataloader_samples(&t->val.sources[i].data));
+        printf("validation  %s: %lld samples%s\n", data_source_label(&t->val.sources[i]), (long long)dataloader_samples(&t->val.sources[i].data),
+               t->val.sources[i].data.masks > 0 ? ", with loss masks" : "");
+    if (t->documents != NULL)
+        printf("documents   end with token %lld; attention: %s; where a boundary is: %s\n", (long long)o->document_end, op_attention_engine(false),
+               op_attention_engine(true));
     memory_print(stdout, &t->device, &t->host);
     fflush(stdout);
 }
@@ -218,6 +244,7 @@ static void train(trainer *t, error_text *error) {
         comm_count_reset();
         trace_exposed_reset();
         double lr = learning_rate(o, step);
+        int64_t attended = attended_length(t);
         args.lr = (float)lr;
         args.step = step + 1;
         step_result result = model_step(&t->m, t->tokens, t->labels, args, o->grad_clip);
@@ -236,8 +263,8 @@ static void train(trainer *t, error_text *error) {
         r.samples = t->done.samples;
         r.tgs = (double)r.tokens / r.seconds / t->g.ranks;
         bool known = t->peak_flops > 0;
-        r.mfu = known ? r.tgs * flops_model_per_token(c, o->seq_len) / t->peak_flops : -1;
-        r.hfu = known ? r.tgs * flops_hardware_per_token(c, o->seq_len, t->m.store.kinds, t->m.keep_gate_up) / t->peak_flops : -1;
+        r.mfu = known ? r.tgs * flops_model_per_token(c, attended) / t->peak_flops : -1;
+        r.hfu = known ? r.tgs * flops_hardware_per_token(c, attended, t->m.store.kinds, t->m.keep_gate_up) / t->peak_flops : -1;
         r.memory = t->device.peak;
         r.memory_used = memory_used(t);
         r.predicted_seconds = predicted_seconds;
@@ -270,7 +297,11 @@ static void train(trainer *t, error_text *error) {
         if (t->stopped && first_rank) printf("stopped by a signal after step %lld; the same command with --resume goes on\n", (long long)step + 1);
     }
     if (log != NULL && fclose(log) != 0) error_set(error, "--log %s: not all of it could be written", o->log);
+    int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
+    comm_sum_int64(t->g.all, blocks, 2);
     if (first_rank) {
+        if (t->documents != NULL)
+            printf("documents: %lld of %lld blocks of attention had nothing to see and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
         print_waits(waited, t->done.step - first_step);
         print_memory(t);
     }
@@ -417,6 +448,8 @@ int main(int argc, char **argv) {
     model_layout(&t.m, &t.device, &t.host, &c, &t.g, &run);
     t.tokens = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
     t.labels = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
+    t.documents = run.packed ? HOST_NEW(int64_t, run.grad_accum * t.m.rows * t.shard.hp) : NULL;
+    t.m.documents = t.documents;
     t.positions = HOST_NEW(int64_t, t.shard.T);
     for (int64_t i = 0; i < t.shard.T; i++) t.positions[i] = sequence_shard_position(&t.shard, i);
     model_start(&t.m, t.positions);
@@ -439,6 +472,7 @@ int main(int argc, char **argv) {
     free(t.tokens);
     free(t.labels);
     free(t.positions);
+    free(t.documents);
     free(kinds);
     device_stop();
     comm_finalize();

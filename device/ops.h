@@ -64,6 +64,18 @@ void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout
 void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads);
 
 // ---- attention on one (queries, keys) block: softmax(scale q k^T) v per query head; head h uses key/value head h / (Hq / Hkv) ----
+
+// Packed documents: a query sees no key before its document's first token. Key rows [0, split) stand at positions at[0], at[0] + 1, ... of
+// the sequence, rows [split, Tk) at at[1], at[1] + 1, ..., all of them after the first part's.
+typedef struct {
+    const int64_t *first; // (Tq) on the device, ascending: position of the first token of query row i's document; NULL: all see all keys
+    int64_t at[2], split;
+} attention_documents;
+// The first key row of Tk at or after the position `first`; Tk: none.
+static inline int64_t attention_first_key(const attention_documents *d, int64_t first, int64_t Tk) {
+    return max_i64(0, min_i64(first - d->at[0], d->split)) + max_i64(0, min_i64(first - d->at[1], Tk - d->split));
+}
+
 typedef struct {
     int64_t Tq, Tk;    // rows of q and of k, v in this call
     int Hq, Hkv, HS;   // Hq % Hkv == 0
@@ -72,6 +84,7 @@ typedef struct {
     int64_t lse_stride; // lse and delta are (Hq, lse_stride): elements from one head to the next, >= Tq
     float scale;
     bool causal;       // query row i sees key rows <= i; otherwise all
+    attention_documents documents; // and none before its document
 } attention_block;
 // out (Tq, Hq, HS) float, lse (Hq, Tq) float, natural logarithm of the sum of exponentials of scaled scores.
 // merge false: out, lse = this block. merge true: out and lse hold earlier blocks, and this block is merged in:
@@ -89,6 +102,8 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
                            const floatX *dout, const float *lse, const float *delta, attention_block block, void *scratch);
 size_t op_attention_scratch(attention_block block, bool backward); // the larger of all calls with Tq, Tk up to the block's
 int64_t op_attention_calls(void); // attention kernels run forward by this rank since start (tests count them)
+int64_t op_attention_tiles(void); // tiles of scores computed since start, forward and backward: documents skip theirs (0: not counted, on CUDA)
+const char *op_attention_engine(bool documents); // what computes a block; documents: one that holds the boundary of two documents
 
 // ---- SwiGLU: act (T, F) = silu(gate) * up, gate_up (T, 2F) = [gate | up] a row ----
 void op_swiglu_forward(floatX *act, const floatX *gate_up, int64_t T, int64_t F);

@@ -107,6 +107,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     float *qkv = HOST_NEW(float, T * width), *dqkv = HOST_NEW(float, T * width), *table = HOST_NEW(float, T * HS);
     float *out = HOST_NEW(float, T * H * HS), *dout = HOST_NEW(float, T * H * HS);
     attention_saved saved;
+    memset(&saved, 0, sizeof saved);
     saved.q = HOST_NEW(float, T * H * HS);
     saved.kv = HOST_NEW(float, attention_2d_kv_count(&a));
     saved.out = shape.hp == 1 ? out : HOST_NEW(float, T * H * HS);

@@ -169,6 +169,138 @@ static void test_reading(void) {
     }
 }
 
+// ---- packed documents and loss masks ----
+
+// Documents of every rank of a grid against the stream. With the modulus, tokens repeat: `end` ends many documents, or none, or all.
+static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple, int32_t end) {
+    int64_t wrong = 0, n = dataloader_samples(loader);
+    error_text error = {""};
+    for (int64_t sample = 0; sample < n; sample++)
+        for (int c = 0; c < cp; c++)
+            for (int h = 0; h < hp; h++) {
+                sequence_shard s = sequence_shard_make(S, hp, cp, h, c, multiple);
+                int32_t *tokens = HOST_NEW(int32_t, s.T), *labels = HOST_NEW(int32_t, s.T);
+                int64_t *positions = HOST_NEW(int64_t, s.T), *first = HOST_NEW(int64_t, s.T * hp);
+                bool ok = dataloader_read(loader, sample, &s, tokens, positions, labels, &error) &&
+                          dataloader_documents(loader, sample, &s, end, tokens, labels, first, &error);
+                CHECK(ok, "%s", error.text);
+                for (int64_t t = 0; t < s.T; t++) {
+                    int64_t p = positions[t], at = sample * S + p;
+                    int64_t label = p >= S || at + 1 >= STREAM || stream[at] == end ? LABEL_IGNORED : stream[at + 1];
+                    wrong += labels[t] != label;
+                }
+                for (int64_t t = 0; t < s.T * hp; t++) { // rows of all HP ranks
+                    sequence_shard owner = sequence_shard_make(S, hp, cp, (int)(t / s.T), c, multiple);
+                    int64_t begin = min_i64(sequence_shard_position(&owner, t % s.T), S);
+                    while (begin > 0 && stream[sample * S + begin - 1] != end) begin--;
+                    wrong += first[t] != begin;
+                }
+                free(tokens);
+                free(labels);
+                free(positions);
+                free(first);
+            }
+    CHECK(wrong == 0, "S %lld hp %d cp %d end %d: %lld rows wrong", (long long)S, hp, cp, end, (long long)wrong);
+}
+static void test_documents(void) {
+    static const int64_t lengths[] = {1, 7, 48, 100, STREAM};
+    static const int grids[][2] = {{1, 1}, {3, 1}, {1, 2}, {2, 2}, {3, 2}, {1, 5}, {2, 8}};
+    for (int modulus = 1; modulus <= 11; modulus += 5) { // every token `end`, every sixth, every eleventh; 12 is no token
+        write_stream(2);
+        for (int64_t i = 0; i < STREAM; i++) stream[i] = i % modulus;
+        remove_files();
+        write_tokens("part_0.bin", 2, stream, 200);
+        write_tokens("part_1.bin", 2, stream + 200, STREAM - 200);
+        for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
+            dataloader loader;
+            error_text error;
+            CHECK(open_data(&loader, "part_*.bin", lengths[l], VOCABULARY, false, &error), "%s", error.text);
+            for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++)
+                for (int32_t end = 0; end <= 12; end += 6) check_documents(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16, end);
+            dataloader_close(&loader);
+        }
+    }
+    // A document longer than the pieces that the stream is searched in, with its beginning two pieces back.
+    enum { LONG = 50000, BEGIN = 5000 };
+    int64_t *values = HOST_NEW(int64_t, LONG);
+    for (int64_t i = 0; i < LONG; i++) values[i] = 1 + i % 7;
+    values[BEGIN - 1] = values[LONG - 2] = 0;
+    remove_files();
+    write_tokens("long.bin", 2, values, LONG);
+    dataloader loader;
+    error_text error;
+    CHECK(open_data(&loader, "long.bin", LONG, 8, false, &error), "%s", error.text);
+    sequence_shard s = sequence_shard_make(LONG, 1, 1, 0, 0, 1), last = sequence_shard_make(LONG, 1, 2, 0, 1, 1);
+    int32_t *tokens = HOST_NEW(int32_t, LONG), *labels = HOST_NEW(int32_t, LONG);
+    int64_t *positions = HOST_NEW(int64_t, LONG), *first = HOST_NEW(int64_t, LONG), wrong = 0;
+    CHECK(dataloader_read(&loader, 0, &s, tokens, positions, labels, &error) && dataloader_documents(&loader, 0, &s, 0, tokens, labels, first, &error), "%s", error.text);
+    for (int64_t i = 0; i < LONG; i++) wrong += first[i] != (i < BEGIN ? 0 : i < LONG - 1 ? BEGIN : LONG - 1);
+    CHECK(wrong == 0, "long documents: %lld of %d rows wrong", (long long)wrong, LONG);
+    CHECK(dataloader_documents(&loader, 0, &last, 0, tokens, labels, first, &error) && first[0] == BEGIN && first[last.T / 2] == BEGIN, "%s %lld", error.text, (long long)first[0]);
+    dataloader_close(&loader);
+    free(values);
+    free(tokens);
+    free(labels);
+    free(positions);
+    free(first);
+}
+
+static void write_mask(const char *name, const uint8_t *mask, size_t bytes) {
+    char path[512];
+    path_of(path, sizeof path, name);
+    FILE *f = fopen(path, "wb");
+    bool ok = f != NULL && fwrite(mask, 1, bytes, f) == bytes && fclose(f) == 0;
+    CHECK(ok, "cannot write %s", path);
+}
+// Two of three files have a mask; labels across files and ranks.
+static void test_masks(void) {
+    static const int64_t counts[] = {130, 1, 200};
+    static const int grids[][2] = {{1, 1}, {2, 1}, {1, 2}, {3, 2}};
+    uint8_t mask[STREAM];
+    dataloader loader;
+    error_text error;
+    write_stream(2);
+    remove_files();
+    for (int64_t i = 0; i < STREAM; i++) mask[i] = i == 130 || test_random(4, (uint64_t)i) > 0;
+    for (int64_t f = 0, at = 0; f < 3; at += counts[f++]) {
+        char name[32];
+        snprintf(name, sizeof name, "%lld.bin", (long long)f);
+        write_tokens(name, 2, stream + at, counts[f]);
+        snprintf(name, sizeof name, "%lld.bin.mask", (long long)f);
+        if (f != 1) write_mask(name, mask + at, (size_t)counts[f]);
+    }
+    for (int64_t S = 9; S <= STREAM; S += 161) {
+        CHECK(open_data(&loader, "?.bin", S, VOCABULARY, false, &error) && loader.masks == 2, "%s %lld masks", error.text, (long long)loader.masks);
+        for (size_t g = 0; g < 4; g++) {
+            int64_t wrong = 0;
+            for (int64_t sample = 0; sample < dataloader_samples(&loader); sample++)
+                for (int rank = 0; rank < grids[g][0] * grids[g][1]; rank++) {
+                    sequence_shard s = sequence_shard_make(S, grids[g][0], grids[g][1], rank % grids[g][0], rank / grids[g][0], 1);
+                    int32_t tokens[STREAM + 1], labels[STREAM + 1];
+                    int64_t positions[STREAM + 1];
+                    CHECK(dataloader_read(&loader, sample, &s, tokens, positions, labels, &error), "%s", error.text);
+                    for (int64_t t = 0; t < s.T; t++) {
+                        int64_t p = positions[t], label = sample * S + p + 1;
+                        wrong += labels[t] != (p >= S || label >= STREAM || mask[label] == 0 ? LABEL_IGNORED : stream[label]);
+                    }
+                }
+            CHECK(wrong == 0, "S %lld grid %zu: %lld labels wrong", (long long)S, g, (long long)wrong);
+        }
+        dataloader_close(&loader);
+    }
+    write_mask("2.bin.mask", mask, 199);
+    CHECK(!open_data(&loader, "?.bin", 9, VOCABULARY, false, &error) && strstr(error.text, "2.bin.mask: has 199 bytes, but the token file has 200 tokens") != NULL, "%s",
+          error.text);
+    mask[150] = 2;
+    write_mask("2.bin.mask", mask, 200);
+    sequence_shard s = sequence_shard_make(STREAM, 1, 1, 0, 0, 1);
+    int32_t tokens[STREAM], labels[STREAM];
+    int64_t positions[STREAM];
+    CHECK(open_data(&loader, "?.bin", STREAM, VOCABULARY, false, &error), "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, tokens, positions, labels, &error) && strstr(error.text, "2.bin.mask: byte 150 is 2; legal are 0 and 1") != NULL, "%s", error.text);
+    dataloader_close(&loader);
+}
+
 // Values at the edge of the types, and byte offsets beyond 2^32 (a sparse file).
 static void test_limits(void) {
     int64_t edge[] = {65535, 0, 65534, 1};
@@ -491,6 +623,8 @@ int main(void) {
     if (mkdtemp(folder) == NULL) return EXIT_FAILED;
     test_shards();
     test_reading();
+    test_documents();
+    test_masks();
     test_limits();
     test_permutation();
     test_order();

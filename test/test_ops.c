@@ -237,6 +237,7 @@ static int64_t q_size(const attention_problem *p) { return p->b.Tq * p->b.q_stri
 static int64_t kv_size(const attention_problem *p) { return p->b.Tk * p->b.kv_stride; }
 static int64_t lse_size(const attention_problem *p) { return p->b.Hq * p->b.lse_stride; }
 
+static int64_t key_position(attention_block b, int64_t j) { return j < b.documents.split ? b.documents.at[0] + j : b.documents.at[1] + j - b.documents.split; }
 static void attention_reference(const attention_problem *p) {
     attention_block b = p->b;
     int HS = b.HS;
@@ -247,27 +248,28 @@ static void attention_reference(const attention_problem *p) {
     for (int h = 0; h < b.Hq; h++) {
         int g = h / (b.Hq / b.Hkv);
         for (int64_t i = 0; i < b.Tq; i++) {
-            int64_t seen = b.causal ? min_i64(i + 1, b.Tk) : b.Tk;
+            int64_t seen = b.causal ? min_i64(i + 1, b.Tk) : b.Tk, from = 0;
+            while (b.documents.first != NULL && from < seen && key_position(b, from) < b.documents.first[i]) from++;
             const float *q = p->q + i * b.q_stride + h * HS, *dout = p->dout + i * b.q_stride + h * HS;
             double *out = p->out + (i * b.Hq + h) * HS, *dq = p->dq + (i * b.Hq + h) * HS, max = -INFINITY, sum = 0, delta = 0;
             memset(out, 0, sizeof(double) * (size_t)HS);
-            for (int64_t j = 0; j < seen; j++) {
+            for (int64_t j = from; j < seen; j++) {
                 const float *k = p->k + j * b.kv_stride + g * HS;
                 s[j] = 0;
                 for (int d = 0; d < HS; d++) s[j] += (double)q[d] * k[d];
                 s[j] *= b.scale;
                 if (s[j] > max) max = s[j];
             }
-            for (int64_t j = 0; j < seen; j++) sum += exp(s[j] - max);
-            double lse = seen > 0 ? max + log(sum) : -INFINITY;
+            for (int64_t j = from; j < seen; j++) sum += exp(s[j] - max);
+            double lse = seen > from ? max + log(sum) : -INFINITY;
             p->lse[h * b.Tq + i] = lse;
-            for (int64_t j = 0; j < seen; j++) {
+            for (int64_t j = from; j < seen; j++) {
                 const float *v = p->v + j * b.kv_stride + g * HS;
                 s[j] = exp(s[j] - lse);
                 for (int d = 0; d < HS; d++) out[d] += s[j] * v[d];
             }
             for (int d = 0; d < HS; d++) delta += out[d] * dout[d];
-            for (int64_t j = 0; j < seen; j++) {
+            for (int64_t j = from; j < seen; j++) {
                 const float *k = p->k + j * b.kv_stride + g * HS, *v = p->v + j * b.kv_stride + g * HS;
                 double *dk = p->dk + (j * b.Hkv + g) * HS, *dv = p->dv + (j * b.Hkv + g) * HS, dp = 0;
                 for (int d = 0; d < HS; d++) dp += (double)dout[d] * v[d];
@@ -285,6 +287,7 @@ static void attention_reference(const attention_problem *p) {
 // padding: elements between rows beyond the heads.
 static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int64_t padding, double q_scale) {
     attention_problem p;
+    memset(&p, 0, sizeof p);
     p.b.Tq = Tq; p.b.Tk = Tk;
     p.b.Hq = Hq; p.b.Hkv = Hkv; p.b.HS = HS;
     p.b.q_stride = Hq * HS + padding;
@@ -611,8 +614,59 @@ static void test_attention_nan(void) {
     attention_problem_drop(&p);
 }
 
+// Packed documents: keys in two runs of positions, 100 ... and 5000 ..., queries whose documents begin anywhere before, in and after them; in
+// both passes against double precision. Keys in tiles that nobody sees hold NaN: whole tiles of other documents are not touched.
+static void test_attention_documents(void) {
+    static const int64_t sizes[][2] = {{1, 1}, {7, 9}, {70, 70}, {130, 300}, {300, 130}, {700, 700}, {600, 1100}};
+    for (size_t size = 0; size < sizeof sizes / sizeof sizes[0]; size++)
+        for (int layout = 0; layout < 5; layout++)
+            for (int causal = 0; causal < 2; causal++) {
+                int64_t Tq = sizes[size][0], Tk = sizes[size][1], split = layout == 4 ? Tk : Tk / 3;
+                if (causal == 1 && Tq != Tk) continue;
+                attention_problem p = attention_problem_make(Tq, Tk, 4, 2, 20, causal == 1, 3, 1);
+                int64_t *first = HOST_NEW(int64_t, Tq);
+                p.b.documents.first = first;
+                p.b.documents.at[0] = 100;
+                p.b.documents.at[1] = 5000;
+                p.b.documents.split = split;
+                for (int64_t i = 0, begin = layout == 3 ? 100 : 0; i < Tq; i++) {
+                    bool boundary = layout == 0 ? i % 64 == 0 : layout == 1 ? test_random(3, (uint64_t)i) > 0.9 : layout == 2 ? true : layout == 4 ? i == Tq / 2 : false;
+                    int64_t at = (i + 1) * Tk / Tq; // causal: a document begins at its own row, as in a sequence
+                    if (boundary && at > 0) begin = causal == 1 ? key_position(p.b, min_i64(i, Tk - 1)) : key_position(p.b, at - 1) + (layout == 1 ? 1 : 0);
+                    if (layout == 2 && causal == 0 && i > Tq / 2) begin = 100000; // nothing is seen
+                    first[i] = begin;
+                }
+                attention_reference(&p);
+                attention_check(&p, 8, gradient_bound(&p));
+                free(first);
+                attention_problem_drop(&p);
+            }
+    enum { T = 768 }; // two documents of whole tiles
+    int64_t alone = 0;
+    for (int poisoned = -1; poisoned < 2; poisoned++) { // -1: one document of the two alone
+        int64_t n = poisoned < 0 ? T / 2 : T, wrong = 0, before = op_attention_tiles();
+        attention_problem p = attention_problem_make(n, n, 2, 1, 16, true, 0, 1);
+        int64_t *first = HOST_NEW(int64_t, n);
+        for (int64_t i = 0; i < n; i++) first[i] = i / (T / 2) * (T / 2);
+        p.b.documents.first = first;
+        p.b.documents.split = n;
+        for (int64_t j = 0; j < T / 2 && poisoned == 1; j++)
+            for (int d = 0; d < 16; d++) p.k[j * p.b.kv_stride + d] = p.v[j * p.b.kv_stride + d] = NAN;
+        attention_result r = attention_run(&p, 1);
+        int64_t tiles = op_attention_tiles() - before;
+        if (poisoned < 0) alone = tiles;
+        for (int64_t i = T / 2; i < n; i++) wrong += isnan(r.out[i * p.b.q_stride]) || isnan(r.lse[i]) || isnan(r.dq[i * p.b.q_stride]) || isnan(r.dk[i * p.b.kv_stride]);
+        CHECK(wrong == 0, "NaN in another document's tiles: %lld of %d rows have it", (long long)wrong, T / 2);
+        CHECK(isnan(r.out[0]) == (poisoned == 1), "out %g", r.out[0]);
+        CHECK(alone > 0 && tiles == (poisoned < 0 ? 1 : 2) * alone, "%lld tiles, one document alone %lld", (long long)tiles, (long long)alone);
+        attention_result_drop(&r);
+        free(first);
+        attention_problem_drop(&p);
+    }
+}
+
 static void test_attention_interface(void) {
-    attention_block b = {1, 1, 4, 2, 64, 256, 128, 1, 1, false};
+    attention_block b = {1, 1, 4, 2, 64, 256, 128, 1, 1, false, {NULL, {0, 0}, 0}};
     size_t before[2] = {op_attention_scratch(b, false), op_attention_scratch(b, true)};
     for (int64_t T = 2; T < 3000; T = T * 5 / 4 + 1) {
         for (int which = 0; which < 2; which++) { // grows with Tq and with Tk
@@ -950,7 +1004,7 @@ static void test_linear_threads(void) {
 }
 
 int main(void) {
-    attention_block b = {100, 100, 4, 2, 64, 256, 128, 100, 1, false};
+    attention_block b = {100, 100, 4, 2, 64, 256, 128, 100, 1, false, {NULL, {0, 0}, 0}};
     size_t early = op_attention_scratch(b, true) + op_attention_scratch(b, false);
     error_text error = {""};
     CHECK(device_start(0, 1, 3, &error), "%s", error.text);
@@ -997,6 +1051,7 @@ int main(void) {
     test_attention_merge_alone();
     test_attention_nothing_seen();
     test_attention_nan();
+    test_attention_documents();
     test_attention_interface();
     for (int i = 0; i < ODD_SIZES; i++) test_numbers(odd_sizes[i]);
     test_numbers(100003);

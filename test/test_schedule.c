@@ -259,7 +259,7 @@ static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
             const floatX *own = memory_kv[c][4];
             players[c].holds[buffer_of(&players[c], own)].owner = c;
             if (pass == 0) {
-                double_ring_forward(&rings[c], number, number, q, own);
+                double_ring_forward(&rings[c], number, number, q, own, (document_rows){NULL, NULL});
             } else {
                 double_ring_queries t;
                 memset(&t, 0, sizeof t);

@@ -5,6 +5,7 @@
 // in panels as wide as a register tile, so that the panel in use lies in one piece of the L1 cache (long rows would meet in few of its sets).
 // Forward: a task is two tiles of queries of one head; it walks over the keys. K is transposed and V packed once per call.
 // Backward: a task is one tile of keys of one key/value head; it walks over the queries of all its heads and owns its dK and dV.
+// Packed documents: tiles of keys before the documents of a tile of queries are never touched, in both directions.
 // Tiles of dQ receive one addend per tile of keys, always in ascending order: a task waits for its turn. Tasks are taken in
 // ascending order too, so the task that is waited for is always running, and the result is the same for any number of threads.
 #include "../ops.h"
@@ -25,8 +26,10 @@ enum {
     THREADS_MIN = 16
 };
 
-static _Atomic int64_t calls;
+static _Atomic int64_t calls, tiles_computed;
 int64_t op_attention_calls(void) { return calls; }
+int64_t op_attention_tiles(void) { return tiles_computed; }
+const char *op_attention_engine(bool documents) { return documents ? "this device's kernel, tiles of other documents skipped" : "this device's kernel"; }
 
 // ---- products of tiles ----
 
@@ -134,6 +137,12 @@ static int keys_seen(attention_block b, int64_t row, int64_t key, int keys) {
     if (!b.causal || row - key >= keys) return keys;
     return row < key ? 0 : (int)(row - key + 1);
 }
+// The first key row that query row `row` sees, whatever `causal` says; rows after it see none before.
+static int64_t first_key(attention_block b, int64_t row) {
+    return b.documents.first == NULL ? 0 : attention_first_key(&b.documents, b.documents.first[row], b.Tk);
+}
+// How many of the keys [key, key + keys) stand before the document of query row `row`.
+static int keys_before(attention_block b, int64_t row, int64_t key, int keys) { return (int)max_i64(0, min_i64(first_key(b, row) - key, keys)); }
 // How many keys of the tile of `size` keys from `key` on are seen by any of the query rows up to `last_row`.
 static int keys_in_tile(attention_block b, int64_t last_row, int64_t key, int size) {
     return keys_seen(b, last_row, key, (int)min_i64(size, b.Tk - key));
@@ -156,7 +165,8 @@ static void forward_softmax(const forward_tiles *t, attention_block b, int64_t q
     int width = padded_width(b.HS), columns = (int)round_up(keys, LANES);
     for (int r = 0; r < rows; r++) {
         float *s = t->s + r * KEY_TILE, *out = t->out + r * width;
-        int seen = keys_seen(b, query + r, key, keys);
+        int seen = keys_seen(b, query + r, key, keys), before_document = keys_before(b, query + r, key, keys);
+        for (int c = 0; c < before_document; c++) s[c] = -INFINITY;
         for (int c = seen; c < columns; c++) s[c] = -INFINITY;
         float before = t->max[r];
         vec even = vec_set(before), odd = even; // two chains: one would wait for itself
@@ -207,12 +217,13 @@ static void forward_task(const forward_tiles *t, float *out, float *lse, const f
     memset(t->out, 0, sizeof(float) * (size_t)(rows_padded * width));
     memset(t->sum, 0, sizeof(float) * QUERY_TASK * LANES);
     for (int r = 0; r < rows; r++) t->max[r] = -1e30f; // finite: a row that sees no key of a tile must not meet inf - inf
-    for (int64_t key = 0; key < b.Tk && keys_in_tile(b, query + rows - 1, key, KEY_TILE) > 0; key += KEY_TILE) {
+    for (int64_t key = first_key(b, query) / KEY_TILE * KEY_TILE; key < b.Tk && keys_in_tile(b, query + rows - 1, key, KEY_TILE) > 0; key += KEY_TILE) {
         const float *k_tile = k_packed + key * b.HS, *v_tile = v_packed + key * width;
         for (int first = 0; first < rows; first += QUERY_TILE) {
             int here = rows - first < QUERY_TILE ? rows - first : QUERY_TILE, padded = (int)round_up(here, REGISTER_ROWS);
             int keys = keys_in_tile(b, query + first + here - 1, key, KEY_TILE);
-            if (keys <= 0) continue;
+            if (keys <= 0 || first_key(b, query + first) >= key + KEY_TILE) continue;
+            tiles_computed++;
             forward_tiles part = {t->q + first * width, t->s, t->out + first * width, t->sum + first * LANES, t->max + first};
             product_keys(padded, (int)round_up(keys, LANES), b.HS, part.q, width, k_tile, part.s);
             forward_softmax(&part, b, query + first, here, key, keys);
@@ -313,6 +324,7 @@ static void backward_softmax(const backward_tiles *t, const float *lse, const fl
             vec_store(ds + c, prob * (vec_load(ds + c) - delta[r]));
         }
         for (int c = seen; c < columns; c++) p[c] = ds[c] = 0;
+        for (int c = 0, before = keys_before(b, query + r, key, keys); c < before; c++) p[c] = ds[c] = 0;
     }
 }
 
@@ -324,7 +336,7 @@ static int backward_step(attention_block b) {
 }
 
 // One tile of keys with all query heads of its key/value head. All pointers begin at the head; k, v, dk and dv also at the key.
-// turn (heads of the group, query tiles) counts the tiles of keys that have added to a tile of dq.
+// turn (heads of the group, query tiles) counts the tiles of keys that have added to a tile of dq, those before its documents included.
 static void backward_task(const backward_tiles *t, float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v,
                           const floatX *dout, const float *lse, const float *delta, attention_block b, int64_t key, _Atomic int32_t *turn) {
     int step = backward_step(b), width = padded_width(b.HS), rows_of_keys = (int)min_i64(step, b.Tk - key), n = (int)round_up(b.HS, LANES);
@@ -340,6 +352,8 @@ static void backward_task(const backward_tiles *t, float *dq, float *dk, float *
             int rows = (int)min_i64(QUERY_TILE, b.Tq - query), rows_padded = (int)round_up(rows, REGISTER_ROWS);
             int keys = keys_in_tile(b, query + rows - 1, key, step), columns = (int)round_up(keys, LANES);
             if (keys <= 0) continue;
+            if (first_key(b, query) >= key + rows_of_keys) break; // this document and those after it begin later
+            tiles_computed++;
             pack_rows(t->q, q + at, b.q_stride, rows, rows_padded, b.HS, width, b.scale);
             pack_rows(t->dout, dout + at, b.q_stride, rows, rows_padded, b.HS, width, 1);
             product_keys(rows_padded, columns, b.HS, t->q, width, t->k_t, t->p);
@@ -374,7 +388,7 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
     int64_t turns = round_up(b.Hq * query_tiles, 64);
     _Atomic int32_t *turn = (_Atomic int32_t *)scratch; // (Hq, query tiles)
     float *tiles = (float *)scratch + turns;
-    for (int64_t i = 0; i < turns; i++) atomic_init(turn + i, 0);
+    for (int64_t i = 0; i < turns; i++) atomic_init(turn + i, (int32_t)(first_key(b, i % query_tiles * QUERY_TILE) / step));
 #pragma omp parallel num_threads(threads)
     {
         backward_tiles t;

@@ -46,6 +46,13 @@ template <int P, int COLUMNS> __device__ __forceinline__ void add_to_global(floa
         if (part + P * n < HS) row[part + P * n] += sum[n];
 }
 
+// The first key row that query row i sees (attention_first_key); tiles of keys before that of a tile's first row are skipped.
+static __device__ __forceinline__ int64_t first_key(const attention_shape &b, int64_t i) {
+    if (b.documents.first == nullptr || i >= b.Tq) return 0;
+    int64_t first = b.documents.first[i], split = b.documents.split, low = first - b.documents.at[0], high = first - b.documents.at[1];
+    return (low < 0 ? 0 : low < split ? low : split) + (high < 0 ? 0 : high < b.Tk - split ? high : b.Tk - split);
+}
+
 // ---- forward ----
 
 // Block (x, y): query rows [x R, (x + 1) R) of head y.
@@ -62,13 +69,14 @@ __global__ void __launch_bounds__(P * R, 1)
     float sum[HS_MAX / P], largest = -INFINITY, total = 0;
     for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
     tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
-    for (int64_t j0 = 0; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
+    int64_t from = first_key(b, i);
+    for (int64_t j0 = first_key(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
         __syncthreads(); // the tiles before have been used
         tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
         tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
         __syncthreads();
         for (int c = part; c < R; c += P) {
-            bool visible = j0 + c < b.Tk && (!b.causal || j0 + c <= i);
+            bool visible = j0 + c < b.Tk && j0 + c >= from && (!b.causal || j0 + c <= i);
             mine[c] = visible ? dot(qs + row * pitch, ks + c * pitch, HS) : -INFINITY;
         }
         __syncwarp();
@@ -124,13 +132,14 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
     float row_lse = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f, row_delta = i < b.Tq ? delta[head * b.delta_head + i] : 0.0f;
     tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
     tile_load<R>(os, dout + head * b.q.head, b.q.row, first, b.Tq, HS, packed, 1);
-    for (int64_t j0 = 0; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
+    int64_t from = first_key(b, i);
+    for (int64_t j0 = first_key(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
         __syncthreads();
         tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
         tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
         __syncthreads();
         for (int c = part; c < R; c += P) {
-            bool visible = i < b.Tq && j0 + c < b.Tk && (!b.causal || j0 + c <= i);
+            bool visible = i < b.Tq && j0 + c < b.Tk && j0 + c >= from && (!b.causal || j0 + c <= i);
             float p = visible ? expf(dot(qs + row * pitch, ks + c * pitch, HS) - row_lse) : 0.0f;
             mine[c] = p * (dot(os + row * pitch, vs + c * pitch, HS) - row_delta) * scale;
         }
@@ -159,7 +168,7 @@ __global__ void __launch_bounds__(P * R, 1)
     tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, scale);
     tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, 1);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        for (int64_t i0 = b.causal ? first : 0; i0 < b.Tq; i0 += R) {
+        for (int64_t i0 = b.causal ? first : 0; i0 < b.Tq && first_key(b, i0) < first + R; i0 += R) {
             __syncthreads();
             tile_load<R>(qs, q + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
             tile_load<R>(os, dout + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
@@ -170,7 +179,7 @@ __global__ void __launch_bounds__(P * R, 1)
             }
             __syncthreads();
             for (int c = part; c < R; c += P) {
-                bool visible = j < b.Tk && i0 + c < b.Tq && (!b.causal || j <= i0 + c);
+                bool visible = j < b.Tk && i0 + c < b.Tq && j >= first_key(b, i0 + c) && (!b.causal || j <= i0 + c);
                 float p = visible ? expf(dot(ks + row * pitch, qs + c * pitch, HS) - lses[c]) : 0.0f;
                 my_p[c] = p;
                 my_ds[c] = p * (dot(vs + row * pitch, os + c * pitch, HS) - deltas[c]) * scale;

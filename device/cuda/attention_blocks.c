@@ -112,13 +112,15 @@ static attention_shape whole_shape(attention_block b) {
     s.dq = s.q;
     s.dkv = s.kv;
     s.delta_head = b.lse_stride;
+    s.documents = b.documents;
     return s;
 }
 
-// What cuDNN's kernels are known to be right for: whole tiles of 64 rows, heads in pieces of 8, addresses on 16 bytes.
+// What cuDNN's kernels are known to be right for: whole tiles of 64 rows, heads in pieces of 8, addresses on 16 bytes. Its graphs know no
+// boundaries of documents.
 static bool regular(attention_block b, const void *q, const void *k, const void *v, const void *lse) {
     uintptr_t bits = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)lse;
-    return b.Tk > 0 && b.HS % 8 == 0 && b.Tq % 64 == 0 && b.Tk % 64 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 &&
+    return b.documents.first == NULL && b.Tk > 0 && b.HS % 8 == 0 && b.Tq % 64 == 0 && b.Tk % 64 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 &&
            b.lse_stride % 4 == 0 && bits % 16 == 0;
 }
 
@@ -260,3 +262,4 @@ void op_attention_delta(float *delta, const floatX *out, const floatX *dout, att
 }
 
 int64_t op_attention_calls(void) { return attention_calls_made; }
+int64_t op_attention_tiles(void) { return 0; }

@@ -19,6 +19,7 @@ typedef struct {
     head_strides out;      // forward: out
     head_strides dq, dkv;  // backward: dq; dk and dv
     int64_t lse_head, delta_head; // from one head to the next
+    attention_documents documents; // first == NULL but for the hand-written kernels
 } attention_shape;
 
 // The tensors of a call. All on the device, in bf16 but those marked.

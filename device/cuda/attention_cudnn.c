@@ -70,6 +70,8 @@ static attention_plan *plan_of(attention_shape shape) {
     return p;
 }
 
+const char *op_attention_engine(bool documents) { return documents ? "the hand-written kernel (cuDNN's graphs know no boundaries)" : "cuDNN"; }
+
 bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     // From compute capability 10 on the engine that takes this graph adds dq in any order all the same; the hand-written kernel does not.
     if (shape.deterministic && device_compute_capability() >= 100) return false;

@@ -1,0 +1,259 @@
+// ranks: 8
+// Packed documents: on every grid of 1, 2, 3, 4, 6 and 8 ranks x every w x placement x ring/all-gather x kind of recompute, loss and every
+// gradient of a step equal those of the documents run alone, each from position 0; boundaries on, before and after the edges of chunks, one
+// document over all ranks (equal bit by bit to a run that is not packed), documents of one token (no label, no gradient, no NaN). Blocks
+// skipped are those that nothing is seen of, counted; tiles of scores fall with the length of the documents. (F21, F22)
+#include "model_fixture.h"
+
+// Float sums in another order, as in test_grids.
+#define BOUND 1e-5
+
+enum { SIZES = 6, SAMPLES = 8, LAYOUTS = 7, UNITS = 4 };
+static const int sizes[SIZES] = {1, 2, 3, 4, 6, 8};
+
+// Whether a document begins at a position of a sample's layout; S is 48 (chunks of 3 to 24 tokens) or 37 (padded).
+static bool begins(int layout, int64_t position) {
+    if (position == 0 || layout == 1) return true; // 1: documents of one token
+    if (layout >= 2 && layout <= 4) return (position - (layout - 3)) % 12 == 0; // 2: the token before every fourth edge, 3: at it, 4: after it
+    if (layout == 5) return test_random(5, (uint64_t)position) > 0.6;
+    if (layout == 6) return position == 1 || position == 30 || position == 36 || position == 47; // one token at both ends
+    return false; // 0: one document
+}
+static int64_t begin_of(int layout, int64_t S, int64_t position) {
+    if (position >= S) position = S - 1; // padding goes on with the last document
+    while (!begins(layout, position)) position--;
+    return position;
+}
+// The next token; none for a document's last token, and here and there.
+static int32_t label_of(const model_config *c, int64_t S, int64_t sample, int64_t position) {
+    if (position + 1 >= S || begins((int)(sample % LAYOUTS), position + 1) || test_random(8, (uint64_t)(sample * 1000 + position)) > 0.8) return -100;
+    return fixture_token(c, sample, position + 1);
+}
+
+typedef struct {
+    double loss;
+    int64_t count[UNITS];
+    double *gradients[UNITS];
+} reference;
+
+// The step of all samples as the documents alone, one after the other, each on one rank: sums over documents by their number of labels.
+static void make_reference(reference *r, const model_config *c, int64_t S, comm *self, comm *world) {
+    grid_shape one;
+    memset(&one, 0, sizeof one);
+    one.dp = one.hp = one.cp = one.w = 1;
+    double sums[2] = {0, 0}; // losses, labels
+    memset(r, 0, sizeof *r);
+    for (int64_t sample = comm_rank(world); sample < SAMPLES; sample += comm_size(world)) {
+        for (int64_t from = 0, to; from < S; from = to) {
+            for (to = from + 1; to < S && !begins((int)(sample % LAYOUTS), to);) to++;
+            fixture f;
+            fixture_make(&f, c, one, self, fixture_run(1, 1), RECOMPUTE_NONE, to - from);
+            for (int64_t i = from; i < to; i++) {
+                f.tokens[i - from] = fixture_token(c, sample, i);
+                f.labels[i - from] = label_of(c, S, sample, i);
+            }
+            step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+            CHECK(s.valid > 0 || (s.norm == 0 && s.loss == 0), "no label, but loss %g and a gradient of norm %g", s.loss, s.norm);
+            sums[0] += s.loss * (double)s.valid;
+            sums[1] += (double)s.valid;
+            for (int u = 0; u < c->L + 2; u++) {
+                float *gradient = fixture_gradient(&f, u);
+                r->count[u] = f.m.units[u].count;
+                if (r->gradients[u] == NULL) r->gradients[u] = HOST_NEW(double, r->count[u]);
+                for (int64_t i = 0; i < r->count[u]; i++) r->gradients[u][i] += gradient[i] * (double)s.valid;
+                free(gradient);
+            }
+            fixture_free(&f);
+        }
+    }
+    comm_sum_double(world, sums, 2);
+    r->loss = sums[0] / sums[1];
+    for (int u = 0; u < c->L + 2; u++) {
+        comm_sum_double(world, r->gradients[u], (int)r->count[u]);
+        for (int64_t i = 0; i < r->count[u]; i++) r->gradients[u][i] /= sums[1];
+    }
+}
+
+// Tokens, labels and documents of this rank's samples; a run that is not packed has the same tokens and labels. Returns documents.
+static int64_t *fill(fixture *f, int first_sample) {
+    const grid_shape *g = &f->g.shape;
+    int64_t T = f->shard.T, Tc = T * g->hp, *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.rows * g->hp);
+    for (int64_t a = 0; a < f->m.run.grad_accum; a++)
+        for (int64_t b = 0; b < f->m.run.B; b++) {
+            int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.run.B + b, at = (a * f->m.run.B + b) * T;
+            for (int64_t t = 0; t < T; t++) {
+                int64_t position = sequence_shard_position(&f->shard, t);
+                f->tokens[at + t] = position < f->S ? fixture_token(&f->m.c, sample, position) : 0;
+                f->labels[at + t] = position < f->S ? label_of(&f->m.c, f->S, sample, position) : -100;
+            }
+            for (int64_t t = 0; t < Tc; t++) { // the rows of attention: those of all HP ranks
+                sequence_shard s = sequence_shard_make(f->S, g->hp, g->cp, (int)(t / T), f->g.place.c, 1);
+                documents[at * g->hp + t] = begin_of((int)(sample % LAYOUTS), f->S, sequence_shard_position(&s, t % T));
+            }
+        }
+    if (f->m.run.packed) f->m.documents = documents;
+    return documents;
+}
+
+static double difference(const float *a, const double *b, int64_t n) { // test_difference
+    double largest = 0, worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs(a[i] - b[i]);
+        worst = d <= worst ? worst : d; // NaN is larger than everything
+        largest = fmax(largest, fabs(b[i]));
+    }
+    return worst / largest;
+}
+
+// How many of this rank's blocks of one pass over its sequences nothing is seen of.
+static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
+    const grid_shape *g = &f->g.shape;
+    int64_t Tc = f->shard.T * g->hp, unseen = 0;
+    for (int64_t s = 0; s < f->m.run.grad_accum * f->m.run.B; s++)
+        for (int k = 0; k < g->cp; k++) {
+            bool seen = false;
+            sequence_shard mine = sequence_shard_make(f->S, 1, g->cp, 0, f->g.place.c, 1), theirs = sequence_shard_make(f->S, 1, g->cp, 0, k, 1);
+            mine.T = theirs.T = Tc;
+            for (int64_t i = 0; i < Tc; i++)
+                for (int64_t j = 0; j < Tc; j++) {
+                    int64_t query = sequence_shard_position(&mine, i), key = sequence_shard_position(&theirs, j);
+                    seen = seen || (key <= query && key >= documents[s * Tc + i]);
+                }
+            unseen += !seen;
+        }
+    return unseen;
+}
+
+static void check_grid(const reference *r, const model_config *c, grid_shape shape, bool allgather, recompute_kind kind, int64_t B, int64_t S, comm *ranks) {
+    char where[160];
+    snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s kind %d S %lld B %lld", shape.dp, shape.hp, shape.cp, shape.w,
+             shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring", (int)kind, (long long)S, (long long)B);
+    model_run run = fixture_run(B, SAMPLES / shape.dp / B);
+    run.cp_allgather = allgather;
+    run.packed = true;
+    fixture f;
+    fixture_make(&f, c, shape, ranks, run, kind, S);
+    int64_t *documents = fill(&f, 0), kept_twice = 0;
+    step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    CHECK(fabs(s.loss - r->loss) <= BOUND * r->loss, "%s: loss %.8f, documents alone %.8f", where, s.loss, r->loss);
+    for (int u = 0; u < c->L + 2; u++) {
+        float *gradient = fixture_gradient(&f, u);
+        for (int t = 0; t < f.m.units[u].tensor_count; t++) {
+            zero_tensor *tensor = &f.m.units[u].tensors[t];
+            double d = difference(gradient + tensor->offset, r->gradients[u] + tensor->offset, tensor->count);
+            CHECK(d <= BOUND, "%s: gradient of unit %d %s differs by %.1e", where, u, tensor->name, d);
+        }
+        free(gradient);
+    }
+    for (int l = 0; l < c->L; l++) kept_twice += f.kinds[l] == RECOMPUTE_FULL;
+    int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f, documents), skipped = f.m.attention.ring.blocks_skipped;
+    CHECK(skipped == unseen, "%s: %lld blocks skipped, %lld have nothing to see", where, (long long)skipped, (long long)unseen);
+    free(documents);
+    fixture_free(&f);
+}
+
+// Sample 0, one document: packed and not packed are one computation.
+static void check_one_document(const model_config *c, grid_shape shape, bool allgather, int64_t S, comm *ranks) {
+    fixture f[2];
+    int64_t *documents[2];
+    double loss[2];
+    for (int packed = 0; packed < 2; packed++) {
+        model_run run = fixture_run(1, 1);
+        run.cp_allgather = allgather;
+        run.packed = packed == 1;
+        fixture_make(&f[packed], c, shape, ranks, run, RECOMPUTE_SELECTIVE, S);
+        documents[packed] = fill(&f[packed], 0);
+        loss[packed] = model_step(&f[packed].m, f[packed].tokens, f[packed].labels, fixture_adamw(1), 1.0).loss;
+    }
+    CHECK(loss[0] == loss[1], "hp %d cp %d: one document %.9f, not packed %.9f", shape.hp, shape.cp, loss[1], loss[0]);
+    for (int u = 0; u < c->L + 2; u++) {
+        float *a = fixture_gradient(&f[0], u), *b = fixture_gradient(&f[1], u);
+        CHECK(memcmp(a, b, sizeof(float) * (size_t)f[0].m.units[u].count) == 0, "hp %d cp %d: gradients of unit %d are not equal", shape.hp, shape.cp, u);
+        free(a);
+        free(b);
+    }
+    for (int i = 0; i < 2; i++) {
+        free(documents[i]);
+        fixture_free(&f[i]);
+    }
+}
+
+// Tiles of scores of a step over documents of `length` tokens, over all ranks.
+static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int64_t length, comm *ranks) {
+    model_run run = fixture_run(1, 1);
+    run.packed = true;
+    fixture f;
+    fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
+    int64_t Tc = f.shard.T * shape.hp, *documents = HOST_NEW(int64_t, Tc), before = op_attention_tiles();
+    for (int64_t t = 0; t < Tc; t++) {
+        sequence_shard s = sequence_shard_make(S, shape.hp, shape.cp, (int)(t / f.shard.T), f.g.place.c, 1);
+        documents[t] = sequence_shard_position(&s, t % f.shard.T) / length * length;
+    }
+    f.m.documents = documents;
+    model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    int64_t tiles = op_attention_tiles() - before;
+    comm_sum_int64(ranks, &tiles, 1);
+    free(documents);
+    fixture_free(&f);
+    return tiles;
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    comm *world = comm_world(), *ranks[SIZES], *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
+    for (int i = 0; i < SIZES; i++) ranks[i] = comm_split(world, comm_rank(world) < sizes[i] ? 0 : -1, comm_rank(world), COMM_CONTROL);
+    model_config configs[] = {fixture_config(2, 32, 24, 24, 2, 40, 61, false), fixture_config(1, 36, 12, 4, 4, 50, 61, true)};
+    for (int k = 0; k < 2; k++) {
+        const model_config *c = &configs[k];
+        int64_t S = k == 0 ? 48 : 37;
+        reference r;
+        make_reference(&r, c, S, self, world);
+        for (int i = 0; i < SIZES; i++) {
+            if (ranks[i] == NULL) continue;
+            int count = i + k; // the same on all ranks of the group
+            for (int dp = 1; dp <= 2; dp++)
+                for (int hp = 1; sizes[i] % dp == 0 && hp <= sizes[i] / dp; hp++) {
+                    int cp = sizes[i] / dp / hp;
+                    if (sizes[i] / dp % hp != 0 || c->H % hp != 0) continue;
+                    for (int w = 1; w <= cp; w++) {
+                        if (cp % w != 0) continue;
+                        grid_shape shape;
+                        memset(&shape, 0, sizeof shape);
+                        shape.dp = dp; shape.hp = hp; shape.cp = cp; shape.w = w;
+                        shape.placement = count % 2 == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST; // the other one with the other model
+                        check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1 + count / 2 % 2, S, ranks[i]);
+                        if (w == cp && cp > 1) check_grid(&r, c, shape, true, (recompute_kind)((count + 2) % 4), 2, S, ranks[i]);
+                        if (dp == 1 && sizes[i] != 6) check_one_document(c, shape, w == cp && cp > 1, S, ranks[i]);
+                        count++;
+                    }
+                }
+        }
+        for (int u = 0; u < c->L + 2; u++) free(r.gradients[u]);
+        comm_barrier(world);
+    }
+    // On one rank the kernel skips tiles; on four the ring skips blocks too.
+    for (int cp = 1; cp <= 4; cp += 3) {
+        comm *group = cp == 1 ? ranks[0] : ranks[3];
+        grid_shape shape;
+        memset(&shape, 0, sizeof shape);
+        shape.dp = shape.hp = 1;
+        shape.cp = shape.w = cp;
+        model_config c = fixture_config(1, 8, 1, 1, 8, 8, 61, true);
+        if (group == NULL) continue;
+        int64_t tiles[4];
+        for (int i = 0; i < 4; i++) tiles[i] = tiles_of(&c, shape, 2048, 2048 >> (2 * i), group); // documents of 2048, 512, 128, 32
+        CHECK(tiles[0] > 0 && 2 * tiles[1] < tiles[0] && 4 * tiles[1] > 5 * tiles[2] && tiles[2] >= tiles[3], "cp %d: %lld %lld %lld %lld tiles", cp, (long long)tiles[0],
+              (long long)tiles[1], (long long)tiles[2], (long long)tiles[3]);
+        if (comm_rank(world) == 0)
+            printf("tiles of scores, cp %d, documents of 2048, 512, 128, 32 tokens: %lld %lld %lld %lld\n", cp, (long long)tiles[0], (long long)tiles[1],
+                   (long long)tiles[2], (long long)tiles[3]);
+    }
+    int status = test_finish("test_documents", world);
+    comm_finalize();
+    return status;
+}
