@@ -60,6 +60,7 @@ typedef struct {
     const char *export_to;   // folder
     export_dtype_kind export_dtype;
     int64_t eval_every, eval_steps; // eval_every 0 = after the last step only
+    int64_t eval_needles;           // at each depth; 0 = none
     // other
     bool deterministic;
     bool dry_run, plan, calibrate;
@@ -143,6 +144,7 @@ static inline const option_row *options_table(int *count) {
         {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "", "Chrome trace events of this run, for Perfetto"},
         {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "", "evaluate on --val-data every N steps (if absent: after the last step only)"},
         {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "", "batches of an evaluation, at most"},
+        {"Output", "eval-needles", "N", OPTION_COUNT, AT(eval_needles), 1, 1000000, "", "", "at each evaluation, look for N needles at each of 5 depths of the first --val-data set: 4 random key and 4 value tokens, the key again at the end; reports how often the value's tokens are the arg max, and their loss"},
 
         {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "", "the same command gives the same bits: on CUDA fixed algorithms in the place of the fastest, and attention backward in one order, which is slower and takes more scratch; the CPU device always does"},
         {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print options and memory per rank, train nothing; needs neither ranks nor device"},
@@ -546,8 +548,10 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
         return error_set(error, "--wsd-decay has no meaning without --lr-schedule wsd; legal is both or none");
     if (options_given(o, "min-lr-fraction") && o->lr_schedule == LR_CONSTANT)
         return error_set(error, "--min-lr-fraction has no meaning with --lr-schedule constant; legal with it are cosine, wsd");
-    if ((options_given(o, "eval-every") || options_given(o, "eval-steps")) && o->val_data == NULL)
-        return error_set(error, "--eval-every and --eval-steps need --val-data; legal is with it, or none of them");
+    if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_needles > 0) && o->val_data == NULL)
+        return error_set(error, "--eval-every, --eval-steps and --eval-needles need --val-data; legal is with it, or none of them");
+    if (o->eval_needles > 0 && o->seq_len < 64)
+        return error_set(error, "--eval-needles: %lld tokens of --seq-len hold no needle, question and hay; legal are 64 or more", (long long)o->seq_len);
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
         return error_set(error, "--resume, --save-every and --keep need --out DIR; legal is with it, or none of them");
     if (options_given(o, "export-dtype") && o->export_to == NULL)

@@ -8,6 +8,7 @@
 //     device/           memory, operations and communication of the CPU and the CUDA device
 #include "calibrate.h"  // defines: calibrate
 #include "data_sources.h" // defines: data_sources_*, dataloader_*, sequence_shard
+#include "evaluation.h" // defines: loss_by_position_*, needle_*, evaluation_*
 #include "hf_folder.h"  // defines: hf_import, hf_export
 #include "metrics.h"    // defines: step_report, step_print, memory_print, flops_*
 #include "model.h"      // defines: model_*, model_run
@@ -55,21 +56,12 @@ static bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a,
     if (t->documents == NULL) return true;
     return dataloader_documents(data, sample, &t->shard, (int32_t)t->o->document_end, t->tokens + at, t->labels + at, t->documents + at * t->shard.hp, error);
 }
-
-// Reads the samples counter, counter + 1, ... of a validation set into tokens and labels of one micro-step.
-static bool read_validation(trainer *t, dataloader *data, int64_t counter, int64_t samples_end, error_text *error) {
-    for (int64_t b = 0; b < t->m.run.B; b++) {
-        int64_t at = b * t->shard.T;
-        if (counter + b < samples_end) {
-            if (!read_sample(t, data, dataloader_sample_at(data, counter + b), 0, b, error)) return false;
-        } else { // evaluation: the last batch may be short
-            for (int64_t i = 0; i < t->shard.T; i++) {
-                t->tokens[at + i] = 0;
-                t->labels[at + i] = -100;
-            }
-        }
+// Evaluation: nothing into sequence b, when the last batch is short.
+static void read_nothing(trainer *t, int64_t b) {
+    for (int64_t i = b * t->shard.T; i < (b + 1) * t->shard.T; i++) {
+        t->tokens[i] = 0;
+        t->labels[i] = LABEL_IGNORED;
     }
-    return true;
 }
 
 // The data of the next step, all of its micro-steps. Collective: ends every rank when one cannot read.
@@ -85,35 +77,70 @@ static void read_step(trainer *t, error_text *error) {
     stop_on_error(error);
 }
 
-// Token-weighted mean loss over the first samples of a validation set: the same samples on every grid of one global batch.
-static double evaluate(trainer *t, dataloader *data, error_text *error) {
-    int64_t dp = t->g.shape.dp, B = t->m.run.B, batch = dp * B * t->m.run.grad_accum;
-    int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * batch);
-    double sums[2] = {0, 0};
-    for (int64_t first = 0; first < samples; first += dp * B) {
-        bool read = read_validation(t, data, first + t->g.place.d * B, samples, error);
-        stop_on_error(error);
-        if (!read) break;
-        sums[0] += model_evaluate(&t->m, t->tokens, t->labels);
-        for (int64_t i = 0; i < t->m.rows; i++) sums[1] += t->labels[i] >= 0;
-    }
-    comm_sum_double(t->g.all, sums, 2);
-    return sums[1] > 0 ? sums[0] / sums[1] : NAN;
+// Runs the batch that was read; losses (rows) on the host.
+static void evaluate_batch(trainer *t, float *losses, error_text *error) {
+    stop_on_error(error);
+    model_evaluate(&t->m, t->tokens, t->labels);
+    device_to_host(losses, t->m.losses, sizeof(float) * (size_t)t->m.rows);
 }
-
-// Every validation set, by name: "val_loss" is a number for one set without a name, else an object of names.
-static void evaluate_all(trainer *t, FILE *log, error_text *error) {
-    bool named = t->val.sources[0].name[0] != '\0';
-    if (log != NULL) fprintf(log, "{\"step\":%lld,\"val_loss\":%s", (long long)t->done.step, named ? "{" : "");
-    for (int i = 0; i < t->val.count; i++) {
-        const char *name = t->val.sources[i].name;
-        double loss = evaluate(t, &t->val.sources[i].data, error);
-        if (t->g.rank == 0) printf("eval %6lld/%lld | val loss%s%s %8.4f\n", (long long)t->done.step, (long long)t->o->steps, named ? " " : "", name, loss);
-        if (log != NULL && named) fprintf(log, "%s\"%s\":", i > 0 ? "," : "", name);
-        if (log != NULL) fprintf(log, isfinite(loss) ? "%.9g" : "null", loss);
+// Token-weighted losses of the first samples of a validation set: the same samples on every grid of one global batch.
+static void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
+    int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T, batch = dp * B * t->m.run.grad_accum;
+    int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * batch);
+    for (int64_t first = 0; first < samples; first += dp * B) {
+        for (int64_t b = 0, n = first + t->g.place.d * B; b < B; b++, n++) {
+            if (n >= samples) read_nothing(t, b);
+            else if (!read_sample(t, data, dataloader_sample_at(data, n), 0, b, error)) break;
+        }
+        evaluate_batch(t, losses, error);
+        for (int64_t b = 0; b < B; b++) {
+            const int64_t *documents = t->documents != NULL ? t->documents + (b * t->shard.hp + t->shard.h) * T : NULL;
+            loss_by_position_add(sums, &t->shard, documents, t->labels + b * T, losses + b * T);
+        }
     }
-    if (log != NULL) fprintf(log, named ? "}}\n" : "}\n");
-    fflush(stdout);
+    comm_sum_double(t->g.all, sums->loss, POSITION_BUCKETS);
+    comm_sum_double(t->g.all, sums->tokens, POSITION_BUCKETS);
+}
+// --eval-needles at each depth, in the first samples of the first validation set: needle n is at depth n % NEEDLE_DEPTHS.
+static void evaluate_needles(trainer *t, dataloader *data, needle_scores *scores, float *losses, error_text *error) {
+    int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
+    float *logits = HOST_NEW(float, t->m.c.V);
+    t->m.documents = NULL; // a haystack is one document
+    for (int64_t first = 0; first < needles; first += dp * B) {
+        int64_t own = first + t->g.place.d * B;
+        for (int64_t b = 0, n = own; b < B; b++, n++) {
+            int64_t sample = n / NEEDLE_DEPTHS % dataloader_samples(data);
+            if (n >= needles) read_nothing(t, b);
+            else if (!read_sample(t, data, dataloader_sample_at(data, sample), 0, b, error)) break;
+            else needle_place(&t->shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), t->tokens + b * T, t->labels + b * T);
+        }
+        evaluate_batch(t, losses, error);
+        for (int64_t b = 0; b < B; b++) needle_scores_add(scores, &t->m, (int)((own + b) % NEEDLE_DEPTHS), b * T, t->labels + b * T, losses + b * T, logits);
+    }
+    t->m.documents = t->documents;
+    comm_sum_double(t->g.all, scores->right, NEEDLE_DEPTHS);
+    comm_sum_double(t->g.all, scores->loss, NEEDLE_DEPTHS);
+    comm_sum_double(t->g.all, scores->tokens, NEEDLE_DEPTHS);
+    free(logits);
+}
+// Everything there is to evaluate, printed and logged. Collective.
+static void evaluate(trainer *t, FILE *log, error_text *error) {
+    evaluation_report r;
+    memset(&r, 0, sizeof r);
+    r.step = t->done.step;
+    r.steps = t->o->steps;
+    r.S = t->shard.S;
+    r.sets = t->val.count;
+    r.has_needles = t->o->eval_needles > 0;
+    float *losses = HOST_NEW(float, t->m.rows);
+    for (int i = 0; i < r.sets; i++) {
+        r.names[i] = t->val.sources[i].name;
+        evaluate_set(t, &t->val.sources[i].data, &r.losses[i], losses, error);
+    }
+    if (r.has_needles) evaluate_needles(t, &t->val.sources[0].data, &r.needles, losses, error);
+    free(losses);
+    if (t->g.rank == 0) evaluation_print(&r);
+    if (log != NULL) evaluation_log(log, &r);
 }
 
 // The length of a sequence without documents in which a token sees as many tokens as one of this step does on average: what attention's FLOPs
@@ -290,7 +317,7 @@ static void train(trainer *t, error_text *error) {
             exit(EXIT_FAILED);
         }
         bool last = step + 1 == o->steps;
-        if (t->val.count > 0 && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) evaluate_all(t, log, error);
+        if (t->val.count > 0 && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) evaluate(t, log, error);
         if (o->out == NULL) continue;
         t->stopped = stop_agreed(t) && !last;
         if (last || t->stopped || (o->save_every > 0 && (step + 1) % o->save_every == 0)) save_state(t);

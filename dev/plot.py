@@ -18,6 +18,9 @@ import sys
 QUANTITIES = [
     ("loss", "loss", 1.0),
     ("val_loss", "validation loss", 1.0),
+    ("val_loss_by_position", "validation loss by position", 1.0),
+    ("needle_accuracy", "needles found by depth", 1.0),
+    ("needle_loss", "loss of needles by depth", 1.0),
     ("grad_norm", "gradient norm", 1.0),
     ("lr", "learning rate", 1.0),
     ("tgs", "tokens / s / device", 1.0),
@@ -26,7 +29,7 @@ QUANTITIES = [
     ("mem_bytes", "memory, GiB", 1.0 / 2**30),
     ("comm_bytes", "bytes sent a step, MiB", 1.0 / 2**20),
 ]
-PICTURE = ["loss", "grad_norm", "tgs", "mfu", "mem_bytes", "comm_bytes"]  # validation loss goes into the loss plot
+PICTURE = ["loss", "val_loss_by_position", "needle_accuracy", "grad_norm", "tgs", "mfu", "mem_bytes", "comm_bytes"]  # validation loss goes into the loss plot
 
 
 def number(x):

@@ -53,11 +53,11 @@ for name in dp hp cp both tiles; do check "grid $name has the curve of one rank"
 # A mixture of two sources and two validation sets by name: the same on every grid, in the log by name, and in the plot.
 seq 7000 -3 1 | tr '\n' ' ' >"$dir/text2"
 build/cpu/text_to_tokens "$dir/other.bin" "$dir/text2" >/dev/null
-mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2 --eval-steps 1)
+mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2 --eval-steps 1 --eval-needles 2)
 mix() { # name ranks option...
     local name=$1 ranks=$2
     shift 2
-    mpirun -np "$ranks" "$binary" --model nano --from-scratch --seq-len 100 --steps 4 "${mixture[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
+    mpirun -np "$ranks" "$binary" --model nano --from-scratch --seq-len 1100 --steps 4 "${mixture[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
 }
 mix mix1 1 --batch-size 8
 mix mix4 4 --batch-size 2 --grad-accum 2 --cp 2
@@ -68,11 +68,17 @@ assert len(a) == len(b) == 6
 for x, y in zip(a, b):
     for key in ('loss', 'grad_norm'):
         if key in x: assert abs(x[key] - y[key]) <= 1e-4 * x[key], (key, x[key], y[key])
-    for name in x.get('val_loss', {}): assert abs(x['val_loss'][name] - y['val_loss'][name]) <= 1e-4 * x['val_loss'][name], (name, x, y)
-evaluations = [x['val_loss'] for x in a if 'val_loss' in x]
-assert len(evaluations) == 2 and all(list(x) == ['up', 'down'] and x['up'] != x['down'] for x in evaluations), evaluations"
-check 'shares and epochs are printed' grep -q '^data        up: share 0.7, .* the run draws 23 (0.02 epochs)' "$dir/mix4.out"
-check 'validation sets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss '$dir/mix4.jsonl' | grep -q down"
+    if 'val_loss' not in x: continue
+    assert list(x['val_loss']) == ['up', 'down'] and x['val_loss']['up'] != x['val_loss']['down'] and x['needle_accuracy'] == y['needle_accuracy']
+    for name in x['val_loss']:
+        parts = x['val_loss_by_position'][name], y['val_loss_by_position'][name]
+        assert list(parts[0]) == ['0-1K', '1K-1100'] and abs(parts[0]['0-1K'] * 1024 + parts[0]['1K-1100'] * 76 - x['val_loss'][name] * 1100) < 1e-2
+        assert all(abs(parts[0][k] - parts[1][k]) <= 1e-4 * parts[0][k] for k in parts[0]) and abs(x['val_loss'][name] - y['val_loss'][name]) <= 1e-4 * x['val_loss'][name]
+    assert list(x['needle_loss']) == ['0%', '25%', '50%', '75%', '100%']
+    assert all(abs(x['needle_loss'][k] - y['needle_loss'][k]) <= 1e-4 * x['needle_loss'][k] for k in x['needle_loss'])
+assert sum('val_loss' in x for x in a) == 2"
+check 'shares and epochs are printed' grep -q '^data        up: share 0.7, .* the run draws 23 (0.23 epochs)' "$dir/mix4.out"
+check 'validation sets and buckets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' | grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"
 
 # Trace: valid JSON, compute and transfers on tracks of their own.
 mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 4 --trace "$dir/trace.json" >/dev/null 2>&1

@@ -1,0 +1,197 @@
+// What an evaluation measures besides the mean loss: loss by position in the sequence, and needles in a haystack.
+//
+// Needle in a haystack: NEEDLE_KEY + NEEDLE_VALUE random tokens are put at a depth into a sample of the validation text, and the key alone
+// again at its end. A model that uses its context predicts the value there, as an induction head does (Olsson et al. 2022: match what stood
+// before, copy what came after); no generation is needed, for the value's tokens are given one after the other and each must be the arg max.
+// A guess is right once in V. It says whether tokens that far back are reached, not whether the text in between is understood.
+#ifndef EVALUATION_H
+#define EVALUATION_H
+
+#include "data_sources.h" // defines: DATA_SOURCES_MAX, sequence_shard, dataloader_hash
+#include "model.h"
+
+// ---- loss by position: buckets [0, 1K), [1K, 8K), [8K, 64K), ... ----
+
+enum { POSITION_BUCKETS = 12, POSITION_FIRST = 1024, POSITION_FACTOR = 8 };
+typedef struct {
+    double loss[POSITION_BUCKETS]; // sums of token losses
+    double tokens[POSITION_BUCKETS];
+} loss_by_position;
+
+static inline int position_bucket(int64_t position) {
+    int bucket = 0;
+    for (int64_t end = POSITION_FIRST; position >= end && bucket + 1 < POSITION_BUCKETS; end *= POSITION_FACTOR) bucket++;
+    return bucket;
+}
+static inline void position_text(char *text, size_t size, int64_t position) {
+    if (position > 0 && position % 1048576 == 0) snprintf(text, size, "%lldM", (long long)(position / 1048576));
+    else if (position > 0 && position % 1024 == 0) snprintf(text, size, "%lldK", (long long)(position / 1024));
+    else snprintf(text, size, "%lld", (long long)position);
+}
+// "8K-64K"; the last bucket of a sequence of S tokens ends there.
+static inline void position_bucket_name(char *text, size_t size, int bucket, int64_t S) {
+    char from[24], to[24];
+    int64_t begin = 0, end = POSITION_FIRST;
+    for (int i = 0; i < bucket; i++) {
+        begin = end;
+        end *= POSITION_FACTOR;
+    }
+    position_text(from, sizeof from, begin);
+    position_text(to, sizeof to, min_i64(end, S));
+    snprintf(text, size, "%s-%s", from, to);
+}
+// Adds this rank's rows of one sequence: labels, losses (T) on the host. documents (T): where in the sequence each row's document begins, from
+// which its position counts (dataloader_documents); NULL: the sequence is one document.
+static inline void loss_by_position_add(loss_by_position *sums, const sequence_shard *shard, const int64_t *documents, const int32_t *labels, const float *losses) {
+    for (int64_t t = 0; t < shard->T; t++) {
+        if (labels[t] < 0) continue;
+        int bucket = position_bucket(sequence_shard_position(shard, t) - (documents != NULL ? documents[t] : 0));
+        sums->loss[bucket] += (double)losses[t];
+        sums->tokens[bucket]++;
+    }
+}
+// The mean over all positions.
+static inline double loss_by_position_mean(const loss_by_position *sums) {
+    double loss = 0, tokens = 0;
+    for (int i = 0; i < POSITION_BUCKETS; i++) {
+        loss += sums->loss[i];
+        tokens += sums->tokens[i];
+    }
+    return tokens > 0 ? loss / tokens : NAN;
+}
+
+// ---- logits of single rows ----
+
+// Logits (V), on the host, of one local row of the last model_evaluate. No collective: the head is still gathered.
+static inline void evaluation_logits(model *m, int64_t row, float *logits) {
+    int64_t V = m->c.V, D = m->c.D;
+    const floatX *w_out = m->c.tied ? model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING)
+                                    : model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
+    op_linear_forward(m->logits, m->xn + row * D, w_out, NULL, 1, D, V);
+    device_to_host(logits, m->logits, sizeof(floatX) * (size_t)V);
+    if (sizeof(floatX) == sizeof(float)) return;
+    for (int64_t i = V - 1; i >= 0; i--) { // bf16 is the upper half of a float; in place, from the end
+        uint16_t half;
+        memcpy(&half, (const char *)logits + 2 * i, 2);
+        uint32_t bits = (uint32_t)half << 16;
+        memcpy(&logits[i], &bits, 4);
+    }
+}
+static inline int32_t evaluation_argmax(const float *logits, int64_t V) { // the first of equals
+    int32_t best = 0;
+    for (int64_t i = 1; i < V; i++)
+        if (logits[i] > logits[best]) best = (int32_t)i;
+    return best;
+}
+
+// ---- needles ----
+
+enum { NEEDLE_KEY = 4, NEEDLE_VALUE = 4, NEEDLE_DEPTHS = 5, NEEDLE_SHORTEST = 64 }; // the shortest sequence
+typedef struct {
+    double right[NEEDLE_DEPTHS], loss[NEEDLE_DEPTHS], tokens[NEEDLE_DEPTHS]; // sums over the values' tokens
+} needle_scores;
+
+// Needle `number` of the run, drawn from (seed, number) over the whole vocabulary, into this rank's rows of one sequence: tokens, labels (T).
+// Depth 0 is the sequence's begin, NEEDLE_DEPTHS - 1 right before the question. Only the value's tokens at the end keep a label.
+static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t seed, int64_t number, int depth, int32_t *tokens, int32_t *labels) {
+    int64_t length = NEEDLE_KEY + NEEDLE_VALUE, question = shard->S - length, place = (shard->S - 2 * length) * depth / (NEEDLE_DEPTHS - 1);
+    int32_t needle[NEEDLE_KEY + NEEDLE_VALUE];
+    for (int64_t i = 0; i < length; i++)
+        needle[i] = (int32_t)(dataloader_hash(dataloader_hash(seed + 0x6E6565646C65ull) + (uint64_t)(number * length + i)) % (uint64_t)V);
+    for (int64_t t = 0; t < shard->T; t++) {
+        int64_t position = sequence_shard_position(shard, t), next = position + 1 - question; // place of the label in the needle
+        labels[t] = next >= NEEDLE_KEY && next < length ? needle[next] : LABEL_IGNORED;
+        if (position >= place && position < place + length) tokens[t] = needle[position - place];
+        if (position >= question && position < shard->S) tokens[t] = needle[position - question];
+    }
+}
+// Adds this rank's rows of one sequence of the last model_evaluate, which begins at local row `row`: labels, losses (T) on the host; logits (V): scratch.
+static inline void needle_scores_add(needle_scores *scores, model *m, int depth, int64_t row, const int32_t *labels, const float *losses, float *logits) {
+    for (int64_t t = 0; t < m->run.T; t++) {
+        if (labels[t] < 0) continue;
+        evaluation_logits(m, row + t, logits);
+        scores->right[depth] += evaluation_argmax(logits, m->c.V) == labels[t];
+        scores->loss[depth] += (double)losses[t];
+        scores->tokens[depth]++;
+    }
+}
+
+// ---- one evaluation: print and log ----
+
+typedef struct {
+    int64_t step, steps, S;
+    int sets;
+    const char *names[DATA_SOURCES_MAX]; // of the validation sets; "": the only one has none
+    loss_by_position losses[DATA_SOURCES_MAX];
+    bool has_needles;
+    needle_scores needles;
+} evaluation_report;
+
+static inline int evaluation_buckets(const evaluation_report *r) { return 1 + position_bucket(r->S - 1); } // those that exist
+static inline double evaluation_ratio(double sum, double count) { return count > 0 ? sum / count : NAN; }
+
+static inline void evaluation_print(const evaluation_report *r) {
+    char at[64], bucket[64];
+    snprintf(at, sizeof at, "eval %6lld/%lld |", (long long)r->step, (long long)r->steps);
+    for (int i = 0; i < r->sets; i++) {
+        const loss_by_position *l = &r->losses[i];
+        const char *blank = r->names[i][0] != '\0' ? " " : "";
+        printf("%s val loss%s%s %8.4f\n", at, blank, r->names[i], loss_by_position_mean(l));
+        if (evaluation_buckets(r) == 1) continue; // says no more than the mean
+        printf("%s val loss%s%s by position", at, blank, r->names[i]);
+        for (int b = 0, shown = 0; b < evaluation_buckets(r); b++) {
+            if (l->tokens[b] == 0) continue; // no document is that long
+            position_bucket_name(bucket, sizeof bucket, b, r->S);
+            printf("%s %s %.4f", shown++ > 0 ? "," : "", bucket, l->loss[b] / l->tokens[b]);
+        }
+        printf("\n");
+    }
+    if (r->has_needles) {
+        const needle_scores *n = &r->needles;
+        printf("%s needles found (loss) at depth", at);
+        for (int d = 0; d < NEEDLE_DEPTHS; d++)
+            printf("%s %d%% %.3f (%.4f)", d > 0 ? "," : "", 100 * d / (NEEDLE_DEPTHS - 1), evaluation_ratio(n->right[d], n->tokens[d]), evaluation_ratio(n->loss[d], n->tokens[d]));
+        printf("\n");
+    }
+    fflush(stdout);
+}
+
+static inline void evaluation_json(FILE *f, const char *before, const char *key, double value) {
+    fprintf(f, "%s\"%s\":", before, key);
+    fprintf(f, isfinite(value) ? "%.9g" : "null", value);
+}
+// One line: "val_loss" and "val_loss_by_position" are those of the one set without a name, or objects of the sets' names.
+static inline void evaluation_log(FILE *f, const evaluation_report *r) {
+    char key[64];
+    bool named = r->names[0][0] != '\0';
+    fprintf(f, "{\"step\":%lld", (long long)r->step);
+    if (!named) evaluation_json(f, ",", "val_loss", loss_by_position_mean(&r->losses[0]));
+    else fprintf(f, ",\"val_loss\":{");
+    for (int i = 0; i < r->sets && named; i++) evaluation_json(f, i > 0 ? "," : "", r->names[i], loss_by_position_mean(&r->losses[i]));
+    fprintf(f, named ? "}" : "");
+    if (evaluation_buckets(r) > 1) {
+        fprintf(f, ",\"val_loss_by_position\":%s", named ? "{" : "");
+        for (int i = 0; i < r->sets; i++) {
+            if (named) fprintf(f, "%s\"%s\":", i > 0 ? "," : "", r->names[i]);
+            fprintf(f, "{");
+            for (int b = 0, shown = 0; b < evaluation_buckets(r); b++) {
+                if (r->losses[i].tokens[b] == 0) continue;
+                position_bucket_name(key, sizeof key, b, r->S);
+                evaluation_json(f, shown++ > 0 ? "," : "", key, r->losses[i].loss[b] / r->losses[i].tokens[b]);
+            }
+            fprintf(f, "}");
+        }
+        fprintf(f, named ? "}" : "");
+    }
+    for (int k = 0; k < 2 && r->has_needles; k++) {
+        fprintf(f, k == 0 ? ",\"needle_accuracy\":" : "},\"needle_loss\":");
+        for (int d = 0; d < NEEDLE_DEPTHS; d++) {
+            snprintf(key, sizeof key, "%d%%", 100 * d / (NEEDLE_DEPTHS - 1));
+            evaluation_json(f, d > 0 ? "," : "{", key, evaluation_ratio(k == 0 ? r->needles.right[d] : r->needles.loss[d], r->needles.tokens[d]));
+        }
+    }
+    fprintf(f, r->has_needles ? "}}\n" : "}\n");
+    fflush(f);
+}
+
+#endif
