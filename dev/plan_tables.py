@@ -7,6 +7,7 @@
 Needs a build (make DEVICE=cpu); test/test_plan.sh holds the scripts to the planner.
 """
 import json
+import math
 import os
 import re
 import subprocess
@@ -144,6 +145,7 @@ SCRIPT = """#!/usr/bin/env bash
 #
 #   tokens    {step_tokens:.1f} M a step ({batch} sequences of {S}), {total_tokens:.2f} G in {steps} steps
 #   FLOPs     {flops:.2e} by the model's count (causal attention half, recompute not counted)
+#   rope      theta {theta:.2e} = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA says otherwise
 #   grid      dp {dp} x hp {hp} x cp {cp}; ZeRO {zero}; recompute {recompute}
 #   memory    {memory:.1f} GiB of a GPU by the dry run{host}
 #   expected  TGS {tgs:.0f}, MFU {mfu:.1f} %, {step:.0f} s a step, {hours:.1f} h in all: predicted by --plan for the cluster h100, whose figures are
@@ -151,22 +153,35 @@ SCRIPT = """#!/usr/bin/env bash
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_{name}.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_{name}.sh
-# MODEL is a Hugging Face folder; for long contexts raise "rope_theta" in its config.json. DATA are token files (scripts/prepare_text.sh).
-# Options after the script's name are added; LAUNCH=echo prints the command and starts nothing.
+# MODEL is a Hugging Face folder, DATA are token files: docs/finetune.md has every step before and after. Options after the script's name are added,
+# such as --export DIR; LAUNCH=echo prints the command and starts nothing.
+# States go to OUT (default llama3-8b-{name}), and a run that ends before its time goes on from the newest: at once, up to 20 times, here; when the
+# same command is given again, after the end of an allocation, which Slurm announces a step and 10 minutes before by SIGUSR1.
 # Made by dev/plan_tables.py from the plan; test/test_plan.sh compares.
 #SBATCH --job-name=llama3-8b-{name}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=8
 #SBATCH --gpus-per-node=8
 #SBATCH --exclusive
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=USR1@{notice}
 set -euo pipefail
 cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}"
 if [ -n "${{SLURM_JOB_ID:-}}" ]; then LAUNCH=${{LAUNCH:-srun --mpi=pmix}}; else LAUNCH=${{LAUNCH:-mpirun -np {ranks}}}; fi
 
-$LAUNCH ./train_llama --model "${{MODEL:?a Hugging Face folder of Llama-3-8B}}" --train-data "${{DATA:?token files, such as 'data/long*.bin'}}" \\
-    --seq-len {length} --batch-size 1 --global-batch {batch} --steps {steps} \\
-    {flags} \\
-    --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 --log "llama3-8b-{name}.jsonl" "$@"
+for attempt in {{1..20}}; do
+    status=0
+    $LAUNCH ./train_llama --model "${{MODEL:?a Hugging Face folder of Llama-3-8B}}" --train-data "${{DATA:?token files, such as 'data/long*.bin'}}" \\
+        --seq-len {length} --batch-size 1 --global-batch {batch} --steps {steps} \\
+        {flags} \\
+        --rope-theta "${{ROPE_THETA:-{theta:.2e}}}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \\
+        --log "llama3-8b-{name}.jsonl" --out "${{OUT:-llama3-8b-{name}}}" --save-every 5 --resume "$@" || status=$?
+    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; an error of the user, which another attempt does not mend
+    echo "attempt $attempt ended with status $status" >&2
+    sleep "${{PAUSE:-10}}"
+done
+exit $status
 """
 
 
@@ -183,7 +198,8 @@ def scripts():
             length=length, name=name, nodes=ranks // 8, s="" if ranks == 8 else "s", ranks=ranks, S=S, steps=steps, batch=answer["global_batch"],
             step_tokens=TOKENS_OF_A_STEP / 1e6, total_tokens=tokens / 1e9, flops=c["mfu"] * 989e12 / c["tgs"] * tokens, dp=c["dp"], hp=c["hp"], cp=c["cp"],
             zero=zero_text(c), recompute=recompute_text(c), memory=c["memory_bytes"] / GIB, host=f", {host:.0f} GiB of host memory a node" if host else "",
-            tgs=c["tgs"], mfu=100 * c["mfu"], step=c["step_s"], hours=c["step_s"] * steps / 3600, figures=figures, flags=flags))
+            tgs=c["tgs"], mfu=100 * c["mfu"], step=c["step_s"], hours=c["step_s"] * steps / 3600, figures=figures, flags=flags,
+            theta=500000 * (S / 8192) ** (128 / 126), notice=60 * math.ceil(c["step_s"] / 60 + 10)))  # a step to its end, 10 min to save
         os.chmod(os.path.join(ROOT, f"scripts/run_llama3_8b_{name}.sh"), 0o755)
 
 

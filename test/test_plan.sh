@@ -101,17 +101,42 @@ import json, os, re, subprocess, sys
 script, binary, path = sys.argv[1:]
 text = open(script).read()
 command = subprocess.run([script], env={**os.environ, "LAUNCH": "echo", "MODEL": "m", "DATA": "d"}, capture_output=True, text=True, check=True).stdout
-length, batch, chosen = re.search(r"--seq-len (\S+) .*--global-batch (\d+) --steps \d+ (.*) --lr ", command).groups()
+length, batch, steps, chosen, theta = re.search(r"--seq-len (\S+) .*--global-batch (\d+) --steps (\d+) (.*) --rope-theta (\S+) --lr ", command).groups()
 ranks = re.search(r"mpirun -np (\d+)", text)[1]
 nodes = re.search(r"#SBATCH --nodes=(\d+)", text)[1]
-assert int(nodes) * 8 == int(ranks)
+assert int(nodes) * 8 == int(ranks) and "#SBATCH --ntasks-per-node=8\n" in text and "srun" in text and "sbatch " + script in text
 plan = subprocess.run([binary, "--plan", "--model", "llama3-8b", "--cluster", "h100", "--ranks", ranks, "--seq-len", length, "--global-batch", batch,
                        "--plan-json", path], capture_output=True, text=True, check=True).stdout
 best = json.load(open(path))["choices"][0]
 assert plan.splitlines()[-1].endswith(chosen), (chosen, plan.splitlines()[-1])
+S = int(length[:-1]) << (20 if length[-1] == "M" else 10)
+tokens, steps = S * int(batch), int(steps)
+header = {line[4:13].strip(): line[14:] for line in text.splitlines() if line.startswith("#   ")}
+assert header["tokens"] == f"{tokens / 1e6:.1f} M a step ({batch} sequences of {S}), {tokens * steps / 1e9:.2f} G in {steps} steps", header
+# The model's count (docs/planner.md): 6 per parameter of the matrices and token, and causal attention.
+L, D, F, V, Hkv, H = 32, 4096, 14336, 128256, 8, 32
+flops = 6 * (L * (D * D * 2 + 2 * D * D * Hkv // H + 3 * D * F) + D * V) + 6 * L * D * S
+assert abs(float(header["FLOPs"].split()[0]) / (flops * tokens * steps) - 1) < 0.01, (header["FLOPs"], flops * tokens * steps)
+assert f"{best['step_s']:.0f} s a step, {best['step_s'] * steps / 3600:.1f} h in all" in header["expected"], header
+assert abs(float(theta) / (500000 * (S / 8192) ** (128 / 126)) - 1) < 0.01 and theta in header["rope"], theta
+assert int(re.search(r"USR1@(\d+)", text)[1]) >= best["step_s"] + 600
+# The dry run of the very command.
+dry = subprocess.run([script, "--dry-run", "--ranks", ranks], env={**os.environ, "LAUNCH": "env", "MODEL": "llama3-8b", "DATA": "d"}, capture_output=True, text=True, check=True).stdout
+assert re.search(r"^  in all +(\S+ GiB)", dry, re.M)[1] + " of a GPU by the dry run" in header["memory"], (header["memory"], dry)
 assert f"{best['memory_bytes'] / 2**30:.1f} GiB of a GPU" in text and f"TGS {best['tgs']:.0f}, MFU {100 * best['mfu']:.1f} %" in text, best
 PY
 done
+# The loop of such a script: a failure is followed by another attempt, an error of the user by none; the end is the end.
+printf '#!/bin/sh\necho >>"%s/attempts"\n[ $(wc -l <"%s/attempts") -ge 3 ] && exit ${LAST:-0}\nexit 1\n' "$dir" "$dir" >"$dir/launch"
+chmod +x "$dir/launch"
+attempts() { # last status, status of the script, attempts
+    rm -f "$dir/attempts"
+    PAUSE=0 LAST=$1 LAUNCH=$dir/launch MODEL=m DATA=d scripts/run_llama3_8b_128k.sh
+    [ "$? $(wc -l <"$dir/attempts")" = "$2 $3" ]
+}
+check 'two failures, then the end' attempts 0 0 3
+check 'two failures, then an error of the user' attempts 2 2 3
+check 'nothing but failures' attempts 1 1 20
 
 # The choices and the command that docs/plans.md quotes.
 quoted() { grep -E '^[0-9]+\. dp |^mpirun ' "$@"; }
