@@ -26,7 +26,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const model_config *preset = config_preset(o.model); // a folder is fuzz_config's
         c = preset != NULL ? *preset : *config_preset("nano");
         options_print(&o, nowhere);
-        ok = options_check(&o, &c, ranks, &error);
+        ok = options_model(&o, &c, &error);
+        must_be_clear(ok, &error);
+        ok = ok && options_check(&o, &c, ranks, &error);
         must_be_clear(ok, &error);
         if (ok) {
             MUST(o.dp * o.hp * o.cp == (o.dry_run ? o.ranks : ranks), "%lld x %lld x %lld", (long long)o.dp, (long long)o.hp, (long long)o.cp);
