@@ -6,6 +6,11 @@
 Writes data/train_000001.bin, data/train_000002.bin, ... which train_llama reads with --train-data 'data/train_*.bin'.
 Each .txt file is one document; each line of a .jsonl file is one, in its field "text" (--field); .gz is unpacked on the way.
 The tokenizer adds what it adds by itself (Llama-3: <|begin_of_text|> before each document), and --end its token after each.
+
+    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|eot_id|>' pairs.jsonl
+
+For fine-tuning: each line is a document of a prompt and a completion, and beside each token file lies its loss mask, data/tuning_000001.bin.mask:
+one byte a token, 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts.
 Package: pip install tokenizers
 """
 import argparse
@@ -34,16 +39,17 @@ def start(path, end):
 
 
 def encode(batch):
-    """batch: [(text, first piece of its document, last piece)] -> (token ids as bytes of uint32, bytes of text)"""
-    ids = array.array("I")
-    for text, first, last in batch:
+    """batch: [(text, first piece of its document, last piece, learnt)] -> (token ids as bytes of uint32, their mask, bytes of text)"""
+    ids, mask = array.array("I"), bytearray()
+    for text, first, last, learnt in batch:
         if first:
             ids.extend(tokenizer.encode(text).ids)
         else:  # the middle of a document: nothing is added before it
             ids.extend(tokenizer.encode(text, add_special_tokens=False).ids)
         if last and end_token is not None:
             ids.append(end_token)
-    return ids.tobytes(), sum(len(text.encode()) for text, _, _ in batch)
+        mask.extend((b"\1" if learnt else b"\0") * (len(ids) - len(mask)))
+    return ids.tobytes(), bytes(mask), sum(len(item[0].encode()) for item in batch)
 
 
 def pieces(text_lines):
@@ -51,15 +57,16 @@ def pieces(text_lines):
     piece, size, first = [], 0, True
     for line in text_lines:
         if size > 0 and size + len(line) > BATCH_BYTES:
-            yield "".join(piece), first, False
+            yield "".join(piece), first, False, True
             piece, size, first = [], 0, False
         piece.append(line)
         size += len(line)
     if size > 0:
-        yield "".join(piece), first, True
+        yield "".join(piece), first, True, True
 
 
-def documents(paths, field):
+def documents(paths, fields):
+    """fields: of a text, or of a prompt and a completion"""
     for path in paths:
         opener = gzip.open if path.endswith(".gz") else open
         with opener(path, "rt", encoding="utf-8", errors="strict", newline="") as f:
@@ -71,12 +78,18 @@ def documents(paths, field):
                     if not line.strip():
                         continue
                     try:
-                        text = json.loads(line)[field]
+                        item = json.loads(line)
+                        texts = [item[field] for field in fields]
                     except (ValueError, KeyError, TypeError):
-                        text = None
-                    if not isinstance(text, str):
-                        sys.exit(f'error: {path}:{number}: not a JSON object with a text in "{field}" (see --field)')
-                    yield from pieces(text.splitlines(keepends=True))
+                        texts = [None]
+                    if not all(isinstance(text, str) for text in texts):
+                        names = '" and "'.join(fields)
+                        sys.exit(f'error: {path}:{number}: not a JSON object with a text in "{names}" (see --help)')
+                    if len(texts) == 1:
+                        yield from pieces(texts[0].splitlines(keepends=True))
+                    else:
+                        yield texts[0], True, False, False
+                        yield texts[1], False, True, True
             except UnicodeDecodeError as e:
                 sys.exit(f"error: {path}: not UTF-8 text: {e}")
 
@@ -96,18 +109,22 @@ def batches(items):
 class Shards:
     """Token files of at most `most` tokens each; a file gets its name when it is whole."""
 
-    def __init__(self, prefix, width, most):
-        self.prefix, self.width, self.most = prefix, width, most
+    def __init__(self, prefix, width, most, masked):
+        self.prefix, self.width, self.most, self.masked = prefix, width, most, masked
         self.count, self.file, self.files = 0, None, 0
 
-    def write(self, ids):
+    def write(self, ids, mask):
         while len(ids) > 0:
             if self.file is None:
                 self.path = f"{self.prefix}_{self.files + 1:06d}.bin"
                 self.file, self.count = open(self.path + ".part", "wb"), 0
                 self.file.write(bytes(1024))
+                self.mask = open(self.path + ".mask", "wb") if self.masked else None
             part = ids[: self.most - self.count]
             ids = ids[len(part):]
+            if self.mask is not None:
+                self.mask.write(mask[: len(part)])
+                mask = mask[len(part):]
             part = array.array("H" if self.width == 2 else "I", part)
             if sys.byteorder == "big":
                 part.byteswap()
@@ -124,6 +141,8 @@ class Shards:
         for number in (magic, version, self.count):
             self.file.write(number.to_bytes(4, "little"))
         self.file.close()
+        if self.mask is not None:
+            self.mask.close()
         os.replace(self.path + ".part", self.path)
         self.file, self.files = None, self.files + 1
 
@@ -134,15 +153,21 @@ def main():
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, or the folder that holds it")
     parser.add_argument("--out", required=True, metavar="PREFIX", help="writes PREFIX_000001.bin, ...")
     parser.add_argument("--field", default="text", help="of a JSON line [text]")
+    parser.add_argument("--prompt", metavar="FIELD", help="of a JSON line: text that is not learnt; with --completion, in place of --field")
+    parser.add_argument("--completion", metavar="FIELD", help="of a JSON line: text that is learnt")
     parser.add_argument("--end", metavar="TOKEN", help="token after each document, such as '<|end_of_text|>'")
     parser.add_argument("--shard-tokens", type=int, default=100_000_000, metavar="N", help="tokens of a file [100000000]")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="[number of cores]")
     args = parser.parse_args()
     if not 1 <= args.shard_tokens < 1 << 31 or args.processes < 1:
         parser.error("--shard-tokens: legal are 1 to 2147483647; --processes: 1 or more")
+    if (args.prompt is None) != (args.completion is None):
+        parser.error("--prompt and --completion go together")
     for path in args.files:
         if not os.path.isfile(path):
             parser.error(f"{path}: no such file")
+        if args.prompt is not None and not path.removesuffix(".gz").endswith(".jsonl"):
+            parser.error(f"{path}: --prompt and --completion are fields of JSON lines; legal are .jsonl files")
     path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
     if not os.path.isfile(path):
         parser.error(f"{path}: no such file; a Hugging Face folder of a model has it")
@@ -156,21 +181,22 @@ def main():
     width = 2 if vocabulary <= 1 << 16 else 4
     os.makedirs(os.path.dirname(args.out) or ".", exist_ok=True)
 
-    shards, tokens, read, began, shown, waiting = Shards(args.out, width, args.shard_tokens), 0, 0, time.time(), 0.0, collections.deque()
+    fields = [args.field] if args.prompt is None else [args.prompt, args.completion]
+    shards, tokens, read, began, shown, waiting = Shards(args.out, width, args.shard_tokens, len(fields) == 2), 0, 0, time.time(), 0.0, collections.deque()
 
     def take():  # the oldest batch: results come in the order of the files
         nonlocal tokens, read, shown
-        data, size = waiting.popleft().get()
+        data, mask, size = waiting.popleft().get()
         ids = array.array("I")
         ids.frombytes(data)
-        shards.write(ids)
+        shards.write(ids, mask)
         tokens, read, seconds = tokens + len(ids), read + size, time.time() - began
         if seconds - shown > 2:
             shown = seconds
             print(f"{read / 1e6:.1f} MB of text, {tokens / 1e6:.2f} M tokens, {read / 1e6 / seconds:.1f} MB/s", file=sys.stderr, flush=True)
 
     with multiprocessing.Pool(args.processes, start, (path, end)) as pool:
-        for batch in batches(documents(args.files, args.field)):
+        for batch in batches(documents(args.files, fields)):
             waiting.append(pool.apply_async(encode, (batch,)))
             if len(waiting) > 2 * args.processes:  # files may be larger than memory
                 take()

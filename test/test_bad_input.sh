@@ -63,6 +63,13 @@ refuse 'sequence longer than the data' 4 'largest legal length' --model nano --f
 refuse 'unknown model' 2 'presets are' --model llama4 --from-scratch "${data[@]}"
 refuse 'preset without --from-scratch' 2 '--from-scratch' --model nano "${data[@]}"
 refuse 'log that cannot be written' 2 '--log' "${base[@]}" "${data[@]}" --log "$dir/no/such/folder/log" 2>/dev/null
+refuse 'document end above the vocabulary' 4 '--document-end 256.*0 to 255, and none' "${base[@]}" "${data[@]}" --document-end 256
+refuse 'document end that is no number' 2 '--document-end.*eot.*none, and token numbers' "${base[@]}" "${data[@]}" --document-end eot
+cp "$dir/good.bin" "$dir/masked.bin"
+head -c 4499 /dev/zero >"$dir/masked.bin.mask"
+refuse 'loss mask of another length' 4 'masked.bin.mask: has 4499 bytes, but the token file has 4500 tokens' "${base[@]}" --train-data "$dir/masked.bin"
+head -c 4500 "$dir/text" >"$dir/masked.bin.mask"
+refuse 'loss mask of other bytes' 4 'masked.bin.mask: byte [0-9]+ is [0-9]+; legal are 0 and 1' "${base[@]}" --train-data "$dir/masked.bin"
 mkdir "$dir/folder"
 cat >"$dir/folder/config.json" <<'JSON'
 {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 256,
