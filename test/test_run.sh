@@ -11,7 +11,7 @@ common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
 for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --keys | --tokenizer | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check) continue ;; esac # of other programs
+    case $flag in --prompt | --completion | --keys | --tokenizer | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check) continue ;; esac # of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'version' bash -c "'$binary' --version | grep -q '^train_llama [0-9]'"
@@ -49,6 +49,27 @@ assert a[-2]["loss"] < a[0]["loss"] - 0.5, (a[0]["loss"], a[-2]["loss"])
 PY
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
 for name in dp hp cp both tiles; do check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4; done
+
+# Packed documents (the byte 0 ends one) and a loss mask: the same on every grid, another run than without.
+cp "$dir/data.bin" "$dir/masked.bin"
+python3 -c "
+import os
+n = os.path.getsize('$dir/data.bin') - 1024
+open('$dir/masked.bin.mask', 'wb').write(bytes(i % 7 != 3 for i in range(n // 2)))"
+packed() { # name ranks option...
+    local name=$1 ranks=$2
+    shift 2
+    mpirun -np "$ranks" "$binary" --model nano --from-scratch --train-data "$dir/masked.bin" --val-data "$dir/data.bin" --seq-len 100 --steps 12 --lr 3e-3 --warmup 3 \
+        --eval-every 6 --eval-steps 2 --document-end 48 --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
+}
+packed packed1 1 --batch-size 8
+packed packed6 6 --hp 2 --cp 3 --batch-size 4 --grad-accum 2 --recompute selective
+packed packed4 4 --cp 4 --inner-ring 2 --batch-size 2 --grad-accum 4 --recompute full --placement context-first
+for name in packed6 packed4; do check "packed documents with a loss mask, $name" python3 "$dir/compare.py" "$dir/packed1.jsonl" "$dir/$name.jsonl" 1e-4; done
+check 'packed is another run' bash -c "! python3 '$dir/compare.py' '$dir/one.jsonl' '$dir/packed1.jsonl' 1e-2"
+check 'the table names the documents' grep -q 'documents   end with token 48' "$dir/packed1.out"
+check 'and the mask' grep -q 'loss masks beside 1 of 1 files' "$dir/packed1.out"
+check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ blocks' "$dir/packed4.out"
 
 # A mixture of two sources and two validation sets by name: the same on every grid, in the log by name, and in the plot.
 seq 7000 -3 1 | tr '\n' ' ' >"$dir/text2"
