@@ -14,12 +14,13 @@ typedef enum {
     MEM_RING,        // buffers of SeqAlltoAll and the rings
     MEM_REDUCTION,   // scratch of gather and reduce
     MEM_DATA,        // tokens, labels, angles, losses
+    MEM_SAVING,      // copy of the model states while it is written
     MEM_CATEGORIES
 } memory_category;
 
 static inline const char *memory_category_name(memory_category c) {
     static const char *const names[MEM_CATEGORIES] = {"parameters",     "gradients",    "optimizer", "activations",
-                                                      "workspace", "attention rings", "ZeRO transfers", "data"};
+                                                      "workspace", "attention rings", "ZeRO transfers", "data", "state being saved"};
     return names[c];
 }
 

@@ -186,30 +186,28 @@ static inline bool hf_copy_companions(const char *source, const char *folder, er
     return ok;
 }
 
-// Fills an empty folder: config.json, the files of `source` (NULL: none) that belong beside it, and the parameters in files of at most
-// `limit` bytes. sums (model_checksums): += those of what this rank wrote, before rounding to the dtype. Collective; false with a message,
-// and the folder half-written: the caller removes it.
-static inline bool hf_write(model *m, const char *folder, const char *source, export_dtype_kind dtype, int64_t limit, uint64_t *sums, error_text *error) {
-    bool first_rank = m->g->rank == 0;
+// This rank's part of filling an empty folder: config.json and the files of `source` (NULL: none) that belong beside it on rank 0, the headers
+// there, and each rank's share of the parameters, in files of at most `limit` bytes. copy: m->saving, or NULL: the parameters as they are now.
+// sums (model_checksums): += those of what this rank wrote, before rounding to the dtype. Not collective: every rank calls when it likes, with
+// a copy also from a thread of its own, and the folder is filled when all have returned. False with a message: the folder is half-written.
+static inline bool hf_write(const model *m, const char *folder, const char *source, export_dtype_kind dtype, int64_t limit, const float *copy, uint64_t *sums,
+                            error_text *error) {
+    bool first_rank = m->g->rank == 0, as_source = dtype == EXPORT_AUTO && source != NULL;
     safetensors files = safetensors_none(), like = safetensors_none();
-    values_buffer buffer;
-    values_buffer_make(&buffer, error);
+    values_buffer buffer = {NULL, NULL};
     safetensors_dtype fallback = dtype == EXPORT_BF16 ? DTYPE_BF16 : dtype == EXPORT_F16 ? DTYPE_F16 : DTYPE_F32;
-    bool as_source = dtype == EXPORT_AUTO && source != NULL;
-    if (as_source) safetensors_open(&like, source, "model", error);
-    if (comm_agree(m->g->all, error)) {
+    bool ok = !as_source || safetensors_open(&like, source, "model", error);
+    if (ok && copy == NULL) ok = values_buffer_make(&buffer, error);
+    if (ok) {
         model_files_add(m, &files, VALUES_PARAMETERS, fallback, as_source ? &like : NULL);
-        if (first_rank && hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error) && (source == NULL || hf_copy_companions(source, folder, error)))
-            safetensors_lay_out(&files, folder, "model", limit, true, error);
-    }
-    if (comm_agree(m->g->all, error)) {
-        bool ok = first_rank || safetensors_lay_out(&files, folder, "model", limit, false, error);
-        if (ok && model_files_write(m, &files, VALUES_PARAMETERS, &buffer, sums, error)) safetensors_sync(&files, error);
+        if (first_rank) ok = hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error) && (source == NULL || hf_copy_companions(source, folder, error));
+        ok = ok && safetensors_lay_out(&files, folder, "model", limit, first_rank, error) &&
+             model_files_write(m, &files, VALUES_PARAMETERS, copy, &buffer, sums, error) && safetensors_sync(&files, error);
     }
     safetensors_close(&files);
     safetensors_close(&like);
     values_buffer_free(&buffer);
-    return comm_agree(m->g->all, error);
+    return ok;
 }
 
 enum { EXPORT_LIMIT_GB = 5 }; // of a file, as transformers deals them
@@ -234,7 +232,8 @@ static inline bool hf_export(model *m, const char *folder, const char *source, e
         folder_remove(temporary.text); // of an export that was killed
         if (hf_export_check(folder, error)) folder_make(temporary.text, error);
     }
-    bool ok = comm_agree(m->g->all, error) && hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, sums, error);
+    if (comm_agree(m->g->all, error)) hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, NULL, sums, error);
+    bool ok = comm_agree(m->g->all, error);
     if (ok && first_rank) folder_publish(temporary.text, folder, error);
     ok = comm_agree(m->g->all, error);
     if (!ok && first_rank) folder_remove(temporary.text);

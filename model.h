@@ -23,6 +23,7 @@ typedef struct {
     const recompute_kind *kinds; // (L)
     int offload_layers;   // the first so many layers keep their activations on the host
     bool offload_optimizer;
+    bool saves;           // host memory for a copy of the model states, so that training goes on while they are written
     size_t element_bytes; // of floatX on the device that is counted for; 0: this build's
 } model_run;
 
@@ -65,6 +66,7 @@ typedef struct {
     floatX *gate_up;          // (mlp_tile, 2F)
     floatX *logits;           // (loss_tile, V)
     void *norm_scratch, *embedding_scratch;
+    float *saving;            // (3, this rank's shares of all units) on the host: parameters and moments being written; NULL: run.saves is not set
 } model;
 
 // ---- memory ----
@@ -116,6 +118,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
     zero_layout(&m->zero, device, host, run->grad_accum > 1, run->offload_optimizer, !c->tied);
 
+    m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, rows * g->shape.hp) : NULL;
@@ -157,6 +160,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 static inline void model_start(model *m, const int64_t *positions) {
     zero_connect(&m->zero, m->g->all);
     checkpoint_start(&m->store);
+    if (m->saving != NULL) memset(m->saving, 0, sizeof(float) * 3 * (size_t)zero_shares(&m->zero)); // so that the first save waits for no pages
     int half = m->c.HS / 2;
     int64_t T = m->run.T;
     double *frequencies = HOST_NEW(double, half);

@@ -79,13 +79,13 @@ static inline float *values_piece(const zero_hybrid *z, values_kind kind, int un
     if (kind == VALUES_V) return z->v[unit];
     return z->master[unit];
 }
-// buffer->host (n) = elements [at, at + n) of the unit, which lie in this rank's optimizer piece. n up to VALUES_CHUNK.
-static inline void values_get(zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, values_buffer *buffer) {
+// to (n, on the host) = elements [at, at + n) of the unit, which lie in this rank's optimizer piece.
+static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, float *to) {
     int64_t count = z->units[unit].count, piece = count / z->zo;
     const float *states = values_piece(z, kind, unit);
-    if (states == NULL) device_to_host(buffer->host, z->params[unit] + (at - z->param_piece * (count / z->zp)), sizeof(float) * (size_t)n); // floatX is float
-    else if (z->offload) memcpy(buffer->host, states + (at - z->optim_piece * piece), sizeof(float) * (size_t)n);
-    else device_to_host(buffer->host, states + (at - z->optim_piece * piece), sizeof(float) * (size_t)n);
+    if (states == NULL) device_to_host(to, z->params[unit] + (at - z->param_piece * (count / z->zp)), sizeof(float) * (size_t)n); // floatX is float
+    else if (z->offload) memcpy(to, states + (at - z->optim_piece * piece), sizeof(float) * (size_t)n);
+    else device_to_host(to, states + (at - z->optim_piece * piece), sizeof(float) * (size_t)n);
 }
 // The way back for moments and master weights.
 static inline void values_set_states(zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, const values_buffer *buffer) {
@@ -133,9 +133,10 @@ static inline int64_t model_checksums(const model *m) { return (int64_t)(m->c.L 
 
 // ---- ranges of our tensors in files ----
 
-// Elements [first, first + count) of a tensor of ours, out of the parts in the files or into them. The parts were checked or added before.
+// Elements [first, first + count) of a tensor of ours, into the parts in the files (from_values) or out of them (to_values; the other is NULL).
+// The parts were checked or added before.
 static inline bool model_file_range(const model *m, const safetensors *files, values_kind kind, int unit, int tensor, int64_t first, int64_t count,
-                                    float *values, bool write, error_text *error) {
+                                    const float *from_values, float *to_values, error_text *error) {
     file_part parts[FILE_PARTS];
     int n = file_parts(m, kind, unit, tensor, parts);
     int64_t part_first = 0, end = first + count;
@@ -144,8 +145,8 @@ static inline bool model_file_range(const model *m, const safetensors *files, va
         if (from < to) {
             const safetensor *t = safetensors_find(files, parts[i].name);
             if (t == NULL) return error_set(error, "tensor \"%s\" is missing", parts[i].name);
-            bool ok = write ? safetensors_write(files, t, from - part_first, to - from, values + (from - first), error)
-                            : safetensors_read(files, t, from - part_first, to - from, values + (from - first), error);
+            bool ok = from_values != NULL ? safetensors_write(files, t, from - part_first, to - from, from_values + (from - first), error)
+                                          : safetensors_read(files, t, from - part_first, to - from, to_values + (from - first), error);
             if (!ok) return false;
         }
         part_first += parts[i].count;
@@ -160,23 +161,35 @@ static inline bool model_span(const zero_tensor *t, int64_t begin, int64_t end, 
     return *from < *to;
 }
 
-// Writes one kind of values: each rank its share of its optimizer piece, which the ranks that hold copies of it divide among them.
-// sums (model_checksums): += those of what was written.
-static inline bool model_files_write(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
-    zero_hybrid *z = &m->zero;
+// m->saving (VALUES_KINDS, shares of all units) = this rank's shares, as they are after the compute issued so far.
+static inline void model_copy_shares(model *m) {
+    float *to = m->saving;
+    for (int k = 0; k < VALUES_KINDS; k++)
+        for (int u = 0; u < m->zero.unit_count; u++) {
+            values_get(&m->zero, (values_kind)k, u, zero_share_begin(&m->zero, u), zero_share(&m->zero, u), to);
+            to += zero_share(&m->zero, u);
+        }
+}
+
+// Writes one kind of values: each rank its shares, out of `copy` (m->saving of this kind; buffer may be NULL: then no device is touched), or
+// with copy NULL as they are now, through the buffer. sums (model_checksums): += those of what was written.
+static inline bool model_files_write(const model *m, const safetensors *files, values_kind kind, const float *copy, values_buffer *buffer, uint64_t *sums,
+                                     error_text *error) {
+    const zero_hybrid *z = &m->zero;
     for (int u = 0; u < z->unit_count; u++) {
-        int64_t piece = z->units[u].count / z->zo, share = piece / (z->ranks / z->zo), from, to; // units are padded: both divide
-        int64_t begin = z->optim_piece * piece + z->rank / z->zo * share;
+        int64_t begin = zero_share_begin(z, u), share = zero_share(z, u), from, to;
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
             if (!model_span(tensor, begin, begin + share, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
-                values_get(z, kind, u, at, n, buffer);
-                sums[u * ZERO_MAX_TENSORS + t] += checksum_of(buffer->host, at - tensor->offset, n);
-                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, buffer->host, true, error)) return false;
+                const float *values = copy != NULL ? copy + (at - begin) : buffer->host;
+                if (copy == NULL) values_get(z, kind, u, at, n, buffer->host);
+                sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
+                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, values, NULL, error)) return false;
             }
         }
+        if (copy != NULL) copy += share;
     }
     return true;
 }
@@ -194,7 +207,7 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
             if (!model_span(tensor, begin, begin + held, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
-                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, buffer->host, false, error)) return false;
+                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, buffer->host, error)) return false;
                 int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // what lies in this rank's optimizer piece
                 if (a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(buffer->host + (a - at), a - tensor->offset, b - a);
                 if (kind == VALUES_PARAMETERS) values_set_parameters(z, u, t, at, n, buffer);
@@ -214,7 +227,7 @@ static inline bool model_files_read_master(model *m, const safetensors *files, v
             if (!model_span(tensor, begin, begin + piece, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
-                if (!model_file_range(m, files, VALUES_PARAMETERS, u, t, at - tensor->offset, n, buffer->host, false, error)) return false;
+                if (!model_file_range(m, files, VALUES_PARAMETERS, u, t, at - tensor->offset, n, NULL, buffer->host, error)) return false;
                 values_set_states(z, VALUES_PARAMETERS, u, at, n, buffer);
             }
         }

@@ -422,10 +422,10 @@ static inline char *safetensors_make_header(safetensors *s, int file, size_t *le
     return header;
 }
 
-// Deals the tensors added to files of at most `limit` bytes of data (a larger tensor gets a file of its own) and gives each its place:
-// the same on every rank that added the same. make: also makes the files with headers and the index in `folder` (one rank does);
-// else opens the files made. Then safetensors_write, and safetensors_sync.
-static inline bool safetensors_lay_out(safetensors *s, const char *folder, const char *stem, int64_t limit, bool make, error_text *error) {
+// Deals the tensors added to files of at most `limit` bytes of data (a larger tensor gets a file of its own), gives each its place, and makes
+// the files in `folder`: the same on every rank that added the same, in any order, so that ranks need not wait for each other. first: also
+// writes headers and index (one rank does). Then safetensors_write, and safetensors_sync.
+static inline bool safetensors_lay_out(safetensors *s, const char *folder, const char *stem, int64_t limit, bool first, error_text *error) {
     int64_t bytes = 0, total = 0;
     int files = 0;
     for (int64_t i = 0; i < s->tensor_count; i++) {
@@ -446,15 +446,15 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         size_t length;
         int64_t file_bytes;
         char *header = safetensors_make_header(s, f, &length, &file_bytes);
-        int fd = open(path.text, make ? O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC : O_RDWR | O_CLOEXEC, 0666);
+        int fd = open(path.text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         bool ok = fd >= 0 || error_set(error, "%s: cannot be made: %s", path.text, strerror(errno));
         safetensors_push_file(s, path.text, fd);
-        ok = ok && (!make || file_pwrite(fd, path.text, header, length, 0, error));
-        if (ok && make && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set(error, "%s: cannot be written: %s", path.text, strerror(errno));
+        ok = ok && (!first || file_pwrite(fd, path.text, header, length, 0, error));
+        if (ok && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set(error, "%s: cannot be written: %s", path.text, strerror(errno));
         free(header);
         if (!ok) return false;
     }
-    if (!make || files == 1) return true;
+    if (!first || files == 1) return true;
 
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(cJSON_AddObjectToObject(json, "metadata"), "total_size", (double)total);

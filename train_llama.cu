@@ -49,6 +49,28 @@ typedef struct {
 static volatile sig_atomic_t stop_signal;
 static void on_stop_signal(int number) { stop_signal = number; }
 
+// Completes the state on its way, if there is one. One that cannot be saved costs only itself: training goes on, and only the last one decides
+// the exit status.
+static void finish_save(trainer *t, FILE *log) {
+    if (!t->states.pending) return;
+    error_text why;
+    double began = device_seconds();
+    t->save_failed = !state_save_finish(&t->states, &why);
+    double waited = t->states.copy_seconds + device_seconds() - began, written = t->states.write_seconds;
+    long long step = (long long)t->states.progress.step;
+    if (t->g.rank != 0) return;
+    if (t->save_failed) fprintf(stderr, "warning: the state of step %lld is not saved: %s\n", step, why.text);
+    else printf("saved %5lld/%lld | %s/step-%08lld | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, t->o->out, step, waited, written);
+    if (log != NULL) fprintf(log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true", 1e3 * waited, 1e3 * written);
+    fflush(stdout);
+}
+// As stop_on_error, but the state on its way is completed first.
+static void stop_training_on_error(trainer *t, error_text *error) {
+    if (comm_agree(t->g.all, error)) return;
+    finish_save(t, NULL);
+    stop_on_error(error);
+}
+
 // One sample into the rows of sequence b of micro-step a.
 static bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
@@ -74,12 +96,12 @@ static void read_step(trainer *t, error_text *error) {
             if (!read_sample(t, &t->train.sources[source].data, sample, a, b, error)) break;
         }
     }
-    stop_on_error(error);
+    stop_training_on_error(t, error);
 }
 
 // Runs the batch that was read; losses (rows) on the host.
 static void evaluate_batch(trainer *t, float *losses, error_text *error) {
-    stop_on_error(error);
+    stop_training_on_error(t, error);
     model_evaluate(&t->m, t->tokens, t->labels);
     device_to_host(losses, t->m.losses, sizeof(float) * (size_t)t->m.rows);
 }
@@ -223,17 +245,6 @@ static void print_waits(const double *seconds, int64_t steps) {
     printf("\n");
 }
 
-// Saves the state; one that cannot be saved costs only itself: training goes on, and only the last one decides the exit status.
-static void save_state(trainer *t) {
-    error_text why;
-    why.text[0] = '\0';
-    double began = device_seconds();
-    t->save_failed = !state_save(&t->states, &t->m, &t->done, &why);
-    if (t->g.rank != 0) return;
-    if (t->save_failed) fprintf(stderr, "warning: the state of step %lld is not saved: %s\n", (long long)t->done.step, why.text);
-    else printf("saved %5lld/%lld | %s/step-%08lld | %.2f s\n", (long long)t->done.step, (long long)t->o->steps, t->o->out, (long long)t->done.step, device_seconds() - began);
-    fflush(stdout);
-}
 // Whether any rank has been told to stop. Collective.
 static bool stop_agreed(trainer *t) {
     int64_t stops = stop_signal != 0;
@@ -313,6 +324,7 @@ static void train(trainer *t, error_text *error) {
             if (first_rank)
                 fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters are those of the step before (try a lower --lr, a longer --warmup)\n",
                         (long long)step + 1, result.loss, result.norm);
+            finish_save(t, log);
             comm_finalize();
             exit(EXIT_FAILED);
         }
@@ -320,7 +332,10 @@ static void train(trainer *t, error_text *error) {
         if (t->val.count > 0 && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) evaluate(t, log, error);
         if (o->out == NULL) continue;
         t->stopped = stop_agreed(t) && !last;
-        if (last || t->stopped || (o->save_every > 0 && (step + 1) % o->save_every == 0)) save_state(t);
+        bool save = last || t->stopped || (o->save_every > 0 && (step + 1) % o->save_every == 0);
+        if (t->states.pending && (save || state_save_written(&t->states))) finish_save(t, log);
+        if (save) state_save_start(&t->states, &t->m, &t->done);
+        if (last || t->stopped) finish_save(t, log);
         if (t->stopped && first_rank) printf("stopped by a signal after step %lld; the same command with --resume goes on\n", (long long)step + 1);
     }
     if (log != NULL && fclose(log) != 0) error_set(error, "--log %s: not all of it could be written", o->log);
@@ -470,7 +485,8 @@ int main(int argc, char **argv) {
     t.device.base = (char *)device_alloc(device_bytes);
     t.host.base = host_bytes > 0 ? (char *)device_host_slab(host_bytes) : NULL;
     if (t.device.base == NULL || (host_bytes > 0 && t.host.base == NULL))
-        error_set(&error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host", device_bytes, host_bytes);
+        error_set(&error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host%s", device_bytes, host_bytes,
+                  run.saves ? "; --save-every holds a copy of the states there, smaller with more ranks" : "");
     stop_on_error(&error);
     model_layout(&t.m, &t.device, &t.host, &c, &t.g, &run);
     t.tokens = HOST_NEW(int32_t, run.grad_accum * t.m.rows);

@@ -7,11 +7,16 @@
 //     DIR/damaged-*                   a state that did not pass its checksums, set aside
 // Tensors are whole, so that a state resumes on any grid and any ZeRO degrees. Every distinct piece has one writer. A state is written under
 // another name, synced and renamed: a step-* folder is whole, and its checksums tell when a disk has changed it since.
-// All functions are collective: every rank calls, and gets the same answer and message. Ranks must see one file system.
+//     state_save_start     copies the rank's shares to host memory (m->saving) and has a thread write them; without such memory it writes here
+//     state_save_written   at the end of later steps: whether all ranks have written
+//     state_save_finish    waits for this rank's thread, and when all ranks have written, gives the state its name
+// Threads write files and nothing else: no communication, no device. The functions are collective: every rank calls, and gets the same answer
+// and message. Ranks must see one file system.
 #ifndef TRAINING_STATE_H
 #define TRAINING_STATE_H
 
 #include "hf_folder.h" // defines: hf_import, hf_write, model_files_*, checksum_*
+#include <pthread.h>
 #include <sys/file.h>
 
 typedef struct {
@@ -26,6 +31,16 @@ typedef struct {
     const char *source; // Hugging Face folder of the model, whose tokenizer and config go into each state; NULL: none
     int64_t keep;       // complete states that stay; the older are removed after a newer is complete
     int lock;           // file descriptor of rank 0, -1 elsewhere
+    // the state on its way, from state_save_start to state_save_finish
+    bool pending, threaded;
+    pthread_t writer;
+    bool written;                 // set by the writer when it is done
+    const model *m;
+    training_progress progress;
+    path_text unfinished;         // its folder
+    uint64_t *sums;               // (VALUES_KINDS, model_checksums)
+    double copy_seconds, write_seconds; // of this rank
+    error_text why;               // of the writer: why it is not written
 } state_store;
 
 enum { STATE_FORMAT = 1, STATE_NAME = 32, STATES_MAX = 4096 };
@@ -66,6 +81,7 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
     s->source = source;
     s->keep = keep;
     s->lock = -1;
+    s->pending = false;
     if (comm_rank(all) == 0 && folder_make(folder, error)) {
         path_text path = path_join(folder, "lock");
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
@@ -170,23 +186,22 @@ static inline bool state_read_json(const char *folder, training_progress *p, uin
 
 // ---- save ----
 
-static inline bool state_write_moments(model *m, const char *folder, uint64_t *sums, error_text *error) {
-    bool first_rank = m->g->rank == 0;
+// This rank's part of the moments, as hf_write does with the parameters; sums: both kinds.
+static inline bool state_write_moments(const model *m, const char *folder, uint64_t *sums, error_text *error) {
     safetensors files = safetensors_none();
-    values_buffer buffer;
-    values_buffer_make(&buffer, error);
+    values_buffer buffer = {NULL, NULL};
+    int64_t shares = zero_shares(&m->zero);
+    const float *copy = m->saving != NULL ? m->saving + shares : NULL;
+    if (copy == NULL) values_buffer_make(&buffer, error);
     model_files_add(m, &files, VALUES_M, DTYPE_F32, NULL);
     model_files_add(m, &files, VALUES_V, DTYPE_F32, NULL);
-    int64_t limit = (int64_t)EXPORT_LIMIT_GB * 1000000000, count = model_checksums(m);
-    if (first_rank) safetensors_lay_out(&files, folder, "optimizer", limit, true, error);
-    if (comm_agree(m->g->all, error)) {
-        bool ok = first_rank || safetensors_lay_out(&files, folder, "optimizer", limit, false, error);
-        ok = ok && model_files_write(m, &files, VALUES_M, &buffer, sums, error) && model_files_write(m, &files, VALUES_V, &buffer, sums + count, error);
-        if (ok) safetensors_sync(&files, error);
-    }
+    bool ok = safetensors_lay_out(&files, folder, "optimizer", (int64_t)EXPORT_LIMIT_GB * 1000000000, m->g->rank == 0, error) &&
+              model_files_write(m, &files, VALUES_M, copy, &buffer, sums, error) &&
+              model_files_write(m, &files, VALUES_V, copy != NULL ? copy + shares : NULL, &buffer, sums + model_checksums(m), error) &&
+              safetensors_sync(&files, error);
     safetensors_close(&files);
     values_buffer_free(&buffer);
-    return comm_agree(m->g->all, error);
+    return ok;
 }
 // Removes all but the newest `keep`; renamed first, so that no half-removed folder is called step-*.
 static inline void state_remove_old(const state_store *s) {
@@ -202,32 +217,70 @@ static inline void state_remove_old(const state_store *s) {
     free(steps);
 }
 
-// Saves the state as step-<progress->step>, then removes the oldest beyond `keep`. False with a message: no space, no permission;
-// nothing of this state is left then, and the states before it are untouched: the run can go on.
-static inline bool state_save(state_store *s, model *m, const training_progress *progress, error_text *error) {
-    bool first_rank = comm_rank(s->all) == 0;
-    int64_t count = model_checksums(m);
-    uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
-    char name[STATE_NAME], unfinished[STATE_NAME];
-    state_name(name, "", progress->step);
-    state_name(unfinished, "unfinished-", progress->step);
-    path_text path = path_join(s->folder, name), temporary = path_join(s->folder, unfinished), optimizer = path_join(temporary.text, "optimizer");
-    if (first_rank) {
-        folder_remove(temporary.text);
-        if (folder_make(temporary.text, error)) folder_make(optimizer.text, error);
+// This rank's part of the state on its way: all of it but training_state.json and the folder's name. The writer's function.
+static inline void *state_write(void *store) {
+    state_store *s = (state_store *)store;
+    double began = device_seconds();
+    path_text optimizer = path_join(s->unfinished.text, "optimizer");
+    bool ok = folder_make(s->unfinished.text, &s->why) && folder_make(optimizer.text, &s->why) &&
+              hf_write(s->m, s->unfinished.text, s->source, EXPORT_F32, (int64_t)EXPORT_LIMIT_GB * 1000000000, s->m->saving, s->sums, &s->why) &&
+              state_write_moments(s->m, optimizer.text, s->sums + model_checksums(s->m), &s->why);
+    if (ok && s->m->g->rank == 0) folder_sync(optimizer.text, &s->why);
+    s->write_seconds = device_seconds() - began;
+    __atomic_store_n(&s->written, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+// Starts saving the state as step-<progress->step>; none may be on its way. With m->saving training goes on at once: what is saved is the model
+// as it is now. What goes wrong is state_save_finish's to say.
+static inline void state_save_start(state_store *s, model *m, const training_progress *progress) {
+    char name[STATE_NAME];
+    double began = device_seconds();
+    state_name(name, "unfinished-", progress->step);
+    s->unfinished = path_join(s->folder, name);
+    s->m = m;
+    s->progress = *progress;
+    s->sums = HOST_NEW(uint64_t, VALUES_KINDS * model_checksums(m));
+    s->why.text[0] = '\0';
+    s->written = false;
+    s->pending = true;
+    s->threaded = m->saving != NULL;
+    if (s->threaded) {
+        model_copy_shares(m);
+        if (pthread_create(&s->writer, NULL, state_write, s) != 0) {
+            error_set(&s->why, "the thread that writes it does not start: %s", strerror(errno));
+            s->threaded = false;
+            s->written = true;
+        }
+    } else {
+        state_write(s);
     }
+    s->copy_seconds = device_seconds() - began;
+}
+static inline bool state_save_written(state_store *s) {
+    int64_t writing = !__atomic_load_n(&s->written, __ATOMIC_ACQUIRE);
+    comm_sum_int64(s->all, &writing, 1);
+    return writing == 0;
+}
+// Waits for the writer, and makes the state complete when every rank has written its part; then removes the oldest states beyond `keep`.
+// False with a message: no space, no permission; nothing of this state is left then, and the states before it are untouched: the run can go on.
+static inline bool state_save_finish(state_store *s, error_text *error) {
+    bool first_rank = comm_rank(s->all) == 0;
+    int64_t count = model_checksums(s->m);
+    char name[STATE_NAME];
+    state_name(name, "", s->progress.step);
+    if (s->threaded) pthread_join(s->writer, NULL);
+    *error = s->why;
     bool ok = comm_agree(s->all, error);
-    ok = ok && hf_write(m, temporary.text, s->source, EXPORT_F32, (int64_t)EXPORT_LIMIT_GB * 1000000000, sums, error);
-    ok = ok && state_write_moments(m, optimizer.text, sums + count, error);
     if (ok) {
-        checksum_add_ranks(s->all, sums, VALUES_KINDS * count);
-        if (first_rank && state_write_json(temporary.text, progress, sums, count, error) && folder_sync(optimizer.text, error) &&
-            folder_publish(temporary.text, path.text, error))
+        checksum_add_ranks(s->all, s->sums, VALUES_KINDS * count);
+        if (first_rank && state_write_json(s->unfinished.text, &s->progress, s->sums, count, error) &&
+            folder_publish(s->unfinished.text, path_join(s->folder, name).text, error))
             state_remove_old(s);
         ok = comm_agree(s->all, error);
     }
-    if (!ok && first_rank) folder_remove(temporary.text);
-    free(sums);
+    if (!ok && first_rank) folder_remove(s->unfinished.text);
+    free(s->sums);
+    s->pending = false;
     return ok;
 }
 

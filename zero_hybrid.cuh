@@ -108,6 +108,18 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->grad_slot_unit[s] = -1;
 }
 
+// A rank's share of a unit when all ranks divide it: the ranks that hold copies of an optimizer piece divide it among them. Units are padded:
+// both divide. Begin and length in elements of the unit.
+static inline int64_t zero_share(const zero_hybrid *z, int unit) { return z->units[unit].count / z->ranks; }
+static inline int64_t zero_share_begin(const zero_hybrid *z, int unit) {
+    return z->optim_piece * (z->units[unit].count / z->zo) + z->rank / z->zo * zero_share(z, unit);
+}
+static inline int64_t zero_shares(const zero_hybrid *z) { // of all units
+    int64_t n = 0;
+    for (int u = 0; u < z->unit_count; u++) n += zero_share(z, u);
+    return n;
+}
+
 // The slot's size: the largest unit that uses it.
 static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
     int64_t n = 0;

@@ -35,6 +35,7 @@ within 'ring' 2 --seq-len 4096 --cp 2 --recompute selective
 within 'all-gather' 2 --seq-len 4096 --cp 2 --cp-comm allgather --recompute selective
 within 'rings, dKV as bf16' 4 --seq-len 4096 --cp 4 --inner-ring 2 --dkv-wire bf16 --recompute selective
 within 'ZeRO full' 2 --seq-len 2048 --hp 2 --zero-params full --recompute full
+within 'a copy of the states while they are written' 2 --seq-len 2048 --hp 2 --save-every 1 --out "$dir/states"
 within 'ZeRO optimizer, accumulation' 2 --seq-len 2048 --cp 2 --zero-grads 2 --grad-accum 2 --recompute selective
 
 # No growth: resident memory after 3 and after 100 steps.

@@ -33,8 +33,17 @@ tensors_equal() { cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/o
 complete() { [ "$(find "$1" -maxdepth 1 -name 'unfinished-*' | wc -l)" -eq 0 ]; }
 
 grid=(2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params 1 --zero-grads 2)
-train whole "${grid[@]}" --out "$dir/whole" --save-every 6 --keep 9
-check 'states saved: 6, 12, 18, 24' [ "$(cd "$dir/whole" && echo step-*)" = 'step-00000006 step-00000012 step-00000018 step-00000024' ]
+train whole "${grid[@]}" --out "$dir/whole" --save-every 4 --keep 9
+check 'states saved: every fourth' [ "$(cd "$dir/whole" && echo step-*)" = 'step-00000004 step-00000008 step-00000012 step-00000016 step-00000020 step-00000024' ]
+check 'each says how long training waited and how long writing took' [ "$(grep -cE '^saved .* training waited [0-9.]+ s, written in [0-9.]+ s$' "$dir/whole.out")" -eq 6 ]
+check 'and so does the log' [ "$(grep -cE '^\{"step":[0-9]+,"saved":true,"save_wait_ms":[0-9.]+,"save_write_ms":[0-9.]+\}$' "$dir/whole.jsonl")" -eq 6 ]
+train at_end "${grid[@]}" --out "$dir/at_end"
+check 'a state written while training goes on is that of a run that saves at its end only' tensors_equal "$dir/whole/step-00000024" "$dir/at_end/step-00000024"
+common[length]=12
+train at_12 "${grid[@]}" --out "$dir/at_12" --lr-schedule constant
+common[length]=24
+train at_24 "${grid[@]}" --out "$dir/at_24" --lr-schedule constant --save-every 12
+check 'also one in the middle of the run' tensors_equal "$dir/at_24/step-00000012" "$dir/at_12/step-00000012"
 check 'a state is a folder that --model reads' "$binary" --model "$dir/whole/step-00000012" --steps 0 --threads 1
 
 # Stopped twice by SIGUSR1 to mpirun (which sends it on), once in the first epoch and once in the second; then to the end.
@@ -66,20 +75,20 @@ check 'keep 2' [ "$(find "$dir/stopped" -maxdepth 1 -name 'step-*' | wc -l)" -eq
 train stopped "${grid[@]}" --out "$dir/stopped" --resume
 check 'resume of a finished run: nothing to do, status 0' [ $? -eq 0 ]
 
-# Another grid and ZeRO, offload, and back: the next 18 steps.
-from6() { # name ranks option...
+# Another grid and ZeRO, offload, and back: the next 20 steps.
+from4() { # name ranks option...
     local name=$1
-    cp -r "$dir/whole/step-00000006" "$dir/six"
+    cp -r "$dir/whole/step-00000004" "$dir/four"
     mkdir "$dir/$name"
-    mv "$dir/six" "$dir/$name/step-00000006"
+    mv "$dir/four" "$dir/$name/step-00000004"
     train "$@" --out "$dir/$name" --resume
     check "$name: status 0" [ $? -eq 0 ]
-    check "$name: next 18 losses to 1e-5" compare "$dir/whole.jsonl" "$dir/$name.jsonl" 1e-5 7 24
+    check "$name: next 20 losses to 1e-5" compare "$dir/whole.jsonl" "$dir/$name.jsonl" 1e-5 5 24
 }
-from6 one 1 --batch-size 4
-from6 full 4 --hp 2 --cp 1 --batch-size 1 --grad-accum 2 --zero-params full
-from6 mixed 8 --hp 2 --cp 2 --batch-size 2 --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer
-from6 three 3 --cp 3 --batch-size 4 --zero-optim 3 --offload-optimizer --recompute selective
+from4 one 1 --batch-size 4
+from4 full 4 --hp 2 --cp 1 --batch-size 1 --grad-accum 2 --zero-params full
+from4 mixed 8 --hp 2 --cp 2 --batch-size 2 --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer
+from4 three 3 --cp 3 --batch-size 4 --zero-optim 3 --offload-optimizer --recompute selective
 mkdir "$dir/back" # a state of 8 ranks goes on one rank as well as on 8
 mv "$dir/mixed/step-00000024" "$dir/back"
 common[length]=25 # the schedule is another one, too
@@ -96,12 +105,12 @@ damage() { # name pattern command...: runs in the folder of state 12
     shift 2
     rm -rf "$dir/damage" "$dir/damage.jsonl"
     mkdir "$dir/damage"
-    cp -r "$dir/whole/step-00000006" "$dir/whole/step-00000012" "$dir/damage"
+    cp -r "$dir/whole/step-00000004" "$dir/whole/step-00000012" "$dir/damage"
     (cd "$dir/damage/step-00000012" && "$@")
     train damage "${grid[@]}" --out "$dir/damage" --resume
     check "$name: status 0" [ $? -eq 0 ]
     check "$name: says /$pattern/, not $(tail -1 "$dir/damage.err")" grep -qE "step-00000012 is damaged and skipped: .*$pattern" "$dir/damage.err"
-    check "$name: goes on from the older" compare "$dir/whole.jsonl" "$dir/damage.jsonl" 0 7 24
+    check "$name: goes on from the older" compare "$dir/whole.jsonl" "$dir/damage.jsonl" 0 5 24
     check "$name: set aside" [ -d "$dir/damage/damaged-step-00000012" ]
 }
 flip() { python3 -c "
@@ -118,8 +127,8 @@ train damage "${grid[@]}" --out "$dir/damage" --resume
 check 'half-written: removed' complete "$dir/damage"
 rm -rf "$dir/none"
 mkdir "$dir/none"
-cp -r "$dir/whole/step-00000006" "$dir/none"
-flip "$dir/none/step-00000006/model.safetensors" 100000
+cp -r "$dir/whole/step-00000004" "$dir/none"
+flip "$dir/none/step-00000004/model.safetensors" 100000
 train none "${grid[@]}" --out "$dir/none" --resume
 check 'only damaged states: status 2' [ $? -eq 2 ]
 check 'and a message' grep -q 'error: --resume: none of the 1 states' "$dir/none.err"
@@ -193,7 +202,7 @@ for _ in $(seq "$kills"); do
 done
 check "$kills killed ranks end the job on all ranks, with the reason (${ended} did)" [ $ended -eq "$kills" ]
 last=$(cd "$dir/killed" && ls -d step-* | tail -1)
-common[length]=$((10#${last#step-} + 2))
+common[length]=$((10#${last#step-} + 5)) # the warm-up fits
 train killed "${grid[@]}" --out "$dir/killed" --resume
 check 'after the kills: the last state loads, status 0' [ $? -eq 0 ]
 check 'and nothing was damaged' bash -c "! grep -q damaged '$dir/killed.err' '$dir/killed.out'"
