@@ -1,0 +1,108 @@
+// ranks: 4
+// Saving in the background: what is written is the model as it was when the save began, whatever training does meanwhile, with every way to
+// shard and to offload; no state counts as complete before it is finished; without host memory for a copy it is written at once. (F50, F51)
+#include "../training_state.h"
+#include "model_fixture.h"
+
+// Every element of this rank's pieces, as moved by `step`: what a training step would do to them.
+static void change_states(model *m, float by) {
+    for (int u = 0; u < m->zero.unit_count; u++) {
+        int64_t n = m->zero.units[u].count;
+        for (int64_t i = 0; i < n / m->zero.zp; i++) m->zero.params[u][i] += by;
+        for (int64_t i = 0; i < n / m->zero.zo; i++) m->zero.m[u][i] += by;
+        for (int64_t i = 0; i < n / m->zero.zo; i++) m->zero.v[u][i] += by;
+    }
+}
+static int64_t count_differences(const model *m, const model *other) { // of the tensors; padding is not saved
+    int64_t wrong = 0;
+    for (int u = 0; u < m->zero.unit_count; u++)
+        for (int k = 0; k < VALUES_KINDS; k++)
+            for (int t = 0; t < m->units[u].tensor_count; t++) {
+                const zero_hybrid *z = &m->zero;
+                int64_t n = z->units[u].count, held = k == VALUES_PARAMETERS ? n / z->zp : n / z->zo, from, to;
+                int64_t begin = held * (k == VALUES_PARAMETERS ? z->param_piece : z->optim_piece);
+                const float *a = k == VALUES_PARAMETERS ? z->params[u] : values_piece(z, (values_kind)k, u);
+                const float *b = k == VALUES_PARAMETERS ? other->zero.params[u] : values_piece(&other->zero, (values_kind)k, u);
+                if (!model_span(&z->units[u].tensors[t], begin, begin + held, &from, &to)) continue;
+                for (int64_t i = from - begin; i < to - begin; i++) wrong += a[i] != b[i];
+            }
+    return wrong;
+}
+
+static void check_saving(const char *folder, int zp, int zg, int zo, bool offload, bool saves, comm *world) {
+    char where[100];
+    snprintf(where, sizeof where, "ZeRO %d %d %d%s%s", zp, zg, zo, offload ? ", offload" : "", saves ? ", in the background" : "");
+    model_config c = fixture_config(2, 128, 4, 2, 32, 256, 6000, false); // large enough that writing takes longer than changing
+    grid_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.dp = 1; shape.hp = 2; shape.cp = 2; shape.w = 1;
+    model_run run = fixture_run(1, 1);
+    run.zp = zp; run.zg = zg; run.zo = zo;
+    run.offload_optimizer = offload;
+    run.saves = saves;
+    fixture f, kept;
+    fixture_make(&f, &c, shape, world, run, RECOMPUTE_NONE, 64);
+    fixture_make(&kept, &c, shape, world, run, RECOMPUTE_NONE, 64);
+    for (fixture *one = &f; one != NULL; one = one == &f ? &kept : NULL) { // moments that differ from element to element
+        model_step(&one->m, one->tokens, one->labels, fixture_adamw(1), 0);
+        change_states(&one->m, 0.5f);
+    }
+    error_text error;
+    error.text[0] = '\0';
+    state_store store;
+    CHECK(state_store_open(&store, world, folder, NULL, 2, true, &error), "%s: %s", where, error.text);
+    training_progress progress;
+    memset(&progress, 0, sizeof progress);
+    progress.step = 7;
+    progress.samples = 70;
+    state_save_start(&store, &f.m, &progress);
+    change_states(&f.m, 1); // training goes on
+    int64_t steps[STATES_MAX];
+    CHECK(store.threaded == saves && state_list(folder, steps) == 0, "%s: complete before it is finished", where);
+    bool written = false;
+    for (int i = 0; i < 1000 && !written; i++) {
+        written = state_save_written(&store);
+        if (!written) usleep(10000);
+    }
+    CHECK(written, "%s: not written in 10 s", where);
+    CHECK(state_save_finish(&store, &error), "%s: %s", where, error.text);
+    change_states(&f.m, 1);
+
+    training_progress found = progress;
+    bool resumed = false;
+    found.step = found.samples = 0;
+    CHECK(state_resume(&store, &f.m, &found, &resumed, &error) && resumed && found.step == 7 && found.samples == 70, "%s: %s", where, error.text);
+    int64_t wrong = count_differences(&f.m, &kept.m);
+    CHECK(wrong == 0, "%s: %lld values are not those of when the save began", where, (long long)wrong);
+    state_store_close(&store);
+    comm_barrier(world);
+    if (comm_rank(world) == 0) folder_remove(folder);
+    comm_barrier(world);
+    fixture_free(&f);
+    fixture_free(&kept);
+}
+
+int main(int argc, char **argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    comm *world = comm_world();
+    path_text folder;
+    char name[] = "/tmp/test_saving.XXXXXX";
+    if (comm_rank(world) == 0 && mkdtemp(name) == NULL) return EXIT_FAILED;
+    comm_broadcast(world, name, sizeof name, 0);
+    folder = path_join(name, "states");
+    check_saving(folder.text, 1, 1, 1, false, true, world);
+    check_saving(folder.text, 1, 2, 4, false, true, world);
+    check_saving(folder.text, 4, 4, 4, true, true, world);
+    check_saving(folder.text, 2, 2, 2, true, true, world);
+    check_saving(folder.text, 1, 2, 2, false, false, world);
+    comm_barrier(world);
+    if (comm_rank(world) == 0) folder_remove(name);
+    int status = test_finish("test_saving", world);
+    comm_finalize();
+    return status;
+}
