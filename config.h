@@ -299,7 +299,7 @@ static inline bool config_load(model_config *config, const char *model, error_te
         return true;
     }
     size_t length = strlen(model);
-    char path[4096];
+    char path[4096 + 16]; // the longest path_text, and the name
     struct stat entry;
     if (length == 0 || length + 16 > sizeof path || stat(model, &entry) != 0 || !S_ISDIR(entry.st_mode)) {
         char names[512];
