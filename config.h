@@ -269,25 +269,25 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
 }
 
 // The text of a small file, NUL-terminated, no NUL inside; the caller frees. NULL with a message.
-static inline char *config_read_file(const char *path, error_text *error) {
-    enum { LIMIT = 1 << 20 };
+static inline char *config_read_text(const char *path, size_t limit, error_text *error) {
     FILE *f = fopen(path, "rb");
     if (f == NULL) {
         error_set(error, "cannot be opened for reading");
         return NULL;
     }
-    char *text = HOST_NEW(char, LIMIT + 2);
-    size_t n = fread(text, 1, LIMIT + 1, f);
+    char *text = HOST_NEW(char, limit + 2);
+    size_t n = fread(text, 1, limit + 1, f);
     bool failed = ferror(f) != 0;
     fclose(f);
     if (failed) error_set(error, "cannot be read");
-    else if (n > LIMIT) error_set(error, "is larger than %d bytes; a config.json is a few KB", LIMIT);
+    else if (n > limit) error_set(error, "is larger than %zu bytes, more than such a file needs", limit);
     else if (n == 0) error_set(error, "is empty");
     else if (strlen(text) != n) error_set(error, "holds a NUL byte and is no JSON text");
     if (error->text[0] == '\0') return text;
     free(text);
     return NULL;
 }
+static inline char *config_read_file(const char *path, error_text *error) { return config_read_text(path, (size_t)1 << 20, error); }
 
 // *config = the preset `model`, or what the config.json in folder `model` says (a preset's name comes first: write ./NAME for a folder
 // of that name). Returns false with a one-line message: no such model, not a Llama, or something in it that we do not compute.

@@ -61,6 +61,9 @@ typedef struct {
     export_dtype_kind export_dtype;
     int64_t eval_every, eval_steps; // eval_every 0 = after the last step only
     int64_t eval_needles;           // at each depth; 0 = none
+    int64_t sample_every, sample_tokens; // sample_every 0 = never
+    const char *sample_prompt;
+    double sample_temperature;
     // other
     bool deterministic;
     bool dry_run, plan, calibrate;
@@ -145,6 +148,10 @@ static inline const option_row *options_table(int *count) {
         {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "", "evaluate on --val-data every N steps (if absent: after the last step only)"},
         {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "", "batches of an evaluation, at most"},
         {"Output", "eval-needles", "N", OPTION_COUNT, AT(eval_needles), 1, 1000000, "", "", "at each evaluation, look for N needles at each of 5 depths of the first --val-data set: 4 random key and 4 value tokens, the key again at the end; reports how often the value's tokens are the arg max, and their loss"},
+        {"Output", "sample-every", "N", OPTION_COUNT, AT(sample_every), 1, 1000000000000.0, "", "", "print tokens that the model draws every N steps and after the last one (if absent: never)"},
+        {"Output", "sample-prompt", "IDS|TEXT", OPTION_TEXT, AT(sample_prompt), 0, 0, "", "", "what they go on from: token numbers such as 1,15,42, or text where tokens are bytes (if absent: the first 32 tokens of --val-data or --train-data)"},
+        {"Output", "sample-tokens", "N", OPTION_COUNT, AT(sample_tokens), 1, 1048576, "32", "", "how many; each is a forward pass, and prompt and tokens fit in --seq-len"},
+        {"Output", "sample-temperature", "X", OPTION_REAL, AT(sample_temperature), 0, 100, "0", "", "0: always the likeliest token; else drawn from softmax(logits / X)"},
 
         {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "", "the same command gives the same bits: on CUDA fixed algorithms in the place of the fastest, and attention backward in one order, which is slower and takes more scratch; the CPU device always does"},
         {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print options and memory per rank, train nothing; needs neither ranks nor device"},
@@ -550,6 +557,8 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
         return error_set(error, "--min-lr-fraction has no meaning with --lr-schedule constant; legal with it are cosine, wsd");
     if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_needles > 0) && o->val_data == NULL)
         return error_set(error, "--eval-every, --eval-steps and --eval-needles need --val-data; legal is with it, or none of them");
+    if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
+        return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature need --sample-every; legal is with it, or none of them");
     if (o->eval_needles > 0 && o->seq_len < 64)
         return error_set(error, "--eval-needles: %lld tokens of --seq-len hold no needle, question and hay; legal are 64 or more", (long long)o->seq_len);
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)

@@ -15,6 +15,7 @@
 #include "options.h"    // defines: options, options_*
 #include "plan.h"       // defines: plan_show, plan_apply
 #include "planning.h"   // defines: plan_memory, dry_run
+#include "sample.h"     // defines: sample_*
 #include "schedule.h"   // defines: learning_rate
 #include "training_state.h" // defines: state_*, training_progress
 #include <signal.h>
@@ -34,6 +35,7 @@ typedef struct {
     model m;
     arena device, host;
     data_sources train, val; // count 0: not given
+    sample_job sample;       // --sample-every
     int32_t *tokens, *labels; // (grad_accum, rows)
     int64_t *positions;       // (T)
     int64_t *documents;       // (grad_accum, B, hp T), model.documents; NULL: --document-end none
@@ -207,6 +209,7 @@ static void print_start(const trainer *t, const model_config *c, const recompute
     if (t->documents != NULL)
         printf("documents   end with token %lld; attention: %s; where a boundary is: %s\n", (long long)o->document_end, op_attention_engine(false),
                op_attention_engine(true));
+    if (t->sample.count > 0) sample_print_start(&t->sample);
     memory_print(stdout, &t->device, &t->host);
     fflush(stdout);
 }
@@ -330,6 +333,10 @@ static void train(trainer *t, error_text *error) {
         }
         bool last = step + 1 == o->steps;
         if (t->val.count > 0 && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) evaluate(t, log, error);
+        if (o->sample_every > 0 && ((step + 1) % o->sample_every == 0 || last)) {
+            sample_draw(&t->sample, &t->m, &t->shard, o->sample_temperature, (uint64_t)(o->seed + step), t->tokens, t->labels);
+            if (first_rank) sample_print(&t->sample, step + 1, o->steps, log);
+        }
         if (o->out == NULL) continue;
         t->stopped = stop_agreed(t) && !last;
         bool save = last || t->stopped || (o->save_every > 0 && (step + 1) % o->save_every == 0);
@@ -463,6 +470,9 @@ int main(int argc, char **argv) {
     if (o.train_data != NULL) data_sources_open(&t.train, o.train_data, "--train-data", true, o.seq_len, c.V, (uint64_t)o.seed, &error);
     if (o.val_data != NULL) data_sources_open(&t.val, o.val_data, "--val-data", false, o.seq_len, c.V, (uint64_t)o.seed, &error);
     stop_on_error(&error);
+    data_sources *text = t.val.count > 0 ? &t.val : &t.train;
+    if (o.sample_every > 0 && o.steps > 0) sample_open(&t.sample, &o, c.V, folder, &text->sources[0].data, first_rank, &error);
+    stop_on_error(&error);
 
     // Memory: what each layer keeps, then one arena for everything.
     recompute_kind *kinds = HOST_NEW(recompute_kind, c.L);
@@ -512,6 +522,7 @@ int main(int argc, char **argv) {
     grid_free(&t.g);
     data_sources_close(&t.train);
     data_sources_close(&t.val);
+    sample_close(&t.sample);
     free(t.tokens);
     free(t.labels);
     free(t.positions);

@@ -13,7 +13,7 @@ source scripts/mpi_env.sh
 mkdir -p demo
 echo "--- training: 4 ranks = hp 2 x cp 2 (log: demo/log.jsonl) ---"
 mpirun -np 4 build/cpu/train_llama --model tiny --from-scratch --train-data data/demo/train.bin --val-data data/demo/val.bin \
-    --seq-len 512 --batch-size 4 --grad-accum 2 --steps 150 --hp 2 --cp 2 --lr 3e-3 --warmup 15 --eval-every 50 --eval-steps 2 \
+    --seq-len 512 --batch-size 4 --grad-accum 2 --steps 150 --hp 2 --cp 2 --lr 3e-3 --warmup 15 --eval-every 50 --eval-steps 2 --sample-every 150 --sample-tokens 48 \
     --log demo/log.jsonl "$@"
 python3 dev/plot.py --terminal --keys loss,val_loss demo/log.jsonl || true
 echo "The entropy of single bytes of this text (a model that learns nothing but their frequencies): $(cat data/demo/unigram_entropy.txt) nats."

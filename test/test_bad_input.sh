@@ -59,6 +59,9 @@ refuse 'a validation set twice' 2 'x stands there twice' "${base[@]}" "${data[@]
 refuse 'needles without text' 2 '--eval-needles need --val-data' "${base[@]}" "${data[@]}" --eval-needles 1
 refuse 'needles in nothing' 2 '64 or more' "${base[@]:0:5}" --seq-len 63 "${data[@]}" --val-data "$dir/good.bin" --eval-needles 1
 refuse 'no needles' 2 '--eval-needles.*whole numbers from 1' "${base[@]}" "${data[@]}" --val-data "$dir/good.bin" --eval-needles 0
+refuse 'prompt without samples' 2 'need --sample-every' "${base[@]}" "${data[@]}" --sample-prompt x
+refuse 'prompt above the vocabulary' 2 '"256" is no token; legal are numbers from 0 to 255' "${base[@]}" "${data[@]}" --sample-every 1 --sample-prompt 1,256
+refuse 'samples beyond the sequence' 2 'does not fit in --seq-len 64' "${base[@]}" "${data[@]}" --sample-every 1 --sample-prompt 1,2 --sample-tokens 63
 refuse 'sequence longer than the data' 4 'largest legal length' --model nano --from-scratch --steps 1 --seq-len 1M "${data[@]}"
 refuse 'unknown model' 2 'presets are' --model llama4 --from-scratch "${data[@]}"
 refuse 'preset without --from-scratch' 2 '--from-scratch' --model nano "${data[@]}"

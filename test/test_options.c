@@ -174,7 +174,7 @@ static void test_refusals(void) {
         {GOOD "--zero-params 4 --zero-grads 2", "multiple of --zero-params 4"}, {GOOD "--zero-params full --zero-grads replica", "nested"},
         {GOOD "--zero-grads 4 --zero-optim 2", "multiple of --zero-grads 4"}, {GOOD "--warmup 101", "0 to --steps, 100"},
         {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine, wsd"}, {GOOD "--eval-every 3", "--val-data"},
-        {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
+        {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--sample-prompt x", "need --sample-every"}, {GOOD "--sample-temperature 1", "need --sample-every"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
         {GOOD "--resume", "need --out"}, {GOOD "--save-every 5", "need --out"}, {GOOD "--keep 2", "need --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--ranks 3", "--dry-run"},
         {GOOD "--rope-theta 1", "from 1.001 to 1e+15"}, {GOOD "--rope-theta 0", "from 1.001"}, {GOOD "--rope-scaling ntk", "\"ntk\" is not legal; legal values are llama3:"},
         {GOOD "--rope-scaling default", "none"}, {GOOD "--rope-scaling none:", "none"}, {GOOD "--rope-scaling linear", "\"factor\" is missing"},

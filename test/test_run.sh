@@ -74,7 +74,8 @@ check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-
 # A mixture of two sources and two validation sets by name: the same on every grid, in the log by name, and in the plot.
 seq 7000 -3 1 | tr '\n' ' ' >"$dir/text2"
 build/cpu/text_to_tokens "$dir/other.bin" "$dir/text2" >/dev/null
-mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2 --eval-steps 1 --eval-needles 2)
+mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2 --eval-steps 1 --eval-needles 2
+    --sample-every 2 --sample-tokens 5 --sample-prompt '12 "13')
 mix() { # name ranks option...
     local name=$1 ranks=$2
     shift 2
@@ -85,7 +86,9 @@ mix mix4 4 --batch-size 2 --grad-accum 2 --cp 2
 check 'a mixture and named validation sets are the same on 4 ranks' python3 -c "
 import json
 a, b = ([json.loads(line) for line in open('$dir/' + name)] for name in ('mix1.jsonl', 'mix4.jsonl'))
-assert len(a) == len(b) == 6
+assert len(a) == len(b) == 8
+samples = [[x['sample_tokens'] for x in rows if 'sample_tokens' in x] for rows in (a, b)]
+assert samples[0] == samples[1] and [len(x) for x in samples[0]] == [5, 5], samples
 for x, y in zip(a, b):
     for key in ('loss', 'grad_norm'):
         if key in x: assert abs(x[key] - y[key]) <= 1e-4 * x[key], (key, x[key], y[key])
@@ -98,6 +101,7 @@ for x, y in zip(a, b):
     assert list(x['needle_loss']) == ['0%', '25%', '50%', '75%', '100%']
     assert all(abs(x['needle_loss'][k] - y['needle_loss'][k]) <= 1e-4 * x['needle_loss'][k] for k in x['needle_loss'])
 assert sum('val_loss' in x for x in a) == 2"
+check 'tokens that the model draws, with their text' grep -q '^sample    4/4 | text "12 \\"13" -> "' "$dir/mix4.out"
 check 'shares and epochs are printed' grep -q '^data        up: share 0.7, .* the run draws 23 (0.23 epochs)' "$dir/mix4.out"
 check 'validation sets and buckets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' | grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"
 

@@ -1,0 +1,255 @@
+// --sample-every: tokens from the running model, printed with their text where tokens can be read.
+//
+// There is no cache of keys and values: every token is a forward pass of the model as it is sharded, over the whole padded sequence, whose rows
+// after the last token are causally invisible to it. Simple, the same on every grid, and meant for a look at the model, not for serving.
+#ifndef SAMPLE_H
+#define SAMPLE_H
+
+#include "evaluation.h" // defines: evaluation_logits, evaluation_argmax
+#include "files.h"      // defines: path_join
+#include "options.h"    // defines: options
+
+enum { SAMPLE_PROMPT = 32 }; // tokens of the data that are the prompt when none is given
+
+typedef struct {
+    uint8_t *bytes; // NULL: not known
+    int64_t length;
+} token_text;
+
+typedef struct {
+    int64_t prompt, count; // tokens given; tokens to draw
+    int32_t *tokens;       // (prompt + count)
+    token_text *texts;     // (V) on rank 0; NULL: tokens are printed as numbers alone, for this reason:
+    error_text why;
+    int64_t V;
+} sample_job;
+
+// ---- the prompt ----
+
+// "1,15,42" -> token numbers below V; anything else is text, legal where tokens are bytes (V = 256). tokens (room for strlen(text)).
+// Returns how many, or 0 with a message.
+static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *tokens, error_text *error) {
+    int64_t count = 0;
+    if (strspn(text, "0123456789,") != strlen(text)) {
+        if (V != 256) {
+            error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; legal are token numbers such as 1,15,42", (long long)V);
+            return 0;
+        }
+        for (; text[count] != '\0'; count++) tokens[count] = (uint8_t)text[count];
+        return count;
+    }
+    for (const char *at = text;; at++) {
+        size_t digits = strspn(at, "0123456789");
+        long long token = digits > 0 && digits < 11 ? strtoll(at, NULL, 10) : -1;
+        if (token < 0 || token >= V) {
+            error_set(error, "--sample-prompt: \"%.*s\" is no token; legal are numbers from 0 to %lld, separated by commas", (int)strcspn(at, ","), at, (long long)V - 1);
+            return 0;
+        }
+        tokens[count++] = (int32_t)token;
+        at += digits;
+        if (*at == '\0') return count;
+    }
+}
+
+// ---- text of tokens: a byte-level BPE's tokenizer.json, or bytes ----
+
+// The bytes of one entry of a byte-level vocabulary, where every byte is written as one printable character: 33-126, 161-172 and 174-255 as
+// themselves, the other 68 in order as U+0100, U+0101, ... (GPT-2's bytes_to_unicode). to: room for strlen(text).
+static inline int64_t token_text_decode(const char *text, uint8_t *to) {
+    int64_t n = 0;
+    for (const uint8_t *at = (const uint8_t *)text; *at != 0;) {
+        int code = *at, length = 1;
+        if (code >= 0xC2 && code < 0xE0 && (at[1] & 0xC0) == 0x80) {
+            code = (code & 0x1F) << 6 | (at[1] & 0x3F);
+            length = 2;
+        }
+        int extra = code - 256; // place among the 68: 0-32, 127-160, 173
+        if (extra >= 0 && extra < 68) to[n++] = (uint8_t)(extra < 33 ? extra : extra < 67 ? 127 + extra - 33 : 173);
+        else if (length == 2 && code < 256) to[n++] = (uint8_t)code;
+        else for (int i = 0; i < length; i++) to[n++] = at[i]; // ASCII, and what no byte is written as
+        at += length;
+    }
+    return n;
+}
+static inline void token_text_set(token_text *texts, int64_t V, const cJSON *id, const char *text, bool raw) {
+    if (!cJSON_IsNumber(id) || text == NULL || id->valuedouble < 0 || id->valuedouble >= (double)V) return;
+    token_text *t = &texts[(int64_t)id->valuedouble];
+    size_t length = strlen(text);
+    free(t->bytes);
+    t->bytes = HOST_NEW(uint8_t, length + 1);
+    t->length = raw ? (int64_t)length : token_text_decode(text, t->bytes);
+    if (raw) memcpy(t->bytes, text, length);
+}
+static inline bool token_text_is_byte_level(const cJSON *decoder) { // ByteLevel, or a Sequence with one
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(decoder, "type"), *list = cJSON_GetObjectItemCaseSensitive(decoder, "decoders");
+    if (cJSON_IsString(type) && strcmp(type->valuestring, "ByteLevel") == 0) return true;
+    for (const cJSON *at = list != NULL ? list->child : NULL; at != NULL; at = at->next)
+        if (token_text_is_byte_level(at)) return true;
+    return false;
+}
+// The text of every token of FOLDER/tokenizer.json, (V), or NULL with the reason: it is not there, or no byte-level BPE.
+static inline token_text *token_texts_read(const char *folder, int64_t V, error_text *why) {
+    error_text reason;
+    reason.text[0] = '\0';
+    char *file = config_read_text(path_join(folder, "tokenizer.json").text, (size_t)1 << 27, &reason);
+    if (file == NULL) error_set(why, "%s/tokenizer.json: %s", printable(folder).text, reason.text);
+    if (file == NULL) return NULL;
+    cJSON *json = cJSON_Parse(file);
+    free(file);
+    const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "model"), "vocab");
+    const cJSON *added = cJSON_GetObjectItemCaseSensitive(json, "added_tokens");
+    token_text *texts = NULL;
+    if (!cJSON_IsObject(vocab) || !token_text_is_byte_level(cJSON_GetObjectItemCaseSensitive(json, "decoder"))) {
+        error_set(why, "%s/tokenizer.json: is no byte-level BPE", printable(folder).text);
+    } else {
+        texts = HOST_NEW(token_text, V);
+        for (const cJSON *at = vocab->child; at != NULL; at = at->next) token_text_set(texts, V, at, at->string, false);
+        for (const cJSON *at = added != NULL ? added->child : NULL; at != NULL; at = at->next)
+            token_text_set(texts, V, cJSON_GetObjectItemCaseSensitive(at, "id"), cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(at, "content")), true);
+    }
+    cJSON_Delete(json);
+    return texts;
+}
+static inline token_text *token_texts_of_bytes(void) {
+    token_text *texts = HOST_NEW(token_text, 256);
+    for (int b = 0; b < 256; b++) {
+        texts[b].bytes = HOST_NEW(uint8_t, 1);
+        texts[b].bytes[0] = (uint8_t)b;
+        texts[b].length = 1;
+    }
+    return texts;
+}
+
+// Bytes of a valid UTF-8 sequence of 2 to 4 bytes that may be shown, else 1. Not U+0080 to U+009F, which move a terminal's cursor.
+static inline int64_t sample_utf8_length(const uint8_t *at, int64_t left) {
+    int length = at[0] >= 0xC2 && at[0] < 0xE0 ? 2 : at[0] >= 0xE0 && at[0] < 0xF0 ? 3 : at[0] >= 0xF0 && at[0] < 0xF5 ? 4 : 1;
+    if (length > left || (at[0] == 0xC2 && at[1] < 0xA0)) return 1;
+    for (int i = 1; i < length; i++)
+        if ((at[i] & 0xC0) != 0x80) return 1;
+    return length;
+}
+// The tokens' text between quotation marks, all that is not text escaped as in C.
+static inline void sample_print_text(FILE *f, const token_text *texts, const int32_t *tokens, int64_t count) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < count; i++) bytes += texts[tokens[i]].length;
+    uint8_t *text = HOST_NEW(uint8_t, bytes);
+    bytes = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (texts[tokens[i]].length > 0) memcpy(text + bytes, texts[tokens[i]].bytes, (size_t)texts[tokens[i]].length);
+        bytes += texts[tokens[i]].length;
+    }
+    fputc('"', f);
+    for (int64_t i = 0; i < bytes;) {
+        int64_t length = sample_utf8_length(text + i, bytes - i);
+        uint8_t c = text[i];
+        if (length > 1) fwrite(text + i, 1, (size_t)length, f);
+        else if (c == '"' || c == '\\') fprintf(f, "\\%c", c);
+        else if (c == '\n') fputs("\\n", f);
+        else if (c == '\t') fputs("\\t", f);
+        else if (c < 32 || c > 126) fprintf(f, "\\x%02x", c);
+        else fputc(c, f);
+        i += length;
+    }
+    fputc('"', f);
+    free(text);
+}
+
+// ---- drawing ----
+
+// temperature 0: the arg max (the first of equals). Else a draw from softmax(logits / temperature) with `random`, in [0, 1).
+static inline int32_t sample_choose(const float *logits, int64_t V, double temperature, double random) {
+    int32_t best = evaluation_argmax(logits, V);
+    if (temperature == 0) return best;
+    double sum = 0, top = (double)logits[best];
+    for (int64_t i = 0; i < V; i++) sum += exp(((double)logits[i] - top) / temperature);
+    double left = random * sum;
+    for (int64_t i = 0; i < V; i++) {
+        left -= exp(((double)logits[i] - top) / temperature);
+        if (left < 0) return (int32_t)i;
+    }
+    return best; // rounding
+}
+// Draws job->count tokens after the prompt into job->tokens, the same on every rank. rows_tokens, rows_labels (rows): scratch on the host.
+// Collective; prompt + count <= S. seed: of the draws.
+static inline void sample_draw(sample_job *job, model *m, const sequence_shard *shard, double temperature, uint64_t seed, int32_t *rows_tokens, int32_t *rows_labels) {
+    int64_t V = m->c.V;
+    float *logits = HOST_NEW(float, V);
+    const int64_t *documents = m->documents;
+    m->documents = NULL; // one document
+    for (int64_t i = 0; i < m->rows; i++) rows_labels[i] = LABEL_IGNORED;
+    for (int64_t n = job->prompt; n < job->prompt + job->count; n++) {
+        int64_t next = 0;
+        for (int64_t i = 0; i < m->rows; i++) { // every sequence of the batch is this one
+            int64_t position = sequence_shard_position(shard, i % shard->T);
+            rows_tokens[i] = position < n ? job->tokens[position] : 0;
+        }
+        model_evaluate(m, rows_tokens, rows_labels);
+        for (int64_t t = 0; t < shard->T && m->g->place.d == 0; t++) { // one rank of the first data parallel group has the row
+            if (sequence_shard_position(shard, t) != n - 1) continue;
+            evaluation_logits(m, t, logits);
+            next = sample_choose(logits, V, temperature, (double)(dataloader_hash(seed + dataloader_hash((uint64_t)n)) >> 11) * 0x1p-53);
+        }
+        comm_sum_int64(m->g->all, &next, 1);
+        job->tokens[n] = (int32_t)next;
+    }
+    m->documents = documents;
+    free(logits);
+}
+
+// ---- of a run ----
+
+// The prompt of --sample-prompt, or the first tokens of `data`; on rank 0 also the text of tokens: of the model's folder (NULL: none), or bytes
+// where V is 256. False with a message. The caller calls sample_close.
+static inline bool sample_open(sample_job *job, const options *o, int64_t V, const char *folder, dataloader *data, bool first_rank, error_text *error) {
+    memset(job, 0, sizeof *job);
+    job->V = V;
+    job->count = o->sample_tokens;
+    int64_t room = o->sample_prompt != NULL ? (int64_t)strlen(o->sample_prompt) : min_i64(SAMPLE_PROMPT, o->seq_len - job->count);
+    job->tokens = HOST_NEW(int32_t, max_i64(room, 0) + job->count);
+    if (o->sample_prompt == NULL) job->prompt = room;
+    else if ((job->prompt = sample_parse_prompt(o->sample_prompt, V, job->tokens, error)) == 0) return false;
+    if (job->prompt < 1 || job->prompt + job->count > o->seq_len)
+        return error_set(error, "--sample-tokens %lld after a prompt of %lld tokens: does not fit in --seq-len %lld; legal is a sum of up to that", (long long)job->count,
+                         (long long)max_i64(job->prompt, 1), (long long)o->seq_len);
+    if (o->sample_prompt == NULL && !dataloader_read_tokens(data, 0, job->prompt, job->tokens, error)) return false;
+    if (!first_rank) return true;
+    if (folder != NULL) job->texts = token_texts_read(folder, V, &job->why);
+    else if (V != 256) error_set(&job->why, "a preset has no tokenizer.json");
+    if (job->texts == NULL && V == 256) job->texts = token_texts_of_bytes();
+    return true;
+}
+// What will be drawn, at the start of a run.
+static inline void sample_print_start(const sample_job *job) {
+    printf("sample      %lld tokens after", (long long)job->count);
+    for (int64_t i = 0; i < job->prompt; i++) printf(" %d", (int)job->tokens[i]);
+    printf("\n");
+    if (job->texts == NULL) printf("sample      as token numbers alone: %s\n", job->why.text);
+}
+static inline void sample_close(sample_job *job) {
+    for (int64_t i = 0; i < job->V && job->texts != NULL; i++) free(job->texts[i].bytes);
+    free(job->texts);
+    free(job->tokens);
+    memset(job, 0, sizeof *job);
+}
+// Two lines, and one in the log: "sample_tokens", those drawn. Rank 0 alone; log may be NULL.
+static inline void sample_print(const sample_job *job, int64_t step, int64_t steps, FILE *log) {
+    const int32_t *drawn = job->tokens + job->prompt;
+    printf("sample %4lld/%lld | tokens", (long long)step, (long long)steps);
+    for (int64_t i = 0; i < job->count; i++) printf(" %d", (int)drawn[i]);
+    printf("\n");
+    if (job->texts != NULL) {
+        printf("sample %4lld/%lld | text ", (long long)step, (long long)steps);
+        sample_print_text(stdout, job->texts, job->tokens, job->prompt);
+        printf(" -> ");
+        sample_print_text(stdout, job->texts, drawn, job->count);
+        printf("\n");
+    }
+    fflush(stdout);
+    if (log == NULL) return;
+    fprintf(log, "{\"step\":%lld,\"sample_tokens\":[", (long long)step);
+    for (int64_t i = 0; i < job->count; i++) fprintf(log, "%s%d", i > 0 ? "," : "", (int)drawn[i]);
+    fprintf(log, "]}\n");
+    fflush(log);
+}
+
+#endif
