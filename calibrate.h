@@ -9,13 +9,14 @@
 #include "plan.h" // defines: cluster, plan_cluster
 
 #define CALIBRATE_WINDOW 0.05 // s: longer than the turns that ranks take on a core
-enum { CALIBRATE_ROWS = 1024, CALIBRATE_COPY_BYTES = 16 << 20, CALIBRATE_LINK_BYTES = 1 << 20, CALIBRATE_LINEAR_ROWS = 256 };
+enum { CALIBRATE_ROWS = 1024, CALIBRATE_COPY_BYTES = 16 << 20, CALIBRATE_LINK_BYTES = 1 << 20, CALIBRATE_LINEAR_ROWS = 256, CALIBRATE_WEIGHT_BYTES = 16 << 20, CALIBRATE_LITTLE = 64 };
 
 // What the timed pieces of work use. All pointers are device memory.
 typedef struct {
     comm *lanes[2], *world; // two groups of all ranks of the machine: transfers on them run side by side
     int D, H, Hkv, HS, F;
     int64_t rows;                     // of the linear layers
+    int64_t layers, turn;             // weights of so many layers take turns: in a model, too, none is still in the cache when it is wanted
     int64_t T;                        // rows of an attention block
     size_t bytes;                     // of a transfer
     floatX *x, *w, *y;
@@ -60,16 +61,18 @@ static inline double calibrate_seconds(calibration *c, calibrate_work *work, int
 static inline void calibrate_gemm(calibration *c) { op_linear_forward(c->y, c->x, c->w, NULL, c->rows, c->D, c->F); }
 // Matrices, norm and activation of a feed-forward part, forward and backward: what linear layers reach with all that stands around them.
 static inline void calibrate_linear(calibration *c) {
-    int64_t n = c->rows, D = c->D, F = c->F;
+    int64_t n = c->rows, D = c->D, F = c->F, at = c->turn++ % c->layers * 3 * F * D;
+    floatX *up = c->w + at, *down = up + 2 * F * D;
+    float *dup = c->gradients + at, *ddown = dup + 2 * F * D;
     op_rmsnorm_forward(c->out_x, c->lse, c->x, c->w, n, D, 1e-5f);
-    op_linear_forward(c->y, c->out_x, c->w, NULL, n, D, 2 * F);
+    op_linear_forward(c->y, c->out_x, up, NULL, n, D, 2 * F);
     op_swiglu_forward(c->q, c->y, n, F);
-    op_linear_forward(c->x, c->q, c->w, NULL, n, F, D);
-    op_linear_backward_weight(c->gradients, c->out_x, c->q, n, F, D);
-    op_linear_backward_input(c->q, c->out_x, c->w, n, F, D);
+    op_linear_forward(c->x, c->q, down, NULL, n, F, D);
+    op_linear_backward_weight(ddown, c->out_x, c->q, n, F, D);
+    op_linear_backward_input(c->q, c->out_x, down, n, F, D);
     op_swiglu_backward(c->y, c->q, c->y, n, F);
-    op_linear_backward_weight(c->gradients, c->y, c->out_x, n, D, 2 * F);
-    op_linear_backward_input(c->x, c->y, c->w, n, D, 2 * F);
+    op_linear_backward_weight(dup, c->y, c->out_x, n, D, 2 * F);
+    op_linear_backward_input(c->x, c->y, up, n, D, 2 * F);
 }
 // A ring step: all queries with half of the keys, merged into what is there.
 static inline attention_block calibrate_block(const calibration *c) {
@@ -133,12 +136,26 @@ static inline void calibrate_overlapped(calibration *c) {
     calibrate_gemm(c);
     comm_finish(c->lanes[0]);
 }
+// A little attention, as between two transfers of a step: ranks that share a core then have turns to wait for.
+static inline void calibrate_little(calibration *c) {
+    c->T = CALIBRATE_LITTLE;
+    calibrate_forward(c);
+}
+static inline void calibrate_little_hop(calibration *c) {
+    calibrate_hop_start(c, 0);
+    calibrate_little(c);
+    comm_finish(c->lanes[0]);
+}
 // As SeqAlltoAll: Q, KV and out, a third of the volume each.
 static inline void calibrate_alltoall(calibration *c) {
     for (int i = 0; i < 3; i++) {
         comm_alltoall_start(c->lanes[0], c->send, c->recv, c->bytes / 3);
         comm_finish(c->lanes[0]);
     }
+}
+static inline void calibrate_little_alltoall(calibration *c) {
+    calibrate_little(c);
+    calibrate_alltoall(c);
 }
 static inline void calibrate_collectives(calibration *c) { // as much by all-gather as by reduce-scatter
     int n = comm_size(c->lanes[0]);
@@ -185,12 +202,16 @@ static inline void calibrate_fit(calibration *c, const char *name, double flop, 
 static inline void calibrate_kernels(calibration *c, cluster *machines) {
     double width = (double)c->H * c->HS, launch[2], quadratic[2];
     double D = c->D, F = c->F, rows = (double)c->rows;
-    double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear = INFINITY;
-    for (c->rows = CALIBRATE_LINEAR_ROWS / 4; c->rows <= CALIBRATE_LINEAR_ROWS; c->rows *= 2) { // the figure is that of the most rows
+    double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear = INFINITY, few = 0;
+    for (c->rows = CALIBRATE_LINEAR_ROWS / 4; c->rows <= CALIBRATE_LINEAR_ROWS; c->rows *= 2) {
         linear = calibrate_seconds(c, calibrate_linear, 0);
+        if (few == 0) few = linear;
         calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)c->rows, 18e-9 * (double)c->rows * D * F / linear);
     }
     c->rows = CALIBRATE_LINEAR_ROWS;
+    // Seconds of a layer as weights + per_row rows, neither below 0: what the weights cost on their own, and the rate of the products.
+    double per_row = fmin((linear - few) / (0.75 * rows), linear / rows);
+    if (per_row <= 0) per_row = linear / rows; // noise
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
     calibrate_set(machines, "hbm_rate", hbm, FIGURE_MEASURED);
     calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0), FIGURE_MEASURED);
@@ -198,10 +219,11 @@ static inline void calibrate_kernels(calibration *c, cluster *machines) {
     calibrate_fit(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]);
     calibrate_fit(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1]);
     // On a CPU no data sheet says the peak: it is the best of what was reached.
-    double forward = 2 * width / quadratic[0], backward = 5 * width / quadratic[1], matrices = 18 * rows * D * F / linear;
+    double forward = 2 * width / quadratic[0], backward = 5 * width / quadratic[1], matrices = 18 * D * F / per_row;
     double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : fmax(fmax(2 * rows * D * F / gemm, matrices), fmax(forward, backward));
     calibrate_set(machines, "peak", peak, sheet > 0 ? FIGURE_DATASHEET : FIGURE_MEASURED);
     calibrate_set(machines, "linear_efficiency", matrices / peak, FIGURE_MEASURED);
+    calibrate_set(machines, "weight_bytes", fmax(0, linear - rows * per_row) * hbm / (3 * D * F), FIGURE_MEASURED);
     calibrate_set(machines, "attention_forward_efficiency", forward / peak, FIGURE_MEASURED);
     calibrate_set(machines, "attention_backward_efficiency", backward / peak, FIGURE_MEASURED);
     calibrate_set(machines, "merge_bytes", calibrate_seconds(c, calibrate_merge, 0) / (double)c->T * hbm / width, FIGURE_MEASURED);
@@ -222,11 +244,14 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
     calibrate_set(machines, "nvlink_rate", link, FIGURE_MEASURED);
     calibrate_set(machines, "overlap_cost", (both - gemm) / fmin(one, gemm), FIGURE_MEASURED);
     calibrate_set(machines, "collective_efficiency", collective_rate / link, FIGURE_MEASURED);
+    double little = calibrate_seconds(c, calibrate_little, 10 * TIMES);
+    c->bytes = 256;
+    calibrate_set(machines, "hop_latency", calibrate_seconds(c, calibrate_little_hop, 10 * TIMES) - little, FIGURE_MEASURED);
     double volume[2], seconds[2];
     for (int i = 0; i < 2; i++) { // two sizes: a constant and a rate
         c->bytes = i == 0 ? 3 * 256 : CALIBRATE_LINK_BYTES / 8 / 3 * 3;
         volume[i] = (double)c->bytes * (others + 1);
-        seconds[i] = calibrate_seconds(c, calibrate_alltoall, TIMES);
+        seconds[i] = calibrate_seconds(c, calibrate_little_alltoall, 10 * TIMES) - little;
     }
     calibrate_note(c, "# links: one flow a rank %.4g GB/s, two at once %.4g GB/s; alltoall of %.0f bytes a rank %.4g us, of %.0f bytes %.4g us\n",
                    1e-9 * CALIBRATE_LINK_BYTES / one, 2e-9 * CALIBRATE_LINK_BYTES / two, volume[0], 1e6 * seconds[0], volume[1], 1e6 * seconds[1]);
@@ -261,10 +286,11 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     c.D = m->D; c.H = m->H; c.Hkv = m->Hkv; c.HS = m->HS; c.F = m->F;
     c.rows = CALIBRATE_LINEAR_ROWS;
     c.T = CALIBRATE_ROWS;
+    c.layers = ceil_div(CALIBRATE_WEIGHT_BYTES, (int64_t)sizeof(float) * 3 * m->F * m->D);
     attention_block block = calibrate_block(&c);
     size_t forward = op_attention_scratch(block, false), backward = op_attention_scratch(block, true);
     size_t reduce = comm_reduce_scatter_scratch_for(ranks, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)ranks);
-    int64_t wide = max_i64(2 * m->F, (int64_t)m->H * m->HS), Tq = c.T * m->H * m->HS, Tkv = c.T * 2 * m->Hkv * m->HS, matrix = (int64_t)2 * m->F * m->D;
+    int64_t wide = max_i64(2 * m->F, (int64_t)m->H * m->HS), Tq = c.T * m->H * m->HS, Tkv = c.T * 2 * m->Hkv * m->HS, matrices = 3 * c.layers * m->F * m->D;
     int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)CALIBRATE_LINK_BYTES * max_i64(2, ranks));
     arena memory;
     memset(&memory, 0, sizeof memory);
@@ -272,8 +298,8 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
         memory.used = 0;
         c.x = ARENA_TAKE_X(&memory, MEM_WORKSPACE, c.rows * wide);
         c.y = ARENA_TAKE_X(&memory, MEM_WORKSPACE, c.rows * wide);
-        c.w = ARENA_TAKE_X(&memory, MEM_WORKSPACE, matrix);
-        c.gradients = ARENA_TAKE(&memory, MEM_WORKSPACE, float, matrix);
+        c.w = ARENA_TAKE_X(&memory, MEM_WORKSPACE, matrices);
+        c.gradients = ARENA_TAKE(&memory, MEM_WORKSPACE, float, matrices);
         c.q = ARENA_TAKE_X(&memory, MEM_WORKSPACE, max_i64(Tq, c.rows * wide));
         c.out_x = ARENA_TAKE_X(&memory, MEM_WORKSPACE, max_i64(Tq, c.rows * m->D));
         c.kv = ARENA_TAKE_X(&memory, MEM_WORKSPACE, Tkv);

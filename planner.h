@@ -19,7 +19,7 @@
 // ---- clusters ----
 
 typedef enum { FIGURE_MEASURED, FIGURE_DATASHEET, FIGURE_ESTIMATE, FIGURE_KINDS } figure_kind;
-enum { CLUSTER_FIGURES = 26 };
+enum { CLUSTER_FIGURES = 28 };
 
 // One cluster: nodes that are all alike, and what one GPU and its kernels do. Every figure is a line of the cluster's file.
 typedef struct {
@@ -45,12 +45,14 @@ typedef struct {
     // transfers
     double nic_efficiency;               // of nic_rate, one flow of a ring
     double p2p_rate;                     // bytes/s of one send/receive lane inside a node
+    double hop_latency;                  // s of a ring hop, whatever its size; ranks that share cores take turns at each
     double alltoall_latency;             // s
     double alltoall_pack;                // s per byte: transposes and copies
     double alltoall_efficiency;          // of nic_rate; above 1 when a part is hidden
     double alltoall_congestion;          // slowdown per doubling of hp
     // everything else
     double linear_efficiency;            // of peak: projections, MLP, head, with norms and loss
+    double weight_bytes;                 // bytes of memory traffic per parameter and micro-step that the matrix products do not hide
     double collective_efficiency;        // of nic_rate and nvlink_rate: all-gather, reduce-scatter
     double optimizer_efficiency;         // of hbm_rate
     figure_kind kinds[CLUSTER_FIGURES];
@@ -86,11 +88,13 @@ static inline const cluster_figure *cluster_figures(void) {
         FIGURE(overlap_cost, 0, 1, false),
         FIGURE(nic_efficiency, 1e-6, 1, false),
         FIGURE(p2p_rate, 1e3, 1e18, false),
+        FIGURE(hop_latency, 0, 1e3, false),
         FIGURE(alltoall_latency, 0, 1e3, false),
         FIGURE(alltoall_pack, 0, 1, false),
         FIGURE(alltoall_efficiency, 1e-6, 4, false),
         FIGURE(alltoall_congestion, 0, 10, false),
         FIGURE(linear_efficiency, 1e-6, 1, false),
+        FIGURE(weight_bytes, 0, 1e6, false),
         FIGURE(collective_efficiency, 1e-6, 1, false),
         FIGURE(optimizer_efficiency, 1e-6, 1, false),
     };
@@ -179,7 +183,7 @@ static inline void cluster_share(cluster *c, int ranks) {
     if (c->ranks_sharing == 0) return;
     double more = c->ranks_sharing / fmin(ranks, c->gpus_per_node);
     double *const rates[] = {&c->memory, &c->peak, &c->hbm_rate, &c->nvlink_rate, &c->host_link_rate, &c->p2p_rate};
-    double *const times[] = {&c->step_launch, &c->attention_launch, &c->alltoall_latency, &c->alltoall_pack};
+    double *const times[] = {&c->step_launch, &c->attention_launch, &c->hop_latency, &c->alltoall_latency, &c->alltoall_pack};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) *rates[i] *= more;
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) *times[i] /= more;
     c->ranks_sharing = fmin(ranks, c->gpus_per_node);
@@ -278,7 +282,7 @@ static inline int planner_nic_flows(const grid_shape *g, bool outer) {
 // Seconds of a ring hop of `bytes` a rank: the slowest of its flows counts.
 static inline double planner_hop(const cluster *c, double bytes, int flows) {
     double inside = bytes / c->p2p_rate;
-    return flows == 0 ? inside : fmax(inside, bytes * flows / (c->nic_rate * c->nic_efficiency));
+    return c->hop_latency + (flows == 0 ? inside : fmax(inside, bytes * flows / (c->nic_rate * c->nic_efficiency)));
 }
 
 // The share of a rank's HP group, itself counted, that lies in other nodes; the largest over all ranks.
@@ -486,7 +490,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     double N = (double)config_parameters(m), T = (double)q->S / ((double)g->hp * g->cp);
     double B = (double)q->batch, micro = (double)q->global_batch / g->dp / B, L = m->L, layers = micro * B * L;
     double again = p->recompute == RECOMPUTE_FULL ? 1 : 0, alltoalls = p->recompute == RECOMPUTE_NONE ? 2 : 3;
-    double linear = B * T * planner_linear_flop(q, p->recompute) / (c->linear_efficiency * c->peak); // a micro-step
+    double linear = B * T * planner_linear_flop(q, p->recompute) / (c->linear_efficiency * c->peak) + N * c->weight_bytes / c->hbm_rate; // a micro-step
     p->attention = layers * ((1 + again) * a->kernel_f + a->kernel_b);
     p->launch = layers * ((1 + again) * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) - p->attention;
     p->linear = micro * linear;

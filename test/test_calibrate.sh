@@ -6,8 +6,8 @@ for ranks in 1 4; do
     file=$dir/here$ranks.txt
     check "$ranks ranks measure" mpirun -np $ranks "$binary" --calibrate --model nano --cluster-out "$file"
     measured=$(grep -c '# measured:' "$file")
-    check "$ranks ranks: $measured figures are measured" [ "$measured" -ge $((ranks == 1 ? 14 : 20)) ]
-    for key in peak hbm_rate attention_forward_efficiency attention_backward_efficiency step_launch linear_efficiency; do
+    check "$ranks ranks: $measured figures are measured" [ "$measured" -ge $((ranks == 1 ? 16 : 22)) ]
+    for key in peak hbm_rate attention_forward_efficiency attention_backward_efficiency step_launch linear_efficiency weight_bytes; do
         check "$ranks ranks: $key is measured" grep -qE "^$key .*# measured:" "$file"
     done
     check "$ranks ranks: the plan stands on them" bash -c "'$binary' --plan --model tiny --ranks $ranks --cluster '$file' | grep -q '^figures of the cluster: $measured measured'"
@@ -19,7 +19,7 @@ for ranks in 1 4; do
     check "$ranks ranks: attention at two sizes, forward and backward" [ "$(grep -cE "^# attention (for|back)ward: blocks of (256|1024) rows x (128|512) keys at $number GFLOP/s a rank$" "$dir/here$ranks.txt")" = 4 ]
     check "$ranks ranks: links" [ "$(grep -cE "^# links: one flow a rank $number GB/s, two at once $number GB/s; alltoall of $number bytes a rank $number us, of $number bytes $number us$" "$dir/here$ranks.txt")" = $((ranks > 1)) ]
 done
-for key in p2p_rate nvlink_rate alltoall_latency alltoall_pack overlap_cost collective_efficiency; do
+for key in p2p_rate hop_latency nvlink_rate alltoall_latency alltoall_pack overlap_cost collective_efficiency; do
     check "4 ranks: $key is measured" grep -qE "^$key .*# measured:" "$dir/here4.txt"
     check "1 rank: $key is not" grep -qE "^$key .*# estimate:" "$dir/here1.txt"
 done
