@@ -6,6 +6,7 @@
 
 #include "../common.h"
 #include "../device/comm.h"
+#include "../device/device.h"
 
 static int64_t test_passed, test_failed;
 
@@ -30,6 +31,17 @@ static inline void test_fail_print(const char *file, int line, const char *forma
             test_fail_print(__FILE__, __LINE__, __VA_ARGS__);                                                                    \
         }                                                                                                                        \
     } while (0)
+
+// Starts communication and a device of one thread a rank; all ranks. Without them no test can go on: exits with the reason.
+static inline comm *test_start(int *argc, char ***argv) {
+    error_text error;
+    memset(&error, 0, sizeof error);
+    if (!comm_init(argc, argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        exit(EXIT_USER_ERROR);
+    }
+    return comm_world();
+}
 
 // Prints "<name>: N passed, N failed" over all ranks of `group` (NULL: this process alone) and returns the exit status.
 static inline int test_finish(const char *name, comm *group) {

@@ -178,13 +178,7 @@ static void check_grid(const problem *p, grid_shape shape, bool allgather, comm 
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world();
+    comm *world = test_start(&argc, &argv);
     // S 101 does not divide by anything: padding on every grid. H 12, Hkv 4 with hp 3, 6, 8: slots that are neither shared nor split evenly.
     problem problems[] = {{24, 24, 4, 96, NULL, NULL, NULL, NULL, NULL}, {24, 8, 4, 101, NULL, NULL, NULL, NULL, NULL},
                           {12, 4, 8, 50, NULL, NULL, NULL, NULL, NULL},  {24, 1, 4, 64, NULL, NULL, NULL, NULL, NULL},

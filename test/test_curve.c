@@ -19,13 +19,7 @@ static void curve(double *losses, const model_config *c, grid_shape shape, model
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world(), *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
+    comm *world = test_start(&argc, &argv), *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
     model_config c = fixture_config(2, 32, 4, 2, 8, 48, 40, false);
     static double one[STEPS], many[STEPS];
     grid_shape shape;

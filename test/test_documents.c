@@ -199,13 +199,7 @@ static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int6
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world(), *ranks[SIZES], *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
+    comm *world = test_start(&argc, &argv), *ranks[SIZES], *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
     for (int i = 0; i < SIZES; i++) ranks[i] = comm_split(world, comm_rank(world) < sizes[i] && sizes[i] <= comm_size(world) ? 0 : -1, comm_rank(world), COMM_CONTROL);
     model_config configs[] = {fixture_config(2, 32, 24, 24, 2, 40, 61, false), fixture_config(1, 36, 12, 4, 4, 50, 61, true)};
     for (int k = 0; k < 2; k++) {

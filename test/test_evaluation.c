@@ -175,13 +175,7 @@ static void test_needles(comm *world, comm *self) {
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world(), *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
+    comm *world = test_start(&argc, &argv), *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
     test_buckets();
     test_documents();
     test_positions(world, self);

@@ -95,13 +95,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world();
+    comm *world = test_start(&argc, &argv);
     static const char *const names[] = {"mha", "gqa_llama31", "tied_llama32", "odd_sizes", "mqa_wide_heads", "linear", "yarn"};
     for (int k = 0; k < 7; k++) {
         char path[200];

@@ -102,13 +102,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world(), *ranks[SIZES], *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
+    comm *world = test_start(&argc, &argv), *ranks[SIZES], *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
     for (int i = 0; i < SIZES; i++) ranks[i] = comm_split(world, comm_rank(world) < sizes[i] ? 0 : -1, comm_rank(world), COMM_CONTROL);
     model_config configs[] = {fixture_config(2, 48, 24, 24, 2, 40, 61, false), fixture_config(2, 36, 12, 4, 4, 50, 61, true),
                               fixture_config(1, 32, 24, 1, 2, 24, 61, false)};

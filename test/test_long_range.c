@@ -18,13 +18,7 @@ static void make_batch(fixture *f, int64_t step) {
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world();
+    comm *world = test_start(&argc, &argv);
     model_config c = fixture_config(2, 64, 4, 2, 16, 128, SYMBOLS + 1, false);
     grid_shape shape;
     memset(&shape, 0, sizeof shape);

@@ -43,13 +43,7 @@ static void free_outcome(outcome *o, int units) {
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world();
+    comm *world = test_start(&argc, &argv);
     static const int layers[] = {1, 2, 3, 7};
     for (int k = 0; k < 4; k++)
         for (int hp = 1; hp <= 2; hp++) {

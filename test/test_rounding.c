@@ -152,13 +152,7 @@ static floatX *trained(const model_config *c, comm *ranks, int zp, int zg, int z
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world();
+    comm *world = test_start(&argc, &argv);
     if (comm_rank(world) == 0) {
         test_mean();
         test_draws();

@@ -134,13 +134,7 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world();
+    comm *world = test_start(&argc, &argv);
     // norm weights of 10 elements: smaller than the ranks' 16-element pieces, so some pieces hold parts of several tensors, some only padding
     model_config configs[] = {fixture_config(4, 10, 4, 2, 6, 9, 31, false), fixture_config(1, 12, 4, 1, 4, 8, 17, true)};
     for (int k = 0; k < 2; k++) {
