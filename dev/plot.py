@@ -151,7 +151,7 @@ def plot_terminal(paths, logs, keys, args):
     for key in keys:
         series = []
         for name, log in zip(short_names(paths), logs):
-            for have in sorted(log):
+            for have in log:
                 if have == key or have.startswith(key + "/"):
                     series.append((f"{name} {have.partition('/')[2] or titles[key]}", log[have]))
         # Braille dots of several logs cannot be told apart: one chart each, below each other.
@@ -184,13 +184,13 @@ def plot_picture(paths, logs, args):
         axis.set_visible(False)
     for axis, key in zip(axes.flat, shown):
         for color, (name, log) in enumerate(zip(short_names(paths), logs)):
-            kinds = [have for have in sorted(log) if have.startswith(key + "/")]
+            kinds = [have for have in log if have.startswith(key + "/")]
             for dash, kind in enumerate(kinds):
                 style = ["-", "--", ":", "-."][dash % 4]
                 axis.plot(*zip(*log[kind]), style, color=f"C{color if len(logs) > 1 else dash}", label=f"{name} {kind.partition('/')[2]}")
             if key in log:
                 axis.plot(*zip(*log[key]), color=f"C{color}", linewidth=1, label=name)
-            for mark, have in enumerate(h for h in sorted(log) if key == "loss" and (h == "val_loss" or h.startswith("val_loss/"))):
+            for mark, have in enumerate(h for h in log if key == "loss" and (h == "val_loss" or h.startswith("val_loss/"))):
                 axis.plot(*zip(*log[have]), "osv^Dx"[mark % 6] + "--", color=f"C{color}", markersize=4, label=f"{name} validation {have[9:]}".rstrip())
         axis.set_title(titles[key])
         axis.set_xlabel("step")
