@@ -155,13 +155,7 @@ static void test_text(void) {
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world(), *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
+    comm *world = test_start(&argc, &argv), *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
     test_choose();
     if (comm_rank(world) == 0) test_text();
     test_draw(world, self);
