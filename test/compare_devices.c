@@ -1,17 +1,18 @@
 // Two devices, one model; test_emulated.sh runs it:
-//     build/cpu/test/compare_devices write FILE            loss curve, and gradients of the first step, on the CPU device, one rank
-//     build/emulated/test/compare_devices compare FILE     the same on this device, on 1 or 4 ranks (hp 2 x cp 2 in two windows, hybrid
-//     ZeRO,
-//                                                          selective checkpointing, offload), against the file
+//     build/cpu/test/compare_devices write FILE [LENGTH [STEPS]]        loss curve, and gradients of the first step, on the CPU device, one rank
+//     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]] the same on this device, on 1, 2 or 4 ranks (hp 2, cp 2 in two windows,
+//                                                                       hybrid ZeRO, selective checkpointing, offload), against the file
+// LENGTH (default 96) is that of the sequences: from 1024 on a rank of four holds whole tiles of 128 rows, which a GPU gives to cuDNN.
 // Bounds when this device stores bf16: a stored number is off by up to 2^-9 of itself. The loss is a mean over many of them: the curves
 // stay within 2^-8 of the loss at the start. A gradient is a sum of products of such numbers whose errors are independent of each other:
 // cosine 0.999 or more, norm within 1 %. When it stores float, only the order of sums differs: 2e-5 of the loss, cosine within 1e-6.
 #include "model_fixture.h"
 
-enum { STEPS = 20, UNITS = 6 };
+enum { STEPS_MOST = 50, UNITS = 6 };
+static int steps = 20, length = 96;
 
 typedef struct {
-    double losses[STEPS];
+    double losses[STEPS_MOST];
     float *gradients[UNITS]; // of step 1, whole units
     int64_t counts[UNITS];   // without padding
 } record;
@@ -25,14 +26,17 @@ static record train(comm *world) {
     memset(&shape, 0, sizeof shape);
     shape.dp = shape.hp = shape.cp = shape.w = 1;
     model_run run = fixture_run(2, 1);
-    if (comm_size(world) == 4) {
+    if (comm_size(world) == 2) {
+        shape.hp = 2;
+        run.zp = run.zg = run.zo = 2;
+    } else if (comm_size(world) == 4) {
         shape.hp = shape.cp = 2;
         run.zp = 2; run.zg = 2; run.zo = 4;
         run.offload_layers = 2;
         run.offload_optimizer = true;
     }
-    fixture_make(&f, &c, shape, world, run, RECOMPUTE_SELECTIVE, 96);
-    for (int step = 0; step < STEPS; step++) {
+    fixture_make(&f, &c, shape, world, run, RECOMPUTE_SELECTIVE, length);
+    for (int step = 0; step < steps; step++) {
         fixture_batch(&f, step % 4 * 2); // four batches, seen again and again
         adamw_args args = fixture_adamw(step + 1);
         args.lr = 3e-3f;
@@ -63,14 +67,14 @@ static bool record_file(record *r, const char *path, bool write) {
 static void compare(const record *here, const record *there) {
     bool bf16 = sizeof(floatX) == 2;
     double bound = there->losses[0] * (bf16 ? 1.0 / 256 : 2e-5), worst = 0, worst_cosine = 0, worst_norm = 0;
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < steps; i++) {
         double d = fabs(here->losses[i] - there->losses[i]);
         CHECK(d <= bound, "step %d: loss %.6f, on the CPU device %.6f, more than %.1e apart", i + 1, here->losses[i], there->losses[i],
               bound);
         worst = fmax(worst, d);
     }
-    CHECK(here->losses[STEPS - 1] < 0.9 * here->losses[0], "the loss does not fall: %.4f to %.4f", here->losses[0],
-          here->losses[STEPS - 1]);
+    CHECK(here->losses[steps - 1] < 0.9 * here->losses[0], "the loss does not fall: %.4f to %.4f", here->losses[0],
+          here->losses[steps - 1]);
     for (int u = 0; u < UNITS; u++) {
         model_config c = fixture_config(UNITS - 2, 64, 4, 2, 16, 120, 250, false);
         model m;
@@ -96,7 +100,7 @@ static void compare(const record *here, const record *there) {
         free(m.units);
     }
     printf("loss %.4f to %.4f; from the CPU device: losses %.1e apart (bound %.1e), gradients 1 - cosine %.1e, norm %.1e\n",
-           here->losses[0], here->losses[STEPS - 1], worst, bound, worst_cosine, worst_norm);
+           here->losses[0], here->losses[steps - 1], worst, bound, worst_cosine, worst_norm);
 }
 
 int main(int argc, char **argv) {
@@ -106,8 +110,10 @@ int main(int argc, char **argv) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;
     }
-    if (argc != 3) {
-        fprintf(stderr, "usage: %s write|compare FILE\n", argv[0]);
+    if (argc > 3) length = (int)strtol(argv[3], NULL, 10);
+    if (argc > 4) steps = (int)strtol(argv[4], NULL, 10);
+    if (argc < 3 || argc > 5 || length < 8 || steps < 1 || steps > STEPS_MOST) {
+        fprintf(stderr, "usage: %s write|compare FILE [LENGTH >= 8 [STEPS 1 to %d]]\n", argv[0], STEPS_MOST);
         return EXIT_USER_ERROR;
     }
     bool write = strcmp(argv[1], "write") == 0;

@@ -4,15 +4,47 @@
 #include "golden.h"
 #include "model_fixture.h"
 
+// On a device that stores bf16 (DEVICE=cuda, emulated): logits by cosine of 0.999 or more and a norm within 1 %, the whole gradient by 0.998
+// and 1 % (the parameters are rounded, too: 0.99885 at worst, on every grid), and a single tensor of it, which here is a sum over a few
+// dozen tokens whose errors average less, by 0.99 and 3 %. The loss is within 2^-8 of itself.
 // fp32 against fp32 with sums in another order; transformers also rounds position x frequency to float, about 1e-5 of an angle at 80.
 #define BOUND 2e-5
 
+static const bool stored_bf16 = sizeof(floatX) != sizeof(float);
+
 static void copy_tensor(fixture *f, int unit, int tensor, const float *from) {
     zero_tensor *t = &f->m.units[unit].tensors[tensor];
-    memcpy(f->m.zero.params[unit] + t->offset, from, sizeof(float) * (size_t)t->count);
+    size_t bytes = sizeof(float) * (size_t)t->count;
+    float *copy = (float *)device_alloc(bytes);
+    device_from_host(copy, from, bytes);
+    op_cast_from_float(f->m.zero.params[unit] + t->offset, copy, t->count);
+    device_synchronize();
+    device_free(copy, bytes);
 }
+typedef struct {
+    double ab, aa, bb;
+} products;
+static void add_products(products *p, const float *a, const float *b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        p->ab += (double)a[i] * (double)b[i];
+        p->aa += (double)a[i] * (double)a[i];
+        p->bb += (double)b[i] * (double)b[i];
+    }
+}
+static void check_direction(const char *where, const char *what, products p, double least_cosine, double norm_bound) {
+    double cosine = p.ab / sqrt(p.aa * p.bb), norm = sqrt(p.aa / p.bb);
+    CHECK(cosine >= least_cosine && fabs(norm - 1) <= norm_bound, "%s: %s: cosine %.6f, norm %.5f of transformers'", where, what, cosine, norm);
+}
+static products whole_gradient; // of the model under test
 static void check_gradient(const fixture *f, const char *where, const float *whole, int unit, int tensor, const float *expected) {
     zero_tensor *t = &f->m.units[unit].tensors[tensor];
+    if (stored_bf16) {
+        products p = {0, 0, 0};
+        add_products(&p, whole + t->offset, expected, t->count);
+        add_products(&whole_gradient, whole + t->offset, expected, t->count);
+        check_direction(where, t->name, p, 0.99, 0.03);
+        return;
+    }
     double d = test_difference(whole + t->offset, expected, t->count);
     CHECK(d <= BOUND, "%s: gradient of unit %d %s differs by %.1e", where, unit, t->name, d);
 }
@@ -56,23 +88,37 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
     }
 
     model_evaluate(&f.m, f.tokens, f.labels);
-    const float *w_out = g->tied ? f.m.zero.params[UNIT_EMBEDDING] : f.m.zero.params[head] + f.m.units[head].tensors[T_LM_HEAD].offset;
-    float *logits = HOST_NEW(float, f.m.rows * g->V), worst = 0, largest = 0;
-    op_linear_forward(logits, f.m.xn, w_out, NULL, f.m.rows, g->D, g->V); // xn: the final norm's output
+    const floatX *w_out = g->tied ? f.m.zero.params[UNIT_EMBEDDING] : f.m.zero.params[head] + f.m.units[head].tensors[T_LM_HEAD].offset;
+    int64_t n = f.m.rows * g->V, seen = 0;
+    floatX *stored = (floatX *)device_alloc(sizeof(floatX) * (size_t)n);
+    float *floats = (float *)device_alloc(sizeof(float) * (size_t)n), *logits = HOST_NEW(float, n), *want = HOST_NEW(float, n), worst = 0, largest = 0;
+    op_linear_forward(stored, f.m.xn, w_out, NULL, f.m.rows, g->D, g->V); // xn: the final norm's output
+    op_cast_to_float(floats, stored, n);
+    device_to_host(logits, floats, sizeof(float) * (size_t)n);
     for (int64_t t = 0; t < f.shard.T; t++) {
         int64_t position = sequence_shard_position(&f.shard, t);
-        for (int v = 0; v < g->V && position < g->T; v++) {
-            float d = fabsf(logits[t * g->V + v] - g->logits[position * g->V + v]);
-            worst = d <= worst ? worst : d;
-            largest = fmaxf(largest, fabsf(g->logits[position * g->V + v]));
-        }
+        if (position >= g->T) continue;
+        memmove(logits + seen * g->V, logits + t * g->V, sizeof(float) * (size_t)g->V); // of real tokens, one after the other
+        memcpy(want + seen++ * g->V, g->logits + position * g->V, sizeof(float) * (size_t)g->V);
     }
-    CHECK(worst <= BOUND * largest, "%s: logits differ by %.1e of %.1e", where, (double)worst, (double)largest);
+    for (int64_t i = 0; i < seen * g->V; i++) {
+        float d = fabsf(logits[i] - want[i]);
+        worst = d <= worst ? worst : d;
+        largest = fmaxf(largest, fabsf(want[i]));
+    }
+    products of_logits = {0, 0, 0};
+    add_products(&of_logits, logits, want, seen * g->V);
+    if (stored_bf16 && seen > 0) check_direction(where, "logits", of_logits, 0.999, 0.01);
+    if (!stored_bf16) CHECK(worst <= BOUND * largest, "%s: logits differ by %.1e of %.1e", where, (double)worst, (double)largest);
+    device_free(stored, sizeof(floatX) * (size_t)n);
+    device_free(floats, sizeof(float) * (size_t)n);
     free(logits);
+    free(want);
 
     step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 0);
     CHECK(s.valid == g->valid, "%s: %lld valid labels, expected %d", where, (long long)s.valid, g->valid);
-    CHECK(fabs(s.loss - g->loss) <= 2e-6 * g->loss, "%s: loss %.8f, transformers %.8f", where, s.loss, g->loss);
+    CHECK(fabs(s.loss - g->loss) <= (stored_bf16 ? 1.0 / 256 : 2e-6) * g->loss, "%s: loss %.8f, transformers %.8f", where, s.loss, g->loss);
+    memset(&whole_gradient, 0, sizeof whole_gradient);
     float *d = fixture_gradient(&f, UNIT_EMBEDDING);
     check_gradient(&f, where, d, UNIT_EMBEDDING, T_EMBEDDING, golden_embedding(g, g->gradients));
     free(d);
@@ -91,6 +137,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
     check_gradient(&f, where, d, head, T_FINAL_NORM, golden_final_norm(g, g->gradients));
     if (!g->tied) check_gradient(&f, where, d, head, T_LM_HEAD, golden_lm_head(g, g->gradients));
     free(d);
+    if (stored_bf16) check_direction(where, "the whole gradient", whole_gradient, 0.998, 0.01);
     fixture_free(&f);
 }
 
