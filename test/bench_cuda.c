@@ -1,0 +1,238 @@
+// Rates of the CUDA device's operations on the shapes of Llama-3-8B, all in one run of one process:
+//   matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; attention in TFLOP/s (causal pairs only,
+//   backward 2.5 times forward) and % of the same; kernels that move memory in GB/s and in % of what a copy on the device reaches.
+//     build/cuda/test/bench_cuda [products|attention|kernels]...     nothing named: all three
+//     build/emulated/test/bench_cuda small                            tiny sizes: shows that the program works; its figures say nothing
+// Figures are best/median of the repetitions. A shape that does not fit the device's memory is named and left out.
+#include "../device/ops.h"
+
+enum { RUNS = 7 };
+static bool small;
+static double peak, copy_rate; // FLOP/s, bytes/s
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+typedef struct {
+    double best, median; // seconds
+} timing;
+
+// Memory of one benchmark, freed together. NULL once one piece did not fit.
+static void *pieces[16];
+static size_t sizes[16];
+static int piece_count;
+static bool fits;
+static void begin_memory(void) { piece_count = 0, fits = true; }
+static void end_memory(void) {
+    for (int i = 0; i < piece_count; i++) device_free(pieces[i], sizes[i]);
+}
+static void *piece(size_t bytes) {
+    void *p = fits ? device_alloc(bytes) : NULL;
+    fits = fits && p != NULL;
+    if (p == NULL) return NULL;
+    pieces[piece_count] = p;
+    sizes[piece_count++] = bytes;
+    return p;
+}
+static floatX *stored(int64_t n) { // normal numbers: products of zeros run at a higher clock
+    floatX *x = (floatX *)piece(sizeof(floatX) * (size_t)n);
+    if (x != NULL) op_init_normal(x, NULL, 1, (uint64_t)piece_count, 0, n, 1, 0);
+    return x;
+}
+static float *floats(int64_t n) {
+    float *x = (float *)piece(sizeof(float) * (size_t)n);
+    if (x != NULL) device_zero(x, sizeof(float) * (size_t)n);
+    return x;
+}
+
+// TIME(t, work): t = seconds of `work`, queued often enough at a time that starting and waiting do not count.
+#define TIME(t, work)                                                                                                            \
+    do {                                                                                                                         \
+        double seconds[RUNS];                                                                                                    \
+        work; /* chooses algorithms, compiles kernels */                                                                         \
+        device_synchronize();                                                                                                    \
+        double once = device_seconds();                                                                                          \
+        work;                                                                                                                    \
+        device_synchronize();                                                                                                    \
+        once = device_seconds() - once;                                                                                          \
+        int times = small ? 1 : once > 0.02 ? 1 : (int)(0.02 / fmax(once, 2e-6)) + 1, runs = small ? 1 : once > 1 ? 3 : RUNS;     \
+        for (int run = 0; run < runs; run++) {                                                                                   \
+            double began = device_seconds();                                                                                     \
+            for (int i = 0; i < times; i++) {                                                                                    \
+                work;                                                                                                            \
+            }                                                                                                                    \
+            device_synchronize();                                                                                                \
+            seconds[run] = (device_seconds() - began) / times;                                                                   \
+        }                                                                                                                        \
+        qsort(seconds, (size_t)runs, sizeof *seconds, compare_doubles);                                                          \
+        t.best = seconds[0];                                                                                                     \
+        t.median = seconds[runs / 2];                                                                                            \
+    } while (0)
+
+static void print_flops(timing t, double flops) {
+    printf("   %6.1f/%6.1f %3.0f/%3.0f %%", flops / t.best * 1e-12, flops / t.median * 1e-12, 100 * flops / t.best / peak, 100 * flops / t.median / peak);
+}
+
+static void bench_product(int64_t T, int64_t in, int64_t out) {
+    printf("%6lld %6lld %6lld", (long long)T, (long long)in, (long long)out);
+    begin_memory();
+    floatX *x = stored(T * in), *w = stored(in * out), *y = stored(T * out);
+    float *dw = floats(in * out);
+    if (fits) {
+        timing t;
+        double flops = 2.0 * (double)T * (double)in * (double)out;
+        TIME(t, op_linear_forward(y, x, w, NULL, T, in, out));
+        print_flops(t, flops);
+        TIME(t, op_linear_backward_input(x, y, w, T, in, out));
+        print_flops(t, flops);
+        op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
+        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out));
+        print_flops(t, flops);
+    } else printf("   does not fit");
+    printf("\n");
+    fflush(stdout);
+    end_memory();
+}
+
+static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
+    attention_block b;
+    memset(&b, 0, sizeof b);
+    b.Tq = b.Tk = b.lse_stride = T;
+    b.Hq = Hq; b.Hkv = Hkv; b.HS = HS;
+    b.q_stride = (int64_t)Hq * HS;
+    b.kv_stride = (int64_t)2 * Hkv * HS;
+    b.scale = 1 / sqrtf((float)HS);
+    b.causal = true;
+    printf("%6lld %4d %4d %4d", (long long)T, Hq, Hkv, HS);
+    begin_memory();
+    floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out_x = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
+    float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq), *delta = floats(T * Hq);
+    size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
+    void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
+    if (fits) {
+        timing t;
+        double flops = 4.0 * (double)T * (double)T / 2 * Hq * HS;
+        int64_t v = (int64_t)Hkv * HS;
+        TIME(t, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
+        print_flops(t, flops);
+        op_cast_from_float(out_x, out, T * b.q_stride);
+        op_attention_delta(delta, out_x, dout, b);
+        TIME(t, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, scratch));
+        print_flops(t, 2.5 * flops);
+        printf("   %8.1f", (double)backward_bytes / 1048576);
+    } else printf("   does not fit");
+    printf("\n");
+    fflush(stdout);
+    end_memory();
+}
+
+// bytes: what the operation must read and write at least.
+static void print_bytes(const char *name, timing t, double bytes) {
+    printf("%-28s %10.1f MB   %7.1f/%7.1f GB/s   %3.0f/%3.0f %%\n", name, bytes * 1e-6, bytes / t.best * 1e-9, bytes / t.median * 1e-9,
+           100 * bytes / t.best / copy_rate, 100 * bytes / t.median / copy_rate);
+    fflush(stdout);
+}
+#define KERNEL(name, bytes, work)                                                                                                \
+    do {                                                                                                                         \
+        timing t;                                                                                                                \
+        TIME(t, work);                                                                                                           \
+        print_bytes(name, t, bytes);                                                                                             \
+    } while (0)
+
+static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V) {
+    double X = sizeof(floatX), n = (double)T, width = H + 2 * Hkv;
+    size_t copied = small ? 1 << 16 : (size_t)1 << 30;
+    begin_memory();
+    void *from = piece(copied), *to = piece(copied);
+    timing t;
+    if (!fits) return end_memory();
+    device_zero(from, copied);
+    TIME(t, device_copy(to, from, copied));
+    copy_rate = 2 * (double)copied / t.best;
+    print_bytes("copy on the device", t, 2 * (double)copied);
+    end_memory();
+
+    begin_memory();
+    floatX *a = stored(T * 2 * F), *b = stored(T * 2 * F), *weight = stored(D);
+    float *x = floats(T * H * HS), *y = floats(T * H * HS), *rows = floats(T * H), *other_rows = floats(T * H), *sums = floats(D);
+    float *table = floats(T * HS);
+    size_t norm_bytes = op_rmsnorm_backward_scratch(T, D);
+    void *scratch = piece(norm_bytes);
+    if (fits) {
+        double residual = n * D * X, heads = n * H * HS;
+        KERNEL("RMSNorm forward", 2 * residual, op_rmsnorm_forward(a, rows, b, weight, T, D, 1e-5f));
+        KERNEL("RMSNorm backward", 4 * residual, op_rmsnorm_backward(a, sums, b, b, weight, rows, T, D, scratch));
+        head_layout l = head_layout_make(1, H, Hkv, HS);
+        KERNEL("RoPE and pack", 2 * n * width * HS * X, op_rope_pack_forward(a, a + T * H * HS, b, table, T, l));
+        KERNEL("RoPE and unpack backward", 2 * n * width * HS * X, op_rope_unpack_backward(a, b, b + T * H * HS, table, T, l));
+        KERNEL("SwiGLU forward", 3 * n * F * X, op_swiglu_forward(a, b, T, F));
+        KERNEL("SwiGLU backward", 5 * n * F * X, op_swiglu_backward(b, a, b, T, F));
+        KERNEL("merge of two blocks", 3 * 4 * heads, op_attention_merge(x, rows, y, other_rows, T, H, HS, (int64_t)H * HS, T));
+        KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, (attention_block){T, T, H, Hkv, HS, (int64_t)H * HS, (int64_t)2 * Hkv * HS, T, 1, true}));
+        KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));
+        KERNEL("add in float", 12 * heads, op_add_float(x, y, T * H * HS));
+        KERNEL("sum of squares", 4 * heads, (void)op_sum_squares(x, T * H * HS));
+    } else printf("kernels: do not fit\n");
+    end_memory();
+
+    int64_t tile = small ? T : T < 4096 ? T : 4096, count = small ? 4096 : (int64_t)1 << 28;
+    begin_memory();
+    floatX *logits = stored(tile * V), *params = stored(count);
+    int32_t *labels = (int32_t *)piece(sizeof(int32_t) * (size_t)tile);
+    float *losses = floats(tile), *states[4];
+    for (int i = 0; i < 4; i++) states[i] = floats(count);
+    if (fits) {
+        device_zero(labels, sizeof(int32_t) * (size_t)tile);
+        KERNEL("cross-entropy, in place", 2 * (double)tile * V * X, op_cross_entropy(losses, logits, labels, tile, V, 1e-6f, true));
+        adamw_args args;
+        memset(&args, 0, sizeof args);
+        args.lr = 1e-9f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.step = 1;
+        args.grad_scale = 1;
+        double bytes = (double)count * (28 + X);
+        KERNEL("AdamW", bytes, op_adamw(params, states[0], states[1], states[2], states[3], count, args));
+        args.rounding.stochastic = true;
+        KERNEL("AdamW, stochastic rounding", bytes, op_adamw(params, states[0], states[1], states[2], states[3], count, args));
+    } else printf("loss and AdamW: do not fit\n");
+    end_memory();
+}
+
+int main(int argc, char **argv) {
+    error_text error = {""};
+    bool products = argc < 2, attention = argc < 2, kernels = argc < 2;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "products") == 0) products = true;
+        else if (strcmp(argv[i], "attention") == 0) attention = true;
+        else if (strcmp(argv[i], "kernels") == 0) kernels = true;
+        else if (strcmp(argv[i], "small") == 0) small = products = attention = kernels = true;
+        else {
+            fprintf(stderr, "error: unknown argument %s; legal values are products, attention, kernels, small\n", argv[i]);
+            return EXIT_USER_ERROR;
+        }
+    }
+    if (!device_start(0, 1, 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    printf("%s\n%s", device_name(), small ? "tiny sizes: the figures say nothing about any device's speed\n" : "");
+    peak = device_measure_gemm();
+    if (peak <= 0) peak = 1;
+    printf("square product of 8192: %.1f TFLOP/s, %.0f %% of the data sheet\n", peak * 1e-12, device_peak_flops() > 0 ? 100 * peak / device_peak_flops() : 0.0);
+    if (products) {
+        static const int shapes[][2] = {{4096, 6144}, {4096, 4096}, {4096, 28672}, {14336, 4096}, {4096, 128256}};
+        printf("\nlinear: TFLOP/s and %% of the square product\n%6s %6s %6s   %-21s   %-21s   %s\n", "T", "in", "out", "y = x w^T", "dx = dy w", "dw += dy^T x");
+        for (int64_t T = small ? 64 : 4096; T <= (small ? 64 : 65536); T *= 4)
+            for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) bench_product(T, small ? shapes[s][0] / 64 : shapes[s][0], small ? shapes[s][1] / 64 : shapes[s][1]);
+    }
+    if (attention) {
+        printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", "forward", "backward", "scratch MB");
+        for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, small ? 4 : 32, small ? 2 : 8, small ? 32 : 128);
+    }
+    if (kernels) {
+        printf("\nkernels that move memory: bytes, GB/s, %% of a copy\n");
+        if (small) bench_kernels(32, 64, 4, 2, 16, 96, 100);
+        else bench_kernels(32768, 4096, 32, 8, 128, 14336, 128256);
+    }
+    device_stop();
+    return EXIT_OK;
+}

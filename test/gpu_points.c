@@ -1,0 +1,301 @@
+// device: cuda
+// What only a GPU can show of the CUDA device, point by point: `build/cuda/test/gpu_points [N]...` (none named: all that one process can show).
+// Each prints "point N: pass|fail|not possible: what was seen"; exit status 1 when one fails. scripts/gpu_check.sh runs it.
+// Without a GPU the same source runs on small sizes: build/emulated/test/gpu_points small.
+//   1 attention of the library beside the hand-written kernels     2 blocks of keys merged, and backward with the merged out and lse
+//   3 one query head of each group to a backward call              4 backward twice: the same bits when deterministic
+//   5 tensors of more than 2^31 elements                           6 cuDNN's properties of this GPU
+//   9 copies to and from pinned memory, both ways at once
+// (7, several ranks on one GPU, and 8, the shapes of matrix products, are compare_devices and bench_cuda.)
+#include "../device/cuda/attention_call.h"
+#ifndef DEVICE_EMULATED
+#include <cudnn.h>
+#endif
+
+static bool small, failed;
+static void say(int point, const char *verdict, const char *format, ...) PRINTF_LIKE(3, 4);
+static void say(int point, const char *verdict, const char *format, ...) {
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    printf("point %d: %s: %s\n", point, verdict, text);
+    fflush(stdout);
+    failed = failed || strcmp(verdict, "fail") == 0;
+}
+
+// ---- a block and its tensors ----
+
+typedef struct {
+    attention_block b;
+    floatX *q, *kv, *out_x, *dout;
+    float *out, *lse, *delta, *dq, *dkv;
+    void *scratch;
+    int64_t nq, nkv;
+} problem;
+
+static void *memory(size_t bytes) {
+    void *p = device_alloc(bytes);
+    if (p == NULL) {
+        printf("not possible: %.1f GiB more do not fit\n", (double)bytes / (double)(1 << 30));
+        exit(77);
+    }
+    return p;
+}
+static problem problem_make(int64_t T, int Hq, int Hkv, int HS) {
+    problem p;
+    memset(&p, 0, sizeof p);
+    p.b.Tq = p.b.Tk = p.b.lse_stride = T;
+    p.b.Hq = Hq; p.b.Hkv = Hkv; p.b.HS = HS;
+    p.b.q_stride = (int64_t)Hq * HS;
+    p.b.kv_stride = (int64_t)2 * Hkv * HS;
+    p.b.scale = 1 / sqrtf((float)HS);
+    p.b.causal = true;
+    p.nq = T * p.b.q_stride;
+    p.nkv = T * p.b.kv_stride;
+    floatX **stored[4] = {&p.q, &p.kv, &p.out_x, &p.dout};
+    for (int i = 0; i < 4; i++) {
+        int64_t n = i == 1 ? p.nkv : p.nq;
+        *stored[i] = (floatX *)memory(sizeof(floatX) * (size_t)n);
+        op_init_normal(*stored[i], NULL, 5, (uint64_t)i, 0, n, 1, 0);
+    }
+    p.out = (float *)memory(sizeof(float) * (size_t)p.nq);
+    p.dq = (float *)memory(sizeof(float) * (size_t)p.nq);
+    p.dkv = (float *)memory(sizeof(float) * (size_t)p.nkv);
+    p.lse = (float *)memory(sizeof(float) * (size_t)(T * Hq));
+    p.delta = (float *)memory(sizeof(float) * (size_t)(T * Hq));
+    size_t forward = op_attention_scratch(p.b, false), backward = op_attention_scratch(p.b, true);
+    p.scratch = memory(forward > backward ? forward : backward);
+    return p;
+}
+static void problem_free(problem p) {
+    void *all[] = {p.q, p.kv, p.out_x, p.dout, p.out, p.dq, p.dkv, p.lse, p.delta, p.scratch};
+    for (int i = 0; i < 10; i++) device_free(all[i], 0);
+}
+static floatX *values_of(const problem *p) { return p->kv + (int64_t)p->b.Hkv * p->b.HS; }
+static float *dv_of(const problem *p) { return p->dkv + (int64_t)p->b.Hkv * p->b.HS; }
+static void gradients_zero(const problem *p) {
+    device_zero(p->dq, sizeof(float) * (size_t)p->nq);
+    device_zero(p->dkv, sizeof(float) * (size_t)p->nkv);
+}
+// delta and the stored out of the merged out.
+static void between(const problem *p) {
+    op_cast_from_float(p->out_x, p->out, p->nq);
+    op_attention_delta(p->delta, p->out_x, p->dout, p->b);
+}
+static void whole_backward(const problem *p) {
+    gradients_zero(p);
+    between(p);
+    op_attention_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->out_x, p->dout, p->lse, p->delta, p->b, p->scratch);
+}
+// The same by the hand-written kernels, which read the caller's strides.
+static void by_hand(const problem *p, bool backward) {
+    attention_shape s = attention_call_shape(p->b, false, false, p->b.Hkv);
+    s.dq = s.q;
+    s.dkv = s.kv;
+    s.delta_head = p->b.lse_stride;
+    if (!backward) {
+        attention_kernel_forward(p->out, p->lse, p->q, p->kv, values_of(p), s, p->b.scale, false);
+        return;
+    }
+    gradients_zero(p);
+    between(p);
+    attention_kernel_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale);
+}
+static float *copy_of(const float *x, int64_t n) {
+    float *copy = HOST_NEW(float, n);
+    device_to_host(copy, x, sizeof(float) * (size_t)n);
+    return copy;
+}
+// Root mean square of the difference over that of b; infinite where one is not finite.
+static double apart(const float *a, const float *b, int64_t n) {
+    double d = 0, s = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(a[i]) || !isfinite(b[i])) return INFINITY;
+        d += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        s += (double)b[i] * (double)b[i];
+    }
+    return sqrt(d / s);
+}
+static double apart_from(const float *device, float *host, int64_t n) { // frees host
+    float *now = copy_of(device, n);
+    double d = apart(now, host, n);
+    free(now);
+    free(host);
+    return d;
+}
+
+// ---- the points ----
+
+// The library rounds probabilities and their gradients to bf16 (2^-9 each, independent): 2^-7 of the root mean square is ample.
+#define LIBRARY_BOUND (1.0 / 128)
+
+static void point_1_and_3(void) {
+    static const int shapes[][4] = {{128, 8, 8, 64}, {1024, 8, 2, 64}, {2048, 4, 1, 128}, {4096, 32, 8, 128}, {2048, 4, 4, 256}, {32768, 4, 1, 128}};
+    for (int i = 0; i < (small ? 2 : 6); i++)
+        for (int causal = 0; causal < 2; causal++) {
+            problem p = problem_make(small ? 128 : shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
+            p.b.causal = causal == 1;
+            by_hand(&p, false);
+            float *out = copy_of(p.out, p.nq), *lse = copy_of(p.lse, p.b.Tq * p.b.Hq);
+            op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
+            double of_lse = apart_from(p.lse, lse, p.b.Tq * p.b.Hq), of_out = apart_from(p.out, out, p.nq);
+            by_hand(&p, true);
+            float *dq = copy_of(p.dq, p.nq), *dkv = copy_of(p.dkv, p.nkv);
+            whole_backward(&p);
+            double of_dq = apart_from(p.dq, dq, p.nq), of_dkv = apart_from(p.dkv, dkv, p.nkv);
+            bool good = of_out <= LIBRARY_BOUND && of_lse <= 1e-4 && of_dq <= LIBRARY_BOUND && of_dkv <= LIBRARY_BOUND;
+            say(p.b.Hq > p.b.Hkv ? 3 : 1, good ? "pass" : "fail", "T %lld, heads %d on %d of %d%s: out %.1e, lse %.1e, dq %.1e, dk and dv %.1e from the hand-written kernels", (long long)p.b.Tq,
+                p.b.Hq, p.b.Hkv, p.b.HS, causal ? ", causal" : "", of_out, of_lse, of_dq, of_dkv);
+            problem_free(p);
+        }
+}
+
+static void point_2(void) {
+    problem p = problem_make(small ? 256 : 4096, 8, 2, 128);
+    p.b.causal = false;
+    op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
+    float *out = copy_of(p.out, p.nq);
+    whole_backward(&p);
+    float *dq = copy_of(p.dq, p.nq), *dkv = copy_of(p.dkv, p.nkv);
+    attention_block part = p.b;
+    part.Tk = p.b.Tk / 4;
+    int64_t step = part.Tk * p.b.kv_stride;
+    for (int k = 0; k < 4; k++) op_attention_forward(p.out, p.lse, p.q, p.kv + k * step, values_of(&p) + k * step, part, k > 0, p.scratch);
+    double of_out = apart_from(p.out, out, p.nq);
+    gradients_zero(&p);
+    between(&p);
+    for (int k = 0; k < 4; k++)
+        op_attention_backward(p.dq, p.dkv + k * step, dv_of(&p) + k * step, p.q, p.kv + k * step, values_of(&p) + k * step, p.out_x, p.dout, p.lse, p.delta, part, p.scratch);
+    double of_dq = apart_from(p.dq, dq, p.nq), of_dkv = apart_from(p.dkv, dkv, p.nkv);
+    bool good = of_out <= LIBRARY_BOUND && of_dq <= LIBRARY_BOUND && of_dkv <= LIBRARY_BOUND;
+    say(2, good ? "pass" : "fail", "four blocks of keys and one: out %.1e, dq %.1e, dk and dv %.1e apart", of_out, of_dq, of_dkv);
+    problem_free(p);
+}
+
+static void point_4(bool deterministic) { // the deterministic one last: there is no way back
+    if (deterministic) device_use_deterministic();
+    problem p = problem_make(small ? 128 : 16384, 8, 2, 128);
+    op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
+    whole_backward(&p);
+    float *dq = copy_of(p.dq, p.nq), *dkv = copy_of(p.dkv, p.nkv);
+    whole_backward(&p);
+    float *dq2 = copy_of(p.dq, p.nq), *dkv2 = copy_of(p.dkv, p.nkv);
+    bool same_dq = memcmp(dq, dq2, sizeof(float) * (size_t)p.nq) == 0, same_dkv = memcmp(dkv, dkv2, sizeof(float) * (size_t)p.nkv) == 0;
+    bool good = same_dkv && (same_dq || !deterministic);
+    say(4, good ? "pass" : "fail", "backward twice, %s: dq %s, dk and dv %s", deterministic ? "deterministic" : "fastest", same_dq ? "equal" : "not equal", same_dkv ? "equal" : "not equal");
+    free(dq);
+    free(dkv);
+    free(dq2);
+    free(dkv2);
+    problem_free(p);
+}
+
+// Forward on 640K rows of 32 heads: 2.7e9 elements. Its last 64 rows again by the hand-written kernel: all earlier keys, then their own.
+static void point_5(void) {
+    int64_t T = small ? 512 : 655360, rows = 64;
+    attention_block b;
+    problem one = problem_make(128, 32, 8, 128); // for its block
+    b = one.b;
+    problem_free(one);
+    b.Tq = b.Tk = b.lse_stride = T;
+    int64_t nq = T * b.q_stride, nkv = T * b.kv_stride;
+    floatX *q = (floatX *)memory(sizeof(floatX) * (size_t)nq), *kv = (floatX *)memory(sizeof(floatX) * (size_t)nkv);
+    float *out = (float *)memory(sizeof(float) * (size_t)nq), *lse = (float *)memory(sizeof(float) * (size_t)(T * b.Hq));
+    float *again = (float *)memory(sizeof(float) * (size_t)(rows * b.q_stride)), *lse_again = (float *)memory(sizeof(float) * (size_t)(rows * b.Hq));
+    void *scratch = memory(op_attention_scratch(b, false));
+    op_init_normal(q, NULL, 5, 1, 0, nq, 1, 0);
+    op_init_normal(kv, NULL, 5, 2, 0, nkv, 1, 0);
+    op_attention_forward(out, lse, q, kv, kv + (int64_t)b.Hkv * b.HS, b, false, scratch);
+    attention_block last = b;
+    last.Tq = rows;
+    last.lse_stride = rows;
+    last.Tk = T - rows;
+    last.causal = false;
+    const floatX *q_last = q + (T - rows) * b.q_stride, *k_last = kv + (T - rows) * b.kv_stride;
+    attention_kernel_forward(again, lse_again, q_last, kv, kv + (int64_t)b.Hkv * b.HS, attention_call_shape(last, false, false, b.Hkv), b.scale, false);
+    last.Tk = rows;
+    last.causal = true;
+    attention_kernel_forward(again, lse_again, q_last, k_last, k_last + (int64_t)b.Hkv * b.HS, attention_call_shape(last, false, false, b.Hkv), b.scale, true);
+    float *want = copy_of(again, rows * b.q_stride);
+    double d = apart_from(out + (T - rows) * b.q_stride, want, rows * b.q_stride);
+    say(5, d <= 2 * LIBRARY_BOUND ? "pass" : "fail", "%.2e elements of q: the last %lld rows are %.1e from the hand-written kernel", (double)nq, (long long)rows, d);
+    void *all[] = {q, kv, out, lse, again, lse_again, scratch};
+    for (int i = 0; i < 7; i++) device_free(all[i], 0);
+}
+
+static void point_6(void) {
+#ifdef DEVICE_EMULATED
+    say(6, "not possible", "no cuDNN in this build");
+#else
+    static char json[8192];
+    int32_t device = 0;
+    int64_t length = 0;
+    cudnnBackendDescriptor_t d = NULL;
+    cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d);
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, 1, &device);
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = cudnnBackendGetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)sizeof json - 1, &length, json);
+    say(6, status == CUDNN_STATUS_SUCCESS ? "pass" : "fail", "%s", status == CUDNN_STATUS_SUCCESS ? "cuDNN's properties of this GPU, for test_cudnn_graphs:" : cudnnGetErrorString(status));
+    if (status == CUDNN_STATUS_SUCCESS) printf("%s\n", json);
+#endif
+}
+
+static void point_9(void) {
+    size_t bytes = small ? 1 << 20 : (size_t)4 << 30;
+    double began = device_seconds();
+    char *host = (char *)device_host_slab(2 * bytes);
+    double pinned = device_seconds() - began;
+    char *device = (char *)memory(2 * bytes);
+    if (host == NULL) {
+        say(9, "fail", "%zu bytes cannot be pinned", 2 * bytes);
+        return;
+    }
+    device_copier *lanes[2] = {device_copier_new(), device_copier_new()};
+    double rate[3];
+    for (int run = 0; run < 4; run++) { // the first time over touches memory
+        int way = run == 0 ? 2 : run - 1;
+        int64_t tickets[2] = {0, 0};
+        began = device_seconds();
+        if (way != 1) tickets[0] = device_copy_start(lanes[0], device, host, bytes);
+        if (way != 0) tickets[1] = device_copy_start(lanes[1], host + bytes, device + bytes, bytes);
+        for (int i = 0; i < 2; i++)
+            if (tickets[i] > 0) device_copy_finish(lanes[i], tickets[i]);
+        device_synchronize();
+        rate[way] = (double)bytes / (device_seconds() - began) * 1e-9;
+    }
+    say(9, "pass", "to the device %.1f GB/s, to the host %.1f GB/s, both at once %.1f GB/s each; pinning takes %.2f s a GiB", rate[0], rate[1], rate[2],
+        pinned / ((double)(2 * bytes) / (double)(1 << 30)));
+    device_copier_free(lanes[0]);
+    device_copier_free(lanes[1]);
+    device_free(device, 2 * bytes);
+    device_host_slab_free(host, 2 * bytes);
+}
+
+int main(int argc, char **argv) {
+    error_text error = {""};
+    bool wanted[10] = {false}, any = false;
+    for (int i = 1; i < argc; i++) {
+        int n = (int)strtol(argv[i], NULL, 10);
+        if (strcmp(argv[i], "small") == 0) small = true;
+        else if (n >= 1 && n <= 9 && n != 7 && n != 8) wanted[n] = any = true;
+        else {
+            fprintf(stderr, "error: unknown argument %s; legal values are small, 1, 2, 3, 4, 5, 6, 9\n", argv[i]);
+            return EXIT_USER_ERROR;
+        }
+    }
+    if (!device_start(0, 1, 1, &error)) {
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
+    if (!any || wanted[1] || wanted[3]) point_1_and_3();
+    if (!any || wanted[2]) point_2();
+    if (!any || wanted[5]) point_5();
+    if (!any || wanted[6]) point_6();
+    if (!any || wanted[9]) point_9();
+    for (int d = 0; d < 2 && (!any || wanted[4]); d++) point_4(d == 1);
+    device_stop();
+    return failed ? EXIT_FAILED : EXIT_OK;
+}
