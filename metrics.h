@@ -5,8 +5,7 @@
 #include "arena.h"      // defines: memory categories
 #include "checkpoint.cuh" // defines: recompute_kind
 #include "config.h"     // defines: model_config
-#include "device/comm.h"
-#include "trace.h" // defines: trace_global.exposed
+#include "device/comm.h" // defines: comm_counters, COMM_KINDS
 
 // Multiply-adds count 2. Matrices that a token passes: every projection and the head; the embedding is a look-up and counts nothing.
 static inline double flops_matrices_per_token(const model_config *c) {

@@ -1,5 +1,7 @@
 // Chrome trace events (open the file in Perfetto or chrome://tracing): compute on one track, every kind of transfer on its own, from
-// its start to the end of the wait for it, and the waits on a track of theirs. Off unless trace_open is called; costs nothing then.
+// its start to the end of the wait for it, and the waits on a track of theirs: all by the host's clock, which on CUDA shows when work was queued.
+// What the GPU did, and how long it stood waiting for each kind of transfer, is then on a track "kernels" (dev/trace_sum.py sums it up).
+// Off unless trace_open is called; costs nothing then.
 // The trace of a process is its only state, global because events come from every module.
 #ifndef TRACE_H
 #define TRACE_H
@@ -26,7 +28,6 @@ typedef struct {
     double zero; // time of trace_open
     trace_open_transfer open[64];
     int open_count;
-    double exposed[COMM_KINDS]; // seconds waited per kind since the last trace_exposed_reset, kept also while off
 } trace_state;
 
 static trace_state trace_global; // one per process: see above
@@ -36,6 +37,7 @@ enum { TRACE_COMPUTE = 0, TRACE_WAIT = 1, TRACE_KIND = 2 }; // tracks; TRACE_KIN
 static inline void trace_open(void) {
     trace_global.on = true;
     trace_global.zero = device_seconds();
+    device_trace_start();
 }
 static inline void trace_add(const char *name, int track, int index, double begin, double end) {
     trace_state *t = &trace_global;
@@ -68,7 +70,6 @@ static inline void transfer_finish(comm *group, comm_kind kind) {
     double began = device_seconds();
     comm_finish(group);
     double ended = device_seconds();
-    t->exposed[kind] += ended - began;
     if (!t->on) return;
     for (int i = 0; i < t->open_count; i++) {
         if (t->open[i].group != group) continue;
@@ -80,7 +81,6 @@ static inline void transfer_finish(comm *group, comm_kind kind) {
         return;
     }
 }
-static inline void trace_exposed_reset(void) { memset(trace_global.exposed, 0, sizeof trace_global.exposed); }
 
 // Writes what was recorded as JSON; returns false when the file cannot be written. `rank` is the process number in the trace.
 static inline bool trace_write(const char *path, int rank) {
@@ -95,6 +95,13 @@ static inline bool trace_write(const char *path, int rank) {
         fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"index\":%d}},\n", e->name, rank,
                 e->track, 1e6 * (e->begin - trace_global.zero), 1e6 * (e->end - e->begin), e->index);
     }
+    const device_span *spans;
+    int64_t span_count = device_trace_spans(&spans);
+    int kernels = TRACE_KIND + (int)COMM_KINDS;
+    if (span_count > 0) fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"kernels\"}},\n", rank, kernels);
+    for (int64_t i = 0; i < span_count; i++)
+        fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", spans[i].name, rank, kernels,
+                1e6 * (spans[i].begin - trace_global.zero), 1e6 * (spans[i].end - spans[i].begin));
     fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}\n]\n", rank, rank);
     return fclose(f) == 0;
 }

@@ -283,7 +283,6 @@ static void train(trainer *t, error_text *error) {
         double began = device_seconds();
         if (step > first_step) read_step(t, error);
         comm_count_reset();
-        trace_exposed_reset();
         double lr = learning_rate(o, step);
         int64_t attended = attended_length(t);
         args.lr = (float)lr;
@@ -313,7 +312,7 @@ static void train(trainer *t, error_text *error) {
         r.eta_seconds = (device_seconds() - started) / (double)(step + 1 - first_step) * (double)(o->steps - step - 1);
         for (int k = 0; k < COMM_KINDS; k++) {
             r.sent[k] = comm_count((comm_kind)k);
-            r.exposed[k] = trace_global.exposed[k];
+            r.exposed[k] = r.sent[k].wait_seconds;
             waited[k] += r.exposed[k];
         }
         if (first_rank) step_print(&r);

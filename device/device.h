@@ -70,6 +70,16 @@ void device_copy_finish(device_copier *lane, int64_t ticket);                   
 
 double device_seconds(void); // monotonic clock of the host
 
+// What ran on the device and when, for the trace: from device_trace_start on every kernel, product and attention call, and every wait of compute
+// for a transfer (by the transfer's kind), in order. device_trace_spans waits for the device; the spans stay the device's. A CPU has none: its
+// operations run when called.
+typedef struct {
+    const char *name;
+    double begin, end; // device_seconds
+} device_span;
+void device_trace_start(void);
+int64_t device_trace_spans(const device_span **spans);
+
 #ifdef __cplusplus
 }
 #endif

@@ -54,9 +54,13 @@ for n in 1 2; do
     check "--deterministic over fake CUDA, run $n" env FAKE_CUDA_DETERMINISTIC=1 FAKE_CUDA_EAGER=$((n - 1)) "${fixed[@]}" --deterministic --out "$dir/run$n"
 done
 check '--deterministic: the same bits' cmp "$dir"/run{1,2}/step-00000002/model.safetensors
+check 'a trace over fake CUDA' env FAKE_CUDA_EAGER=0 "${fixed[@]}" --trace "$dir/trace.json"
+check 'its kernels have names' bash -c "python3 dev/trace_sum.py '$dir'/trace.json.rank1 | grep -A40 kernels | grep -c 'linear backward weight\|seq_alltoall\|grad_reduce' | grep -qx 3"
 check 'without it the libraries choose' fails_with 1 'summed in any order\|NCCL may choose' env FAKE_CUDA_DETERMINISTIC=1 "${fixed[@]}"
 check '--deterministic: another NCCL_ALGO is refused' fails_with 2 'NCCL_ALGO=Tree.*Ring' env NCCL_ALGO=Tree "${fixed[@]}" --deterministic
 binary=$build/train_llama
+if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'gpu_check without a GPU says what is missing' fails_with 2 'missing: a GPU' scripts/gpu_check.sh; fi
+check 'gpu_check lists its steps' bash -c "scripts/gpu_check.sh --dry-run | grep -q 'benchmark and point 8'"
 check 'help without a driver' "$binary" --help
 check 'dry run without a driver' "$binary" --model llama3-8b --from-scratch --train-data none --seq-len 131072 --hp 8 --dry-run --ranks 8
 check 'errors without a driver' fails_with 2 'legal values' "$binary" --model llama3-8b --hp none

@@ -14,7 +14,7 @@ shows() { # text command...: the command fails and says so
 }
 
 # Kernels.
-build DEVICE=emulated build/emulated/test/{test_kernels,test_rounding,test_golden,compare_devices} build/emulated/train_llama
+build DEVICE=emulated build/emulated/test/{test_kernels,test_rounding,test_golden,compare_devices,bench_cuda,gpu_points} build/emulated/train_llama
 build DEVICE=emulated FLOATX=float build/emulated-float/test/{test_kernels,compare_devices,test_golden,test_documents}
 build DEVICE=emulated SANITIZE=1 build/emulated-sanitize/test/test_kernels
 build DEVICE=cpu build/cpu/test/compare_devices
@@ -47,6 +47,8 @@ for floatX in '' -float; do
     check "emulated$floatX beside the CPU device, 4 ranks" mpirun -np 4 build/emulated$floatX/test/compare_devices compare "$dir/reference"
 done
 check 'packed documents on every grid of 1 and 2 ranks, emulated-float' mpirun -np 2 build/emulated-float/test/test_documents
+check 'the GPU benchmark runs on tiny sizes' build/emulated/test/bench_cuda small
+check 'the GPU points run on tiny sizes' build/emulated/test/gpu_points small
 check 'Hugging Face goldens, emulated, bf16' mpirun -np 4 build/emulated/test/test_golden
 check 'Hugging Face goldens, emulated-float' mpirun -np 4 build/emulated-float/test/test_golden
 

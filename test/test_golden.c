@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
         golden g;
         bool loaded = golden_load(path, &g);
         CHECK(loaded, "%s", g.error.text);
-        for (int n = 1; loaded && n <= 4; n *= 2) {
+        for (int n = 1; loaded && n <= 4 && n <= comm_size(world); n *= 2) {
             comm *ranks = comm_split(world, comm_rank(world) < n ? 0 : -1, comm_rank(world), COMM_CONTROL);
             for (int hp = 1; ranks != NULL && hp <= n; hp *= 2)
                 if (g.H % hp == 0) check_golden(names[k], &g, hp, n / hp, ranks);

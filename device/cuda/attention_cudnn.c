@@ -96,7 +96,9 @@ bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
     check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids), "addresses");
     check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace), "addresses");
     check(cudnnBackendFinalize(pack), "addresses");
+    cuda_span_begin(shape.backward ? "cuDNN attention backward" : "cuDNN attention forward");
     check(cudnnBackendExecute(cudnn.handle, p->plan, pack), shape.backward ? "running backward" : "running forward");
+    cuda_span_end();
     check(cudnnBackendDestroyDescriptor(pack), "addresses");
     return true;
 }

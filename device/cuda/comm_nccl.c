@@ -270,7 +270,9 @@ void comm_finish(comm *group) {
     test_delay();
     transfer *t = &group->ring[group->finished % RING];
     cuda_check(cudaEventRecord(t->waited, device_compute_stream()), "comm_finish");
+    cuda_span_begin(comm_kind_name(group->kind));
     cuda_check(cudaStreamWaitEvent(device_compute_stream(), t->done, 0), "comm_finish");
+    cuda_span_end();
     group->finished++;
 }
 int comm_pending(const comm *group) { return (int)(group->started - group->finished); }

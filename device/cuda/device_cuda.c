@@ -148,14 +148,73 @@ double device_measure_gemm(void) {
     return 2.0 * (double)n * (double)n * (double)n * products / (1e-3 * (double)milliseconds);
 }
 
+// ---- the trace: an event before and one after each piece of work ----
+
+typedef struct {
+    const char *name;
+    cudaEvent_t begin, end;
+} traced_work;
+static struct {
+    bool on;
+    cudaEvent_t zero;
+    double zero_seconds;
+    traced_work *work;
+    device_span *spans;
+    int64_t count, capacity;
+} trace;
+
+static cudaEvent_t event_now(void) {
+    cudaEvent_t event;
+    cuda_check(cudaEventCreate(&event), "the trace");
+    cuda_check(cudaEventRecord(event, gpu.compute), "the trace");
+    return event;
+}
+void device_trace_start(void) {
+    trace.zero = event_now();
+    cuda_check(cudaEventSynchronize(trace.zero), "the trace");
+    trace.zero_seconds = device_seconds();
+    trace.on = true;
+}
+void cuda_span_begin(const char *name) {
+    if (!trace.on) return;
+    if (trace.count == trace.capacity) {
+        trace.capacity = trace.capacity == 0 ? 4096 : 2 * trace.capacity;
+        trace.work = (traced_work *)realloc(trace.work, sizeof *trace.work * (size_t)trace.capacity);
+        if (trace.work == NULL) device_fail("out of host memory for the trace");
+    }
+    trace.work[trace.count].name = name;
+    trace.work[trace.count].begin = event_now();
+}
+void cuda_span_end(void) {
+    if (trace.on) trace.work[trace.count++].end = event_now();
+}
+int64_t device_trace_spans(const device_span **spans) {
+    device_synchronize();
+    free(trace.spans);
+    trace.spans = HOST_NEW(device_span, trace.count);
+    for (int64_t i = 0; i < trace.count; i++) {
+        const traced_work *w = &trace.work[i];
+        float begin = 0, end = 0; // milliseconds
+        cuda_check(cudaEventElapsedTime(&begin, trace.zero, w->begin), "the trace");
+        cuda_check(cudaEventElapsedTime(&end, trace.zero, w->end), "the trace");
+        trace.spans[i].name = w->name;
+        trace.spans[i].begin = trace.zero_seconds + 1e-3 * (double)begin;
+        trace.spans[i].end = trace.zero_seconds + 1e-3 * (double)end;
+    }
+    *spans = trace.spans;
+    return trace.count;
+}
+
 // ---- launches ----
 
 void cuda_launch_prepare(const void *kernel, const char *name, size_t shared_bytes) {
+    cuda_span_begin(name);
     if (shared_bytes <= 48 * 1024) return;
     cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
     if (status != cudaSuccess) device_fail("%s needs %zu bytes of shared memory: %s", name, shared_bytes, cudaGetErrorString(status));
 }
 void cuda_launch_check(const char *name) {
+    cuda_span_end();
     cudaError_t status = cudaGetLastError();
     if (status != cudaSuccess) device_fail("launching %s: %s", name, cudaGetErrorString(status));
 }

@@ -29,6 +29,9 @@ void cuda_check(cudaError_t status, const char *what);
 // Around every launch (emulation.h): lets the kernel use more shared memory than the 48 KiB that need no permission; ends on an error.
 void cuda_launch_prepare(const void *kernel, const char *name, size_t shared_bytes);
 void cuda_launch_check(const char *name);
+// Around work that is queued on the compute stream by other means: named in the trace when there is one (device_trace_start).
+void cuda_span_begin(const char *name); // a text that stays
+void cuda_span_end(void);
 void linear_use_deterministic(void); // device_use_deterministic, of matrix products
 int device_compute_capability(void); // times 10: 80, 90, 100
 int device_ranks_sharing(void); // ranks that use this rank's GPU; 1 but in the test mode

@@ -193,7 +193,10 @@ static void product(product_kind kind, void *d, const void *a, const void *b, co
     for (int i = 0; i < lt.count && p == NULL; i++)
         if (shape_equal(lt.plans[i].shape, s)) p = &lt.plans[i];
     if (p == NULL) p = plan_new(s, a, b, read);
+    static const char *const names[] = {"linear forward", "linear backward input", "linear backward weight"};
+    cuda_span_begin(names[kind]);
     cublasStatus_t status = run(p, a, b, read, d);
+    cuda_span_end();
     if (status != CUBLAS_STATUS_SUCCESS) device_fail("cuBLASLt: %s: %s", shape_text(s), cublasLtGetStatusString(status));
 }
 

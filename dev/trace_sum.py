@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Sums a trace of train_llama --trace by track and name: how often, how long in all, and the share of the track's time.
+
+    python3 dev/trace_sum.py trace.json [trace.json.rank1 ...]
+
+The track "wait" is the exposed time of transfers; the track "kernels" (CUDA) is the time of every kernel, product and attention call on the GPU.
+Durations of nested events (a layer and its attention) are counted under each name. Needs nothing but Python.
+"""
+import collections
+import json
+import sys
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    for path in sys.argv[1:]:
+        with open(path) as f:
+            events = json.load(f)
+        tracks = {e["tid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and e["name"] == "thread_name"}
+        spans = [e for e in events if e.get("ph") == "X"]
+        if not spans:
+            sys.exit(f"error: {path}: no events")
+        whole = max(e["ts"] + e["dur"] for e in spans) - min(e["ts"] for e in spans)
+        sums = collections.defaultdict(lambda: [0, 0.0])
+        for e in spans:
+            s = sums[(e["tid"], e["name"])]
+            s[0] += 1
+            s[1] += e["dur"]
+        print(f"{path}: {whole * 1e-3:.1f} ms")
+        for tid in sorted({t for t, _ in sums}):
+            rows = sorted(((n, *s) for (t, n), s in sums.items() if t == tid), key=lambda row: -row[2])
+            print(f"  {tracks.get(tid, tid)}")
+            for name, count, total in rows:
+                print(f"    {name:44} {count:7} x {total * 1e-3:11.3f} ms {100 * total / whole:6.2f} %")
+
+
+main()
