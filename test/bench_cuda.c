@@ -95,7 +95,7 @@ static void bench_product(int64_t T, int64_t in, int64_t out) {
     end_memory();
 }
 
-static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
+static attention_block block_of(int64_t T, int Hq, int Hkv, int HS) {
     attention_block b;
     memset(&b, 0, sizeof b);
     b.Tq = b.Tk = b.lse_stride = T;
@@ -104,6 +104,10 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
     b.kv_stride = (int64_t)2 * Hkv * HS;
     b.scale = 1 / sqrtf((float)HS);
     b.causal = true;
+    return b;
+}
+static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
+    attention_block b = block_of(T, Hq, Hkv, HS);
     printf("%6lld %4d %4d %4d", (long long)T, Hq, Hkv, HS);
     begin_memory();
     floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out_x = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
@@ -169,7 +173,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("SwiGLU forward", 3 * n * F * X, op_swiglu_forward(a, b, T, F));
         KERNEL("SwiGLU backward", 5 * n * F * X, op_swiglu_backward(b, a, b, T, F));
         KERNEL("merge of two blocks", 3 * 4 * heads, op_attention_merge(x, rows, y, other_rows, T, H, HS, (int64_t)H * HS, T));
-        KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, (attention_block){T, T, H, Hkv, HS, (int64_t)H * HS, (int64_t)2 * Hkv * HS, T, 1, true}));
+        KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, block_of(T, H, Hkv, HS)));
         KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));
         KERNEL("add in float", 12 * heads, op_add_float(x, y, T * H * HS));
         KERNEL("sum of squares", 4 * heads, (void)op_sum_squares(x, T * H * HS));
