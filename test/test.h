@@ -36,7 +36,7 @@ static inline void test_fail_print(const char *file, int line, const char *forma
 static inline comm *test_start(int *argc, char ***argv) {
     error_text error;
     memset(&error, 0, sizeof error);
-    if (!comm_init(argc, argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
+    if (!comm_init(argc, argv, &error) || !device_start(comm_local_rank(), comm_local_ranks(), 1, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         exit(EXIT_USER_ERROR);
     }
