@@ -11,7 +11,7 @@ common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
 for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --prompt | --completion | --keys | --tokenizer | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check) continue ;; esac # of other programs
+    case $flag in --prompt | --completion | --keys | --tokenizer | --end | --prompt | --completion | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check) continue ;; esac # of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'version' bash -c "'$binary' --version | grep -q '^train_llama [0-9]'"
@@ -70,6 +70,32 @@ check 'packed is another run' bash -c "! python3 '$dir/compare.py' '$dir/one.jso
 check 'the table names the documents' grep -q 'documents   end with token 48' "$dir/packed1.out"
 check 'and the mask' grep -q 'loss masks beside 1 of 1 files' "$dir/packed1.out"
 check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ blocks' "$dir/packed4.out"
+
+# Evaluation leaves nothing behind: with one after every step, needles too, training is bit by bit that of a run without. (F54)
+both=(--steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full --recompute selective --offload-activations 1)
+mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --log "$dir/quiet.jsonl" >"$dir/quiet.out" 2>&1 </dev/null
+mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --val-data "$dir/data.bin" --eval-every 1 --eval-steps 2 --eval-needles 1 --log "$dir/evaluated.jsonl" >"$dir/evaluated.out" 2>&1 </dev/null
+check 'evaluation leaves nothing behind' python3 -c "
+import json
+a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')] for name in ('quiet', 'evaluated'))
+assert len(a) == 6 and len(b) == 12 and sum('val_loss' in r for r in b) == 6, (len(a), len(b))
+for x, y in zip(a, [r for r in b if 'loss' in r]):
+    for key in ('step', 'loss', 'grad_norm', 'lr', 'tokens', 'samples'): assert x[key] == y[key], (key, x, y)"
+
+# Fewer tokens than chunks: most ranks hold padding only, which counts nowhere. (F23)
+short() { mpirun -np "$2" "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 5 --steps 4 --lr 3e-3 "${@:3}" --log "$dir/$1.jsonl" >"$dir/$1.out" 2>&1 </dev/null; }
+short five 1 --batch-size 2
+short padded 8 --cp 8 --inner-ring 4 --batch-size 2 --zero-params full
+short padded2 8 --hp 2 --cp 4 --batch-size 2 --cp-comm allgather --recompute selective
+for name in padded padded2; do
+    check "5 tokens on 8 ranks, $name" python3 -c "
+import json
+a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')] for name in ('five', '$name'))
+assert len(a) == len(b) == 4
+for x, y in zip(a, b):
+    assert x['tokens'] == y['tokens'] == 10, (x['tokens'], y['tokens'])
+    for key in ('loss', 'grad_norm'): assert abs(x[key] - y[key]) <= 1e-4 * x[key], (key, x[key], y[key])"
+done
 
 # A mixture of two sources and two validation sets by name: the same on every grid, in the log by name, and in the plot.
 seq 7000 -3 1 | tr '\n' ' ' >"$dir/text2"

@@ -89,11 +89,11 @@ from4 one 1 --batch-size 4
 from4 full 4 --hp 2 --cp 1 --batch-size 1 --grad-accum 2 --zero-params full
 from4 mixed 8 --hp 2 --cp 2 --batch-size 2 --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer
 from4 three 3 --cp 3 --batch-size 4 --zero-optim 3 --offload-optimizer --recompute selective
-mkdir "$dir/back" # a state of 8 ranks goes on one rank as well as on 8
+mkdir "$dir/back" # a state of a sharded grid goes on on another
 mv "$dir/mixed/step-00000024" "$dir/back"
 common[length]=25 # the schedule is another one, too
-train back 2 --cp 2 --batch-size 4 --out "$dir/back" --resume
-check 'a state of 8 sharded ranks on 2: status 0' [ $? -eq 0 ]
+train back 8 --hp 4 --cp 2 --batch-size 4 --placement context-first --zero-params 4 --out "$dir/back" --resume
+check 'a state of dp 2 x hp 2 x cp 2 on hp 4 x cp 2: status 0' [ $? -eq 0 ]
 cp "$dir/whole.jsonl" "$dir/longer.jsonl"
 train longer "${grid[@]}" --out "$dir/whole" --resume --keep 9
 check 'and its next loss' compare "$dir/longer.jsonl" "$dir/back.jsonl" 1e-5 25 25

@@ -1,0 +1,48 @@
+// Input: the loss mask beside a token file of 24 tokens. With one that is accepted, a token is a label where the mask says 1, on whichever rank.
+#include "../../dataloader.h"
+#include "fuzz.h"
+
+enum { TOKENS = 24, LENGTH = 12 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static path_text path;
+    if (path.text[0] == '\0') {
+        struct {
+            int32_t header[TOKEN_HEADER_BYTES / 4];
+            uint16_t tokens[TOKENS];
+        } file;
+        memset(&file, 0, sizeof file);
+        file.header[0] = TOKEN_MAGIC_16;
+        file.header[1] = TOKEN_VERSION_16;
+        file.header[2] = TOKENS;
+        for (int i = 0; i < TOKENS; i++) file.tokens[i] = (uint16_t)i;
+        path = fuzz_file("tokens.bin", &file, sizeof file);
+    }
+    fuzz_file("tokens.bin.mask", data, size);
+    error_text error = no_error();
+    dataloader loader;
+    bool ok = dataloader_open(&loader, path.text, LENGTH, TOKENS, 1, false, &error);
+    must_be_clear(ok, &error);
+    MUST(ok == (size == TOKENS), "a mask of %zu bytes: %s", size, error.text);
+    if (!ok) return 0;
+    bool learnt[TOKENS] = {false}, legal = true;
+    for (int i = 1; i < TOKENS; i++) legal = legal && data[i] <= 1; // token 0 is nobody's label
+    for (int rank = 0; rank < 8; rank++) {
+        int32_t tokens[LENGTH], labels[LENGTH];
+        int64_t positions[LENGTH];
+        sequence_shard shard = sequence_shard_make(LENGTH, 2, 2, rank % 2, rank / 2 % 2, 1);
+        bool read = dataloader_read(&loader, rank / 4, &shard, tokens, positions, labels, &error);
+        must_be_clear(read, &error);
+        ok = ok && read;
+        error = no_error();
+        for (int64_t t = 0; read && t < shard.T; t++)
+            if (labels[t] != LABEL_IGNORED) {
+                MUST(labels[t] == tokens[t] + 1 && !learnt[labels[t]], "label %d of token %d", labels[t], tokens[t]);
+                learnt[labels[t]] = true;
+            }
+    }
+    MUST(ok == legal, "read %d, legal %d", ok, legal);
+    for (int i = 1; ok && i < TOKENS; i++) MUST(learnt[i] == (data[i] == 1), "token %d", i);
+    dataloader_close(&loader);
+    return 0;
+}
