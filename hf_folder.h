@@ -35,24 +35,23 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     why.text[0] = '\0';
     safetensors files = safetensors_none();
     values_buffer buffer;
-    uint64_t *own_sums = HOST_NEW(uint64_t, model_checksums(m));
     double began = device_seconds();
     bool ok = values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why);
     if (comm_agree(m->g->all, &why)) { // one line for what is wrong with the folder, before anything large is read
-        ok = ok && hf_check_tied(m, &files, &buffer, &why) &&
-             model_files_read(m, &files, VALUES_PARAMETERS, &buffer, sums != NULL ? sums : own_sums, &why);
+        ok = ok && hf_check_tied(m, &files, &buffer, &why) && model_files_read(m, &files, VALUES_PARAMETERS, &buffer, sums, &why);
         if (ok) {
+            double paused = device_seconds();
             zero_reset_states(&m->zero);
+            began += device_seconds() - paused; // no part of reading
             model_files_read_master(m, &files, &buffer, &why);
         }
         ok = comm_agree(m->g->all, &why);
         if (ok && m->g->rank == 0)
-            printf("read        %s: %.3f of %.3f MB on this rank, %.2f s\n", folder, 1e-6 * (double)safetensors_bytes_read(&files),
+            printf("read        %s: %.3f of %.3f MB on this rank, %.3f s\n", folder, 1e-6 * (double)safetensors_bytes_read(&files),
                    1e-6 * (double)safetensors_bytes(&files), device_seconds() - began);
     }
     safetensors_close(&files);
     values_buffer_free(&buffer);
-    free(own_sums);
     if (why.text[0] == '\0') return true;
     return error_set(error, "%s: %s", printable(folder).text, why.text);
 }
@@ -188,7 +187,7 @@ static inline bool hf_copy_companions(const char *source, const char *folder, er
 
 // This rank's part of filling an empty folder: config.json and the files of `source` (NULL: none) that belong beside it on rank 0, the headers
 // there, and each rank's share of the parameters, in files of at most `limit` bytes. copy: m->saving, or NULL: the parameters as they are now.
-// sums (model_checksums): += those of what this rank wrote, before rounding to the dtype. Not collective: every rank calls when it likes, with
+// sums (model_checksums; NULL: not wanted): += those of what this rank wrote, before rounding to the dtype. Not collective: every rank calls when it likes, with
 // a copy also from a thread of its own, and the folder is filled when all have returned. False with a message: the folder is half-written.
 static inline bool hf_write(const model *m, const char *folder, const char *source, export_dtype_kind dtype, int64_t limit, const float *copy, uint64_t *sums,
                             error_text *error) {
@@ -227,17 +226,15 @@ static inline bool hf_export(model *m, const char *folder, const char *source, e
     while (n > 1 && folder[n - 1] == '/') n--;
     snprintf(temporary.text, sizeof temporary.text, "%.*s.unfinished", (int)n, folder);
     bool first_rank = m->g->rank == 0;
-    uint64_t *sums = HOST_NEW(uint64_t, model_checksums(m));
     if (first_rank) {
         folder_remove(temporary.text); // of an export that was killed
         if (hf_export_check(folder, error)) folder_make(temporary.text, error);
     }
-    if (comm_agree(m->g->all, error)) hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, NULL, sums, error);
+    if (comm_agree(m->g->all, error)) hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, NULL, NULL, error);
     bool ok = comm_agree(m->g->all, error);
     if (ok && first_rank) folder_publish(temporary.text, folder, error);
     ok = comm_agree(m->g->all, error);
     if (!ok && first_rank) folder_remove(temporary.text);
-    free(sums);
     return ok;
 }
 

@@ -57,7 +57,7 @@ static inline int file_parts(const model *m, values_kind kind, int unit, int ten
 
 // ---- a rank's values as floats on the host ----
 
-enum { VALUES_CHUNK = 1 << 20 }; // floats that travel at once
+enum { VALUES_CHUNK = 1 << 17 }; // floats that travel at once: 512 KB, which stay in a core's cache from the file to their place
 typedef struct {
     float *host;   // (VALUES_CHUNK)
     float *device; // (VALUES_CHUNK), where floatX is not float
@@ -172,7 +172,7 @@ static inline void model_copy_shares(model *m) {
 }
 
 // Writes one kind of values: each rank its shares, out of `copy` (m->saving of this kind; buffer may be NULL: then no device is touched), or
-// with copy NULL as they are now, through the buffer. sums (model_checksums): += those of what was written.
+// with copy NULL as they are now, through the buffer. sums (model_checksums; NULL: not wanted): += those of what was written.
 static inline bool model_files_write(const model *m, const safetensors *files, values_kind kind, const float *copy, values_buffer *buffer, uint64_t *sums,
                                      error_text *error) {
     const zero_hybrid *z = &m->zero;
@@ -185,7 +185,7 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 const float *values = copy != NULL ? copy + (at - begin) : buffer->host;
                 if (copy == NULL) values_get(z, kind, u, at, n, buffer->host);
-                sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
+                if (sums != NULL) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
                 if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, values, NULL, error)) return false;
             }
         }
@@ -195,7 +195,7 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
 }
 
 // Reads one kind of values: parameters into this rank's parameter shards (and master weights), moments into its optimizer pieces. A rank
-// reads nothing else. sums as above: each element counts on one rank.
+// reads nothing else. sums as above, or NULL: each element counts on one rank.
 static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
     zero_hybrid *z = &m->zero;
     for (int u = 0; u < z->unit_count; u++) {
@@ -209,7 +209,7 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, buffer->host, error)) return false;
                 int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // what lies in this rank's optimizer piece
-                if (a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(buffer->host + (a - at), a - tensor->offset, b - a);
+                if (sums != NULL && a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(buffer->host + (a - at), a - tensor->offset, b - a);
                 if (kind == VALUES_PARAMETERS) values_set_parameters(z, u, t, at, n, buffer);
                 else values_set_states(z, kind, u, at, n, buffer);
             }

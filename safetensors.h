@@ -105,24 +105,23 @@ static inline uint32_t bits_of_float(float x) {
     return bits;
 }
 static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
-static inline float float_of_f16(uint16_t h) {
+static inline float float_of_f16(uint16_t h) { // without branches, so that loops of it become vector code; as all below
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fffu;
-    if (magnitude >= 0x7c00) return float_of_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13); // infinite, NaN
-    if (magnitude >= 0x400) return float_of_bits(sign | ((magnitude << 13) + (112u << 23)));
-    return float_of_bits(sign | bits_of_float((float)magnitude * 0x1p-24f)); // subnormal in F16
+    uint32_t special = 0x7f800000u | (magnitude & 0x3ff) << 13; // infinite, NaN
+    uint32_t subnormal = bits_of_float((float)magnitude * 0x1p-24f), normal = (magnitude << 13) + (112u << 23);
+    return float_of_bits(sign | (magnitude >= 0x7c00 ? special : magnitude >= 0x400 ? normal : subnormal));
 }
 // To the nearest, ties to even; a NaN stays one.
 static inline uint16_t bf16_of_float(float x) {
     uint32_t bits = bits_of_float(x), high = bits >> 16;
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((high & 0x7f) != 0 ? high : high | 0x40);
-    return (uint16_t)((bits + 0x7fffu + (high & 1)) >> 16);
+    uint32_t nan = (high & 0x7f) != 0 ? high : high | 0x40, rounded = (bits + 0x7fffu + (high & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 static inline uint16_t f16_of_float(float x) { // above 65519: infinite
     uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffffu;
-    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7c00 | ((a >> 13 & 0x3ff) != 0 ? a >> 13 & 0x3ff : 0x200));
-    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00);
-    if (a >= 0x38800000u) return (uint16_t)(sign | ((a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13));
-    return (uint16_t)(sign | (uint32_t)rintf(float_of_bits(a) * 0x1p24f));
+    uint32_t nan = 0x7c00 | ((a >> 13 & 0x3ff) != 0 ? a >> 13 & 0x3ff : 0x200);
+    uint32_t normal = (a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13, subnormal = (uint32_t)(int32_t)rintf(float_of_bits(a < 0x38800000u ? a : 0) * 0x1p24f);
+    return (uint16_t)(sign | (a > 0x7f800000u ? nan : a >= 0x477ff000u ? 0x7c00 : a >= 0x38800000u ? normal : subnormal));
 }
 
 // ---- reading ----
@@ -479,13 +478,18 @@ static inline bool safetensors_write(const safetensors *s, const safetensor *t, 
     uint16_t raw[CHUNK];
     for (int64_t at = 0; at < count; at += CHUNK) {
         int64_t n = min_i64(CHUNK, count - at);
-        for (int64_t i = 0; i < n; i++) {
-            float x = from[at + i];
-            raw[i] = t->dtype == DTYPE_BF16 ? bf16_of_float(x) : f16_of_float(x);
-            if (t->dtype == DTYPE_F16 && isfinite(x) && fabsf(x) >= 65520.0f)
-                return error_set(error, "%s: element %lld of \"%s\" is %g, above what F16 holds (65504); write bf16 or f32", file->path,
-                                 (long long)(first + at + i), t->name, (double)x);
-        }
+        bool large = false;
+        if (t->dtype == DTYPE_BF16)
+            for (int64_t i = 0; i < n; i++) raw[i] = bf16_of_float(from[at + i]);
+        else
+            for (int64_t i = 0; i < n; i++) {
+                raw[i] = f16_of_float(from[at + i]);
+                large |= fabsf(from[at + i]) >= 65520.0f;
+            }
+        for (int64_t i = 0; large && i < n; i++)
+            if (isfinite(from[at + i]) && fabsf(from[at + i]) >= 65520.0f)
+                return error_set(error, "%s: element %lld of \"%s\" is %g, above what F16 holds (65504); write bf16 or f32", file->path, (long long)(first + at + i),
+                                 t->name, (double)from[at + i]);
         if (!file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * (first + at), error)) return false;
     }
     return true;

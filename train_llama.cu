@@ -394,7 +394,7 @@ static void finish_export(trainer *t, const char *source, error_text *error) {
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
     bool ok = hf_export(&t->m, t->o->export_to, source, dtype, error);
-    if (t->g.rank == 0 && ok) printf("exported    %s (%.1f s)\n", t->o->export_to, device_seconds() - began);
+    if (t->g.rank == 0 && ok) printf("exported    %s (%.3f s)\n", t->o->export_to, device_seconds() - began);
     if (t->g.rank == 0 && !ok) fprintf(stderr, "error: --export %s: %s\n", t->o->export_to, error->text);
     if (ok) return;
     comm_finalize();

@@ -3,6 +3,7 @@
 #   1. operations: linear layers beside the best OpenBLAS rate of the same shapes, attention in % of the measured FMA peak
 #   2. a whole training step of a 125M Llama at T 512 and 4096, alternating with PyTorch (python3 with torch, or TORCH_PYTHON=...)
 #   3. many ranks on few cores: 8 ranks x 1 thread against 2 ranks x 1 thread, the same work
+#   4. import and export of a folder in memory (/dev/shm), beside cp of its file: the rate of the page cache
 # Takes about 15 minutes on 2 cores; RUNS=n sets how often 2 and 3 repeat (default 3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +13,8 @@ runs=${RUNS:-3}
 threads=$(nproc)
 make --no-print-directory DEVICE=cpu all tools build/cpu/test/bench_ops
 dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+memory=$(mktemp -d -p /dev/shm)
+trap 'rm -rf "$dir" "$memory"' EXIT
 python3 - "$dir/data.bin" <<'PY'
 import array, random, struct, sys
 random.seed(1)
@@ -67,3 +69,28 @@ for ((i = 0; i < runs; i++)); do
 done
 a=$(median <"$dir/two") b=$(median <"$dir/eight")
 printf '2 ranks (hp 2) %.1f ms   8 ranks (hp 2 x cp 4, ZeRO full) %.1f ms   ratio %.2f\n' "$a" "$b" "$(awk "BEGIN {print $b / $a}")"
+
+echo; echo "== 4. import and export, 124.7 M parameters, 1 rank x 1 thread, in /dev/shm =="
+convert() { # option...: in and out again, into $memory/out
+    rm -rf "$memory/out"
+    OMP_NUM_THREADS=1 build/cpu/train_llama --steps 0 --threads 1 --export "$memory/out" "$@" >"$dir/out" 2>&1 || { tail -5 "$dir/out"; exit 1; }
+}
+for dtype in f32 bf16 f16; do
+    convert --model benchmarks/llama-125m --from-scratch --export-dtype $dtype
+    mv "$memory/out" "$memory/model"
+    mb=$(($(stat -c %s "$memory/model/model.safetensors") / 1000000))
+    : >"$dir/cp"; : >"$dir/import"; : >"$dir/export"
+    for ((i = 0; i < 2 * runs; i++)); do # in turn, so that all meet the same machine
+        convert --model "$memory/model"
+        cmp "$memory/model/model.safetensors" "$memory/out/model.safetensors"
+        sed -n 's/^read .* \([0-9.]*\) s$/\1/p' "$dir/out" >>"$dir/import"
+        sed -n 's/^exported .*(\([0-9.]*\) s)$/\1/p' "$dir/out" >>"$dir/export"
+        rm -rf "$memory/out"
+        began=$(date +%s.%N)
+        cp "$memory/model/model.safetensors" "$memory/copy"
+        awk "BEGIN {print $(date +%s.%N) - $began}" >>"$dir/cp"
+        rm "$memory/copy"
+    done
+    awk "BEGIN {c = $(median <"$dir/cp"); i = $(median <"$dir/import"); e = $(median <"$dir/export"); printf \"%-4s %4d MB   cp %5.0f MB/s   import %5.0f MB/s, ratio %.2f   export %5.0f MB/s, ratio %.2f\\n\", \"$dtype\", $mb, $mb / c, $mb / i, c / i, $mb / e, c / e}"
+    rm -rf "$memory/model"
+done
