@@ -38,7 +38,7 @@ make_pack() {
     mkdir -p "$pack/debs" "$pack/root" "$pack/wheels" || return 1
     # Everything they depend on but what every machine with a compiler has; that must not be replaced.
     names=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "${packages[@]}" |
-        grep -E '^[a-z0-9]' | grep -vE '^(libc6|libc-|libc-dev|libcrypt|linux-libc|libgcc|libstdc|gcc|g\+\+|cpp|gfortran|binutils|debconf|cdebconf|dpkg|perl|libperl|openssh|ssh|install-info|tar|coreutils|adduser|passwd|base-)' |
+        grep -E '^[a-z0-9]' | grep -vE '^(libc6|libc-|libc-dev|libcrypt|linux-libc|libgcc|libstdc|gcc|g\+\+|cpp|gfortran|libgfortran-|flang|libflang|libclang|libllvm|libmlir|autoconf|automake|autotools|libasan|libtsan|liblsan|libubsan|libjs-|libpam|libselinux|libsemanage|binutils|debconf|cdebconf|dpkg|perl|libperl|openssh|ssh|install-info|tar|coreutils|adduser|passwd|base-)' |
         sort -u)
     echo "fetching $(wc -w <<<"$names") Debian packages"
     (cd "$pack/debs" && for name in $names; do apt-get download "$name" >/dev/null 2>&1 || echo "note: $name cannot be fetched (a virtual package?)"; done)
