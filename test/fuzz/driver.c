@@ -13,6 +13,7 @@ static bool done;
 static char crash_name[256];
 
 static void report(void) { // on the way out
+    fuzz_folder_remove();
     if (done || input == NULL) return;
     int fd = open(crash_name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     if (fd < 0 || write(fd, input, input_bytes) != (ssize_t)input_bytes) return;
@@ -23,7 +24,6 @@ static void report(void) { // on the way out
 static void report_signal(int number) {
     fprintf(stderr, "%s\n", number == SIGALRM ? "takes too long" : "aborted");
     report();
-    fuzz_folder_remove();
     _exit(EXIT_FAILED);
 }
 static void report_exit(void) {
