@@ -340,25 +340,38 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     return error_set(error, "%s: %s", path.text, why.text);
 }
 
-// Elements [first, first + count) of a tensor as floats into to. first and count must lie in the tensor: else a message.
+enum { SAFETENSORS_CHUNK = 1 << 15 }; // elements that are converted at once: they stay in the cache
+
+// Elements [at, at + n) of a tensor, n <= SAFETENSORS_CHUNK.
+static inline bool safetensors_read_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, float *to, error_text *error) {
+    if (t->dtype == DTYPE_F32) return file_pread(file->fd, file->path, to, sizeof(float) * (size_t)n, t->offset + 4 * at, error);
+    uint16_t raw[SAFETENSORS_CHUNK];
+    if (!file_pread(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error)) return false;
+    if (t->dtype == DTYPE_BF16)
+        for (int64_t i = 0; i < n; i++) to[i] = float_of_bf16(raw[i]);
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = float_of_f16(raw[i]);
+    return true;
+}
+
+// Elements [first, first + count) of a tensor as floats into to, by all threads of the rank: fresh memory is the slow part. first and count
+// must lie in the tensor: else a message.
 static inline bool safetensors_read(const safetensors *s, const safetensor *t, int64_t first, int64_t count, float *to, error_text *error) {
-    enum { CHUNK = 1 << 15 };
     safetensors_file *file = &s->files[t->file];
     if (first < 0 || count < 0 || first > t->count || count > t->count - first)
         return error_set(error, "%s: elements %lld to %lld of tensor \"%s\" asked for; it has %lld", file->path, (long long)first, (long long)(first + count),
                          printable(t->name).text, (long long)t->count);
     file->bytes_read += count * safetensors_dtype_bytes(t->dtype);
-    if (t->dtype == DTYPE_F32) return file_pread(file->fd, file->path, to, sizeof(float) * (size_t)count, t->offset + 4 * first, error);
-    uint16_t raw[CHUNK];
-    for (int64_t at = 0; at < count; at += CHUNK) {
-        int64_t n = min_i64(CHUNK, count - at);
-        if (!file_pread(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * (first + at), error)) return false;
-        if (t->dtype == DTYPE_BF16)
-            for (int64_t i = 0; i < n; i++) to[at + i] = float_of_bf16(raw[i]);
-        else
-            for (int64_t i = 0; i < n; i++) to[at + i] = float_of_f16(raw[i]);
+    bool ok = true;
+#pragma omp parallel for schedule(static) if (count > SAFETENSORS_CHUNK)
+    for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
+        error_text why;
+        why.text[0] = '\0';
+        if (safetensors_read_chunk(file, t, first + at, min_i64(SAFETENSORS_CHUNK, count - at), to + at, &why)) continue;
+#pragma omp critical
+        ok = error_set(error, "%s", why.text);
     }
-    return true;
+    return ok;
 }
 
 // Bytes of all tensors, and of those that this process has read.
@@ -470,29 +483,38 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
     return ok;
 }
 
-// Writes elements [first, first + count) of a tensor, rounded to its dtype. A finite value that F16 cannot hold is refused.
-static inline bool safetensors_write(const safetensors *s, const safetensor *t, int64_t first, int64_t count, const float *from, error_text *error) {
-    enum { CHUNK = 1 << 15 };
-    const safetensors_file *file = &s->files[t->file];
-    if (t->dtype == DTYPE_F32) return file_pwrite(file->fd, file->path, from, sizeof(float) * (size_t)count, t->offset + 4 * first, error);
-    uint16_t raw[CHUNK];
-    for (int64_t at = 0; at < count; at += CHUNK) {
-        int64_t n = min_i64(CHUNK, count - at);
-        bool large = false;
-        if (t->dtype == DTYPE_BF16)
-            for (int64_t i = 0; i < n; i++) raw[i] = bf16_of_float(from[at + i]);
-        else
-            for (int64_t i = 0; i < n; i++) {
-                raw[i] = f16_of_float(from[at + i]);
-                large |= fabsf(from[at + i]) >= 65520.0f;
-            }
-        for (int64_t i = 0; large && i < n; i++)
-            if (isfinite(from[at + i]) && fabsf(from[at + i]) >= 65520.0f)
-                return error_set(error, "%s: element %lld of \"%s\" is %g, above what F16 holds (65504); write bf16 or f32", file->path, (long long)(first + at + i),
-                                 t->name, (double)from[at + i]);
-        if (!file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * (first + at), error)) return false;
+// Elements [at, at + n) of a tensor, n <= SAFETENSORS_CHUNK.
+static inline bool safetensors_write_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, const float *from, error_text *error) {
+    if (t->dtype == DTYPE_F32) return file_pwrite(file->fd, file->path, from, sizeof(float) * (size_t)n, t->offset + 4 * at, error);
+    uint16_t raw[SAFETENSORS_CHUNK];
+    if (t->dtype == DTYPE_BF16) {
+        for (int64_t i = 0; i < n; i++) raw[i] = bf16_of_float(from[i]);
+    } else {
+        float largest = 0;
+        for (int64_t i = 0; i < n; i++) raw[i] = f16_of_float(from[i]);
+        for (int64_t i = 0; i < n; i++) largest = fabsf(from[i]) > largest ? fabsf(from[i]) : largest;
+        for (int64_t i = 0; largest >= 65520.0f && i < n; i++)
+            if (isfinite(from[i]) && fabsf(from[i]) >= 65520.0f)
+                return error_set(error, "%s: element %lld of \"%s\" is %g, above what F16 holds (65504); write bf16 or f32", file->path, (long long)(at + i), t->name,
+                                 (double)from[i]);
     }
-    return true;
+    return file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error);
+}
+
+// Writes elements [first, first + count) of a tensor, rounded to its dtype, by all threads of the rank. A finite value that F16 cannot hold
+// is refused.
+static inline bool safetensors_write(const safetensors *s, const safetensor *t, int64_t first, int64_t count, const float *from, error_text *error) {
+    const safetensors_file *file = &s->files[t->file];
+    bool ok = true;
+#pragma omp parallel for schedule(static) if (count > SAFETENSORS_CHUNK)
+    for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
+        error_text why;
+        why.text[0] = '\0';
+        if (safetensors_write_chunk(file, t, first + at, min_i64(SAFETENSORS_CHUNK, count - at), from + at, &why)) continue;
+#pragma omp critical
+        ok = error_set(error, "%s", why.text);
+    }
+    return ok;
 }
 // What this process wrote is on disk when the call returns.
 static inline bool safetensors_sync(const safetensors *s, error_text *error) {

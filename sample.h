@@ -198,12 +198,14 @@ static inline void sample_draw(sample_job *job, model *m, const sequence_shard *
 
 // ---- of a run ----
 
-// The prompt of --sample-prompt, or the first tokens of `data`; on rank 0 also the text of tokens: of the model's folder (NULL: none), or bytes
+// The prompt of --sample-prompt, or the first tokens of `data` (NULL: there are none); on rank 0 also the text of tokens: of the model's folder (NULL: none), or bytes
 // where V is 256. False with a message. The caller calls sample_close.
 static inline bool sample_open(sample_job *job, const options *o, int64_t V, const char *folder, dataloader *data, bool first_rank, error_text *error) {
     memset(job, 0, sizeof *job);
     job->V = V;
     job->count = o->sample_tokens;
+    if (data == NULL && o->sample_prompt == NULL)
+        return error_set(error, "--sample-prompt is missing; without --train-data and --val-data nothing else can be the prompt");
     int64_t room = o->sample_prompt != NULL ? (int64_t)strlen(o->sample_prompt) : min_i64(SAMPLE_PROMPT, o->seq_len - job->count);
     job->tokens = HOST_NEW(int32_t, max_i64(room, 0) + job->count);
     if (o->sample_prompt == NULL) job->prompt = room;

@@ -255,6 +255,24 @@ static bool stop_agreed(trainer *t) {
     return stops > 0;
 }
 
+// --log on the first rank, NULL without one and on the others; a run that goes on appends.
+static FILE *open_log(const trainer *t, error_text *error) {
+    FILE *log = NULL;
+    if (t->o->log != NULL && t->g.rank == 0) {
+        log = fopen(t->o->log, t->done.step > 0 ? "a" : "w");
+        if (log == NULL) error_set(error, "--log %s: cannot be written", t->o->log);
+    }
+    stop_on_error(error);
+    return log;
+}
+static void close_log(const trainer *t, FILE *log, error_text *error) {
+    if (log != NULL && fclose(log) != 0) error_set(error, "--log %s: not all of it could be written", t->o->log);
+}
+static void sample(trainer *t, FILE *log) {
+    sample_draw(&t->sample, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + t->done.step - 1), t->tokens, t->labels);
+    if (t->g.rank == 0) sample_print(&t->sample, t->done.step, t->o->steps, log);
+}
+
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
     const model_config *c = &t->m.c;
@@ -262,12 +280,7 @@ static void train(trainer *t, error_text *error) {
     bool first_rank = t->g.rank == 0;
     int64_t first_step = t->done.step;
     read_step(t, error); // before the log is opened: bad data leaves no file behind
-    FILE *log = NULL;
-    if (o->log != NULL && first_rank) {
-        log = fopen(o->log, first_step > 0 ? "a" : "w");
-        if (log == NULL) error_set(error, "--log %s: cannot be written", o->log);
-    }
-    stop_on_error(error);
+    FILE *log = open_log(t, error);
     double started = device_seconds(), waited[COMM_KINDS], first_seconds[PREDICTED_STEPS];
     double predicted_seconds = plan_predict_seconds(&t->m, &t->machines, o->seq_len);
     int64_t predicted_sent = plan_predict_sent(&t->m);
@@ -332,10 +345,7 @@ static void train(trainer *t, error_text *error) {
         }
         bool last = step + 1 == o->steps;
         if (t->val.count > 0 && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) evaluate(t, log, error);
-        if (o->sample_every > 0 && ((step + 1) % o->sample_every == 0 || last)) {
-            sample_draw(&t->sample, &t->m, &t->shard, o->sample_temperature, (uint64_t)(o->seed + step), t->tokens, t->labels);
-            if (first_rank) sample_print(&t->sample, step + 1, o->steps, log);
-        }
+        if (o->sample_every > 0 && ((step + 1) % o->sample_every == 0 || last)) sample(t, log);
         if (o->out == NULL) continue;
         t->stopped = stop_agreed(t) && !last;
         bool save = last || t->stopped || (o->save_every > 0 && (step + 1) % o->save_every == 0);
@@ -344,7 +354,7 @@ static void train(trainer *t, error_text *error) {
         if (last || t->stopped) finish_save(t, log);
         if (t->stopped && first_rank) printf("stopped by a signal after step %lld; the same command with --resume goes on\n", (long long)step + 1);
     }
-    if (log != NULL && fclose(log) != 0) error_set(error, "--log %s: not all of it could be written", o->log);
+    close_log(t, log, error);
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
     comm_sum_int64(t->g.all, blocks, 2);
     if (first_rank) {
@@ -470,7 +480,7 @@ int main(int argc, char **argv) {
     if (o.val_data != NULL) data_sources_open(&t.val, o.val_data, "--val-data", false, o.seq_len, c.V, (uint64_t)o.seed, &error);
     stop_on_error(&error);
     data_sources *text = t.val.count > 0 ? &t.val : &t.train;
-    if (o.sample_every > 0 && o.steps > 0) sample_open(&t.sample, &o, c.V, folder, &text->sources[0].data, first_rank, &error);
+    if (o.sample_every > 0) sample_open(&t.sample, &o, c.V, folder, text->count > 0 ? &text->sources[0].data : NULL, first_rank, &error);
     stop_on_error(&error);
 
     // Memory: what each layer keeps, then one arena for everything.
@@ -511,7 +521,15 @@ int main(int argc, char **argv) {
     if (first_rank) print_start(&t, &c, kinds);
     if (o.trace != NULL) trace_open();
 
-    if (t.done.step < o.steps) train(&t, &error);
+    if (t.done.step < o.steps) {
+        train(&t, &error);
+    } else if (t.val.count > 0 || o.sample_every > 0) { // nothing to train: what was asked for about the model as it is
+        FILE *log = open_log(&t, &error);
+        if (t.val.count > 0) evaluate(&t, log, &error);
+        if (o.sample_every > 0) sample(&t, log);
+        close_log(&t, log, &error);
+        stop_on_error(&error);
+    }
     if (o.export_to != NULL && !t.stopped) finish_export(&t, folder, &error);
     if (o.out != NULL) state_store_close(&t.states);
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test on this machine: `make test`. Each test is one program (test_*.c, its first line says on how many ranks) or one shell
-# script (test_*.sh). All of it runs on the CPU device, the ranks' tests again with sanitizers, and the kernels under emulation.
+# script (test_*.sh). All of it runs on the CPU device, the ranks' tests again with sanitizers, and the kernels under emulation. Programs and
+# scripts run side by side: a script mostly waits for mpirun and the compiler.
 #   test/run.sh [NAME ...]     only the tests whose name contains one of these
 # Closes with "N passed, N failed" (, N skipped): programs, not checks; each prints its own number of checks.
 set -u
@@ -10,7 +11,8 @@ source scripts/mpi_env.sh
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0 # Open MPI itself leaks
 logs=build/test-logs
 mkdir -p "$logs"
-passed=0 failed=0 skipped=0 failures=() skips=()
+results=$logs/results # a line each: ok, failed or skipped, and the name
+: >"$results"
 started=$SECONDS
 
 wanted() { # name
@@ -22,15 +24,14 @@ only=("$@")
 
 report() { # name status seconds log
     if [ "$2" -eq 0 ]; then
-        passed=$((passed + 1))
+        echo "ok $1" >>"$results"
         printf 'ok      %-34s %4d s   %s\n' "$1" "$3" "$(grep -aE '[0-9]+ passed, [0-9]+ failed' "$4" | tail -1)"
     elif [ "$2" -eq 77 ]; then
-        skipped=$((skipped + 1)) skips+=("$1: $(tail -1 "$4")")
+        echo "skipped $1: $(tail -1 "$4")" >>"$results"
         printf 'skipped %-34s %4d s   %s\n' "$1" "$3" "$(tail -1 "$4")"
     else
-        failed=$((failed + 1)) failures+=("$1")
-        printf 'FAILED  %-34s %4d s   exit status %d, %s:\n' "$1" "$3" "$2" "$4"
-        tail -25 "$4" | sed 's/^/        /'
+        echo "failed $1" >>"$results"
+        printf 'FAILED  %-34s %4d s   exit status %d, %s:\n%s\n' "$1" "$3" "$2" "$4" "$(tail -25 "$4" | sed 's/^/        /')"
     fi
 }
 run() { # name ranks command...
@@ -48,38 +49,41 @@ build() { # make arguments; a build that fails is a failed test
     report "build $name" $? $((SECONDS - began)) "$log"
 }
 
-# The CPU device.
+programs() { # suffix folder name...
+    local suffix=$1 folder=$2 name ranks
+    shift 2
+    for name in "$@"; do
+        ranks=$(sed -n 's|^// ranks: *\([0-9]*\).*|\1|p' "test/$name.c" | head -1)
+        run "$name$suffix" "${ranks:-1}" "$folder/test/$name"
+    done
+}
+scripts() {
+    local script name
+    for script in test/test_*.sh; do
+        name=$(basename "$script" .sh)
+        wanted "$name" && run "$name" 1 bash "$script"
+    done
+}
+
+# The CPU device, and the same programs under AddressSanitizer and UndefinedBehaviorSanitizer.
 all=() sanitized=()
 for source in test/test_*.c; do
     name=$(basename "$source" .c)
     grep -q '^// device: ' "$source" && continue # built and run by test_emulated.sh, test_cuda.sh
-    wanted "$name" && all+=("$name")
+    wanted "$name" || continue
+    all+=("$name")
+    grep -q '^// sanitize: no' "$source" || sanitized+=("$name")
 done
 build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}"
-for name in "${all[@]}"; do
-    ranks=$(sed -n 's|^// ranks: *\([0-9]*\).*|\1|p' "test/$name.c" | head -1)
-    run "$name" "${ranks:-1}" "build/cpu/test/$name"
-done
-for script in test/test_*.sh; do
-    name=$(basename "$script" .sh)
-    wanted "$name" && run "$name" 1 bash "$script"
-done
-
-# The same programs under AddressSanitizer and UndefinedBehaviorSanitizer.
-for name in "${all[@]}"; do
-    grep -q '^// sanitize: no' "test/$name.c" || sanitized+=("$name")
-done
-if [ ${#sanitized[@]} -gt 0 ]; then
-    build sanitize DEVICE=cpu SANITIZE=1 all "${sanitized[@]/#/build/cpu-sanitize/test/}"
-    for name in "${sanitized[@]}"; do
-        ranks=$(sed -n 's|^// ranks: *\([0-9]*\).*|\1|p' "test/$name.c" | head -1)
-        run "$name-sanitize" "${ranks:-1}" "build/cpu-sanitize/test/$name"
-    done
-fi
+if [ ${#sanitized[@]} -gt 0 ]; then build sanitize DEVICE=cpu SANITIZE=1 all "${sanitized[@]/#/build/cpu-sanitize/test/}"; fi
+scripts &
+programs '' build/cpu "${all[@]}"
+programs -sanitize build/cpu-sanitize "${sanitized[@]}"
+wait
 
 echo
-for f in "${failures[@]:-}"; do [ -n "$f" ] && echo "failed: $f"; done
-for s in "${skips[@]:-}"; do [ -n "$s" ] && echo "skipped: $s"; done
+grep -E '^(failed|skipped) ' "$results" | sed 's/ /: /'
+count() { grep -c "^$1 " "$results"; }
 echo "in $((SECONDS - started)) s"
-if [ "$skipped" -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"; else echo "$passed passed, $failed failed"; fi
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+if [ "$(count skipped)" -gt 0 ]; then echo "$(count ok) passed, $(count failed) failed, $(count skipped) skipped"; else echo "$(count ok) passed, $(count failed) failed"; fi
+[ "$(count failed)" -eq 0 ] && [ "$(count ok)" -gt 0 ]

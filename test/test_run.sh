@@ -157,5 +157,9 @@ check 'a killed rank ends the job with a non-zero status' [ $status -ne 0 ]
 check 'within seconds' [ $((SECONDS - began)) -le 20 ]
 check 'and says so' grep -qi 'signal 9\|killed' "$dir/killed.out"
 
+mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 100 --cp 2 --steps 0 --val-data "$dir/data.bin" --eval-steps 2 --sample-every 1 --sample-tokens 5 \
+    --log "$dir/only.jsonl" >"$dir/only.out" 2>&1 </dev/null
+check 'nothing to train: evaluates, samples, logs' [ "$? $(grep -c '^eval  *0/0 \|^sample  *0/0 | tokens' "$dir/only.out") $(grep -c 'val_loss\|sample_tokens' "$dir/only.jsonl")" = '0 2 2' ]
+
 check '--deterministic: the CPU device always is' bash -c "$binary --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 64 --steps 1 --deterministic | grep -q 'same bits   yes'"
 closing_line
