@@ -483,9 +483,8 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
     return ok;
 }
 
-// Elements [at, at + n) of a tensor, n <= SAFETENSORS_CHUNK.
+// Elements [at, at + n) of a 16-bit tensor, n <= SAFETENSORS_CHUNK.
 static inline bool safetensors_write_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, const float *from, error_text *error) {
-    if (t->dtype == DTYPE_F32) return file_pwrite(file->fd, file->path, from, sizeof(float) * (size_t)n, t->offset + 4 * at, error);
     uint16_t raw[SAFETENSORS_CHUNK];
     if (t->dtype == DTYPE_BF16) {
         for (int64_t i = 0; i < n; i++) raw[i] = bf16_of_float(from[i]);
@@ -501,10 +500,11 @@ static inline bool safetensors_write_chunk(const safetensors_file *file, const s
     return file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error);
 }
 
-// Writes elements [first, first + count) of a tensor, rounded to its dtype, by all threads of the rank. A finite value that F16 cannot hold
-// is refused.
+// Writes elements [first, first + count) of a tensor, rounded to its dtype: to 16 bits by all threads of the rank, F32 as it is by one (a file
+// takes one write at a time). A finite value that F16 cannot hold is refused.
 static inline bool safetensors_write(const safetensors *s, const safetensor *t, int64_t first, int64_t count, const float *from, error_text *error) {
     const safetensors_file *file = &s->files[t->file];
+    if (t->dtype == DTYPE_F32) return file_pwrite(file->fd, file->path, from, sizeof(float) * (size_t)count, t->offset + 4 * first, error);
     bool ok = true;
 #pragma omp parallel for schedule(static) if (count > SAFETENSORS_CHUNK)
     for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
