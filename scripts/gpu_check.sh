@@ -35,16 +35,16 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 make_pack() {
     local packages=(openmpi-bin libopenmpi-dev libopenblas-openmp-dev libcjson-dev) names
-    mkdir -p "$pack/debs" "$pack/root" "$pack/wheels" || return 1
+    mkdir -p "$pack/debs" "$pack/debian" "$pack/wheels" || return 1
     # Everything they depend on but what every machine with a compiler has; that must not be replaced.
     names=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "${packages[@]}" |
         grep -E '^[a-z0-9]' | grep -vE '^(libc6|libc-|libc-dev|libcrypt|linux-libc|libgcc|libstdc|gcc|g\+\+|cpp|gfortran|libgfortran-|flang|libflang|libclang|libllvm|libmlir|autoconf|automake|autotools|libasan|libtsan|liblsan|libubsan|libjs-|libpam|libselinux|libsemanage|binutils|debconf|cdebconf|dpkg|perl|libperl|openssh|ssh|install-info|tar|coreutils|adduser|passwd|base-)' |
         sort -u)
     echo "fetching $(wc -w <<<"$names") Debian packages"
     (cd "$pack/debs" && for name in $names; do apt-get download "$name" >/dev/null 2>&1 || echo "note: $name cannot be fetched (a virtual package?)"; done)
-    for deb in "$pack"/debs/*.deb; do dpkg -x "$deb" "$pack/root" || return 1; done
+    for deb in "$pack"/debs/*.deb; do dpkg -x "$deb" "$pack/debian" || return 1; done
     rm -rf "$pack/debs"
-    [ -e "$pack/root/usr/bin/orterun" ] || { echo "error: Open MPI is not in the pack: no package openmpi-bin could be fetched" >&2; return 1; }
+    [ -e "$pack/debian/usr/bin/orterun" ] || { echo "error: Open MPI is not in the pack: no package openmpi-bin could be fetched" >&2; return 1; }
     if have python3 && python3 -m pip --version >/dev/null 2>&1; then
         python3 -m pip install --quiet --no-deps --upgrade --target "$pack/wheels" nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-nvrtc \
             nvidia-cuda-cccl nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13 || echo "note: the toolkit's wheels cannot be fetched; the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"
@@ -57,16 +57,16 @@ make_pack() {
 make_options=()
 use_pack() { # takes from it what the machine lacks
     local lib include
-    [ -d "$pack/root/usr" ] || return 0
-    lib=$(dirname "$(find "$pack/root/usr/lib" -maxdepth 2 -name 'libcjson.so*' | head -1)")
-    include=$pack/root/usr/include
+    [ -d "$pack/debian/usr" ] || return 0
+    lib=$(dirname "$(find "$pack/debian/usr/lib" -maxdepth 2 -name 'libcjson.so*' | head -1)")
+    include=$pack/debian/usr/include
     if ! have mpicc || ! have mpirun; then
         mkdir -p "$pack/bin"
         printf '%s\n' '#!/bin/sh' "case \$1 in --showme:compile) echo -I$lib/openmpi/include -I$lib/openmpi/include/openmpi ;; *) echo -L$lib/openmpi/lib -L$lib -lmpi -Wl,-rpath,$lib -Wl,-rpath,$lib/openmpi/lib ;; esac" >"$pack/bin/mpicc"
-        printf '%s\n' '#!/bin/sh' "exec '$pack/root/usr/bin/orterun' \"\$@\"" >"$pack/bin/mpirun"
+        printf '%s\n' '#!/bin/sh' "exec '$pack/debian/usr/bin/orterun' \"\$@\"" >"$pack/bin/mpirun"
         chmod +x "$pack"/bin/*
-        export PATH=$pack/bin:$pack/root/usr/bin:$PATH OPAL_PREFIX=$pack/root/usr OPAL_LIBDIR=$lib OPAL_PKGLIBDIR=$lib/openmpi/lib/openmpi
-        export OPAL_PKGDATADIR=$pack/root/usr/share/openmpi OMPI_MCA_mca_base_component_path=$lib/openmpi/lib/openmpi3:$lib/openmpi/lib/openmpi
+        export PATH=$pack/bin:$pack/debian/usr/bin:$PATH OPAL_PREFIX=$pack/debian/usr OPAL_LIBDIR=$lib OPAL_PKGLIBDIR=$lib/openmpi/lib/openmpi
+        export OPAL_PKGDATADIR=$pack/debian/usr/share/openmpi OMPI_MCA_mca_base_component_path=$lib/openmpi/lib/openmpi3:$lib/openmpi/lib/openmpi
         export PMIX_INSTALL_PREFIX=$lib/pmix2
     fi
     export CPATH=$include:${CPATH:-} LIBRARY_PATH=$lib:$lib/openblas-openmp:${LIBRARY_PATH:-}

@@ -27,21 +27,14 @@ unsigned grid_size(int64_t blocks) {
 
 // ---- casts, sums of vectors ----
 
-template <int W> __global__ void cast_from_float_kernel(floatX *to, const float *from, int64_t n) {
+template <int W, class To, class From> __device__ __forceinline__ void cast_flat(To *to, const From *from, int64_t n) {
     int64_t i;
     int count = flat_range<W>(n, &i);
     float x[W];
     load_some<W>(x, from + i, count);
     store_some<W>(to + i, x, count);
 }
-template <int W> __global__ void cast_to_float_kernel(float *to, const floatX *from, int64_t n) {
-    int64_t i;
-    int count = flat_range<W>(n, &i);
-    float x[W];
-    load_some<W>(x, from + i, count);
-    store_some<W>(to + i, x, count);
-}
-template <int W> __global__ void add_float_kernel(float *to, const float *from, int64_t n) {
+template <int W, class To, class From> __device__ __forceinline__ void add_flat(To *to, const From *from, int64_t n) {
     int64_t i;
     int count = flat_range<W>(n, &i);
     float x[W], y[W];
@@ -50,31 +43,12 @@ template <int W> __global__ void add_float_kernel(float *to, const float *from, 
     for (int k = 0; k < W; k++) x[k] += y[k];
     store_some<W>(to + i, x, count);
 }
-template <int W> __global__ void add_kernel(floatX *to, const floatX *from, int64_t n) {
-    int64_t i;
-    int count = flat_range<W>(n, &i);
-    float x[W], y[W];
-    load_some<W>(x, to + i, count);
-    load_some<W>(y, from + i, count);
-    for (int k = 0; k < W; k++) x[k] += y[k];
-    store_some<W>(to + i, x, count);
-}
-template <int W> __global__ void bf16_from_float_kernel(bf16 *to, const float *from, int64_t n) {
-    int64_t i;
-    int count = flat_range<W>(n, &i);
-    float x[W];
-    load_some<W>(x, from + i, count);
-    store_some<W>(to + i, x, count);
-}
-template <int W> __global__ void add_bf16_kernel(float *to, const bf16 *from, int64_t n) {
-    int64_t i;
-    int count = flat_range<W>(n, &i);
-    float x[W], y[W];
-    load_some<W>(x, to + i, count);
-    load_some<W>(y, from + i, count);
-    for (int k = 0; k < W; k++) x[k] += y[k];
-    store_some<W>(to + i, x, count);
-}
+template <int W> __global__ void cast_from_float_kernel(floatX *to, const float *from, int64_t n) { cast_flat<W>(to, from, n); }
+template <int W> __global__ void cast_to_float_kernel(float *to, const floatX *from, int64_t n) { cast_flat<W>(to, from, n); }
+template <int W> __global__ void bf16_from_float_kernel(bf16 *to, const float *from, int64_t n) { cast_flat<W>(to, from, n); }
+template <int W> __global__ void add_float_kernel(float *to, const float *from, int64_t n) { add_flat<W>(to, from, n); }
+template <int W> __global__ void add_kernel(floatX *to, const floatX *from, int64_t n) { add_flat<W>(to, from, n); }
+template <int W> __global__ void add_bf16_kernel(float *to, const bf16 *from, int64_t n) { add_flat<W>(to, from, n); }
 template <int W> __global__ void scale_float_kernel(float *to, float factor, int64_t n) {
     int64_t i;
     int count = flat_range<W>(n, &i);

@@ -4,6 +4,7 @@
 #ifndef FUZZ_H
 #define FUZZ_H
 
+#include "../../dataloader.h" // defines: TOKEN_*
 #include "../../files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -51,6 +52,19 @@ static inline path_text fuzz_file(const char *name, const void *data, size_t siz
     MUST(fd >= 0 && file_pwrite(fd, path.text, data, size, 0, &error), "%s", error.text);
     close(fd);
     return path;
+}
+// A good token file of uint16 in it: tokens 0, 1, ... count - 1, count <= 64.
+static inline path_text fuzz_token_file(const char *name, int count) {
+    struct {
+        int32_t header[TOKEN_HEADER_BYTES / 4];
+        uint16_t tokens[64];
+    } file;
+    memset(&file, 0, sizeof file);
+    file.header[0] = TOKEN_MAGIC_16;
+    file.header[1] = TOKEN_VERSION_16;
+    file.header[2] = count;
+    for (int i = 0; i < count; i++) file.tokens[i] = (uint16_t)i;
+    return fuzz_file(name, &file, TOKEN_HEADER_BYTES + sizeof(uint16_t) * (size_t)count);
 }
 
 #endif

@@ -6,18 +6,7 @@ enum { TOKENS = 24, LENGTH = 12 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static path_text path;
-    if (path.text[0] == '\0') {
-        struct {
-            int32_t header[TOKEN_HEADER_BYTES / 4];
-            uint16_t tokens[TOKENS];
-        } file;
-        memset(&file, 0, sizeof file);
-        file.header[0] = TOKEN_MAGIC_16;
-        file.header[1] = TOKEN_VERSION_16;
-        file.header[2] = TOKENS;
-        for (int i = 0; i < TOKENS; i++) file.tokens[i] = (uint16_t)i;
-        path = fuzz_file("tokens.bin", &file, sizeof file);
-    }
+    if (path.text[0] == '\0') path = fuzz_token_file("tokens.bin", TOKENS);
     fuzz_file("tokens.bin.mask", data, size);
     error_text error = no_error();
     dataloader loader;

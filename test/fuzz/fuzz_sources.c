@@ -5,18 +5,6 @@
 
 enum { LENGTH = 4, VOCABULARY = 100 };
 
-static void make_file(const char *name, int count) {
-    struct {
-        int32_t header[TOKEN_HEADER_BYTES / 4];
-        uint16_t tokens[40];
-    } file;
-    memset(&file, 0, sizeof file);
-    file.header[0] = TOKEN_MAGIC_16;
-    file.header[1] = TOKEN_VERSION_16;
-    file.header[2] = count;
-    fuzz_file(name, &file, TOKEN_HEADER_BYTES + sizeof(uint16_t) * (size_t)count);
-}
-
 static void check_sources(const char *text, bool weights) {
     error_text error = no_error();
     data_sources s;
@@ -40,17 +28,20 @@ static void check_sources(const char *text, bool weights) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static bool made = false;
     if (!made) {
-        make_file("a.bin", 40);
-        make_file("b.bin", 12);
-        make_file("c.bin", 1);
+        fuzz_token_file("a.bin", 40);
+        fuzz_token_file("b.bin", 12);
+        fuzz_token_file("c.bin", 1);
         made = true;
     }
     const char *folder = fuzz_folder();
     size_t n = 0, longest = strlen(folder) + 1;
     char *text = HOST_NEW(char, size * longest + 1);
     for (size_t i = 0; i < size && data[i] != '\0'; i++) {
-        if (data[i] == '@') n += (size_t)sprintf(text + n, "%s/", folder);
-        else if (data[i] != '/' && data[i] >= 32 && data[i] != 127) text[n++] = (char)data[i]; // the option table refuses control characters
+        if (data[i] == '@') {
+            memcpy(text + n, folder, longest - 1);
+            text[n + longest - 1] = '/';
+            n += longest;
+        } else if (data[i] != '/' && data[i] >= 32 && data[i] != 127) text[n++] = (char)data[i]; // the option table refuses control characters
     }
     check_sources(text, true);
     check_sources(text, false);

@@ -38,16 +38,7 @@ static void read_all(const char *pattern) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static bool made = false;
     if (!made) {
-        struct {
-            int32_t header[TOKEN_HEADER_BYTES / 4];
-            uint16_t tokens[40];
-        } good;
-        memset(&good, 0, sizeof good);
-        good.header[0] = TOKEN_MAGIC_16;
-        good.header[1] = TOKEN_VERSION_16;
-        good.header[2] = 40;
-        for (int i = 0; i < 40; i++) good.tokens[i] = (uint16_t)i;
-        fuzz_file("good.bin", &good, TOKEN_HEADER_BYTES + sizeof good.tokens);
+        fuzz_token_file("good.bin", 40);
         made = true;
     }
     path_text path = fuzz_file("input.bin", data, size);
