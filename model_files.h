@@ -57,7 +57,7 @@ static inline int file_parts(const model *m, values_kind kind, int unit, int ten
 
 // ---- a rank's values as floats on the host ----
 
-enum { VALUES_CHUNK = 1 << 17 }; // floats that travel at once: 512 KB, which stay in a core's cache from the file to their place
+enum { VALUES_CHUNK = 1 << 20 }; // floats that travel at once: 4 MB, a large page for each of a few threads
 typedef struct {
     float *host;   // (VALUES_CHUNK)
     float *device; // (VALUES_CHUNK), where floatX is not float
@@ -79,19 +79,21 @@ static inline float *values_piece(const zero_hybrid *z, values_kind kind, int un
     if (kind == VALUES_V) return z->v[unit];
     return z->master[unit];
 }
+// Element `at` of the unit, which lies in this rank's optimizer piece: what is on the host (values_on_host) can be used as it is.
+static inline float *values_at(const zero_hybrid *z, values_kind kind, int unit, int64_t at) {
+    int64_t count = z->units[unit].count;
+    float *states = values_piece(z, kind, unit);
+    if (states != NULL) return states + (at - z->optim_piece * (count / z->zo));
+    return (float *)z->params[unit] + (at - z->param_piece * (count / z->zp)); // floatX is float
+}
+static inline bool values_on_host(const zero_hybrid *z, values_kind kind, int unit) {
+    return device_is_host() || (z->offload && values_piece(z, kind, unit) != NULL);
+}
 // to (n, on the host) = elements [at, at + n) of the unit, which lie in this rank's optimizer piece.
 static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, float *to) {
-    int64_t count = z->units[unit].count, piece = count / z->zo;
-    const float *states = values_piece(z, kind, unit);
-    if (states == NULL) device_to_host(to, z->params[unit] + (at - z->param_piece * (count / z->zp)), sizeof(float) * (size_t)n); // floatX is float
-    else if (z->offload) memcpy(to, states + (at - z->optim_piece * piece), sizeof(float) * (size_t)n);
-    else device_to_host(to, states + (at - z->optim_piece * piece), sizeof(float) * (size_t)n);
-}
-// The way back for moments and master weights.
-static inline void values_set_states(zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, const values_buffer *buffer) {
-    float *states = values_piece(z, kind, unit) + (at - z->optim_piece * (z->units[unit].count / z->zo));
-    if (z->offload) memcpy(states, buffer->host, sizeof(float) * (size_t)n);
-    else device_from_host(states, buffer->host, sizeof(float) * (size_t)n);
+    const float *from = values_at(z, kind, unit, at);
+    if (z->offload && values_piece(z, kind, unit) != NULL) memcpy(to, from, sizeof(float) * (size_t)n);
+    else device_to_host(to, from, sizeof(float) * (size_t)n);
 }
 // Elements [at, at + n) of the unit, all of one tensor, which lie in this rank's parameter shard, = buffer->host rounded to floatX, as the
 // step that they were saved after did (z->rounding.step; step 0, a model that was not trained here: to nearest even).
@@ -101,6 +103,11 @@ static inline void values_set_parameters(zero_hybrid *z, int unit, int tensor, i
     rounding_rule how = zero_rounding(z, unit, tensor, at - z->units[unit].tensors[tensor].offset, z->rounding.step);
     how.stochastic = how.stochastic && how.step > 0;
     if (buffer->device != NULL) op_round(to, buffer->device, n, how);
+}
+
+// The padding around tensors: elements [from, to) of the unit.
+static inline void values_zero_parameters(zero_hybrid *z, int unit, int64_t from, int64_t to) {
+    if (from < to) device_zero(z->params[unit] + (from - z->param_piece * (z->units[unit].count / z->zp)), sizeof(floatX) * (size_t)(to - from));
 }
 
 // ---- checksums ----
@@ -178,13 +185,14 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
     const zero_hybrid *z = &m->zero;
     for (int u = 0; u < z->unit_count; u++) {
         int64_t begin = zero_share_begin(z, u), share = zero_share(z, u), from, to;
+        bool in_place = copy != NULL || values_on_host(z, kind, u);
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
             if (!model_span(tensor, begin, begin + share, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
-                const float *values = copy != NULL ? copy + (at - begin) : buffer->host;
-                if (copy == NULL) values_get(z, kind, u, at, n, buffer->host);
+                const float *values = copy != NULL ? copy + (at - begin) : in_place ? values_at(z, kind, u, at) : buffer->host;
+                if (!in_place) values_get(z, kind, u, at, n, buffer->host);
                 if (sums != NULL) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
                 if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, values, NULL, error)) return false;
             }
@@ -194,26 +202,32 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
     return true;
 }
 
-// Reads one kind of values: parameters into this rank's parameter shards (and master weights), moments into its optimizer pieces. A rank
+// Reads one kind of values: parameters into this rank's parameter shards, moments into its optimizer pieces. A rank
 // reads nothing else. sums as above, or NULL: each element counts on one rank.
 static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
     zero_hybrid *z = &m->zero;
+    bool parameters = kind == VALUES_PARAMETERS;
     for (int u = 0; u < z->unit_count; u++) {
         int64_t count = z->units[u].count, piece = count / z->zo, own = z->optim_piece * piece, from, to;
-        int64_t held = kind == VALUES_PARAMETERS ? count / z->zp : piece, begin = kind == VALUES_PARAMETERS ? z->param_piece * held : own;
-        if (kind == VALUES_PARAMETERS) device_zero(z->params[u], sizeof(floatX) * (size_t)held); // padding
+        int64_t held = parameters ? count / z->zp : piece, begin = parameters ? z->param_piece * held : own, filled = begin;
+        bool in_place = values_on_host(z, kind, u) && (!parameters || sizeof(floatX) == sizeof(float));
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
             if (!model_span(tensor, begin, begin + held, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
-                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, buffer->host, error)) return false;
+                float *values = in_place ? values_at(z, kind, u, at) : buffer->host;
+                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error)) return false;
                 int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // what lies in this rank's optimizer piece
-                if (sums != NULL && a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(buffer->host + (a - at), a - tensor->offset, b - a);
-                if (kind == VALUES_PARAMETERS) values_set_parameters(z, u, t, at, n, buffer);
-                else values_set_states(z, kind, u, at, n, buffer);
+                if (sums != NULL && a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values + (a - at), a - tensor->offset, b - a);
+                if (in_place) continue;
+                if (parameters) values_set_parameters(z, u, t, at, n, buffer);
+                else device_from_host(values_at(z, kind, u, at), values, sizeof(float) * (size_t)n);
             }
+            if (parameters) values_zero_parameters(z, u, filled, from);
+            filled = to;
         }
+        if (parameters) values_zero_parameters(z, u, filled, begin + held);
     }
     return true;
 }
@@ -222,13 +236,15 @@ static inline bool model_files_read_master(model *m, const safetensors *files, v
     zero_hybrid *z = &m->zero;
     for (int u = 0; u < z->unit_count && z->master[u] != NULL; u++) {
         int64_t piece = z->units[u].count / z->zo, begin = z->optim_piece * piece, from, to;
+        bool in_place = values_on_host(z, VALUES_PARAMETERS, u);
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
             if (!model_span(tensor, begin, begin + piece, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
-                if (!model_file_range(m, files, VALUES_PARAMETERS, u, t, at - tensor->offset, n, NULL, buffer->host, error)) return false;
-                values_set_states(z, VALUES_PARAMETERS, u, at, n, buffer);
+                float *master = values_at(z, VALUES_PARAMETERS, u, at), *values = in_place ? master : buffer->host;
+                if (!model_file_range(m, files, VALUES_PARAMETERS, u, t, at - tensor->offset, n, NULL, values, error)) return false;
+                if (!in_place) device_from_host(master, values, sizeof(float) * (size_t)n);
             }
         }
     }

@@ -123,6 +123,9 @@ static inline uint16_t f16_of_float(float x) { // above 65519: infinite
     uint32_t normal = (a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13, subnormal = (uint32_t)(int32_t)rintf(float_of_bits(a < 0x38800000u ? a : 0) * 0x1p24f);
     return (uint16_t)(sign | (a > 0x7f800000u ? nan : a >= 0x477ff000u ? 0x7c00 : a >= 0x38800000u ? normal : subnormal));
 }
+static inline bool f16_beyond(float x) { // finite, and rounded to what F16 does not hold: 65520 or more
+    return (bits_of_float(x) & 0x7fffffffu) - 0x477ff000u < 0x7f800000u - 0x477ff000u;
+}
 
 // ---- reading ----
 
@@ -489,11 +492,11 @@ static inline bool safetensors_write_chunk(const safetensors_file *file, const s
     if (t->dtype == DTYPE_BF16) {
         for (int64_t i = 0; i < n; i++) raw[i] = bf16_of_float(from[i]);
     } else {
-        float largest = 0;
+        unsigned beyond = 0;
         for (int64_t i = 0; i < n; i++) raw[i] = f16_of_float(from[i]);
-        for (int64_t i = 0; i < n; i++) largest = fabsf(from[i]) > largest ? fabsf(from[i]) : largest;
-        for (int64_t i = 0; largest >= 65520.0f && i < n; i++)
-            if (isfinite(from[i]) && fabsf(from[i]) >= 65520.0f)
+        for (int64_t i = 0; i < n; i++) beyond |= f16_beyond(from[i]);
+        for (int64_t i = 0; beyond != 0 && i < n; i++)
+            if (f16_beyond(from[i]))
                 return error_set(error, "%s: element %lld of \"%s\" is %g, above what F16 holds (65504); write bf16 or f32", file->path, (long long)(at + i), t->name,
                                  (double)from[i]);
     }

@@ -51,16 +51,15 @@ typedef struct {
 static volatile sig_atomic_t stop_signal;
 static void on_stop_signal(int number) { stop_signal = number; }
 
-// Completes the state on its way, if there is one. One that cannot be saved costs only itself: training goes on, and only the last one decides
-// the exit status.
-static void finish_save(trainer *t, FILE *log) {
-    if (!t->states.pending) return;
+// Takes the state on its way further, if there is one; with `wait` to its end. One that cannot be saved costs only itself: training goes on, and
+// only the last one decides the exit status.
+static void advance_save(trainer *t, bool wait, FILE *log) {
+    if (t->states.stage == SAVE_NONE) return;
     error_text why;
-    double began = device_seconds();
-    t->save_failed = !state_save_finish(&t->states, &why);
-    double waited = t->states.copy_seconds + device_seconds() - began, written = t->states.write_seconds;
+    t->save_failed = !state_save_advance(&t->states, wait, &why);
+    if (t->states.stage != SAVE_NONE || t->g.rank != 0) return;
+    double waited = t->states.wait_seconds, written = t->states.write_seconds;
     long long step = (long long)t->states.progress.step;
-    if (t->g.rank != 0) return;
     if (t->save_failed) fprintf(stderr, "warning: the state of step %lld is not saved: %s\n", step, why.text);
     else printf("saved %5lld/%lld | %s/step-%08lld | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, t->o->out, step, waited, written);
     if (log != NULL) fprintf(log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true", 1e3 * waited, 1e3 * written);
@@ -69,7 +68,7 @@ static void finish_save(trainer *t, FILE *log) {
 // As stop_on_error, but the state on its way is completed first.
 static void stop_training_on_error(trainer *t, error_text *error) {
     if (comm_agree(t->g.all, error)) return;
-    finish_save(t, NULL);
+    advance_save(t, true, NULL);
     stop_on_error(error);
 }
 
@@ -339,7 +338,7 @@ static void train(trainer *t, error_text *error) {
             if (first_rank)
                 fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters are those of the step before (try a lower --lr, a longer --warmup)\n",
                         (long long)step + 1, result.loss, result.norm);
-            finish_save(t, log);
+            advance_save(t, true, log);
             comm_finalize();
             exit(EXIT_FAILED);
         }
@@ -349,9 +348,9 @@ static void train(trainer *t, error_text *error) {
         if (o->out == NULL) continue;
         t->stopped = stop_agreed(t) && !last;
         bool save = last || t->stopped || (o->save_every > 0 && (step + 1) % o->save_every == 0);
-        if (t->states.pending && (save || state_save_written(&t->states))) finish_save(t, log);
+        advance_save(t, save, log);
         if (save) state_save_start(&t->states, &t->m, &t->done);
-        if (last || t->stopped) finish_save(t, log);
+        if (last || t->stopped) advance_save(t, true, log);
         if (t->stopped && first_rank) printf("stopped by a signal after step %lld; the same command with --resume goes on\n", (long long)step + 1);
     }
     close_log(t, log, error);
@@ -379,6 +378,7 @@ static void start_parameters(trainer *t, const char *folder, error_text *error) 
     t->done.seq_len = o->seq_len;
     t->done.train_tokens = data_sources_tokens(&t->train);
     t->done.train_order = data_sources_order(&t->train);
+    t->done.document_end = o->document_end;
     if (o->out != NULL) {
         if (state_store_open(&t->states, t->g.all, o->out, folder, o->keep, o->resume, error) && o->resume)
             state_resume(&t->states, &t->m, &t->done, &resumed, error);

@@ -8,9 +8,9 @@
 // Tensors are whole, so that a state resumes on any grid and any ZeRO degrees. Every distinct piece has one writer. A state is written under
 // another name, synced and renamed: a step-* folder is whole, and its checksums tell when a disk has changed it since.
 //     state_save_start     copies the rank's shares to host memory (m->saving) and has a thread write them; without such memory it writes here
-//     state_save_written   at the end of later steps: whether all ranks have written
-//     state_save_finish    waits for this rank's thread, and when all ranks have written, gives the state its name
-// Threads write files and nothing else: no communication, no device. The functions are collective: every rank calls, and gets the same answer
+//     state_save_advance   at the end of later steps: when all ranks have written, a thread of rank 0 gives the state its name and removes the
+//                          oldest; when it has, the save is over
+// Threads work on files and nothing else: no communication, no device. The functions are collective: every rank calls, and gets the same answer
 // and message. Ranks must see one file system.
 #ifndef TRAINING_STATE_H
 #define TRAINING_STATE_H
@@ -23,27 +23,30 @@ typedef struct {
     int64_t step, samples;                // done
     int64_t seed, seq_len, train_tokens;  // the order of samples depends on these: a state goes on only with the same
     int64_t train_order;                  // and on the weights of a mixture (data_sources_order)
+    int64_t document_end;                 // what a sample teaches depends on --document-end; -1: none
 } training_progress;
 
+typedef enum { SAVE_NONE, SAVE_WRITING, SAVE_NAMING } save_stage;
 typedef struct {
     comm *all;
     const char *folder; // --out
     const char *source; // Hugging Face folder of the model, whose tokenizer and config go into each state; NULL: none
     int64_t keep;       // complete states that stay; the older are removed after a newer is complete
     int lock;           // file descriptor of rank 0, -1 elsewhere
-    // the state on its way, from state_save_start to state_save_finish
-    bool pending, threaded;
-    pthread_t writer;
-    bool written;                 // set by the writer when it is done
+    // the state on its way
+    save_stage stage;
+    bool threaded;                // the stage runs in `worker`
+    pthread_t worker;
+    bool worked;                  // set by the stage when it is done
     const model *m;
     training_progress progress;
     path_text unfinished;         // its folder
     uint64_t *sums;               // (VALUES_KINDS, model_checksums)
-    double copy_seconds, write_seconds; // of this rank
-    error_text why;               // of the writer: why it is not written
+    double wait_seconds, write_seconds; // of this rank: training stood, files were written
+    error_text why;               // why the stage has failed
 } state_store;
 
-enum { STATE_FORMAT = 1, STATE_NAME = 32, STATES_MAX = 4096 };
+enum { STATE_FORMAT = 2, STATE_NAME = 32, STATES_MAX = 4096 };
 
 static inline void state_name(char *name, const char *prefix, int64_t step) { snprintf(name, STATE_NAME, "%sstep-%08lld", prefix, (long long)step); }
 
@@ -81,7 +84,7 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
     s->source = source;
     s->keep = keep;
     s->lock = -1;
-    s->pending = false;
+    s->stage = SAVE_NONE;
     if (comm_rank(all) == 0 && folder_make(folder, error)) {
         path_text path = path_join(folder, "lock");
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
@@ -126,12 +129,12 @@ static inline bool state_read_hex(const cJSON *at, uint64_t *value) {
     return true;
 }
 static const char *const state_sum_keys[VALUES_KINDS] = {"checksums_parameters", "checksums_exp_avg", "checksums_exp_avg_sq"};
-enum { STATE_NUMBERS = 6 };
-static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "seed", "seq_len", "train_tokens", "train_order"};
+enum { STATE_NUMBERS = 7 };
+static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "seed", "seq_len", "train_tokens", "train_order", "document_end"};
 
 // sums: (VALUES_KINDS, count)
 static inline bool state_write_json(const char *folder, const training_progress *p, const uint64_t *sums, int64_t count, error_text *error) {
-    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->seed, p->seq_len, p->train_tokens, p->train_order};
+    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->seed, p->seq_len, p->train_tokens, p->train_order, p->document_end};
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
@@ -149,12 +152,15 @@ static inline bool state_write_json(const char *folder, const training_progress 
     return ok;
 }
 static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->seed, &p->seq_len, &p->train_tokens, &p->train_order}, format = 0;
+    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->seed, &p->seq_len, &p->train_tokens, &p->train_order, &p->document_end}, format = 0;
     if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
         return error_set(error, "training_state.json: is of format %lld; legal is %d", (long long)format, STATE_FORMAT);
-    for (int i = 0; i < STATE_NUMBERS; i++)
-        if (!safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]), numbers[i]))
-            return error_set(error, "training_state.json: \"%s\" is missing or no whole number", state_number_keys[i]);
+    for (int i = 0; i < STATE_NUMBERS; i++) {
+        const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]);
+        *numbers[i] = -1;
+        bool none = numbers[i] == &p->document_end && cJSON_IsNumber(at) && at->valuedouble == -1;
+        if (!none && !safetensors_whole(at, numbers[i])) return error_set(error, "training_state.json: \"%s\" is missing or no whole number", state_number_keys[i]);
+    }
     for (int k = 0; k < VALUES_KINDS; k++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_sum_keys[k]);
         if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count) return error_set(error, "training_state.json: \"%s\" is not of %lld sums", state_sum_keys[k], (long long)count);
@@ -217,7 +223,7 @@ static inline void state_remove_old(const state_store *s) {
     free(steps);
 }
 
-// This rank's part of the state on its way: all of it but training_state.json and the folder's name. The writer's function.
+// Stage 1, on every rank: its part of the state, which is all but training_state.json and the folder's name.
 static inline void *state_write(void *store) {
     state_store *s = (state_store *)store;
     double began = device_seconds();
@@ -227,11 +233,29 @@ static inline void *state_write(void *store) {
               state_write_moments(s->m, optimizer.text, s->sums + model_checksums(s->m), &s->why);
     if (ok && s->m->g->rank == 0) folder_sync(optimizer.text, &s->why);
     s->write_seconds = device_seconds() - began;
-    __atomic_store_n(&s->written, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->worked, true, __ATOMIC_RELEASE);
     return NULL;
 }
+// Stage 2, on rank 0: the state becomes complete, and the oldest beyond `keep` go.
+static inline void *state_give_name(void *store) {
+    state_store *s = (state_store *)store;
+    char name[STATE_NAME];
+    state_name(name, "", s->progress.step);
+    if (state_write_json(s->unfinished.text, &s->progress, s->sums, model_checksums(s->m), &s->why) &&
+        folder_publish(s->unfinished.text, path_join(s->folder, name).text, &s->why))
+        state_remove_old(s);
+    __atomic_store_n(&s->worked, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+static inline void state_save_stage(state_store *s, save_stage stage, void *(*work)(void *)) { // work NULL: nothing for this rank
+    s->stage = stage;
+    s->worked = work == NULL;
+    s->threaded = work != NULL && s->m->saving != NULL && pthread_create(&s->worker, NULL, work, s) == 0;
+    if (work != NULL && !s->threaded) work(s);
+}
+
 // Starts saving the state as step-<progress->step>; none may be on its way. With m->saving training goes on at once: what is saved is the model
-// as it is now. What goes wrong is state_save_finish's to say.
+// as it is now. What goes wrong is state_save_advance's to say.
 static inline void state_save_start(state_store *s, model *m, const training_progress *progress) {
     char name[STATE_NAME];
     double began = device_seconds();
@@ -241,46 +265,36 @@ static inline void state_save_start(state_store *s, model *m, const training_pro
     s->progress = *progress;
     s->sums = HOST_NEW(uint64_t, VALUES_KINDS * model_checksums(m));
     s->why.text[0] = '\0';
-    s->written = false;
-    s->pending = true;
-    s->threaded = m->saving != NULL;
-    if (s->threaded) {
-        model_copy_shares(m);
-        if (pthread_create(&s->writer, NULL, state_write, s) != 0) {
-            error_set(&s->why, "the thread that writes it does not start: %s", strerror(errno));
-            s->threaded = false;
-            s->written = true;
-        }
-    } else {
-        state_write(s);
-    }
-    s->copy_seconds = device_seconds() - began;
+    if (m->saving != NULL) model_copy_shares(m);
+    state_save_stage(s, SAVE_WRITING, state_write);
+    s->wait_seconds = device_seconds() - began;
 }
-static inline bool state_save_written(state_store *s) {
-    int64_t writing = !__atomic_load_n(&s->written, __ATOMIC_ACQUIRE);
-    comm_sum_int64(s->all, &writing, 1);
-    return writing == 0;
-}
-// Waits for the writer, and makes the state complete when every rank has written its part; then removes the oldest states beyond `keep`.
-// False with a message: no space, no permission; nothing of this state is left then, and the states before it are untouched: the run can go on.
-static inline bool state_save_finish(state_store *s, error_text *error) {
-    bool first_rank = comm_rank(s->all) == 0;
-    int64_t count = model_checksums(s->m);
-    char name[STATE_NAME];
-    state_name(name, "", s->progress.step);
-    if (s->threaded) pthread_join(s->writer, NULL);
-    *error = s->why;
-    bool ok = comm_agree(s->all, error);
-    if (ok) {
-        checksum_add_ranks(s->all, s->sums, VALUES_KINDS * count);
-        if (first_rank && state_write_json(s->unfinished.text, &s->progress, s->sums, count, error) &&
-            folder_publish(s->unfinished.text, path_join(s->folder, name).text, error))
-            state_remove_old(s);
+// Takes the state on its way as far as it can come now, with `wait` to its end; then s->stage is SAVE_NONE. False with a message: no space, no
+// permission; the save is over then, nothing of this state is left, and the states before it are untouched: the run can go on.
+static inline bool state_save_advance(state_store *s, bool wait, error_text *error) {
+    bool first_rank = comm_rank(s->all) == 0, ok = true;
+    double began = device_seconds();
+    error->text[0] = '\0';
+    while (ok && s->stage != SAVE_NONE) {
+        int64_t working = !__atomic_load_n(&s->worked, __ATOMIC_ACQUIRE);
+        if (!wait) comm_sum_int64(s->all, &working, 1);
+        if (!wait && working > 0) break;
+        if (s->threaded) pthread_join(s->worker, NULL);
+        *error = s->why;
         ok = comm_agree(s->all, error);
+        if (ok && s->stage == SAVE_WRITING) {
+            checksum_add_ranks(s->all, s->sums, VALUES_KINDS * model_checksums(s->m));
+            state_save_stage(s, SAVE_NAMING, first_rank ? state_give_name : NULL);
+        } else {
+            s->stage = SAVE_NONE;
+        }
     }
     if (!ok && first_rank) folder_remove(s->unfinished.text);
-    free(s->sums);
-    s->pending = false;
+    if (s->stage == SAVE_NONE) {
+        free(s->sums);
+        s->sums = NULL;
+    }
+    s->wait_seconds += device_seconds() - began;
     return ok;
 }
 
@@ -322,6 +336,10 @@ static inline bool state_same_data(const training_progress *a, const training_pr
         return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; the order of samples goes on only with the same files", (long long)a->train_tokens,
                          (long long)b->train_tokens);
     if (a->train_order != b->train_order) return error_set(error, "was trained on another mixture of sources; the order of samples goes on only with the same --train-data");
+    if (a->document_end != b->document_end) {
+        if (a->document_end < 0) return error_set(error, "was trained with --document-end none; it goes on only with that (--model STATE starts anew from its weights)");
+        return error_set(error, "was trained with --document-end %lld; it goes on only with that (--model STATE starts anew from its weights)", (long long)a->document_end);
+    }
     return true;
 }
 
@@ -352,7 +370,7 @@ static inline bool state_load(model *m, const char *folder, const uint64_t *sums
     return error->text[0] == '\0';
 }
 
-// Loads the newest state that is whole. In: progress->seed, seq_len, train_tokens of this run; out: its step and samples. *found false:
+// Loads the newest state that is whole. In: what progress says of this run's data; out: its step and samples. *found false:
 // there is no state, and model and progress are as before. Damaged states are skipped with a line on stderr, and set aside when an older
 // one is good. False with a message: a state of another model, seed, length or data; states, but none that is whole.
 static inline bool state_resume(state_store *s, model *m, training_progress *progress, bool *found, error_text *error) {

@@ -53,6 +53,8 @@ void device_free(void *p, size_t bytes);
 void *device_host_slab(size_t bytes);
 void device_host_slab_free(void *p, size_t bytes);
 
+bool device_is_host(void); // device memory is host memory (CPU): the host may read and write it as it is
+
 // In order with compute.
 void device_zero(void *p, size_t bytes);
 void device_copy(void *to, const void *from, size_t bytes); // device to device; the two do not overlap

@@ -3,6 +3,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 source scripts/mpi_env.sh
+export OMPI_MCA_odls_base_sigkill_timeout=0 # a job that fails is over at once: mpirun would give each of its ranks a second to end
 binary=${TRAIN_LLAMA:-build/cpu/train_llama}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT

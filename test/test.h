@@ -8,6 +8,14 @@
 #include "../device/comm.h"
 #include "../device/device.h"
 
+// SANITIZE=1: a case costs ten times as much, and memory is used alike in most of a long product of cases: such products are thinned, so that
+// every value of every factor is still met. What is left out is the plain run's to hold.
+#ifdef __SANITIZE_ADDRESS__
+enum { TEST_SANITIZED = 1 };
+#else
+enum { TEST_SANITIZED = 0 };
+#endif
+
 static int64_t test_passed, test_failed;
 
 static inline void test_fail_print(const char *file, int line, const char *format, ...) PRINTF_LIKE(3, 4);

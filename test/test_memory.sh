@@ -26,13 +26,13 @@ within() { # name ranks option...
     result "$name: dry run" "$([ -n "$dry" ] && [ "$dry" = "$planned" ] && echo 1 || echo 0)" "dry run $dry, run $planned"
 }
 within 'one rank' 1 --seq-len 2048 --recompute none
-within 'selective' 1 --seq-len 4096 --recompute selective
-within 'full' 1 --seq-len 4096 --recompute full
+within 'selective' 1 --seq-len 2048 --recompute selective
+within 'full' 1 --seq-len 2048 --recompute full
 within 'tiles' 1 --seq-len 4096 --recompute full --mlp-tile 256 --loss-tile 128
-within 'offload' 1 --seq-len 4096 --recompute selective --offload-activations 1 --offload-optimizer
-within 'head parallel' 2 --seq-len 4096 --hp 2 --recompute none
+within 'offload' 1 --seq-len 2048 --recompute selective --offload-activations 1 --offload-optimizer
+within 'head parallel' 2 --seq-len 2048 --hp 2 --recompute none
 within 'ring' 2 --seq-len 4096 --cp 2 --recompute selective
-within 'all-gather' 2 --seq-len 4096 --cp 2 --cp-comm allgather --recompute selective
+within 'all-gather' 2 --seq-len 2048 --cp 2 --cp-comm allgather --recompute selective
 within 'rings, dKV as bf16' 4 --seq-len 4096 --cp 4 --inner-ring 2 --dkv-wire bf16 --recompute selective
 within 'ZeRO full' 2 --seq-len 2048 --hp 2 --zero-params full --recompute full
 within 'a copy of the states while they are written' 2 --seq-len 2048 --hp 2 --save-every 1 --out "$dir/states"

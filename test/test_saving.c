@@ -59,13 +59,11 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     change_states(&f.m, 1); // training goes on
     int64_t steps[STATES_MAX];
     CHECK(store.threaded == saves && state_list(folder, steps) == 0, "%s: complete before it is finished", where);
-    bool written = false;
-    for (int i = 0; i < 1000 && !written; i++) {
-        written = state_save_written(&store);
-        if (!written) usleep(10000);
+    for (int i = 0; i < 3000 && store.stage != SAVE_NONE; i++) {
+        CHECK(state_save_advance(&store, false, &error), "%s: %s", where, error.text);
+        if (store.stage != SAVE_NONE) usleep(10000);
     }
-    CHECK(written, "%s: not written in 10 s", where);
-    CHECK(state_save_finish(&store, &error), "%s: %s", where, error.text);
+    CHECK(store.stage == SAVE_NONE, "%s: not saved in 30 s", where);
     change_states(&f.m, 1);
 
     training_progress found = progress;

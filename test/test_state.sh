@@ -147,6 +147,7 @@ refuse 'another seed' 'trained with --seed 42' --out "$dir/whole" --resume --see
 common[4]="$dir/data.bin:0.6,$dir/other.bin:0.4"
 refuse 'another mixture' 'another mixture of sources' --out "$dir/whole" --resume
 common[4]="$dir/data.bin:0.7,$dir/other.bin:0.3"
+refuse 'samples packed from now on' 'trained with --document-end none' --out "$dir/whole" --resume --document-end 32
 refuse 'resume without a folder' 'need --out' --resume
 refuse 'folder that cannot be made' 'cannot be made' --out "$dir/no/such"
 common[1]=tiny

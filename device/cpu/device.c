@@ -137,6 +137,7 @@ void device_free(void *p, size_t bytes) {
 }
 void *device_host_slab(size_t bytes) { return device_alloc(bytes); }
 void device_host_slab_free(void *p, size_t bytes) { device_free(p, bytes); }
+bool device_is_host(void) { return true; }
 
 // Pieces of 1 MB, so that all threads move memory.
 enum { PIECE = 1 << 20 };

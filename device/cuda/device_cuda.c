@@ -259,6 +259,7 @@ void device_host_slab_free(void *p, size_t bytes) {
     cuda_check(cudaHostUnregister(p), "cudaHostUnregister");
     munmap(p, bytes > 0 ? bytes : 1);
 }
+bool device_is_host(void) { return false; }
 
 void device_zero(void *p, size_t bytes) { cuda_check(cudaMemsetAsync(p, 0, bytes, gpu.compute), "device_zero"); }
 void device_copy(void *to, const void *from, size_t bytes) {

@@ -74,6 +74,7 @@ void device_free(void *p, size_t bytes) {
 }
 void *device_host_slab(size_t bytes) { return device_alloc(bytes); }
 void device_host_slab_free(void *p, size_t bytes) { device_free(p, bytes); }
+bool device_is_host(void) { return false; }
 
 void device_zero(void *p, size_t bytes) { memset(p, 0, bytes); }
 void device_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }

@@ -1,9 +1,30 @@
 // Input: a token file. Alone, and after a good one: a file that is accepted can be read to its last token on every rank, and the only thing
-// that may be wrong then is a token beyond the vocabulary.
+// that may be wrong then is a token beyond the vocabulary. Its samples packed: every row of a rank begins where its document does.
 #include "../../dataloader.h"
 #include "fuzz.h"
 
 enum { LENGTH = 12, VOCABULARY = 300 };
+
+// The rank's documents when `end` ends one, beside a search in the whole sample.
+static void check_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t end, const int32_t *tokens, int32_t *labels) {
+    error_text error = no_error();
+    int32_t whole[LENGTH];
+    int64_t first[2 * LENGTH];
+    bool ok = dataloader_documents(loader, sample, shard, end, tokens, labels, first, &error);
+    must_be_clear(ok, &error);
+    MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
+    if (!ok || !dataloader_read_tokens(loader, sample * LENGTH, LENGTH, whole, &error)) return; // a token that other ranks have may be beyond it
+    sequence_shard group = *shard;
+    group.T = shard->T * shard->hp;
+    group.hp = 1;
+    group.h = 0;
+    for (int64_t t = 0; t < group.T; t++) {
+        int64_t position = sequence_shard_position(&group, t), begin = min_i64(position, LENGTH);
+        while (begin > 0 && whole[begin - 1] != end) begin--;
+        MUST(first[t] == begin, "row %lld, at %lld: its document begins at %lld, not %lld", (long long)t, (long long)position, (long long)begin, (long long)first[t]);
+    }
+    for (int64_t t = 0; t < shard->T; t++) MUST(tokens[t] != end || labels[t] == LABEL_IGNORED, "a label crosses to the next document");
+}
 
 static void read_all(const char *pattern) {
     error_text error = no_error();
@@ -25,6 +46,7 @@ static void read_all(const char *pattern) {
             error = no_error();
             for (int64_t t = 0; ok && t < shard.T; t++)
                 MUST(tokens[t] >= 0 && tokens[t] < VOCABULARY && labels[t] >= LABEL_IGNORED && labels[t] < VOCABULARY, "token %d, label %d", tokens[t], labels[t]);
+            if (ok) check_documents(&loader, sample, &shard, tokens[at % shard.T], tokens, labels);
         }
     if (loader.total <= 8192) { // all of it, over the files
         int32_t *all = HOST_NEW(int32_t, loader.total);
