@@ -81,7 +81,7 @@ for dtype in f32 bf16 f16; do
     mv "$memory/out" "$memory/model"
     mb=$(($(stat -c %s "$memory/model/model.safetensors") / 1000000))
     : >"$dir/cp"; : >"$dir/import"; : >"$dir/export"
-    for ((i = 0; i < 3 * runs; i++)); do # in turn, so that all meet the same machine
+    for ((i = 0; i < 6 * runs; i++)); do # in turn; many, for memory that a virtual machine takes anew from its host costs several times the copy
         convert --model "$memory/model"
         cmp "$memory/model/model.safetensors" "$memory/out/model.safetensors"
         sed -n 's/^read .* \([0-9.]*\) s$/\1/p' "$dir/out" >>"$dir/import"
