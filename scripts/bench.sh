@@ -4,6 +4,7 @@
 #   2. a whole training step of a 125M Llama at T 512 and 4096, alternating with PyTorch (python3 with torch, or TORCH_PYTHON=...)
 #   3. many ranks on few cores: 8 ranks x 1 thread against 2 ranks x 1 thread, the same work
 #   4. import and export of a folder in memory (/dev/shm), beside cp of its file: the rate of the page cache
+#   5. how long training waits while its state is saved, beside the copy to host memory that it must wait for
 # Takes about 15 minutes on 2 cores; RUNS=n sets how often 2 and 3 repeat (default 3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,7 +36,7 @@ ours() { # ranks threads out option...
 
 echo "== $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $threads cores, $(uname -sr), commit $(git rev-parse --short HEAD 2>/dev/null) =="
 echo; echo "== 1. operations, 1 rank x $threads threads =="
-OMP_NUM_THREADS=$threads build/cpu/test/bench_ops
+OMP_NUM_THREADS=$threads build/cpu/test/bench_ops | tee "$dir/ops"
 
 echo; echo "== 2. a training step, fp32, 124.7 M parameters, 1 rank x $threads threads =="
 python=${TORCH_PYTHON:-python3}
@@ -95,3 +96,9 @@ for dtype in f32 bf16 f16; do
     awk "BEGIN {c = $(best <"$dir/cp"); i = $(best <"$dir/import"); e = $(best <"$dir/export"); printf \"%-4s %4d MB   cp %5.0f MB/s   import %5.0f MB/s, ratio %.2f   export %5.0f MB/s, ratio %.2f\\n\", \"$dtype\", $mb, $mb / c, $mb / i, c / i, $mb / e, c / e}"
     rm -rf "$memory/model"
 done
+
+echo; echo "== 5. saving: 124.7 M parameters and both moments, 1.50 GB, to $dir while training goes on, 1 rank x $threads threads, T 512 =="
+ours 1 "$threads" "$dir/out" --seq-len 512 --steps 41 --recompute none --save-every 10 --out "$dir/states"
+copy=$(sed -n 's/^copy to the host: [0-9.]*\/\([0-9.]*\).*/\1/p' "$dir/ops")
+sed -n '/^saved/p' "$dir/out" | head -4 # the last save has no training beside it
+sed -n 's/^saved.*waited \([0-9.]*\) s.*/\1/p' "$dir/out" | head -4 | median | awk -v copy="$copy" '{printf "training waited %.3f s (median); a copy of 1.50 GB takes %.3f s: ratio %.2f\n", $1, 1.497 / copy, $1 * copy / 1.497}'

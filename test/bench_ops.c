@@ -127,6 +127,25 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
     device_free(scratch, 0);
 }
 
+// What a save of the training state must take: device memory copied to host memory that was touched before, in GB/s of what is copied.
+static void bench_copy(void) {
+    enum { RUNS = 5 };
+    size_t bytes = (size_t)512 << 20;
+    void *from = device_alloc(bytes), *to = device_host_slab(bytes);
+    if (from == NULL || to == NULL) {
+        printf("\ncopy to the host: 1 GiB does not fit\n");
+        return;
+    }
+    double seconds[RUNS];
+    device_zero(from, bytes);
+    device_zero(to, bytes);
+    for (int run = 0; run < RUNS; run++) SECONDS(seconds[run], device_to_host(to, from, bytes));
+    rates r = rates_of(seconds, RUNS, (double)bytes);
+    printf("\ncopy to the host: %.2f/%.2f GB/s\n", r.best, r.median);
+    device_free(from, bytes);
+    device_host_slab_free(to, bytes);
+}
+
 int main(int argc, char **argv) {
     error_text error = {""};
     if (!device_start(0, 1, argc > 1 ? (int)strtol(argv[1], NULL, 10) : 0, &error)) {
@@ -146,6 +165,7 @@ int main(int argc, char **argv) {
     for (size_t h = 0; h < 3; h++) {
         for (size_t l = 0; l < 3; l++) bench_attention(lengths[l], heads[h][0], heads[h][1], heads[h][2]);
     }
+    bench_copy();
     printf("\nfused multiply-add peak, the best of the whole run: %.0f GFLOP/s\n", fma_peak());
     device_stop();
     return EXIT_OK;

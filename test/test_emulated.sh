@@ -74,6 +74,8 @@ mkdir "$dir/drawn-resumed"
 cp -r "$dir/drawn/step-00000002" "$dir/drawn-resumed"
 check 'bf16: resumes with the parameters as they were rounded' $emulated "${small[@]}" --stochastic-rounding --out "$dir/drawn-resumed" --resume
 check 'bf16: the same model' cmp "$dir/drawn/step-00000004/model.safetensors" "$dir/drawn-resumed/step-00000004/model.safetensors"
+check 'bf16: --deterministic, which this build always is' $emulated "${small[@]}" --deterministic --out "$dir/fixed"
+check 'bf16: --deterministic: the same model' cmp "$dir/states/step-00000004/model.safetensors" "$dir/fixed/step-00000004/model.safetensors"
 check 'stochastic rounding, 4 ranks' mpirun -np 4 build/emulated/test/test_rounding
 
 closing_line

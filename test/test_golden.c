@@ -4,9 +4,9 @@
 #include "golden.h"
 #include "model_fixture.h"
 
-// On a device that stores bf16 (DEVICE=cuda, emulated): logits by cosine of 0.999 or more and a norm within 1 %, the whole gradient by 0.997
-// and 1 % (the parameters are rounded, too: 0.9974 at worst, on every grid), and a single tensor of it, which here is a sum over a few
-// dozen tokens whose errors average less, by 0.99 and 3 %. The loss is within 2^-8 of itself.
+// On a device that stores bf16 (DEVICE=cuda, emulated): logits and the whole gradient by cosine of 0.999 or more and a norm within 1 % (the
+// parameters are numbers of bf16; transformers run in bf16 is further from itself in float), and a single tensor, which here is a sum
+// over a few dozen tokens whose errors average less, by 0.999 and 2 %. The loss is within 2^-8 of itself.
 // fp32 against fp32 with sums in another order; transformers also rounds position x frequency to float, about 1e-5 of an angle at 80.
 #define BOUND 2e-5
 
@@ -42,7 +42,7 @@ static void check_gradient(const fixture *f, const char *where, const float *who
         products p = {0, 0, 0};
         add_products(&p, whole + t->offset, expected, t->count);
         add_products(&whole_gradient, whole + t->offset, expected, t->count);
-        check_direction(where, t->name, p, 0.99, 0.03);
+        check_direction(where, t->name, p, 0.999, 0.02);
         return;
     }
     double d = test_difference(whole + t->offset, expected, t->count);
@@ -137,7 +137,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
     check_gradient(&f, where, d, head, T_FINAL_NORM, golden_final_norm(g, g->gradients));
     if (!g->tied) check_gradient(&f, where, d, head, T_LM_HEAD, golden_lm_head(g, g->gradients));
     free(d);
-    if (stored_bf16) check_direction(where, "the whole gradient", whole_gradient, 0.997, 0.01);
+    if (stored_bf16) check_direction(where, "the whole gradient", whole_gradient, 0.999, 0.01);
     fixture_free(&f);
 }
 
