@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# dev/tokenize_text.py: text, JSON lines and gzip become token files that the trainer reads; the same with any number of processes; documents end
+# with a token; prompts are masked; files are cut at --shard-tokens.
+# Skipped where the package tokenizers neither is nor can be installed.
+source "$(dirname "$0")/shell.sh"
+python=python3
+if ! $python -c 'import tokenizers' 2>"$dir/why"; then # into build/, once
+    python=build/tokenizers/bin/python3
+    if ! $python -c 'import tokenizers' 2>"$dir/why"; then
+        rm -rf build/tokenizers
+        if ! { timeout 60 python3 -m venv build/tokenizers && timeout 120 $python -m pip install -q --disable-pip-version-check "$(grep ^tokenizers dev/requirements.txt)"; } >"$dir/why" 2>&1; then
+            echo "skipped: no Python package tokenizers, and it cannot be installed: $(tail -1 "$dir/why")"
+            exit 77
+        fi
+    fi
+fi
+cat >"$dir/expect.py" <<'PY'
+"""make FILE: a tokenizer of single characters that begins a document with token 96, and knows <end>, token 97
+   check WHAT PREFIX: the token files, and masks, of what stands in main below"""
+import array, glob, gzip, json, sys
+if sys.argv[1] == "make":
+    vocabulary = {chr(c) if c > 32 else chr(256 + c): c for c in range(96)}
+    level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=False, use_regex=False)
+    special = [dict(id=96 + i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True) for i, t in enumerate(("<begin>", "<end>"))]
+    begin = dict(SpecialToken=dict(id="<begin>", type_id=0))
+    post = dict(type="TemplateProcessing", single=[begin, dict(Sequence=dict(id="A", type_id=0))], pair=[begin, dict(Sequence=dict(id="A", type_id=0)), dict(Sequence=dict(id="B", type_id=0))],
+                special_tokens={"<begin>": dict(id="<begin>", ids=[96], tokens=["<begin>"])})
+    json.dump(dict(version="1.0", truncation=None, padding=None, added_tokens=special, normalizer=None, pre_tokenizer=level, post_processor=post, decoder=level,
+                   model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
+                              byte_fallback=False, vocab=vocabulary, merges=[])), open(sys.argv[2], "w"))
+    sys.exit()
+what, folder = sys.argv[2], sys.argv[3]
+encode = lambda text: list(text.encode())
+ids, mask = [], []
+def document(prompt, completion):
+    global ids, mask
+    learnt = encode(completion) + [97]
+    mask += [0 if prompt is not None else 1] * (1 + len(prompt or "")) + [1] * len(learnt)
+    ids += [96] + encode(prompt or "") + learnt
+if what == "pairs":
+    for line in open(folder + "/pairs.jsonl"):
+        pair = json.loads(line)
+        document(pair["prompt"], pair["answer"])
+else:
+    document(None, open(folder + "/long.txt").read())
+    for line in gzip.open(folder + "/lines.jsonl.gz", "rt"):
+        document(None, json.loads(line)["text"])
+got, got_mask = [], []
+for path in sorted(glob.glob(sys.argv[4] + "_*.bin")):
+    data = open(path, "rb").read()
+    header = array.array("i", data[:1024])
+    tokens = array.array("H", data[1024:])
+    assert list(header[:3]) == [20240520, 1, len(tokens)] and len(tokens) <= int(sys.argv[5]), (path, header[:3], len(tokens))
+    got += tokens
+    if what == "pairs":
+        got_mask += open(path + ".mask", "rb").read()
+assert got == ids, (len(got), len(ids), [i for i, (a, b) in enumerate(zip(got, ids)) if a != b][:3])
+assert what != "pairs" or got_mask == mask, "mask"
+PY
+$python "$dir/expect.py" make "$dir/tokenizer.json"
+seq 1 300000 | awk '{print "LINE " $1}' >"$dir/long.txt" # 3.5 MB: more than a process gets at a time
+seq 1 500 | awk '{printf "{\"id\": %d, \"text\": \"A %d\\nB\"}\n", $1, $1}' | gzip >"$dir/lines.jsonl.gz"
+seq 1 50 | awk '{printf "{\"prompt\": \"SAY %d:\", \"answer\": \"%d!\"}\n", $1, $1 * $1}' >"$dir/pairs.jsonl"
+tokenize() { # name option...
+    local name=$1
+    shift
+    $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/$name" --end '<end>' "$@"
+}
+for processes in 1 3; do
+    check "text and lines, $processes processes" tokenize "all$processes" --processes $processes --shard-tokens 1000000 "$dir/long.txt" "$dir/lines.jsonl.gz"
+    check "they are the characters, $processes processes" $python "$dir/expect.py" check all "$dir" "$dir/all$processes" 1000000
+done
+check 'prompts and completions' tokenize pairs --prompt prompt --completion answer --shard-tokens 100 "$dir/pairs.jsonl"
+check 'they are the characters, and completions are learnt' $python "$dir/expect.py" check pairs "$dir" "$dir/pairs" 100
+check 'the trainer reads both' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 256 --document-end 97 --train-data "$dir/pairs_*.bin:0.5,$dir/all3_*.bin:0.5"
+refused() { # text option...
+    local text=$1
+    shift
+    if tokenize "$@" >"$dir/why" 2>&1; then return 1; fi
+    grep -q -- "$text" "$dir/why"
+}
+check 'files that are there stay' refused 'is there already' pairs --prompt prompt --completion answer "$dir/pairs.jsonl"
+check 'a field that is missing is named, with its line' refused 'pairs.jsonl:1: not a JSON object with a text in "text"' other "$dir/pairs.jsonl"
+check 'an unknown --end' refused 'not a token of' other --end '<no>' "$dir/long.txt"
+closing_line
