@@ -167,8 +167,30 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
     free(text);
     return ok;
 }
-// Tokenizer, generation defaults and licence of the source folder, byte by byte.
-static inline bool hf_copy_companions(const char *source, const char *folder, error_text *error) {
+// tokenizer_config.json, byte by byte, but for a "model_max_length" that was the length of the model: it becomes the new one.
+static inline bool hf_copy_tokenizer_config(const char *from, const char *to, int64_t was, int64_t now, error_text *error) {
+    error_text why;
+    why.text[0] = '\0';
+    const char *name = "\"model_max_length\"";
+    char *text = was != now ? config_read_file(from, &why) : NULL, *number = text != NULL ? strstr(text, name) : NULL, *end = NULL;
+    if (number != NULL) {
+        number += strlen(name);
+        number += strspn(number, " \t\r\n:");
+    }
+    if (number == NULL || strtod(number, &end) != (double)was) {
+        free(text);
+        return file_copy(from, to, error);
+    }
+    size_t most = strlen(text) + 32;
+    char *changed = HOST_NEW(char, most);
+    int n = snprintf(changed, most, "%.*s%lld%s", (int)(number - text), text, (long long)now, end);
+    bool ok = file_write(to, changed, (size_t)n, error);
+    free(changed);
+    free(text);
+    return ok;
+}
+// Tokenizer, generation defaults and licence of the source folder, whose model was made for `was` tokens; what is written is made for `now`.
+static inline bool hf_copy_companions(const char *source, const char *folder, int64_t was, int64_t now, error_text *error) {
     static const char *const patterns[] = {"generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json",
                                            "merges.txt", "chat_template.*", "LICENSE*", "USE_POLICY*"};
     DIR *list = opendir(source);
@@ -177,9 +199,12 @@ static inline bool hf_copy_companions(const char *source, const char *folder, er
     for (struct dirent *entry; ok && (entry = readdir(list)) != NULL;) {
         path_text from = path_join(source, entry->d_name);
         struct stat kind;
-        for (size_t i = 0; ok && i < sizeof patterns / sizeof patterns[0]; i++)
-            if (fnmatch(patterns[i], entry->d_name, 0) == 0 && stat(from.text, &kind) == 0 && S_ISREG(kind.st_mode))
-                ok = file_copy(from.text, path_join(folder, entry->d_name).text, error);
+        path_text to = path_join(folder, entry->d_name);
+        bool wanted = false;
+        for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) wanted = wanted || fnmatch(patterns[i], entry->d_name, 0) == 0;
+        if (!wanted || stat(from.text, &kind) != 0 || !S_ISREG(kind.st_mode)) continue;
+        if (strcmp(entry->d_name, "tokenizer_config.json") == 0) ok = hf_copy_tokenizer_config(from.text, to.text, was, now, error);
+        else ok = file_copy(from.text, to.text, error);
     }
     closedir(list);
     return ok;
@@ -199,7 +224,11 @@ static inline bool hf_write(const model *m, const char *folder, const char *sour
     if (ok && copy == NULL) ok = values_buffer_make(&buffer, error);
     if (ok) {
         model_files_add(m, &files, VALUES_PARAMETERS, fallback, as_source ? &like : NULL);
-        if (first_rank) ok = hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error) && (source == NULL || hf_copy_companions(source, folder, error));
+        if (first_rank) ok = hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error);
+        if (first_rank && ok && source != NULL) {
+            model_config was;
+            ok = config_load(&was, source, error) && hf_copy_companions(source, folder, was.max_position, m->c.max_position, error);
+        }
         ok = ok && safetensors_lay_out(&files, folder, "model", limit, first_rank, error) &&
              model_files_write(m, &files, VALUES_PARAMETERS, copy, &buffer, sums, error) && safetensors_sync(&files, error);
     }

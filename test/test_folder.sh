@@ -106,8 +106,12 @@ check 'export: its tensors are the same' tools equal $golden/folder_f32 "$dir/ya
 check 'export: read again, it is yarn' tools stretched $golden/folder_f32 "$dir/log" "${stretch[1]}"
 cp -r $golden/folder_f32 "$dir/short_config"
 sed -i 's/"max_position_embeddings": 384/"max_position_embeddings": 48/' "$dir/short_config/config.json"
+printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 48, "b": 48}' >"$dir/short_config/tokenizer_config.json"
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 1 --lr 0 "${stretch[@]}" --out "$dir/yarn_states" --export "$dir/yarn2" >"$dir/out" 2>&1
 check 'export after training: as long as it was trained' tools rope $golden/folder_f32 "$dir/yarn2" "$rope" 64
+check 'and so says its tokenizer' [ "$(cat "$dir/yarn2/tokenizer_config.json")" = "$(printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 64, "b": 48}')" ]
+"$binary" --model "$dir/yarn2" --steps 0 --threads 1 --export "$dir/yarn3" >"$dir/out" 2>&1
+check 'a length that did not change stays' cmp "$dir/yarn2/tokenizer_config.json" "$dir/yarn3/tokenizer_config.json"
 check 'a state says the same' tools rope $golden/folder_f32 "$dir/yarn_states/step-00000001" "$rope" 64
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 2 --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
 check 'resume without the options: refused' [ $? -eq 2 ]
