@@ -39,9 +39,9 @@ make_pack() {
     # Everything they depend on but what every machine with a compiler has; that must not be replaced.
     names=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "${packages[@]}" |
         grep -E '^[a-z0-9]' | grep -vE '^(libc6|libc-|libc-dev|libcrypt|linux-libc|libgcc|libstdc|gcc|g\+\+|cpp|gfortran|libgfortran-|flang|libflang|libclang|libllvm|libmlir|autoconf|automake|autotools|libasan|libtsan|liblsan|libubsan|libjs-|libpam|libselinux|libsemanage|binutils|debconf|cdebconf|dpkg|perl|libperl|openssh|ssh|install-info|tar|coreutils|adduser|passwd|base-)' |
-        sort -u)
+        sort -u | xargs apt-cache show --no-all-versions 2>/dev/null | sed -n 's/^Package: //p' | sort -u) # without the virtual ones
     echo "fetching $(wc -w <<<"$names") Debian packages"
-    (cd "$pack/debs" && for name in $names; do apt-get download "$name" >/dev/null 2>&1 || echo "note: $name cannot be fetched (a virtual package?)"; done)
+    (cd "$pack/debs" && xargs apt-get download -qq <<<"$names") || { echo "error: the Debian packages cannot be fetched" >&2; return 1; }
     for deb in "$pack"/debs/*.deb; do dpkg -x "$deb" "$pack/debian" || return 1; done
     rm -rf "$pack/debs"
     [ -e "$pack/debian/usr/bin/orterun" ] || { echo "error: Open MPI is not in the pack: no package openmpi-bin could be fetched" >&2; return 1; }
@@ -68,8 +68,9 @@ use_pack() { # takes from it what the machine lacks
         export PATH=$pack/bin:$pack/debian/usr/bin:$PATH OPAL_PREFIX=$pack/debian/usr OPAL_LIBDIR=$lib OPAL_PKGLIBDIR=$lib/openmpi/lib/openmpi
         export OPAL_PKGDATADIR=$pack/debian/usr/share/openmpi OMPI_MCA_mca_base_component_path=$lib/openmpi/lib/openmpi3:$lib/openmpi/lib/openmpi
         export PMIX_INSTALL_PREFIX=$lib/pmix2
+        have ssh || have rsh || export OMPI_MCA_plm=isolated # it wants one of them, for other machines
     fi
-    export CPATH=$include:${CPATH:-} LIBRARY_PATH=$lib:$lib/openblas-openmp:${LIBRARY_PATH:-}
+    export CPATH=$include:$include/$(basename "$lib"):$include/$(basename "$lib")/openblas-openmp:${CPATH:-} LIBRARY_PATH=$lib:$lib/openblas-openmp:${LIBRARY_PATH:-}
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$lib:$lib/openmpi/lib:$lib/openblas-openmp
     if ! have nvcc && [ ! -x /usr/local/cuda/bin/nvcc ]; then
         local home

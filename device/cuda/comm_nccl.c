@@ -4,7 +4,7 @@
 // A comm is an NCCL communicator and a stream. `start` lets its stream wait for the compute issued so far and queues one group of NCCL
 // calls; `finish` lets compute wait for that group. The host waits for neither. One thread launches, in program order, which is the same
 // on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT makes that the order on the GPU too, so that several comms cannot block each other.
-// Communicators are made, and their peers connected by one transfer of the comm's kind, in comm_split: nothing is set up inside a step.
+// Communicators are made, and their peers connected by transfers of the comm's kind, in comm_split: nothing is set up inside a step.
 // A second thread watches: an asynchronous error, or a transfer that stands for TRAIN_LLAMA_TIMEOUT seconds (default 600, 0: never), ends
 // the job with rank, transfer, its number and its peers.
 // A reduce-scatter adds in the order of NCCL's ring, which is fixed for a communicator and a count; a sum is made once, so that all ranks
@@ -303,9 +303,8 @@ static int most_ctas(comm_kind kind) {
     }
 }
 
-// One transfer of the comm's kind on a few bytes: peers are connected, kernels loaded.
-static void warm_up(comm *group) {
-    size_t bytes = 64;
+// One transfer of the comm's kind of so many bytes a rank: peers are connected, kernels loaded.
+static void warm_up(comm *group, size_t bytes) {
     char *buffer = (char *)device_alloc(2 * bytes * (size_t)group->size);
     if (buffer == NULL) device_fail("no memory to connect the ranks of a %s group", comm_kind_name(group->kind));
     char *other = buffer + bytes * (size_t)group->size;
@@ -346,7 +345,8 @@ static void connect_ranks(comm *group) {
     comms[comm_total++] = group;
     pthread_mutex_unlock(&lock);
     start_watching();
-    warm_up(group);
+    warm_up(group, 64); // NCCL connects peers when it first takes an algorithm, and takes another for what is small
+    warm_up(group, 1 << 20);
     host_comm_barrier(group->host);
 }
 
