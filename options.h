@@ -91,7 +91,7 @@ static inline const option_row *options_table(int *count) {
     static const option_row rows[] = {
         {"Model", "model", "NAME|DIR", OPTION_TEXT, AT(model), 0, 0, "", "", "preset, or a Hugging Face folder of a Llama (required)"},
         {"Model", "from-scratch", "", OPTION_FLAG, AT(from_scratch), 0, 0, "", "", "start from random parameters; presets have no others"},
-        {"Model", "seed", "N", OPTION_COUNT, AT(seed), 0, 9007199254740992.0, "42", "", "of the parameters and of the order of the samples"},
+        {"Model", "seed", "N", OPTION_COUNT, AT(seed), 0, 4503599627370495.0, "42", "", "of the parameters and of the order of the samples"},
         {"Model", "rope-theta", "X", OPTION_REAL, AT(rope_theta), 1.001, 1e15, "", "", "base of the RoPE frequencies, instead of the model's; goes into what is saved and exported"},
         {"Model", "rope-scaling", "KIND:NAME=X,...", OPTION_TEXT, AT(rope_scaling), 0, 0, "", "", "how RoPE is stretched to a longer context, instead of the model's way: " ROPE_SCALING_LEGAL "; factor: how much longer; original: tokens before; goes into what is saved and exported"},
 

@@ -159,7 +159,8 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
         const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]);
         *numbers[i] = -1;
         bool none = numbers[i] == &p->document_end && cJSON_IsNumber(at) && at->valuedouble == -1;
-        if (!none && !safetensors_whole(at, numbers[i])) return error_set(error, "training_state.json: \"%s\" is missing or no whole number", state_number_keys[i]);
+        if (!none && (!safetensors_whole(at, numbers[i]) || *numbers[i] >= (int64_t)1 << 52)) // from there on cJSON does not print every digit
+            return error_set(error, "training_state.json: \"%s\" is missing or no whole number below 2^52", state_number_keys[i]);
     }
     for (int k = 0; k < VALUES_KINDS; k++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_sum_keys[k]);

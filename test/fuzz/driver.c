@@ -130,7 +130,10 @@ int main(int argc, char **argv) {
         texts[i] = HOST_NEW(uint8_t, sizes[i]);
         MUST(file_pread(fd, argv[i + 2], texts[i], sizes[i], 0, &error), "%s", error.text);
         close(fd);
+        int64_t before = fuzz_accepted;
         run(texts[i], sizes[i]);
+        const char *file = strrchr(argv[i + 2], '/') != NULL ? strrchr(argv[i + 2], '/') + 1 : argv[i + 2];
+        MUST(strncmp(file, "good", 4) != 0 || fuzz_accepted > before, "%s is refused: what stands behind is not fuzzed", argv[i + 2]);
     }
     for (int64_t i = 0; i < mutations; i++) {
         size_t one = draw((size_t)files), two = draw((size_t)files), size = sizes[one] > LARGEST ? LARGEST : sizes[one];
