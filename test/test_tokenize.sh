@@ -9,7 +9,7 @@ if ! $python -c 'import tokenizers' 2>"$dir/why"; then # into build/, once
     if ! $python -c 'import tokenizers' 2>"$dir/why"; then
         rm -rf build/tokenizers
         if ! { timeout 60 python3 -m venv build/tokenizers && timeout 120 $python -m pip install -q --disable-pip-version-check "$(grep ^tokenizers dev/requirements.txt)"; } >"$dir/why" 2>&1; then
-            echo "skipped: no Python package tokenizers, and it cannot be installed: $(tail -1 "$dir/why")"
+            echo "no Python package tokenizers, and it cannot be installed: $(tail -1 "$dir/why")"
             exit 77
         fi
     fi
