@@ -92,7 +92,7 @@ static inline bool values_on_host(const zero_hybrid *z, values_kind kind, int un
 // to (n, on the host) = elements [at, at + n) of the unit, which lie in this rank's optimizer piece.
 static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, float *to) {
     const float *from = values_at(z, kind, unit, at);
-    if (z->offload && values_piece(z, kind, unit) != NULL) memcpy(to, from, sizeof(float) * (size_t)n);
+    if (values_on_host(z, kind, unit) && !device_is_host()) memcpy(to, from, sizeof(float) * (size_t)n); // a slab
     else device_to_host(to, from, sizeof(float) * (size_t)n);
 }
 // Elements [at, at + n) of the unit, all of one tensor, which lie in this rank's parameter shard, = buffer->host rounded to floatX, as the

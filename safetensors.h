@@ -389,6 +389,36 @@ static inline bool safetensors_read_chunk(const safetensors_file *file, const sa
     return true;
 }
 
+// Elements [at, at + n) of a 16-bit tensor, n <= SAFETENSORS_CHUNK.
+static inline bool safetensors_write_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, const float *from, error_text *error) {
+    uint16_t raw[SAFETENSORS_CHUNK];
+    if (t->dtype == DTYPE_BF16) {
+        for (int64_t i = 0; i < n; i++) raw[i] = bf16_of_float(from[i]);
+    } else {
+        int64_t beyond = f16_from_floats(raw, from, n);
+        if (beyond < n)
+            return error_set(error, "%s: element %lld of \"%s\" is %g, above what F16 holds (65504); write bf16 or f32", file->path, (long long)(at + beyond), t->name,
+                             (double)from[beyond]);
+    }
+    return file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error);
+}
+
+// Elements [first, first + count), by all threads of the rank: into the file (from) or out of it (to); the other is NULL.
+static inline bool safetensors_chunks(const safetensors_file *file, const safetensor *t, int64_t first, int64_t count, const float *from, float *to,
+                                      error_text *error) {
+    bool ok = true;
+#pragma omp parallel for schedule(static) if (count > SAFETENSORS_CHUNK)
+    for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
+        int64_t n = min_i64(SAFETENSORS_CHUNK, count - at);
+        error_text why;
+        why.text[0] = '\0';
+        if (from != NULL ? safetensors_write_chunk(file, t, first + at, n, from + at, &why) : safetensors_read_chunk(file, t, first + at, n, to + at, &why)) continue;
+#pragma omp critical
+        ok = error_set(error, "%s", why.text);
+    }
+    return ok;
+}
+
 // Elements [first, first + count) of a tensor as floats into to, by all threads of the rank: fresh memory is the slow part. first and count
 // must lie in the tensor: else a message.
 static inline bool safetensors_read(const safetensors *s, const safetensor *t, int64_t first, int64_t count, float *to, error_text *error) {
@@ -397,16 +427,7 @@ static inline bool safetensors_read(const safetensors *s, const safetensor *t, i
         return error_set(error, "%s: elements %lld to %lld of tensor \"%s\" asked for; it has %lld", file->path, (long long)first, (long long)(first + count),
                          printable(t->name).text, (long long)t->count);
     file->bytes_read += count * safetensors_dtype_bytes(t->dtype);
-    bool ok = true;
-#pragma omp parallel for schedule(static) if (count > SAFETENSORS_CHUNK)
-    for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
-        error_text why;
-        why.text[0] = '\0';
-        if (safetensors_read_chunk(file, t, first + at, min_i64(SAFETENSORS_CHUNK, count - at), to + at, &why)) continue;
-#pragma omp critical
-        ok = error_set(error, "%s", why.text);
-    }
-    return ok;
+    return safetensors_chunks(file, t, first, count, NULL, to, error);
 }
 
 // Bytes of all tensors, and of those that this process has read.
@@ -518,35 +539,12 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
     return ok;
 }
 
-// Elements [at, at + n) of a 16-bit tensor, n <= SAFETENSORS_CHUNK.
-static inline bool safetensors_write_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, const float *from, error_text *error) {
-    uint16_t raw[SAFETENSORS_CHUNK];
-    if (t->dtype == DTYPE_BF16) {
-        for (int64_t i = 0; i < n; i++) raw[i] = bf16_of_float(from[i]);
-    } else {
-        int64_t beyond = f16_from_floats(raw, from, n);
-        if (beyond < n)
-            return error_set(error, "%s: element %lld of \"%s\" is %g, above what F16 holds (65504); write bf16 or f32", file->path, (long long)(at + beyond), t->name,
-                             (double)from[beyond]);
-    }
-    return file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error);
-}
-
 // Writes elements [first, first + count) of a tensor, rounded to its dtype: to 16 bits by all threads of the rank, F32 as it is by one (a file
 // takes one write at a time). A finite value that F16 cannot hold is refused.
 static inline bool safetensors_write(const safetensors *s, const safetensor *t, int64_t first, int64_t count, const float *from, error_text *error) {
     const safetensors_file *file = &s->files[t->file];
     if (t->dtype == DTYPE_F32) return file_pwrite(file->fd, file->path, from, sizeof(float) * (size_t)count, t->offset + 4 * first, error);
-    bool ok = true;
-#pragma omp parallel for schedule(static) if (count > SAFETENSORS_CHUNK)
-    for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
-        error_text why;
-        why.text[0] = '\0';
-        if (safetensors_write_chunk(file, t, first + at, min_i64(SAFETENSORS_CHUNK, count - at), from + at, &why)) continue;
-#pragma omp critical
-        ok = error_set(error, "%s", why.text);
-    }
-    return ok;
+    return safetensors_chunks(file, t, first, count, from, NULL, error);
 }
 // What this process wrote is on disk when the call returns.
 static inline bool safetensors_sync(const safetensors *s, error_text *error) {

@@ -5,7 +5,7 @@
 #   3. many ranks on few cores: 8 ranks x 1 thread against 2 ranks x 1 thread, the same work
 #   4. import and export of a folder in memory (/dev/shm), beside cp of its file: the rate of the page cache
 #   5. how long training waits while its state is saved, beside the copy to host memory that it must wait for
-# Takes about 15 minutes on 2 cores; RUNS=n sets how often 2 and 3 repeat (default 3).
+# Takes about 15 minutes on 2 cores; RUNS=n sets how often 2 and 3 repeat (default 3), and 4, six times as often.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/mpi_env.sh

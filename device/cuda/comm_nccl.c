@@ -346,7 +346,7 @@ static void connect_ranks(comm *group) {
     pthread_mutex_unlock(&lock);
     start_watching();
     warm_up(group, 64); // NCCL connects peers when it first takes an algorithm, and takes another for what is small
-    warm_up(group, 1 << 20);
+    warm_up(group, (size_t)round_up(ceil_div(1 << 24, group->size), 64)); // 16 MB in all
     host_comm_barrier(group->host);
 }
 
