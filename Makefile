@@ -3,6 +3,7 @@
 #   MPI=0                     a build for one rank, without Open MPI
 #   SANITIZE=1                AddressSanitizer and UndefinedBehaviorSanitizer
 #   ARCH=native               -march= of the CPU code
+#   CUDNN=0                   DEVICE=cuda: without cuDNN, attention by hand-written kernels alone (slower)
 #   CUDA_ARCHS="80 90 100"    DEVICE=cuda: compute capabilities of the kernels (where CUDA is looked for: device/cuda/cuda.mk)
 #   FLOATX=bf16|float         DEVICE=emulated: parameters and activations as on a GPU, or in float (to compare with the CPU device)
 
@@ -18,8 +19,9 @@ MPI ?= 1
 SANITIZE ?= 0
 ARCH ?= native
 FLOATX ?= bf16
+CUDNN ?= 1
 
-BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if $(filter 1,$(SANITIZE)),-sanitize)
+BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if $(filter cuda-0,$(DEVICE)-$(CUDNN)),-no-cudnn)$(if $(filter 1,$(SANITIZE)),-sanitize)
 CC := gcc
 WARN := -Wall -Wextra -Werror -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes
 OPT := -O3 -march=$(ARCH) -fno-math-errno -fno-trapping-math
@@ -53,7 +55,8 @@ else ifeq ($(DEVICE),emulated)
   LIBS += -lstdc++
 else
   include device/cuda/cuda.mk
-  DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_cuda.c linear_cublaslt.c attention_blocks.c attention_graph.c attention_cudnn.c)
+  DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_cuda.c linear_cublaslt.c attention_blocks.c) \
+                    $(addprefix device/cuda/,$(if $(filter 0,$(CUDNN)),attention_by_hand.c,attention_graph.c attention_cudnn.c))
   DEVICE_SOURCES += $(if $(filter 1,$(MPI)),device/cuda/comm_nccl.c device/cuda/comm_host.c,$(COMM_SOURCE))
   DEVICE_FLAGS := -DDEVICE_BF16
   CFLAGS += $(DEVICE_FLAGS) $(CUDA_INCLUDES)

@@ -1,10 +1,10 @@
 // Rates of the CUDA device's operations on the shapes of Llama-3-8B, all in one run of one process:
 //   matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; attention in TFLOP/s (causal pairs only,
-//   backward 2.5 times forward) and % of the same; kernels that move memory in GB/s and in % of what a copy on the device reaches.
+//   backward 2.5 times forward) and % of the same, cuDNN's and the hand-written kernels', and those on packed documents; kernels that move memory in GB/s and in % of what a copy on the device reaches.
 //     build/cuda/test/bench_cuda [products|attention|kernels]...     nothing named: all three
 //     build/emulated/test/bench_cuda small                            tiny sizes: shows that the program works; its figures say nothing
 // Figures are best/median of the repetitions. A shape that does not fit the device's memory is named and left out.
-#include "../device/ops.h"
+#include "../device/cuda/attention_call.h"
 
 enum { RUNS = 7 };
 static bool small;
@@ -106,25 +106,41 @@ static attention_block block_of(int64_t T, int Hq, int Hkv, int HS) {
     b.causal = true;
     return b;
 }
-static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
+// documents > 0: packed, so many tokens each (T is a multiple): only what is seen counts.
+static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t documents) {
     attention_block b = block_of(T, Hq, Hkv, HS);
     printf("%6lld %4d %4d %4d", (long long)T, Hq, Hkv, HS);
     begin_memory();
     floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out_x = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
     float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq), *delta = floats(T * Hq);
+    int64_t *first = (int64_t *)piece(sizeof(int64_t) * (size_t)T), v = (int64_t)Hkv * HS;
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
     void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
     if (fits) {
         timing t;
-        double flops = 4.0 * (double)T * (double)T / 2 * Hq * HS;
-        int64_t v = (int64_t)Hkv * HS;
+        double flops = 4.0 * (double)T * (double)(documents > 0 ? documents : T) / 2 * Hq * HS;
+        if (documents > 0) {
+            int64_t *host = HOST_NEW(int64_t, T);
+            for (int64_t i = 0; i < T; i++) host[i] = i / documents * documents;
+            device_from_host(first, host, sizeof(int64_t) * (size_t)T);
+            free(host);
+            b.documents.first = first;
+            b.documents.split = T;
+        }
         TIME(t, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
         print_flops(t, flops);
         op_cast_from_float(out_x, out, T * b.q_stride);
         op_attention_delta(delta, out_x, dout, b);
         TIME(t, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, scratch));
         print_flops(t, 2.5 * flops);
-        printf("   %8.1f", (double)backward_bytes / 1048576);
+        attention_shape s = attention_whole_shape(b);
+        if (documents == 0 && attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false)) {
+            TIME(t, (void)attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false));
+            print_flops(t, flops);
+            TIME(t, (void)attention_mma_backward(dq, dkv, dkv + v, q, kv, kv + v, dout, lse, delta, s, b.scale));
+            print_flops(t, 2.5 * flops);
+        }
+        if (documents == 0) printf("   %8.1f", (double)backward_bytes / 1048576);
     } else printf("   does not fit");
     printf("\n");
     fflush(stdout);
@@ -229,8 +245,14 @@ int main(int argc, char **argv) {
             for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) bench_product(T, small ? shapes[s][0] / 64 : shapes[s][0], small ? shapes[s][1] / 64 : shapes[s][1]);
     }
     if (attention) {
-        printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", "forward", "backward", "scratch MB");
-        for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, small ? 4 : 32, small ? 2 : 8, small ? 32 : 128);
+        int Hq = small ? 2 : 32, Hkv = small ? 1 : 8, HS = small ? 64 : 128;
+        printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", op_attention_engine(false), "backward",
+               "by hand, forward", "backward", "scratch MB");
+        for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, Hq, Hkv, HS, 0);
+        int64_t documents = small ? 40 : 4096;
+        printf("\npacked documents of %lld tokens (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %s\n", (long long)documents, op_attention_engine(true), "T", "H", "Hkv", "HS", "forward",
+               "backward");
+        bench_attention(small ? 120 : 32768, Hq, Hkv, HS, documents);
     }
     if (kernels) {
         printf("\nkernels that move memory: bytes, GB/s, %% of a copy\n");

@@ -2,7 +2,8 @@
 // What only a GPU can show of the CUDA device, point by point: `build/cuda/test/gpu_points [N]...` (none named: all that one process can show).
 // Each prints "point N: pass|fail|not possible: what was seen"; exit status 1 when one fails. scripts/gpu_check.sh runs it.
 // Without a GPU the same source runs on small sizes: build/emulated/test/gpu_points small.
-//   1 attention of the library beside the hand-written kernels     2 blocks of keys merged, and backward with the merged out and lse
+//   1 attention of the library, and of our kernels on tensor cores, beside our kernels in float
+//   2 blocks of keys merged, and backward with the merged out and lse
 //   3 one query head of each group to a backward call              4 backward twice: the same bits when deterministic
 //   5 tensors of more than 2^31 elements                           6 cuDNN's properties of this GPU
 //   9 copies to and from pinned memory, both ways at once
@@ -89,19 +90,19 @@ static void whole_backward(const problem *p) {
     between(p);
     op_attention_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->out_x, p->dout, p->lse, p->delta, p->b, p->scratch);
 }
-// The same by the hand-written kernels, which read the caller's strides.
-static void by_hand(const problem *p, bool backward) {
-    attention_shape s = attention_call_shape(p->b, false, false, p->b.Hkv);
-    s.dq = s.q;
-    s.dkv = s.kv;
-    s.delta_head = p->b.lse_stride;
-    if (!backward) {
-        attention_kernel_forward(p->out, p->lse, p->q, p->kv, values_of(p), s, p->b.scale, false);
-        return;
+// The same by the hand-written kernels: in float, or on tensor cores (false when those do not take the shape).
+static bool by_hand(const problem *p, bool backward, bool tensor_cores) {
+    attention_shape s = attention_whole_shape(p->b);
+    if (backward) {
+        gradients_zero(p);
+        between(p);
+        if (tensor_cores) return attention_mma_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale);
+        attention_kernel_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale);
+        return true;
     }
-    gradients_zero(p);
-    between(p);
-    attention_kernel_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale);
+    if (tensor_cores) return attention_mma_forward(p->out, p->lse, p->q, p->kv, values_of(p), s, p->b.scale, false);
+    attention_kernel_forward(p->out, p->lse, p->q, p->kv, values_of(p), s, p->b.scale, false);
+    return true;
 }
 static float *copy_of(const float *x, int64_t n) {
     float *copy = HOST_NEW(float, n);
@@ -131,25 +132,62 @@ static double apart_from(const float *device, float *host, int64_t n) { // frees
 // The library rounds probabilities and their gradients to bf16 (2^-9 each, independent): 2^-7 of the root mean square is ample.
 #define LIBRARY_BOUND (1.0 / 128)
 
+// Whoever computed p's tensors, beside the hand-written kernels in float.
+static void compare_forward(int point, const char *who, const problem *p, const float *out, const float *lse) {
+    float *now = copy_of(p->out, p->nq), *now_lse = copy_of(p->lse, p->b.Tq * p->b.Hq);
+    double of_out = apart(now, out, p->nq), of_lse = apart(now_lse, lse, p->b.Tq * p->b.Hq);
+    say(point, of_out <= LIBRARY_BOUND && of_lse <= 1e-4 ? "pass" : "fail", "%s, T %lld, heads %d on %d of %d%s%s: out %.1e, lse %.1e", who, (long long)p->b.Tq, p->b.Hq, p->b.Hkv, p->b.HS,
+        p->b.causal ? ", causal" : "", p->b.documents.first != NULL ? ", documents" : "", of_out, of_lse);
+    free(now);
+    free(now_lse);
+}
+static void compare_backward(int point, const char *who, const problem *p, const float *dq, const float *dkv) {
+    float *now = copy_of(p->dq, p->nq), *now_dkv = copy_of(p->dkv, p->nkv);
+    double of_dq = apart(now, dq, p->nq), of_dkv = apart(now_dkv, dkv, p->nkv);
+    say(point, of_dq <= LIBRARY_BOUND && of_dkv <= LIBRARY_BOUND ? "pass" : "fail", "%s, T %lld, heads %d on %d of %d%s%s: dq %.1e, dk and dv %.1e", who, (long long)p->b.Tq, p->b.Hq, p->b.Hkv,
+        p->b.HS, p->b.causal ? ", causal" : "", p->b.documents.first != NULL ? ", documents" : "", of_dq, of_dkv);
+    free(now);
+    free(now_dkv);
+}
+// The library, and the hand-written kernels on tensor cores, beside those in float. documents > 0: packed, so many tokens each; by hand only.
+static void three_ways(int64_t T, int Hq, int Hkv, int HS, bool causal, int64_t documents) {
+    problem p = problem_make(T, Hq, Hkv, HS);
+    int point = Hq > Hkv ? 3 : 1;
+    int64_t *first = HOST_NEW(int64_t, T), *on_device = (int64_t *)memory(sizeof(int64_t) * (size_t)T);
+    p.b.causal = causal;
+    if (documents > 0) {
+        for (int64_t i = 0; i < T; i++) first[i] = i / documents * documents;
+        device_from_host(on_device, first, sizeof(int64_t) * (size_t)T);
+        p.b.documents.first = on_device;
+        p.b.documents.split = T;
+    }
+    by_hand(&p, false, false);
+    float *out = copy_of(p.out, p.nq), *lse = copy_of(p.lse, T * Hq);
+    by_hand(&p, true, false);
+    float *dq = copy_of(p.dq, p.nq), *dkv = copy_of(p.dkv, p.nkv);
+    if (by_hand(&p, false, true)) {
+        compare_forward(point, "tensor cores by hand", &p, out, lse);
+        by_hand(&p, true, true);
+        compare_backward(point, "tensor cores by hand", &p, dq, dkv);
+    }
+    if (documents == 0) {
+        op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
+        compare_forward(point, op_attention_engine(false), &p, out, lse);
+        whole_backward(&p);
+        compare_backward(point, op_attention_engine(false), &p, dq, dkv);
+    }
+    float *copies[] = {out, lse, dq, dkv};
+    for (int i = 0; i < 4; i++) free(copies[i]);
+    free(first);
+    device_free(on_device, sizeof(int64_t) * (size_t)T);
+    problem_free(p);
+}
 static void point_1_and_3(void) {
     static const int shapes[][4] = {{128, 8, 8, 64}, {1024, 8, 2, 64}, {2048, 4, 1, 128}, {4096, 32, 8, 128}, {2048, 4, 4, 256}, {32768, 4, 1, 128}};
     for (int i = 0; i < (small ? 2 : 6); i++)
-        for (int causal = 0; causal < 2; causal++) {
-            problem p = problem_make(small ? 128 : shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
-            p.b.causal = causal == 1;
-            by_hand(&p, false);
-            float *out = copy_of(p.out, p.nq), *lse = copy_of(p.lse, p.b.Tq * p.b.Hq);
-            op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
-            double of_lse = apart_from(p.lse, lse, p.b.Tq * p.b.Hq), of_out = apart_from(p.out, out, p.nq);
-            by_hand(&p, true);
-            float *dq = copy_of(p.dq, p.nq), *dkv = copy_of(p.dkv, p.nkv);
-            whole_backward(&p);
-            double of_dq = apart_from(p.dq, dq, p.nq), of_dkv = apart_from(p.dkv, dkv, p.nkv);
-            bool good = of_out <= LIBRARY_BOUND && of_lse <= 1e-4 && of_dq <= LIBRARY_BOUND && of_dkv <= LIBRARY_BOUND;
-            say(p.b.Hq > p.b.Hkv ? 3 : 1, good ? "pass" : "fail", "T %lld, heads %d on %d of %d%s: out %.1e, lse %.1e, dq %.1e, dk and dv %.1e from the hand-written kernels", (long long)p.b.Tq,
-                p.b.Hq, p.b.Hkv, p.b.HS, causal ? ", causal" : "", of_out, of_lse, of_dq, of_dkv);
-            problem_free(p);
-        }
+        for (int causal = 0; causal < 2; causal++) three_ways(small ? 128 : shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], causal == 1, 0);
+    three_ways(small ? 100 : 8000, 8, 2, 128, true, small ? 30 : 1500); // no whole tiles; boundaries inside tiles
+    three_ways(small ? 100 : 5000, 8, 8, 64, true, small ? 7 : 333);
 }
 
 static void point_2(void) {

@@ -68,4 +68,10 @@ if ! nvidia-smi -L >"$dir/gpus" 2>&1; then
     check 'without a GPU it says so' fails_with 2 'no usable GPU' "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1
     check 'all ranks leave with status 2' fails_with 2 'no usable GPU' mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1 --cp 2
 fi
+# Without cuDNN: the hand-written kernels alone. Last, for it takes the place of the program.
+rm -f "$binary"
+check 'build without cuDNN' make -j2 --no-print-directory DEVICE=cuda CUDNN=0 BUILD=$build "$binary"
+check 'it starts without cuDNN' "$binary" --help
+check 'it needs no cuDNN' bash -c "! ldd '$binary' | grep -i cudnn"
+rm -f "$binary"
 closing_line

@@ -215,11 +215,11 @@ void attention_kernel_forward(float *out, float *lse, const floatX *q, const flo
     attention_check(b);
     if (b.Tq == 0) return;
     int packed = attention_packed(b, q, k, v, nullptr), R = b.HS <= 128 ? 32 : 16;
-    auto kernel = b.HS <= 64    ? attention_forward_kernel<64, 32, 4>
-                  : b.HS <= 128 ? attention_forward_kernel<128, 32, 4>
-                                : attention_forward_kernel<256, 16, 8>;
+    auto forward_kernel = b.HS <= 64    ? attention_forward_kernel<64, 32, 4>
+                          : b.HS <= 128 ? attention_forward_kernel<128, 32, 4>
+                                        : attention_forward_kernel<256, 16, 8>;
     dim3 grid(grid_size(ceil_div(b.Tq, R)), (unsigned)b.Hq);
-    LAUNCH(kernel, grid, 128, tiles_bytes(R, b.HS, 3, 1), out, lse, q, k, v, b, scale, merge, packed);
+    LAUNCH(forward_kernel, grid, 128, tiles_bytes(R, b.HS, 3, 1), out, lse, q, k, v, b, scale, merge, packed);
 }
 void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
                                const float *lse, const float *delta, attention_shape b, float scale) {
@@ -273,8 +273,8 @@ void attention_merge(float *out, float *lse, const float *out_b, const float *ls
     if (T == 0) return;
     size_t shared = sizeof(float) * (size_t)(2 * H);
     bool packed = HS % 4 == 0 && stride % 4 == 0 && stride_b % 4 == 0 && aligned16(out) && aligned16(out_b);
-    auto kernel = packed ? attention_merge_kernel<4> : attention_merge_kernel<1>;
-    LAUNCH(kernel, grid_size(T), block_size(H * HS / (packed ? 4 : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride, lse_stride,
+    auto merge_kernel = packed ? attention_merge_kernel<4> : attention_merge_kernel<1>;
+    LAUNCH(merge_kernel, grid_size(T), block_size(H * HS / (packed ? 4 : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride, lse_stride,
            stride_b, lse_stride_b);
 }
 void op_attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
@@ -298,8 +298,8 @@ __global__ void attention_add_heads_kernel(float *to, const float *from, int hea
 void attention_add_heads(float *to, const float *from, int64_t T, int heads, int HS, int64_t to_stride, int64_t head_stride) {
     if (T == 0) return;
     bool packed = HS % 4 == 0 && to_stride % 4 == 0 && head_stride % 4 == 0 && aligned16(to) && aligned16(from);
-    auto kernel = packed ? attention_add_heads_kernel<4> : attention_add_heads_kernel<1>;
-    LAUNCH(kernel, grid_size(T), block_size(heads * HS / (packed ? 4 : 1), 256), 0, to, from, heads, HS, to_stride, head_stride);
+    auto add_heads_kernel = packed ? attention_add_heads_kernel<4> : attention_add_heads_kernel<1>;
+    LAUNCH(add_heads_kernel, grid_size(T), block_size(heads * HS / (packed ? 4 : 1), 256), 0, to, from, heads, HS, to_stride, head_stride);
 }
 
 // One block to a token, its warps share the heads out.
@@ -323,6 +323,6 @@ template <int W> __global__ void attention_delta_kernel(float *delta, const floa
 void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape b) {
     if (b.Tq == 0) return;
     bool packed = packs(b.HS, out, dout) && b.q.row % PACK == 0 && b.q.head % PACK == 0;
-    auto kernel = packed ? attention_delta_kernel<PACK> : attention_delta_kernel<1>;
-    LAUNCH(kernel, grid_size(b.Tq), block_size(b.Hq * 32, 256), 0, delta, out, dout, b);
+    auto delta_kernel = packed ? attention_delta_kernel<PACK> : attention_delta_kernel<1>;
+    LAUNCH(delta_kernel, grid_size(b.Tq), block_size(b.Hq * 32, 256), 0, delta, out, dout, b);
 }

@@ -40,6 +40,14 @@ attention_shape attention_call_shape(attention_block b, bool backward, bool dens
     s.out.head = b.HS;
     return s;
 }
+attention_shape attention_whole_shape(attention_block b) {
+    attention_shape s = attention_call_shape(b, false, false, b.Hkv);
+    s.dq = s.q;
+    s.dkv = s.kv;
+    s.delta_head = b.lse_stride;
+    s.documents = b.documents;
+    return s;
+}
 static bool strides_equal(head_strides a, head_strides b) { return a.row == b.row && a.head == b.head; }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
     return a.backward == b.backward && a.causal == b.causal && a.deterministic == b.deterministic && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
@@ -106,22 +114,24 @@ static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
 
 // ---- a tile: loops over runs of key/value heads ----
 
-// All heads of a block, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
-static attention_shape whole_shape(attention_block b) {
-    attention_shape s = attention_call_shape(b, false, false, b.Hkv);
-    s.dq = s.q;
-    s.dkv = s.kv;
-    s.delta_head = b.lse_stride;
-    s.documents = b.documents;
-    return s;
-}
-
-// What cuDNN's kernels are known to be right for: whole tiles of 64 rows, heads in pieces of 8, addresses on 16 bytes. Its graphs know no
-// boundaries of documents.
+// For the engine? What cuDNN's kernels are known to be right for: whole tiles of 64 rows, heads in pieces of 8, addresses on 16 bytes. Its
+// graphs know no boundaries of documents.
 static bool regular(attention_block b, const void *q, const void *k, const void *v, const void *lse) {
     uintptr_t bits = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)lse;
-    return b.documents.first == NULL && b.Tk > 0 && b.HS % 8 == 0 && b.Tq % 64 == 0 && b.Tk % 64 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 &&
+    return attention_call_possible() && b.documents.first == NULL && b.Tk > 0 && b.HS % 8 == 0 && b.Tq % 64 == 0 && b.Tk % 64 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 &&
            b.lse_stride % 4 == 0 && bits % 16 == 0;
+}
+
+// By hand: on tensor cores where the shape allows it, else in float.
+static void forward_by_hand(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge) {
+    attention_shape s = attention_whole_shape(b);
+    if (!attention_mma_forward(out, lse, q, k, v, s, b.scale, merge)) attention_kernel_forward(out, lse, q, k, v, s, b.scale, merge);
+}
+static void backward_by_hand(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
+                             const float *delta, attention_block b) {
+    attention_shape s = attention_whole_shape(b);
+    if (!attention_mma_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale))
+        attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale);
 }
 
 static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge,
@@ -143,8 +153,7 @@ static void forward_tile(float *out, float *lse, const floatX *q, const floatX *
             attention_block part = b;
             part.Hq = n * group;
             part.Hkv = n;
-            attention_kernel_forward(to, to_lse, q + (int64_t)first * b.HS, k + (int64_t)kv * b.HS, v + (int64_t)kv * b.HS,
-                                     whole_shape(part), b.scale, merge);
+            forward_by_hand(to, to_lse, q + (int64_t)first * b.HS, k + (int64_t)kv * b.HS, v + (int64_t)kv * b.HS, part, merge);
             continue;
         }
         if (merge) attention_merge(to, to_lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, (int64_t)s.Hq * b.HS, b.Tq);
@@ -178,8 +187,7 @@ static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, cons
                 attention_block part = b;
                 part.Hq = n * group;
                 part.Hkv = n;
-                attention_kernel_backward(dq + q_run, dk + kv_at, dv + kv_at, q + q_run, k + kv_at, v + kv_at, dout + q_run, lse + lse_run,
-                                          delta + lse_run, whole_shape(part), b.scale);
+                backward_by_hand(dq + q_run, dk + kv_at, dv + kv_at, q + q_run, k + kv_at, v + kv_at, dout + q_run, lse + lse_run, delta + lse_run, part);
                 break;
             }
             attention_add_heads(dq + q_at, f.dq, b.Tq, n, b.HS, b.q_stride, s.q.head);
@@ -207,7 +215,7 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
                           void *scratch) {
     attention_calls_made++;
     if (!regular(block, q, k, v, lse)) {
-        attention_kernel_forward(out, lse, q, k, v, whole_shape(block), block.scale, merge);
+        forward_by_hand(out, lse, q, k, v, block, merge);
         return;
     }
     int64_t rows = attention_tile_rows(false, block.q_stride, block.kv_stride, block.Tq, block.Tk);
@@ -222,7 +230,7 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, void *scratch) {
     if (!regular(block, q, k, v, lse)) {
-        attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, whole_shape(block), block.scale);
+        backward_by_hand(dq, dk, dv, q, k, v, dout, lse, delta, block);
         return;
     }
     int64_t rows = attention_tile_rows(true, block.q_stride, block.kv_stride, block.Tq, block.Tk);
@@ -237,6 +245,7 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
 }
 
 size_t op_attention_scratch(attention_block block, bool backward) {
+    if (!attention_call_possible()) return 0;
     int64_t rows = attention_tile_rows(backward, block.q_stride, block.kv_stride, block.Tq, block.Tk);
     block.Tq = min_i64(block.Tq, rows);
     block.Tk = min_i64(block.Tk, rows);
@@ -258,7 +267,7 @@ size_t op_attention_scratch(attention_block block, bool backward) {
 }
 
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block block) {
-    attention_kernel_delta(delta, out, dout, whole_shape(block));
+    attention_kernel_delta(delta, out, dout, attention_whole_shape(block));
 }
 
 int64_t op_attention_calls(void) { return attention_calls_made; }

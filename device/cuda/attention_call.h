@@ -1,5 +1,6 @@
 // One call of an attention engine, and how a block of op_attention_* is cut into calls (attention_blocks.c). The engine is cuDNN on a GPU
-// (attention_cudnn.c) and the hand-written kernels in the emulated build (attention_emulated.c): all that lies above is the same in both.
+// (attention_cudnn.c) and the hand-written kernels in float in the emulated build (attention_emulated.c): all that lies above is the same in
+// both. A CUDA build without cuDNN has none (attention_by_hand.c).
 #ifndef ATTENTION_CALL_H
 #define ATTENTION_CALL_H
 
@@ -42,6 +43,7 @@ enum {
 extern "C" {
 #endif
 
+bool attention_call_possible(void); // false: this build has no engine, and hand-written kernels compute everything, without scratch
 // Runs a call: out and lse = ..., or dq, dk, dv = (not +=). tensors[id] is the address of each tensor that the shape has (those on the host
 // are the engine's). False when the engine does not take the shape: the caller uses the hand-written kernels.
 bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace);
@@ -51,6 +53,8 @@ size_t attention_call_workspace(attention_shape shape);
 // The call on all rows of a block for kv_heads neighbouring key/value heads and their query heads (backward: one query head of each group).
 // dense: out and lse of the forward pass go to scratch, without gaps.
 attention_shape attention_call_shape(attention_block block, bool backward, bool dense, int kv_heads);
+// All heads of a block at once, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
+attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
 
 // A block is cut so that no call reaches more than 2^31 - 1 elements of a tensor, and (where one key/value head allows it) none needs more
@@ -67,6 +71,11 @@ void attention_kernel_forward(float *out, float *lse, const floatX *q, const flo
                               bool merge);
 void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
                                const float *lse, const float *delta, attention_shape shape, float scale);
+// The same on tensor cores (attention_mma.cu): bf16, heads of 64 or 128 in pieces of 16 bytes, at most 2^31 rows; false, and nothing done, for
+// other shapes. Weights are rounded to bf16, as cuDNN does.
+bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape shape, float scale, bool merge);
+bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
+                            const float *lse, const float *delta, attention_shape shape, float scale);
 void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape shape);
 
 #ifdef __cplusplus

@@ -44,7 +44,7 @@ static attention_plan *plan_of(attention_shape shape) {
     p->shape = shape;
     attention_graph *g = HOST_NEW(attention_graph, 1); // stays: the plan refers to its descriptors
     if (!attention_graph_build(g, shape, cudnn.handle) || !attention_graph_choose(g, NULL)) {
-        fprintf(stderr, "note: %s; the hand-written kernel computes %s attention with heads of %d\n", g->error.text,
+        fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d\n", g->error.text,
                 shape.backward ? "backward" : "forward", shape.HS);
         p->refused = true;
         attention_graph_free(g);
@@ -70,7 +70,8 @@ static attention_plan *plan_of(attention_shape shape) {
     return p;
 }
 
-const char *op_attention_engine(bool documents) { return documents ? "the hand-written kernel (cuDNN's graphs know no boundaries)" : "cuDNN"; }
+const char *op_attention_engine(bool documents) { return documents ? "the hand-written kernels (cuDNN's graphs know no boundaries)" : "cuDNN"; }
+bool attention_call_possible(void) { return true; }
 
 bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     // From compute capability 10 on the engine that takes this graph adds dq in any order all the same; the hand-written kernel does not.

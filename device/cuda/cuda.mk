@@ -26,8 +26,11 @@ define need
 endef
 $(eval $(call need,CUDART,cuda_runtime_api.h,libcudart.so,It belongs to the CUDA toolkit))
 $(eval $(call need,CUBLASLT,cublasLt.h,libcublasLt.so,It belongs to the CUDA toolkit))
-$(eval $(call need,CUDNN,cudnn_graph.h,libcudnn.so,cuDNN 9.8 or newer: NVIDIA's packages or pip install nvidia-cudnn-cu13))
-CUDA_PARTS := CUDART CUBLASLT CUDNN
+CUDA_PARTS := CUDART CUBLASLT
+ifeq ($(CUDNN),1)
+  $(eval $(call need,CUDNN,cudnn_graph.h,libcudnn.so,cuDNN 9.8 or newer: NVIDIA's packages or pip install nvidia-cudnn-cu13; CUDNN=0 builds with hand-written attention alone))
+  CUDA_PARTS += CUDNN
+endif
 ifeq ($(MPI),1)
   $(eval $(call need,NCCL,nccl.h,libnccl.so,NCCL 2.26 or newer: NVIDIA's packages or pip install nvidia-nccl-cu13; MPI=0 builds for one rank without it))
   CUDA_PARTS += NCCL
@@ -38,8 +41,8 @@ CUDA_LIBS := $(foreach part,$(CUDA_PARTS),$($(part)_LIBRARY))
 CUDA_LIBS += $(addprefix -Wl$(comma)-rpath$(comma),$(patsubst %/,%,$(sort $(dir $(CUDA_LIBS))))) -lstdc++ -lpthread -ldl
 CUDA_CODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
-$(info CUDA $(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p') ($(NVCC)) for sm $(CUDA_ARCHS), cuDNN $(call \
-    header_version,$(dir $(CUDNN_HEADER))cudnn_version.h,CUDNN_(MAJOR|MINOR|PATCHLEVEL)) ($(CUDNN_LIBRARY))$(if $(NCCL_HEADER),$(comma) NCCL $(call \
+$(info CUDA $(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p') ($(NVCC)) for sm $(CUDA_ARCHS), $(if $(CUDNN_HEADER),cuDNN $(call \
+    header_version,$(dir $(CUDNN_HEADER))cudnn_version.h,CUDNN_(MAJOR|MINOR|PATCHLEVEL)) ($(CUDNN_LIBRARY)),no cuDNN)$(if $(NCCL_HEADER),$(comma) NCCL $(call \
     header_version,$(NCCL_HEADER),NCCL_(MAJOR|MINOR|PATCH)) ($(NCCL_LIBRARY))))
 
 # For test programs on this device without a GPU: its own host code (memory, streams, products, communication) over test/fake_cuda.c, and

@@ -2,15 +2,18 @@
 //
 //     LAUNCH(kernel, grid, block, shared_bytes, arguments...)    kernel<<<grid, block, shared_bytes, compute stream>>>(arguments...)
 //     DYN_SHARED(type, name)                                     the block's shared memory; the only kind that kernels may use
+//     load_matrices, multiply_add, copy_async...                 the instructions of tensor cores (mma.sync) and copies to shared memory
 //
 // Emulated, a block's threads are fibers on one thread of the host. A fiber runs CUDA threads one after another to their end; one that
 // reaches a barrier or a shuffle stands still until all its partners are there. What the emulation shows that a GPU may hide:
 //     a thread that never reaches a barrier its block waits at    "deadlock" with the kernel's name and who waits where, then abort
 //     reading shared memory that nobody has written               NaN: shared memory is filled with NaN before every block
 //     a missing barrier                                           threads run in order, so one side reads NaN or an old value;
-//                                                                 EMULATION_REVERSE=1 starts blocks and threads from the last
+//                                                                 EMULATION_REVERSE=1 starts blocks and threads from the last, and lets
+//                                                                 one warp run far ahead of the others
 //     addresses outside a buffer, shared memory included          AddressSanitizer, which knows the fibers' stacks
 //     a launch that no GPU would take                             "cannot launch" with the limit
+//     copies to shared memory used before they were waited for    done as late as allowed; at once with EMULATION_REVERSE=1
 // What it cannot show: races inside one instruction, missing fences between blocks, speed.
 // Kernels keep to full warps: blocks are multiples of 32 threads, and every lane takes part in a shuffle.
 #ifndef EMULATION_H
@@ -30,6 +33,30 @@
 #define DYN_SHARED(type, name)                                                                                                   \
     extern __shared__ __align__(16) unsigned char dynamic_shared_memory[];                                                       \
     type *name = reinterpret_cast<type *>(dynamic_shared_memory)
+
+// Tensor cores, sm_80 on: see "mma.m16n8k16", "ldmatrix" and "cp.async" in the PTX ISA. All lanes of a warp take part in the first two.
+// Four matrices of 8 x 8 16-bit numbers from shared memory: lane n gives the address of row n % 8 (16 bytes, on 16 bytes) of matrix n / 8 and
+// gets of each matrix row lane / 4, columns 2 (lane % 4) and the next (TRANSPOSED: of its transpose), the first in the lower half.
+template <bool TRANSPOSED> static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *row) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+// d (16, 8) += a (16, 16) b (16, 8), bf16 factors, float sums. With g = lane / 4, t = 2 (lane % 4) a lane holds
+//     d: (g, t), (g, t + 1), (g + 8, t), (g + 8, t + 1);  a: columns t, t + 1 of (g, 0), (g + 8, 0), (g, 8), (g + 8, 8);  b: rows t, t + 1 of (0, g), (8, g)
+static __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Starts a copy of BYTES (4 or 16) to shared memory. copy_async_wait: those of this thread are done.
+template <int BYTES> static __device__ __forceinline__ void copy_async(void *to_shared, const void *from) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to_shared);
+    if constexpr (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+}
+static __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 #else // emulated
 
@@ -66,6 +93,11 @@ constexpr size_t STACK_BYTES = 512 << 10;
 constexpr size_t STACK_BYTES = 64 << 10;
 #endif
 
+struct pending_copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+};
 // A stack of its own. `where` and `warp` belong to the CUDA thread that it runs at the moment.
 struct fiber {
 #ifdef EMULATION_PORTABLE_SWITCH
@@ -78,11 +110,18 @@ struct fiber {
     dim3 where;
     unsigned lane, warp;
     unsigned shuffles; // done by this thread: its parity picks the exchange buffer
+    std::vector<pending_copy> copies;
 };
 
+struct product_operands {
+    float *d;
+    const uint32_t *a;
+    uint32_t b[2];
+};
 struct warp_state {
     unsigned lanes, arrived;
     uint64_t exchange[2][WARP];
+    product_operands operands[WARP];
     std::vector<fiber *> waiting;
 };
 
@@ -155,6 +194,7 @@ inline void fiber_main() {
             self->warp = t / WARP;
             self->shuffles = 0;
             m.body(m.arguments);
+            self->copies.clear();
             m.ended++;
         }
         m.idle.push_back(self);
@@ -206,7 +246,10 @@ inline void run_block() {
     }
     size_t head = 0; // of m.ready
     while (m.ended < m.threads) {
-        if (head < m.ready.size()) {
+        if (head < m.ready.size() && m.reverse) { // who was woken last: one warp runs on to the block's next barrier, far ahead of the others
+            m.current = m.ready.back();
+            m.ready.pop_back();
+        } else if (head < m.ready.size()) { // in turn: the warps keep step
             m.current = m.ready[head++];
         } else if (m.started < m.threads) {
             if (m.idle.empty()) m.idle.push_back(fiber_new());
@@ -237,6 +280,7 @@ inline void launch_blocks(const char *kernel, dim3 grid, dim3 block, size_t shar
     m.threads = block.x * block.y * block.z;
     const char *reverse = getenv("EMULATION_REVERSE");
     m.reverse = reverse != nullptr && reverse[0] == '1';
+    if (strstr(kernel, "_kernel") == nullptr) refuse("a launch goes by the name of its kernel, or nobody knows it in a trace");
     if (m.threads == 0 || m.threads > MAX_THREADS) refuse("a block has 1 to 1024 threads");
     if (m.threads % WARP != 0) refuse("our blocks are whole warps of 32 threads");
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
@@ -296,6 +340,63 @@ template <class T> inline T shuffle(T value, unsigned from_lane) {
     return result;
 }
 
+// ---- tensor cores and copies ----
+
+inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed) {
+    fiber *self = m.current;
+    uint64_t *rows = m.warps[self->warp].exchange[self->shuffles++ % 2];
+    if ((uintptr_t)row % 16 != 0) device_fail("emulation: %s: a row of a matrix is not on 16 bytes", m.kernel);
+    rows[self->lane] = (uint64_t)(uintptr_t)row;
+    warp_barrier();
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned g = self->lane / 4, t = self->lane % 4 * 2, low, high;
+        const uint16_t *first = (const uint16_t *)(uintptr_t)rows[8 * i + (transposed ? t : g)];
+        const uint16_t *second = (const uint16_t *)(uintptr_t)rows[8 * i + (transposed ? t + 1 : g)];
+        low = first[transposed ? g : t];
+        high = second[transposed ? g : t + 1];
+        r[i] = low | high << 16;
+    }
+}
+inline float half_of(uint32_t pair, unsigned half) { // as bf16
+    uint32_t bits = half == 0 ? pair << 16 : pair & 0xffff0000u;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+// The last lane that comes computes for all of them.
+inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    fiber *self = m.current;
+    warp_state &w = m.warps[self->warp];
+    w.operands[self->lane] = product_operands{d, a, {b0, b1}};
+    if (w.arrived + 1 == w.lanes) {
+        float A[16][16], B[16][8];
+        for (unsigned lane = 0; lane < WARP; lane++) {
+            unsigned g = lane / 4, t = lane % 4 * 2;
+            for (unsigned half = 0; half < 2; half++) {
+                for (unsigned i = 0; i < 4; i++) A[g + i % 2 * 8][t + half + i / 2 * 8] = half_of(w.operands[lane].a[i], half);
+                for (unsigned i = 0; i < 2; i++) B[t + half + i * 8][g] = half_of(w.operands[lane].b[i], half);
+            }
+        }
+        for (unsigned lane = 0; lane < WARP; lane++)
+            for (unsigned i = 0; i < 4; i++) {
+                unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+                float sum = w.operands[lane].d[i];
+                for (unsigned k = 0; k < 16; k++) sum += A[row][k] * B[k][column];
+                w.operands[lane].d[i] = sum;
+            }
+    }
+    warp_barrier();
+}
+inline void copy_async_wait() {
+    for (const pending_copy &c : m.current->copies) memcpy(c.to, c.from, c.bytes);
+    m.current->copies.clear();
+}
+inline void copy_async(void *to, const void *from, size_t bytes) {
+    if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0) device_fail("emulation: %s: a copy of %zu bytes is not on %zu bytes", m.kernel, bytes, bytes);
+    m.current->copies.push_back(pending_copy{to, from, bytes});
+    if (m.reverse) copy_async_wait();
+}
+
 } // namespace emulation
 
 #define LAUNCH(kernel, grid, block, shared_bytes, ...)                                                                           \
@@ -313,6 +414,11 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T value, int mask) 
     return emulation::shuffle(value, emulation::m.current->lane ^ (unsigned)mask);
 }
 template <class T> static inline T __shfl_sync(unsigned, T value, int lane) { return emulation::shuffle(value, (unsigned)lane); }
+template <bool TRANSPOSED> static inline void load_matrices(uint32_t (&r)[4], const void *row) { emulation::load_matrices(r, row, TRANSPOSED); }
+static inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { emulation::multiply_add(d, a, b0, b1); }
+template <int BYTES> static inline void copy_async(void *to_shared, const void *from) { emulation::copy_async(to_shared, from, BYTES); }
+static inline void copy_async_wait() { emulation::copy_async_wait(); }
+static inline int min(int a, int b) { return a < b ? a : b; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 #endif

@@ -112,9 +112,9 @@ void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *
 template <bool PACKING> static void heads_move(floatX *to, const floatX *from, int64_t T, head_layout heads) {
     if (T == 0) return;
     int width = heads.Hq * heads.HS, items = heads.peers * width;
-    auto wide = heads_kernel<PACK, PACKING>, narrow = heads_kernel<1, PACKING>;
-    if (packs(width, to, from)) LAUNCH(wide, grid_size(T), block_size(items / PACK, 256), 0, to, from, T, heads.peers, width);
-    else LAUNCH(narrow, grid_size(T), block_size(items, 256), 0, to, from, T, heads.peers, width);
+    auto heads_packs_kernel = heads_kernel<PACK, PACKING>, heads_ones_kernel = heads_kernel<1, PACKING>;
+    if (packs(width, to, from)) LAUNCH(heads_packs_kernel, grid_size(T), block_size(items / PACK, 256), 0, to, from, T, heads.peers, width);
+    else LAUNCH(heads_ones_kernel, grid_size(T), block_size(items, 256), 0, to, from, T, heads.peers, width);
 }
 void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) { heads_move<false>(out, out_recv, T, heads); }
 void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads) { heads_move<true>(out_send, out, T, heads); }

@@ -1,0 +1,343 @@
+// Attention by hand on tensor cores: bf16, heads of 64 and 128, any number of rows, packed documents. See attention_call.h.
+//
+// For blocks that cuDNN's graphs do not take, those with a boundary of documents above all. All three kernels are one walk: a block of 4 warps
+// owns 64 rows of one side (queries; keys for dk and dv), a warp 16 of them, and goes over tiles of N columns, rows of the other side,
+// loading one while it computes the one before. Scores s (rows, columns) are the product of two tiles; they stay in registers, become weights
+// there and the left factor of the next product:
+//     forward    weights p = e^(s - lse)                     out += p v
+//     dq         weights ds = p (dout v^T - delta)           dq += ds k
+//     dk, dv     the same transposed: rows are keys          dv += p^T dout, dk += ds^T q
+// Weights are rounded to bf16, sums are float. No two blocks add to one number: all sums have one order. (FlashAttention-2,
+// arXiv 2307.08691, Algorithms 1 and 2; its backward kernel adds dq from many blocks instead of computing scores twice.)
+#include "attention_call.h"
+#include "kernel.cuh"
+
+constexpr int ROWS = 64, THREADS = 128; // of a block
+constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+
+static __device__ __forceinline__ int lane_of_warp() { return (int)threadIdx.x % 32; }
+// Of element e of 16 x 8 sums: its row is row_of(e), its column column_of(e). See multiply_add in emulation.h.
+static __device__ __forceinline__ int row_of(int e) { return lane_of_warp() / 4 + e / 2 * 8; }
+static __device__ __forceinline__ int column_of(int e) { return lane_of_warp() % 4 * 2 + e % 2; }
+static __device__ __forceinline__ float quad_sum(float x) { // over the lanes that share a row
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+static __device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+static __device__ __forceinline__ uint32_t pair_of(float low, float high) {
+#ifdef __CUDACC__
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high); // one instruction
+    uint32_t bits;
+    memcpy(&bits, &pair, 4);
+    return bits;
+#else
+    return (uint32_t)from_float<bf16>(low).bits | (uint32_t)from_float<bf16>(high).bits << 16;
+#endif
+}
+
+// ---- tiles (rows, HS) in shared memory ----
+
+// Rows lie PITCH numbers apart: an odd number of 16-byte pieces, so that 8 rows read at one column touch all banks once.
+template <int HS> constexpr int PITCH = HS + 8;
+
+// tile = rows [first, first + COUNT) of one head; from `end` on the last one again, which nothing is seen of. Started only.
+template <int COUNT, int HS> __device__ __forceinline__ void tile_start(bf16 *tile, const bf16 *head, int64_t stride, int first, int end) {
+#pragma unroll 4
+    for (int item = (int)threadIdx.x; item < COUNT * HS / 8; item += (int)blockDim.x) {
+        int row = item / (HS / 8), column = item % (HS / 8) * 8;
+        copy_async<16>(tile + row * PITCH<HS> + column, head + min(first + row, end - 1) * stride + column);
+    }
+}
+// numbers (n) = from [first, first + n), in the same way.
+static __device__ __forceinline__ void numbers_start(float *numbers, const float *from, int first, int end, int n) {
+    if ((int)threadIdx.x < n) copy_async<4>(numbers + threadIdx.x, from + min(first + (int)threadIdx.x, end - 1));
+}
+
+// ---- the two products ----
+
+template <int TILES> __device__ __forceinline__ void zero(float (&sum)[TILES][4]) {
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) sum[n][e] = 0;
+}
+// s (16, N) = rows columns^T; rows: this warp's part of a tile.
+template <int HS, int N> __device__ __forceinline__ void scores(float (&s)[N / 8][4], const bf16 *rows, const bf16 *columns) {
+    int lane = lane_of_warp();
+    zero(s);
+#pragma unroll
+    for (int k = 0; k < HS; k += 16) {
+        uint32_t a[4], b[4];
+        load_matrices<false>(a, rows + lane % 16 * PITCH<HS> + k + lane / 16 * 8);
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            load_matrices<false>(b, columns + (16 * n + lane / 16 * 8 + lane % 8) * PITCH<HS> + k + lane / 8 % 2 * 8);
+            multiply_add(s[2 * n], a, b[0], b[1]);
+            multiply_add(s[2 * n + 1], a, b[2], b[3]);
+        }
+    }
+}
+// sum (16, HS) += weights (16, N) columns (N, HS). What a lane holds of the weights is what it needs of them as the left factor.
+template <int HS, int N> __device__ __forceinline__ void accumulate(float (&sum)[HS / 8][4], const float (&weights)[N / 8][4], const bf16 *columns) {
+    int lane = lane_of_warp();
+#pragma unroll
+    for (int k = 0; k < N / 16; k++) {
+        uint32_t a[4], b[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[i] = pair_of(weights[2 * k + i / 2][i % 2 * 2], weights[2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int n = 0; n < HS / 16; n++) {
+            load_matrices<true>(b, columns + (16 * k + lane % 16) * PITCH<HS> + 16 * n + lane / 16 * 8);
+            multiply_add(sum[2 * n], a, b[0], b[1]);
+            multiply_add(sum[2 * n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+struct alignas(8) two_floats {
+    float x, y;
+};
+// The two neighbours at `to` = old * (them) + new * (x, y); old 0: they are not read.
+static __device__ __forceinline__ void store_two(float *to, float x, float y, float scale_new, float scale_old) {
+    two_floats *at = reinterpret_cast<two_floats *>(to), before = {0, 0};
+    if (scale_old != 0) before = *at;
+    before.x = x * scale_new + before.x * scale_old;
+    before.y = y * scale_new + before.y * scale_old;
+    *at = before;
+}
+// Rows [first, ...) of a head, those before `end`, += factor * sum.
+template <int HS>
+__device__ __forceinline__ void add_rows(float *head, int64_t stride, const float (&sum)[HS / 8][4], float factor, int first, int end) {
+#pragma unroll
+    for (int e = 0; e < 4; e += 2) {
+        int row = first + row_of(e);
+        if (row >= end) continue;
+#pragma unroll
+        for (int n = 0; n < HS / 8; n++) store_two(head + row * stride + 8 * n + column_of(0), sum[n][e], sum[n][e + 1], factor, 1);
+    }
+}
+
+// ---- what is visible ----
+
+// Query row i sees key rows [first_key, key_end) (attention_first_key). Neither falls from one row to the next.
+static __device__ __forceinline__ int first_key(const attention_shape &b, int i) {
+    if (b.documents.first == nullptr || i >= b.Tq) return 0;
+    int64_t first = b.documents.first[i], split = b.documents.split, low = first - b.documents.at[0], high = first - b.documents.at[1];
+    return (int)((low < 0 ? 0 : low < split ? low : split) + (high < 0 ? 0 : high < b.Tk - split ? high : b.Tk - split));
+}
+static __device__ __forceinline__ int key_end(const attention_shape &b, int i) { return b.causal && i + 1 < b.Tk ? i + 1 : (int)b.Tk; }
+
+// Scores of what is not visible become -infinity. s (16, N): rows from `row`, columns from `column`; KEYS: rows are keys, columns queries.
+template <bool KEYS, int N> __device__ __forceinline__ void hide(float (&s)[N / 8][4], const attention_shape &b, int row, int column) {
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int r = row + row_of(e), c = column + 8 * n + column_of(e), query = KEYS ? c : r, key = KEYS ? r : c;
+            if (query >= b.Tq || key < first_key(b, query) || key >= key_end(b, query)) s[n][e] = -INFINITY;
+        }
+}
+// lse in units of log2 e, for e^(s - lse) by exp2f. -infinity (of a row that sees nothing) becomes finite: -infinity minus it must not be NaN.
+static __device__ __forceinline__ float lse_units(float lse) { return fmaxf(lse * LOG2_E, -1e38f); }
+
+// ---- forward ----
+
+// Block (x, y): 64 query rows of head y, those that see most first.
+template <int HS> __global__ void __launch_bounds__(THREADS)
+attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, attention_shape b, float scale, bool merge) {
+    constexpr int N = 64, TILE = N * PITCH<HS>;
+    DYN_SHARED(bf16, shared);
+    bf16 *qs = shared, *ks = qs + ROWS * PITCH<HS>, *vs = ks + 2 * TILE; // ks, vs: the tile in use and the next
+    int head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv), Tq = (int)b.Tq, Tk = (int)b.Tk;
+    int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, mine = (int)threadIdx.x / 32 * 16;
+    auto start = [&](int key, int stage) {
+        tile_start<N, HS>(ks + stage * TILE, k + kv_head * b.kv.head, b.kv.row, key, Tk);
+        tile_start<N, HS>(vs + stage * TILE, v + kv_head * b.kv.head, b.kv.row, key, Tk);
+    };
+    float sum[HS / 8][4], largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}; // of two rows; scores times log2 e; total: of this lane's columns
+    int all_from = first_key(b, min(first + ROWS, Tq) - 1), end = key_end(b, first + ROWS - 1), stage = 0, j = first_key(b, first);
+    zero(sum);
+    tile_start<ROWS, HS>(qs, q + head * b.q.head, b.q.row, first, Tq);
+    start(j, 0);
+    for (; j < end; j += N, stage ^= 1) {
+        copy_async_wait();
+        __syncthreads(); // this tile is there for all, and all are done with the one before
+        if (j + N < end) start(j + N, stage ^ 1);
+        float s[N / 8][4];
+        scores<HS, N>(s, qs + mine * PITCH<HS>, ks + stage * TILE);
+        if (j < all_from || j + N > key_end(b, first)) hide<false, N>(s, b, first + mine, j);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float top = -INFINITY;
+#pragma unroll
+            for (int n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+            top = fmaxf(largest[h], quad_max(top) * (scale * LOG2_E));
+            float base = top == -INFINITY ? 0.0f : top, keep = exp2f(largest[h] - base), added = 0;
+            largest[h] = top;
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int e = 2 * h; e < 2 * h + 2; e++) added += s[n][e] = exp2f(s[n][e] * (scale * LOG2_E) - base);
+            total[h] = total[h] * keep + added;
+#pragma unroll
+            for (int n = 0; n < HS / 8; n++)
+#pragma unroll
+                for (int e = 2 * h; e < 2 * h + 2; e++) sum[n][e] *= keep;
+        }
+        accumulate<HS, N>(sum, s, vs + stage * TILE);
+    }
+    copy_async_wait(); // of a block that sees no key
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int i = first + mine + row_of(2 * h);
+        float all = quad_sum(total[h]), scale_new = all > 0 ? 1 / all : 0.0f, scale_old = 0;
+        float lse_new = all > 0 ? largest[h] * LN_2 + logf(all) : -INFINITY, *lse_at = lse + head * b.lse_head + i;
+        if (merge) {
+            float lse_old = i < Tq ? *lse_at : -INFINITY, top = fmaxf(lse_old, lse_new);
+            __syncwarp(); // the lanes of the row have read lse
+            if (top > -INFINITY) {
+                float weight_old = expf(lse_old - top), weight_new = expf(lse_new - top), weights = weight_old + weight_new;
+                scale_old = weight_old / weights;
+                scale_new *= weight_new / weights;
+                lse_new = top + logf(weights);
+            }
+        }
+        if (i >= Tq) continue;
+        if (column_of(0) == 0) *lse_at = lse_new;
+        float *row = out + i * b.out.row + head * b.out.head + column_of(0);
+#pragma unroll
+        for (int n = 0; n < HS / 8; n++) store_two(row + 8 * n, sum[n][2 * h], sum[n][2 * h + 1], scale_new, scale_old);
+    }
+}
+
+// ---- backward ----
+
+// Block (x, y): dq of 64 query rows of head y, those that see most first.
+template <int HS> __global__ void __launch_bounds__(THREADS)
+attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse, const float *delta, attention_shape b,
+                        float scale) {
+    constexpr int N = 32, TILE = N * PITCH<HS>;
+    DYN_SHARED(bf16, shared);
+    bf16 *qs = shared, *os = qs + ROWS * PITCH<HS>, *ks = os + ROWS * PITCH<HS>, *vs = ks + 2 * TILE;
+    int head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv), Tq = (int)b.Tq, Tk = (int)b.Tk;
+    int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, mine = (int)threadIdx.x / 32 * 16;
+    auto start = [&](int key, int stage) {
+        tile_start<N, HS>(ks + stage * TILE, k + kv_head * b.kv.head, b.kv.row, key, Tk);
+        tile_start<N, HS>(vs + stage * TILE, v + kv_head * b.kv.head, b.kv.row, key, Tk);
+    };
+    float sum[HS / 8][4], row_lse[2], row_delta[2];
+    int all_from = first_key(b, min(first + ROWS, Tq) - 1), end = key_end(b, first + ROWS - 1), stage = 0, j = first_key(b, first);
+    zero(sum);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int i = first + mine + row_of(2 * h);
+        row_lse[h] = i < Tq ? lse_units(lse[head * b.lse_head + i]) : 0.0f;
+        row_delta[h] = i < Tq ? delta[head * b.delta_head + i] : 0.0f;
+    }
+    tile_start<ROWS, HS>(qs, q + head * b.q.head, b.q.row, first, Tq);
+    tile_start<ROWS, HS>(os, dout + head * b.q.head, b.q.row, first, Tq);
+    start(j, 0);
+    for (; j < end; j += N, stage ^= 1) {
+        copy_async_wait();
+        __syncthreads();
+        if (j + N < end) start(j + N, stage ^ 1);
+        float s[N / 8][4], dp[N / 8][4];
+        scores<HS, N>(s, qs + mine * PITCH<HS>, ks + stage * TILE);
+        scores<HS, N>(dp, os + mine * PITCH<HS>, vs + stage * TILE);
+        if (j < all_from || j + N > key_end(b, first)) hide<false, N>(s, b, first + mine, j);
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[n][e] = exp2f(s[n][e] * (scale * LOG2_E) - row_lse[e / 2]) * (dp[n][e] - row_delta[e / 2]);
+        accumulate<HS, N>(sum, s, ks + stage * TILE);
+    }
+    copy_async_wait();
+    add_rows<HS>(dq + head * b.dq.head, b.dq.row, sum, scale, first + mine, Tq);
+}
+
+// Block (x, y): dk and dv of 64 key rows of key/value head y, over all its query heads in their order.
+template <int HS> __global__ void __launch_bounds__(THREADS)
+attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse, const float *delta,
+                         attention_shape b, float scale) {
+    constexpr int N = 32, TILE = N * PITCH<HS>;
+    DYN_SHARED(bf16, shared);
+    bf16 *ks = shared, *vs = ks + ROWS * PITCH<HS>, *qs = vs + ROWS * PITCH<HS>, *os = qs + 2 * TILE;
+    float *lses = reinterpret_cast<float *>(os + 2 * TILE), *deltas = lses + 2 * N;
+    int kv_head = (int)blockIdx.y, group = b.Hq / b.Hkv, Tq = (int)b.Tq, Tk = (int)b.Tk;
+    int first = (int)blockIdx.x * ROWS, mine = (int)threadIdx.x / 32 * 16;
+    float sum_k[HS / 8][4], sum_v[HS / 8][4];
+    zero(sum_k);
+    zero(sum_v);
+    tile_start<ROWS, HS>(ks, k + kv_head * b.kv.head, b.kv.row, first, Tk);
+    tile_start<ROWS, HS>(vs, v + kv_head * b.kv.head, b.kv.row, first, Tk);
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        auto start = [&](int query, int stage) {
+            tile_start<N, HS>(qs + stage * TILE, q + head * b.q.head, b.q.row, query, Tq);
+            tile_start<N, HS>(os + stage * TILE, dout + head * b.q.head, b.q.row, query, Tq);
+            numbers_start(lses + stage * N, lse + head * b.lse_head, query, Tq, N);
+            numbers_start(deltas + stage * N, delta + head * b.delta_head, query, Tq, N);
+        };
+        int i = b.causal ? first : 0, stage = 0;
+        __syncthreads(); // all are done with the head before
+        start(i, 0);
+        for (; i < Tq && first_key(b, i) < first + ROWS; i += N, stage ^= 1) {
+            copy_async_wait();
+            __syncthreads();
+            if (i + N < Tq) start(i + N, stage ^ 1);
+            float s[N / 8][4], dp[N / 8][4];
+            scores<HS, N>(s, ks + mine * PITCH<HS>, qs + stage * TILE);
+            scores<HS, N>(dp, vs + mine * PITCH<HS>, os + stage * TILE);
+            if (i + N > Tq || first_key(b, i + N - 1) > first || first + ROWS > key_end(b, i)) hide<true, N>(s, b, first + mine, i);
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    int column = stage * N + 8 * n + column_of(e);
+                    s[n][e] = exp2f(s[n][e] * (scale * LOG2_E) - lse_units(lses[column]));
+                    dp[n][e] = s[n][e] * (dp[n][e] - deltas[column]);
+                }
+            accumulate<HS, N>(sum_v, s, os + stage * TILE);
+            accumulate<HS, N>(sum_k, dp, qs + stage * TILE);
+        }
+        copy_async_wait(); // of a tile that turned out to see nothing
+    }
+    add_rows<HS>(dk + kv_head * b.dkv.head, b.dkv.row, sum_k, scale, first + mine, Tk);
+    add_rows<HS>(dv + kv_head * b.dkv.head, b.dkv.row, sum_v, 1, first + mine, Tk);
+}
+
+// ---- launchers ----
+
+static bool strides_fit(head_strides s, int multiple) { return s.row % multiple == 0 && s.head % multiple == 0; }
+static bool addresses_fit(uintptr_t bits, int multiple) { return bits % (uintptr_t)multiple == 0; }
+// bf16, a head size that the kernels are made for, 16 bytes at a time of what is read and 8 of what is written.
+static bool takes(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
+    uintptr_t bits = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)dout;
+    return sizeof(floatX) == sizeof(bf16) && (b.HS == 64 || b.HS == 128) && b.Tq > 0 && b.Tk > 0 && b.Tq <= INT32_MAX - 256 && b.Tk <= INT32_MAX - 256 &&
+           strides_fit(b.q, 8) && strides_fit(b.kv, 8) && addresses_fit(bits, 16);
+}
+static const bf16 *as_bf16(const floatX *x) { return (const bf16 *)x; } // of takes
+
+static size_t tiles_bytes(int HS, int rows) { return sizeof(bf16) * (size_t)(rows * (HS + 8)); }
+
+bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape b, float scale, bool merge) {
+    if (!takes(b, q, k, v, nullptr) || !strides_fit(b.out, 2) || !addresses_fit((uintptr_t)out, 8)) return false;
+    auto forward_mma_kernel = b.HS == 64 ? attention_forward_mma_kernel<64> : attention_forward_mma_kernel<128>;
+    dim3 grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq);
+    LAUNCH(forward_mma_kernel, grid, THREADS, tiles_bytes(b.HS, ROWS + 4 * 64), out, lse, as_bf16(q), as_bf16(k), as_bf16(v), b, scale, merge);
+    return true;
+}
+bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
+                            const float *delta, attention_shape b, float scale) {
+    uintptr_t written = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv;
+    if (!takes(b, q, k, v, dout) || !strides_fit(b.dq, 2) || !strides_fit(b.dkv, 2) || !addresses_fit(written, 8)) return false;
+    auto dq_mma_kernel = b.HS == 64 ? attention_dq_mma_kernel<64> : attention_dq_mma_kernel<128>;
+    auto dkv_mma_kernel = b.HS == 64 ? attention_dkv_mma_kernel<64> : attention_dkv_mma_kernel<128>;
+    dim3 q_grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq), k_grid(grid_size(ceil_div(b.Tk, ROWS)), (unsigned)b.Hkv);
+    size_t tiles = tiles_bytes(b.HS, 2 * ROWS + 4 * 32);
+    LAUNCH(dq_mma_kernel, q_grid, THREADS, tiles, dq, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, scale);
+    LAUNCH(dkv_mma_kernel, k_grid, THREADS, tiles + 4 * 32 * sizeof(float), dk, dv, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, scale);
+    return true;
+}
