@@ -231,7 +231,8 @@ for S in 8 32 128; do
             --trace "$dir/trace-${S}K.json"
         "$torch" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || skip='no PyTorch with CUDA (TORCH_PYTHON names another python3)'
         gpu_only
-        step "benchmark: PyTorch, $(basename "$model"), ${S}K" 60 "$torch" dev/bench_torch_cuda.py --model "$(basename "$model")" --tokens $((S * 1024)) --steps $([ $S = 128 ] && echo 2 || echo 5)
+        step "benchmark: PyTorch, $(basename "$model"), ${S}K" $([ $S = 128 ] && echo 90 || echo 60) "$torch" dev/bench_torch_cuda.py --model "$(basename "$model")" --tokens $((S * 1024)) \
+            $([ $S = 128 ] && echo --warmup 1 --steps 2 || echo --warmup 2 --steps 5)
     done
 done
 [ -e "$dir/trace-128K.json" ] || skip='no trace of a step at 128K'
