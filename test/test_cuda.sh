@@ -40,8 +40,9 @@ echo '{"deviceName": "a GPU", "deviceVer": 900}' >"$dir/few.json"
 check 'a broken file of properties is refused' fails_with 2 'cut.json: has no deviceName' $build/test/test_cudnn_graphs "$dir/cut.json"
 check 'properties that cuDNN does not take are refused' fails_with 2 'few.json: cuDNN does not take' $build/test/test_cudnn_graphs "$dir/few.json"
 check 'a file that is not there is refused' fails_with 2 'none.json: cannot be opened' $build/test/test_cudnn_graphs "$dir/none.json"
-check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_kernels}-without-gpu $build/train_llama-without-gpu
+check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
 check 'kernels and products over fake CUDA' $build/test/test_kernels-without-gpu
+check 'products that leave SMs to others, over fake CUDA' $build/test/bench_cuda-without-gpu small
 check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
 check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
 for eager in 0 1; do
