@@ -59,14 +59,15 @@ else
                     $(addprefix device/cuda/,$(if $(filter 0,$(CUDNN)),attention_by_hand.c,attention_graph.c attention_cudnn.c))
   DEVICE_SOURCES += $(if $(filter 1,$(MPI)),device/cuda/comm_nccl.c device/cuda/comm_host.c,$(COMM_SOURCE))
   DEVICE_FLAGS := -DDEVICE_BF16
-  CFLAGS += $(DEVICE_FLAGS) $(CUDA_INCLUDES)
+  CFLAGS += $(DEVICE_FLAGS) $(if $(filter 0,$(CUDNN)),-DWITHOUT_CUDNN) $(CUDA_INCLUDES)
   KERNEL_COMPILER := $(NVCC) -x cu -std=c++17 -O3 -lineinfo $(CUDA_CODE) -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror $(DEVICE_FLAGS) $(PTXAS)
   LIBS := $(filter-out -lopenblas -L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR),$(LIBS)) $(CUDA_LIBS)
 endif
 DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
 HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h)
 ON_DEVICE := $(shell grep -l '^// device:' test/test_*.c) # tests of one device: the first lines say "// device: emulated"
-TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(filter-out $(ON_DEVICE),$(wildcard test/test_*.c)) $(shell grep -l '^// device: $(DEVICE)' test/test_*.c))
+ON_THIS := $(filter-out $(if $(filter 0,$(CUDNN)),test/test_cudnn_graphs.c),$(shell grep -l '^// device: $(DEVICE)' test/test_*.c))
+TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(filter-out $(ON_DEVICE),$(wildcard test/test_*.c)) $(ON_THIS))
 
 .PHONY: all test demo bench clean tests tools
 all: $(BUILD)/train_llama

@@ -4,13 +4,18 @@
     python3 dev/bench_torch_cuda.py --model llama3.2-1b --tokens 8192 --steps 5
     python3 dev/bench_torch_cuda.py --model llama-8b-8-layers --tokens 131072 --steps 2
 
-The shapes of scripts/gpu_check.sh: same sizes, same GPU. torch.compile, flash or cuDNN SDPA, bf16 autocast over float parameters, fused AdamW, layers
-checkpointed and the loss in pieces of tokens where the length asks for it. Prints tokens/s, model TFLOP/s (causal attention counted half, recompute
-not at all) and the peak of memory. `--device cpu --model small` only shows that it runs. Packages: dev/requirements.txt (torch alone is enough).
+The shapes of scripts/gpu_check.sh: same sizes, same GPU. What PyTorch offers without other packages, at the trainer's precision: torch.compile of the
+layer, cuDNN or flash SDPA, bf16 autocast over float parameters, bf16 residuals, fused AdamW; the loss in tiles of tokens, whose gradients are made
+with it; and where the memory asks for it, layers computed again in the backward pass but for their attention. Prints tokens/s, model TFLOP/s
+(causal attention counted half, recompute not at all) and the peak of memory; leaves no file. `--device cpu --model small` only shows that it runs.
+Packages: dev/requirements.txt (torch alone is enough).
 """
 import argparse
+import functools
+import os
 import statistics
 import sys
+import tempfile
 import time
 
 # L, D, H, HKV, HS, F, V, tied
@@ -24,21 +29,36 @@ parser.add_argument("--model", choices=sorted(MODELS), default="llama3.2-1b")
 parser.add_argument("--tokens", type=int, default=8192, help="sequence length, batch 1 (default: %(default)s)")
 parser.add_argument("--steps", type=int, default=5, help="timed steps (default: %(default)s)")
 parser.add_argument("--warmup", type=int, default=2, help="steps before them (default: %(default)s)")
-parser.add_argument("--sdpa", choices=["flash", "cudnn"], default="flash", help="attention kernel (default: %(default)s)")
-parser.add_argument("--recompute", choices=["auto", "yes", "no"], default="auto", help="checkpoint every layer; auto: above 16384 tokens (default: %(default)s)")
+parser.add_argument("--sdpa", choices=["auto", "flash", "cudnn"], default="auto",
+                    help="attention kernel; auto: cuDNN on Hopper and Blackwell where it takes the shape, else flash (default: %(default)s)")
+parser.add_argument("--recompute", choices=["auto", "yes", "no"], default="auto",
+                    help="compute every layer but its attention again; auto: where the activations would not fit (default: %(default)s)")
 parser.add_argument("--loss-tile", type=int, default=8192, help="tokens whose logits exist at a time (default: %(default)s)")
+parser.add_argument("--whole", action="store_true", help="compile the model as one graph; slower to start")
 parser.add_argument("--eager", action="store_true", help="without torch.compile")
 parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
 args = parser.parse_args()
 
+compiled_files = tempfile.TemporaryDirectory()
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", compiled_files.name)
+os.environ.setdefault("TRITON_CACHE_DIR", compiled_files.name + "/triton")
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 L, D, H, HKV, HS, F, V, TIED = MODELS[args.model]
-RECOMPUTE = args.recompute == "yes" or (args.recompute == "auto" and args.tokens > 16384)
+ATTENTION = [torch.ops.aten._scaled_dot_product_cudnn_attention.default, torch.ops.aten._scaled_dot_product_flash_attention.default,
+             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default]  # what recomputing keeps
+
+
+def activations_fit():
+    """With a fifth of the memory left for what one layer and the loss need while they run."""
+    weights = L * (D * (H + 2 * HKV) * HS + H * HS * D + 3 * D * F) + V * D * (1 if TIED else 2)
+    kept = 2 * args.tokens * L * (2 * D + 3 * (H + 2 * HKV) * HS + 3 * F)
+    return args.device == "cpu" or 16 * weights + kept < 0.8 * torch.cuda.mem_get_info()[1]
 
 
 def rotate(x, cos, sin):  # x (1, heads, T, HS), cos and sin (T, HS / 2)
@@ -46,14 +66,19 @@ def rotate(x, cos, sin):  # x (1, heads, T, HS), cos and sin (T, HS / 2)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
 
+class Norm(nn.RMSNorm):
+    def forward(self, x):  # PyTorch's kernel wants the weight in x's type
+        return functional.rms_norm(x, (D,), self.weight.to(x.dtype), 1e-5)
+
+
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm1, self.norm2 = nn.RMSNorm(D, eps=1e-5), nn.RMSNorm(D, eps=1e-5)
+        self.norm1, self.norm2 = Norm(D), Norm(D)
         self.qkv, self.out = nn.Linear(D, (H + 2 * HKV) * HS, bias=False), nn.Linear(H * HS, D, bias=False)
         self.gate_up, self.down = nn.Linear(D, 2 * F, bias=False), nn.Linear(F, D, bias=False)
 
-    def forward(self, x, cos, sin):  # x (1, T, D)
+    def compute(self, x, cos, sin):  # x (1, T, D)
         T = x.shape[1]
         q, k, v = self.qkv(self.norm1(x)).split([H * HS, HKV * HS, HKV * HS], dim=-1)
         q, k, v = [t.view(1, T, -1, HS).transpose(1, 2) for t in (q, k, v)]
@@ -62,32 +87,57 @@ class Layer(nn.Module):
         gate, up = self.gate_up(self.norm2(x)).split(F, dim=-1)
         return x + self.down(functional.silu(gate) * up)
 
+    def forward(self, x, cos, sin, recompute):
+        if not recompute:
+            return self.compute(x, cos, sin)
+        keep = functools.partial(create_selective_checkpoint_contexts, ATTENTION)
+        return checkpoint(self.compute, x, cos, sin, use_reentrant=False, context_fn=keep)
+
+
+class TiledLoss(torch.autograd.Function):
+    """Mean cross-entropy of x w^T, x (T, D) in bf16. Makes the gradients with the loss (where backward starts), so that logits are made once."""
+
+    @staticmethod
+    def forward(ctx, x, weight, labels):
+        w, total, dx, dw = weight.to(x.dtype), 0.0, [], None
+        for at in range(0, x.shape[0], args.loss_tile):
+            tile, label = x[at : at + args.loss_tile], labels[at : at + args.loss_tile, None]
+            logits = (tile @ w.t()).float()
+            lse = logits.logsumexp(-1, keepdim=True)
+            total = total + (lse - logits.gather(1, label)).sum()
+            dlogits = (((logits - lse).exp() - (torch.arange(V, device=x.device) == label).float()) / x.shape[0]).to(x.dtype)
+            part = (dlogits.t() @ tile).float()
+            dw = part if dw is None else dw + part
+            dx.append(dlogits @ w)
+        ctx.save_for_backward(torch.cat(dx), dw)
+        return total / x.shape[0]
+
+    @staticmethod
+    def backward(ctx, one):
+        dx, dw = ctx.saved_tensors
+        return dx, dw, None
+
 
 class Llama(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(V, D)
         self.layers = nn.ModuleList(Layer() for _ in range(L))
-        self.norm, self.head = nn.RMSNorm(D, eps=1e-5), nn.Linear(D, V, bias=False)
+        self.norm, self.head = Norm(D), nn.Linear(D, V, bias=False)
         for p in self.parameters():
             if p.dim() == 2:
                 nn.init.normal_(p, std=0.02)
         if TIED:
             self.head.weight = self.embedding.weight
 
-    def tile_loss(self, x, labels):
-        return functional.cross_entropy(self.head(x).float(), labels, reduction="sum")
+    def loss(self, x, labels):
+        return TiledLoss.apply(self.norm(x)[0], self.head.weight, labels[0])
 
-    def forward(self, tokens, labels, cos, sin):
-        x = self.embedding(tokens)
+    def forward(self, tokens, labels, cos, sin, recompute):
+        x = self.embedding(tokens).bfloat16()
         for layer in self.layers:
-            x = checkpoint(layer, x, cos, sin, use_reentrant=False) if RECOMPUTE else layer(x, cos, sin)
-        x, labels, total = self.norm(x)[0], labels[0], 0.0
-        for at in range(0, x.shape[0], args.loss_tile):
-            piece = x[at : at + args.loss_tile], labels[at : at + args.loss_tile]
-            whole = x.shape[0] <= args.loss_tile
-            total = total + (self.tile_loss(*piece) if whole else checkpoint(self.tile_loss, *piece, use_reentrant=False))
-        return total / x.shape[0]
+            x = layer(x, cos, sin, recompute)
+        return self.loss(x, labels)
 
 
 def flops_per_step(T):
@@ -100,6 +150,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: torch sees no GPU (--device cpu --model small shows only that this runs)")
     device, T, cuda = torch.device(args.device), args.tokens, args.device == "cuda"
+    recompute = args.recompute == "yes" or (args.recompute == "auto" and not activations_fit())
     torch.manual_seed(1)
     with device:
         model = Llama()
@@ -107,17 +158,28 @@ def main():
         cos, sin = angles.cos(), angles.sin()
         tokens = torch.randint(0, V, (1, T + 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=cuda)
-    step_loss = model if args.eager else torch.compile(model)
-    name = torch.cuda.get_device_name() if cuda else "CPU"
-    print(f"torch {torch.__version__}, {name}, {args.model}, {sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16, T {T}, "
-          f"sdpa {args.sdpa}, recompute {RECOMPUTE}, compile {not args.eager}", flush=True)
-    backend = SDPBackend.FLASH_ATTENTION if args.sdpa == "flash" else SDPBackend.CUDNN_ATTENTION
+    compiled = "no" if args.eager else "whole" if args.whole else "by layer"
+    if compiled == "whole":
+        model.compile(dynamic=False)
+    elif compiled == "by layer":  # the first one's code serves all
+        for layer in model.layers:
+            layer.compile(dynamic=False)
+        model.loss = torch.compile(model.loss, dynamic=False)
+    backends = {"cudnn": [SDPBackend.CUDNN_ATTENTION], "flash": [SDPBackend.FLASH_ATTENTION]}
+    prefers_cudnn = cuda and torch.cuda.get_device_capability()[0] in (9, 10)
+    backends["auto"] = (backends["cudnn"] if prefers_cudnn else []) + backends["flash"]
     times = []
-    with sdpa_kernel(backend if cuda else SDPBackend.MATH):
+    with sdpa_kernel(backends[args.sdpa], set_priority=True):
+        q, kv = [torch.empty((1, heads, T, HS), device=device, dtype=torch.bfloat16, requires_grad=True) for heads in (H, HKV)]
+        chosen = SDPBackend(torch._fused_sdp_choice(q, kv, kv, is_causal=True, enable_gqa=True)).name
+        del q, kv
+        print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if cuda else 'CPU'}, {args.model}, "
+              f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16, T {T}, {chosen}, "
+              f"recompute {recompute}, compiled {compiled}", flush=True)
         for step in range(-args.warmup, args.steps):
             start = time.perf_counter()
             with torch.autocast(args.device, dtype=torch.bfloat16):
-                loss = step_loss(tokens[:, :-1], tokens[:, 1:], cos, sin)
+                loss = model(tokens[:, :-1], tokens[:, 1:], cos, sin, recompute)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

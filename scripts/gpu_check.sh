@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can show, in one command on one GPU machine, in less than ten minutes: builds DEVICE=cuda for the GPU that is
-# here, runs the GPU tests, the points that were open without a GPU (test/gpu_points.c) and the benchmarks, and leaves one report file.
+# here, runs the GPU tests, the points that were open without a GPU (test/gpu_points.c) and the benchmarks, and leaves one report file, and
+# cuDNN's properties of the GPU beside it.
 #   scripts/gpu_check.sh [--report FILE] [--only WORD]...   only: steps whose name contains one of the words, and what prepares them
 #   scripts/gpu_check.sh --dry-run                          lists the steps, their time limits and commands; runs nothing
 #   scripts/gpu_check.sh --pack                             on a connected machine (Debian, Ubuntu): fetches into gpu_check_pack/ what a bare GPU
@@ -112,8 +113,10 @@ source scripts/mpi_env.sh
 # ---- steps ----
 
 began=$SECONDS passed=0 failed=0 skipped=0 lines=()
+properties=${report%.txt}_gpu.json # cuDNN's properties of the GPU: test_cudnn_graphs checks with them on any machine
 if [ $mode != list ]; then
     dir=$(mktemp -d) || exit 2
+    rm -f "$properties"
     trap 'rm -rf "$dir"' EXIT
     {
         echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), mode $mode"
@@ -199,8 +202,10 @@ done
 gpu_only; step 'cuDNN graphs, support check without the device' 60 $build/test/test_cudnn_graphs
 for point in 1 2 4 5 6 9; do
     [ $mode = rehearse ] && [ $point = 6 ] && gpu_only
-    step "point $point$([ $point = 1 ] && echo ' and 3')" 60 $points "${small[@]}" $point
+    step "point $point$([ $point = 1 ] && echo ' and 3')" 60 $points "${small[@]}" $point $([ $point = 6 ] && echo "$properties")
 done
+[ -e "$properties" ] || [ $mode = list ] || skip='point 6 left no properties of this GPU'
+step "point 6: cuDNN graphs, with this GPU's own properties" 60 $build/test/test_cudnn_graphs "$properties"
 
 # A small step: the programs' own data and model.
 data=$dir/data.bin
@@ -231,7 +236,8 @@ for S in 8 32 128; do
             --trace "$dir/trace-${S}K.json"
         "$torch" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || skip='no PyTorch with CUDA (TORCH_PYTHON names another python3)'
         gpu_only
-        step "benchmark: PyTorch, $(basename "$model"), ${S}K" 60 "$torch" dev/bench_torch_cuda.py --model "$(basename "$model")" --tokens $((S * 1024)) --steps $([ $S = 128 ] && echo 2 || echo 5)
+        step "benchmark: PyTorch, $(basename "$model"), ${S}K" $([ $S = 128 ] && echo 90 || echo 60) "$torch" dev/bench_torch_cuda.py --model "$(basename "$model")" --tokens $((S * 1024)) \
+            $([ $S = 128 ] && echo --warmup 1 --steps 2 || echo --warmup 2 --steps 5)
     done
 done
 [ -e "$dir/trace-128K.json" ] || skip='no trace of a step at 128K'
@@ -241,5 +247,6 @@ step 'exposed time by name, 128K' 20 python3 dev/trace_sum.py "$dir/trace-128K.j
 say ''
 [ $mode = list ] && exit 0
 echo "report: $report"
+[ -e "$properties" ] && say "properties of this GPU for cuDNN: $properties; they belong into the table of test/test_cudnn_graphs.c, or beside it as a file given to it"
 say "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ] && [ $passed -gt 0 ]

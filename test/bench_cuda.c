@@ -1,6 +1,8 @@
 // Rates of the CUDA device's operations on the shapes of Llama-3-8B, all in one run of one process:
-//   matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; attention in TFLOP/s (causal pairs only,
-//   backward 2.5 times forward) and % of the same, cuDNN's and the hand-written kernels', and those on packed documents; kernels that move memory in GB/s and in % of what a copy on the device reaches.
+//   matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here, and what they lose when they leave SMs to
+//   communication (as many as comm_nccl.c's most_ctas gives it) and add to gradients; attention in TFLOP/s (causal pairs only, backward 2.5 times
+//   forward) and % of the same, cuDNN's and the hand-written kernels', and these on packed documents; kernels that move memory in GB/s and in % of
+//   what a copy on the device reaches.
 //     build/cuda/test/bench_cuda [products|attention|kernels]...     nothing named: all three
 //     build/emulated/test/bench_cuda small                            tiny sizes: shows that the program works; its figures say nothing
 // Figures are best/median of the repetitions. A shape that does not fit the device's memory is named and left out.
@@ -92,6 +94,35 @@ static void bench_product(int64_t T, int64_t in, int64_t out) {
     } else printf("   does not fit");
     printf("\n");
     fflush(stdout);
+    end_memory();
+}
+
+// The same products made for fewer SMs, and the weight gradient stored in place of added.
+static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
+    static const int left[] = {0, 4, 8, 16};
+    begin_memory();
+    floatX *x = stored(T * in), *w = stored(in * out), *y = stored(T * out);
+    float *dw = floats(in * out);
+    double flops = 2.0 * (double)T * (double)in * (double)out;
+    for (size_t i = 0; fits && i < sizeof left / sizeof *left; i++) {
+        timing t;
+        printf("%6lld %6lld %6lld %4d", (long long)T, (long long)in, (long long)out, left[i]);
+        linear_test_options(left[i], false);
+        op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
+        TIME(t, op_linear_forward(y, x, w, NULL, T, in, out));
+        print_flops(t, flops);
+        TIME(t, op_linear_backward_input(x, y, w, T, in, out));
+        print_flops(t, flops);
+        op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
+        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out));
+        print_flops(t, flops);
+        linear_test_options(left[i], true);
+        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out));
+        print_flops(t, flops);
+        printf("\n");
+        fflush(stdout);
+    }
+    linear_test_options(0, false);
     end_memory();
 }
 
@@ -235,14 +266,18 @@ int main(int argc, char **argv) {
         return EXIT_USER_ERROR;
     }
     printf("%s\n%s", device_name(), small ? "tiny sizes: the figures say nothing about any device's speed\n" : "");
-    peak = device_measure_gemm();
+    peak = small ? 1e12 : device_measure_gemm(); // on a CPU it takes minutes
     if (peak <= 0) peak = 1;
-    printf("square product of 8192: %.1f TFLOP/s, %.0f %% of the data sheet\n", peak * 1e-12, device_peak_flops() > 0 ? 100 * peak / device_peak_flops() : 0.0);
+    if (!small) printf("square product of 8192: %.1f TFLOP/s, %.0f %% of the data sheet\n", peak * 1e-12, device_peak_flops() > 0 ? 100 * peak / device_peak_flops() : 0.0);
     if (products) {
         static const int shapes[][2] = {{4096, 6144}, {4096, 4096}, {4096, 28672}, {14336, 4096}, {4096, 128256}};
         printf("\nlinear: TFLOP/s and %% of the square product\n%6s %6s %6s   %-21s   %-21s   %s\n", "T", "in", "out", "y = x w^T", "dx = dy w", "dw += dy^T x");
         for (int64_t T = small ? 64 : 4096; T <= (small ? 64 : 65536); T *= 4)
             for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) bench_product(T, small ? shapes[s][0] / 64 : shapes[s][0], small ? shapes[s][1] / 64 : shapes[s][1]);
+    }
+    if (products) {
+        printf("\nlinear beside communication: SMs left to it\n%6s %6s %6s %4s   %-21s   %-21s   %-21s   %s\n", "T", "in", "out", "left", "y = x w^T", "dx = dy w", "dw += dy^T x", "dw = dy^T x");
+        for (int i = 0; i < 2; i++) bench_product_beside(small ? 64 : 8192, (i == 0 ? 4096 : 14336) / (small ? 64 : 1), (i == 0 ? 28672 : 4096) / (small ? 64 : 1));
     }
     if (attention) {
         int Hq = small ? 2 : 32, Hkv = small ? 1 : 8, HS = small ? 64 : 128;

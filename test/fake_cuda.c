@@ -201,6 +201,12 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->major = 9;
     return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    (void)device;
+    insist(attribute == cudaDevAttrMultiProcessorCount, "an unknown attribute of a device");
+    *value = 132;
+    return cudaSuccess;
+}
 const char *cudaGetErrorString(cudaError_t status) { return status == cudaSuccess ? "no error" : "a fake error"; }
 const char *cudaGetErrorName(cudaError_t status) { return cudaGetErrorString(status); }
 cudaError_t cudaGetLastError(void) { return cudaSuccess; }
@@ -413,6 +419,13 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeTy
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t name, const void *value,
                                               size_t bytes) {
     operation *o = (operation *)(void *)d;
+    if (name == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET) {
+        int32_t sms = 0;
+        insist(bytes == sizeof sms, "an attribute of a product of the wrong size");
+        memcpy(&sms, value, bytes);
+        insist(sms > 0 && sms <= 132, "a product on more SMs than there are, or none");
+        return CUBLAS_STATUS_SUCCESS;
+    }
     insist(bytes == sizeof o->a && (name == CUBLASLT_MATMUL_DESC_TRANSA || name == CUBLASLT_MATMUL_DESC_TRANSB),
            "an unknown attribute of a product");
     memcpy(name == CUBLASLT_MATMUL_DESC_TRANSA ? &o->a : &o->b, value, bytes);

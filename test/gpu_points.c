@@ -6,14 +6,17 @@
 //   2 blocks of keys merged, and backward with the merged out and lse
 //   3 one query head of each group to a backward call              4 backward twice: the same bits when deterministic
 //   5 tensors of more than 2^31 elements                           6 cuDNN's properties of this GPU
+//     gpu_points 6 NAME.json writes them to this file, for test_cudnn_graphs
 //   9 copies to and from pinned memory, both ways at once
 // (7, several ranks on one GPU, and 8, the shapes of matrix products, are compare_devices and bench_cuda.)
 #include "../device/cuda/attention_call.h"
-#ifndef DEVICE_EMULATED
+#include "../files.h"
+#if !defined(DEVICE_EMULATED) && !defined(WITHOUT_CUDNN)
 #include <cudnn.h>
 #endif
 
 static bool small, failed;
+static const char *properties_file; // of point 6, or NULL
 static void say(int point, const char *verdict, const char *format, ...) PRINTF_LIKE(3, 4);
 static void say(int point, const char *verdict, const char *format, ...) {
     char text[512];
@@ -264,7 +267,7 @@ static void point_5(void) {
 }
 
 static void point_6(void) {
-#ifdef DEVICE_EMULATED
+#if defined(DEVICE_EMULATED) || defined(WITHOUT_CUDNN)
     say(6, "not possible", "no cuDNN in this build");
 #else
     static char json[8192];
@@ -276,7 +279,11 @@ static void point_6(void) {
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
     if (status == CUDNN_STATUS_SUCCESS)
         status = cudnnBackendGetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)sizeof json - 1, &length, json);
-    say(6, status == CUDNN_STATUS_SUCCESS ? "pass" : "fail", "%s", status == CUDNN_STATUS_SUCCESS ? "cuDNN's properties of this GPU, for test_cudnn_graphs:" : cudnnGetErrorString(status));
+    error_text error = {""};
+    if (status != CUDNN_STATUS_SUCCESS) error_set(&error, "%s", cudnnGetErrorString(status));
+    else if (properties_file != NULL) file_write(properties_file, json, strlen(json), &error);
+    say(6, error.text[0] == '\0' ? "pass" : "fail", "%s%s", error.text[0] == '\0' ? "cuDNN's properties of this GPU, for test_cudnn_graphs: " : error.text,
+        error.text[0] == '\0' && properties_file != NULL ? properties_file : "");
     if (status == CUDNN_STATUS_SUCCESS) printf("%s\n", json);
 #endif
 }
@@ -317,10 +324,12 @@ int main(int argc, char **argv) {
     bool wanted[10] = {false}, any = false;
     for (int i = 1; i < argc; i++) {
         int n = (int)strtol(argv[i], NULL, 10);
+        size_t length = strlen(argv[i]);
         if (strcmp(argv[i], "small") == 0) small = true;
+        else if (length > 5 && strcmp(argv[i] + length - 5, ".json") == 0) properties_file = argv[i];
         else if (n >= 1 && n <= 9 && n != 7 && n != 8) wanted[n] = any = true;
         else {
-            fprintf(stderr, "error: unknown argument %s; legal values are small, 1, 2, 3, 4, 5, 6, 9\n", argv[i]);
+            fprintf(stderr, "error: unknown argument %s; legal values are small, 1, 2, 3, 4, 5, 6, 9, and a file NAME.json for point 6\n", argv[i]);
             return EXIT_USER_ERROR;
         }
     }

@@ -30,8 +30,19 @@ cp "$dir/why" "$dir/build.log"
 check 'no warnings' bash -c "! grep -iE 'warning( |:|#)' '$dir/build.log'"
 check 'no kernel spills registers' no_spills "$dir/build.log"
 check 'cuDNN graphs' $build/test/test_cudnn_graphs
-check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_kernels}-without-gpu $build/train_llama-without-gpu
+check 'properties of a GPU written' $build/test/test_cudnn_graphs write "$dir/gpu.json"
+sed -i 's/NVIDIA H200/a GPU of a file/' "$dir/gpu.json"
+check 'and read: cuDNN graphs of that GPU' $build/test/test_cudnn_graphs "$dir/gpu.json"
+cp "$dir/why" "$dir/graphs.log"
+check 'it is the GPU of the file' grep -q '^a GPU of a file: [1-9]' "$dir/graphs.log"
+head -c 300 "$dir/gpu.json" >"$dir/cut.json"
+echo '{"deviceName": "a GPU", "deviceVer": 900}' >"$dir/few.json"
+check 'a broken file of properties is refused' fails_with 2 'cut.json: has no deviceName' $build/test/test_cudnn_graphs "$dir/cut.json"
+check 'properties that cuDNN does not take are refused' fails_with 2 'few.json: cuDNN does not take' $build/test/test_cudnn_graphs "$dir/few.json"
+check 'a file that is not there is refused' fails_with 2 'none.json: cannot be opened' $build/test/test_cudnn_graphs "$dir/none.json"
+check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
 check 'kernels and products over fake CUDA' $build/test/test_kernels-without-gpu
+check 'products that leave SMs to others, over fake CUDA' $build/test/bench_cuda-without-gpu small
 check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
 check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
 for eager in 0 1; do

@@ -3,50 +3,82 @@
 // Every attention graph that the trainer can ask cuDNN for, checked without a GPU: cuDNN's support check for the properties of A100, H100,
 // H200 and B200 takes it, with no more workspace than op_attention_scratch plans; shapes that no engine takes are refused.
 // The calls are those that attention_cudnn.c makes, cut by the same functions.
+//     test_cudnn_graphs             the four GPUs of the table below
+//     test_cudnn_graphs FILE...     in their place, GPUs whose properties gpu_points 6 has written to files (or `write`)
+//     test_cudnn_graphs write FILE  the first GPU's properties, as such a file
+// For each GPU it says what its graphs ask for, and how much of the planned workspace the most demanding one.
 #include "test.h"
 
+#include "../config.h"
 #include "../device/cuda/attention_graph.h"
+#include "../files.h"
 
 #include <dlfcn.h>
 
-typedef struct {
+// What cudaGetDeviceProperties says on these GPUs.
+static const struct {
     const char *name;
     int version, processors; // compute capability times 100, SMs
     int clock_khz, memory_clock_khz;
     int64_t l2_bytes, memory_bytes, shared_bytes; // shared: of a block, by permission
-    int largest_backward;                         // head size that backward engines take
-} gpu;
-
-// What cudaGetDeviceProperties says on these GPUs.
-static const gpu gpus[] = {
-    {"NVIDIA H200", 900, 132, 1980000, 3201000, 62914560, 150754820096, 232448, 256},
-    {"NVIDIA H100 80GB HBM3", 900, 132, 1980000, 2619000, 52428800, 85031714816, 232448, 256},
-    {"NVIDIA A100-SXM4-80GB", 800, 108, 1410000, 1593000, 41943040, 85097971712, 166912, 128},
-    {"NVIDIA B200", 1000, 148, 1965000, 3996000, 132644864, 191000000000, 232448, 128},
+} known[] = {
+    {"NVIDIA H200", 900, 132, 1980000, 3201000, 62914560, 150754820096, 232448},
+    {"NVIDIA H100 80GB HBM3", 900, 132, 1980000, 2619000, 52428800, 85031714816, 232448},
+    {"NVIDIA A100-SXM4-80GB", 800, 108, 1410000, 1593000, 41943040, 85097971712, 166912},
+    {"NVIDIA B200", 1000, 148, 1965000, 3996000, 132644864, 191000000000, 232448},
 };
-enum { GPUS = sizeof gpus / sizeof *gpus };
+enum { KNOWN = sizeof known / sizeof *known, MAX_GPUS = 16 };
 
-static cudnnBackendDescriptor_t properties_of(const gpu *g) {
-    char json[2048];
-    int length = snprintf(
-        json, sizeof json,
+typedef struct {
+    char name[128], *json;
+    int largest_backward; // head size that backward engines take
+    int graphs;           // asked for
+    int64_t first_bytes;  // workspace of the engines that are tried first, summed over all graphs: shows when others are proposed
+    double most_used;     // workspace over what is planned, of the call where it is largest, and
+    char most[256];
+} gpu;
+static gpu gpus[MAX_GPUS];
+static int gpu_count;
+
+static char *known_json(int n) {
+    char *json = HOST_NEW(char, 2048);
+    snprintf(
+        json, 2048,
         "{\"cudaDeviceId\":0,\"deviceVer\":%d,\"driverVer\":13000,\"deviceName\":\"%s\",\"totalGlobalMem\":%lld,"
         "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"multiProcessorCount\":%d,"
         "\"smClockRateKHz\":%d,\"memClockRateKHz\":%d,\"l2CacheSize\":%lld,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
         "\"maxSharedMemoryPerBlockOptin\":%lld,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"pciDeviceId\":0,"
         "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"isTccDriver\":0,\"supportCoopLaunch\":1}",
-        g->version, g->name, (long long)g->memory_bytes, g->processors, g->clock_khz, g->memory_clock_khz, (long long)g->l2_bytes,
-        (long long)g->shared_bytes);
+        known[n].version, known[n].name, (long long)known[n].memory_bytes, known[n].processors, known[n].clock_khz,
+        known[n].memory_clock_khz, (long long)known[n].l2_bytes, (long long)known[n].shared_bytes);
+    return json;
+}
+static cudnnBackendDescriptor_t properties_of(const gpu *g) { // NULL: cuDNN does not take them
     cudnnBackendDescriptor_t d = NULL;
-    bool good =
-        cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d) == CUDNN_STATUS_SUCCESS &&
-        cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length, json) == CUDNN_STATUS_SUCCESS &&
-        cudnnBackendFinalize(d) == CUDNN_STATUS_SUCCESS;
-    CHECK(good, "cuDNN does not take the properties of %s", g->name);
+    bool good = cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d) == CUDNN_STATUS_SUCCESS &&
+                cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(g->json), g->json) ==
+                    CUDNN_STATUS_SUCCESS &&
+                cudnnBackendFinalize(d) == CUDNN_STATUS_SUCCESS;
+    if (!good && d != NULL) cudnnBackendDestroyDescriptor(d);
     return good ? d : NULL;
 }
-
-static int asked; // graphs
+// Takes the text.
+static bool gpu_add(char *json, error_text *error) {
+    gpu *g = &gpus[gpu_count];
+    cJSON *all = cJSON_Parse(json);
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(all, "deviceName"), *version = cJSON_GetObjectItemCaseSensitive(all, "deviceVer");
+    if (gpu_count == MAX_GPUS) return error_set(error, "is one GPU too many");
+    if (!cJSON_IsString(name) || !cJSON_IsNumber(version)) return error_set(error, "has no deviceName or no deviceVer: not cuDNN's properties of a GPU");
+    snprintf(g->name, sizeof g->name, "%s", name->valuestring);
+    g->largest_backward = version->valueint / 100 == 9 ? 256 : 128;
+    g->json = json;
+    cJSON_Delete(all);
+    cudnnBackendDescriptor_t properties = properties_of(g);
+    if (properties == NULL) return error_set(error, "cuDNN does not take these properties of %s", g->name);
+    cudnnBackendDestroyDescriptor(properties);
+    gpu_count++;
+    return true;
+}
 
 static const char *shape_text(attention_shape s) {
     static char text[160];
@@ -54,19 +86,25 @@ static const char *shape_text(attention_shape s) {
              s.causal ? " causal" : "", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS, (long long)s.q.row, (long long)s.kv.row);
     return text;
 }
-static void expect(const gpu *device, cudnnBackendDescriptor_t properties, attention_shape s, bool accepted) {
+static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_shape s, bool accepted) {
     attention_graph g;
     bool taken = attention_graph_build(&g, s, NULL) && attention_graph_choose(&g, properties);
-    asked++;
+    device->graphs++;
     CHECK(taken == accepted, "%s: %s: %s %s", device->name, shape_text(s), taken ? "taken" : "refused", g.error.text);
-    for (int i = 0; taken && accepted && i < g.config_count; i++)
-        CHECK(g.workspace[i] >= 0 && (size_t)g.workspace[i] <= attention_call_workspace(s), "%s: %s: workspace of %lld bytes, planned %zu",
-              device->name, shape_text(s), (long long)g.workspace[i], attention_call_workspace(s));
+    size_t planned = attention_call_workspace(s);
+    if (taken) device->first_bytes += g.workspace[0];
+    for (int i = 0; taken && accepted && i < g.config_count; i++) {
+        CHECK(g.workspace[i] >= 0 && (size_t)g.workspace[i] <= planned, "%s: %s: workspace of %lld bytes, planned %zu", device->name, shape_text(s),
+              (long long)g.workspace[i], planned);
+        if ((double)g.workspace[i] <= device->most_used * (double)planned) continue;
+        device->most_used = (double)g.workspace[i] / (double)planned;
+        snprintf(device->most, sizeof device->most, ", %lld of %zu bytes: %s", (long long)g.workspace[i], planned, shape_text(s));
+    }
     attention_graph_free(&g);
 }
 
 // The calls of one block on the given rows: forward straight and merged, backward.
-static void expect_block(const gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
+static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
     int64_t rows = attention_tile_rows(backward, b.q_stride, b.kv_stride, b.Tq, b.Tk);
     CHECK(max_i64(b.q_stride, b.kv_stride) * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements",
           (long long)rows, (long long)b.q_stride);
@@ -98,7 +136,7 @@ static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
     return b;
 }
 // A rank's own block, and the two kinds of blocks of other ranks: all queries on half the keys, half the queries on all keys.
-static void expect_ring(const gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS, bool forward) {
+static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS, bool forward) {
     for (int backward = forward ? 0 : 1; backward < 2; backward++) {
         attention_block b = block_of(Tc, Hq, Hkv, HS);
         expect_block(device, properties, b, backward == 1);
@@ -111,7 +149,14 @@ static void expect_ring(const gpu *device, cudnnBackendDescriptor_t properties, 
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    error_text error = {""};
+    if (argc == 3 && strcmp(argv[1], "write") == 0) {
+        char *json = known_json(0);
+        if (file_write(argv[2], json, strlen(json), &error)) return EXIT_OK;
+        fprintf(stderr, "error: %s\n", error.text);
+        return EXIT_USER_ERROR;
+    }
     // cuDNN looks for the driver's library; the toolkit's stub is enough, it is never called.
     const char *stubs[] = {"libcuda.so.1", CUDA_STUB, "/usr/local/cuda/lib64/stubs/libcuda.so"};
     void *driver = NULL;
@@ -120,10 +165,18 @@ int main(void) {
         printf("neither a driver (libcuda.so.1) nor the toolkit's stub of it\n");
         return 77;
     }
-    for (int n = 0; n < GPUS; n++) {
-        const gpu *device = &gpus[n];
+    for (int i = 1; i < argc; i++) {
+        char *json = config_read_file(argv[i], &error);
+        if (json == NULL || !gpu_add(json, &error)) {
+            fprintf(stderr, "error: %s: %s\n", argv[i], error.text);
+            return EXIT_USER_ERROR;
+        }
+    }
+    for (int n = 0; n < KNOWN && argc == 1; n++) CHECK(gpu_add(known_json(n), &error), "%s: %s", known[n].name, error.text);
+
+    for (int n = 0; n < gpu_count; n++) {
+        gpu *device = &gpus[n];
         cudnnBackendDescriptor_t properties = properties_of(device);
-        if (properties == NULL) continue;
         for (int HS = 64; HS <= 256; HS *= 2) {
             int64_t lengths[] = {8192, 128, 131072, 1048576};
             for (int i = 0; i < (n == 0 ? 4 : 1); i++) {
@@ -147,10 +200,9 @@ int main(void) {
 
     // Deterministic: backward in tiles whose scores fit, which B200 takes, too, but in no fixed order.
     attention_use_deterministic();
-    for (int n = 0; n < GPUS; n++) {
-        const gpu *device = &gpus[n];
+    for (int n = 0; n < gpu_count; n++) {
+        gpu *device = &gpus[n];
         cudnnBackendDescriptor_t properties = properties_of(device);
-        if (properties == NULL) continue;
         expect_ring(device, properties, 8192, 4, 1, 128, false);
         expect_ring(device, properties, 131072, 32, 8, 128, false);
         expect_ring(device, properties, 4096 + 128, 6, 2, 64, false);
@@ -167,6 +219,8 @@ int main(void) {
                 before = bytes;
             }
         }
-    printf("%d graphs asked for\n", asked);
+    for (int n = 0; n < gpu_count; n++)
+        printf("%s: %d graphs, first engines ask for %lld bytes in all, at most %.1f %% of the planned workspace%s\n", gpus[n].name, gpus[n].graphs,
+               (long long)gpus[n].first_bytes, 100 * gpus[n].most_used, gpus[n].most);
     return test_finish("cudnn graphs", NULL);
 }

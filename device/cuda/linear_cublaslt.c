@@ -15,6 +15,7 @@ typedef struct {
     product_kind kind;
     bool adds;            // beta = 1: C is added
     uint32_t alignment;   // bytes that divide every address
+    int32_t sms;          // SMs that the algorithm is made for; 0: all
     int64_t T, in, out;
 } product_shape;
 
@@ -32,7 +33,8 @@ static struct {
     cublasLtHandle_t handle; // NULL: not started
     void *workspace;
     size_t workspace_bytes;
-    bool deterministic;
+    bool deterministic, overwrites; // overwrites, sms: linear_test_options
+    int32_t sms;
     product_plan *plans;
     int count, capacity;
 } lt;
@@ -50,6 +52,13 @@ static void start(void) {
 
 void linear_use_deterministic(void) { lt.deterministic = true; }
 
+void linear_test_options(int sms_left, bool overwrite) {
+    int all = 0;
+    cuda_check(cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, 0), "counting SMs");
+    lt.sms = sms_left > 0 ? all - sms_left : 0;
+    lt.overwrites = overwrite;
+}
+
 static cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t columns) { // ours (columns, rows), dense
     cublasLtMatrixLayout_t l;
     check(cublasLtMatrixLayoutCreate(&l, type, (uint64_t)rows, (uint64_t)columns, rows), "layout");
@@ -64,7 +73,7 @@ static const char *shape_text(product_shape s) {
 }
 
 static bool shape_equal(product_shape a, product_shape b) {
-    return a.kind == b.kind && a.adds == b.adds && a.alignment == b.alignment && a.T == b.T && a.in == b.in && a.out == b.out;
+    return a.kind == b.kind && a.adds == b.adds && a.alignment == b.alignment && a.sms == b.sms && a.T == b.T && a.in == b.in && a.out == b.out;
 }
 
 static cublasStatus_t run(const product_plan *p, const void *a, const void *b, const void *c, void *d) {
@@ -155,6 +164,7 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
         p->c = layout(CUDA_R_32F, s.in, s.out);
         p->result_bytes = 4 * (size_t)(s.in * s.out);
     }
+    if (s.sms > 0) check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &s.sms, sizeof s.sms), "operation");
     cublasLtMatmulPreference_t preference;
     check(cublasLtMatmulPreferenceCreate(&preference), "preference");
     set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt.workspace_bytes, sizeof lt.workspace_bytes);
@@ -183,6 +193,7 @@ static void product(product_kind kind, void *d, const void *a, const void *b, co
     product_shape s;
     s.kind = kind;
     s.adds = c != NULL;
+    s.sms = lt.sms;
     s.T = T;
     s.in = in;
     s.out = out;
@@ -207,5 +218,5 @@ void op_linear_backward_input(floatX *dx, const floatX *dy, const floatX *w, int
     product(BACKWARD_INPUT, dx, w, dy, NULL, T, in, out);
 }
 void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out) {
-    product(BACKWARD_WEIGHT, dw, x, dy, dw, T, in, out);
+    product(BACKWARD_WEIGHT, dw, x, dy, lt.overwrites ? NULL : dw, T, in, out);
 }
