@@ -62,7 +62,7 @@ typedef struct {
     float *rstd;              // (rows)
     floatX *qkv;              // (rows, (H + 2 Hkv) HS); its gradient in the backward pass
     floatX *dout;             // (rows, H HS)
-    floatX *act, *dact;       // (mlp_tile, F)
+    floatX *act;              // (mlp_tile, F); in the backward pass its gradient first
     floatX *gate_up;          // (mlp_tile, 2F)
     floatX *logits;           // (loss_tile, V)
     void *norm_scratch, *embedding_scratch;
@@ -147,7 +147,6 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16);
     arena_back_to(device, mark);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);
-    m->dact = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * F);
     arena_back_to(device, mark);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * V);
@@ -300,10 +299,9 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, int 
         int64_t n = min_i64(m->mlp_tile, rows - at);
         floatX *gate_up = t->gate_up != NULL ? t->gate_up + at * 2 * F : m->gate_up;
         if (t->gate_up == NULL) op_linear_forward(gate_up, m->xn + at * D, w_gate_up, NULL, n, D, 2 * F);
-        op_swiglu_forward(m->act, gate_up, n, F);
+        op_linear_backward_input(m->act, m->dx + at * D, w_down, n, F, D);
+        op_swiglu_backward(gate_up, m->act, m->act, gate_up, n, F);
         op_linear_backward_weight(model_gradient(m, dp, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D);
-        op_linear_backward_input(m->dact, m->dx + at * D, w_down, n, F, D);
-        op_swiglu_backward(gate_up, m->dact, gate_up, n, F);
         op_linear_backward_weight(model_gradient(m, dp, unit, T_W_GATE_UP), gate_up, m->xn + at * D, n, D, 2 * F);
         op_linear_backward_input(m->dxn + at * D, gate_up, w_gate_up, n, D, 2 * F);
     }

@@ -107,7 +107,9 @@ const char *op_attention_engine(bool documents); // what computes a block; docum
 
 // ---- SwiGLU: act (T, F) = silu(gate) * up, gate_up (T, 2F) = [gate | up] a row ----
 void op_swiglu_forward(floatX *act, const floatX *gate_up, int64_t T, int64_t F);
-void op_swiglu_backward(floatX *dgate_up, const floatX *dact, const floatX *gate_up, int64_t T, int64_t F); // dgate_up may be gate_up
+// dact (T, F) -> dgate_up (T, 2F), and act once more, the same bits: the weights' gradient wants it, and one pass makes both. dgate_up may be
+// gate_up, act may be dact.
+void op_swiglu_backward(floatX *dgate_up, floatX *act, const floatX *dact, const floatX *gate_up, int64_t T, int64_t F);
 
 // ---- cross-entropy on a tile of logits (T, V), labels (T); label -100: ignored (loss 0, gradient 0) ----
 // losses (T) = -log softmax(logits)[label]. If backward: logits = (softmax - onehot) * scale, in place.

@@ -218,7 +218,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("RoPE and pack", 2 * n * width * HS * X, op_rope_pack_forward(a, a + T * H * HS, b, table, T, l));
         KERNEL("RoPE and unpack backward", 2 * n * width * HS * X, op_rope_unpack_backward(a, b, b + T * H * HS, table, T, l));
         KERNEL("SwiGLU forward", 3 * n * F * X, op_swiglu_forward(a, b, T, F));
-        KERNEL("SwiGLU backward", 5 * n * F * X, op_swiglu_backward(b, a, b, T, F));
+        KERNEL("SwiGLU backward", 6 * n * F * X, op_swiglu_backward(b, a, a, b, T, F));
         KERNEL("merge of two blocks", 3 * 4 * heads, op_attention_merge(x, rows, y, other_rows, T, H, HS, (int64_t)H * HS, T));
         KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, block_of(T, H, Hkv, HS)));
         KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));

@@ -667,8 +667,11 @@ static void test_swiglu(int64_t T, int64_t F, bool in_place) {
         }
     op_swiglu_forward(act.x, gate_up.x, T, F);
     check("op_swiglu_forward", act, want, 1);
-    op_swiglu_backward(d.x, dact.x, gate_up.x, T, F);
+    tensor again = in_place ? dact : tensor_new(T * F, true);
+    op_swiglu_backward(d.x, again.x, dact.x, gate_up.x, T, F);
     check("op_swiglu_backward", d, want_d, 1);
+    CHECK(memcmp(again.x, act.x, sizeof(floatX) * (size_t)(T * F)) == 0, "op_swiglu_backward: act is not the forward pass's, %s", settings);
+    if (!in_place) tensor_free(again);
     free(want);
     free(want_d);
     tensor_free(gate_up);

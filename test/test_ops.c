@@ -707,13 +707,15 @@ static void test_swiglu(int64_t T, int64_t F, double scale) {
         gradient[at + F] = dact[i] * swiglu_reference(g, 1);
     }
     op_swiglu_forward(act, gate_up, T, F);
-    op_swiglu_backward(dgate_up, dact, gate_up, T, F);
+    float *again = floats(T * F);
+    op_swiglu_backward(dgate_up, again, dact, gate_up, T, F);
+    CHECK(same_bits(act, again, T * F), "swiglu backward T %lld F %lld: act is not the forward pass's", (long long)T, (long long)F);
     double e = error_of(act, expected, T * F), e_back = error_of(dgate_up, gradient, T * 2 * F); // a handful of roundings, each below u
     CHECK(e < 8 * u, "swiglu T %lld F %lld scale %g: error %g", (long long)T, (long long)F, scale, e);
     CHECK(e_back < 16 * u, "swiglu backward T %lld F %lld scale %g: error %g", (long long)T, (long long)F, scale, e_back);
-    op_swiglu_backward(gate_up, dact, gate_up, T, F);
-    CHECK(same_bits(gate_up, dgate_up, T * 2 * F), "swiglu backward T %lld F %lld in place differs", (long long)T, (long long)F);
-    free(expected), free(gradient), drop(gate_up), drop(dact), drop(act), drop(dgate_up);
+    op_swiglu_backward(gate_up, dact, dact, gate_up, T, F);
+    CHECK(same_bits(gate_up, dgate_up, T * 2 * F) && same_bits(dact, act, T * F), "swiglu backward T %lld F %lld in place differs", (long long)T, (long long)F);
+    free(expected), free(gradient), drop(gate_up), drop(dact), drop(act), drop(again), drop(dgate_up);
 }
 
 // ---- cross-entropy ----

@@ -199,7 +199,7 @@ void op_swiglu_forward(floatX *act, const floatX *gate_up, int64_t T, int64_t F)
     }
 }
 // With s = sigmoid(gate): dgate = dact * up * s * (1 + gate * (1 - s)), dup = dact * gate * s.
-void op_swiglu_backward(floatX *dgate_up, const floatX *dact, const floatX *gate_up, int64_t T, int64_t F) {
+void op_swiglu_backward(floatX *dgate_up, floatX *act, const floatX *dact, const floatX *gate_up, int64_t T, int64_t F) {
 #pragma omp parallel for schedule(static) if (T * F > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < T; t++) {
         const floatX *gate = gate_up + t * 2 * F, *up = gate + F;
@@ -208,7 +208,8 @@ void op_swiglu_backward(floatX *dgate_up, const floatX *dact, const floatX *gate
             vec g = vec_load_part(gate + f, F - f), u = vec_load_part(up + f, F - f), d = vec_load_part(dact + t * F + f, F - f);
             vec s = sigmoid(g);
             vec_store_part(dgate + f, d * u * s * (1.0f + g * (1.0f - s)), F - f);
-            vec_store_part(dup + f, d * g * s, F - f);
+            vec_store_part(dup + f, d * (g * s), F - f);
+            vec_store_part(act + t * F + f, g * s * u, F - f);
         }
     }
 }

@@ -15,12 +15,12 @@ template <int W> __global__ void swiglu_forward_kernel(floatX *act, const floatX
     load<W>(gate, gate_up + t * 2 * F + c);
     load<W>(up, gate_up + t * 2 * F + F + c);
 #pragma unroll
-    for (int k = 0; k < W; k++) up[k] *= gate[k] / (1 + expf(-gate[k]));
+    for (int k = 0; k < W; k++) up[k] *= gate[k] * (1 / (1 + expf(-gate[k])));
     store<W>(act + t * F + c, up);
 }
 // silu(g) = g s with s = 1 / (1 + e^-g);  silu'(g) = s (1 + g (1 - s))
 template <int W>
-__global__ void swiglu_backward_kernel(floatX *dgate_up, const floatX *dact, const floatX *gate_up, int64_t F, int blocks_per_row) {
+__global__ void swiglu_backward_kernel(floatX *dgate_up, floatX *act, const floatX *dact, const floatX *gate_up, int64_t F, int blocks_per_row) {
     int64_t t, c;
     if (!row_place<W>(F, blocks_per_row, &t, &c)) return;
     float gate[W], up[W], d[W];
@@ -31,8 +31,11 @@ __global__ void swiglu_backward_kernel(floatX *dgate_up, const floatX *dact, con
     for (int k = 0; k < W; k++) {
         float s = 1 / (1 + expf(-gate[k])), g = gate[k];
         gate[k] = d[k] * up[k] * s * (1 + g * (1 - s));
-        up[k] = d[k] * g * s;
+        float silu = g * s, a = up[k] * silu;
+        up[k] = d[k] * silu;
+        d[k] = a;
     }
+    store<W>(act + t * F + c, d);
     store<W>(dgate_up + t * 2 * F + c, gate);
     store<W>(dgate_up + t * 2 * F + F + c, up);
 }
@@ -45,11 +48,11 @@ void op_swiglu_forward(floatX *act, const floatX *gate_up, int64_t T, int64_t F)
     if (packed) LAUNCH(swiglu_forward_kernel<PACK>, grid_size(T * per_row), threads, 0, act, gate_up, F, per_row);
     else LAUNCH(swiglu_forward_kernel<1>, grid_size(T * per_row), threads, 0, act, gate_up, F, per_row);
 }
-void op_swiglu_backward(floatX *dgate_up, const floatX *dact, const floatX *gate_up, int64_t T, int64_t F) {
+void op_swiglu_backward(floatX *dgate_up, floatX *act, const floatX *dact, const floatX *gate_up, int64_t T, int64_t F) {
     if (T == 0) return;
-    bool packed = packs(F, dgate_up, dact, gate_up);
+    bool packed = packs(F, dgate_up, act, dact, gate_up);
     int64_t items = packed ? F / PACK : F;
     int threads = block_size(items, 256), per_row = (int)ceil_div(items, threads);
-    if (packed) LAUNCH(swiglu_backward_kernel<PACK>, grid_size(T * per_row), threads, 0, dgate_up, dact, gate_up, F, per_row);
-    else LAUNCH(swiglu_backward_kernel<1>, grid_size(T * per_row), threads, 0, dgate_up, dact, gate_up, F, per_row);
+    if (packed) LAUNCH(swiglu_backward_kernel<PACK>, grid_size(T * per_row), threads, 0, dgate_up, act, dact, gate_up, F, per_row);
+    else LAUNCH(swiglu_backward_kernel<1>, grid_size(T * per_row), threads, 0, dgate_up, act, dact, gate_up, F, per_row);
 }
