@@ -70,8 +70,8 @@ static inline void calibrate_linear(calibration *c) {
     op_linear_forward(c->x, c->q, down, NULL, n, F, D);
     op_linear_backward_input(c->q, c->out_x, down, n, F, D);
     op_swiglu_backward(c->y, c->q, c->q, c->y, n, F);
-    op_linear_backward_weight(ddown, c->out_x, c->q, n, F, D);
-    op_linear_backward_weight(dup, c->y, c->out_x, n, D, 2 * F);
+    op_linear_backward_weight(ddown, c->out_x, c->q, n, F, D, false);
+    op_linear_backward_weight(dup, c->y, c->out_x, n, D, 2 * F, false);
     op_linear_backward_input(c->x, c->y, up, n, D, 2 * F);
 }
 // A ring step: all queries with half of the keys, merged into what is there.

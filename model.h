@@ -81,22 +81,22 @@ static inline void model_describe_units(model *m) {
     int64_t D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
     m->units = HOST_NEW(zero_unit, c->L + 2);
     zero_unit *u = m->units;
-    zero_unit_add(&u[UNIT_EMBEDDING], "embedding", V * D, true);
+    zero_unit_add(&u[UNIT_EMBEDDING], "embedding", V * D, true, false);
     u[UNIT_EMBEDDING].slot = 2;
     for (int l = 0; l < c->L; l++) {
         zero_unit *layer = &u[1 + l];
         layer->slot = l % 2;
-        zero_unit_add(layer, "norm1", D, false);
-        zero_unit_add(layer, "wqkv", m->qkv_width * D, true);
-        zero_unit_add(layer, "wo", D * heads, true);
-        zero_unit_add(layer, "norm2", D, false);
-        zero_unit_add(layer, "w_gate_up", 2 * F * D, true);
-        zero_unit_add(layer, "w_down", D * F, true);
+        zero_unit_add(layer, "norm1", D, false, false);
+        zero_unit_add(layer, "wqkv", m->qkv_width * D, true, true);
+        zero_unit_add(layer, "wo", D * heads, true, true);
+        zero_unit_add(layer, "norm2", D, false, false);
+        zero_unit_add(layer, "w_gate_up", 2 * F * D, true, true);
+        zero_unit_add(layer, "w_down", D * F, true, true);
     }
     zero_unit *head = &u[c->L + 1];
     head->slot = 3;
-    zero_unit_add(head, "final_norm", D, false);
-    if (!c->tied) zero_unit_add(head, "lm_head", V * D, true);
+    zero_unit_add(head, "final_norm", D, false, false);
+    if (!c->tied) zero_unit_add(head, "lm_head", V * D, true, true);
 }
 
 // Lays out every buffer of a rank in `device` and `host`, the one function behind both a run and a dry run: with arenas without a
@@ -268,8 +268,9 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
     const floatX *p = zero_params(&m->zero, head);
     const floatX *norm = model_tensor(m, p, head, T_FINAL_NORM);
     const floatX *w_out = model_tensor(m, m->c.tied ? zero_params(&m->zero, UNIT_EMBEDDING) : p, out_unit, out_tensor);
-    float *dhead = backward ? zero_grads(&m->zero, head) : NULL;
-    float *dw_out = backward ? model_gradient(m, m->c.tied ? zero_grads(&m->zero, UNIT_EMBEDDING) : dhead, out_unit, out_tensor) : NULL;
+    bool adds = true, tied_adds;
+    float *dhead = backward ? zero_grads(&m->zero, head, &adds) : NULL;
+    float *dw_out = backward ? model_gradient(m, m->c.tied ? zero_grads(&m->zero, UNIT_EMBEDDING, &tied_adds) : dhead, out_unit, out_tensor) : NULL;
     double began = trace_now();
     op_rmsnorm_forward(m->xn, m->rstd, m->x_last, norm, rows, D, m->c.rms_eps);
     for (int64_t at = 0; at < rows; at += m->loss_tile) {
@@ -277,7 +278,7 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
         op_linear_forward(m->logits, m->xn + at * D, w_out, NULL, n, D, V);
         op_cross_entropy(losses + at, m->logits, m->labels + at, n, V, scale, backward);
         if (!backward) continue;
-        op_linear_backward_weight(dw_out, m->logits, m->xn + at * D, n, D, V);
+        op_linear_backward_weight(dw_out, m->logits, m->xn + at * D, n, D, V, adds || m->c.tied || at > 0);
         op_linear_backward_input(m->dxn + at * D, m->logits, w_out, n, D, V);
     }
     if (backward) {
@@ -290,8 +291,8 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
 
 // ---- backward ----
 
-// dx: gradient of x_out -> gradient of x_mid; gradients of the MLP's weights.
-static inline void model_mlp_backward(model *m, const floatX *p, float *dp, int unit, const layer_activations *t) {
+// dx: gradient of x_out -> gradient of x_mid; gradients of the MLP's weights: added, or stored the first time (zero_grads).
+static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, F = m->c.F;
     const floatX *w_gate_up = model_tensor(m, p, unit, T_W_GATE_UP), *w_down = model_tensor(m, p, unit, T_W_DOWN);
     op_rmsnorm_forward(m->xn, m->rstd, t->x_mid, model_tensor(m, p, unit, T_NORM2), rows, D, m->c.rms_eps);
@@ -301,8 +302,8 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, int 
         if (t->gate_up == NULL) op_linear_forward(gate_up, m->xn + at * D, w_gate_up, NULL, n, D, 2 * F);
         op_linear_backward_input(m->act, m->dx + at * D, w_down, n, F, D);
         op_swiglu_backward(gate_up, m->act, m->act, gate_up, n, F);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_GATE_UP), gate_up, m->xn + at * D, n, D, 2 * F);
+        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D, adds || at > 0);
+        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_GATE_UP), gate_up, m->xn + at * D, n, D, 2 * F, adds || at > 0);
         op_linear_backward_input(m->dxn + at * D, gate_up, w_gate_up, n, D, 2 * F);
     }
     op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM2), m->dxn, t->x_mid, model_tensor(m, p, unit, T_NORM2), m->rstd, rows, D,
@@ -310,15 +311,15 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, int 
 }
 
 // dx: gradient of x_mid -> gradient of x_in; gradients of the attention's weights.
-static inline void model_attention_backward(model *m, const floatX *p, float *dp, int unit, const layer_activations *t) {
+static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D);
+    op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
     for (int64_t b = 0; b < m->run.B; b++)
         attention_2d_backward(&m->attention, m->qkv + b * m->run.T * m->qkv_width, m->dout + b * m->run.T * heads,
                               model_attention_saved(m, t, b), m->table);
     op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
-    op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->qkv, m->xn, rows, D, m->qkv_width);
+    op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->qkv, m->xn, rows, D, m->qkv_width, adds);
     op_linear_backward_input(m->dxn, m->qkv, model_tensor(m, p, unit, T_WQKV), rows, D, m->qkv_width);
     op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM1), m->dxn, t->x_in, model_tensor(m, p, unit, T_NORM1), m->rstd, rows, D,
                         m->norm_scratch);
@@ -333,16 +334,18 @@ static inline void model_backward(model *m, int64_t micro) {
         if (l > 0) zero_fetch(&m->zero, unit - 1);
         layer_activations t = checkpoint_backward(&m->store, l, micro);
         checkpoint_prefetch(&m->store, l - 1);
-        float *dp = zero_grads(&m->zero, unit);
+        bool adds;
+        float *dp = zero_grads(&m->zero, unit, &adds);
         double began = trace_now();
         if (m->store.kinds[l] != RECOMPUTE_NONE) model_attention_forward(m, p, unit, &t, m->store.kinds[l] == RECOMPUTE_FULL);
-        model_mlp_backward(m, p, dp, unit, &t);
-        model_attention_backward(m, p, dp, unit, &t);
+        model_mlp_backward(m, p, dp, adds, unit, &t);
+        model_attention_backward(m, p, dp, adds, unit, &t);
         trace_compute("layer backward", l, began);
         checkpoint_backward_done(&m->store, l);
         zero_grads_done(&m->zero, unit);
     }
-    op_embedding_backward(zero_grads(&m->zero, UNIT_EMBEDDING), m->tokens, m->dx, m->rows, m->c.D, m->c.V, m->embedding_scratch);
+    bool adds; // none of its tensors is a product
+    op_embedding_backward(zero_grads(&m->zero, UNIT_EMBEDDING, &adds), m->tokens, m->dx, m->rows, m->c.D, m->c.V, m->embedding_scratch);
     zero_grads_done(&m->zero, UNIT_EMBEDDING);
     zero_grads_finish(&m->zero);
 }

@@ -31,6 +31,7 @@ typedef struct {
     const char *name;
     int64_t offset, count; // elements
     bool decay;            // weight decay applies (matrices), or not (norm weights)
+    bool product;          // the whole gradient is a product of matrices, which can be stored where there is nothing to add to
 } zero_tensor;
 
 typedef struct {
@@ -40,12 +41,13 @@ typedef struct {
     int slot; // where it is gathered: layers take turns in 0 and 1, embedding 2, head 3
 } zero_unit;
 
-static inline void zero_unit_add(zero_unit *u, const char *name, int64_t count, bool decay) {
+static inline void zero_unit_add(zero_unit *u, const char *name, int64_t count, bool decay, bool product) {
     zero_tensor *t = &u->tensors[u->tensor_count++];
     t->name = name;
     t->offset = u->count;
     t->count = count;
     t->decay = decay;
+    t->product = product;
     u->count = round_up(u->count + count, 64); // tensors start on 128 bytes at least
 }
 
@@ -73,7 +75,7 @@ typedef struct {
     int fetching[ZERO_SLOTS], fetching_count; // units whose gather has started, oldest first
     float *grad_slot[ZERO_SLOTS];
     int grad_slot_unit[ZERO_SLOTS];
-    bool *grads_begun; // per unit: zeroed in this step
+    bool *grads_begun; // per unit: begun in this step
     zero_reduction reducing[ZERO_STAGES + 1];
     int reducing_count;
     bool first_micro, last_micro;
@@ -278,20 +280,33 @@ static inline void zero_advance(zero_hybrid *z) {
     z->reducing_count = kept;
 }
 
-// Where the backward pass adds the whole gradient of a unit, (count) float; zero at the unit's first use of a step (zg = 1) or
-// micro-step (zg > 1).
-static inline float *zero_grads(zero_hybrid *z, int unit) {
+static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // zeros, but where a product will be stored
+    int64_t from = 0;
+    for (int t = 0; t <= unit->tensor_count; t++) {
+        const zero_tensor *tensor = &unit->tensors[t];
+        if (t < unit->tensor_count && !tensor->product) continue;
+        int64_t to = t < unit->tensor_count ? tensor->offset : unit->count;
+        if (to > from) device_zero(grads + from, sizeof(float) * (size_t)(to - from));
+        if (t < unit->tensor_count) from = tensor->offset + tensor->count;
+    }
+}
+// Where the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use of a step (zg = 1) or
+// micro-step (zg > 1): then the tensors that are products hold anything, and the caller stores them; the others are zero.
+static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
     if (z->zg == 1) {
-        if (!z->grads_begun[unit]) device_zero(z->grads[unit], sizeof(float) * (size_t)z->units[unit].count);
+        *adds = z->grads_begun[unit];
+        if (!*adds) zero_begin_grads(&z->units[unit], z->grads[unit]);
         z->grads_begun[unit] = true;
         return z->grads[unit];
     }
+    *adds = true;
     int slot = z->units[unit].slot;
     if (z->grad_slot_unit[slot] == unit) return z->grad_slot[slot];
     for (int s = 0; s < ZERO_SLOTS; s++) // another unit's gradient may still be leaving this place
         while (z->grad_slot[s] == z->grad_slot[slot] && z->grad_slot_unit[s] >= 0) zero_advance(z);
     z->grad_slot_unit[slot] = unit;
-    device_zero(z->grad_slot[slot], sizeof(float) * (size_t)z->units[unit].count);
+    *adds = false;
+    zero_begin_grads(&z->units[unit], z->grad_slot[slot]);
     return z->grad_slot[slot];
 }
 

@@ -29,7 +29,7 @@ size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D);
 // y = x w^T, plus residual (T, out) if not NULL; residual may be y itself.
 void op_linear_forward(floatX *y, const floatX *x, const floatX *w, const floatX *residual, int64_t T, int64_t in, int64_t out);
 void op_linear_backward_input(floatX *dx, const floatX *dy, const floatX *w, int64_t T, int64_t in, int64_t out); // dx = dy w
-void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out); // dw += dy^T x
+void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out, bool add); // dw = or += dy^T x
 
 // ---- RoPE with the layout change for SeqAlltoAll ----
 // How the heads of one token row of the fused projection, (H + 2 Hkv, HS) = [q heads | k heads | v heads], are dealt to `peers`

@@ -89,7 +89,7 @@ static void bench_product(int64_t T, int64_t in, int64_t out) {
         TIME(t, op_linear_backward_input(x, y, w, T, in, out));
         print_flops(t, flops);
         op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
-        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out));
+        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, true));
         print_flops(t, flops);
     } else printf("   does not fit");
     printf("\n");
@@ -107,22 +107,21 @@ static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
     for (size_t i = 0; fits && i < sizeof left / sizeof *left; i++) {
         timing t;
         printf("%6lld %6lld %6lld %4d", (long long)T, (long long)in, (long long)out, left[i]);
-        linear_test_options(left[i], false);
+        linear_test_sms_left(left[i]);
         op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
         TIME(t, op_linear_forward(y, x, w, NULL, T, in, out));
         print_flops(t, flops);
         TIME(t, op_linear_backward_input(x, y, w, T, in, out));
         print_flops(t, flops);
         op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
-        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out));
+        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, true));
         print_flops(t, flops);
-        linear_test_options(left[i], true);
-        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out));
+        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, false));
         print_flops(t, flops);
         printf("\n");
         fflush(stdout);
     }
-    linear_test_options(0, false);
+    linear_test_sms_left(0);
     end_memory();
 }
 

@@ -82,7 +82,7 @@ static void bench_linear(int64_t T, int64_t in, int64_t out) {
         SECONDS(raw[0][r], cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, t, o, i, 1, x, i, w, i, 0, y, o));
         SECONDS(ours[1][r], op_linear_backward_input(x, y, w, T, in, out));
         SECONDS(raw[1][r], cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, t, i, o, 1, y, o, w, i, 0, x, i));
-        SECONDS(ours[2][r], op_linear_backward_weight(w, y, x, T, in, out));
+        SECONDS(ours[2][r], op_linear_backward_weight(w, y, x, T, in, out, true));
         SECONDS(raw[2][r], cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, o, i, t, 1, y, o, x, i, 1, w, i));
     }
     printf("%6lld %6lld %6lld", (long long)T, (long long)in, (long long)out);

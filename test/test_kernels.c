@@ -349,8 +349,11 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
             for (int64_t t = 0; t < T; t++) sum += residual.d[t * out + o] * x.d[t * in + i];
             want[o * in + i] = sum;
         }
-    op_linear_backward_weight(dw.f, residual.x, x.x, T, in, out);
+    op_linear_backward_weight(dw.f, residual.x, x.x, T, in, out, true);
     check("op_linear_backward_weight", dw, want, 2);
+    for (int64_t i = 0; i < in * out; i++) want[i] -= dw.d[i], dw.f[i] = NAN; // not read
+    op_linear_backward_weight(dw.f, residual.x, x.x, T, in, out, false);
+    check("op_linear_backward_weight, stored", dw, want, 2);
     free(want);
     tensor all[6] = {x, w, residual, y, dx, dw};
     for (int i = 0; i < 6; i++) tensor_free(all[i]);

@@ -139,7 +139,7 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
     op_linear_forward(y_added, x, w, residual, T, in, out);
     op_linear_forward(in_place, x, w, in_place, T, in, out);
     op_linear_backward_input(dx, dy, w, T, in, out);
-    op_linear_backward_weight(dw, dy, x, T, in, out);
+    op_linear_backward_weight(dw, dy, x, T, in, out, true);
     // A sum of n rounded products of numbers up to 1: the error grows like n u at worst, like sqrt(n) u typically, as does the result.
     double e = error_of(y, expected, T * out), e_dx = error_of(dx, dx_expected, T * in), e_dw = error_of(dw, dw_expected, out * in);
     for (int64_t i = 0; i < T * out; i++) expected[i] += residual[i];
@@ -982,10 +982,9 @@ static void test_linear_threads(void) {
             float *first[3] = {NULL, NULL, NULL};
             for (int run = 0; run < 3; run++) {
                 float *now[3] = {floats(count[0]), floats(count[1]), floats(count[2])};
-                memset(now[2], 0, sizeof(float) * (size_t)count[2]); // added to
                 op_linear_forward(now[0], x, w, NULL, T, in, out);
                 op_linear_backward_input(now[1], dy, w, T, in, out);
-                op_linear_backward_weight(now[2], dy, x, T, in, out);
+                op_linear_backward_weight(now[2], dy, x, T, in, out, false);
                 for (int i = 0; i < 3; i++) {
                     if (first[i] != NULL) CHECK(same_bits(first[i], now[i], count[i]), "product %d of shape %d differs from run to run on %d threads", i, s, threads);
                     if (of_one[i] != NULL) CHECK(error_of(now[i], of_one[i], count[i]) < 2e-6, "product %d of shape %d differs between 1 and %d threads", i, s, threads);

@@ -110,8 +110,8 @@ void op_linear_forward(floatX *y, const floatX *x, const floatX *w, const floatX
 void op_linear_backward_input(floatX *dx, const floatX *dy, const floatX *w, int64_t T, int64_t in, int64_t out) {
     matrix_product(dx, dy, false, w, false, NULL, false, T, in, out);
 }
-void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out) {
-    matrix_product(dw, dy, true, x, false, NULL, true, out, in, T);
+void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out, bool add) {
+    matrix_product(dw, dy, true, x, false, NULL, add, out, in, T);
 }
 
 // ---- RoPE and head layout ----

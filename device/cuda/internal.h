@@ -49,8 +49,7 @@ void attention_add_heads(float *to, const float *from, int64_t T, int heads, int
 
 // For tests: launchers that are free to choose use this many threads a block (a multiple of 32 up to 1024; 0 = their own choice).
 void kernels_test_block_size(int threads);
-// For benchmarks: matrix products leave so many SMs to others (0: none), and weight gradients are stored in place of being added.
-void linear_test_options(int sms_left, bool overwrite);
+void linear_test_sms_left(int sms); // for benchmarks: matrix products leave so many SMs to others (0: none)
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,7 @@
 // cuBLASLt counts in columns, we in rows: our (rows, columns) is its (columns x rows). Its D (m x n) = op(A) op(B) + beta C is then
 //     forward          y  (T, out)  = x w^T + residual   m = out, n = T,   k = in    A = w, transposed   B = x
 //     backward input   dx (T, in)   = dy w               m = in,  n = T,   k = out   A = w               B = dy
-//     backward weight  dw (out, in) += dy^T x            m = in,  n = out, k = T     A = x               B = dy, transposed   D, C float
+//     backward weight  dw (out, in) (+)= dy^T x          m = in,  n = out, k = T     A = x               B = dy, transposed   D, C float
 // The first time a shape is seen, the algorithms that cuBLASLt proposes are timed on the operands at hand and the fastest is kept.
 #include "internal.h"
 
@@ -33,8 +33,8 @@ static struct {
     cublasLtHandle_t handle; // NULL: not started
     void *workspace;
     size_t workspace_bytes;
-    bool deterministic, overwrites; // overwrites, sms: linear_test_options
-    int32_t sms;
+    bool deterministic;
+    int32_t sms; // linear_test_sms_left
     product_plan *plans;
     int count, capacity;
 } lt;
@@ -52,11 +52,10 @@ static void start(void) {
 
 void linear_use_deterministic(void) { lt.deterministic = true; }
 
-void linear_test_options(int sms_left, bool overwrite) {
+void linear_test_sms_left(int sms) {
     int all = 0;
     cuda_check(cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, 0), "counting SMs");
-    lt.sms = sms_left > 0 ? all - sms_left : 0;
-    lt.overwrites = overwrite;
+    lt.sms = sms > 0 ? all - sms : 0;
 }
 
 static cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t columns) { // ours (columns, rows), dense
@@ -217,6 +216,7 @@ void op_linear_forward(floatX *y, const floatX *x, const floatX *w, const floatX
 void op_linear_backward_input(floatX *dx, const floatX *dy, const floatX *w, int64_t T, int64_t in, int64_t out) {
     product(BACKWARD_INPUT, dx, w, dy, NULL, T, in, out);
 }
-void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out) {
-    product(BACKWARD_WEIGHT, dw, x, dy, lt.overwrites ? NULL : dw, T, in, out);
+void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out, bool add) {
+    if (T == 0 && !add) device_zero(dw, sizeof(float) * (size_t)(in * out));
+    product(BACKWARD_WEIGHT, dw, x, dy, add ? dw : NULL, T, in, out);
 }
