@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The peer of the GPU benchmark: a whole training step of a Llama in PyTorch on one GPU (forward, loss, backward, AdamW), bf16, batch 1.
 
-    python3 dev/bench_torch_cuda.py --model llama3.2-1b --tokens 8192 --steps 5
+    python3 dev/bench_torch_cuda.py --model llama3.2-1b --tokens 8192 --grad-accum 4 --steps 5
     python3 dev/bench_torch_cuda.py --model llama-8b-8-layers --tokens 131072 --steps 2
 
 The shapes of scripts/gpu_check.sh: same sizes, same GPU. What PyTorch offers without other packages, at the trainer's precision: torch.compile of the
@@ -27,6 +27,7 @@ MODELS = {
 parser = argparse.ArgumentParser(description="Times a training step of a Llama in PyTorch on one GPU.")
 parser.add_argument("--model", choices=sorted(MODELS), default="llama3.2-1b")
 parser.add_argument("--tokens", type=int, default=8192, help="sequence length, batch 1 (default: %(default)s)")
+parser.add_argument("--grad-accum", type=int, default=1, help="sequences of a step, one after the other (default: %(default)s)")
 parser.add_argument("--steps", type=int, default=5, help="timed steps (default: %(default)s)")
 parser.add_argument("--warmup", type=int, default=2, help="steps before them (default: %(default)s)")
 parser.add_argument("--sdpa", choices=["auto", "flash", "cudnn"], default="auto",
@@ -156,7 +157,7 @@ def main():
         model = Llama()
         angles = torch.arange(T)[:, None] * (500000.0 ** (-torch.arange(0, HS, 2) / HS))[None]
         cos, sin = angles.cos(), angles.sin()
-        tokens = torch.randint(0, V, (1, T + 1))
+        samples = torch.randint(0, V, (args.grad_accum, 1, T + 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=cuda)
     compiled = "no" if args.eager else "whole" if args.whole else "by layer"
     if compiled == "whole":
@@ -174,26 +175,29 @@ def main():
         chosen = SDPBackend(torch._fused_sdp_choice(q, kv, kv, is_causal=True, enable_gqa=True)).name
         del q, kv
         print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if cuda else 'CPU'}, {args.model}, "
-              f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16, T {T}, {chosen}, "
+              f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16, T {T} x {args.grad_accum}, {chosen}, "
               f"recompute {recompute}, compiled {compiled}", flush=True)
         for step in range(-args.warmup, args.steps):
             start = time.perf_counter()
-            with torch.autocast(args.device, dtype=torch.bfloat16):
-                loss = model(tokens[:, :-1], tokens[:, 1:], cos, sin, recompute)
-            loss.backward()
+            shown = 0
+            for tokens in samples:
+                with torch.autocast(args.device, dtype=torch.bfloat16):
+                    loss = model(tokens[:, :-1], tokens[:, 1:], cos, sin, recompute) / args.grad_accum
+                loss.backward()
+                shown = shown + loss.detach()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            shown = loss.item()  # waits for the GPU
+            shown = shown.item()  # waits for the GPU
             if cuda:
                 torch.cuda.synchronize()
             ms = (time.perf_counter() - start) * 1000
             if step >= 0:
                 times.append(ms)
-            print(f"step {step:3} | loss {shown:.4f} | {ms:.1f} ms | {T / ms * 1000:.0f} tok/s{' | warm-up' if step < 0 else ''}", flush=True)
+            print(f"step {step:3} | loss {shown:.4f} | {ms:.1f} ms | {args.grad_accum * T / ms * 1000:.0f} tok/s{' | warm-up' if step < 0 else ''}", flush=True)
     median, least = statistics.median(times), min(times)
     peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0
-    print(f"median {median:.1f} ms {T / median * 1000:.1f} tok/s {flops_per_step(T) / median / 1e9:.1f} TFLOP/s | min {least:.1f} ms | "
+    print(f"median {median:.1f} ms {args.grad_accum * T / median * 1000:.1f} tok/s {args.grad_accum * flops_per_step(T) / median / 1e9:.1f} TFLOP/s | min {least:.1f} ms | "
           f"{len(times)} steps | {peak:.1f} GiB")
 
 
