@@ -221,6 +221,9 @@ for tool in memcheck racecheck; do
     [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
     gpu_only
     step "compute-sanitizer $tool" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 "${one[@]}" 1
+    [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
+    gpu_only
+    step "compute-sanitizer $tool, attention by hand" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 $points small 1
 done
 
 # Benchmarks.

@@ -145,10 +145,12 @@ static __device__ __forceinline__ float lse_units(float lse) { return fmaxf(lse 
 
 // ---- forward ----
 
+template <int HS> constexpr int FORWARD_COLUMNS = HS == 64 ? 64 : 32; // three blocks and more to an SM, of an A100 too
+
 // Block (x, y): 64 query rows of head y, those that see most first.
 template <int HS> __global__ void __launch_bounds__(THREADS)
 attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, attention_shape b, float scale, bool merge) {
-    constexpr int N = 64, TILE = N * PITCH<HS>;
+    constexpr int N = FORWARD_COLUMNS<HS>, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
     bf16 *qs = shared, *ks = qs + ROWS * PITCH<HS>, *vs = ks + 2 * TILE; // ks, vs: the tile in use and the next
     int head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv), Tq = (int)b.Tq, Tk = (int)b.Tk;
@@ -326,7 +328,7 @@ bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX
     if (!takes(b, q, k, v, nullptr) || !strides_fit(b.out, 2) || !addresses_fit((uintptr_t)out, 8)) return false;
     auto forward_mma_kernel = b.HS == 64 ? attention_forward_mma_kernel<64> : attention_forward_mma_kernel<128>;
     dim3 grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq);
-    LAUNCH(forward_mma_kernel, grid, THREADS, tiles_bytes(b.HS, ROWS + 4 * 64), out, lse, as_bf16(q), as_bf16(k), as_bf16(v), b, scale, merge);
+    LAUNCH(forward_mma_kernel, grid, THREADS, tiles_bytes(b.HS, ROWS + 4 * (b.HS == 64 ? FORWARD_COLUMNS<64> : FORWARD_COLUMNS<128>)), out, lse, as_bf16(q), as_bf16(k), as_bf16(v), b, scale, merge);
     return true;
 }
 bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
