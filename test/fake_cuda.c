@@ -59,6 +59,7 @@ struct CUevent_st {
 struct ncclComm {
     MPI_Comm mpi;
     int size, polls;
+    ncclComm_t child, *child_at; // of a split under way
 };
 
 static struct CUstream_st *streams[MAX_STREAMS];
@@ -314,9 +315,30 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId i
     *result = comm;
     return ncclInProgress;
 }
+// As NCCL does, it fills *result only while it is asked whether the parent is ready.
+ncclResult_t ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *result, ncclConfig_t *config) {
+    insist(config->blocking == 0, "a blocking communicator");
+    insist(parent->polls == 0 && parent->child == NULL, "a split of a communicator that is busy");
+    insist(colour >= 0 || colour == NCCL_SPLIT_NOCOLOR, "a negative colour");
+    MPI_Comm mpi;
+    MPI_Comm_split(parent->mpi, colour == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : colour, key, &mpi);
+    parent->polls = 2;
+    *result = NULL;
+    if (mpi == MPI_COMM_NULL) return ncclInProgress;
+    parent->child = (ncclComm_t)host_alloc(sizeof(struct ncclComm));
+    parent->child->mpi = mpi;
+    MPI_Comm_size(mpi, &parent->child->size);
+    parent->child->polls = 2;
+    parent->child_at = result;
+    return ncclInProgress;
+}
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *status) {
     *status = comm->polls > 0 ? ncclInProgress : ncclSuccess;
     if (comm->polls > 0) comm->polls--;
+    if (*status == ncclSuccess && comm->child != NULL) {
+        *comm->child_at = comm->child;
+        comm->child = NULL;
+    }
     return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {

@@ -4,7 +4,8 @@
 // A comm is an NCCL communicator and a stream. `start` lets its stream wait for the compute issued so far and queues one group of NCCL
 // calls; `finish` lets compute wait for that group. The host waits for neither. One thread launches, in program order, which is the same
 // on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT makes that the order on the GPU too, so that several comms cannot block each other.
-// Communicators are made, and their peers connected by transfers of the comm's kind, in comm_split: nothing is set up inside a step.
+// Communicators are split from one of all ranks, and their peers connected by transfers of the comm's kind, in comm_split: nothing is set up
+// inside a step.
 // A second thread watches: an asynchronous error, or a transfer that stands for TRAIN_LLAMA_TIMEOUT seconds (default 600, 0: never), ends
 // the job with rank, transfer, its number and its peers.
 // A reduce-scatter adds in the order of NCCL's ring, which is fixed for a communicator and a count; a sum is made once, so that all ranks
@@ -40,6 +41,7 @@ struct comm {
     int rank, size;
     int *world_rank; // (size)
     ncclComm_t nccl; // NULL: one rank, or for control only
+    ncclComm_t whole; // of all its ranks, no transfers: what comms are split from; NULL before the first
     cudaStream_t stream;
     cudaEvent_t ready; // compute issued before the newest transfer
     transfer ring[RING]; // transfer number n is entry n % RING
@@ -73,11 +75,11 @@ static const char *peers_text(const comm *group, const transfer *t, char *text, 
     return text;
 }
 
-// NCCL is asynchronous (blocking = 0): a call may still be under way when it returns.
-static void nccl_wait(const comm *group, ncclResult_t status, const char *what) {
+// NCCL is asynchronous (blocking = 0): a call may still be under way when it returns. nccl: the communicator it was made for.
+static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t status, const char *what) {
     double began = device_seconds();
     while (status == ncclInProgress) {
-        if (group->nccl == NULL || ncclCommGetAsyncError(group->nccl, &status) != ncclSuccess) break;
+        if (nccl == NULL || ncclCommGetAsyncError(nccl, &status) != ncclSuccess) break;
         if (timeout_seconds > 0 && device_seconds() - began > timeout_seconds)
             device_fail("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or they cannot reach each "
                         "other (NCCL_DEBUG=INFO says "
@@ -87,8 +89,9 @@ static void nccl_wait(const comm *group, ncclResult_t status, const char *what) 
     }
     if (status != ncclSuccess && status != ncclInProgress)
         device_fail("%s %s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), what, group->rank, group->size,
-                    ncclGetErrorString(status), ncclGetLastError(group->nccl));
+                    ncclGetErrorString(status), ncclGetLastError(nccl));
 }
+static void nccl_wait(const comm *group, ncclResult_t status, const char *what) { nccl_wait_for(group->nccl, group, status, what); }
 
 // Called with the lock held. Ends the job when a transfer has failed or stands too long.
 static void watch(comm *group) {
@@ -329,15 +332,38 @@ static void warm_up(comm *group, size_t bytes) {
     device_free(buffer, 0);
 }
 
-static void connect_ranks(comm *group) {
+// Ranks find each other once, for the parent's communicator; those of its comms are split from it.
+static void make_whole(comm *parent) {
     ncclUniqueId id;
     memset(&id, 0, sizeof id);
-    if (group->rank == 0) nccl_wait(group, ncclGetUniqueId(&id), "start");
-    host_comm_broadcast(group->host, &id, sizeof id, 0);
+    if (parent->rank == 0) nccl_wait(parent, ncclGetUniqueId(&id), "start");
+    host_comm_broadcast(parent->host, &id, sizeof id, 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.maxCTAs = most_ctas(group->kind);
-    nccl_wait(group, ncclCommInitRankConfig(&group->nccl, group->size, id, group->rank, &config), "start");
+    ncclResult_t status = ncclCommInitRankConfig(&parent->whole, parent->size, id, parent->rank, &config);
+    nccl_wait_for(parent->whole, parent, status, "start");
+}
+// All ranks of the parent call it; group NULL: this one is in none.
+static void split_whole(comm *parent, comm *group, int colour, int key, comm_kind kind) {
+    ncclComm_t nccl = NULL;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.maxCTAs = most_ctas(kind);
+    bool member = group != NULL && group->size > 1;
+    ncclResult_t status = ncclCommSplit(parent->whole, member ? colour : NCCL_SPLIT_NOCOLOR, key, &nccl, &config);
+    nccl_wait_for(parent->whole, parent, status, "split"); // `nccl` may be filled only now (NCCL issue 1472)
+    if (!member) return;
+    if (nccl == NULL) device_fail("%s split: NCCL gave no communicator", comm_kind_name(kind));
+    group->nccl = nccl;
+    nccl_wait(group, ncclInProgress, "start");
+}
+static void free_nccl(const comm *group, ncclComm_t nccl) {
+    if (nccl == NULL) return;
+    nccl_wait_for(nccl, group, ncclCommFinalize(nccl), "end");
+    ncclCommDestroy(nccl);
+}
+
+static void connect_ranks(comm *group) {
     make_stream(group);
     group->watched_since = device_seconds();
     pthread_mutex_lock(&lock);
@@ -352,9 +378,11 @@ static void connect_ranks(comm *group) {
 
 comm *comm_split(comm *parent, int colour, int key, comm_kind kind) {
     host_comm *host = host_comm_split(parent->host, colour, key, kind);
-    if (host == NULL) return NULL;
-    comm *group = wrap(host, kind);
-    if (group->size > 1 && kind != COMM_CONTROL) connect_ranks(group);
+    comm *group = host == NULL ? NULL : wrap(host, kind);
+    if (parent->size == 1 || kind == COMM_CONTROL) return group;
+    if (parent->whole == NULL) make_whole(parent);
+    split_whole(parent, group, colour, key, kind);
+    if (group != NULL && group->size > 1) connect_ranks(group);
     return group;
 }
 
@@ -371,9 +399,9 @@ void comm_free(comm *group) {
         for (int i = 0; i < comm_total; i++)
             if (comms[i] == group) comms[i--] = comms[--comm_total];
         pthread_mutex_unlock(&lock);
-        nccl_wait(group, ncclCommFinalize(group->nccl), "end");
-        ncclCommDestroy(group->nccl);
+        free_nccl(group, group->nccl);
     }
+    free_nccl(group, group->whole);
     if (group->stream != NULL) {
         for (int i = 0; i < RING; i++) {
             cudaEventDestroy(group->ring[i].done);
@@ -446,6 +474,7 @@ void comm_finalize(void) {
         pthread_join(watcher, NULL);
         watching = false;
     }
+    free_nccl(world, world->whole);
     free(world->world_rank);
     free(world);
     world = NULL;
