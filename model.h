@@ -65,7 +65,7 @@ typedef struct {
     floatX *act;              // (mlp_tile, F); in the backward pass its gradient first
     floatX *gate_up;          // (mlp_tile, 2F)
     floatX *logits;           // (loss_tile, V)
-    void *norm_scratch, *embedding_scratch;
+    void *norm_scratch, *embedding_scratch, *product_scratch;
     float *saving;            // (3, this rank's shares of all units) on the host: parameters and moments being written; NULL: run.saves is not set
 } model;
 
@@ -141,6 +141,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, rows);
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));
+    m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, op_linear_workspace());
     size_t mark = arena_mark(device); // attention, MLP, head and embedding are never live together: their buffers share one place
     m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
     m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
@@ -159,6 +160,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 static inline void model_start(model *m, const int64_t *positions) {
     zero_connect(&m->zero, m->g->all);
     checkpoint_start(&m->store);
+    op_linear_use_workspace(m->product_scratch);
     if (m->saving != NULL) memset(m->saving, 0, sizeof(float) * 3 * (size_t)zero_shares(&m->zero)); // so that the first save waits for no pages
     int half = m->c.HS / 2;
     int64_t T = m->run.T;
@@ -176,6 +178,7 @@ static inline void model_start(model *m, const int64_t *positions) {
     free(frequencies);
 }
 static inline void model_free(model *m) {
+    op_linear_use_workspace(NULL);
     zero_free(&m->zero);
     checkpoint_free(&m->store);
     free(m->units);

@@ -30,6 +30,9 @@ size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D);
 void op_linear_forward(floatX *y, const floatX *x, const floatX *w, const floatX *residual, int64_t T, int64_t in, int64_t out);
 void op_linear_backward_input(floatX *dx, const floatX *dy, const floatX *w, int64_t T, int64_t in, int64_t out); // dx = dy w
 void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out, bool add); // dw = or += dy^T x
+// Memory that products may work in: op_linear_workspace bytes (0: none is wanted), the caller's, until it names other memory. NULL: their own.
+size_t op_linear_workspace(void);
+void op_linear_use_workspace(void *workspace);
 
 // ---- RoPE with the layout change for SeqAlltoAll ----
 // How the heads of one token row of the fused projection, (H + 2 Hkv, HS) = [q heads | k heads | v heads], are dealt to `peers`

@@ -114,6 +114,9 @@ void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int
     matrix_product(dw, dy, true, x, false, NULL, add, out, in, T);
 }
 
+size_t op_linear_workspace(void) { return 0; } // the BLAS has memory of its own
+void op_linear_use_workspace(void *workspace) { (void)workspace; }
+
 // ---- RoPE and head layout ----
 
 // to (HS) = from (HS) turned by the angles of one token, `direction` +1 or -1; to += if `add`. angles (HS/2, 2): cos, sin.

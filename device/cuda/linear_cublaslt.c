@@ -31,8 +31,7 @@ enum { MAX_PROPOSALS = 8, TIMED_RUNS = 3 };
 
 static struct {
     cublasLtHandle_t handle; // NULL: not started
-    void *workspace;
-    size_t workspace_bytes;
+    void *workspace, *own; // own: when nobody has named any
     bool deterministic;
     int32_t sms; // linear_test_sms_left
     product_plan *plans;
@@ -46,8 +45,21 @@ static void check(cublasStatus_t status, const char *what) {
 static void start(void) {
     if (lt.handle != NULL) return;
     check(cublasLtCreate(&lt.handle), "start");
-    lt.workspace_bytes = (size_t)32 << 20; // what NVIDIA names for Hopper; enough for all before it
-    cuda_check(cudaMalloc(&lt.workspace, lt.workspace_bytes), "the workspace of matrix products");
+}
+
+static const size_t workspace_bytes = (size_t)32 << 20; // what NVIDIA names for Hopper; enough for all before it
+size_t op_linear_workspace(void) { return workspace_bytes; }
+void op_linear_use_workspace(void *workspace) {
+    if (lt.own != NULL) cuda_check(cudaFree(lt.own), "the workspace of matrix products");
+    lt.own = NULL;
+    lt.workspace = workspace;
+}
+static void *workspace_now(void) {
+    if (lt.workspace == NULL) {
+        cuda_check(cudaMalloc(&lt.own, workspace_bytes), "the workspace of matrix products");
+        lt.workspace = lt.own;
+    }
+    return lt.workspace;
 }
 
 void linear_use_deterministic(void) { lt.deterministic = true; }
@@ -77,8 +89,8 @@ static bool shape_equal(product_shape a, product_shape b) {
 
 static cublasStatus_t run(const product_plan *p, const void *a, const void *b, const void *c, void *d) {
     const float one = 1, beta = p->shape.adds ? 1 : 0;
-    return cublasLtMatmul(lt.handle, p->operation, &one, a, p->a, b, p->b, &beta, c, p->c, d, p->c, &p->algorithm, lt.workspace,
-                          lt.workspace_bytes, device_compute_stream());
+    return cublasLtMatmul(lt.handle, p->operation, &one, a, p->a, b, p->b, &beta, c, p->c, d, p->c, &p->algorithm, workspace_now(),
+                          workspace_bytes, device_compute_stream());
 }
 
 // Seconds of one run, or infinity when the algorithm refuses.
@@ -166,7 +178,7 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
     if (s.sms > 0) check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &s.sms, sizeof s.sms), "operation");
     cublasLtMatmulPreference_t preference;
     check(cublasLtMatmulPreferenceCreate(&preference), "preference");
-    set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt.workspace_bytes, sizeof lt.workspace_bytes);
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s.alignment, sizeof s.alignment);
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s.alignment, sizeof s.alignment);
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s.alignment, sizeof s.alignment);

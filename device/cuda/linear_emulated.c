@@ -38,3 +38,5 @@ void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)out, (int)in, (int)T, 1, dys, (int)out, xs, (int)in,
                 add ? 1 : 0, dw, (int)in);
 }
+size_t op_linear_workspace(void) { return 0; }
+void op_linear_use_workspace(void *workspace) { (void)workspace; }
