@@ -8,11 +8,13 @@ void device_fail(const char *format, ...) {
 }
 
 // Each thread hands its number to the next one through shared memory; with a fault, or without ("none").
-enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR };
+enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
-    shared[i] = (float)i;
+    out[i] = (float)i;
+    copy_async<4>(shared + i, out + i);
+    if (f != NO_WAIT) copy_async_wait();
     if (f == HALF_A_BARRIER && i >= n / 2) {
         out[i] = 0;
         return;
@@ -21,13 +23,20 @@ __global__ void pass_on_kernel(float *out, fault f) {
     if (f == LANE_LEFT && i == 5) return;
     float next = f == TOO_FAR ? shared[i + 1] : shared[(i + 1) % n];
     out[i] = next + 0 * warp_sum(next);
+    __syncthreads(); // all have read; then each warp reverses what another holds
+    shared[i] = out[i];
+    __syncthreads();
+    float other = warp_sum(i % 32 == 0 ? shared[n - 1 - i / 32 * 32] : 0.0f);
+    if (f != RUN_AHEAD) __syncthreads(); // or one warp writes where another has not read
+    shared[i] = -1;
+    out[i] += 0 * shared[i] + (other < 0 ? 1 : 0);
 }
 
 int main(int argc, char **argv) {
-    const char *names[] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far"};
+    const char *names[] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead"};
     int threads = 64;
     fault f = NONE;
-    for (int i = 0; argc == 2 && i < 5; i++)
+    for (int i = 0; argc == 2 && i < 7; i++)
         if (strcmp(argv[1], names[i]) == 0) f = (fault)i;
     if (argc == 2 && strcmp(argv[1], "too-many-threads") == 0) threads = 1056;
     std::vector<float> out((size_t)threads, -1.0f);

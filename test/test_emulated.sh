@@ -37,6 +37,8 @@ for switch in '' -DEMULATION_UCONTEXT; do
         check "an address past shared memory is found, order $order $switch" shows 'heap-buffer-overflow' "$dir/faults-sanitize" too-far
     done
     unset EMULATION_REVERSE
+    check "a copy used before it was waited for gives wrong numbers $switch" shows 'wrong' "$dir/faults" no-wait
+    check "a warp that runs ahead of the others gives wrong numbers $switch" shows 'wrong' env EMULATION_REVERSE=1 "$dir/faults" run-ahead
     check "a launch that no GPU takes is refused $switch" shows 'cannot launch pass_on_kernel: a block has 1 to 1024' "$dir/faults" too-many-threads
 done
 
