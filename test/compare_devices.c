@@ -3,7 +3,7 @@
 //     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]] the same on this device, on 1, 2 or 4 ranks (hp 2, cp 2 in two windows,
 //                                                                       hybrid ZeRO, selective checkpointing, offload), against the file
 // LENGTH (default 96) is that of the sequences: from 1024 on a rank of four holds whole tiles of 128 rows, which a GPU gives to cuDNN.
-// Two models: heads of 16 on whole sequences, and heads of 64 on packed documents, which tensor cores compute by hand (at most 10 steps).
+// Two models: heads of 16 on whole sequences, and heads of 64 on packed documents, which tensor cores compute by hand (at most 5 steps).
 // Bounds when this device stores bf16: a stored number is off by up to 2^-9 of itself. The loss is a mean over many of them: the curves
 // stay within 2^-8 of the loss at the start. A gradient is a sum of products of such numbers whose errors are independent of each other:
 // cosine 0.999 or more, norm within 1 %. When it stores float, only the order of sums differs: 2e-5 of the loss, cosine within 1e-6.
@@ -19,7 +19,7 @@ typedef struct {
 } record;
 
 static model_config config_of(bool packed) { return fixture_config(UNITS - 2, 64, 4, 2, packed ? 64 : 16, 120, 250, false); }
-static int steps_of(bool packed) { return packed && steps > 10 ? 10 : steps; }
+static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 
 // Documents of 37 tokens in every other sample and of 20 in the others: where those of this rank's rows of attention begin.
 static int64_t *documents_make(const fixture *f) {
