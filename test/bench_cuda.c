@@ -76,22 +76,25 @@ static void print_flops(timing t, double flops) {
     printf("   %6.1f/%6.1f %3.0f/%3.0f %%", flops / t.best * 1e-12, flops / t.median * 1e-12, 100 * flops / t.best / peak, 100 * flops / t.median / peak);
 }
 
+// The three products of a linear layer; x is overwritten.
+static void time_products(floatX *x, const floatX *w, floatX *y, float *dw, int64_t T, int64_t in, int64_t out) {
+    timing t;
+    double flops = 2.0 * (double)T * (double)in * (double)out;
+    TIME(t, op_linear_forward(y, x, w, NULL, T, in, out));
+    print_flops(t, flops);
+    TIME(t, op_linear_backward_input(x, y, w, T, in, out));
+    print_flops(t, flops);
+    op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
+    TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, true));
+    print_flops(t, flops);
+}
 static void bench_product(int64_t T, int64_t in, int64_t out) {
     printf("%6lld %6lld %6lld", (long long)T, (long long)in, (long long)out);
     begin_memory();
     floatX *x = stored(T * in), *w = stored(in * out), *y = stored(T * out);
     float *dw = floats(in * out);
-    if (fits) {
-        timing t;
-        double flops = 2.0 * (double)T * (double)in * (double)out;
-        TIME(t, op_linear_forward(y, x, w, NULL, T, in, out));
-        print_flops(t, flops);
-        TIME(t, op_linear_backward_input(x, y, w, T, in, out));
-        print_flops(t, flops);
-        op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
-        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, true));
-        print_flops(t, flops);
-    } else printf("   does not fit");
+    if (fits) time_products(x, w, y, dw, T, in, out);
+    else printf("   does not fit");
     printf("\n");
     fflush(stdout);
     end_memory();
@@ -109,13 +112,7 @@ static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
         printf("%6lld %6lld %6lld %4d", (long long)T, (long long)in, (long long)out, left[i]);
         linear_test_sms_left(left[i]);
         op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
-        TIME(t, op_linear_forward(y, x, w, NULL, T, in, out));
-        print_flops(t, flops);
-        TIME(t, op_linear_backward_input(x, y, w, T, in, out));
-        print_flops(t, flops);
-        op_init_normal(x, NULL, 1, 9, 0, T * in, 1, 0);
-        TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, true));
-        print_flops(t, flops);
+        time_products(x, w, y, dw, T, in, out);
         TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, false));
         print_flops(t, flops);
         printf("\n");

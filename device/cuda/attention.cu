@@ -3,8 +3,7 @@
 // They are the attention of DEVICE=emulated and the second opinion beside cuDNN: simple before fast. A block of P R threads holds a tile of
 // R rows and walks over tiles of R rows of the other side; P neighbouring threads share a row, and thread `part` of them keeps the
 // columns part, part + P, ... of its result. Nothing is added by two blocks, so all sums have one order.
-#include "attention_call.h"
-#include "kernel.cuh"
+#include "attention_rows.cuh"
 
 // ---- tiles ----
 
@@ -46,13 +45,6 @@ template <int P, int COLUMNS> __device__ __forceinline__ void add_to_global(floa
         if (part + P * n < HS) row[part + P * n] += sum[n];
 }
 
-// The first key row that query row i sees (attention_first_key); tiles of keys before that of a tile's first row are skipped.
-static __device__ __forceinline__ int64_t first_key(const attention_shape &b, int64_t i) {
-    if (b.documents.first == nullptr || i >= b.Tq) return 0;
-    int64_t first = b.documents.first[i], split = b.documents.split, low = first - b.documents.at[0], high = first - b.documents.at[1];
-    return (low < 0 ? 0 : low < split ? low : split) + (high < 0 ? 0 : high < b.Tk - split ? high : b.Tk - split);
-}
-
 // ---- forward ----
 
 // Block (x, y): query rows [x R, (x + 1) R) of head y.
@@ -69,8 +61,8 @@ __global__ void __launch_bounds__(P * R, 1)
     float sum[HS_MAX / P], largest = -INFINITY, total = 0;
     for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
     tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
-    int64_t from = first_key(b, i);
-    for (int64_t j0 = first_key(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
+    int64_t from = attention_first_visible(b, i);
+    for (int64_t j0 = attention_first_visible(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
         __syncthreads(); // the tiles before have been used
         tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
         tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
@@ -97,14 +89,10 @@ __global__ void __launch_bounds__(P * R, 1)
     float *lse_at = lse + head * b.lse_head + i, *out_row = out + i * b.out.row + head * b.out.head;
     float lse_new = total > 0 ? largest + logf(total) : -INFINITY, scale_new = total > 0 ? 1 / total : 0.0f, scale_old = 0;
     if (merge) {
-        float lse_old = exists ? *lse_at : -INFINITY, top = fmaxf(lse_old, lse_new);
+        float lse_old = exists ? *lse_at : -INFINITY, weight_new;
         __syncwarp(); // all P have read lse
-        if (top > -INFINITY) {
-            float weight_old = expf(lse_old - top), weight_new = expf(lse_new - top), weights = weight_old + weight_new;
-            scale_old = weight_old / weights;
-            scale_new *= weight_new / weights;
-            lse_new = top + logf(weights);
-        }
+        lse_new = merge_weights(lse_old, lse_new, &scale_old, &weight_new);
+        scale_new *= weight_new;
     }
     if (!exists) return;
     if (part == 0) *lse_at = lse_new;
@@ -132,8 +120,8 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
     float row_lse = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f, row_delta = i < b.Tq ? delta[head * b.delta_head + i] : 0.0f;
     tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
     tile_load<R>(os, dout + head * b.q.head, b.q.row, first, b.Tq, HS, packed, 1);
-    int64_t from = first_key(b, i);
-    for (int64_t j0 = first_key(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
+    int64_t from = attention_first_visible(b, i);
+    for (int64_t j0 = attention_first_visible(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
         __syncthreads();
         tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
         tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
@@ -168,7 +156,7 @@ __global__ void __launch_bounds__(P * R, 1)
     tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, scale);
     tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, 1);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        for (int64_t i0 = b.causal ? first : 0; i0 < b.Tq && first_key(b, i0) < first + R; i0 += R) {
+        for (int64_t i0 = b.causal ? first : 0; i0 < b.Tq && attention_first_visible(b, i0) < first + R; i0 += R) {
             __syncthreads();
             tile_load<R>(qs, q + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
             tile_load<R>(os, dout + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
@@ -179,7 +167,7 @@ __global__ void __launch_bounds__(P * R, 1)
             }
             __syncthreads();
             for (int c = part; c < R; c += P) {
-                bool visible = j < b.Tk && i0 + c < b.Tq && j >= first_key(b, i0 + c) && (!b.causal || j <= i0 + c);
+                bool visible = j < b.Tk && i0 + c < b.Tq && j >= attention_first_visible(b, i0 + c) && (!b.causal || j <= i0 + c);
                 float p = visible ? expf(dot(ks + row * pitch, qs + c * pitch, HS) - lses[c]) : 0.0f;
                 my_p[c] = p;
                 my_ds[c] = p * (dot(vs + row * pitch, os + c * pitch, HS) - deltas[c]) * scale;
@@ -246,17 +234,8 @@ __global__ void attention_merge_kernel(float *out, float *lse, const float *out_
     DYN_SHARED(float, weights); // (H, 2): of out and of out_b
     int64_t t = blockIdx.x;
     for (int h = (int)threadIdx.x; h < H; h += (int)blockDim.x) {
-        float a = lse[h * lse_stride + t], b = lse_b[h * lse_stride_b + t], top = fmaxf(a, b), weight_a = 0, weight_b = 0;
-        if (top > -INFINITY) {
-            weight_a = expf(a - top);
-            weight_b = expf(b - top);
-            float sum = weight_a + weight_b;
-            weight_a /= sum;
-            weight_b /= sum;
-            lse[h * lse_stride + t] = top + logf(sum);
-        }
-        weights[2 * h] = weight_a;
-        weights[2 * h + 1] = weight_b;
+        float *lse_at = lse + h * lse_stride + t;
+        *lse_at = merge_weights(*lse_at, lse_b[h * lse_stride_b + t], &weights[2 * h], &weights[2 * h + 1]);
     }
     __syncthreads();
     for (int i = (int)threadIdx.x * W; i < H * HS; i += (int)blockDim.x * W) {

@@ -9,8 +9,7 @@
 //     dk, dv     the same transposed: rows are keys          dv += p^T dout, dk += ds^T q
 // Weights are rounded to bf16, sums are float. No two blocks add to one number: all sums have one order. (FlashAttention-2,
 // arXiv 2307.08691, Algorithms 1 and 2; its backward kernel adds dq from many blocks instead of computing scores twice.)
-#include "attention_call.h"
-#include "kernel.cuh"
+#include "attention_rows.cuh"
 
 constexpr int ROWS = 64, THREADS = 128; // of a block
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
@@ -122,12 +121,8 @@ __device__ __forceinline__ void add_rows(float *head, int64_t stride, const floa
 
 // ---- what is visible ----
 
-// Query row i sees key rows [first_key, key_end) (attention_first_key). Neither falls from one row to the next.
-static __device__ __forceinline__ int first_key(const attention_shape &b, int i) {
-    if (b.documents.first == nullptr || i >= b.Tq) return 0;
-    int64_t first = b.documents.first[i], split = b.documents.split, low = first - b.documents.at[0], high = first - b.documents.at[1];
-    return (int)((low < 0 ? 0 : low < split ? low : split) + (high < 0 ? 0 : high < b.Tk - split ? high : b.Tk - split));
-}
+// Query row i sees key rows [first_key, key_end).
+static __device__ __forceinline__ int first_key(const attention_shape &b, int i) { return (int)attention_first_visible(b, i); }
 static __device__ __forceinline__ int key_end(const attention_shape &b, int i) { return b.causal && i + 1 < b.Tk ? i + 1 : (int)b.Tk; }
 
 // Scores of what is not visible become -infinity. s (16, N): rows from `row`, columns from `column`; KEYS: rows are keys, columns queries.
@@ -198,14 +193,10 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
         float all = quad_sum(total[h]), scale_new = all > 0 ? 1 / all : 0.0f, scale_old = 0;
         float lse_new = all > 0 ? largest[h] * LN_2 + logf(all) : -INFINITY, *lse_at = lse + head * b.lse_head + i;
         if (merge) {
-            float lse_old = i < Tq ? *lse_at : -INFINITY, top = fmaxf(lse_old, lse_new);
+            float lse_old = i < Tq ? *lse_at : -INFINITY, weight_new;
             __syncwarp(); // the lanes of the row have read lse
-            if (top > -INFINITY) {
-                float weight_old = expf(lse_old - top), weight_new = expf(lse_new - top), weights = weight_old + weight_new;
-                scale_old = weight_old / weights;
-                scale_new *= weight_new / weights;
-                lse_new = top + logf(weights);
-            }
+            lse_new = merge_weights(lse_old, lse_new, &scale_old, &weight_new);
+            scale_new *= weight_new;
         }
         if (i >= Tq) continue;
         if (column_of(0) == 0) *lse_at = lse_new;
