@@ -23,13 +23,11 @@ static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 
 // Documents of 37 tokens in every other sample and of 20 in the others: where those of this rank's rows of attention begin.
 static int64_t *documents_make(const fixture *f) {
-    const grid_shape *g = &f->g.shape;
-    int64_t T = f->shard.T, Tc = T * g->hp, *documents = HOST_NEW(int64_t, f->m.run.B * Tc);
+    int64_t Tc = f->shard.T * f->g.shape.hp, *documents = HOST_NEW(int64_t, f->m.run.B * Tc);
     for (int64_t b = 0; b < f->m.run.B; b++)
         for (int64_t t = 0; t < Tc; t++) {
-            sequence_shard s = sequence_shard_make(f->S, g->hp, g->cp, (int)(t / T), f->g.place.c, 1);
             int64_t n = b % 2 == 0 ? 37 : 20;
-            documents[b * Tc + t] = min_i64(sequence_shard_position(&s, t % T), f->S - 1) / n * n;
+            documents[b * Tc + t] = min_i64(fixture_attention_position(f, t), f->S - 1) / n * n;
         }
     return documents;
 }

@@ -37,6 +37,13 @@ static inline void fixture_batch(fixture *f, int64_t first_sample) { // sample o
             }
 }
 
+// The position in the sample of row t of attention, (T hp) rows: those of all HP ranks.
+static inline int64_t fixture_attention_position(const fixture *f, int64_t t) {
+    const grid_shape *g = &f->g.shape;
+    sequence_shard s = sequence_shard_make(f->S, g->hp, g->cp, (int)(t / f->shard.T), f->g.place.c, 1);
+    return sequence_shard_position(&s, t % f->shard.T);
+}
+
 // run.T and run.kinds are set here; kind is given to every layer, RECOMPUTE_AUTO: one kind after the other. Memory starts as NaN.
 static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_run run, recompute_kind kind, int64_t S) {
     memset(f, 0, sizeof *f);

@@ -86,10 +86,7 @@ static int64_t *fill(fixture *f, int first_sample) {
                 f->tokens[at + t] = position < f->S ? fixture_token(&f->m.c, sample, position) : 0;
                 f->labels[at + t] = position < f->S ? label_of(&f->m.c, f->S, sample, position) : -100;
             }
-            for (int64_t t = 0; t < Tc; t++) { // the rows of attention: those of all HP ranks
-                sequence_shard s = sequence_shard_make(f->S, g->hp, g->cp, (int)(t / T), f->g.place.c, 1);
-                documents[at * g->hp + t] = begin_of((int)(sample % LAYOUTS), f->S, sequence_shard_position(&s, t % T));
-            }
+            for (int64_t t = 0; t < Tc; t++) documents[at * g->hp + t] = begin_of((int)(sample % LAYOUTS), f->S, fixture_attention_position(f, t));
         }
     if (f->m.run.packed) f->m.documents = documents;
     return documents;
@@ -185,10 +182,7 @@ static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int6
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
     int64_t Tc = f.shard.T * shape.hp, *documents = HOST_NEW(int64_t, Tc), before = op_attention_tiles();
-    for (int64_t t = 0; t < Tc; t++) {
-        sequence_shard s = sequence_shard_make(S, shape.hp, shape.cp, (int)(t / f.shard.T), f.g.place.c, 1);
-        documents[t] = sequence_shard_position(&s, t % f.shard.T) / length * length;
-    }
+    for (int64_t t = 0; t < Tc; t++) documents[t] = fixture_attention_position(&f, t) / length * length;
     f.m.documents = documents;
     model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
     int64_t tiles = op_attention_tiles() - before;

@@ -354,6 +354,9 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
     for (int64_t i = 0; i < in * out; i++) want[i] -= dw.d[i], dw.f[i] = NAN; // not read
     op_linear_backward_weight(dw.f, residual.x, x.x, T, in, out, false);
     check("op_linear_backward_weight, stored", dw, want, 2);
+    memset(want, 0, sizeof(double) * (size_t)(in * out));
+    op_linear_backward_weight(dw.f, residual.x, x.x, 0, in, out, false);
+    check("op_linear_backward_weight of no tokens, stored", dw, want, 1);
     free(want);
     tensor all[6] = {x, w, residual, y, dx, dw};
     for (int i = 0; i < 6; i++) tensor_free(all[i]);

@@ -149,6 +149,16 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
     CHECK(same_bits(in_place, y_added, T * out), "linear T %lld in %lld out %lld: residual in place differs", (long long)T, (long long)in, (long long)out);
     CHECK(e_dx < (4 + (double)out / 8) * u, "linear dx T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_dx);
     CHECK(e_dw < (4 + (double)T / 8) * u, "linear dw T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_dw);
+    float *added = floats(out * in), *stored = floats(out * in); // `stored` is not read
+    memset(added, 0, sizeof(float) * (size_t)(out * in));
+    for (int64_t i = 0; i < out * in; i++) stored[i] = NAN;
+    op_linear_backward_weight(added, dy, x, T, in, out, true);
+    op_linear_backward_weight(stored, dy, x, T, in, out, false);
+    CHECK(same_bits(stored, added, out * in), "linear dw T %lld in %lld out %lld: stored is not added to zeros", (long long)T, (long long)in, (long long)out);
+    op_linear_backward_weight(stored, dy, x, 0, in, out, false);
+    for (int64_t i = 0; i < out * in; i++) added[i] = 0;
+    CHECK(same_bits(stored, added, out * in), "linear dw of no tokens, in %lld out %lld, stored, is not zero", (long long)in, (long long)out);
+    drop(added), drop(stored);
     free(expected), free(dx_expected), free(dw_expected);
     drop(x), drop(w), drop(dy), drop(residual), drop(y), drop(y_added), drop(dx), drop(dw), drop(in_place);
 }

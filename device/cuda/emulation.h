@@ -48,7 +48,7 @@ template <bool TRANSPOSED> static __device__ __forceinline__ void load_matrices(
 //     d: (g, t), (g, t + 1), (g + 8, t), (g + 8, t + 1);  a: columns t, t + 1 of (g, 0), (g + 8, 0), (g, 8), (g + 8, 8);  b: rows t, t + 1 of (0, g), (8, g)
 static __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 // Starts a copy of BYTES (4 or 16) to shared memory. copy_async_wait: those of this thread are done.
 template <int BYTES> static __device__ __forceinline__ void copy_async(void *to_shared, const void *from) {
