@@ -123,7 +123,6 @@ static inline void attention_2d_backward(attention_2d *a, floatX *dqkv, const fl
     rows.Hq = a->heads.Hq; rows.Hkv = a->heads.Hkv_local; rows.HS = a->heads.HS;
     rows.q_stride = (int64_t)a->heads.Hq * a->heads.HS;
     op_attention_delta(a->delta, saved.out, dout_row, rows);
-    device_zero(t.dq, sizeof(float) * (size_t)nq);
     float *dkv = double_ring_backward(&a->ring, &t, saved.kv);
     op_cast_from_float(a->q_send, t.dq, nq);
     op_cast_from_float(a->kv_send, dkv, nkv);

@@ -91,12 +91,12 @@ static inline void calibrate_forward(calibration *c) {
 }
 static inline void calibrate_backward(calibration *c) {
     int64_t v = (int64_t)c->Hkv * c->HS;
-    op_attention_backward(c->dq, c->dkv, c->dkv + v, c->q, c->kv, c->kv + v, c->out_x, c->out_x, c->lse, c->delta, calibrate_block(c), c->scratch);
+    op_attention_backward(c->dq, c->dkv, c->dkv + v, c->q, c->kv, c->kv + v, c->out_x, c->out_x, c->lse, c->delta, calibrate_block(c), true, c->scratch);
 }
 // What a ring step does with dKV besides.
 static inline void calibrate_merge(calibration *c) {
     int64_t n = c->T * 2 * c->Hkv * c->HS;
-    device_zero(c->dkv, sizeof(float) * (size_t)n);
+    device_zero(c->dkv, sizeof(float) * (size_t)(n / 2)); // the half of the rows that no query sees
     op_add_float(c->dkv, c->dkv + n, n);
 }
 // What an attention operation does once, whatever the ring.

@@ -87,7 +87,7 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->scratch = arena_take(a, MEM_WORKSPACE, 1, forward > backward ? forward : backward);
 }
 
-// The block of CP rank c's queries with CP rank k's keys, and where its first query and key row stand. Tq = 0: no query sees a key.
+// The block of CP rank c's queries with CP rank k's keys, and where its first query and key row stand. Tq = Tk = 0: no query sees a key.
 static inline attention_block double_ring_block(const double_ring *r, int k, document_rows documents, int64_t *first_query, int64_t *first_key) {
     int c = r->g->place.c, cp = r->g->shape.cp;
     attention_block b;
@@ -119,6 +119,7 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
             else high = middle;
         }
         b.Tq = low;
+        if (b.Tq == 0) b.Tk = 0;
         if (b.Tq == 0) return b;
         *first_key = attention_first_key(&d, first[0], b.Tk); // keys before the first query's document: none sees them
         int64_t cut = min_i64(*first_key, d.split);
@@ -146,18 +147,19 @@ static inline void double_ring_block_forward(double_ring *r, float *out, float *
 
 // Tensors of the backward pass that stay with their queries.
 typedef struct {
-    float *dq;         // (Tc, Hq, HS), accumulates over all blocks
+    float *dq;         // (Tc, Hq, HS), = the sum over all blocks
     const floatX *q, *out, *dout; // (Tc, Hq, HS); out is the merged one
     const float *lse, *delta;     // (Hq, Tc), merged
     document_rows documents;
 } double_ring_queries;
 
-// dkv (Tc, 2 Hkv, HS) = gradient of rank k's KV from this rank's queries; dq accumulates.
+// dkv (Tc, 2 Hkv, HS) = gradient of rank k's KV from this rank's queries. A rank's own block comes first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
     int64_t i, j;
     attention_block b = double_ring_block(r, k, t->documents, &i, &j);
     int64_t q_at = i * b.q_stride, v_at = (int64_t)r->Hkv * r->HS;
-    device_zero(dkv, sizeof(float) * (size_t)double_ring_kv_count(r));
+    device_zero(dkv, sizeof(float) * (size_t)(j * b.kv_stride)); // rows that no query sees
+    device_zero(dkv + (j + b.Tk) * b.kv_stride, sizeof(float) * (size_t)((r->Tc - j - b.Tk) * b.kv_stride));
     r->blocks++;
     r->blocks_skipped += b.Tq == 0;
     if (b.Tq == 0) return;
@@ -165,7 +167,7 @@ static inline void double_ring_block_backward(double_ring *r, const double_ring_
     kv += j * b.kv_stride;
     dkv += j * b.kv_stride;
     op_attention_backward(t->dq + q_at, dkv, dkv + v_at, t->q + q_at, kv, kv + v_at, t->out + q_at, t->dout + q_at, t->lse + i, t->delta + i, b,
-                          r->scratch);
+                          k != r->g->place.c, r->scratch);
     trace_compute("attention backward", k, began);
 }
 
@@ -253,7 +255,7 @@ static inline float *double_ring_backward_gathered(double_ring *r, const double_
     return r->dkv;
 }
 
-// t->dq accumulates (the caller zeroes it); returns dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers,
+// t->dq = the sum over all blocks; returns dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers,
 // valid until the next call. All sums are float, each in an order that the ring fixes.
 static inline float *double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
     if (double_ring_gathers(r)) return double_ring_backward_gathered(r, t, kv);

@@ -100,9 +100,9 @@ void op_attention_merge(float *out, float *lse, const float *out_b, const float 
                         int64_t lse_stride);
 // delta (Hq, T) = sum over HS of out * dout, from the *merged* out. Strides as in the block (Tk, causal unused).
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block block);
-// dq (Tq, Hq, HS) float +=, dk and dv (Tk, Hkv, HS) float +=, with the merged out, lse and delta of all blocks.
+// dq (Tq, Hq, HS) float = or += (add), dk and dv (Tk, Hkv, HS) float =, with the merged out, lse and delta of all blocks.
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                           const floatX *dout, const float *lse, const float *delta, attention_block block, void *scratch);
+                           const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch);
 size_t op_attention_scratch(attention_block block, bool backward); // the larger of all calls with Tq, Tk up to the block's
 int64_t op_attention_calls(void); // attention kernels run forward by this rank since start (tests count them)
 int64_t op_attention_tiles(void); // tiles of scores computed since start, forward and backward: documents skip theirs (0: not counted, on CUDA)

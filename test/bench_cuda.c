@@ -158,13 +158,13 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
         print_flops(t, flops);
         op_cast_from_float(out_x, out, T * b.q_stride);
         op_attention_delta(delta, out_x, dout, b);
-        TIME(t, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, scratch));
+        TIME(t, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, scratch));
         print_flops(t, 2.5 * flops);
         attention_shape s = attention_whole_shape(b);
         if (documents == 0 && attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false)) {
             TIME(t, (void)attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false));
             print_flops(t, flops);
-            TIME(t, (void)attention_mma_backward(dq, dkv, dkv + v, q, kv, kv + v, dout, lse, delta, s, b.scale));
+            TIME(t, (void)attention_mma_backward(dq, dkv, dkv + v, q, kv, kv + v, dout, lse, delta, s, b.scale, false, false));
             print_flops(t, 2.5 * flops);
         }
         if (documents == 0) printf("   %8.1f", (double)backward_bytes / 1048576);

@@ -116,7 +116,7 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
         int r = run < 0 ? 0 : run;
         SECONDS(seconds[0][r], op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
         op_attention_delta(delta, out, dout, b);
-        SECONDS(seconds[1][r], op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out, dout, lse, delta, b, scratch));
+        SECONDS(seconds[1][r], op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out, dout, lse, delta, b, false, scratch));
     }
     rates forward = rates_of(seconds[0], runs, flops), backward = rates_of(seconds[1], runs, 2.5 * flops);
     printf("%6lld %4d %4d %4d   %4.0f/%4.0f %3.0f/%3.0f %%   %4.0f/%4.0f %3.0f/%3.0f %%   %6.1f\n", (long long)T, Hq, Hkv, HS, forward.best, forward.median,

@@ -79,28 +79,22 @@ static void problem_free(problem p) {
 }
 static floatX *values_of(const problem *p) { return p->kv + (int64_t)p->b.Hkv * p->b.HS; }
 static float *dv_of(const problem *p) { return p->dkv + (int64_t)p->b.Hkv * p->b.HS; }
-static void gradients_zero(const problem *p) {
-    device_zero(p->dq, sizeof(float) * (size_t)p->nq);
-    device_zero(p->dkv, sizeof(float) * (size_t)p->nkv);
-}
 // delta and the stored out of the merged out.
 static void between(const problem *p) {
     op_cast_from_float(p->out_x, p->out, p->nq);
     op_attention_delta(p->delta, p->out_x, p->dout, p->b);
 }
 static void whole_backward(const problem *p) {
-    gradients_zero(p);
     between(p);
-    op_attention_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->out_x, p->dout, p->lse, p->delta, p->b, p->scratch);
+    op_attention_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->out_x, p->dout, p->lse, p->delta, p->b, false, p->scratch);
 }
 // The same by the hand-written kernels: in float, or on tensor cores (false when those do not take the shape).
 static bool by_hand(const problem *p, bool backward, bool tensor_cores) {
     attention_shape s = attention_whole_shape(p->b);
     if (backward) {
-        gradients_zero(p);
         between(p);
-        if (tensor_cores) return attention_mma_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale);
-        attention_kernel_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale);
+        if (tensor_cores) return attention_mma_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale, false, false);
+        attention_kernel_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->dout, p->lse, p->delta, s, p->b.scale, false, false);
         return true;
     }
     if (tensor_cores) return attention_mma_forward(p->out, p->lse, p->q, p->kv, values_of(p), s, p->b.scale, false);
@@ -205,10 +199,9 @@ static void point_2(void) {
     int64_t step = part.Tk * p.b.kv_stride;
     for (int k = 0; k < 4; k++) op_attention_forward(p.out, p.lse, p.q, p.kv + k * step, values_of(&p) + k * step, part, k > 0, p.scratch);
     double of_out = apart_from(p.out, out, p.nq);
-    gradients_zero(&p);
     between(&p);
     for (int k = 0; k < 4; k++)
-        op_attention_backward(p.dq, p.dkv + k * step, dv_of(&p) + k * step, p.q, p.kv + k * step, values_of(&p) + k * step, p.out_x, p.dout, p.lse, p.delta, part, p.scratch);
+        op_attention_backward(p.dq, p.dkv + k * step, dv_of(&p) + k * step, p.q, p.kv + k * step, values_of(&p) + k * step, p.out_x, p.dout, p.lse, p.delta, part, k > 0, p.scratch);
     double of_dq = apart_from(p.dq, dq, p.nq), of_dkv = apart_from(p.dkv, dkv, p.nkv);
     bool good = of_out <= LIBRARY_BOUND && of_dq <= LIBRARY_BOUND && of_dkv <= LIBRARY_BOUND;
     say(2, good ? "pass" : "fail", "four blocks of keys and one: out %.1e, dq %.1e, dk and dv %.1e apart", of_out, of_dq, of_dkv);
@@ -255,10 +248,10 @@ static void point_5(void) {
     last.Tk = T - rows;
     last.causal = false;
     const floatX *q_last = q + (T - rows) * b.q_stride, *k_last = kv + (T - rows) * b.kv_stride;
-    attention_kernel_forward(again, lse_again, q_last, kv, kv + (int64_t)b.Hkv * b.HS, attention_call_shape(last, false, false, b.Hkv), b.scale, false);
+    attention_kernel_forward(again, lse_again, q_last, kv, kv + (int64_t)b.Hkv * b.HS, attention_whole_shape(last), b.scale, false);
     last.Tk = rows;
     last.causal = true;
-    attention_kernel_forward(again, lse_again, q_last, k_last, k_last + (int64_t)b.Hkv * b.HS, attention_call_shape(last, false, false, b.Hkv), b.scale, true);
+    attention_kernel_forward(again, lse_again, q_last, k_last, k_last + (int64_t)b.Hkv * b.HS, attention_whole_shape(last), b.scale, true);
     float *want = copy_of(again, rows * b.q_stride);
     double d = apart_from(out + (T - rows) * b.q_stride, want, rows * b.q_stride);
     say(5, d <= 2 * LIBRARY_BOUND ? "pass" : "fail", "%.2e elements of q: the last %lld rows are %.1e from the hand-written kernel", (double)nq, (long long)rows, d);

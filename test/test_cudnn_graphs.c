@@ -103,7 +103,7 @@ static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_s
     attention_graph_free(&g);
 }
 
-// The calls of one block on the given rows: forward straight and merged, backward.
+// The calls of one block on the given rows: results straight to their place, or to scratch to be merged or added.
 static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
     int64_t rows = attention_tile_rows(backward, b.q_stride, b.kv_stride, b.Tq, b.Tk);
     CHECK(max_i64(b.q_stride, b.kv_stride) * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements",
@@ -118,8 +118,8 @@ static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, atten
         int heads = attention_call_heads(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS), runs[2] = {heads, b.Hkv % heads};
         for (int run = 0; run < 2; run++) {
             if (runs[run] == 0) continue;
-            expect(device, properties, attention_call_shape(tile, backward, false, runs[run]), true);
-            if (!backward) expect(device, properties, attention_call_shape(tile, false, true, runs[run]), true);
+            for (int apart = 0; apart < (backward ? 4 : 2); apart++)
+                expect(device, properties, attention_call_shape(tile, backward, apart % 2 == 1, apart / 2 == 1, runs[run]), true);
         }
     }
 }
@@ -186,15 +186,15 @@ int main(int argc, char **argv) {
             }
         }
         expect_ring(device, properties, 4096 + 128, 6, 2, 128, true); // a length that is no power of two
-        expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, 8), false);
-        attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, 2);
+        expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, false, 8), false);
+        attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, false, 2);
         s.Hq = 5; // on 2
         expect(device, properties, s, false);
-        s = attention_call_shape(block_of(8192, 8, 8, 128), true, false, 8);
+        s = attention_call_shape(block_of(8192, 8, 8, 128), true, false, false, 8);
         s.HS = 100; // not in pieces of 8
         expect(device, properties, s, false);
         if (device->largest_backward < 256)
-            expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 256), true, false, 8), false);
+            expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 256), true, false, false, 8), false);
         cudnnBackendDestroyDescriptor(properties);
     }
 

@@ -82,9 +82,10 @@ enum { TENSOR_CORES = 500 }; // the hand-written kernel for them rounds the same
 
 static char settings[128]; // block size and order, for messages
 
-// `factor`: of the float bound. Elementwise for stored numbers, by the largest number for floats.
-static void check(const char *what, tensor got, const double *want, double factor) {
-    double largest = 0, worst = 0;
+// `factor`: of the float bound. Elementwise for stored numbers, by the largest number for floats, or by `least` where that is larger: the
+// size of what cancels to a result of almost 0.
+static void check_beside(const char *what, tensor got, const double *want, double factor, double least) {
+    double largest = least, worst = 0;
     int64_t at = -1;
     device_synchronize();
     bool bf16 = got.x != NULL && sizeof(floatX) == 2;
@@ -103,6 +104,8 @@ static void check(const char *what, tensor got, const double *want, double facto
     CHECK(worst <= 1, "%s: element %lld of %lld is %g of its bound off (want %.9g, got %.9g), %s", what, (long long)at, (long long)got.n,
           worst, want[at], got.x != NULL ? (double)stored_float(got.x[at]) : (double)got.f[at], settings);
 }
+
+static void check(const char *what, tensor got, const double *want, double factor) { check_beside(what, got, want, factor, 0); }
 
 // ---- casts and sums of vectors ----
 
@@ -561,15 +564,17 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
     op_attention_delta(delta.f, out_stored.x, a.dout.x, b);
     check("op_attention_delta", delta, a.delta, (double)HS); // a sum of HS products that cancel
     for (int64_t i = 0; i < a.nlse; i++) delta.f[i] = (float)a.delta[i];
-    for (int64_t i = 0; i < a.nq; i++) a.dq[i] += 1; // accumulates on the mark
-    for (int64_t i = 0; i < a.nkv; i++) {
-        a.dk[i] += 1;
-        a.dv[i] += 1;
+    for (int add = 0; add < 2; add++) { // onto the marks, then onto the dq before
+        for (int64_t i = 0; add == 1 && i < a.nq; i++) a.dq[i] *= 2;
+        keep_marks(a.dq, Tq, (int64_t)Hq * HS, b.q_stride, 1);
+        keep_marks(a.dk, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
+        keep_marks(a.dv, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
+        op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, add == 1, scratch);
+        // Of a query that sees one key alone, dq is the difference of two equal numbers of the size of 1.
+        check_beside(add ? "op_attention_backward dq, added" : "op_attention_backward dq", dq, a.dq, 8 * rounded, 1);
+        check_beside("op_attention_backward dk", dk, a.dk, 8 * rounded, 1);
+        check_beside("op_attention_backward dv", dv, a.dv, 8 * rounded, 1);
     }
-    op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, scratch);
-    check("op_attention_backward dq", dq, a.dq, 8 * rounded);
-    check("op_attention_backward dk", dk, a.dk, 8 * rounded);
-    check("op_attention_backward dv", dv, a.dv, 8 * rounded);
     device_free(scratch, scratch_bytes);
     tensor all[7] = {out, lse, delta, dq, dk, dv, out_stored};
     for (int i = 0; i < 7; i++) tensor_free(all[i]);

@@ -368,35 +368,37 @@ typedef struct {
 } attention_result;
 static void attention_result_drop(attention_result *r) { drop(r->out), drop(r->lse), drop(r->delta), drop(r->dq), drop(r->dk), drop(r->dv); }
 
-// Forward and backward in one block each; dq, dk, dv start from what `start_seed` draws.
-static attention_result attention_run(const attention_problem *p, uint64_t start_seed) {
+enum { ADDED_TO = 77 };
+// Forward and backward in one block each; add: dq is added to what the seed ADDED_TO draws.
+static attention_result attention_run(const attention_problem *p, bool add) {
     attention_block b = p->b;
-    attention_result r = {floats(q_size(p)), floats(lse_size(p)), floats(lse_size(p)), randoms(q_size(p), start_seed, 1),
-                          randoms(kv_size(p), start_seed + 1, 1), randoms(kv_size(p), start_seed + 2, 1)};
+    attention_result r = {floats(q_size(p)), floats(lse_size(p)), floats(lse_size(p)), add ? randoms(q_size(p), ADDED_TO, 1) : floats(q_size(p)),
+                          floats(kv_size(p)), floats(kv_size(p))};
     guarded_scratch forward = scratch_make(b, false), backward = scratch_make(b, true);
     op_attention_forward(r.out, r.lse, p->q, p->k, p->v, b, false, forward.bytes);
     op_attention_delta(r.delta, r.out, p->dout, b);
-    op_attention_backward(r.dq, r.dk, r.dv, p->q, p->k, p->v, r.out, p->dout, r.lse, r.delta, b, backward.bytes);
+    op_attention_backward(r.dq, r.dk, r.dv, p->q, p->k, p->v, r.out, p->dout, r.lse, r.delta, b, add, backward.bytes);
     scratch_drop(forward), scratch_drop(backward);
     return r;
 }
 // forward_bound, backward_bound in u.
 static void attention_check(const attention_problem *p, double forward_bound, double backward_bound) {
     attention_block b = p->b;
-    const uint64_t seed = 77;
-    attention_result r = attention_run(p, seed);
-    float *dq0 = randoms(q_size(p), seed, 1), *dk0 = randoms(kv_size(p), seed + 1, 1), *dv0 = randoms(kv_size(p), seed + 2, 1);
-    double e[5] = {strided_error(r.out, NULL, p->out, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(r.lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
-                   strided_error(r.dq, dq0, p->dq, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(r.dk, dk0, p->dk, b.Tk, b.Hkv * b.HS, b.kv_stride),
-                   strided_error(r.dv, dv0, p->dv, b.Tk, b.Hkv * b.HS, b.kv_stride)};
-    static const char *const names[5] = {"out", "lse", "dq", "dk", "dv"};
-    for (int k = 0; k < 5; k++) {
-        double bound = (k < 2 ? forward_bound : backward_bound) * u;
-        CHECK(e[k] < bound, "attention %s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s: error %.3g, bound %.3g", names[k], (long long)b.Tq, (long long)b.Tk,
-              b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "", e[k], bound);
+    for (int add = 0; add < 2; add++) {
+        attention_result r = attention_run(p, add == 1);
+        float *start = add ? randoms(q_size(p), ADDED_TO, 1) : NULL;
+        double e[5] = {strided_error(r.out, NULL, p->out, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(r.lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
+                       strided_error(r.dq, start, p->dq, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(r.dk, NULL, p->dk, b.Tk, b.Hkv * b.HS, b.kv_stride),
+                       strided_error(r.dv, NULL, p->dv, b.Tk, b.Hkv * b.HS, b.kv_stride)};
+        static const char *const names[5] = {"out", "lse", "dq", "dk", "dv"};
+        for (int k = 0; k < 5; k++) {
+            double bound = (k < 2 ? forward_bound : backward_bound) * u;
+            CHECK(e[k] < bound, "attention %s%s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s: error %.3g, bound %.3g", names[k], add ? ", dq added" : "",
+                  (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "", e[k], bound);
+        }
+        attention_result_drop(&r);
+        if (start != NULL) drop(start);
     }
-    attention_result_drop(&r);
-    drop(dq0), drop(dk0), drop(dv0);
 }
 
 // Scores below 2: an error of a few u in a score is one in its probability, and averages by probabilities do not enlarge it: 8 u.
@@ -517,18 +519,15 @@ static void test_attention_merge_orders(int parts, bool from_nothing) {
         double e = strided_error(out, NULL, p.out, b.Tq, b.Hq * b.HS, b.q_stride), e_lse = strided_error(lse, NULL, p.lse, b.Hq, b.Tq, b.lse_stride);
         CHECK(e < 12 * u && e_lse < 12 * u, "merge of %d blocks in order %d: error %g, lse %g", parts, order, e, e_lse); // a few roundings a merge
         op_attention_delta(delta, out, p.dout, b);
-        test_fill(dq, q_size(&p), 91, 1), test_fill(dk, kv_size(&p), 92, 1), test_fill(dv, kv_size(&p), 93, 1);
         for (int i = 0; i < parts; i++) {
             int64_t from = 43 * visit[i] / parts, to = 43 * (visit[i] + 1) / parts, at = from * b.kv_stride;
             attention_block part = b;
             part.Tk = to - from;
-            op_attention_backward(dq, dk + at, dv + at, p.q, p.k + at, p.v + at, out, p.dout, lse, delta, part, backward.bytes);
+            op_attention_backward(dq, dk + at, dv + at, p.q, p.k + at, p.v + at, out, p.dout, lse, delta, part, i > 0, backward.bytes);
         }
-        float *dq0 = randoms(q_size(&p), 91, 1), *dk0 = randoms(kv_size(&p), 92, 1), *dv0 = randoms(kv_size(&p), 93, 1);
-        double e_dq = strided_error(dq, dq0, p.dq, b.Tq, b.Hq * b.HS, b.q_stride), e_dk = strided_error(dk, dk0, p.dk, b.Tk, b.Hkv * b.HS, b.kv_stride);
-        double e_dv = strided_error(dv, dv0, p.dv, b.Tk, b.Hkv * b.HS, b.kv_stride);
+        double e_dq = strided_error(dq, NULL, p.dq, b.Tq, b.Hq * b.HS, b.q_stride), e_dk = strided_error(dk, NULL, p.dk, b.Tk, b.Hkv * b.HS, b.kv_stride);
+        double e_dv = strided_error(dv, NULL, p.dv, b.Tk, b.Hkv * b.HS, b.kv_stride);
         CHECK(e_dq < 48 * u && e_dk < 48 * u && e_dv < 48 * u, "gradients of %d blocks in order %d: dq %g dk %g dv %g", parts, order, e_dq, e_dk, e_dv);
-        drop(dq0), drop(dk0), drop(dv0);
     }
     scratch_drop(forward), scratch_drop(backward);
     drop(out), drop(lse), drop(delta), drop(dq), drop(dk), drop(dv);
@@ -579,16 +578,12 @@ static void test_attention_nothing_seen(void) {
 
     p = attention_problem_make(6, 9, 2, 1, 8, false, 2, 1);
     b = p.b;
-    attention_result r = attention_run(&p, 1);
+    attention_result r = attention_run(&p, false);
     for (int h = 0; h < b.Hq; h++) {
         for (int64_t i = 0; i < b.Tq; i += 2) r.lse[h * b.lse_stride + i] = -INFINITY;
     }
-    for (int64_t i = 0; i < b.Tq; i++) { // what rows without keys would add is then all of dout of the others
-        if (i % 2 == 0) memset(r.dq + i * b.q_stride, 0, sizeof(float) * (size_t)b.q_stride);
-    }
-    memset(r.dk, 0, sizeof(float) * (size_t)kv_size(&p)), memset(r.dv, 0, sizeof(float) * (size_t)kv_size(&p));
     s = scratch_make(b, true);
-    op_attention_backward(r.dq, r.dk, r.dv, p.q, p.k, p.v, r.out, p.dout, r.lse, r.delta, b, s.bytes);
+    op_attention_backward(r.dq, r.dk, r.dv, p.q, p.k, p.v, r.out, p.dout, r.lse, r.delta, b, false, s.bytes);
     int64_t wrong = 0;
     for (int64_t i = 0; i < b.Tq; i += 2) {
         for (int j = 0; j < b.Hq * b.HS; j++) wrong += r.dq[i * b.q_stride + j] != 0;
@@ -616,7 +611,7 @@ static void test_attention_nothing_seen(void) {
 static void test_attention_nan(void) {
     attention_problem p = attention_problem_make(20, 20, 1, 1, 8, true, 0, 1);
     p.k[10 * p.b.kv_stride] = NAN;
-    attention_result r = attention_run(&p, 1);
+    attention_result r = attention_run(&p, false);
     int64_t wrong = 0;
     for (int64_t i = 0; i < 20; i++) wrong += isnan(r.out[i * p.b.q_stride]) != (i >= 10) || isnan(r.lse[i]) != (i >= 10);
     CHECK(wrong == 0, "NaN in key 10: %lld of 20 rows wrong", (long long)wrong);
@@ -662,7 +657,7 @@ static void test_attention_documents(void) {
         p.b.documents.split = n;
         for (int64_t j = 0; j < T / 2 && poisoned == 1; j++)
             for (int d = 0; d < 16; d++) p.k[j * p.b.kv_stride + d] = p.v[j * p.b.kv_stride + d] = NAN;
-        attention_result r = attention_run(&p, 1);
+        attention_result r = attention_run(&p, false);
         int64_t tiles = op_attention_tiles() - before;
         if (poisoned < 0) alone = tiles;
         for (int64_t i = T / 2; i < n; i++) wrong += isnan(r.out[i * p.b.q_stride]) || isnan(r.lse[i]) || isnan(r.dq[i * p.b.q_stride]) || isnan(r.dk[i * p.b.kv_stride]);
@@ -697,7 +692,7 @@ static void test_attention_interface(void) {
 
     int64_t calls = op_attention_calls();
     attention_problem p = attention_problem_make(3, 3, 1, 1, 4, true, 0, 1);
-    attention_result r = attention_run(&p, 1);
+    attention_result r = attention_run(&p, false);
     CHECK(op_attention_calls() == calls + 1, "forward calls: %lld, was %lld", (long long)op_attention_calls(), (long long)calls);
     attention_result_drop(&r);
     attention_problem_drop(&p);
@@ -935,7 +930,7 @@ static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
         p.b.scale = 0.3f;
         p.b.causal = s != 1;
         p.q = randoms(q_size(&p), 1, 1), p.k = randoms(kv_size(&p), 2, 1), p.v = randoms(kv_size(&p), 3, 1), p.dout = randoms(q_size(&p), 4, 1);
-        attention_result r = attention_run(&p, 5);
+        attention_result r = attention_run(&p, true);
         KEEP(r.out, q_size(&p)), KEEP(r.dq, q_size(&p)), KEEP(r.dk, kv_size(&p)), KEEP(r.dv, kv_size(&p));
         attention_result_drop(&r);
         drop(p.q), drop(p.k), drop(p.v), drop(p.dout);

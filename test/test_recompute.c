@@ -42,8 +42,23 @@ static void free_outcome(outcome *o, int units) {
     for (int u = 0; u < units; u++) free(o->gradients[u]);
 }
 
+// Tiles that are chosen: equal, all of them together the rows and no more; on a GPU of rows enough that its products are not bound by memory.
+static void check_auto_tiles(void) {
+    static const int64_t widths[] = {128256, 2 * 14336, 2 * 28672, 2 * 8192, 704}; // logits, and gate and up, of Llama-3 and of a small model
+    for (int i = 0; i < 5; i++)
+        for (int64_t rows = 1; rows <= 1 << 20; rows = rows * 3 / 2 + 1)
+            for (size_t element = 2; element <= 4; element += 2) {
+                int64_t tile = model_auto_tile(rows, widths[i], element), least = element == 2 ? 4096 : 128, bytes = tile * widths[i] * (int64_t)element;
+                int64_t last = rows - (ceil_div(rows, tile) - 1) * tile;
+                CHECK(tile <= rows && tile >= min_i64(rows, least), "%lld rows of %lld: a tile of %lld", (long long)rows, (long long)widths[i], (long long)tile);
+                CHECK(tile - last <= 64 * ceil_div(rows, tile), "%lld rows of %lld: tiles of %lld, the last of %lld", (long long)rows, (long long)widths[i], (long long)tile, (long long)last);
+                CHECK(bytes <= (element == 2 ? (int64_t)9 << 28 : (int64_t)9 << 24), "%lld rows of %lld: a tile of %lld bytes", (long long)rows, (long long)widths[i], (long long)bytes);
+            }
+}
+
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
+    check_auto_tiles();
     static const int layers[] = {1, 2, 3, 7};
     for (int k = 0; k < 4; k++)
         for (int hp = 1; hp <= 2; hp++) {

@@ -20,6 +20,7 @@ typedef struct {
     attention_block block;
     int64_t first_query;
     bool merge;
+    size_t bytes;       // OP_ZERO
 } op;
 enum { MAX_OPS = 4096, BUFFERS = 16 };
 typedef struct {
@@ -53,7 +54,11 @@ void comm_sum_int64(comm *c, int64_t *v, int n) { (void)c; (void)v; (void)n; }
 const char *comm_kind_name(comm_kind k) { (void)k; return ""; }
 void comm_abort(int status, const char *format, ...) { (void)format; exit(status); }
 double device_seconds(void) { return 0; }
-void device_zero(void *p, size_t n) { (void)n; record(OP_ZERO)->write = p; }
+void device_zero(void *p, size_t n) {
+    if (n == 0) return;
+    op *o = record(OP_ZERO);
+    o->write = p; o->bytes = n;
+}
 void device_copy(void *to, const void *from, size_t n) { (void)n; op *o = record(OP_COPY); o->write = to; o->read = from; }
 void op_add_float(float *to, const float *from, int64_t n) { (void)n; op *o = record(OP_ADD); o->write = to; o->read = from; }
 void op_add_bf16(float *to, const bf16 *from, int64_t n) { (void)n; op *o = record(OP_ADD); o->write = to; o->read = from; }
@@ -68,10 +73,10 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
     CHECK(v == k + b.Hkv * b.HS, "v is not beside k");
 }
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out, const floatX *dout,
-                           const float *lse, const float *delta, attention_block b, void *s) {
+                           const float *lse, const float *delta, attention_block b, bool add, void *s) {
     (void)dq; (void)dv; (void)v; (void)out; (void)dout; (void)lse; (void)delta; (void)s;
     op *o = record(OP_BACKWARD);
-    o->read = k; o->write = dk; o->block = b;
+    o->read = k; o->write = dk; o->block = b; o->merge = add;
     o->first_query = ((int64_t)(intptr_t)q - query_base) / (int64_t)sizeof(floatX) / b.q_stride;
 }
 
@@ -84,6 +89,7 @@ typedef struct {
     const void *address[BUFFERS];
     content holds[BUFFERS];
     int travels[BUFFERS]; // > 0: part of a transfer in flight, as receiver (2) or sender (1)
+    int64_t zero_from[BUFFERS]; // the rows from this one on are zeros; 0: nothing known
     int buffers, at;
     int64_t steps_forward, steps_backward;
     uint64_t seen_forward, seen_backward;
@@ -103,6 +109,12 @@ static int buffer_of(player *p, const void *address) {
     p->holds[p->buffers].owner = -1;
     p->travels[p->buffers] = 0;
     return p->buffers++;
+}
+
+static float memory_dkv[64][5][64]; // only addresses matter
+static void *dkv_begin(void *inside) { // of the buffer that an address lies in
+    int64_t at = (char *)inside - (char *)memory_dkv;
+    return (char *)memory_dkv + at / (int64_t)sizeof memory_dkv[0][0] * (int64_t)sizeof memory_dkv[0][0];
 }
 
 enum { MAX_HOPS = 256 };
@@ -163,18 +175,26 @@ static bool play(int c, int64_t Tc) {
         check_block(o, c, k, Tc, forward ? "forward" : "backward");
         uint64_t *seen = forward ? &p->seen_forward : &p->seen_backward;
         CHECK((*seen >> k & 1) == 0, "rank %d uses the block of %d twice", c, k);
-        if (forward) CHECK(o->merge == (*seen != 0), "rank %d: merge flag wrong at its first block", c);
+        CHECK(o->merge == (*seen != 0), "rank %d: %s wrong at its first block", c, forward ? "merge" : "add");
         *seen |= 1ull << k;
         if (!forward) {
             int dkv = buffer_of(p, o->write);
-            CHECK(p->travels[dkv] == 0 && p->holds[dkv].owner == -2, "rank %d: dKV not fresh", c);
+            CHECK(p->travels[dkv] == 0, "rank %d: dKV in flight", c);
+            CHECK(o->block.Tk == Tc || p->zero_from[dkv] == o->block.Tk, "rank %d with keys of %d: rows that no query sees are not zero", c, k);
+            p->zero_from[dkv] = 0;
             p->holds[dkv].owner = k;
             p->holds[dkv].from = 1ull << c;
         }
     } else {
-        int to = buffer_of(p, o->write);
+        void *begin = o->kind == OP_ZERO ? dkv_begin(o->write) : o->write;
+        int to = buffer_of(p, begin);
         CHECK(p->travels[to] == 0, "rank %d writes a buffer in flight", c);
-        if (o->kind == OP_ZERO) p->holds[to].owner = -2, p->holds[to].from = 0; // zeros
+        if (o->kind == OP_ZERO) {
+            const size_t row = 4 * sizeof(float), from = (size_t)((char *)o->write - (char *)begin); // make_ring's Hkv and HS
+            CHECK(from + o->bytes == row * (size_t)Tc, "rank %d zeroes %zu bytes from %zu on", c, o->bytes, from);
+            p->zero_from[to] = (int64_t)(from / row);
+            if (from == 0) p->holds[to].owner = -2, p->holds[to].from = 0; // zeros
+        }
         if (o->kind == OP_COPY) CHECK(p->travels[buffer_of(p, o->read)] != 2, "rank %d copies what is still arriving", c);
         if (o->kind == OP_COPY) p->holds[to] = p->holds[buffer_of(p, o->read)];
         if (o->kind == OP_ADD) {
@@ -209,7 +229,6 @@ static comm lanes[64][4];
 static grid grids[64];
 static double_ring rings[64];
 static floatX memory_kv[64][5][64]; // only addresses matter
-static float memory_dkv[64][5][64];
 
 static void make_ring(grid_shape shape, int c, bool dkv_bf16) {
     grid *g = &grids[c];

@@ -374,14 +374,14 @@ static void backward_task(const backward_tiles *t, float *dq, float *dk, float *
     }
     for (int r = 0; r < rows_of_keys; r++) { // the scale of dk is in q
         for (int d = 0; d < b.HS; d++) {
-            dk[r * b.kv_stride + d] += t->dk[r * width + d];
-            dv[r * b.kv_stride + d] += t->dv[r * width + d];
+            dk[r * b.kv_stride + d] = t->dk[r * width + d];
+            dv[r * b.kv_stride + d] = t->dv[r * width + d];
         }
     }
 }
 
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                           const floatX *dout, const float *lse, const float *delta, attention_block b, void *scratch) {
+                           const floatX *dout, const float *lse, const float *delta, attention_block b, bool add, void *scratch) {
     (void)out; // its product with dout is in delta
     int step = backward_step(b), width = padded_width(b.HS), threads = threads_for(b), group = b.Hq / b.Hkv;
     int64_t key_tiles = ceil_div(b.Tk, step), query_tiles = ceil_div(b.Tq, QUERY_TILE);
@@ -402,6 +402,10 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
         t.dq = t.dout + QUERY_TILE * width;
         t.p = t.dq + QUERY_TILE * width;
         t.ds = t.p + QUERY_TILE * KEY_TILE;
+        if (!add) {
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < b.Tq; i++) memset(dq + i * b.q_stride, 0, sizeof(float) * (size_t)(b.Hq * b.HS));
+        }
 #pragma omp for collapse(2) schedule(monotonic : dynamic, 1)
         for (int64_t tile = 0; tile < key_tiles; tile++) {
             for (int head = 0; head < b.Hkv; head++) {

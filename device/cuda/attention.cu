@@ -39,10 +39,12 @@ __device__ __forceinline__ void add_row(float (&sum)[COLUMNS], float factor, con
     for (int n = 0; n < COLUMNS; n++)
         if (part + P * n < HS) sum[n] += factor * row[part + P * n];
 }
-template <int P, int COLUMNS> __device__ __forceinline__ void add_to_global(float *row, const float (&sum)[COLUMNS], int part, int HS) {
+// row = sum, or += sum
+template <int P, int COLUMNS>
+__device__ __forceinline__ void to_global(float *row, const float (&sum)[COLUMNS], int part, int HS, bool add) {
 #pragma unroll
     for (int n = 0; n < COLUMNS; n++)
-        if (part + P * n < HS) row[part + P * n] += sum[n];
+        if (part + P * n < HS) row[part + P * n] = sum[n] + (add ? row[part + P * n] : 0.0f);
 }
 
 // ---- forward ----
@@ -105,10 +107,10 @@ __global__ void __launch_bounds__(P * R, 1)
 
 // ---- backward: p = e^(s - lse), ds = p (dout v^T - delta) scale ----
 
-// Block (x, y): dq of query rows [x R, (x + 1) R) of head y: dq += ds k.
+// Block (x, y): dq of query rows [x R, (x + 1) R) of head y: dq (+)= ds k.
 template <int HS_MAX, int R, int P> __global__ void __launch_bounds__(P * R, 1)
 attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse, const float *delta,
-                    attention_shape b, float scale, int packed) {
+                    attention_shape b, float scale, int packed, bool add) {
     DYN_SHARED(float, shared);
     int HS = b.HS, pitch = HS + 1, head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv);
     float *qs = shared, *ks = qs + R * pitch, *vs = ks + R * pitch, *os = vs + R * pitch, *ds = os + R * pitch;
@@ -135,15 +137,15 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
         for (int c = 0; c < R; c++) add_row<P>(sum, mine[c], ks + c * pitch, part, HS);
         __syncwarp();
     }
-    if (i < b.Tq) add_to_global<P>(dq + i * b.dq.row + head * b.dq.head, sum, part, HS);
+    if (i < b.Tq) to_global<P>(dq + i * b.dq.row + head * b.dq.head, sum, part, HS, add);
 }
 
 // Block (x, y): dk and dv of key rows [x R, (x + 1) R) of key/value head y, over all its query heads in their order:
-// dk += ds^T q, dv += p^T dout.
+// dk (+)= ds^T q, dv (+)= p^T dout.
 template <int HS_MAX, int R, int P>
 __global__ void __launch_bounds__(P * R, 1)
     attention_dkv_kernel(float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
-                         const float *delta, attention_shape b, float scale, int packed) {
+                         const float *delta, attention_shape b, float scale, int packed, bool add) {
     DYN_SHARED(float, shared);
     int HS = b.HS, pitch = HS + 1, kv_head = (int)blockIdx.y, group = b.Hq / b.Hkv;
     float *ks = shared, *vs = ks + R * pitch, *qs = vs + R * pitch, *os = qs + R * pitch, *ps = os + R * pitch, *ds = ps + R * (R + 1);
@@ -181,8 +183,8 @@ __global__ void __launch_bounds__(P * R, 1)
         }
     }
     if (j >= b.Tk) return;
-    add_to_global<P>(dk + j * b.dkv.row + kv_head * b.dkv.head, sum_k, part, HS);
-    add_to_global<P>(dv + j * b.dkv.row + kv_head * b.dkv.head, sum_v, part, HS);
+    to_global<P>(dk + j * b.dkv.row + kv_head * b.dkv.head, sum_k, part, HS, add);
+    to_global<P>(dv + j * b.dkv.row + kv_head * b.dkv.head, sum_v, part, HS, add);
 }
 
 // ---- launchers: tiles of 32 rows, 4 threads each, up to head size 128; of 16 rows, 8 threads each, above ----
@@ -210,9 +212,8 @@ void attention_kernel_forward(float *out, float *lse, const floatX *q, const flo
     LAUNCH(forward_kernel, grid, 128, tiles_bytes(R, b.HS, 3, 1), out, lse, q, k, v, b, scale, merge, packed);
 }
 void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
-                               const float *lse, const float *delta, attention_shape b, float scale) {
+                               const float *lse, const float *delta, attention_shape b, float scale, bool add_dq, bool add_dkv) {
     attention_check(b);
-    if (b.Tq == 0 || b.Tk == 0) return;
     int packed = attention_packed(b, q, k, v, dout), R = b.HS <= 128 ? 32 : 16;
     auto dq_kernel = b.HS <= 64    ? attention_dq_kernel<64, 32, 4>
                      : b.HS <= 128 ? attention_dq_kernel<128, 32, 4>
@@ -220,9 +221,9 @@ void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q,
     auto dkv_kernel = b.HS <= 64    ? attention_dkv_kernel<64, 32, 4>
                       : b.HS <= 128 ? attention_dkv_kernel<128, 32, 4>
                                     : attention_dkv_kernel<256, 16, 8>;
-    dim3 q_grid(grid_size(ceil_div(b.Tq, R)), (unsigned)b.Hq), k_grid(grid_size(ceil_div(b.Tk, R)), (unsigned)b.Hkv);
-    LAUNCH(dq_kernel, q_grid, 128, tiles_bytes(R, b.HS, 4, 1), dq, q, k, v, dout, lse, delta, b, scale, packed);
-    LAUNCH(dkv_kernel, k_grid, 128, tiles_bytes(R, b.HS, 4, 2), dk, dv, q, k, v, dout, lse, delta, b, scale, packed);
+    dim3 q_grid(grid_size(max_i64(1, ceil_div(b.Tq, R))), (unsigned)b.Hq), k_grid(grid_size(max_i64(1, ceil_div(b.Tk, R))), (unsigned)b.Hkv);
+    if (b.Tq > 0) LAUNCH(dq_kernel, q_grid, 128, tiles_bytes(R, b.HS, 4, 1), dq, q, k, v, dout, lse, delta, b, scale, packed, add_dq);
+    if (b.Tk > 0) LAUNCH(dkv_kernel, k_grid, 128, tiles_bytes(R, b.HS, 4, 2), dk, dv, q, k, v, dout, lse, delta, b, scale, packed, add_dkv);
 }
 
 // ---- merge and delta ----

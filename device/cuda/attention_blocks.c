@@ -15,7 +15,7 @@ size_t attention_call_workspace(attention_shape s) {
 static bool deterministic;
 void attention_use_deterministic(void) { deterministic = true; }
 
-attention_shape attention_call_shape(attention_block b, bool backward, bool dense, int kv_heads) {
+attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, int kv_heads) {
     attention_shape s;
     int group = b.Hq / b.Hkv;
     memset(&s, 0, sizeof s);
@@ -31,19 +31,15 @@ attention_shape attention_call_shape(attention_block b, bool backward, bool dens
     s.Hq = backward ? kv_heads : kv_heads * group;
     s.q.row = b.q_stride;
     s.q.head = backward ? (int64_t)group * b.HS : b.HS;
-    s.lse_head = backward ? group * b.lse_stride : dense ? b.Tq : b.lse_stride;
+    s.lse_head = backward ? group * b.lse_stride : q_apart ? b.Tq : b.lse_stride;
     s.delta_head = b.Tq;
-    s.dq.row = (int64_t)s.Hq * b.HS;
-    s.dkv.row = (int64_t)kv_heads * b.HS;
-    s.dq.head = s.dkv.head = b.HS;
-    s.out.row = dense ? (int64_t)s.Hq * b.HS : b.q_stride;
-    s.out.head = b.HS;
+    head_strides q_dense = {(int64_t)s.Hq * b.HS, b.HS}, kv_dense = {(int64_t)kv_heads * b.HS, b.HS};
+    s.out = s.dq = q_apart ? q_dense : s.q;
+    s.dkv = kv_apart ? kv_dense : s.kv;
     return s;
 }
 attention_shape attention_whole_shape(attention_block b) {
-    attention_shape s = attention_call_shape(b, false, false, b.Hkv);
-    s.dq = s.q;
-    s.dkv = s.kv;
+    attention_shape s = attention_call_shape(b, false, false, false, b.Hkv);
     s.delta_head = b.lse_stride;
     s.documents = b.documents;
     return s;
@@ -114,12 +110,11 @@ static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
 
 // ---- a tile: loops over runs of key/value heads ----
 
-// For the engine? What cuDNN's kernels are known to be right for: whole tiles of 64 rows, heads in pieces of 8, addresses on 16 bytes. Its
-// graphs know no boundaries of documents.
-static bool regular(attention_block b, const void *q, const void *k, const void *v, const void *lse) {
-    uintptr_t bits = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)lse;
-    return attention_call_possible() && b.documents.first == NULL && b.Tk > 0 && b.HS % 8 == 0 && b.Tq % 64 == 0 && b.Tk % 64 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 &&
-           b.lse_stride % 4 == 0 && bits % 16 == 0;
+// For the engine? What cuDNN's kernels are known to be right for: whole tiles of 64 rows, heads in pieces of 8, addresses on 16 bytes
+// (`addresses`: all of the call, or'ed). Its graphs know no boundaries of documents. Causal: every key is seen.
+static bool regular(attention_block b, uintptr_t addresses) {
+    return attention_call_possible() && b.documents.first == NULL && b.Tq > 0 && b.Tk > 0 && (!b.causal || b.Tk <= b.Tq) && b.HS % 8 == 0 && b.Tq % 64 == 0 &&
+           b.Tk % 64 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && b.lse_stride % 4 == 0 && addresses % 16 == 0;
 }
 
 // By hand: on tensor cores where the shape allows it, else in float.
@@ -128,10 +123,16 @@ static void forward_by_hand(float *out, float *lse, const floatX *q, const float
     if (!attention_mma_forward(out, lse, q, k, v, s, b.scale, merge)) attention_kernel_forward(out, lse, q, k, v, s, b.scale, merge);
 }
 static void backward_by_hand(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
-                             const float *delta, attention_block b) {
+                             const float *delta, attention_block b, bool add_dq, bool add_dkv) {
     attention_shape s = attention_whole_shape(b);
-    if (!attention_mma_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale))
-        attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale);
+    if (!attention_mma_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale, add_dq, add_dkv))
+        attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale, add_dq, add_dkv);
+}
+
+static attention_block run_of(attention_block b, int kv_heads) { // so many of its key/value heads, and their query heads
+    b.Hq = kv_heads * (b.Hq / b.Hkv);
+    b.Hkv = kv_heads;
+    return b;
 }
 
 static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge,
@@ -139,7 +140,7 @@ static void forward_tile(float *out, float *lse, const floatX *q, const floatX *
     int group = b.Hq / b.Hkv, heads = attention_call_heads(false, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += heads) {
         int n = (int)min_i64(heads, b.Hkv - kv), first = kv * group;
-        attention_shape s = attention_call_shape(b, false, merge, n);
+        attention_shape s = attention_call_shape(b, false, merge, false, n);
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
         float *to = out + (int64_t)first * b.HS, *to_lse = lse + first * b.lse_stride;
@@ -149,26 +150,33 @@ static void forward_tile(float *out, float *lse, const floatX *q, const floatX *
         tensors[ATTENTION_V] = (void *)(uintptr_t)(v + (int64_t)kv * b.HS);
         tensors[ATTENTION_OUT] = merge ? f.out : to;
         tensors[ATTENTION_LSE] = merge ? f.lse : to_lse;
-        if (!attention_call(s, tensors, b.scale, f.workspace)) {
-            attention_block part = b;
-            part.Hq = n * group;
-            part.Hkv = n;
-            forward_by_hand(to, to_lse, q + (int64_t)first * b.HS, k + (int64_t)kv * b.HS, v + (int64_t)kv * b.HS, part, merge);
+        if (!attention_call_takes(s)) {
+            forward_by_hand(to, to_lse, q + (int64_t)first * b.HS, k + (int64_t)kv * b.HS, v + (int64_t)kv * b.HS, run_of(b, n), merge);
             continue;
         }
+        attention_call(s, tensors, b.scale, f.workspace);
         if (merge) attention_merge(to, to_lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, (int64_t)s.Hq * b.HS, b.Tq);
     }
 }
 
+// Each call writes straight to dq, dk and dv where they are set, and to scratch where they are added to. Of a group, the first query head sets
+// dk and dv and the others add.
 static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                          const floatX *dout, const float *lse, const float *delta, attention_block b, void *scratch) {
+                          const floatX *dout, const float *lse, const float *delta, attention_block b, bool add_dq, bool add_dkv, void *scratch) {
     int group = b.Hq / b.Hkv, heads = attention_call_heads(true, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += heads) {
         int n = (int)min_i64(heads, b.Hkv - kv);
         int64_t kv_at = (int64_t)kv * b.HS, q_run = (int64_t)kv * group * b.HS, lse_run = kv * group * b.lse_stride;
-        attention_shape s = attention_call_shape(b, true, false, n);
+        attention_shape first = attention_call_shape(b, true, add_dq, add_dkv, n), others = attention_call_shape(b, true, add_dq, true, n);
+        if (!attention_call_takes(first) || (group > 1 && !attention_call_takes(others))) { // all query heads of the run at once
+            backward_by_hand(dq + q_run, dk + kv_at, dv + kv_at, q + q_run, k + kv_at, v + kv_at, dout + q_run, lse + lse_run, delta + lse_run,
+                             run_of(b, n), add_dq, add_dkv);
+            continue;
+        }
         for (int member = 0; member < group; member++) {
             int64_t q_at = q_run + (int64_t)member * b.HS, lse_at = lse_run + member * b.lse_stride;
+            bool adds = add_dkv || member > 0;
+            attention_shape s = member == 0 ? first : others;
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
             void *tensors[ATTENTION_TENSORS] = {NULL};
@@ -178,21 +186,15 @@ static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, cons
             tensors[ATTENTION_OUT] = (void *)(uintptr_t)(out + q_at);
             tensors[ATTENTION_DOUT] = (void *)(uintptr_t)(dout + q_at);
             tensors[ATTENTION_LSE] = (void *)(uintptr_t)(lse + lse_at);
-            tensors[ATTENTION_DQ] = f.dq;
+            tensors[ATTENTION_DQ] = add_dq ? f.dq : dq + q_at;
             tensors[ATTENTION_DQ_SUM] = f.dq_sum;
-            tensors[ATTENTION_DK] = f.dk;
-            tensors[ATTENTION_DV] = f.dv;
+            tensors[ATTENTION_DK] = adds ? f.dk : dk + kv_at;
+            tensors[ATTENTION_DV] = adds ? f.dv : dv + kv_at;
             tensors[ATTENTION_DELTA] = f.delta;
-            if (!attention_call(s, tensors, b.scale, f.workspace)) { // all query heads of the run at once
-                attention_block part = b;
-                part.Hq = n * group;
-                part.Hkv = n;
-                backward_by_hand(dq + q_run, dk + kv_at, dv + kv_at, q + q_run, k + kv_at, v + kv_at, dout + q_run, lse + lse_run, delta + lse_run, part);
-                break;
-            }
-            attention_add_heads(dq + q_at, f.dq, b.Tq, n, b.HS, b.q_stride, s.q.head);
-            attention_add_heads(dk + kv_at, f.dk, b.Tk, n, b.HS, b.kv_stride, b.HS);
-            attention_add_heads(dv + kv_at, f.dv, b.Tk, n, b.HS, b.kv_stride, b.HS);
+            attention_call(s, tensors, b.scale, f.workspace);
+            if (add_dq) attention_add_heads(dq + q_at, f.dq, b.Tq, n, b.HS, b.q_stride, s.q.head);
+            if (adds) attention_add_heads(dk + kv_at, f.dk, b.Tk, n, b.HS, b.kv_stride, b.HS);
+            if (adds) attention_add_heads(dv + kv_at, f.dv, b.Tk, n, b.HS, b.kv_stride, b.HS);
         }
     }
 }
@@ -214,7 +216,7 @@ static int64_t attention_calls_made;
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge,
                           void *scratch) {
     attention_calls_made++;
-    if (!regular(block, q, k, v, lse)) {
+    if (!regular(block, (uintptr_t)out | (uintptr_t)lse | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v)) {
         forward_by_hand(out, lse, q, k, v, block, merge);
         return;
     }
@@ -228,9 +230,10 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
         }
 }
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                           const floatX *dout, const float *lse, const float *delta, attention_block block, void *scratch) {
-    if (!regular(block, q, k, v, lse)) {
-        backward_by_hand(dq, dk, dv, q, k, v, dout, lse, delta, block);
+                           const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch) {
+    uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv, tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
+    if (!regular(block, gradients | tensors | (uintptr_t)lse)) {
+        backward_by_hand(dq, dk, dv, q, k, v, dout, lse, delta, block, add, false);
         return;
     }
     int64_t rows = attention_tile_rows(true, block.q_stride, block.kv_stride, block.Tq, block.Tk);
@@ -240,7 +243,7 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
             if (!tile_of(block, i, j, rows, &tile)) continue;
             int64_t q_at = i * block.q_stride, kv_at = j * block.kv_stride;
             backward_tile(dq + q_at, dk + kv_at, dv + kv_at, q + q_at, k + kv_at, v + kv_at, out + q_at, dout + q_at, lse + i, delta + i,
-                          tile, scratch);
+                          tile, add || j > 0, i > (block.causal ? j : 0), scratch);
         }
 }
 
@@ -253,12 +256,12 @@ size_t op_attention_scratch(attention_block block, bool backward) {
     // that bound covers all of them; a single head may need more, at full length.
     scratch_memory m = {NULL, 0};
     attention_shape s =
-        attention_call_shape(block, backward, true, attention_call_heads(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
+        attention_call_shape(block, backward, true, true, attention_call_heads(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
     if (backward) backward_take(&m, s);
     else forward_take(&m, s);
     size_t most = m.used;
     m.used = 0;
-    s = attention_call_shape(block, backward, true, block.Hkv);
+    s = attention_call_shape(block, backward, true, true, block.Hkv);
     if (backward) backward_take(&m, s);
     else forward_take(&m, s);
     size_t all_heads = m.used, bound = (size_t)most_scratch + 16384; // of calls with fewer rows; 16384: alignment and slack

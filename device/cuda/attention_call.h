@@ -44,15 +44,17 @@ extern "C" {
 #endif
 
 bool attention_call_possible(void); // false: this build has no engine, and hand-written kernels compute everything, without scratch
-// Runs a call: out and lse = ..., or dq, dk, dv = (not +=). tensors[id] is the address of each tensor that the shape has (those on the host
-// are the engine's). False when the engine does not take the shape: the caller uses the hand-written kernels.
-bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace);
+bool attention_call_takes(attention_shape shape); // false: the engine does not take it, and the caller uses the hand-written kernels
+// Runs a call of a shape that the engine takes: out and lse = ..., or dq, dk, dv = (not +=). tensors[id] is the address of each tensor that
+// the shape has (those on the host are the engine's).
+void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace);
 // Bytes of workspace that are set aside for a call: what cuDNN's engines ask for on all our GPUs (test_cudnn_graphs). Pure arithmetic.
 size_t attention_call_workspace(attention_shape shape);
 
 // The call on all rows of a block for kv_heads neighbouring key/value heads and their query heads (backward: one query head of each group).
-// dense: out and lse of the forward pass go to scratch, without gaps.
-attention_shape attention_call_shape(attention_block block, bool backward, bool dense, int kv_heads);
+// q_apart, kv_apart: out and lse (backward: dq), and dk and dv, go to scratch, without gaps, to be merged or added; else straight to the
+// caller's tensors.
+attention_shape attention_call_shape(attention_block block, bool backward, bool q_apart, bool kv_apart, int kv_heads);
 // All heads of a block at once, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
 attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
@@ -65,17 +67,17 @@ int attention_call_heads(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv,
 void attention_use_deterministic(void); // device_use_deterministic, of attention: backward shapes are deterministic, in tiles of 8192 rows
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
 
-// The hand-written kernels (attention.cu): any head size up to 256. Forward merges into out and lse if asked to; backward adds to dq, dk,
-// dv and reads delta.
+// The hand-written kernels (attention.cu): any head size up to 256. Forward merges into out and lse if asked to; backward reads delta and
+// sets dq, dk and dv, or adds to them.
 void attention_kernel_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape shape, float scale,
                               bool merge);
 void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
-                               const float *lse, const float *delta, attention_shape shape, float scale);
+                               const float *lse, const float *delta, attention_shape shape, float scale, bool add_dq, bool add_dkv);
 // The same on tensor cores (attention_mma.cu): bf16, heads of 64 or 128 in pieces of 16 bytes, at most 2^31 rows; false, and nothing done, for
 // other shapes. Weights are rounded to bf16, as cuDNN does.
 bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape shape, float scale, bool merge);
 bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
-                            const float *lse, const float *delta, attention_shape shape, float scale);
+                            const float *lse, const float *delta, attention_shape shape, float scale, bool add_dq, bool add_dkv);
 void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape shape);
 
 #ifdef __cplusplus

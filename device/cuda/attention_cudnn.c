@@ -73,11 +73,13 @@ static attention_plan *plan_of(attention_shape shape) {
 const char *op_attention_engine(bool documents) { return documents ? "the hand-written kernels (cuDNN's graphs know no boundaries)" : "cuDNN"; }
 bool attention_call_possible(void) { return true; }
 
-bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
+bool attention_call_takes(attention_shape shape) {
     // From compute capability 10 on the engine that takes this graph adds dq in any order all the same; the hand-written kernel does not.
-    if (shape.deterministic && device_compute_capability() >= 100) return false;
+    return !(shape.deterministic && device_compute_capability() >= 100) && !plan_of(shape)->refused;
+}
+
+void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     attention_plan *p = plan_of(shape);
-    if (p->refused) return false;
     float minus_infinity = -INFINITY, one = 1;
     int64_t ids[ATTENTION_TENSORS], count = 0;
     void *addresses[ATTENTION_TENSORS];
@@ -101,5 +103,4 @@ bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
     check(cudnnBackendExecute(cudnn.handle, p->plan, pack), shape.backward ? "running backward" : "running forward");
     cuda_span_end();
     check(cudnnBackendDestroyDescriptor(pack), "addresses");
-    return true;
 }

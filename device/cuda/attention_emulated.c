@@ -4,23 +4,20 @@
 const char *op_attention_engine(bool documents) { return documents ? "the hand-written kernels, tiles of other documents skipped" : "the hand-written kernel"; }
 bool attention_call_possible(void) { return true; }
 
-bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
+bool attention_call_takes(attention_shape s) { return !s.backward || s.Hq == s.Hkv; } // else bf16 gradients would be asked for
+
+void attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     (void)workspace;
-    if (s.backward && s.Hq != s.Hkv) return false; // as if bf16 gradients were asked for
     const floatX *q = (const floatX *)tensors[ATTENTION_Q], *k = (const floatX *)tensors[ATTENTION_K],
                  *v = (const floatX *)tensors[ATTENTION_V];
     float *lse = (float *)tensors[ATTENTION_LSE];
     if (!s.backward) {
         attention_kernel_forward((float *)tensors[ATTENTION_OUT], lse, q, k, v, s, scale, false);
-        return true;
+        return;
     }
     const floatX *out = (const floatX *)tensors[ATTENTION_OUT], *dout = (const floatX *)tensors[ATTENTION_DOUT];
     float *dq = (float *)tensors[ATTENTION_DQ], *dk = (float *)tensors[ATTENTION_DK], *dv = (float *)tensors[ATTENTION_DV];
     float *delta = (float *)tensors[ATTENTION_DELTA];
-    device_zero(dq, sizeof(float) * (size_t)(s.Tq * s.dq.row)); // dense
-    device_zero(dk, sizeof(float) * (size_t)(s.Tk * s.dkv.row));
-    device_zero(dv, sizeof(float) * (size_t)(s.Tk * s.dkv.row));
     attention_kernel_delta(delta, out, dout, s);
-    attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, scale);
-    return true;
+    attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, scale, false, false);
 }

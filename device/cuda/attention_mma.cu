@@ -107,15 +107,15 @@ static __device__ __forceinline__ void store_two(float *to, float x, float y, fl
     before.y = y * scale_new + before.y * scale_old;
     *at = before;
 }
-// Rows [first, ...) of a head, those before `end`, += factor * sum.
+// Rows [first, ...) of a head, those before `end`, = or += (add) factor * sum.
 template <int HS>
-__device__ __forceinline__ void add_rows(float *head, int64_t stride, const float (&sum)[HS / 8][4], float factor, int first, int end) {
+__device__ __forceinline__ void rows_to_global(float *head, int64_t stride, const float (&sum)[HS / 8][4], float factor, int first, int end, bool add) {
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
         int row = first + row_of(e);
         if (row >= end) continue;
 #pragma unroll
-        for (int n = 0; n < HS / 8; n++) store_two(head + row * stride + 8 * n + column_of(0), sum[n][e], sum[n][e + 1], factor, 1);
+        for (int n = 0; n < HS / 8; n++) store_two(head + row * stride + 8 * n + column_of(0), sum[n][e], sum[n][e + 1], factor, add ? 1 : 0);
     }
 }
 
@@ -211,7 +211,7 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
 // Block (x, y): dq of 64 query rows of head y, those that see most first.
 template <int HS> __global__ void __launch_bounds__(THREADS)
 attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse, const float *delta, attention_shape b,
-                        float scale) {
+                        float scale, bool add) {
     constexpr int N = 32, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
     bf16 *qs = shared, *os = qs + ROWS * PITCH<HS>, *ks = os + ROWS * PITCH<HS>, *vs = ks + 2 * TILE;
@@ -248,13 +248,13 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
         accumulate<HS, N>(sum, s, ks + stage * TILE);
     }
     copy_async_wait();
-    add_rows<HS>(dq + head * b.dq.head, b.dq.row, sum, scale, first + mine, Tq);
+    rows_to_global<HS>(dq + head * b.dq.head, b.dq.row, sum, scale, first + mine, Tq, add);
 }
 
 // Block (x, y): dk and dv of 64 key rows of key/value head y, over all its query heads in their order.
 template <int HS> __global__ void __launch_bounds__(THREADS)
 attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse, const float *delta,
-                         attention_shape b, float scale) {
+                         attention_shape b, float scale, bool add) {
     constexpr int N = 32, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
     bf16 *ks = shared, *vs = ks + ROWS * PITCH<HS>, *qs = vs + ROWS * PITCH<HS>, *os = qs + 2 * TILE;
@@ -297,8 +297,8 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
         }
         copy_async_wait(); // of a tile that turned out to see nothing
     }
-    add_rows<HS>(dk + kv_head * b.dkv.head, b.dkv.row, sum_k, scale, first + mine, Tk);
-    add_rows<HS>(dv + kv_head * b.dkv.head, b.dkv.row, sum_v, 1, first + mine, Tk);
+    rows_to_global<HS>(dk + kv_head * b.dkv.head, b.dkv.row, sum_k, scale, first + mine, Tk, add);
+    rows_to_global<HS>(dv + kv_head * b.dkv.head, b.dkv.row, sum_v, 1, first + mine, Tk, add);
 }
 
 // ---- launchers ----
@@ -323,14 +323,14 @@ bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX
     return true;
 }
 bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
-                            const float *delta, attention_shape b, float scale) {
+                            const float *delta, attention_shape b, float scale, bool add_dq, bool add_dkv) {
     uintptr_t written = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv;
     if (!takes(b, q, k, v, dout) || !strides_fit(b.dq, 2) || !strides_fit(b.dkv, 2) || !addresses_fit(written, 8)) return false;
     auto dq_mma_kernel = b.HS == 64 ? attention_dq_mma_kernel<64> : attention_dq_mma_kernel<128>;
     auto dkv_mma_kernel = b.HS == 64 ? attention_dkv_mma_kernel<64> : attention_dkv_mma_kernel<128>;
     dim3 q_grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq), k_grid(grid_size(ceil_div(b.Tk, ROWS)), (unsigned)b.Hkv);
     size_t tiles = tiles_bytes(b.HS, 2 * ROWS + 4 * 32);
-    LAUNCH(dq_mma_kernel, q_grid, THREADS, tiles, dq, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, scale);
-    LAUNCH(dkv_mma_kernel, k_grid, THREADS, tiles + 4 * 32 * sizeof(float), dk, dv, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, scale);
+    LAUNCH(dq_mma_kernel, q_grid, THREADS, tiles, dq, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, scale, add_dq);
+    LAUNCH(dkv_mma_kernel, k_grid, THREADS, tiles + 4 * 32 * sizeof(float), dk, dv, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, scale, add_dkv);
     return true;
 }

@@ -81,6 +81,7 @@ __global__ void rmsnorm_dweight_kernel(float *dweight, const float *partial, int
     int64_t d = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (d >= D) return;
     float sum = dweight[d];
+#pragma unroll 16 // so many loads at a time: there are fewer threads than would hide one
     for (int b = 0; b < blocks; b++) sum += partial[b * D + d];
     dweight[d] = sum;
 }
