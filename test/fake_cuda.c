@@ -3,9 +3,9 @@
 //
 // It is as unfriendly as a GPU may be. Work on the compute stream is done at once; work on any other stream is done as late as possible,
 // when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
-// FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer. NCCL
-// calls answer "in progress" first, as non-blocking communicators do. Arguments are checked as the libraries check them: sizes, leading
-// dimensions, types, alignment.
+// FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer.
+// FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. NCCL calls answer "in progress" first, as non-blocking
+// communicators do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
 #include "../common.h"
 
 #include <cblas.h>
@@ -226,6 +226,7 @@ cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned flags) {
 }
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s) {
     (void)s;
+    if (getenv("FAKE_CUDA_FULL") != NULL) return cudaErrorMemoryAllocation;
     return cudaMalloc(p, bytes);
 }
 cudaError_t cudaFree(void *p) {
@@ -488,6 +489,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
         insist(asked == 1 && *(uint32_t *)(void *)p == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "products that may be summed in any order, or chosen by time");
     *count = asked < 2 ? asked : 2;
     memset(proposals, 0, sizeof *proposals * (size_t)*count);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t result, const cublasLtMatmulAlgo_t *algorithm,
+                                       cublasLtMatmulHeuristicResult_t *needs) {
+    (void)h, (void)d, (void)a, (void)b, (void)c, (void)result, (void)algorithm;
+    memset(needs, 0, sizeof *needs);
     return CUBLAS_STATUS_SUCCESS;
 }
 // x (rows, columns) as floats with leading dimension = rows.

@@ -42,6 +42,9 @@ check 'properties that cuDNN does not take are refused' fails_with 2 'few.json: 
 check 'a file that is not there is refused' fails_with 2 'none.json: cannot be opened' $build/test/test_cudnn_graphs "$dir/none.json"
 check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
 check 'kernels and products over fake CUDA' $build/test/test_kernels-without-gpu
+full() { FAKE_CUDA_FULL=1 "$@" >"$dir/full" 2>&1; } # and its notes
+check 'products without memory to time them' full $build/test/test_kernels-without-gpu
+check 'a note says so' grep -q 'no memory to time matrix products' "$dir/full"
 check 'products that leave SMs to others, over fake CUDA' $build/test/bench_cuda-without-gpu small
 check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
 check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
@@ -65,6 +68,8 @@ for n in 1 2; do
     check "--deterministic over fake CUDA, run $n" env FAKE_CUDA_DETERMINISTIC=1 FAKE_CUDA_EAGER=$((n - 1)) "${fixed[@]}" --deterministic --out "$dir/run$n"
 done
 check '--deterministic: the same bits' cmp "$dir"/run{1,2}/step-00000002/model.safetensors
+check 'a step without memory to time additions' full "${fixed[@]}" --grad-accum 2
+check 'they are done as the same products without addition: no note' bash -c "! grep 'no memory to time' '$dir/full'"
 check 'a trace over fake CUDA' env FAKE_CUDA_EAGER=0 "${fixed[@]}" --trace "$dir/trace.json"
 check 'its kernels have names' bash -c "python3 dev/trace_sum.py '$dir'/trace.json.rank1 | grep -A40 kernels | grep -c 'linear backward weight\|seq_alltoall\|grad_reduce' | grep -qx 3"
 check 'without it the libraries choose' fails_with 1 'summed in any order\|NCCL may choose' env FAKE_CUDA_DETERMINISTIC=1 "${fixed[@]}"

@@ -107,15 +107,33 @@ static double time_algorithm(const product_plan *p, const void *a, const void *b
     return 1e-3 * (double)milliseconds / TIMED_RUNS;
 }
 
-// Keeps the fastest of the proposals. A product that adds to its own result cannot be run twice, so all runs write to memory taken for
-// the purpose, in the order of the stream; when there is none, the library's first choice stays, and a note says so.
-static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b, const void *c) {
+// The algorithm of the same product without its addition, where that one has been chosen and does this product, too.
+static bool choose_as_without_addition(product_plan *p) {
+    product_shape s = p->shape;
+    s.adds = false;
+    for (int i = 0; i < lt.count; i++) {
+        cublasLtMatmulHeuristicResult_t needs;
+        if (!shape_equal(lt.plans[i].shape, s)) continue;
+        cublasStatus_t status = cublasLtMatmulAlgoCheck(lt.handle, p->operation, p->a, p->b, p->c, p->c, &lt.plans[i].algorithm, &needs);
+        if (status != CUBLAS_STATUS_SUCCESS || needs.workspaceSize > workspace_bytes) return false;
+        p->algorithm = lt.plans[i].algorithm;
+        return true;
+    }
+    return false;
+}
+
+// Keeps the fastest of the proposals. Each run writes the result once more, d. A product that adds to its own result cannot be run twice:
+// its runs write to memory taken for the purpose, in the order of the stream; when there is none, the choice is the one made without the
+// addition, else the library's first, and a note says so.
+static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b, const void *c, void *d) {
     p->algorithm = proposals[0].algo;
     if (count == 1) return;
-    void *result = NULL;
-    if (cudaMallocAsync(&result, p->result_bytes, device_compute_stream()) != cudaSuccess) {
+    bool onto_itself = p->shape.adds && c == d;
+    void *result = d;
+    if (onto_itself && cudaMallocAsync(&result, p->result_bytes, device_compute_stream()) != cudaSuccess) {
         cudaGetLastError();
         static bool said;
+        if (choose_as_without_addition(p)) return;
         if (!said)
             fprintf(stderr, "note: no memory to time matrix products (%zu bytes); cuBLASLt's first choice is used\n", p->result_bytes);
         said = true;
@@ -137,7 +155,7 @@ static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, 
     p->algorithm = fastest;
     cuda_check(cudaEventDestroy(began), "timing products");
     cuda_check(cudaEventDestroy(ended), "timing products");
-    cuda_check(cudaFreeAsync(result, device_compute_stream()), "timing products");
+    if (onto_itself) cuda_check(cudaFreeAsync(result, device_compute_stream()), "timing products");
 }
 
 static void set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
@@ -145,7 +163,7 @@ static void set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmul
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "preference");
 }
 
-static product_plan *plan_new(product_shape s, const void *a, const void *b, const void *c) {
+static product_plan *plan_new(product_shape s, const void *a, const void *b, const void *c, void *d) {
     if (lt.count == lt.capacity) {
         lt.capacity = lt.capacity == 0 ? 32 : 2 * lt.capacity;
         lt.plans = (product_plan *)realloc(lt.plans, sizeof *lt.plans * (size_t)lt.capacity);
@@ -194,7 +212,7 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
         device_fail("cuBLASLt has no algorithm for %s: %s", shape_text(s), cublasLtGetStatusString(status));
     check(cublasLtMatmulPreferenceDestroy(preference), "preference");
-    choose(p, proposals, count, a, b, c);
+    choose(p, proposals, count, a, b, c, d);
     return p;
 }
 
@@ -214,7 +232,7 @@ static void product(product_kind kind, void *d, const void *a, const void *b, co
     product_plan *p = NULL;
     for (int i = 0; i < lt.count && p == NULL; i++)
         if (shape_equal(lt.plans[i].shape, s)) p = &lt.plans[i];
-    if (p == NULL) p = plan_new(s, a, b, read);
+    if (p == NULL) p = plan_new(s, a, b, read, d);
     static const char *const names[] = {"linear forward", "linear backward input", "linear backward weight"};
     cuda_span_begin(names[kind]);
     cublasStatus_t status = run(p, a, b, read, d);
