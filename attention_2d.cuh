@@ -28,7 +28,7 @@ typedef struct {
     head_layout heads;
     int64_t T, Tc; // local rows before and after SeqAlltoAll
     double_ring ring;
-    floatX *q_send;  // (hp, T, Hq, HS); also dout, dq and out on their way
+    floatX *q_send;  // (hp, T, Hq, HS); also dout, dq and out on their way; with hp = 1 there is nothing to send, and none of the four
     floatX *q_recv;  // (hp, T, Hq, HS)
     floatX *kv_send; // (hp, T, 2 Hkv', HS)
     floatX *kv_recv;
@@ -57,10 +57,10 @@ static inline void attention_2d_layout(attention_2d *a, arena *memory, const gri
     double_ring_layout(&a->ring, memory);
     int64_t nq = attention_2d_q_count(a), nkv = attention_2d_kv_count(a);
     bool exchange = g->shape.hp > 1;
-    a->q_send = ARENA_TAKE_X(memory, MEM_RING, nq);
-    a->kv_send = ARENA_TAKE_X(memory, MEM_RING, nkv);
-    a->q_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nq) : a->q_send;
-    a->kv_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nkv) : a->kv_send;
+    a->q_send = exchange ? ARENA_TAKE_X(memory, MEM_RING, nq) : NULL;
+    a->kv_send = exchange ? ARENA_TAKE_X(memory, MEM_RING, nkv) : NULL;
+    a->q_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nq) : NULL;
+    a->kv_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nkv) : NULL;
     a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, nq);
     a->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq);
 }
@@ -124,14 +124,16 @@ static inline void attention_2d_backward(attention_2d *a, floatX *dqkv, const fl
     rows.q_stride = (int64_t)a->heads.Hq * a->heads.HS;
     op_attention_delta(a->delta, saved.out, dout_row, rows);
     float *dkv = double_ring_backward(&a->ring, &t, saved.kv);
+    if (a->g->shape.hp == 1) {
+        op_rope_unpack_backward_float(dqkv, t.dq, dkv, table, a->T, a->heads);
+        return;
+    }
     op_cast_from_float(a->q_send, t.dq, nq);
     op_cast_from_float(a->kv_send, dkv, nkv);
-    if (a->g->shape.hp > 1) {
-        attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->kv_send, a->kv_recv, nkv);
-        attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, a->q_recv, nq);
-        transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
-        transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
-    }
+    attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->kv_send, a->kv_recv, nkv);
+    attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, a->q_recv, nq);
+    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
     op_rope_unpack_backward(dqkv, a->q_recv, a->kv_recv, table, a->T, a->heads);
 }
 

@@ -62,6 +62,8 @@ static inline int head_layout_slot(const head_layout *l, int peer, int slot) { r
 void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads);
 // The inverse: dqkv (T, H + 2 Hkv, HS) = rotated back; gradients of the copies of a key/value head are summed in the order of peers.
 void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads);
+// The same of one peer, from float sums that nobody has to send: dq (T, H, HS), dkv (T, 2 Hkv, HS).
+void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *dkv, const float *table, int64_t T, head_layout heads);
 // out (T, H, HS) = out_recv (peers, T, Hq, HS), heads gathered; and the way back.
 void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads);
 void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads);

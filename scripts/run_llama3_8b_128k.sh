@@ -5,7 +5,7 @@
 #   FLOPs     1.24e+21 by the model's count (causal attention half, recompute not counted)
 #   rope      theta 8.36e+06 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA says otherwise
 #   grid      dp 4 x hp 1 x cp 2; ZeRO 1/8/8; recompute none, offload
-#   memory    59.8 GiB of a GPU by the dry run, 1474 GiB of host memory a node
+#   memory    59.1 GiB of a GPU by the dry run, 1474 GiB of host memory a node
 #   expected  TGS 3146, MFU 47.1 %, 667 s a step, 92.6 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 9 datasheet, 19 estimate. Not measured.
 #

@@ -212,6 +212,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("RMSNorm backward", 4 * residual, op_rmsnorm_backward(a, sums, b, b, weight, rows, T, D, scratch));
         head_layout l = head_layout_make(1, H, Hkv, HS);
         KERNEL("RoPE and pack", 2 * n * width * HS * X, op_rope_pack_forward(a, a + T * H * HS, b, table, T, l));
+        KERNEL("RoPE backward from float", n * width * HS * (X + 4), op_rope_unpack_backward_float(a, x, y, table, T, l));
         KERNEL("RoPE and unpack backward", 2 * n * width * HS * X, op_rope_unpack_backward(a, b, b + T * H * HS, table, T, l));
         KERNEL("SwiGLU forward", 3 * n * F * X, op_swiglu_forward(a, b, T, F));
         KERNEL("SwiGLU backward", 6 * n * F * X, op_swiglu_backward(b, a, a, b, T, F));

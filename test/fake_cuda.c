@@ -200,6 +200,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "NVIDIA H200");
     p->major = 9;
+    p->sharedMemPerBlockOptin = (size_t)163 << 10; // as much as the emulation lets a kernel have
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {

@@ -403,6 +403,11 @@ static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
     check("op_rope_pack_forward kv", kv, want_kv, 1);
     op_rope_unpack_backward(dqkv.x, dq.x, dkv.x, table.f, T, l);
     check("op_rope_unpack_backward", dqkv, want, 2);
+    tensor sums = tensor_new(nq + nkv, false); // the same numbers in float
+    for (int64_t i = 0; i < nq + nkv; i++) sums.f[i] = (float)(i < nq ? dq.d[i] : dkv.d[i - nq]);
+    if (peers == 1) op_rope_unpack_backward_float(dqkv.x, sums.f, sums.f + nq, table.f, T, l);
+    check("op_rope_unpack_backward_float", dqkv, want, 2);
+    tensor_free(sums);
 
     op_heads_pack(q.x, dq.x, T, l); // dq read as rows (T, H, HS)
     device_synchronize();
@@ -765,6 +770,7 @@ int main(int argc, char **argv) {
             test_cross_entropy(1, 8, 1);
             test_cross_entropy(9, 1001, 5);
             test_cross_entropy(6, 4096, 40);
+            test_cross_entropy(2, 128256, 5); // more than shared memory holds
             if (i > 0) continue; // what follows chooses its blocks by the head size alone, or has none
             test_attention(1, 1, 1, 1, 8, false, 0, 0);
             test_attention(33, 33, 4, 2, 16, true, 0, 0);

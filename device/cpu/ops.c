@@ -167,6 +167,9 @@ void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *
         }
     }
 }
+void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *dkv, const float *table, int64_t T, head_layout heads) {
+    op_rope_unpack_backward(dqkv, dq, dkv, table, T, heads); // floatX is float
+}
 
 void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) {
     int64_t piece = (int64_t)heads.Hq * heads.HS; // of one token, at one peer

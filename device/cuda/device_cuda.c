@@ -116,6 +116,7 @@ size_t device_memory_used(void) {
 }
 cudaStream_t device_compute_stream(void) { return gpu.compute; }
 double *device_reduction_scratch(void) { return gpu.reduction; }
+size_t device_shared_memory(void) { return gpu.properties.sharedMemPerBlockOptin; }
 int device_compute_capability(void) { return 10 * gpu.properties.major + gpu.properties.minor; }
 int device_ranks_sharing(void) { return gpu.ranks_sharing; }
 

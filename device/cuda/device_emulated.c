@@ -101,6 +101,7 @@ double device_seconds(void) {
 }
 
 cudaStream_t device_compute_stream(void) { return NULL; }
+size_t device_shared_memory(void) { return (size_t)163 << 10; } // an A100's
 double *device_reduction_scratch(void) {
     static double partial[REDUCTION_BLOCKS + 1];
     return partial;

@@ -40,6 +40,7 @@ int device_ranks_sharing(void); // ranks that use this rank's GPU; 1 but in the 
 // Memory of the device for op_sum_*: partial sums. REDUCTION_BLOCKS + 1 doubles.
 enum { REDUCTION_BLOCKS = 512 };
 double *device_reduction_scratch(void);
+size_t device_shared_memory(void); // bytes that one block may have
 
 // op_attention_merge with strides of its own for out_b (stride_b, lse_stride_b).
 void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,

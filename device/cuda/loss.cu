@@ -22,10 +22,15 @@ static __device__ __forceinline__ softmax_sum softmax_shuffle(softmax_sum a, int
     return r;
 }
 
-// One block to a row. The row is read once for the sum and, going backward, once more (from cache) for the gradient in its place.
+// One block to a row. The row is read once from memory: going backward, its first `kept` logits are in shared memory when the gradient takes
+// their place, and the rest (of Llama-3's 128256 in bf16 on Hopper a tenth) comes from cache: two whole rows would not fit there for each SM.
+constexpr int SUMS = 32; // one for each warp of the largest block
+
 template <int W>
-__global__ void cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64_t V, float scale, bool backward) {
-    DYN_SHARED(softmax_sum, shared); // (warps)
+__global__ void __launch_bounds__(1024)
+cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64_t V, int64_t kept, float scale, bool backward) {
+    DYN_SHARED(softmax_sum, shared);
+    floatX *row_kept = reinterpret_cast<floatX *>(shared + SUMS); // (kept)
     int64_t t = blockIdx.x;
     floatX *row = logits + t * V;
     int label = labels[t];
@@ -39,15 +44,24 @@ __global__ void cross_entropy_kernel(float *losses, floatX *logits, const int32_
     }
     float label_logit = to_float(row[label]); // before any thread overwrites it: two barriers follow
     softmax_sum mine = {-INFINITY, 0};
-    for (int64_t v = first; v < V; v += step) {
-        float x[W], largest = mine.largest;
-        load<W>(x, row + v);
+    constexpr int AT_A_TIME = 4;
+    for (int64_t begin = first; begin < V; begin += AT_A_TIME * step) {
+        stored_piece<W> piece[AT_A_TIME];
+        load_pieces<AT_A_TIME, W>(piece, row, begin, step, V);
 #pragma unroll
-        for (int k = 0; k < W; k++) largest = fmaxf(largest, x[k]);
-        if (largest > mine.largest) mine.sum *= expf(mine.largest - largest);
-        mine.largest = largest;
+        for (int n = 0; n < AT_A_TIME; n++) {
+            int64_t v = begin + n * step;
+            if (v >= V) continue;
+            if (v < kept) *reinterpret_cast<stored_piece<W> *>(row_kept + v) = piece[n];
+            float x[W], largest = mine.largest;
+            unpack<W>(x, piece[n]);
 #pragma unroll
-        for (int k = 0; k < W; k++) mine.sum += expf(x[k] - largest);
+            for (int k = 0; k < W; k++) largest = fmaxf(largest, x[k]);
+            if (largest > mine.largest) mine.sum *= expf(mine.largest - largest);
+            mine.largest = largest;
+#pragma unroll
+            for (int k = 0; k < W; k++) mine.sum += expf(x[k] - largest);
+        }
     }
     for (int mask = 16; mask > 0; mask /= 2) mine = softmax_join(mine, softmax_shuffle(mine, mask));
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = mine;
@@ -59,7 +73,8 @@ __global__ void cross_entropy_kernel(float *losses, floatX *logits, const int32_
     float factor = scale / all.sum;
     for (int64_t v = first; v < V; v += step) {
         float x[W];
-        load<W>(x, row + v);
+        if (v < kept) load<W>(x, row_kept + v); // this thread's own
+        else load<W>(x, row + v);
 #pragma unroll
         for (int k = 0; k < W; k++) {
             x[k] = expf(x[k] - all.largest) * factor;
@@ -70,9 +85,11 @@ __global__ void cross_entropy_kernel(float *losses, floatX *logits, const int32_
 }
 void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int64_t T, int64_t V, float scale, bool backward) {
     if (T == 0) return;
-    size_t shared = sizeof(softmax_sum) * 32;
+    size_t sums = sizeof(softmax_sum) * SUMS;
+    int64_t fit = (int64_t)((device_shared_memory() - sums) / (PACK * sizeof(floatX))) * PACK, kept = backward ? min_i64(V, fit) : 0;
+    size_t shared = sums + sizeof(floatX) * (size_t)kept;
     if (packs(V, logits))
-        LAUNCH(cross_entropy_kernel<PACK>, grid_size(T), block_size(V / PACK, 1024), shared, losses, logits, labels, V, scale, backward);
+        LAUNCH(cross_entropy_kernel<PACK>, grid_size(T), block_size(V / PACK, 1024), shared, losses, logits, labels, V, kept, scale, backward);
     else
-        LAUNCH(cross_entropy_kernel<1>, grid_size(T), block_size(V, 1024), shared, losses, logits, labels, V, scale, backward);
+        LAUNCH(cross_entropy_kernel<1>, grid_size(T), block_size(V, 1024), shared, losses, logits, labels, V, kept, scale, backward);
 }

@@ -1,25 +1,32 @@
 // RMSNorm. See device/ops.h.
 #include "kernel.cuh"
 
-// One warp to a row: the row is read twice, the second time from cache.
+// One block to a row, which waits in shared memory for its sum: the rows of all blocks at work are more than the cache holds.
 template <int W>
-__global__ void rmsnorm_forward_kernel(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t T, int64_t D, float eps) {
-    int64_t t = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    int lane = (int)threadIdx.x % 32;
-    if (t >= T) return; // the whole warp
-    const floatX *row = x + t * D;
+__global__ void rmsnorm_forward_kernel(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t D, float eps) {
+    DYN_SHARED(float, sums);                                // (32)
+    floatX *kept = reinterpret_cast<floatX *>(sums + 32); // (D)
+    int64_t t = blockIdx.x, first = (int64_t)threadIdx.x * W, step = (int64_t)blockDim.x * W;
     float squares = 0;
-    for (int64_t d = lane * W; d < D; d += 32 * W) {
-        float v[W];
-        load<W>(v, row + d);
+    constexpr int AT_A_TIME = 2;
+    for (int64_t begin = first; begin < D; begin += AT_A_TIME * step) {
+        stored_piece<W> piece[AT_A_TIME];
+        load_pieces<AT_A_TIME, W>(piece, x + t * D, begin, step, D);
 #pragma unroll
-        for (int k = 0; k < W; k++) squares += v[k] * v[k];
+        for (int n = 0; n < AT_A_TIME; n++) {
+            if (begin + n * step >= D) continue;
+            *reinterpret_cast<stored_piece<W> *>(kept + begin + n * step) = piece[n];
+            float v[W];
+            unpack<W>(v, piece[n]);
+#pragma unroll
+            for (int k = 0; k < W; k++) squares += v[k] * v[k];
+        }
     }
-    float scale = rsqrtf(warp_sum(squares) / (float)D + eps);
-    if (lane == 0) rstd[t] = scale;
-    for (int64_t d = lane * W; d < D; d += 32 * W) {
+    float scale = rsqrtf(block_sum(squares, sums) / (float)D + eps);
+    if (threadIdx.x == 0) rstd[t] = scale;
+    for (int64_t d = first; d < D; d += step) {
         float v[W], w[W];
-        load<W>(v, row + d);
+        load<W>(v, kept + d); // this thread's own
         load<W>(w, weight + d);
 #pragma unroll
         for (int k = 0; k < W; k++) v[k] = v[k] * scale * w[k];
@@ -28,10 +35,9 @@ __global__ void rmsnorm_forward_kernel(floatX *y, float *rstd, const floatX *x, 
 }
 void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t T, int64_t D, float eps) {
     if (T == 0) return;
-    int threads = block_size(T * 32, 256);
-    unsigned blocks = grid_size(ceil_div(T * 32, threads));
-    if (packs(D, y, x, weight)) LAUNCH(rmsnorm_forward_kernel<PACK>, blocks, threads, 0, y, rstd, x, weight, T, D, eps);
-    else LAUNCH(rmsnorm_forward_kernel<1>, blocks, threads, 0, y, rstd, x, weight, T, D, eps);
+    size_t shared = sizeof(float) * 32 + sizeof(floatX) * (size_t)D;
+    if (packs(D, y, x, weight)) LAUNCH(rmsnorm_forward_kernel<PACK>, grid_size(T), block_size(D / PACK, 256), shared, y, rstd, x, weight, D, eps);
+    else LAUNCH(rmsnorm_forward_kernel<1>, grid_size(T), block_size(D, 256), shared, y, rstd, x, weight, D, eps);
 }
 
 // Block b takes the rows [b rows, (b + 1) rows). A thread keeps its columns for all of them, so that their part of dweight needs no

@@ -78,11 +78,27 @@ void op_scale_float(float *to, float factor, int64_t n) { LAUNCH_FLAT(scale_floa
 
 // ---- sums to one number: each thread strides over the vector, blocks leave partial sums, one warp adds them in their order ----
 
-template <bool SQUARES> __global__ void sum_kernel(double *partial, const float *x, int64_t n) {
+template <bool SQUARES, int W> __global__ void sum_kernel(double *partial, const float *x, int64_t n) {
     DYN_SHARED(double, shared);
     double sum = 0;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        sum += SQUARES ? (double)x[i] * (double)x[i] : (double)x[i];
+    constexpr int AT_A_TIME = 4; // loads before the first sum
+    int64_t step = (int64_t)gridDim.x * blockDim.x * W, i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
+    auto add = [&](const float (&v)[W]) {
+#pragma unroll
+        for (int k = 0; k < W; k++) sum += SQUARES ? (double)v[k] * (double)v[k] : (double)v[k];
+    };
+    for (; i + (AT_A_TIME - 1) * step + W <= n; i += AT_A_TIME * step) {
+        float v[AT_A_TIME][W];
+#pragma unroll
+        for (int a = 0; a < AT_A_TIME; a++) load<W>(v[a], x + i + a * step);
+#pragma unroll
+        for (int a = 0; a < AT_A_TIME; a++) add(v[a]);
+    }
+    for (; i < n; i += step) {
+        float v[W];
+        load_some<W>(v, x + i, n - i < W ? (int)(n - i) : W);
+        add(v);
+    }
     sum = block_sum(sum, shared);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
@@ -97,8 +113,9 @@ static double sum_of(const float *x, int64_t n, bool squares) {
     double *partial = device_reduction_scratch(), *total = partial + REDUCTION_BLOCKS, result;
     int threads = block_size(n, 256);
     int blocks = (int)min_i64(REDUCTION_BLOCKS, ceil_div(n, (int64_t)threads * 16)); // of n alone: the order never depends on the device
-    if (squares) LAUNCH(sum_kernel<true>, blocks, threads, sizeof(double) * 32, partial, x, n);
-    else LAUNCH(sum_kernel<false>, blocks, threads, sizeof(double) * 32, partial, x, n);
+    auto sum_packs_kernel = squares ? sum_kernel<true, 4> : sum_kernel<false, 4>, sum_ones_kernel = squares ? sum_kernel<true, 1> : sum_kernel<false, 1>;
+    if (aligned16(x)) LAUNCH(sum_packs_kernel, blocks, threads, sizeof(double) * 32, partial, x, n);
+    else LAUNCH(sum_ones_kernel, blocks, threads, sizeof(double) * 32, partial, x, n);
     LAUNCH(sum_partials_kernel, 1, 32, 0, total, partial, blocks);
     device_to_host(&result, total, sizeof result);
     return result;

@@ -42,16 +42,15 @@ __global__ void rope_pack_kernel(floatX *q_send, floatX *kv_send, const floatX *
 
 // Copy c of key/value head h is what slot c of all peers' slots in a row (peer c / Hkv_local, its slot c % Hkv_local) holds; the copies of
 // one head are neighbours: from h copies to (h + 1) copies with copies = group / group_local.
-template <int W>
-__global__ void rope_unpack_kernel(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T,
-                                   head_layout l) {
+template <int W, class E>
+__global__ void rope_unpack_kernel(floatX *dqkv, const E *dq_recv, const E *dkv_recv, const float *table, int64_t T, head_layout l) {
     int64_t t = blockIdx.x;
     int half = l.HS / 2, pieces = half / W, heads = l.H + 2 * l.Hkv, copies = l.group / l.group_local;
     for (int item = (int)threadIdx.x; item < heads * pieces; item += (int)blockDim.x) {
         int i = item % pieces * W, head = item / pieces;
         float a[W], b[W];
         if (head < l.H) {
-            const floatX *from = dq_recv + ((head / l.Hq * T + t) * l.Hq + head % l.Hq) * l.HS;
+            const E *from = dq_recv + ((head / l.Hq * T + t) * l.Hq + head % l.Hq) * l.HS;
             load<W>(a, from + i);
             load<W>(b, from + half + i);
         } else {
@@ -60,7 +59,7 @@ __global__ void rope_unpack_kernel(floatX *dqkv, const floatX *dq_recv, const fl
             for (int k = 0; k < W; k++) a[k] = b[k] = 0;
             for (int copy = kv * copies; copy < (kv + 1) * copies; copy++) {
                 int slot = copy % l.Hkv_local + (value ? l.Hkv_local : 0);
-                const floatX *from = dkv_recv + ((copy / l.Hkv_local * T + t) * 2 * l.Hkv_local + slot) * l.HS;
+                const E *from = dkv_recv + ((copy / l.Hkv_local * T + t) * 2 * l.Hkv_local + slot) * l.HS;
                 float x[W], y[W];
                 load<W>(x, from + i);
                 load<W>(y, from + half + i);
@@ -99,14 +98,20 @@ void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, co
     else
         LAUNCH(rope_pack_kernel<1>, grid_size(T), block_size(items, 256), 0, q_send, kv_send, qkv, table, T, heads);
 }
-void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T,
-                             head_layout heads) {
+template <class E> static void rope_unpack(floatX *dqkv, const E *dq_recv, const E *dkv_recv, const float *table, int64_t T, head_layout heads) {
     if (T == 0) return;
     int half = heads.HS / 2, items = (heads.H + 2 * heads.Hkv) * half;
+    auto rope_unpack_packs_kernel = rope_unpack_kernel<PACK, E>, rope_unpack_ones_kernel = rope_unpack_kernel<1, E>;
     if (packs(half, dqkv, dq_recv, dkv_recv, table))
-        LAUNCH(rope_unpack_kernel<PACK>, grid_size(T), block_size(items / PACK, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads);
+        LAUNCH(rope_unpack_packs_kernel, grid_size(T), block_size(items / PACK, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads);
     else
-        LAUNCH(rope_unpack_kernel<1>, grid_size(T), block_size(items, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads);
+        LAUNCH(rope_unpack_ones_kernel, grid_size(T), block_size(items, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads);
+}
+void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads) {
+    rope_unpack(dqkv, dq_recv, dkv_recv, table, T, heads);
+}
+void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *dkv, const float *table, int64_t T, head_layout heads) {
+    rope_unpack(dqkv, dq, dkv, table, T, heads);
 }
 
 template <bool PACKING> static void heads_move(floatX *to, const floatX *from, int64_t T, head_layout heads) {
