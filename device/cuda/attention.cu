@@ -282,27 +282,30 @@ void attention_add_heads(float *to, const float *from, int64_t T, int heads, int
     LAUNCH(add_heads_kernel, grid_size(T), block_size(heads * HS / (packed ? 4 : 1), 256), 0, to, from, heads, HS, to_stride, head_stride);
 }
 
-// One block to a token, its warps share the heads out.
-template <int W> __global__ void attention_delta_kernel(float *delta, const floatX *out, const floatX *dout, attention_shape b) {
+// One block to a token. `lanes` neighbouring threads, a power of two up to 32, share a head.
+template <int W> __global__ void attention_delta_kernel(float *delta, const floatX *out, const floatX *dout, attention_shape b, int lanes) {
     int64_t t = blockIdx.x;
-    int lane = (int)threadIdx.x % 32;
-    for (int h = (int)threadIdx.x / 32; h < b.Hq; h += (int)blockDim.x / 32) {
+    int part = (int)threadIdx.x % lanes;
+    for (int first = 0; first < b.Hq; first += (int)blockDim.x / lanes) {
+        int h = first + (int)threadIdx.x / lanes;
         int64_t at = t * b.q.row + h * b.q.head;
         float sum = 0;
-        for (int d = lane * W; d < b.HS; d += 32 * W) {
+        for (int d = part * W; h < b.Hq && d < b.HS; d += lanes * W) {
             float x[W], y[W];
             load<W>(x, out + at + d);
             load<W>(y, dout + at + d);
 #pragma unroll
             for (int k = 0; k < W; k++) sum += x[k] * y[k];
         }
-        sum = warp_sum(sum);
-        if (lane == 0) delta[h * b.delta_head + t] = sum;
+        for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+        if (part == 0 && h < b.Hq) delta[h * b.delta_head + t] = sum;
     }
 }
 void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape b) {
     if (b.Tq == 0) return;
     bool packed = packs(b.HS, out, dout) && b.q.row % PACK == 0 && b.q.head % PACK == 0;
     auto delta_kernel = packed ? attention_delta_kernel<PACK> : attention_delta_kernel<1>;
-    LAUNCH(delta_kernel, grid_size(b.Tq), block_size(b.Hq * 32, 256), 0, delta, out, dout, b);
+    int lanes = 32, width = packed ? PACK : 1;
+    while (lanes / 2 * width >= b.HS) lanes /= 2;
+    LAUNCH(delta_kernel, grid_size(b.Tq), block_size(b.Hq * lanes, 256), 0, delta, out, dout, b, lanes);
 }
