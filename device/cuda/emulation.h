@@ -57,6 +57,8 @@ template <int BYTES> static __device__ __forceinline__ void copy_async(void *to_
     else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 }
 static __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// The 128 bytes around an address, from memory to cache.
+static __device__ __forceinline__ void prefetch(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 #else // emulated
 
@@ -418,6 +420,7 @@ template <bool TRANSPOSED> static inline void load_matrices(uint32_t (&r)[4], co
 static inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { emulation::multiply_add(d, a, b0, b1); }
 template <int BYTES> static inline void copy_async(void *to_shared, const void *from) { emulation::copy_async(to_shared, from, BYTES); }
 static inline void copy_async_wait() { emulation::copy_async_wait(); }
+static inline void prefetch(const void *at) { (void)*(const volatile char *)at; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 

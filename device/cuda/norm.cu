@@ -41,7 +41,7 @@ void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *w
 }
 
 // Block b takes the rows [b rows, (b + 1) rows). A thread keeps its columns for all of them, so that their part of dweight needs no
-// barrier: it lies in shared memory, (D) float, and goes to partial (blocks, D). With n_i = x_i rstd and g_i = dy_i weight_i:
+// barrier: it lies in shared memory, (D) float, and goes to partial (blocks, D). What comes after a barrier is fetched before it. With n_i = x_i rstd and g_i = dy_i weight_i:
 //     dx_i += rstd (g_i - n_i mean(g n)),   dweight_i += dy_i n_i
 template <int W>
 __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX *dy, const floatX *x, const floatX *weight,
@@ -60,6 +60,7 @@ __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX
             load<W>(g, dy + t * D + d);
             load<W>(n, x + t * D + d);
             load<W>(w, weight + d);
+            prefetch(dx + t * D + d);
 #pragma unroll
             for (int k = 0; k < W; k++) {
                 n[k] *= scale;
@@ -74,6 +75,8 @@ __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX
             load<W>(n, x + t * D + d);
             load<W>(w, weight + d);
             load<W>(out, dx + t * D + d);
+            if (t + 1 < end) prefetch(dy + (t + 1) * D + d);
+            if (t + 1 < end) prefetch(x + (t + 1) * D + d);
 #pragma unroll
             for (int k = 0; k < W; k++) out[k] += scale * (g[k] * w[k] - n[k] * scale * mean);
             store<W>(dx + t * D + d, out);
