@@ -130,6 +130,15 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     streams[stream_count++] = *stream;
     return cudaSuccess;
 }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most) {
+    *least = 0;
+    *most = -5;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
+    insist(priority == -5, "a stream of transfers that is not urgent");
+    return cudaStreamCreateWithFlags(stream, flags);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
     insist(s->queued == s->done, "a stream with work is destroyed");
     for (int i = 0; i < stream_count; i++)

@@ -163,7 +163,10 @@ static void measure(comm *group, int64_t at_least) {
 
 static void make_stream(comm *group) {
     if (group->stream != NULL) return;
-    cuda_check(cudaStreamCreateWithFlags(&group->stream, cudaStreamNonBlocking), "the stream of a comm");
+    int least, most; // the urgent have the lower number
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &most), "the stream of a comm");
+    // A transfer that is ready gets the next SMs that come free, before what is left of a product or of attention: others wait for it.
+    cuda_check(cudaStreamCreateWithPriority(&group->stream, cudaStreamNonBlocking, most), "the stream of a comm");
     cuda_check(cudaEventCreateWithFlags(&group->ready, cudaEventDisableTiming), "the stream of a comm");
     for (int i = 0; i < RING; i++) {
         cuda_check(cudaEventCreate(&group->ring[i].done), "the stream of a comm");
@@ -440,6 +443,8 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked it
     set_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
     set_unless_set("CUDA_MODULE_LOADING", "EAGER"); // loading a kernel later could wait for a transfer that waits for us
+    // A queue of the GPU's own for each stream (8 unless told): where two streams share one, each waits for what holds up the other.
+    set_unless_set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
     if (share != NULL && strcmp(share, "1") == 0) {
         char id[32];
         snprintf(id, sizeof id, "train_llama_rank_%d", host_comm_rank(host_comm_world()));
