@@ -292,6 +292,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     size_t reduce = comm_reduce_scatter_scratch_for(ranks, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)ranks);
     int64_t wide = max_i64(2 * m->F, (int64_t)m->H * m->HS), Tq = c.T * m->H * m->HS, Tkv = c.T * 2 * m->Hkv * m->HS, matrices = 3 * c.layers * m->F * m->D;
     int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)CALIBRATE_LINK_BYTES * max_i64(2, ranks));
+    size_t memory_total = device_memory_total(); // before any is taken here
     arena memory;
     memset(&memory, 0, sizeof memory);
     for (int pass = 0; pass < 2; pass++) { // counts, then lays out
@@ -321,10 +322,10 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     calibrate_kernels(&c, &machines);
     if (ranks > 1) calibrate_links(&c, &machines);
     calibrate_set(&machines, "gpus_per_node", ranks, FIGURE_MEASURED);
-    calibrate_set(&machines, "memory", (double)device_memory_total(), FIGURE_MEASURED);
+    calibrate_set(&machines, "memory", (double)memory_total, FIGURE_MEASURED);
     if (machines.ranks_sharing > 0) {
         calibrate_set(&machines, "ranks_sharing", ranks, FIGURE_MEASURED);
-        calibrate_set(&machines, "host_memory", (double)device_memory_total() * ranks, FIGURE_MEASURED);
+        calibrate_set(&machines, "host_memory", (double)memory_total * ranks, FIGURE_MEASURED);
         calibrate_set(&machines, "nics_per_node", 1, FIGURE_MEASURED);
     }
     device_copier_free(c.copier);

@@ -486,7 +486,9 @@ int main(int argc, char **argv) {
     // Memory: what each layer keeps, then one arena for everything.
     recompute_kind *kinds = HOST_NEW(recompute_kind, c.L);
     model_run run = plan_run(&o, &c, t.shard.T, kinds);
-    size_t budget = o.memory_budget > 0 ? (size_t)o.memory_budget : device_memory_total();
+    double least = -(double)device_memory_total(); // of all ranks: what one recomputes, with its transfers, all must
+    comm_max_double(world, &least, 1);
+    size_t budget = o.memory_budget > 0 ? (size_t)o.memory_budget : (size_t)-least;
     plan_memory(&o, &c, &t.g, &run, kinds, budget, &error);
     stop_on_error(&error);
     model_layout(&t.m, &t.device, &t.host, &c, &t.g, &run);

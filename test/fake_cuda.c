@@ -4,7 +4,7 @@
 // It is as unfriendly as a GPU may be. Work on the compute stream is done at once; work on any other stream is done as late as possible,
 // when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
 // FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer.
-// FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. NCCL calls answer "in progress" first, as non-blocking
+// FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_POOR=RANK: its GPU has 74 MB free. NCCL calls answer "in progress" first, as non-blocking
 // communicators do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
 #include "../common.h"
 
@@ -209,6 +209,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "NVIDIA H200");
     p->major = 9;
+    p->totalGlobalMem = (size_t)16 << 30;
     p->sharedMemPerBlockOptin = (size_t)163 << 10; // as much as the emulation lets a kernel have
     return cudaSuccess;
 }
@@ -248,7 +249,11 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
     return cudaFree(p);
 }
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+    int rank = 0;
+    const char *poor = getenv("FAKE_CUDA_POOR");
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     *free_bytes = *total = (size_t)16 << 30;
+    if (poor != NULL && strtol(poor, NULL, 10) == rank) *free_bytes = (size_t)74 << 20;
     return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
@@ -326,7 +331,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId i
     *result = comm;
     return ncclInProgress;
 }
-// As NCCL does, it fills *result only while it is asked whether the parent is ready.
+// As NCCL does, it says "success" at once, and fills *result only while it is asked whether the parent is ready.
 ncclResult_t ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *result, ncclConfig_t *config) {
     insist(config->blocking == 0, "a blocking communicator");
     insist(parent->polls == 0 && parent->child == NULL, "a split of a communicator that is busy");
@@ -335,13 +340,13 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *r
     MPI_Comm_split(parent->mpi, colour == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : colour, key, &mpi);
     parent->polls = 2;
     *result = NULL;
-    if (mpi == MPI_COMM_NULL) return ncclInProgress;
+    if (mpi == MPI_COMM_NULL) return ncclSuccess;
     parent->child = (ncclComm_t)host_alloc(sizeof(struct ncclComm));
     parent->child->mpi = mpi;
     MPI_Comm_size(mpi, &parent->child->size);
     parent->child->polls = 2;
     parent->child_at = result;
-    return ncclInProgress;
+    return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *status) {
     *status = comm->polls > 0 ? ncclInProgress : ncclSuccess;

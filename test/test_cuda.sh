@@ -59,10 +59,17 @@ check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_G
 check 'a rank that stops ends the job with a reason' fails_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \
     $build/test/compare_devices-without-gpu compare "$dir/reference"
 
-# --deterministic: what it asks of the libraries (the fake insists), what it refuses, and the same bits twice.
+# --recompute auto where one GPU has less memory: what one rank recomputes, with its transfers, the others do, too.
 printf '%0.sabcdefgh ' $(seq 2000) >"$dir/text"
 make --no-print-directory DEVICE=cpu tools >"$dir/tools" 2>&1
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >"$dir/tools" 2>&1
+unequal() {
+    env FAKE_CUDA_POOR=1 TRAIN_LLAMA_TIMEOUT=20 mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 1024 --steps 1 --hp 2 >"$dir/unequal" &&
+        grep -q '1 layers keep all, 1 selective' "$dir/unequal"
+}
+check 'ranks with unequal memory, over fake CUDA' unequal
+
+# --deterministic: what it asks of the libraries (the fake insists), what it refuses, and the same bits twice.
 fixed=(mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 256 --steps 2 --hp 2 --zero-optim full)
 for n in 1 2; do
     check "--deterministic over fake CUDA, run $n" env FAKE_CUDA_DETERMINISTIC=1 FAKE_CUDA_EAGER=$((n - 1)) "${fixed[@]}" --deterministic --out "$dir/run$n"

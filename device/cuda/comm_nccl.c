@@ -320,7 +320,11 @@ static void warm_up(comm *group, size_t bytes) {
     switch (group->kind) {
     case COMM_SEQ_ALLTOALL: comm_alltoall_start(group, buffer, other, bytes); break;
     case COMM_KV_GATHER: case COMM_PARAM_GATHER: case COMM_PARAM_UPDATE: comm_allgather_start(group, buffer, other, bytes); break;
-    case COMM_DKV_SCATTER: comm_reduce_scatter_start(group, (float *)buffer, (float *)other, bytes / sizeof(float), NULL); break;
+    case COMM_DKV_SCATTER: // --dkv-wire fp32, and bf16
+        comm_reduce_scatter_start(group, (float *)buffer, (float *)other, bytes / sizeof(float), NULL);
+        comm_finish(group);
+        comm_alltoall_start(group, buffer, other, bytes);
+        break;
     case COMM_GRAD_REDUCE:
         comm_reduce_scatter_start(group, (float *)buffer, (float *)other, bytes / sizeof(float), NULL);
         comm_finish(group);
@@ -354,7 +358,8 @@ static void split_whole(comm *parent, comm *group, int colour, int key, comm_kin
     config.maxCTAs = most_ctas(kind);
     bool member = group != NULL && group->size > 1;
     ncclResult_t status = ncclCommSplit(parent->whole, member ? colour : NCCL_SPLIT_NOCOLOR, key, &nccl, &config);
-    nccl_wait_for(parent->whole, parent, status, "split"); // `nccl` may be filled only now (NCCL issue 1472)
+    if (status == ncclSuccess) status = ncclInProgress; // it says "success" when the work has begun: the parent knows when it is done
+    nccl_wait_for(parent->whole, parent, status, "split"); // `nccl` is filled only now (NCCL issue 1472)
     if (!member) return;
     if (nccl == NULL) device_fail("%s split: NCCL gave no communicator", comm_kind_name(kind));
     group->nccl = nccl;

@@ -17,7 +17,6 @@ static struct {
     char name[400];
     cudaStream_t compute;
     double *reduction;
-    size_t memory_total;
 } gpu;
 
 void device_fail(const char *format, ...) {
@@ -71,16 +70,11 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     if (gpu.properties.major < 8)
         return error_set(error, "GPU %d is a %s of compute capability %d.%d; bf16 needs 8.0 or more", gpu.index, gpu.properties.name,
                          gpu.properties.major, gpu.properties.minor);
-    size_t free_bytes = 0, total = 0;
     cuda_check(cudaStreamCreateWithFlags(&gpu.compute, cudaStreamNonBlocking), "creating the compute stream");
     cuda_check(cudaMalloc((void **)&gpu.reduction, sizeof(double) * (REDUCTION_BLOCKS + 1)), "allocating the sums' scratch");
-    cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
-    // What the libraries take when they are first used (NCCL's buffers, cuBLASLt's workspace, kernels compiled by cuDNN).
-    size_t reserve = (size_t)2 << 30;
-    gpu.memory_total = (free_bytes > 2 * reserve ? free_bytes - reserve : free_bytes / 2) / (size_t)gpu.ranks_sharing;
     char sharing[64] = "";
     if (gpu.ranks_sharing > 1) snprintf(sharing, sizeof sharing, ", shared by %d ranks (test mode)", gpu.ranks_sharing);
-    snprintf(gpu.name, sizeof gpu.name, "%s, %.1f GiB, compute capability %d.%d%s", gpu.properties.name, (double)total / (double)(1 << 30),
+    snprintf(gpu.name, sizeof gpu.name, "%s, %.1f GiB, compute capability %d.%d%s", gpu.properties.name, (double)gpu.properties.totalGlobalMem / (double)(1 << 30),
              gpu.properties.major, gpu.properties.minor, sharing);
     gpu.started = true;
     return true;
@@ -108,7 +102,13 @@ double device_peak_flops(void) {
         if (strstr(gpu.properties.name, peaks[i].name) != NULL) return peaks[i].flops / gpu.ranks_sharing;
     return 0;
 }
-size_t device_memory_total(void) { return gpu.memory_total; }
+// What is free now, without what the libraries take later: NCCL for the groups of ZeRO (a buffer for each channel and peer, some 100 MB a group),
+// kernels that cuDNN compiles, the products' algorithms.
+size_t device_memory_total(void) {
+    size_t free_bytes = 0, total = 0, reserve = (size_t)2 << 30;
+    cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
+    return (free_bytes > 2 * reserve ? free_bytes - reserve : free_bytes / 2) / (size_t)gpu.ranks_sharing;
+}
 size_t device_memory_used(void) {
     size_t free_bytes = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
