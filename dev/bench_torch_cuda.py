@@ -6,7 +6,7 @@
 
 The shapes of scripts/gpu_check.sh: same sizes, same GPU. What PyTorch offers without other packages, at the trainer's precision: torch.compile of the
 layer, cuDNN or flash SDPA, bf16 autocast over float parameters, bf16 residuals, fused AdamW; the loss in tiles of tokens, whose gradients are made
-with it; and where the memory asks for it, layers computed again in the backward pass but for their attention. Prints tokens/s, model TFLOP/s
+with it; and as many layers as the memory asks for computed again in the backward pass but for their attention. Prints tokens/s, model TFLOP/s
 (causal attention counted half, recompute not at all) and the peak of memory; leaves no file. `--device cpu --model small` only shows that it runs.
 Packages: dev/requirements.txt (torch alone is enough).
 """
@@ -33,7 +33,7 @@ parser.add_argument("--warmup", type=int, default=2, help="steps before them (de
 parser.add_argument("--sdpa", choices=["auto", "flash", "cudnn"], default="auto",
                     help="attention kernel; auto: cuDNN on Hopper and Blackwell where it takes the shape, else flash (default: %(default)s)")
 parser.add_argument("--recompute", choices=["auto", "yes", "no"], default="auto",
-                    help="compute every layer but its attention again; auto: where the activations would not fit (default: %(default)s)")
+                    help="compute every layer but its attention again; auto: as many layers as would not fit (default: %(default)s)")
 parser.add_argument("--loss-tile", type=int, default=8192, help="tokens whose logits exist at a time (default: %(default)s)")
 parser.add_argument("--whole", action="store_true", help="compile the model as one graph; slower to start")
 parser.add_argument("--eager", action="store_true", help="without torch.compile")
@@ -55,11 +55,15 @@ ATTENTION = [torch.ops.aten._scaled_dot_product_cudnn_attention.default, torch.o
              torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default]  # what recomputing keeps
 
 
-def activations_fit():
-    """With a fifth of the memory left for what one layer and the loss need while they run."""
+def layers_recomputed():
+    """The fewest that let the activations fit, with 15 % of the memory left for what one layer and the loss need while they run. Should that
+    be too few, the first step says so and more are taken."""
+    if args.recompute != "auto" or args.device == "cpu":
+        return L if args.recompute == "yes" else 0
     weights = L * (D * (H + 2 * HKV) * HS + H * HS * D + 3 * D * F) + V * D * (1 if TIED else 2)
-    kept = 2 * args.tokens * L * (2 * D + 3 * (H + 2 * HKV) * HS + 3 * F)
-    return args.device == "cpu" or 16 * weights + kept < 0.8 * torch.cuda.mem_get_info()[1]
+    kept, least = [2 * args.tokens * n for n in (2 * D + 2 * (H + 2 * HKV) * HS + 2 * F, D + H * HS)]  # bytes of a layer that keeps all, that is recomputed
+    left = 0.85 * torch.cuda.mem_get_info()[1] - 16 * weights
+    return next((n for n in range(L) if (L - n) * kept + n * least < left), L)
 
 
 def rotate(x, cos, sin):  # x (1, heads, T, HS), cos and sin (T, HS / 2)
@@ -96,25 +100,26 @@ class Layer(nn.Module):
 
 
 class TiledLoss(torch.autograd.Function):
-    """Mean cross-entropy of x w^T, x (T, D) in bf16. Makes the gradients with the loss (where backward starts), so that logits are made once."""
+    """Mean cross-entropy of x w^T, x (T, D) in bf16, over the sequences of a step. Makes the gradients with the loss (where backward starts), so
+    that logits are made once."""
 
     @staticmethod
     def forward(ctx, x, weight, labels):
-        w, total, dx, dw = weight.to(x.dtype), 0.0, [], None
+        w, total, dx, dw, count = weight.to(x.dtype), 0.0, [], None, x.shape[0] * args.grad_accum
         for at in range(0, x.shape[0], args.loss_tile):
             tile, label = x[at : at + args.loss_tile], labels[at : at + args.loss_tile, None]
             logits = (tile @ w.t()).float()
             lse = logits.logsumexp(-1, keepdim=True)
             total = total + (lse - logits.gather(1, label)).sum()
-            dlogits = (((logits - lse).exp() - (torch.arange(V, device=x.device) == label).float()) / x.shape[0]).to(x.dtype)
+            dlogits = (((logits - lse).exp() - (torch.arange(V, device=x.device) == label).float()) / count).to(x.dtype)
             part = (dlogits.t() @ tile).float()
             dw = part if dw is None else dw + part
             dx.append(dlogits @ w)
         ctx.save_for_backward(torch.cat(dx), dw)
-        return total / x.shape[0]
+        return total / count
 
     @staticmethod
-    def backward(ctx, one):
+    def backward(ctx, one):  # nothing comes after the loss: it is 1
         dx, dw = ctx.saved_tensors
         return dx, dw, None
 
@@ -134,10 +139,10 @@ class Llama(nn.Module):
     def loss(self, x, labels):
         return TiledLoss.apply(self.norm(x)[0], self.head.weight, labels[0])
 
-    def forward(self, tokens, labels, cos, sin, recompute):
+    def forward(self, tokens, labels, cos, sin, recomputed):
         x = self.embedding(tokens).bfloat16()
-        for layer in self.layers:
-            x = layer(x, cos, sin, recompute)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, i < recomputed)
         return self.loss(x, labels)
 
 
@@ -151,7 +156,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: torch sees no GPU (--device cpu --model small shows only that this runs)")
     device, T, cuda = torch.device(args.device), args.tokens, args.device == "cuda"
-    recompute = args.recompute == "yes" or (args.recompute == "auto" and not activations_fit())
+    recomputed = layers_recomputed()
     torch.manual_seed(1)
     with device:
         model = Llama()
@@ -176,13 +181,13 @@ def main():
         del q, kv
         print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if cuda else 'CPU'}, {args.model}, "
               f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16, T {T} x {args.grad_accum}, {chosen}, "
-              f"recompute {recompute}, compiled {compiled}", flush=True)
-        for step in range(-args.warmup, args.steps):
-            start = time.perf_counter()
+              f"recomputes {recomputed} of {L} layers, compiled {compiled}", flush=True)
+
+        def whole_step():
             shown = 0
             for tokens in samples:
                 with torch.autocast(args.device, dtype=torch.bfloat16):
-                    loss = model(tokens[:, :-1], tokens[:, 1:], cos, sin, recompute) / args.grad_accum
+                    loss = model(tokens[:, :-1], tokens[:, 1:], cos, sin, recomputed)
                 loss.backward()
                 shown = shown + loss.detach()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -191,6 +196,24 @@ def main():
             shown = shown.item()  # waits for the GPU
             if cuda:
                 torch.cuda.synchronize()
+            return shown
+
+        def first_step():  # None: out of memory
+            try:
+                return whole_step()
+            except torch.cuda.OutOfMemoryError:
+                if args.recompute != "auto" or recomputed == L:
+                    raise
+            return None
+
+        while first_step() is None:
+            recomputed = min(L, recomputed + max(1, L // 8))
+            optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            print(f"out of memory; recomputes {recomputed} of {L} layers", flush=True)
+        for step in range(1 - max(1, args.warmup), args.steps):
+            start = time.perf_counter()
+            shown = whole_step()
             ms = (time.perf_counter() - start) * 1000
             if step >= 0:
                 times.append(ms)

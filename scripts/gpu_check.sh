@@ -171,7 +171,7 @@ skip=
 several() { [ $mpi = 1 ] || skip='no Open MPI, so one rank only'; } # before steps of several ranks
 gpu_only() { [ $mode = rehearse ] && skip='needs a GPU'; }          # before steps that have nothing to rehearse
 
-suffix= small=() length=1024 curve=50
+suffix= small=() length=1024 curve=50 curve_shared=8 # where ranks share a GPU, each transfer takes some 10 ms
 [ $mode = rehearse ] && suffix=-without-gpu small=(small) length=128 curve=8 total_limit=1000000
 jobs=$(nproc)
 programs=($build/train_llama$suffix $build/test/{test_kernels,test_golden,compare_devices}$suffix)
@@ -197,7 +197,7 @@ fi
 step 'curve and gradients beside the CPU device, 1 rank' 60 "${managed[@]}" $build/test/compare_devices$suffix compare "$reference" $length $curve
 for ranks in 2 4; do
     several
-    step "point 7: $ranks ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve
+    step "point 7: $ranks ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 done
 gpu_only; step 'cuDNN graphs, support check without the device' 60 $build/test/test_cudnn_graphs
 for point in 1 2 4 5 6 9; do
@@ -217,13 +217,14 @@ step 'a small run, --stochastic-rounding' 60 "${tiny[@]}" --stochastic-rounding
 twice="'${tiny[0]}' ${tiny[*]:1} --deterministic --out"
 step 'deterministic: the same bits twice' 90 bash -c "$twice '$dir/a' && $twice '$dir/b' && cmp '$dir/a/step-00000002/model.safetensors' '$dir/b/step-00000002/model.safetensors'"
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+lazily=(env CUDA_MODULE_LOADING=LAZY) # or the sanitizer would go through all kernels of all libraries
 for tool in memcheck racecheck; do
     [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
     gpu_only
-    step "compute-sanitizer $tool" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 "${one[@]}" 1
+    step "compute-sanitizer $tool" 60 "${lazily[@]}" "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 "${one[@]}" 1
     [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
     gpu_only
-    step "compute-sanitizer $tool, attention by hand" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 $points small 1
+    step "compute-sanitizer $tool, attention by hand" 60 "${lazily[@]}" "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 $points small 1
 done
 
 # Benchmarks.
@@ -232,6 +233,7 @@ step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
 step 'benchmark and point 8: matrix products' 60 "$bench" "${small[@]:-products}"
 step 'models of the step benchmark' 5 bash -c "mkdir -p '$dir/llama-8b-8-layers' && printf '%s' '{\"model_type\":\"llama\",\"hidden_size\":4096,\"num_hidden_layers\":8,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,\"vocab_size\":128256,\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"max_position_embeddings\":8192}' >'$dir/llama-8b-8-layers/config.json'"
 torch=${TORCH_PYTHON:-python3}
+export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what one length compiles serves the next
 for S in 8 32 128; do
     accum=$([ $S = 8 ] && echo 4 || echo 1) # at 8K a step of one sequence spends a tenth of its time in the optimizer, which no real run does
     for model in llama3.2-1b "$dir/llama-8b-8-layers"; do
