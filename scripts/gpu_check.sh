@@ -187,7 +187,7 @@ step 'build' 240 make -j"$jobs" --no-print-directory "${make_options[@]}" "${pro
 # Correctness. Tests that look into tensors use managed memory; several ranks share the GPU as if each were a machine of its own.
 export TRAIN_LLAMA_TIMEOUT=60
 managed=(env TRAIN_LLAMA_TEST_MANAGED=1) sharing=(env TRAIN_LLAMA_TEST_MANAGED=1 TRAIN_LLAMA_SHARE_GPU=1 FAKE_CUDA_GPUS=1)
-step 'kernels, cuBLASLt, cuDNN against double' 120 "${managed[@]}" $build/test/test_kernels$suffix
+step 'kernels, cuBLASLt, cuDNN against double' 180 "${managed[@]}" $build/test/test_kernels$suffix
 step 'Hugging Face goldens, bf16' 60 "${managed[@]}" $build/test/test_golden$suffix
 reference=$pack/reference
 if [ $mode = rehearse ] || { [ ! -e "$reference" ] && [ $mode != list ]; }; then

@@ -1,7 +1,8 @@
 // ranks: 1
 // device: cuda
 // Every attention graph that the trainer can ask cuDNN for, checked without a GPU: cuDNN's support check for the properties of A100, H100,
-// H200 and B200 takes it, with no more workspace than op_attention_scratch plans; shapes that no engine takes are refused.
+// H200 and B200 takes it, with no more workspace than op_attention_scratch plans, and the kernel that is tried first for those of Llama-3 can be compiled; shapes
+// that no engine takes are refused.
 // The calls are those that attention_cudnn.c makes, cut by the same functions.
 //     test_cudnn_graphs             the four GPUs of the table below
 //     test_cudnn_graphs FILE...     in their place, GPUs whose properties gpu_points 6 has written to files (or `write`)
@@ -32,6 +33,7 @@ enum { KNOWN = sizeof known / sizeof *known, MAX_GPUS = 16 };
 typedef struct {
     char name[128], *json;
     int largest_backward; // head size that backward engines take
+    bool dkv_bf16;        // attention_use_bf16_dkv
     int graphs;           // asked for
     int64_t first_bytes;  // workspace of the engines that are tried first, summed over all graphs: shows when others are proposed
     double most_used;     // workspace over what is planned, of the call where it is largest, and
@@ -71,6 +73,7 @@ static bool gpu_add(char *json, error_text *error) {
     if (!cJSON_IsString(name) || !cJSON_IsNumber(version)) return error_set(error, "has no deviceName or no deviceVer: not cuDNN's properties of a GPU");
     snprintf(g->name, sizeof g->name, "%s", name->valuestring);
     g->largest_backward = version->valueint / 100 == 9 ? 256 : 128;
+    g->dkv_bf16 = version->valueint >= 1000;
     g->json = json;
     cJSON_Delete(all);
     cudnnBackendDescriptor_t properties = properties_of(g);
@@ -100,6 +103,26 @@ static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_s
         device->most_used = (double)g.workspace[i] / (double)planned;
         snprintf(device->most, sizeof device->most, ", %lld of %zu bytes: %s", (long long)g.workspace[i], planned, shape_text(s));
     }
+    attention_graph_free(&g);
+}
+
+// Without a GPU a plan is finalized as far as its kernel is compiled, and stops where the driver (a stub) would load it.
+static bool compiles(cudnnBackendDescriptor_t properties, cudnnBackendDescriptor_t config) {
+    cudnnBackendDescriptor_t plan = NULL;
+    char reason[2048] = "";
+    bool made = cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) == CUDNN_STATUS_SUCCESS &&
+                cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config) == CUDNN_STATUS_SUCCESS &&
+                cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &properties) == CUDNN_STATUS_SUCCESS;
+    bool done = made && cudnnBackendFinalize(plan) == CUDNN_STATUS_SUCCESS;
+    cudnnGetLastErrorString(reason, sizeof reason);
+    if (plan != NULL) cudnnBackendDestroyDescriptor(plan);
+    return done || strstr(reason, "cuLibraryLoadData") != NULL;
+}
+// The engine that is tried first for a shape compiles.
+static void expect_compiles(gpu *device, cudnnBackendDescriptor_t properties, attention_shape s) {
+    attention_graph g;
+    bool good = attention_graph_build(&g, s, NULL) && attention_graph_choose(&g, properties) && compiles(properties, g.configs[0]);
+    CHECK(good, "%s: %s: the engine that is tried first cannot be compiled", device->name, shape_text(s));
     attention_graph_free(&g);
 }
 
@@ -177,6 +200,7 @@ int main(int argc, char **argv) {
     for (int n = 0; n < gpu_count; n++) {
         gpu *device = &gpus[n];
         cudnnBackendDescriptor_t properties = properties_of(device);
+        attention_use_bf16_dkv(device->dkv_bf16);
         for (int HS = 64; HS <= 256; HS *= 2) {
             int64_t lengths[] = {8192, 128, 131072, 1048576};
             for (int i = 0; i < (n == 0 ? 4 : 1); i++) {
@@ -186,6 +210,13 @@ int main(int argc, char **argv) {
             }
         }
         expect_ring(device, properties, 4096 + 128, 6, 2, 128, true); // a length that is no power of two
+        for (int HS = 64; HS <= 128; HS *= 2) {
+            attention_block b = block_of(8192, 32, 8, HS);
+            expect_compiles(device, properties, attention_call_shape(b, false, false, false, 8));
+            expect_compiles(device, properties, attention_call_shape(b, true, false, false, 8));
+            b.causal = false;
+            expect_compiles(device, properties, attention_call_shape(b, true, true, true, 8));
+        }
         expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, false, 8), false);
         attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, false, 2);
         s.Hq = 5; // on 2
@@ -203,6 +234,7 @@ int main(int argc, char **argv) {
     for (int n = 0; n < gpu_count; n++) {
         gpu *device = &gpus[n];
         cudnnBackendDescriptor_t properties = properties_of(device);
+        attention_use_bf16_dkv(device->dkv_bf16);
         expect_ring(device, properties, 8192, 4, 1, 128, false);
         expect_ring(device, properties, 131072, 32, 8, 128, false);
         expect_ring(device, properties, 4096 + 128, 6, 2, 64, false);

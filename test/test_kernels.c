@@ -545,10 +545,12 @@ static int rounding_of(attention_block b) {
     return sizeof(floatX) == 2 && (b.HS == 64 || b.HS == 128) && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 ? TENSOR_CORES : 1;
 }
 
+static bool dkv_bf16; // attention_use_bf16_dkv: each call rounds dk and dv once
+
 static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents) {
     attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, 11, documents);
     attention_block b = a.b;
-    int rounded = rounding_of(b);
+    int rounded = rounding_of(b), dkv_rounded = dkv_bf16 && rounded < TENSOR_CORES ? TENSOR_CORES : rounded;
     tensor out = marked(a.nq, 0.25f), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f);
     tensor dq = marked(a.nq, 1), dk = marked(a.nkv, 1), dv = marked(a.nkv, 1);
     keep_marks(a.out, Tq, (int64_t)Hq * HS, b.q_stride, 0.25);
@@ -577,8 +579,8 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
         op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, add == 1, scratch);
         // Of a query that sees one key alone, dq is the difference of two equal numbers of the size of 1.
         check_beside(add ? "op_attention_backward dq, added" : "op_attention_backward dq", dq, a.dq, 8 * rounded, 1);
-        check_beside("op_attention_backward dk", dk, a.dk, 8 * rounded, 1);
-        check_beside("op_attention_backward dv", dv, a.dv, 8 * rounded, 1);
+        check_beside("op_attention_backward dk", dk, a.dk, 8 * dkv_rounded, 1);
+        check_beside("op_attention_backward dv", dv, a.dv, 8 * dkv_rounded, 1);
     }
     device_free(scratch, scratch_bytes);
     tensor all[7] = {out, lse, delta, dq, dk, dv, out_stored};
@@ -604,6 +606,7 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
         op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x + at, a.v.x + at, part, false, scratch);
         op_attention_merge(out_2.f, lse_2.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride);
     }
+    device_synchronize();
     for (int h = 0; h < H; h++) // beyond T the strides hold whatever they held
         for (int64_t i = T; i < a.b.lse_stride; i++)
             a.lse[h * a.b.lse_stride + i] = lse.f[h * a.b.lse_stride + i] = lse_2.f[h * a.b.lse_stride + i] = 0;
@@ -642,8 +645,21 @@ static void test_dense_results(int64_t T, int heads, int HS, int64_t head_stride
     for (int64_t t = 0; t < T; t++)
         for (int h = 0; h < heads; h++)
             for (int d = 0; d < HS; d++) want[t * stride + h * head_stride + d] += from.d[(t * heads + h) * HS + d];
-    attention_add_heads(to.f, from.f, T, heads, HS, stride, head_stride);
+    attention_add_heads(to.f, from.f, false, T, heads, HS, stride, head_stride, true);
     check("attention_add_heads", to, want, 1);
+    bf16 *rounded = (bf16 *)device_alloc(sizeof(bf16) * (size_t)from.n); // off by up to 2^-9 of themselves
+    op_bf16_from_float(rounded, from.f, from.n);
+    for (int add = 0; add < 2; add++) { // set to the numbers, then twice the numbers
+        for (int64_t t = 0; t < T; t++)
+            for (int h = 0; h < heads; h++)
+                for (int d = 0; d < HS; d++) want[t * stride + h * head_stride + d] = (1 + add) * from.d[(t * heads + h) * HS + d];
+        attention_add_heads(to.f, rounded, true, T, heads, HS, stride, head_stride, add == 1);
+        check("attention_add_heads of bf16", to, want, 2000);
+    }
+    attention_add_heads(to.f, from.f, false, T, heads, HS, stride, head_stride, false);
+    attention_add_heads(to.f, from.f, false, T, heads, HS, stride, head_stride, true);
+    check("attention_add_heads, set and added", to, want, 1);
+    device_free(rounded, 0);
 
     tensor lse = tensor_random(heads * (T + gap), false, 3, 1), lse_b = tensor_random(heads * T, false, 4, 1);
     for (int64_t i = 0; i < T * stride; i++) want[i] = to.f[i];
@@ -797,7 +813,10 @@ int main(int argc, char **argv) {
             test_attention(256, 64, 2, 1, 64, false, 0, 70); // rows and blocks that see nothing
             // Lengths and strides that go to the engine (here the same kernels) in calls: one call, then cut into tiles of 128 rows and
             // runs of one or two key/value heads.
-            for (int cut = 0; cut < 3; cut++) {
+            for (int n = 0; n < 6; n++) {
+                int cut = n % 3;
+                dkv_bf16 = n / 3 == 1;
+                attention_use_bf16_dkv(dkv_bf16);
                 attention_test_limits(cut > 0 ? 1 : 0, cut == 0 ? 0 : cut == 1 ? 1 : 300000);
                 test_attention(64, 64, 4, 2, 16, true, 0, 0);
                 test_attention(320, 320, 6, 3, 8, true, 8, 0);
@@ -806,6 +825,7 @@ int main(int argc, char **argv) {
                 test_merge(192, 2, 8, 8);
             }
             attention_test_limits(0, 0);
+            attention_use_bf16_dkv(dkv_bf16 = false);
             test_linear(1, 1, 1);
             test_linear(7, 24, 33);
         }

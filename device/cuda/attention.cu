@@ -263,23 +263,30 @@ void op_attention_merge(float *out, float *lse, const float *out_b, const float 
 }
 
 // One block to a token.
-template <int W>
-__global__ void attention_add_heads_kernel(float *to, const float *from, int heads, int HS, int64_t to_stride, int64_t head_stride) {
+template <int W, class E>
+__global__ void attention_add_heads_kernel(float *to, const E *from, int heads, int HS, int64_t to_stride, int64_t head_stride, bool add) {
     int64_t t = blockIdx.x;
     for (int i = (int)threadIdx.x * W; i < heads * HS; i += (int)blockDim.x * W) {
         float *at = to + t * to_stride + i / HS * head_stride + i % HS, x[W], y[W];
-        load<W>(x, at);
         load<W>(y, from + t * heads * HS + i);
+        if (add) {
+            load<W>(x, at);
 #pragma unroll
-        for (int k = 0; k < W; k++) x[k] += y[k];
-        store<W>(at, x);
+            for (int k = 0; k < W; k++) y[k] += x[k];
+        }
+        store<W>(at, y);
     }
 }
-void attention_add_heads(float *to, const float *from, int64_t T, int heads, int HS, int64_t to_stride, int64_t head_stride) {
+template <int W, class E>
+static void add_heads(float *to, const E *from, int64_t T, int heads, int HS, int64_t to_stride, int64_t head_stride, bool add) {
+    bool packed = HS % W == 0 && to_stride % 4 == 0 && head_stride % 4 == 0 && aligned16(to) && aligned16(from);
+    auto add_heads_kernel = packed ? attention_add_heads_kernel<W, E> : attention_add_heads_kernel<1, E>;
+    LAUNCH(add_heads_kernel, grid_size(T), block_size(heads * HS / (packed ? W : 1), 256), 0, to, from, heads, HS, to_stride, head_stride, add);
+}
+void attention_add_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int HS, int64_t to_stride, int64_t head_stride, bool add) {
     if (T == 0) return;
-    bool packed = HS % 4 == 0 && to_stride % 4 == 0 && head_stride % 4 == 0 && aligned16(to) && aligned16(from);
-    auto add_heads_kernel = packed ? attention_add_heads_kernel<4> : attention_add_heads_kernel<1>;
-    LAUNCH(add_heads_kernel, grid_size(T), block_size(heads * HS / (packed ? 4 : 1), 256), 0, to, from, heads, HS, to_stride, head_stride);
+    if (from_bf16) add_heads<8>(to, (const bf16 *)from, T, heads, HS, to_stride, head_stride, add);
+    else add_heads<4>(to, (const float *)from, T, heads, HS, to_stride, head_stride, add);
 }
 
 // One block to a token. `lanes` neighbouring threads, a power of two up to 32, share a head.

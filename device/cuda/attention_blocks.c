@@ -12,8 +12,9 @@ size_t attention_call_workspace(attention_shape s) {
     return dq + by_query_head + scores + slack;
 }
 
-static bool deterministic;
+static bool deterministic, dkv_bf16;
 void attention_use_deterministic(void) { deterministic = true; }
+void attention_use_bf16_dkv(bool yes) { dkv_bf16 = yes; }
 
 attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, int kv_heads) {
     attention_shape s;
@@ -21,6 +22,7 @@ attention_shape attention_call_shape(attention_block b, bool backward, bool q_ap
     memset(&s, 0, sizeof s);
     s.backward = backward;
     s.deterministic = backward && deterministic;
+    s.dkv_bf16 = backward && dkv_bf16;
     s.causal = b.causal;
     s.Tq = b.Tq;
     s.Tk = b.Tk;
@@ -35,7 +37,7 @@ attention_shape attention_call_shape(attention_block b, bool backward, bool q_ap
     s.delta_head = b.Tq;
     head_strides q_dense = {(int64_t)s.Hq * b.HS, b.HS}, kv_dense = {(int64_t)kv_heads * b.HS, b.HS};
     s.out = s.dq = q_apart ? q_dense : s.q;
-    s.dkv = kv_apart ? kv_dense : s.kv;
+    s.dkv = kv_apart || s.dkv_bf16 ? kv_dense : s.kv;
     return s;
 }
 attention_shape attention_whole_shape(attention_block b) {
@@ -46,7 +48,7 @@ attention_shape attention_whole_shape(attention_block b) {
 }
 static bool strides_equal(head_strides a, head_strides b) { return a.row == b.row && a.head == b.head; }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
-    return a.backward == b.backward && a.causal == b.causal && a.deterministic == b.deterministic && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
+    return a.backward == b.backward && a.causal == b.causal && a.deterministic == b.deterministic && a.dkv_bf16 == b.dkv_bf16 && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
            a.HS == b.HS && strides_equal(a.q, b.q) && strides_equal(a.kv, b.kv) && strides_equal(a.out, b.out) &&
            strides_equal(a.dq, b.dq) && strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head && a.delta_head == b.delta_head;
 }
@@ -175,7 +177,7 @@ static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, cons
         }
         for (int member = 0; member < group; member++) {
             int64_t q_at = q_run + (int64_t)member * b.HS, lse_at = lse_run + member * b.lse_stride;
-            bool adds = add_dkv || member > 0;
+            bool adds = add_dkv || member > 0, apart = adds || first.dkv_bf16;
             attention_shape s = member == 0 ? first : others;
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
@@ -188,13 +190,13 @@ static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, cons
             tensors[ATTENTION_LSE] = (void *)(uintptr_t)(lse + lse_at);
             tensors[ATTENTION_DQ] = add_dq ? f.dq : dq + q_at;
             tensors[ATTENTION_DQ_SUM] = f.dq_sum;
-            tensors[ATTENTION_DK] = adds ? f.dk : dk + kv_at;
-            tensors[ATTENTION_DV] = adds ? f.dv : dv + kv_at;
+            tensors[ATTENTION_DK] = apart ? f.dk : dk + kv_at;
+            tensors[ATTENTION_DV] = apart ? f.dv : dv + kv_at;
             tensors[ATTENTION_DELTA] = f.delta;
             attention_call(s, tensors, b.scale, f.workspace);
-            if (add_dq) attention_add_heads(dq + q_at, f.dq, b.Tq, n, b.HS, b.q_stride, s.q.head);
-            if (adds) attention_add_heads(dk + kv_at, f.dk, b.Tk, n, b.HS, b.kv_stride, b.HS);
-            if (adds) attention_add_heads(dv + kv_at, f.dv, b.Tk, n, b.HS, b.kv_stride, b.HS);
+            if (add_dq) attention_add_heads(dq + q_at, f.dq, false, b.Tq, n, b.HS, b.q_stride, s.q.head, true);
+            if (apart) attention_add_heads(dk + kv_at, f.dk, s.dkv_bf16, b.Tk, n, b.HS, b.kv_stride, b.HS, adds);
+            if (apart) attention_add_heads(dv + kv_at, f.dv, s.dkv_bf16, b.Tk, n, b.HS, b.kv_stride, b.HS, adds);
         }
     }
 }

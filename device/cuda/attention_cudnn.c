@@ -2,6 +2,10 @@
 #include "attention_graph.h"
 #include "internal.h"
 
+#if CUDNN_VERSION < 91002
+#error "cuDNN 9.10.2 or newer is needed: versions before take another number for what a mask hides; CUDNN=0 builds without it"
+#endif
+
 typedef struct {
     attention_shape shape;
     bool refused; // no engine takes it
@@ -43,25 +47,29 @@ static attention_plan *plan_of(attention_shape shape) {
     memset(p, 0, sizeof *p);
     p->shape = shape;
     attention_graph *g = HOST_NEW(attention_graph, 1); // stays: the plan refers to its descriptors
-    if (!attention_graph_build(g, shape, cudnn.handle) || !attention_graph_choose(g, NULL)) {
-        fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d\n", g->error.text,
-                shape.backward ? "backward" : "forward", shape.HS);
-        p->refused = true;
-        attention_graph_free(g);
-        free(g);
-        return p;
-    }
-    int64_t workspace = 0, one = 0;
+    const char *kind = shape.backward ? "backward" : "forward";
     cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
+    if (attention_graph_build(g, shape, cudnn.handle)) attention_graph_choose(g, NULL);
     for (int i = 0; i < g->config_count && status != CUDNN_STATUS_SUCCESS; i++) { // compiles the kernel; the first that works
         check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan), "plan");
         check(cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn.handle), "plan");
         check(cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->configs[i]),
               "plan");
         status = cudnnBackendFinalize(p->plan);
-        if (status != CUDNN_STATUS_SUCCESS && i + 1 < g->config_count) cudnnBackendDestroyDescriptor(p->plan);
+        if (status == CUDNN_STATUS_SUCCESS) break;
+        fprintf(stderr, "note: cuDNN's choice %d of %d for %s attention with heads of %d cannot be compiled (%s)\n", i + 1, g->config_count, kind, shape.HS,
+                cudnnGetErrorString(status));
+        cudnnBackendDestroyDescriptor(p->plan);
     }
-    check(status, "plan");
+    if (status != CUDNN_STATUS_SUCCESS) {
+        fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d\n", g->error.text[0] != 0 ? g->error.text : "cuDNN attention: no engine is left",
+                kind, shape.HS);
+        p->refused = true;
+        attention_graph_free(g);
+        free(g);
+        return p;
+    }
+    int64_t workspace = 0, one = 0;
     check(cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace), "plan");
     p->workspace = (size_t)workspace;
     if (p->workspace > attention_call_workspace(shape))

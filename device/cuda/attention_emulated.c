@@ -19,5 +19,11 @@ void attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     float *dq = (float *)tensors[ATTENTION_DQ], *dk = (float *)tensors[ATTENTION_DK], *dv = (float *)tensors[ATTENTION_DV];
     float *delta = (float *)tensors[ATTENTION_DELTA];
     attention_kernel_delta(delta, out, dout, s);
-    attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, scale, false, false);
+    int64_t n = s.Tk * s.dkv.row; // dkv_bf16: dense
+    float *rounded = s.dkv_bf16 ? HOST_NEW(float, 2 * n) : NULL;
+    attention_kernel_backward(dq, rounded != NULL ? rounded : dk, rounded != NULL ? rounded + n : dv, q, k, v, dout, lse, delta, s, scale, false, false);
+    if (rounded == NULL) return;
+    op_bf16_from_float((bf16 *)(void *)dk, rounded, n);
+    op_bf16_from_float((bf16 *)(void *)dv, rounded + n, n);
+    free(rounded);
 }

@@ -199,7 +199,7 @@ static void key_gradient(attention_graph *g, int64_t id, const tensor *weights, 
     turned = tensor_make(g, turned, VIRTUAL, ++g->next_virtual);
     reshape(g, weights, &turned);
     if (s->Hq == s->Hkv) {
-        tensor gradient = memory(g, id, CUDNN_DATA_FLOAT, s->Hkv, s->Tk, s->dkv, false);
+        tensor gradient = memory(g, id, s->dkv_bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, s->Hkv, s->Tk, s->dkv, false);
         multiply_matrices(g, &turned, x, &gradient);
         return;
     }

@@ -28,7 +28,7 @@ $(eval $(call need,CUDART,cuda_runtime_api.h,libcudart.so,It belongs to the CUDA
 $(eval $(call need,CUBLASLT,cublasLt.h,libcublasLt.so,It belongs to the CUDA toolkit))
 CUDA_PARTS := CUDART CUBLASLT
 ifeq ($(CUDNN),1)
-  $(eval $(call need,CUDNN,cudnn_graph.h,libcudnn.so,cuDNN 9.8 or newer: NVIDIA's packages or pip install nvidia-cudnn-cu13; CUDNN=0 builds with hand-written attention alone))
+  $(eval $(call need,CUDNN,cudnn_graph.h,libcudnn.so,cuDNN 9.10.2 or newer: NVIDIA's packages or pip install nvidia-cudnn-cu13; CUDNN=0 builds with hand-written attention alone))
   CUDA_PARTS += CUDNN
 endif
 ifeq ($(MPI),1)

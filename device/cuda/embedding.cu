@@ -60,18 +60,31 @@ __global__ void sort_chunk_kernel(uint64_t *keys, int chunk, int64_t first_run, 
     __syncthreads();
     for (int i = (int)threadIdx.x; i < chunk; i += (int)blockDim.x) keys[base + i] = part[i];
 }
-// One warp to a place in the sorted keys and 32 W columns: where a token's run starts, it adds up the run.
+// One warp to a place in the sorted keys and 32 W columns: where a token's run starts, it adds up the run, and reads some rows ahead.
 template <int W> __global__ void embedding_backward_kernel(float *dtable, const uint64_t *keys, const floatX *dx, int64_t T, int64_t D) {
     int64_t i = blockIdx.x, d = ((int64_t)blockIdx.y * 32 + threadIdx.x) * W;
     uint32_t token = (uint32_t)(keys[i] >> 32);
     if (d >= D || (i > 0 && (uint32_t)(keys[i - 1] >> 32) == token)) return;
     float sum[W];
     load<W>(sum, dtable + token * D + d);
-    for (; i < T && (uint32_t)(keys[i] >> 32) == token; i++) {
-        float x[W];
-        load<W>(x, dx + (int64_t)(uint32_t)keys[i] * D + d);
+    constexpr int AT_A_TIME = 8;
+    for (bool more = true; more; i += AT_A_TIME) {
+        uint64_t key[AT_A_TIME];
+        stored_piece<W> piece[AT_A_TIME] = {};
 #pragma unroll
-        for (int k = 0; k < W; k++) sum[k] += x[k];
+        for (int n = 0; n < AT_A_TIME; n++) key[n] = i + n < T ? keys[i + n] : ~(uint64_t)0;
+#pragma unroll
+        for (int n = 0; n < AT_A_TIME; n++)
+            if ((uint32_t)(key[n] >> 32) == token) piece[n] = *reinterpret_cast<const stored_piece<W> *>(dx + (int64_t)(uint32_t)key[n] * D + d);
+#pragma unroll
+        for (int n = 0; n < AT_A_TIME; n++) {
+            more = (uint32_t)(key[n] >> 32) == token;
+            if (!more) continue;
+            float x[W];
+            unpack<W>(x, piece[n]);
+#pragma unroll
+            for (int k = 0; k < W; k++) sum[k] += x[k];
+        }
     }
     store<W>(dtable + token * D + d, sum);
 }
