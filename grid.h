@@ -66,25 +66,30 @@ typedef struct {
     comm *hp_group; // same (d, c), ordered by h: SeqAlltoAll
     comm *kv_inner, *dkv_inner; // same window, ordered by pos
     comm *kv_outer, *dkv_outer; // same pos in every window, ordered by window
-    comm *kv_gather, *dkv_scatter; // the CP group, ordered by c
+    comm *kv_gather, *dkv_scatter; // the CP group, ordered by c: in place of the four rings with --cp-comm allgather
 } grid;
 
-// Creates the grid over all ranks of `all` (kept, not owned); needs dp hp cp = its size. Every rank calls; grid_free releases.
-static inline void grid_create(grid *g, grid_shape shape, comm *all) {
+// Creates the grid over all ranks of `all` (kept, not owned); needs dp hp cp = its size. Only the communicators that are used: on a GPU each
+// takes some 100 MB. Every rank calls; grid_free releases.
+static inline void grid_create(grid *g, grid_shape shape, bool allgather, comm *all) {
+    memset(g, 0, sizeof *g);
     g->shape = shape;
     g->all = all;
     g->rank = comm_rank(all);
     g->ranks = comm_size(all);
     g->place = grid_place_of(&shape, g->rank);
     grid_place p = g->place;
-    int cp_group = p.d * shape.hp + p.h, windows = shape.cp / shape.w; // all ranks create all communicators in this one order
+    int cp_group = p.d * shape.hp + p.h, windows = shape.cp / shape.w; // all ranks create communicators in this one order
     g->hp_group = comm_split(all, p.d * shape.cp + p.c, p.h, COMM_SEQ_ALLTOALL);
+    if (allgather) {
+        g->kv_gather = comm_split(all, cp_group, p.c, COMM_KV_GATHER);
+        g->dkv_scatter = comm_split(all, cp_group, p.c, COMM_DKV_SCATTER);
+        return;
+    }
     g->kv_inner = comm_split(all, cp_group * windows + p.window, p.pos, COMM_KV_INNER);
     g->dkv_inner = comm_split(all, cp_group * windows + p.window, p.pos, COMM_DKV_INNER);
     g->kv_outer = comm_split(all, cp_group * shape.w + p.pos, p.window, COMM_KV_OUTER);
     g->dkv_outer = comm_split(all, cp_group * shape.w + p.pos, p.window, COMM_DKV_OUTER);
-    g->kv_gather = comm_split(all, cp_group, p.c, COMM_KV_GATHER);
-    g->dkv_scatter = comm_split(all, cp_group, p.c, COMM_DKV_SCATTER);
 }
 static inline void grid_free(grid *g) {
     comm_free(g->hp_group);

@@ -474,7 +474,7 @@ int main(int argc, char **argv) {
     stop_on_error(&error);
     if (o.deterministic) comm_use_deterministic(&error);
     stop_on_error(&error);
-    grid_create(&t.g, plan_grid_shape(&o), world);
+    grid_create(&t.g, plan_grid_shape(&o), o.cp_comm == CP_COMM_ALLGATHER, world);
     t.shard = sequence_shard_make(o.seq_len, t.g.shape.hp, t.g.shape.cp, t.g.place.h, t.g.place.c, DEVICE_ROW_MULTIPLE);
     if (o.train_data != NULL) data_sources_open(&t.train, o.train_data, "--train-data", true, o.seq_len, c.V, (uint64_t)o.seed, &error);
     if (o.val_data != NULL) data_sources_open(&t.val, o.val_data, "--val-data", false, o.seq_len, c.V, (uint64_t)o.seed, &error);

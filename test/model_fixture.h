@@ -48,7 +48,7 @@ static inline int64_t fixture_attention_position(const fixture *f, int64_t t) {
 static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_run run, recompute_kind kind, int64_t S) {
     memset(f, 0, sizeof *f);
     f->S = S;
-    grid_create(&f->g, shape, all);
+    grid_create(&f->g, shape, run.cp_allgather, all);
     f->shard = sequence_shard_make(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1);
     run.T = f->shard.T;
     for (int l = 0; l < c->L; l++) f->kinds[l] = kind == RECOMPUTE_AUTO ? (recompute_kind)(l % 3) : kind;

@@ -89,7 +89,7 @@ static double largest_of(const double *x, int64_t n) {
 
 static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, comm *ranks) {
     grid g;
-    grid_create(&g, shape, ranks);
+    grid_create(&g, shape, allgather, ranks);
     int H = p->H, Hkv = p->Hkv, HS = p->HS, width = (H + 2 * Hkv) * HS;
     sequence_shard shard = sequence_shard_make(p->S, shape.hp, shape.cp, g.place.h, g.place.c, 1);
     int64_t T = shard.T;

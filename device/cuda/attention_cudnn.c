@@ -50,7 +50,7 @@ static attention_plan *plan_of(attention_shape shape) {
     const char *kind = shape.backward ? "backward" : "forward";
     cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
     if (attention_graph_build(g, shape, cudnn.handle)) attention_graph_choose(g, NULL);
-    for (int i = 0; i < g->config_count && status != CUDNN_STATUS_SUCCESS; i++) { // compiles the kernel; the first that works
+    for (int i = 0; i < g->config_count; i++) { // compiles the kernel; the first that works
         check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan), "plan");
         check(cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn.handle), "plan");
         check(cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->configs[i]),
