@@ -385,6 +385,7 @@ static attention_result attention_run(const attention_problem *p, bool add) {
 static void attention_check(const attention_problem *p, double forward_bound, double backward_bound) {
     attention_block b = p->b;
     for (int add = 0; add < 2; add++) {
+        if (TEST_SANITIZED && (b.Tq + b.HS) % 2 != add) continue;
         attention_result r = attention_run(p, add == 1);
         float *start = add ? randoms(q_size(p), ADDED_TO, 1) : NULL;
         double e[5] = {strided_error(r.out, NULL, p->out, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(r.lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
