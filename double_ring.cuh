@@ -119,8 +119,10 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
             else high = middle;
         }
         b.Tq = low;
-        if (b.Tq == 0) b.Tk = 0;
-        if (b.Tq == 0) return b;
+        if (b.Tq == 0) {
+            b.Tk = 0;
+            return b;
+        }
         *first_key = attention_first_key(&d, first[0], b.Tk); // keys before the first query's document: none sees them
         int64_t cut = min_i64(*first_key, d.split);
         b.Tk -= *first_key;

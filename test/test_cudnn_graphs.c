@@ -108,7 +108,7 @@ static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_s
     attention_graph_free(&g);
 }
 
-// Without a GPU a plan is finalized as far as its kernel is compiled, and stops where the driver (a stub) would load it.
+// Without a GPU the plan's kernel is compiled; what is left then is the driver's, who would load it.
 static bool compiles(cudnnBackendDescriptor_t properties, cudnnBackendDescriptor_t config) {
     cudnnBackendDescriptor_t plan = NULL;
     char reason[2048] = "";

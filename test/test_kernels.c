@@ -823,6 +823,8 @@ int main(int argc, char **argv) {
                 test_attention(192, 320, 4, 4, 16, false, 8, 0);
                 test_attention(320, 128, 3, 1, 8, false, 0, 0);
                 test_merge(192, 2, 8, 8);
+                test_attention(320, 320, 4, 2, 40, true, 8, 0); // the emulated engine does not take it
+                test_attention(192, 320, 2, 2, 40, false, 0, 0);
             }
             attention_test_limits(0, 0);
             attention_use_bf16_dkv(dkv_bf16 = false);

@@ -7,9 +7,8 @@ size_t attention_call_workspace(attention_shape s) {
     size_t slack = 4096;
     if (!s.backward) return slack;
     size_t dq = sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS); // engines before Hopper sum dq up in memory of their own
-    size_t by_query_head = s.Hq == s.Hkv ? 0 : 2 * 2 * (size_t)(s.Tk * s.Hq * s.HS);
     size_t scores = s.deterministic ? 2 * (size_t)s.Hq * (size_t)(round_up(s.Tq, 64) * round_up(s.Tk, 64)) : 0; // all of ds, in bf16
-    return dq + by_query_head + scores + slack;
+    return dq + scores + slack;
 }
 
 static bool deterministic, dkv_bf16;

@@ -16,7 +16,7 @@ typedef struct {
     bool deterministic;    // backward: dq is one product, not a sum that grows in any order; DQ_SUM is not used
     bool dkv_bf16;         // backward: dk and dv leave the engine rounded to bf16
     int64_t Tq, Tk;
-    int Hq, Hkv, HS;       // Hq % Hkv == 0
+    int Hq, Hkv, HS;       // Hq % Hkv == 0; of an engine's backward call Hq == Hkv
     head_strides q, kv;    // q also for dout and (backward) out; kv for k and v
     head_strides out;      // forward: out
     head_strides dq, dkv;  // backward: dq; dk and dv
@@ -34,7 +34,7 @@ enum {
     ATTENTION_ONE,            // float, on the host: 1 (backward)
     ATTENTION_DOUT,
     ATTENTION_DQ,             // float
-    ATTENTION_DK, ATTENTION_DV, // float, or bf16 (dkv_bf16, and where Hq != Hkv)
+    ATTENTION_DK, ATTENTION_DV, // float, or bf16 (dkv_bf16)
     ATTENTION_DQ_SUM,         // float, (Hq, Tq, HS) dense: the engine's own
     ATTENTION_DELTA,          // float, (Hq, Tq): the engine writes rowsum(dout out)
     ATTENTION_TENSORS
@@ -65,8 +65,8 @@ bool attention_shape_equal(attention_shape a, attention_shape b);
 // time, so that every head has keys of its own and all gradients stay float.
 int64_t attention_tile_rows(bool backward, int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk);
 int attention_call_heads(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // key/value heads of a call
-// On Blackwell cuDNN's engine of that generation can be compiled only with dk and dv in bf16 (test_cudnn_graphs); with float it falls back to the
-// one it has for the A100. So there each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay float.
+// On Blackwell cuDNN's engine of that generation can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to the one it
+// has for the A100. So there each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay float.
 void attention_use_bf16_dkv(bool yes);
 void attention_use_deterministic(void); // device_use_deterministic, of attention: backward shapes are deterministic, in tiles of 8192 rows
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above

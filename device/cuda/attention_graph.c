@@ -192,21 +192,14 @@ static void build_forward(attention_graph *g) {
     multiply_matrices(g, &p, &v, &out);
 }
 
-// gradient (Tk, HS) of k or v = (weights (Tq, Tk))^T x (Tq, HS), summed over the query heads of a key/value head.
+// gradient (Tk, HS) of k or v = (weights (Tq, Tk))^T x (Tq, HS)
 static void key_gradient(attention_graph *g, int64_t id, const tensor *weights, const tensor *x) {
     const attention_shape *s = &g->shape;
     tensor turned = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hq, s->Tk, s->Tq, s->Tq * s->Tk, 1, s->Tk);
     turned = tensor_make(g, turned, VIRTUAL, ++g->next_virtual);
     reshape(g, weights, &turned);
-    if (s->Hq == s->Hkv) {
-        tensor gradient = memory(g, id, s->dkv_bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, s->Hkv, s->Tk, s->dkv, false);
-        multiply_matrices(g, &turned, x, &gradient);
-        return;
-    }
-    tensor gradient = memory(g, id, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->dkv, false); // engines refuse float here
-    tensor of_query_heads = intermediate(g, CUDNN_DATA_BFLOAT16, s->Tk, s->HS);
-    multiply_matrices(g, &turned, x, &of_query_heads);
-    reduce(g, CUDNN_REDUCE_TENSOR_ADD, &of_query_heads, &gradient);
+    tensor gradient = memory(g, id, s->dkv_bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, s->Hkv, s->Tk, s->dkv, false);
+    multiply_matrices(g, &turned, x, &gradient);
 }
 
 static void build_backward(attention_graph *g) {

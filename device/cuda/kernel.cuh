@@ -75,16 +75,6 @@ template <int W, class E> __device__ __forceinline__ void store(E *to, const flo
     }
 }
 
-// N pieces of W elements of a row, as they are stored: begin, begin + step, ..., those before `end`. A kernel with few threads on an SM reads
-// several before it looks at the first, or it would wait for memory most of the time.
-template <int W> using stored_piece = std::conditional_t<W == 1, floatX, chunk16>;
-template <int N, int W> __device__ __forceinline__ void load_pieces(stored_piece<W> (&piece)[N], const floatX *row, int64_t begin, int64_t step, int64_t end) {
-#pragma unroll
-    for (int n = 0; n < N; n++)
-        if (begin + n * step < end) piece[n] = *reinterpret_cast<const stored_piece<W> *>(row + begin + n * step);
-}
-template <int W> __device__ __forceinline__ void unpack(float (&x)[W], const stored_piece<W> &piece) { load<W>(x, reinterpret_cast<const floatX *>(&piece)); }
-
 // The same for the last, shorter piece of a row: elements from `count` on are 0 and are not stored.
 template <int W, class E> __device__ __forceinline__ void load_some(float (&x)[W], const E *from, int count) {
     if (count >= W) {
@@ -103,6 +93,16 @@ template <int W, class E> __device__ __forceinline__ void store_some(E *to, cons
             if (i < count) to[i] = from_float<E>(x[i]);
     }
 }
+
+// N pieces of W elements of a row, as they are stored: begin, begin + step, ..., those before `end`. A kernel with few threads on an SM reads
+// several before it looks at the first, or it would wait for memory most of the time.
+template <int W> using stored_piece = std::conditional_t<W == 1, floatX, chunk16>;
+template <int N, int W> __device__ __forceinline__ void load_pieces(stored_piece<W> (&piece)[N], const floatX *row, int64_t begin, int64_t step, int64_t end) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        if (begin + n * step < end) piece[n] = *reinterpret_cast<const stored_piece<W> *>(row + begin + n * step);
+}
+template <int W> __device__ __forceinline__ void unpack(float (&x)[W], const stored_piece<W> &piece) { load<W>(x, reinterpret_cast<const floatX *>(&piece)); }
 
 // Host: may rows of `width` elements at these addresses be read in steps of PACK?
 static inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }

@@ -41,7 +41,8 @@ void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *w
 }
 
 // Block b takes the rows [b rows, (b + 1) rows). A thread keeps its columns for all of them, so that their part of dweight needs no
-// barrier: it lies in shared memory, (D) float, and goes to partial (blocks, D). What comes after a barrier is fetched before it. With n_i = x_i rstd and g_i = dy_i weight_i:
+// barrier: it lies in shared memory, (D) float, and goes to partial (blocks, D). What comes after a barrier is fetched before it.
+// With n_i = x_i rstd and g_i = dy_i weight_i:
 //     dx_i += rstd (g_i - n_i mean(g n)),   dweight_i += dy_i n_i
 template <int W>
 __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX *dy, const floatX *x, const floatX *weight,
