@@ -1,8 +1,8 @@
 // ranks: 1
 // device: cuda
 // Every attention graph that the trainer can ask cuDNN for, checked without a GPU: cuDNN's support check for the properties of A100, H100,
-// H200 and B200 takes it, with no more workspace than op_attention_scratch plans, and the kernel that is tried first for those of Llama-3 can be compiled; shapes
-// that no engine takes are refused.
+// H200 and B200 takes it, with no more workspace than op_attention_scratch plans, and the kernel that is tried first for those of Llama-3 can be
+// compiled; shapes that no engine takes are refused.
 // The calls are those that attention_cudnn.c makes, cut by the same functions.
 //     test_cudnn_graphs             the four GPUs of the table below
 //     test_cudnn_graphs FILE...     in their place, GPUs whose properties gpu_points 6 has written to files (or `write`)
