@@ -2,6 +2,7 @@
 #   DEVICE=cpu|cuda|emulated  which device layer (default: cuda when nvcc and a GPU are here, else cpu)
 #   MPI=0                     a build for one rank, without Open MPI
 #   SANITIZE=1                AddressSanitizer and UndefinedBehaviorSanitizer
+#   SANITIZE=races            DEVICE=emulated: a race detector for the kernels (device/cuda/races.cc)
 #   ARCH=native               -march= of the CPU code
 #   CUDNN=0                   DEVICE=cuda: without cuDNN, attention by hand-written kernels alone (slower)
 #   CUDA_ARCHS="80 90 100"    DEVICE=cuda: compute capabilities of the kernels (where CUDA is looked for: device/cuda/cuda.mk)
@@ -21,7 +22,7 @@ ARCH ?= native
 FLOATX ?= bf16
 CUDNN ?= 1
 
-BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if $(filter cuda-0,$(DEVICE)-$(CUDNN)),-no-cudnn)$(if $(filter 1,$(SANITIZE)),-sanitize)
+BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if $(filter cuda-0,$(DEVICE)-$(CUDNN)),-no-cudnn)$(if $(filter 1,$(SANITIZE)),-sanitize)$(if $(filter races,$(SANITIZE)),-races)
 CC := gcc
 WARN := -Wall -Wextra -Werror -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes
 OPT := -O3 -march=$(ARCH) -fno-math-errno -fno-trapping-math
@@ -53,6 +54,13 @@ else ifeq ($(DEVICE),emulated)
   CFLAGS += $(DEVICE_FLAGS)
   KERNEL_COMPILER := g++ -x c++ -std=c++17 -D_GNU_SOURCE -g $(OPT) -Wall -Wextra -Werror -Wno-unknown-pragmas $(DEVICE_FLAGS)
   LIBS += -lstdc++
+  ifeq ($(SANITIZE),races)
+    DEVICE_SOURCES += device/cuda/races.cc
+    CFLAGS += -DEMULATION_RACES
+    KERNEL_COMPILER += -DEMULATION_RACES
+    INSTRUMENTED := -fsanitize=thread --param tsan-instrument-func-entry-exit=0
+    LIBS += -ldl
+  endif
 else
   include device/cuda/cuda.mk
   DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_cuda.c linear_cublaslt.c attention_blocks.c) \
@@ -83,12 +91,20 @@ $(BUILD)/device/%.o: device/%.c $(HEADERS)
 
 $(BUILD)/device/%.o: device/%.cu $(HEADERS)
 	@mkdir -p $(@D)
+	$(KERNEL_COMPILER) $(INSTRUMENTED) -c $< -o $@
+$(BUILD)/device/%.o: device/%.cc $(HEADERS)
+	@mkdir -p $(@D)
 	$(KERNEL_COMPILER) -c $< -o $@
 
 # Tests at -O1: each compiles the whole trainer, and what takes their time is in the device's objects. Benchmarks as the product.
 $(BUILD)/test/%: test/%.c $(DEVICE_OBJECTS) $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(if $(filter test_%,$*),-O1) $< $(DEVICE_OBJECTS) -o $@ $(LIBS)
+
+# SANITIZE=races: kernels with races, which it must find.
+$(BUILD)/test/emulation_faults: test/emulation_faults.cu $(BUILD)/device/cuda/races.o $(HEADERS)
+	$(KERNEL_COMPILER) $(INSTRUMENTED) -c $< -o $@.o
+	g++ $@.o $(BUILD)/device/cuda/races.o -o $@ -ldl
 
 tools: $(BUILD)/text_to_tokens
 $(BUILD)/text_to_tokens: dev/text_to_tokens.c common.h dataloader.h
@@ -111,7 +127,7 @@ $(BUILD)/test/test_cudnn_graphs: CFLAGS += -DCUDA_STUB='"$(dir $(CUDART_LIBRARY)
 # A test program on the CUDA device without a GPU (device/cuda/cuda.mk).
 .PHONY: emulated-kernels
 emulated-kernels: # one make for all programs that want them; BUILD here must not be BUILD there
-	$(MAKE) --no-print-directory DEVICE=emulated BUILD=build/emulated $(WITHOUT_GPU_KERNELS)
+	$(MAKE) --no-print-directory DEVICE=emulated BUILD=$(EMULATED) $(WITHOUT_GPU_KERNELS)
 $(BUILD)/train_llama-without-gpu: train_llama.cu test/fake_cuda.c $(WITHOUT_GPU_HOST) $(KERNELS) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(MPI_CFLAGS) -x c $< -x none test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)

@@ -8,10 +8,11 @@ void device_fail(const char *format, ...) {
 }
 
 // Each thread hands its number to the next one through shared memory; with a fault, or without ("none").
-enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD };
+enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, FAULTS };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
+    if (f != OTHER_BLOCK) out += blockIdx.x * n; // or both write the first block's
     out[i] = (float)i;
     copy_async<4>(shared + i, out + i);
     if (f != NO_WAIT) copy_async_wait();
@@ -29,21 +30,23 @@ __global__ void pass_on_kernel(float *out, fault f) {
     float other = warp_sum(i % 32 == 0 ? shared[n - 1 - i / 32 * 32] : 0.0f);
     if (f != RUN_AHEAD) __syncthreads(); // or one warp writes where another has not read
     shared[i] = -1;
+    if (f != ONLY_SHUFFLE) __syncwarp(); // a shuffle brings the lanes together and orders no memory
+    other += 0 * (warp_sum(other) + shared[i ^ 1]);
     out[i] += 0 * shared[i] + (other < 0 ? 1 : 0);
 }
 
 int main(int argc, char **argv) {
-    const char *names[] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead"};
+    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block"};
     int threads = 64;
     fault f = NONE;
-    for (int i = 0; argc == 2 && i < 7; i++)
+    for (int i = 0; argc == 2 && i < FAULTS; i++)
         if (strcmp(argv[1], names[i]) == 0) f = (fault)i;
     if (argc == 2 && strcmp(argv[1], "too-many-threads") == 0) threads = 1056;
-    std::vector<float> out((size_t)threads, -1.0f);
+    std::vector<float> out((size_t)(2 * threads), -1.0f);
     float *to = out.data();
     for (int repeat = 0; repeat < 3; repeat++) LAUNCH(pass_on_kernel, 2, threads, sizeof(float) * (size_t)threads, to, f);
     int wrong = 0;
-    for (int i = 0; i < threads; i++) wrong += !(out[(size_t)i] == (float)((i + 1) % threads));
+    for (int i = 0; i < 2 * threads; i++) wrong += !(out[(size_t)i] == (float)((i % threads + 1) % threads));
     printf("%d wrong\n", wrong);
     return wrong > 0;
 }

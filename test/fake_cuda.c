@@ -3,6 +3,7 @@
 //
 // It is as unfriendly as a GPU may be. Work on the compute stream is done at once; work on any other stream is done as late as possible,
 // when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
+// It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
 // FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer.
 // FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_POOR=RANK: its GPU has 74 MB free. NCCL calls answer "in progress" first, as non-blocking
 // communicators do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
@@ -50,11 +51,12 @@ typedef struct {
 struct CUstream_st {
     bool compute;
     int64_t queued, done; // work number n is ring[n % MAX_WORK]
+    int64_t seen;         // compute_work when the last event that it waits for was recorded there
     work ring[MAX_WORK];
 };
 struct CUevent_st {
     struct CUstream_st *stream; // NULL: not recorded, which counts as over
-    int64_t position;
+    int64_t position, compute_work;
 };
 struct ncclComm {
     MPI_Comm mpi;
@@ -64,6 +66,58 @@ struct ncclComm {
 
 static struct CUstream_st *streams[MAX_STREAMS];
 static int stream_count;
+
+// ---- what transfers under way forbid ----
+// From when work is queued on a lane until compute, or the host, waits for it, compute must not touch what it writes nor write what it reads, and
+// two lanes not what the other does; and it waits for all compute before it. Whatever numbers come of it: the order is checked, not the results.
+// Compute is known by its library calls, and in a build with SANITIZE=races by every access of its kernels (device/cuda/races.cc).
+
+typedef struct {
+    const char *at;
+    size_t bytes;
+    bool writes;
+    const struct CUstream_st *lane;
+    int64_t position;
+} memory_range;
+static memory_range under_way[MAX_STREAMS * MAX_MESSAGES];
+static int under_way_count;
+static int64_t compute_work;
+
+static void no_conflict(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
+    for (int i = 0; i < under_way_count; i++) {
+        const memory_range *r = &under_way[i];
+        if (r->lane != lane && (r->writes || writes) && (const char *)at < r->at + r->bytes && r->at < (const char *)at + bytes)
+            insist(false, lane == NULL ? "compute touches what a transfer under way needs" : "two transfers under way need the same memory");
+    }
+}
+static void compute_touches(const void *at, size_t bytes, bool writes) {
+    compute_work++;
+    no_conflict(NULL, at, bytes, writes);
+}
+void emulation_touched(const void *at, size_t bytes, bool writes); // called by races.cc
+void emulation_touched(const void *at, size_t bytes, bool writes) { compute_touches(at, bytes, writes); }
+
+static void lane_touches(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
+    insist(under_way_count < (int)(sizeof under_way / sizeof under_way[0]), "too much is under way");
+    no_conflict(lane, at, bytes, writes);
+    under_way[under_way_count++] = (memory_range){(const char *)at, bytes, writes, lane, lane->queued};
+}
+static void lane_takes(const struct CUstream_st *lane, const work *w) {
+    insist(lane->seen == compute_work, "a transfer does not wait for the compute before it");
+    for (int i = 0; i < w->message_count; i++) lane_touches(lane, w->messages[i].data, w->messages[i].bytes, w->messages[i].receives);
+    if (w->kind == GROUP) return;
+    size_t unit = w->kind == REDUCE_SCATTER ? sizeof(float) : 1, ranks = w->kind == COPY ? 1 : (size_t)w->comm->size;
+    size_t from = unit * w->count * (w->kind == REDUCE_SCATTER ? ranks : 1), to = unit * w->count * (w->kind == ALL_GATHER ? ranks : 1);
+    lane_touches(lane, w->from, from, false);
+    lane_touches(lane, w->to, to, true);
+}
+static void is_waited_for(const struct CUstream_st *lane, int64_t position) {
+    for (int i = 0; i < under_way_count;)
+        if (under_way[i].lane == lane && under_way[i].position < position) under_way[i] = under_way[--under_way_count];
+        else i++;
+}
+
+// ---- doing the work ----
 
 static void stall_if_asked(void) {
     static int transfers;
@@ -100,17 +154,28 @@ static void do_work(work *w) {
         free(sum);
     }
 }
-static void run_until(struct CUstream_st *s, int64_t position) {
+static void do_until(struct CUstream_st *s, int64_t position) {
     while (s->done < position) {
         do_work(&s->ring[s->done % MAX_WORK]);
         __atomic_add_fetch(&s->done, 1, __ATOMIC_RELEASE);
     }
 }
+static void wait_until(struct CUstream_st *s, int64_t position) { // what is issued from now on comes after it
+    do_until(s, position);
+    is_waited_for(s, position);
+}
 static void queue(struct CUstream_st *s, const work *w) {
     const char *eager = getenv("FAKE_CUDA_EAGER");
     insist(s->queued - s->done < MAX_WORK, "too much work queued on a stream");
+    if (s->compute) {
+        insist(w->kind == COPY, "a transfer on the compute stream");
+        compute_touches(w->from, w->count, false);
+        compute_touches(w->to, w->count, true);
+    } else {
+        lane_takes(s, w);
+    }
     s->ring[s->queued++ % MAX_WORK] = *w;
-    if (s->compute || (eager != NULL && eager[0] == '1')) run_until(s, s->queued);
+    if (s->compute || (eager != NULL && eager[0] == '1')) do_until(s, s->queued);
 }
 static void queue_copy(cudaStream_t s, void *to, const void *from, size_t bytes) {
     work *w = HOST_NEW(work, 1);
@@ -147,11 +212,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
-    run_until(s, s->queued);
+    wait_until(s, s->queued);
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) {
-    for (int i = 0; i < stream_count; i++) run_until(streams[i], streams[i]->queued);
+    for (int i = 0; i < stream_count; i++) wait_until(streams[i], streams[i]->queued);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
@@ -167,16 +232,23 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
     event->position = s->queued;
     event->stream = s;
+    event->compute_work = compute_work;
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flags) {
     (void)flags;
-    if (s->compute && event->stream != NULL) run_until(event->stream, event->position);
+    if (s->compute && event->stream != NULL) {
+        static int64_t waits;
+        const char *forgotten = getenv("FAKE_CUDA_FORGET");
+        if (forgotten != NULL && strtoll(forgotten, NULL, 10) == ++waits) do_until(event->stream, event->position);
+        else wait_until(event->stream, event->position);
+    }
     insist(s->compute || event->stream == NULL || event->stream->compute, "a lane waits for another lane");
+    if (!s->compute && event->stream != NULL) s->seen = event->compute_work;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    if (event->stream != NULL) run_until(event->stream, event->position);
+    if (event->stream != NULL) wait_until(event->stream, event->position);
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { // also from the watching thread: nothing runs here
@@ -277,6 +349,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
     insist(s->compute, "memory set on a lane");
+    compute_touches(p, bytes, true);
     memset(p, value, bytes);
     return cudaSuccess;
 }
@@ -513,6 +586,10 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t 
     memset(needs, 0, sizeof *needs);
     return CUBLAS_STATUS_SUCCESS;
 }
+static void matrix_touched(const void *x, const layout *l, bool writes) {
+    size_t unit = l->type == CUDA_R_16BF ? 2 : 4;
+    for (int c = 0; c < l->columns; c++) compute_touches((const char *)x + unit * (size_t)c * (size_t)l->leading, unit * (size_t)l->rows, writes);
+}
 // x (rows, columns) as floats with leading dimension = rows.
 static float *floats_of(const void *x, const layout *l) {
     float *f = HOST_NEW(float, (int64_t)l->rows * l->columns);
@@ -538,6 +615,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
     insist(k == k_of_b && result->rows == m && result->columns == n && c->rows == m && c->columns == n,
            "sizes of a product that do not fit");
     insist(a->type == CUDA_R_16BF && b->type == CUDA_R_16BF && c->type == result->type, "types of a product");
+    matrix_touched(A, a, false);
+    matrix_touched(B, b, false);
+    if (*(const float *)beta != 0) matrix_touched(C, c, false);
+    matrix_touched(D, result, true);
+    compute_touches(workspace, workspace_bytes, true);
     float *fa = floats_of(A, a), *fb = floats_of(B, b), scale = *(const float *)beta,
           *fc = scale != 0 ? floats_of(C, c) : HOST_NEW(float, (int64_t)m *n);
     cblas_sgemm(CblasColMajor, o->a == CUBLAS_OP_N ? CblasNoTrans : CblasTrans, o->b == CUBLAS_OP_N ? CblasNoTrans : CblasTrans, m, n, k,

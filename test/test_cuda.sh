@@ -2,7 +2,7 @@
 # The CUDA build, on a machine that need not have a GPU: it compiles for every target without a warning, its kernels keep everything in
 # registers, the program starts without a driver for help, planning and errors, and cuDNN would take every graph that the trainer asks for.
 # The device's host code (streams and events, cuBLASLt, NCCL) trains over a fake of the three libraries (fake_cuda.c), on 1 and on 4 ranks,
-# with all transfers as late as the events allow and with all at once.
+# with all transfers as late as the events allow and with all at once, and with every access of a kernel checked against the transfers under way.
 # Skipped, by name, where the CUDA toolkit, cuDNN or NCCL is missing.
 source "$(dirname "$0")/shell.sh"
 if ! make --no-print-directory DEVICE=cuda -n tests >"$dir/found" 2>&1; then
@@ -54,6 +54,11 @@ for eager in 0 1; do
             env FAKE_CUDA_EAGER=$eager mpirun -np $ranks $build/test/compare_devices-without-gpu compare "$dir/reference"
     done
 done
+races=build/cuda-races/test/compare_devices-without-gpu
+check 'build over fake CUDA, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races BUILD=build/cuda-races $races
+check 'reference of 5 steps' build/cpu/test/compare_devices write "$dir/short" 96 5
+check 'no kernel touches what a transfer needs, 4 ranks' mpirun -np 4 $races compare "$dir/short" 96 5
+check 'a forgotten wait is found' fails_with 1 'compute touches what a transfer under way needs' env FAKE_CUDA_FORGET=20 mpirun -np 4 $races compare "$dir/short" 96 5
 check 'more ranks than GPUs are refused' fails_with 2 'start one rank per GPU' env FAKE_CUDA_GPUS=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'a rank that stops ends the job with a reason' fails_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \

@@ -17,10 +17,12 @@ shows() { # text command...: the command fails and says so
 build DEVICE=emulated build/emulated/test/{test_kernels,test_rounding,test_golden,compare_devices,bench_cuda,gpu_points} build/emulated/train_llama
 build DEVICE=emulated FLOATX=float build/emulated-float/test/{test_kernels,compare_devices,test_golden,test_documents}
 build DEVICE=emulated SANITIZE=1 build/emulated-sanitize/test/test_kernels
+build DEVICE=emulated SANITIZE=races build/emulated-races/test/test_kernels
 build DEVICE=cpu build/cpu/test/compare_devices
 check 'kernels, bf16' build/emulated/test/test_kernels
 check 'kernels, float' build/emulated-float/test/test_kernels
 check 'kernels, bf16, sanitizers' build/emulated-sanitize/test/test_kernels
+check 'kernels, bf16, races' build/emulated-races/test/test_kernels
 
 # The emulation shows faults, with either way of switching stacks.
 for switch in '' -DEMULATION_UCONTEXT; do
@@ -41,6 +43,15 @@ for switch in '' -DEMULATION_UCONTEXT; do
     check "a warp that runs ahead of the others gives wrong numbers $switch" shows 'wrong' env EMULATION_REVERSE=1 "$dir/faults" run-ahead
     check "a launch that no GPU takes is refused $switch" shows 'cannot launch pass_on_kernel: a block has 1 to 1024' "$dir/faults" too-many-threads
 done
+check 'build faulty kernels, races' make --no-print-directory DEVICE=emulated SANITIZE=races build/emulated-races/test/emulation_faults
+for order in 0 1; do
+    export EMULATION_REVERSE=$order
+    check "no race, order $order" build/emulated-races/test/emulation_faults none
+    for fault in no-barrier no-wait run-ahead only-shuffle other-block; do
+        check "a race is found, order $order: $fault" shows 'race in pass_on_kernel' build/emulated-races/test/emulation_faults $fault
+    done
+done
+unset EMULATION_REVERSE
 
 # Training.
 check 'CPU device' build/cpu/test/compare_devices write "$dir/reference"

@@ -135,7 +135,6 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
         }
         __syncwarp();
         for (int c = 0; c < R; c++) add_row<P>(sum, mine[c], ks + c * pitch, part, HS);
-        __syncwarp();
     }
     if (i < b.Tq) to_global<P>(dq + i * b.dq.row + head * b.dq.head, sum, part, HS, add);
 }
@@ -179,7 +178,6 @@ __global__ void __launch_bounds__(P * R, 1)
                 add_row<P>(sum_v, my_p[c], os + c * pitch, part, HS);
                 add_row<P>(sum_k, my_ds[c], qs + c * pitch, part, HS);
             }
-            __syncwarp();
         }
     }
     if (j >= b.Tk) return;

@@ -46,7 +46,8 @@ $(info CUDA $(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p') 
     header_version,$(NCCL_HEADER),NCCL_(MAJOR|MINOR|PATCH)) ($(NCCL_LIBRARY))))
 
 # For test programs on this device without a GPU: its own host code (memory, streams, products, communication) over test/fake_cuda.c, and
-# the emulated kernels.
-WITHOUT_GPU_KERNELS := $(KERNELS:%.cu=build/emulated/%.o) build/emulated/device/cuda/attention_blocks.o build/emulated/device/cuda/attention_emulated.o
+# the emulated kernels (SANITIZE=races: with the race detector).
+EMULATED := build/emulated$(if $(filter races,$(SANITIZE)),-races)
+WITHOUT_GPU_KERNELS := $(KERNELS:%.cu=$(EMULATED)/%.o) $(addprefix $(EMULATED)/device/cuda/,attention_blocks.o attention_emulated.o $(if $(filter races,$(SANITIZE)),races.o))
 WITHOUT_GPU_HOST := $(addprefix $(BUILD)/device/cuda/,device_cuda.o linear_cublaslt.o comm_nccl.o comm_host.o)
 WITHOUT_GPU_LIBS := $(LIBS) -lstdc++ -lpthread

@@ -14,7 +14,9 @@
 //     addresses outside a buffer, shared memory included          AddressSanitizer, which knows the fibers' stacks
 //     a launch that no GPU would take                             "cannot launch" with the limit
 //     copies to shared memory used before they were waited for    done as late as allowed; at once with EMULATION_REVERSE=1
-// What it cannot show: races inside one instruction, missing fences between blocks, speed.
+//     two threads that touch one place in no order, one writing   "race" with the kernel's name and both threads, then abort: in the
+//                                                                 build SANITIZE=races (races.cc), whatever order they ran in here
+// What it cannot show: speed.
 // Kernels keep to full warps: blocks are multiples of 32 threads, and every lane takes part in a shuffle.
 #ifndef EMULATION_H
 #define EMULATION_H
@@ -99,6 +101,7 @@ struct pending_copy {
     void *to;
     const void *from;
     size_t bytes;
+    bool done;
 };
 // A stack of its own. `where` and `warp` belong to the CUDA thread that it runs at the moment.
 struct fiber {
@@ -121,29 +124,43 @@ struct product_operands {
     uint32_t b[2];
 };
 struct warp_state {
-    unsigned lanes, arrived;
+    unsigned lanes, arrived, barriers;
     uint64_t exchange[2][WARP];
     product_operands operands[WARP];
     std::vector<fiber *> waiting;
 };
 
-// The one block that runs at a time.
+// The one block that runs at a time. Launches, blocks and barriers are counted for races.cc.
 struct machine {
     const char *kernel;
     void (*body)(void *);
     void *arguments;
     dim3 grid, block, block_index;
-    unsigned threads, started, ended, arrived, at_warp;
-    bool reverse;
+    uint64_t launches, block_number; // from 1
+    unsigned threads, started, ended, arrived, at_warp, barriers;
+    bool reverse, in_kernel;
     fiber *current;
     fiber scheduler;
     std::vector<fiber *> idle, waiting, ready;
     warp_state warps[MAX_THREADS / WARP];
     unsigned char *shared;
+    size_t shared_bytes;
     const void *scheduler_stack;
     size_t scheduler_stack_bytes;
 };
 inline machine m;
+
+// What the emulation itself reads and writes is not the kernel's. What it does for the kernel it tells by touch.
+struct aside {
+    bool before = m.in_kernel;
+    aside() { m.in_kernel = false; }
+    ~aside() { m.in_kernel = before; }
+};
+#ifdef EMULATION_RACES
+void touch(const void *at, size_t bytes, bool writes); // races.cc
+#else
+inline void touch(const void *, size_t, bool) {}
+#endif
 
 // ---- switching stacks ----
 
@@ -195,7 +212,9 @@ inline void fiber_main() {
             self->lane = t % WARP;
             self->warp = t / WARP;
             self->shuffles = 0;
+            m.in_kernel = true;
             m.body(m.arguments);
+            m.in_kernel = false;
             self->copies.clear();
             m.ended++;
         }
@@ -241,10 +260,10 @@ inline fiber *fiber_new() {
 }
 
 inline void run_block() {
-    m.started = m.ended = m.arrived = m.at_warp = 0;
+    m.started = m.ended = m.arrived = m.at_warp = m.barriers = 0;
     for (unsigned w = 0; w * WARP < m.threads; w++) {
         m.warps[w].lanes = m.threads - w * WARP < WARP ? m.threads - w * WARP : WARP;
-        m.warps[w].arrived = 0;
+        m.warps[w].arrived = m.warps[w].barriers = 0;
     }
     size_t head = 0; // of m.ready
     while (m.ended < m.threads) {
@@ -291,11 +310,14 @@ inline void launch_blocks(const char *kernel, dim3 grid, dim3 block, size_t shar
     void *shared = nullptr; // exactly as large as asked for, so that AddressSanitizer sees its end
     if (posix_memalign(&shared, 16, shared_bytes > 0 ? shared_bytes : 1) != 0) refuse("out of memory");
     m.shared = (unsigned char *)shared;
+    m.shared_bytes = shared_bytes;
+    m.launches++;
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
     for (uint64_t i = 0; i < blocks; i++) {
         uint64_t b = m.reverse ? blocks - 1 - i : i;
         m.block_index = dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y));
         memset(m.shared, 0xff, shared_bytes); // NaN in every width
+        m.block_number = b + 1;
         run_block();
     }
     free(m.shared);
@@ -307,36 +329,48 @@ template <class F> inline void launch(const char *kernel, dim3 grid, dim3 block,
 
 // ---- barriers and shuffles ----
 
+inline void touch_copy(const pending_copy &c) {
+    touch(c.from, c.bytes, false);
+    touch(c.to, c.bytes, true);
+}
+inline void touch_copies() { // of this thread, under way: they may write now as well as when they began
+    for (const pending_copy &c : m.current->copies) touch_copy(c);
+}
 inline void block_barrier() {
-    fiber *self = m.current;
+    aside here;
     if (++m.arrived == m.threads) { // the last one wakes the others and goes on
         m.arrived = 0;
+        m.barriers++;
         wake(m.waiting);
-        return;
+    } else {
+        m.waiting.push_back(m.current);
+        stand_still();
     }
-    m.waiting.push_back(self);
-    stand_still();
+    touch_copies();
 }
-inline void warp_barrier() {
-    fiber *self = m.current;
-    warp_state &w = m.warps[self->warp];
+inline void warp_barrier(bool orders_memory) { // as __syncwarp does; shuffles and tensor cores do not
+    aside here;
+    warp_state &w = m.warps[m.current->warp];
     if (++w.arrived == w.lanes) {
         w.arrived = 0;
+        w.barriers += orders_memory;
         m.at_warp -= (unsigned)w.waiting.size();
         wake(w.waiting);
-        return;
+    } else {
+        w.waiting.push_back(m.current);
+        m.at_warp++;
+        stand_still();
     }
-    w.waiting.push_back(self);
-    m.at_warp++;
-    stand_still();
+    if (orders_memory) touch_copies();
 }
 // Two buffers taken in turn: a lane can write for the next shuffle while another still reads from this one.
 template <class T> inline T shuffle(T value, unsigned from_lane) {
     static_assert(sizeof(T) <= 8, "shuffles move up to 8 bytes");
+    aside here;
     fiber *self = m.current;
     uint64_t *buffer = m.warps[self->warp].exchange[self->shuffles++ % 2];
     memcpy(&buffer[self->lane], &value, sizeof(T));
-    warp_barrier();
+    warp_barrier(false);
     T result;
     memcpy(&result, &buffer[from_lane % WARP], sizeof(T));
     return result;
@@ -345,11 +379,13 @@ template <class T> inline T shuffle(T value, unsigned from_lane) {
 // ---- tensor cores and copies ----
 
 inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed) {
+    aside here;
     fiber *self = m.current;
     uint64_t *rows = m.warps[self->warp].exchange[self->shuffles++ % 2];
     if ((uintptr_t)row % 16 != 0) device_fail("emulation: %s: a row of a matrix is not on 16 bytes", m.kernel);
     rows[self->lane] = (uint64_t)(uintptr_t)row;
-    warp_barrier();
+    touch(row, 16, false);
+    warp_barrier(false);
     for (unsigned i = 0; i < 4; i++) {
         unsigned g = self->lane / 4, t = self->lane % 4 * 2, low, high;
         const uint16_t *first = (const uint16_t *)(uintptr_t)rows[8 * i + (transposed ? t : g)];
@@ -367,6 +403,7 @@ inline float half_of(uint32_t pair, unsigned half) { // as bf16
 }
 // The last lane that comes computes for all of them.
 inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    aside here;
     fiber *self = m.current;
     warp_state &w = m.warps[self->warp];
     w.operands[self->lane] = product_operands{d, a, {b0, b1}};
@@ -387,16 +424,22 @@ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
                 w.operands[lane].d[i] = sum;
             }
     }
-    warp_barrier();
+    warp_barrier(false);
 }
 inline void copy_async_wait() {
-    for (const pending_copy &c : m.current->copies) memcpy(c.to, c.from, c.bytes);
+    aside here;
+    for (const pending_copy &c : m.current->copies) {
+        touch_copy(c);
+        if (!c.done) memcpy(c.to, c.from, c.bytes);
+    }
     m.current->copies.clear();
 }
-inline void copy_async(void *to, const void *from, size_t bytes) {
+inline void copy_async(void *to, const void *from, size_t bytes) { // it may write at once, or at the last moment
+    aside here;
     if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0) device_fail("emulation: %s: a copy of %zu bytes is not on %zu bytes", m.kernel, bytes, bytes);
-    m.current->copies.push_back(pending_copy{to, from, bytes});
-    if (m.reverse) copy_async_wait();
+    m.current->copies.push_back(pending_copy{to, from, bytes, m.reverse});
+    touch_copy(m.current->copies.back());
+    if (m.reverse) memcpy(to, from, bytes);
 }
 
 } // namespace emulation
@@ -411,7 +454,7 @@ inline void copy_async(void *to, const void *from, size_t bytes) {
 #define gridDim (emulation::m.grid)
 
 static inline void __syncthreads() { emulation::block_barrier(); }
-static inline void __syncwarp() { emulation::warp_barrier(); }
+static inline void __syncwarp() { emulation::warp_barrier(true); }
 template <class T> static inline T __shfl_xor_sync(unsigned, T value, int mask) {
     return emulation::shuffle(value, emulation::m.current->lane ^ (unsigned)mask);
 }
@@ -420,7 +463,10 @@ template <bool TRANSPOSED> static inline void load_matrices(uint32_t (&r)[4], co
 static inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { emulation::multiply_add(d, a, b0, b1); }
 template <int BYTES> static inline void copy_async(void *to_shared, const void *from) { emulation::copy_async(to_shared, from, BYTES); }
 static inline void copy_async_wait() { emulation::copy_async_wait(); }
-static inline void prefetch(const void *at) { (void)*(const volatile char *)at; }
+static inline void prefetch(const void *at) {
+    emulation::aside here; // no thread sees what it reads
+    (void)*(const volatile char *)at;
+}
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 

@@ -1,0 +1,137 @@
+// make DEVICE=emulated SANITIZE=races: a race detector for the emulated kernels. The compiler's -fsanitize=thread puts a call of one of the
+// functions at the end of this file before every access to memory; they are ours, and know CUDA's order instead of POSIX threads'.
+//
+// Two accesses to the same bytes in one launch, at least one of them a write, are a race unless
+//     one thread does both, or
+//     a __syncthreads of their block lies between them, or
+//     a __syncwarp of their warp lies between them (a shuffle or an instruction of tensor cores orders no memory).
+// So blocks share nothing that one of them writes. A copy_async writes from its start to its wait. It is the order that counts, not when the
+// threads of the emulation came to run: one run shows what every run on a GPU could do, for the numbers that it was given.
+// The first race ends the program. Of the reads since the last write three are remembered, of threads and warps that differ.
+#include "emulation.h"
+
+extern "C" void emulation_touched(const void *at, size_t bytes, bool writes) __attribute__((weak)); // test/fake_cuda.c: is told of all but shared memory
+
+#include <dlfcn.h>
+#include <unordered_map>
+
+namespace emulation {
+
+// Who touched a place and how far it had come. place.block == 0: nobody.
+struct access {
+    uint32_t block, thread;
+    uint32_t block_barriers, warp_barriers;
+};
+struct place {
+    uint32_t block;         // of shared memory: whose
+    access write, reads[3]; // the last one; the last of another thread of its warp; the last of another warp
+};
+constexpr uintptr_t GRAIN = 2, PAGE = 1024; // bytes of a place, of a page
+struct page {
+    uint64_t launch;
+    place places[PAGE / GRAIN];
+};
+// The page of an address, empty when this launch has not touched it.
+static page *page_of(uintptr_t at) {
+    static std::unordered_map<uintptr_t, page *> pages;
+    static struct {
+        uintptr_t number;
+        page *p;
+    } recent[256];
+    uintptr_t number = at / PAGE;
+    auto &entry = recent[number % 256];
+    if (entry.p == nullptr || entry.number != number) {
+        page *&known = pages[number];
+        if (known == nullptr) known = new page();
+        entry = {number, known};
+    }
+    if (entry.p->launch != m.launches) {
+        memset((void *)entry.p, 0, sizeof *entry.p);
+        entry.p->launch = m.launches;
+    }
+    return entry.p;
+}
+
+static bool ordered(const access &before, const access &now) {
+    if (before.block == 0) return true;
+    if (before.block != now.block) return false;
+    return before.thread == now.thread || before.block_barriers < now.block_barriers ||
+           (before.thread / WARP == now.thread / WARP && before.warp_barriers < now.warp_barriers);
+}
+static const char *access_text(char (&text)[128], const access &a, bool writes) {
+    snprintf(text, sizeof text, "block %u, thread %u %s (after %u __syncthreads, %u __syncwarp)", a.block - 1, a.thread, writes ? "writes" : "reads",
+             a.block_barriers, a.warp_barriers);
+    return text;
+}
+[[noreturn]] static void report(uintptr_t at, const access &before, bool wrote, const access &now, bool writes, const void *code) {
+    char first[128], second[128];
+    Dl_info in;
+    uintptr_t offset = at - (uintptr_t)m.shared;
+    fprintf(stderr, "emulation: race in %s at %s%#zx: %s; %s", m.kernel, offset < m.shared_bytes ? "shared memory + " : "",
+            (size_t)(offset < m.shared_bytes ? offset : at), access_text(first, before, wrote), access_text(second, now, writes));
+    if (code != nullptr && dladdr(code, &in) != 0) fprintf(stderr, "; addr2line -e %s %#zx", in.dli_fname, (size_t)((uintptr_t)code - (uintptr_t)in.dli_fbase));
+    fprintf(stderr, "\n");
+    abort();
+}
+
+static void touch_from(const void *memory, size_t bytes, bool writes, const void *code) {
+    fiber *self = m.current;
+    uintptr_t begin = (uintptr_t)memory;
+    if (begin - (uintptr_t)self->stack < STACK_BYTES || begin - (uintptr_t)&m < sizeof m) return; // the thread's own
+    bool shared = begin - (uintptr_t)m.shared < m.shared_bytes;
+    if (!shared && emulation_touched != nullptr) emulation_touched(memory, bytes, writes);
+    access now = {(uint32_t)m.block_number, self->warp * WARP + self->lane, m.barriers, m.warps[self->warp].barriers};
+    page *p = nullptr;
+    for (uintptr_t at = begin / GRAIN * GRAIN; at < begin + bytes; at += GRAIN) {
+        if (p == nullptr || at % PAGE == 0) p = page_of(at);
+        place &x = p->places[at % PAGE / GRAIN];
+        if (shared && x.block != now.block) { // it was another block's
+            memset((void *)&x, 0, sizeof x);
+            x.block = now.block;
+        }
+        if (!ordered(x.write, now)) report(at, x.write, true, now, writes, code);
+        if (writes) {
+            for (const access &read : x.reads)
+                if (!ordered(read, now)) report(at, read, false, now, writes, code);
+            x.write = now;
+            memset((void *)x.reads, 0, sizeof x.reads);
+            continue;
+        }
+        const access &last = x.reads[0];
+        if (last.block != now.block || last.thread / WARP != now.thread / WARP) x.reads[2] = last;
+        else if (last.thread != now.thread) x.reads[1] = last;
+        x.reads[0] = now;
+    }
+}
+void touch(const void *at, size_t bytes, bool writes) { touch_from(at, bytes, writes, nullptr); }
+static void of_kernel(const void *at, size_t bytes, bool writes, const void *code) {
+    if (m.in_kernel) touch_from(at, bytes, writes, code);
+}
+
+} // namespace emulation
+
+#define ACCESS(name, bytes, writes)                                                                                              \
+    extern "C" void __tsan_##name(void *at);                                                                                     \
+    void __tsan_##name(void *at) { emulation::of_kernel(at, bytes, writes, __builtin_return_address(0)); }
+#define ACCESSES(bytes)                                                                                                          \
+    ACCESS(read##bytes, bytes, false)                                                                                            \
+    ACCESS(write##bytes, bytes, true)
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+#undef ACCESS
+#define ACCESS(name, bytes, writes)                                                                                              \
+    extern "C" void __tsan_unaligned_##name(void *at);                                                                           \
+    void __tsan_unaligned_##name(void *at) { emulation::of_kernel(at, bytes, writes, __builtin_return_address(0)); }
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+extern "C" void __tsan_read_range(void *at, size_t bytes);
+extern "C" void __tsan_write_range(void *at, size_t bytes);
+extern "C" void __tsan_init(void);
+void __tsan_read_range(void *at, size_t bytes) { emulation::of_kernel(at, bytes, false, __builtin_return_address(0)); }
+void __tsan_write_range(void *at, size_t bytes) { emulation::of_kernel(at, bytes, true, __builtin_return_address(0)); }
+void __tsan_init(void) {}
