@@ -29,9 +29,9 @@ typedef struct {
     int hp, cp, h, c;       // degrees, and this rank's place
 } sequence_shard;
 
-// S >= 1. The least padding with which T is a multiple of `multiple` (>= 1) and chunks are whole (T hp even when cp > 1).
+// S >= 1. The least padding with which T and, when cp > 1, a chunk's T hp / 2 rows are multiples of `multiple` (>= 1).
 static inline sequence_shard sequence_shard_make(int64_t S, int hp, int cp, int h, int c, int64_t multiple) {
-    if (cp > 1 && hp % 2 != 0 && multiple % 2 != 0) multiple *= 2;
+    if (cp > 1 && hp % 2 != 0) multiple *= 2;
     sequence_shard s;
     s.S = S;
     s.T = round_up(ceil_div(S, (int64_t)hp * cp), multiple);

@@ -153,7 +153,7 @@ static inline const option_row *options_table(int *count) {
         {"Output", "sample-tokens", "N", OPTION_COUNT, AT(sample_tokens), 1, 1048576, "32", "", "how many; each is a forward pass, and prompt and tokens fit in --seq-len"},
         {"Output", "sample-temperature", "X", OPTION_REAL, AT(sample_temperature), 0, 100, "0", "", "0: always the likeliest token; else drawn from softmax(logits / X)"},
 
-        {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "", "the same command gives the same bits: on CUDA fixed algorithms in the place of the fastest, and attention backward in one order, which is slower and takes more scratch; the CPU device always does"},
+        {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "", "the same command gives the same bits: on CUDA fixed algorithms in the place of the fastest, and attention's backward pass by our own kernels, which is slower; the CPU device always does"},
         {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print options and memory per rank, train nothing; needs neither ranks nor device"},
         {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "", "print the fastest ways to run this on --ranks ranks of --cluster and the command for the best; trains nothing"},
         {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "", "the same as JSON, with every grid that fits (the fastest 256); goes with --plan"},

@@ -281,7 +281,6 @@ int main(int argc, char **argv) {
         printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", op_attention_engine(false), "backward",
                "by hand, forward", "backward", "scratch MB");
         for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, Hq, Hkv, HS, 0);
-        bench_attention(small ? 128 : 8192, Hq, Hq, HS, 0); // one call backward; above there is one for each query head of a group
         int64_t documents = small ? 40 : 4096;
         printf("\npacked documents of %lld tokens (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %s\n", (long long)documents, op_attention_engine(true), "T", "H", "Hkv", "HS", "forward",
                "backward");

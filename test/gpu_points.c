@@ -4,7 +4,7 @@
 // Without a GPU the same source runs on small sizes: build/emulated/test/gpu_points small.
 //   1 attention of the library, and of our kernels on tensor cores, beside our kernels in float
 //   2 blocks of keys merged, and backward with the merged out and lse
-//   3 one query head of each group to a backward call              4 backward twice: the same bits when deterministic
+//   3 dk and dv of every query head, added up by groups             4 backward twice: the same bits when deterministic
 //   5 tensors of more than 2^31 elements                           6 cuDNN's properties of this GPU
 //     gpu_points 6 NAME.json writes them to this file, for test_cudnn_graphs
 //   9 copies to and from pinned memory, both ways at once

@@ -130,7 +130,7 @@ static void expect_compiles(gpu *device, cudnnBackendDescriptor_t properties, at
 
 // The calls of one block on the given rows: results straight to their place, or to scratch to be merged or added.
 static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
-    int64_t rows = attention_tile_rows(backward, b.q_stride, b.kv_stride, b.Tq, b.Tk);
+    int64_t rows = attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk);
     CHECK(max_i64(b.q_stride, b.kv_stride) * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements",
           (long long)rows, (long long)b.q_stride);
     if (backward && b.HS > device->largest_backward) return;
@@ -140,11 +140,13 @@ static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, atten
         if (tails[i] == 0) continue;
         tile.Tq = min_i64(b.Tq, tails[i]);
         tile.Tk = min_i64(b.Tk, tails[i]);
-        int heads = attention_call_heads(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS), runs[2] = {heads, b.Hkv % heads};
+        attention_run most = attention_call_run(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS), runs[2] = {most, {b.Hkv % most.kv, most.members}};
         for (int run = 0; run < 2; run++) {
-            if (runs[run] == 0) continue;
-            for (int apart = 0; apart < (backward ? 4 : 2); apart++)
+            if (runs[run].kv == 0) continue;
+            for (int apart = 0; apart < (backward ? 4 : 2); apart++) {
+                if (backward && apart / 2 == 0 && b.Hq > b.Hkv) continue;
                 expect(device, properties, attention_call_shape(tile, backward, apart % 2 == 1, apart / 2 == 1, runs[run]), true);
+            }
         }
     }
 }
@@ -161,8 +163,8 @@ static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
     return b;
 }
 // A rank's own block, and the two kinds of blocks of other ranks: all queries on half the keys, half the queries on all keys.
-static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS, bool forward) {
-    for (int backward = forward ? 0 : 1; backward < 2; backward++) {
+static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS) {
+    for (int backward = 0; backward < 2; backward++) {
         attention_block b = block_of(Tc, Hq, Hkv, HS);
         expect_block(device, properties, b, backward == 1);
         b.causal = false;
@@ -199,6 +201,7 @@ int main(int argc, char **argv) {
     }
     for (int n = 0; n < KNOWN && argc == 1; n++) CHECK(gpu_add(known_json(n), &error), "%s: %s", known[n].name, error.text);
 
+    const attention_run each = {8, 1}; // as many query heads as key/value heads
     for (int n = 0; n < gpu_count; n++) {
         gpu *device = &gpus[n];
         cudnnBackendDescriptor_t properties = properties_of(device);
@@ -206,40 +209,30 @@ int main(int argc, char **argv) {
         for (int HS = 64; HS <= 256; HS *= 2) {
             int64_t lengths[] = {8192, 128, 131072, 1048576};
             for (int i = 0; i < (n == 0 ? 4 : 1); i++) {
-                expect_ring(device, properties, lengths[i], 4, 1, HS, true);  // 32 heads on 8, hp 8
-                expect_ring(device, properties, lengths[i], 32, 8, HS, true); // hp 1
-                expect_ring(device, properties, lengths[i], 8, 8, HS, true);  // as many key/value heads as query heads
+                expect_ring(device, properties, lengths[i], 4, 1, HS);  // 32 heads on 8, hp 8
+                expect_ring(device, properties, lengths[i], 32, 8, HS); // hp 1
+                expect_ring(device, properties, lengths[i], 8, 8, HS);  // as many key/value heads as query heads
             }
         }
-        expect_ring(device, properties, 4096 + 128, 6, 2, 128, true); // a length that is no power of two
+        expect_ring(device, properties, 4096 + 128, 6, 2, 128); // a length that is no power of two
         for (int HS = 64; HS <= 128 && (n == 0 || device->version != gpus[n - 1].version); HS *= 2) { // once for each generation
             attention_block b = block_of(8192, 32, 8, HS);
-            expect_compiles(device, properties, attention_call_shape(b, false, false, false, 8));
-            expect_compiles(device, properties, attention_call_shape(b, true, false, false, 8));
+            const attention_run groups = {8, 4}, members = {1, 2};
+            expect_compiles(device, properties, attention_call_shape(b, false, false, false, groups));
+            expect_compiles(device, properties, attention_call_shape(b, true, false, true, groups));
             b.causal = false;
-            expect_compiles(device, properties, attention_call_shape(b, true, true, true, 8));
+            expect_compiles(device, properties, attention_call_shape(b, true, true, true, members));
+            expect_compiles(device, properties, attention_call_shape(block_of(8192, 8, 8, HS), true, false, false, each));
         }
-        expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, false, 8), false);
-        attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, false, 2);
+        expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, false, each), false);
+        attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, false, (attention_run){2, 4});
         s.Hq = 5; // on 2
         expect(device, properties, s, false);
-        s = attention_call_shape(block_of(8192, 8, 8, 128), true, false, false, 8);
+        s = attention_call_shape(block_of(8192, 8, 8, 128), true, false, false, each);
         s.HS = 100; // not in pieces of 8
         expect(device, properties, s, false);
         if (device->largest_backward < 256)
-            expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 256), true, false, false, 8), false);
-        cudnnBackendDestroyDescriptor(properties);
-    }
-
-    // Deterministic: backward in tiles whose scores fit, which B200 takes, too, but in no fixed order.
-    attention_use_deterministic();
-    for (int n = 0; n < gpu_count; n++) {
-        gpu *device = &gpus[n];
-        cudnnBackendDescriptor_t properties = properties_of(device);
-        attention_use_bf16_dkv(device->dkv_bf16);
-        expect_ring(device, properties, 8192, 4, 1, 128, false);
-        expect_ring(device, properties, 131072, 32, 8, 128, false);
-        expect_ring(device, properties, 4096 + 128, 6, 2, 64, false);
+            expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 256), true, false, false, each), false);
         cudnnBackendDestroyDescriptor(properties);
     }
 

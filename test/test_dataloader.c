@@ -80,8 +80,8 @@ static void check_shards(int64_t S, int hp, int cp, int64_t multiple) {
     CHECK(wrong == 0, "S %lld hp %d cp %d multiple %lld: %lld positions wrong", (long long)S, hp, cp, (long long)multiple, (long long)wrong);
     CHECK(runs_wrong == 0, "S %lld hp %d cp %d: runs", (long long)S, hp, cp);
     int64_t step = T - 1; // the next smaller legal T would not hold the sequence
-    while (step > 0 && (step % multiple != 0 || (cp > 1 && step * hp % 2 != 0))) step--;
-    CHECK(padded >= S && padded == T * hp * cp && T % multiple == 0 && (cp == 1 || T * hp % 2 == 0) && step * hp * cp < S,
+    while (step > 0 && (step % multiple != 0 || (cp > 1 && step * hp % (2 * multiple) != 0))) step--;
+    CHECK(padded >= S && padded == T * hp * cp && T % multiple == 0 && (cp == 1 || T * hp % (2 * multiple) == 0) && step * hp * cp < S,
           "S %lld hp %d cp %d multiple %lld: T %lld", (long long)S, hp, cp, (long long)multiple, (long long)T);
     free(seen);
 }

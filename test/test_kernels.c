@@ -550,7 +550,7 @@ static void *attention_scratch(attention_block b, size_t *bytes) {
 
 // What weights are rounded to, as a factor of the float bound.
 static int rounding_of(attention_block b) {
-    if (b.documents.first == NULL && b.Tq % 64 == 0 && b.Tk % 64 == 0) return ENGINE;
+    if (b.documents.first == NULL && b.Tq % 128 == 0 && b.Tk % 128 == 0) return ENGINE;
     return sizeof(floatX) == 2 && (b.HS == 64 || b.HS == 128) && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 ? TENSOR_CORES : 1;
 }
 
@@ -646,29 +646,33 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
 }
 
 // What joins cuDNN's dense results with strided tensors: rows and heads that lie apart, and what lies between them stays.
-static void test_dense_results(int64_t T, int heads, int HS, int64_t head_stride, int64_t gap) {
-    int64_t stride = heads * head_stride + gap;
-    tensor to = tensor_random(T * stride, false, 1, 1), from = tensor_random(T * heads * HS, false, 2, 1);
-    double *want = HOST_NEW(double, T * stride);
+static void test_dense_results(int64_t T, int heads, int members, int HS, int64_t head_stride, int64_t gap) {
+    int64_t stride = heads * head_stride + gap, row = (int64_t)heads * members * HS + gap / 8 * 8;
+    tensor to = tensor_random(T * stride, false, 1, 1), from = tensor_random(T * row, false, 2, 1);
+    double *want = HOST_NEW(double, T * stride), *sum = HOST_NEW(double, T * heads * HS);
     memcpy(want, to.d, sizeof(double) * (size_t)(T * stride));
     for (int64_t t = 0; t < T; t++)
         for (int h = 0; h < heads; h++)
-            for (int d = 0; d < HS; d++) want[t * stride + h * head_stride + d] += from.d[(t * heads + h) * HS + d];
-    attention_add_heads(to.f, from.f, false, T, heads, HS, stride, head_stride, true);
-    check("attention_add_heads", to, want, 1);
+            for (int d = 0; d < HS; d++) {
+                for (int m = 0; m < members; m++) sum[(t * heads + h) * HS + d] += from.d[t * row + (h * members + m) * HS + d];
+                want[t * stride + h * head_stride + d] += sum[(t * heads + h) * HS + d];
+            }
+    attention_sum_heads(to.f, from.f, false, T, heads, members, HS, row, stride, head_stride, true);
+    check("attention_sum_heads", to, want, members);
     bf16 *rounded = (bf16 *)device_alloc(sizeof(bf16) * (size_t)from.n); // off by up to 2^-9 of themselves
     op_bf16_from_float(rounded, from.f, from.n);
     for (int add = 0; add < 2; add++) { // set to the numbers, then twice the numbers
         for (int64_t t = 0; t < T; t++)
             for (int h = 0; h < heads; h++)
-                for (int d = 0; d < HS; d++) want[t * stride + h * head_stride + d] = (1 + add) * from.d[(t * heads + h) * HS + d];
-        attention_add_heads(to.f, rounded, true, T, heads, HS, stride, head_stride, add == 1);
-        check("attention_add_heads of bf16", to, want, 2000);
+                for (int d = 0; d < HS; d++) want[t * stride + h * head_stride + d] = (1 + add) * sum[(t * heads + h) * HS + d];
+        attention_sum_heads(to.f, rounded, true, T, heads, members, HS, row, stride, head_stride, add == 1);
+        check("attention_sum_heads of bf16", to, want, 2000 * members);
     }
-    attention_add_heads(to.f, from.f, false, T, heads, HS, stride, head_stride, false);
-    attention_add_heads(to.f, from.f, false, T, heads, HS, stride, head_stride, true);
-    check("attention_add_heads, set and added", to, want, 1);
+    attention_sum_heads(to.f, from.f, false, T, heads, members, HS, row, stride, head_stride, false);
+    attention_sum_heads(to.f, from.f, false, T, heads, members, HS, row, stride, head_stride, true);
+    check("attention_sum_heads, set and added", to, want, members);
     device_free(rounded, 0);
+    free(sum);
 
     tensor lse = tensor_random(heads * (T + gap), false, 3, 1), lse_b = tensor_random(heads * T, false, 4, 1);
     for (int64_t i = 0; i < T * stride; i++) want[i] = to.f[i];
@@ -787,8 +791,10 @@ int main(int argc, char **argv) {
             test_rope(3, 2, 12, 4, 16); // 6 query heads to a peer, 3 to a key/value head
             test_merge(9, 2, 8, 0);
             test_merge(5, 3, 6, 3);
-            test_dense_results(5, 3, 8, 16, 0);
-            test_dense_results(7, 2, 5, 9, 3);
+            test_dense_results(5, 3, 1, 8, 16, 0);
+            test_dense_results(7, 2, 1, 5, 9, 3);
+            test_dense_results(5, 2, 4, 8, 16, 16);
+            test_dense_results(4, 3, 3, 5, 9, 3);
             test_swiglu(1, 8, false);
             test_swiglu(5, 33, true);
             test_swiglu(3, 2056, false);
@@ -809,7 +815,7 @@ int main(int argc, char **argv) {
             test_attention(100, 100, 4, 2, 16, true, 0, 37); // packed documents: longer and shorter than a tile, of one token
             test_attention(100, 100, 2, 2, 24, true, 8, 10);
             test_attention(70, 70, 2, 1, 20, true, 3, 1);
-            test_attention(64, 128, 4, 2, 16, false, 0, 20); // cuDNN's shapes, too, and rows that see nothing
+            test_attention(128, 256, 4, 2, 16, false, 0, 20); // cuDNN's shapes, too, and rows that see nothing
             test_attention(130, 90, 2, 1, 136, false, 0, 33);
             test_attention(33, 70, 2, 1, 64, false, 8, 0); // for tensor cores
             test_attention(200, 200, 2, 1, 64, true, 0, 0);
@@ -821,19 +827,20 @@ int main(int argc, char **argv) {
             test_merge(70, 1, 128, 8);
             test_attention(256, 64, 2, 1, 64, false, 0, 70); // rows and blocks that see nothing
             // Lengths and strides that go to the engine (here the same kernels) in calls: one call, then cut into tiles of 128 rows and
-            // runs of one or two key/value heads.
+            // runs of one query head, or of one or two key/value heads with all their query heads or a half.
             for (int n = 0; n < 4; n++) {
                 int cut = n < 3 ? n : 2;
                 dkv_bf16 = n == 3;
                 attention_use_bf16_dkv(dkv_bf16);
-                attention_test_limits(cut > 0 ? 1 : 0, cut == 0 ? 0 : cut == 1 ? 1 : 300000);
-                test_attention(64, 64, 4, 2, 16, true, 0, 0);
-                test_attention(320, 320, 6, 3, 8, true, 8, 0);
-                test_attention(192, 320, 4, 4, 16, false, 8, 0);
-                test_attention(320, 128, 3, 1, 8, false, 0, 0);
-                test_merge(192, 2, 8, 8);
-                test_attention(320, 320, 4, 2, 40, true, 8, 0); // the emulated engine does not take it
-                test_attention(192, 320, 2, 2, 40, false, 0, 0);
+                attention_test_limits(cut > 0 ? 1 : 0, cut == 0 ? 0 : cut == 1 ? 1 : 100000);
+                test_attention(128, 128, 4, 2, 16, true, 0, 0);
+                test_attention(384, 384, 6, 3, 8, true, 8, 0);
+                test_attention(256, 384, 4, 4, 16, false, 8, 0);
+                test_attention(128, 256, 4, 1, 16, false, 0, 0);
+                test_attention(384, 128, 3, 1, 8, false, 0, 0);
+                test_merge(256, 2, 8, 8);
+                test_attention(384, 384, 4, 2, 40, true, 8, 0); // the emulated engine does not take it
+                test_attention(256, 384, 2, 2, 40, false, 0, 0);
             }
             attention_test_limits(0, 0);
             attention_use_bf16_dkv(dkv_bf16 = false);

@@ -262,29 +262,37 @@ void op_attention_merge(float *out, float *lse, const float *out_b, const float 
 
 // One block to a token.
 template <int W, class E>
-__global__ void attention_add_heads_kernel(float *to, const E *from, int heads, int HS, int64_t to_stride, int64_t head_stride, bool add) {
+__global__ void attention_sum_heads_kernel(float *to, const E *from, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head, bool add) {
     int64_t t = blockIdx.x;
     for (int i = (int)threadIdx.x * W; i < heads * HS; i += (int)blockDim.x * W) {
-        float *at = to + t * to_stride + i / HS * head_stride + i % HS, x[W], y[W];
-        load<W>(y, from + t * heads * HS + i);
+        float *at = to + t * to_row + i / HS * to_head + i % HS, sum[W], x[W];
+        const E *first = from + t * from_row + (int64_t)(i / HS) * members * HS + i % HS;
+        load<W>(sum, first);
+#pragma unroll 4
+        for (int m = 1; m < members; m++) {
+            load<W>(x, first + m * HS);
+#pragma unroll
+            for (int k = 0; k < W; k++) sum[k] += x[k];
+        }
         if (add) {
             load<W>(x, at);
 #pragma unroll
-            for (int k = 0; k < W; k++) y[k] += x[k];
+            for (int k = 0; k < W; k++) sum[k] += x[k];
         }
-        store<W>(at, y);
+        store<W>(at, sum);
     }
 }
 template <int W, class E>
-static void add_heads(float *to, const E *from, int64_t T, int heads, int HS, int64_t to_stride, int64_t head_stride, bool add) {
-    bool packed = HS % W == 0 && to_stride % 4 == 0 && head_stride % 4 == 0 && aligned16(to) && aligned16(from);
-    auto add_heads_kernel = packed ? attention_add_heads_kernel<W, E> : attention_add_heads_kernel<1, E>;
-    LAUNCH(add_heads_kernel, grid_size(T), block_size(heads * HS / (packed ? W : 1), 256), 0, to, from, heads, HS, to_stride, head_stride, add);
+static void sum_heads(float *to, const E *from, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head, bool add) {
+    bool packed = HS % W == 0 && from_row % W == 0 && to_row % 4 == 0 && to_head % 4 == 0 && aligned16(to) && aligned16(from);
+    auto sum_heads_kernel = packed ? attention_sum_heads_kernel<W, E> : attention_sum_heads_kernel<1, E>;
+    LAUNCH(sum_heads_kernel, grid_size(T), block_size((int64_t)heads * HS / (packed ? W : 1), 256), 0, to, from, heads, members, HS, from_row, to_row, to_head, add);
 }
-void attention_add_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int HS, int64_t to_stride, int64_t head_stride, bool add) {
+void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row,
+                         int64_t to_head, bool add) {
     if (T == 0) return;
-    if (from_bf16) add_heads<8>(to, (const bf16 *)from, T, heads, HS, to_stride, head_stride, add);
-    else add_heads<4>(to, (const float *)from, T, heads, HS, to_stride, head_stride, add);
+    if (from_bf16) sum_heads<8>(to, (const bf16 *)from, T, heads, members, HS, from_row, to_row, to_head, add);
+    else sum_heads<4>(to, (const float *)from, T, heads, members, HS, from_row, to_row, to_head, add);
 }
 
 // One block to a token. `lanes` neighbouring threads, a power of two up to 32, share a head.

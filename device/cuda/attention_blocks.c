@@ -6,67 +6,64 @@
 size_t attention_call_workspace(attention_shape s) {
     size_t slack = 4096;
     if (!s.backward) return slack;
-    size_t dq = sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS); // engines before Hopper sum dq up in memory of their own
-    size_t scores = s.deterministic ? 2 * (size_t)s.Hq * (size_t)(round_up(s.Tq, 64) * round_up(s.Tk, 64)) : 0; // all of ds, in bf16
-    return dq + scores + slack;
+    return sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS) + slack; // engines before Hopper sum dq up in memory of their own
 }
 
 static bool deterministic, dkv_bf16;
 void attention_use_deterministic(void) { deterministic = true; }
 void attention_use_bf16_dkv(bool yes) { dkv_bf16 = yes; }
 
-attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, int kv_heads) {
+attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, attention_run run) {
     attention_shape s;
-    int group = b.Hq / b.Hkv;
     memset(&s, 0, sizeof s);
     s.backward = backward;
-    s.deterministic = backward && deterministic;
     s.dkv_bf16 = backward && dkv_bf16;
     s.causal = b.causal;
     s.Tq = b.Tq;
     s.Tk = b.Tk;
     s.HS = b.HS;
-    s.Hkv = kv_heads;
+    s.Hkv = run.kv;
     s.kv.row = b.kv_stride;
-    s.kv.head = b.HS;
-    s.Hq = backward ? kv_heads : kv_heads * group;
+    s.Hq = run.kv * run.members;
     s.q.row = b.q_stride;
-    s.q.head = backward ? (int64_t)group * b.HS : b.HS;
-    s.lse_head = backward ? group * b.lse_stride : q_apart ? b.Tq : b.lse_stride;
-    s.delta_head = b.Tq;
-    head_strides q_dense = {(int64_t)s.Hq * b.HS, b.HS}, kv_dense = {(int64_t)kv_heads * b.HS, b.HS};
-    s.out = s.dq = q_apart ? q_dense : s.q;
-    s.dkv = kv_apart || s.dkv_bf16 ? kv_dense : s.kv;
+    s.q.head = s.kv.head = b.HS;
+    s.lse_head = s.delta_head = b.Tq;
+    head_strides dense = {(int64_t)s.Hq * b.HS, b.HS};
+    s.out = s.dq = q_apart ? dense : s.q;
+    s.dkv = kv_apart || s.dkv_bf16 ? dense : s.kv;
     return s;
 }
 attention_shape attention_whole_shape(attention_block b) {
-    attention_shape s = attention_call_shape(b, false, false, false, b.Hkv);
-    s.delta_head = b.lse_stride;
+    attention_run all = {b.Hkv, b.Hq / b.Hkv};
+    attention_shape s = attention_call_shape(b, false, false, false, all);
+    s.lse_head = s.delta_head = b.lse_stride;
     s.documents = b.documents;
     return s;
 }
 static bool strides_equal(head_strides a, head_strides b) { return a.row == b.row && a.head == b.head; }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
-    return a.backward == b.backward && a.causal == b.causal && a.deterministic == b.deterministic && a.dkv_bf16 == b.dkv_bf16 && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
+    return a.backward == b.backward && a.causal == b.causal && a.dkv_bf16 == b.dkv_bf16 && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
            a.HS == b.HS && strides_equal(a.q, b.q) && strides_equal(a.kv, b.kv) && strides_equal(a.out, b.out) &&
            strides_equal(a.dq, b.dq) && strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head && a.delta_head == b.delta_head;
 }
 
-static int64_t most_elements = INT32_MAX, most_scratch = (int64_t)1 << 30;
+static int64_t most_elements = INT32_MAX, most_scratch = (int64_t)768 << 20;
 void attention_test_limits(int64_t elements, int64_t scratch_bytes) {
     most_elements = elements > 0 ? elements : INT32_MAX;
-    most_scratch = scratch_bytes > 0 ? scratch_bytes : (int64_t)1 << 30;
+    most_scratch = scratch_bytes > 0 ? scratch_bytes : (int64_t)768 << 20;
 }
-int64_t attention_tile_rows(bool backward, int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk) {
+int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk) {
     int64_t rows = most_elements / max_i64(1, max_i64(q_stride, kv_stride)) / 128 * 128;
-    if (backward && deterministic) rows = min_i64(rows, 8192); // 128 MiB of scores a head
     return rows >= max_i64(Tq, Tk) ? max_i64(Tq, Tk) : max_i64(rows, 128);
 }
-int attention_call_heads(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
-    int64_t row = backward ? (3 * Tq + 2 * Tk) * HS + Tq : Hq / Hkv * (Tq * HS + Tq); // floats of scratch for one head
-    if (backward && deterministic) row += Tq * Tk / 2;
-    int64_t heads = most_scratch / (4 * max_i64(row, 1));
-    return (int)max_i64(1, min_i64(heads, Hkv));
+attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
+    int64_t floats = backward ? (3 * Tq + 2 * Tk) * HS + 2 * Tq : Tq * HS + Tq; // of scratch for one query head
+    int64_t heads = max_i64(1, most_scratch / (4 * max_i64(floats, 1)));
+    attention_run run = {(int)max_i64(1, min_i64(heads * Hkv / Hq, Hkv)), Hq / Hkv};
+    while (backward && run.members > heads) // a part of a group: the next divisor of it
+        do run.members--;
+        while (Hq / Hkv % run.members != 0);
+    return run;
 }
 
 // ---- scratch: pieces of the caller's memory, each on 256 bytes ----
@@ -94,28 +91,30 @@ static forward_scratch forward_take(scratch_memory *m, attention_shape s) {
     return f;
 }
 typedef struct {
-    float *dq, *dq_sum, *dk, *dv, *delta;
+    float *dq, *dq_sum, *dk, *dv, *delta, *lse;
     void *workspace;
 } backward_scratch;
 static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
-    size_t q = sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS), k = sizeof(float) * (size_t)(s.Tk * s.Hkv * s.HS);
+    size_t q = sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS), k = sizeof(float) * (size_t)(s.Tk * s.Hq * s.HS);
     backward_scratch b;
     b.dq = (float *)take(m, q);
     b.dq_sum = (float *)take(m, q);
     b.dk = (float *)take(m, k);
     b.dv = (float *)take(m, k);
     b.delta = (float *)take(m, sizeof(float) * (size_t)(s.Tq * s.Hq));
+    b.lse = (float *)take(m, sizeof(float) * (size_t)(s.Tq * s.Hq));
     b.workspace = take(m, attention_call_workspace(s));
     return b;
 }
 
 // ---- a tile: loops over runs of key/value heads ----
 
-// For the engine? What cuDNN's kernels are known to be right for: whole tiles of 64 rows, heads in pieces of 8, addresses on 16 bytes
-// (`addresses`: all of the call, or'ed). Its graphs know no boundaries of documents. Causal: every key is seen.
+// For the engine? What cuDNN's kernels are known to be right for: whole tiles of 128 rows (on other lengths backward kernels before 9.15.1 may read
+// outside, and Hopper's up to 9.30 give NaN in dq for scores far below 0), heads in pieces of 8, addresses on 16 bytes (`addresses`: all of
+// the call, or'ed). Its graphs know no boundaries of documents. Causal: every key is seen.
 static bool regular(attention_block b, uintptr_t addresses) {
-    return attention_call_possible() && b.documents.first == NULL && b.Tq > 0 && b.Tk > 0 && (!b.causal || b.Tk <= b.Tq) && b.HS % 8 == 0 && b.Tq % 64 == 0 &&
-           b.Tk % 64 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && b.lse_stride % 4 == 0 && addresses % 16 == 0;
+    return attention_call_possible() && b.documents.first == NULL && b.Tq > 0 && b.Tk > 0 && (!b.causal || b.Tk <= b.Tq) && b.HS % 8 == 0 && b.Tq % 128 == 0 &&
+           b.Tk % 128 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && b.lse_stride % 4 == 0 && addresses % 16 == 0;
 }
 
 // By hand: on tensor cores where the shape allows it, else in float.
@@ -130,74 +129,84 @@ static void backward_by_hand(float *dq, float *dk, float *dv, const floatX *q, c
         attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale, add_dq, add_dkv);
 }
 
-static attention_block run_of(attention_block b, int kv_heads) { // so many of its key/value heads, and their query heads
-    b.Hq = kv_heads * (b.Hq / b.Hkv);
-    b.Hkv = kv_heads;
+static attention_block part_of(attention_block b, attention_run run) { // so many of its heads
+    b.Hq = run.kv * run.members;
+    b.Hkv = run.kv;
     return b;
+}
+// lse of so many heads without gaps: cuDNN has read and written it so, whatever strides it was told (forward before 9.12, backward before 9.26).
+static void copy_lse(float *to, const float *from, int heads, int64_t rows, int64_t to_stride, int64_t from_stride) {
+    attention_sum_heads(to, from, false, heads, 1, 1, (int)rows, from_stride, to_stride, rows, false);
 }
 
 static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge,
                          void *scratch) {
-    int group = b.Hq / b.Hkv, heads = attention_call_heads(false, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
-    for (int kv = 0; kv < b.Hkv; kv += heads) {
-        int n = (int)min_i64(heads, b.Hkv - kv), first = kv * group;
-        attention_shape s = attention_call_shape(b, false, merge, false, n);
+    int group = b.Hq / b.Hkv;
+    attention_run most = attention_call_run(false, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
+    for (int kv = 0; kv < b.Hkv; kv += most.kv) {
+        attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), group};
+        int first = kv * group;
+        attention_shape s = attention_call_shape(b, false, merge, false, run);
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
         float *to = out + (int64_t)first * b.HS, *to_lse = lse + first * b.lse_stride;
+        bool lse_apart = merge || b.lse_stride != b.Tq;
         void *tensors[ATTENTION_TENSORS] = {NULL};
         tensors[ATTENTION_Q] = (void *)(uintptr_t)(q + (int64_t)first * b.HS);
         tensors[ATTENTION_K] = (void *)(uintptr_t)(k + (int64_t)kv * b.HS);
         tensors[ATTENTION_V] = (void *)(uintptr_t)(v + (int64_t)kv * b.HS);
         tensors[ATTENTION_OUT] = merge ? f.out : to;
-        tensors[ATTENTION_LSE] = merge ? f.lse : to_lse;
+        tensors[ATTENTION_LSE] = lse_apart ? f.lse : to_lse;
         if (!attention_call_takes(s)) {
-            forward_by_hand(to, to_lse, q + (int64_t)first * b.HS, k + (int64_t)kv * b.HS, v + (int64_t)kv * b.HS, run_of(b, n), merge);
+            forward_by_hand(to, to_lse, q + (int64_t)first * b.HS, k + (int64_t)kv * b.HS, v + (int64_t)kv * b.HS, part_of(b, run), merge);
             continue;
         }
         attention_call(s, tensors, b.scale, f.workspace);
         if (merge) attention_merge(to, to_lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, (int64_t)s.Hq * b.HS, b.Tq);
+        else if (lse_apart) copy_lse(to_lse, f.lse, s.Hq, b.Tq, b.lse_stride, b.Tq);
     }
 }
 
-// Each call writes straight to dq, dk and dv where they are set, and to scratch where they are added to. Of a group, the first query head sets
-// dk and dv and the others add.
+// A call writes straight to dq where that is set, and to dk and dv where they are set and there is one query head to a key/value head; else to
+// scratch, from where they are added up.
 static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                           const floatX *dout, const float *lse, const float *delta, attention_block b, bool add_dq, bool add_dkv, void *scratch) {
-    int group = b.Hq / b.Hkv, heads = attention_call_heads(true, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
-    for (int kv = 0; kv < b.Hkv; kv += heads) {
-        int n = (int)min_i64(heads, b.Hkv - kv);
-        int64_t kv_at = (int64_t)kv * b.HS, q_run = (int64_t)kv * group * b.HS, lse_run = kv * group * b.lse_stride;
-        attention_shape first = attention_call_shape(b, true, add_dq, add_dkv, n), others = attention_call_shape(b, true, add_dq, true, n);
-        if (!attention_call_takes(first) || (group > 1 && !attention_call_takes(others))) { // all query heads of the run at once
-            backward_by_hand(dq + q_run, dk + kv_at, dv + kv_at, q + q_run, k + kv_at, v + kv_at, dout + q_run, lse + lse_run, delta + lse_run,
-                             run_of(b, n), add_dq, add_dkv);
-            continue;
-        }
-        for (int member = 0; member < group; member++) {
-            int64_t q_at = q_run + (int64_t)member * b.HS, lse_at = lse_run + member * b.lse_stride;
-            bool adds = add_dkv || member > 0, apart = adds || first.dkv_bf16;
-            attention_shape s = member == 0 ? first : others;
+    int group = b.Hq / b.Hkv;
+    attention_run most = attention_call_run(true, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
+    for (int kv = 0; kv < b.Hkv; kv += most.kv)
+        for (int member = 0; member < group; member += most.members) {
+            attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), most.members};
+            int first = kv * group + member;
+            int64_t kv_at = (int64_t)kv * b.HS, q_at = (int64_t)first * b.HS, lse_at = first * b.lse_stride;
+            bool adds = add_dkv || member > 0;
+            attention_shape s = attention_call_shape(b, true, add_dq, adds || group > 1, run);
+            bool apart = adds || group > 1 || s.dkv_bf16;
+            if (!attention_call_takes(s)) {
+                backward_by_hand(dq + q_at, dk + kv_at, dv + kv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + lse_at, delta + lse_at, part_of(b, run),
+                                 add_dq, adds);
+                continue;
+            }
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
+            if (b.lse_stride != b.Tq) copy_lse(f.lse, lse + lse_at, s.Hq, b.Tq, b.Tq, b.lse_stride);
             void *tensors[ATTENTION_TENSORS] = {NULL};
             tensors[ATTENTION_Q] = (void *)(uintptr_t)(q + q_at);
             tensors[ATTENTION_K] = (void *)(uintptr_t)(k + kv_at);
             tensors[ATTENTION_V] = (void *)(uintptr_t)(v + kv_at);
             tensors[ATTENTION_OUT] = (void *)(uintptr_t)(out + q_at);
             tensors[ATTENTION_DOUT] = (void *)(uintptr_t)(dout + q_at);
-            tensors[ATTENTION_LSE] = (void *)(uintptr_t)(lse + lse_at);
+            tensors[ATTENTION_LSE] = b.lse_stride != b.Tq ? (void *)f.lse : (void *)(uintptr_t)(lse + lse_at);
             tensors[ATTENTION_DQ] = add_dq ? f.dq : dq + q_at;
             tensors[ATTENTION_DQ_SUM] = f.dq_sum;
             tensors[ATTENTION_DK] = apart ? f.dk : dk + kv_at;
             tensors[ATTENTION_DV] = apart ? f.dv : dv + kv_at;
             tensors[ATTENTION_DELTA] = f.delta;
             attention_call(s, tensors, b.scale, f.workspace);
-            if (add_dq) attention_add_heads(dq + q_at, f.dq, false, b.Tq, n, b.HS, b.q_stride, s.q.head, true);
-            if (apart) attention_add_heads(dk + kv_at, f.dk, s.dkv_bf16, b.Tk, n, b.HS, b.kv_stride, b.HS, adds);
-            if (apart) attention_add_heads(dv + kv_at, f.dv, s.dkv_bf16, b.Tk, n, b.HS, b.kv_stride, b.HS, adds);
+            int64_t dense = (int64_t)s.Hq * b.HS;
+            if (add_dq) attention_sum_heads(dq + q_at, f.dq, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, true);
+            if (apart) attention_sum_heads(dk + kv_at, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
+            if (apart) attention_sum_heads(dv + kv_at, f.dv, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
         }
-    }
 }
 
 // ---- a block: loops over square tiles of rows ----
@@ -221,7 +230,7 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
         forward_by_hand(out, lse, q, k, v, block, merge);
         return;
     }
-    int64_t rows = attention_tile_rows(false, block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
     for (int64_t i = 0; i < block.Tq; i += rows)
         for (int64_t j = 0; j < block.Tk; j += rows) {
             attention_block tile;
@@ -233,11 +242,11 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch) {
     uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv, tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
-    if (!regular(block, gradients | tensors | (uintptr_t)lse)) {
+    if (deterministic || !regular(block, gradients | tensors | (uintptr_t)lse)) {
         backward_by_hand(dq, dk, dv, q, k, v, dout, lse, delta, block, add, false);
         return;
     }
-    int64_t rows = attention_tile_rows(true, block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
     for (int64_t i = 0; i < block.Tq; i += rows)
         for (int64_t j = 0; j < block.Tk; j += rows) {
             attention_block tile;
@@ -249,20 +258,20 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
 }
 
 size_t op_attention_scratch(attention_block block, bool backward) {
-    if (!attention_call_possible()) return 0;
-    int64_t rows = attention_tile_rows(backward, block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    if (!attention_call_possible() || (backward && deterministic)) return 0;
+    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
     block.Tq = min_i64(block.Tq, rows);
     block.Tk = min_i64(block.Tk, rows);
     // Calls with fewer rows may take more heads at a time. A run of n heads is taken only while it stays under most_scratch, so
     // that bound covers all of them; a single head may need more, at full length.
     scratch_memory m = {NULL, 0};
-    attention_shape s =
-        attention_call_shape(block, backward, true, true, attention_call_heads(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
+    attention_shape s = attention_call_shape(block, backward, true, true, attention_call_run(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
     if (backward) backward_take(&m, s);
     else forward_take(&m, s);
     size_t most = m.used;
     m.used = 0;
-    s = attention_call_shape(block, backward, true, true, block.Hkv);
+    attention_run all = {block.Hkv, block.Hq / block.Hkv};
+    s = attention_call_shape(block, backward, true, true, all);
     if (backward) backward_take(&m, s);
     else forward_take(&m, s);
     size_t all_heads = m.used, bound = (size_t)most_scratch + 16384; // of calls with fewer rows; 16384: alignment and slack

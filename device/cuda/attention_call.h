@@ -13,14 +13,13 @@ typedef struct {
 
 typedef struct {
     bool backward, causal; // causal: query row i sees key rows <= i
-    bool deterministic;    // backward: dq is one product, not a sum that grows in any order; DQ_SUM is not used
     bool dkv_bf16;         // backward: dk and dv leave the engine rounded to bf16
     int64_t Tq, Tk;
-    int Hq, Hkv, HS;       // Hq % Hkv == 0; of an engine's backward call Hq == Hkv
+    int Hq, Hkv, HS;       // Hq % Hkv == 0
     head_strides q, kv;    // q also for dout and (backward) out; kv for k and v
     head_strides out;      // forward: out
-    head_strides dq, dkv;  // backward: dq; dk and dv
-    int64_t lse_head, delta_head; // from one head to the next
+    head_strides dq, dkv;  // backward: dq; dk and dv (an engine's: of every query head)
+    int64_t lse_head, delta_head; // from one head to the next; an engine's: Tq (cuDNN's kernels for the A100 take it for that before 9.26)
     attention_documents documents; // first == NULL but for the hand-written kernels
 } attention_shape;
 
@@ -34,7 +33,7 @@ enum {
     ATTENTION_ONE,            // float, on the host: 1 (backward)
     ATTENTION_DOUT,
     ATTENTION_DQ,             // float
-    ATTENTION_DK, ATTENTION_DV, // float, or bf16 (dkv_bf16)
+    ATTENTION_DK, ATTENTION_DV, // float, or bf16 (dkv_bf16); what each query head adds to those of its key/value head
     ATTENTION_DQ_SUM,         // float, (Hq, Tq, HS) dense: the engine's own
     ATTENTION_DELTA,          // float, (Hq, Tq): the engine writes rowsum(dout out)
     ATTENTION_TENSORS
@@ -52,23 +51,28 @@ void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
 // Bytes of workspace that are set aside for a call: what cuDNN's engines ask for on all our GPUs (test_cudnn_graphs). Pure arithmetic.
 size_t attention_call_workspace(attention_shape shape);
 
-// The call on all rows of a block for kv_heads neighbouring key/value heads and their query heads (backward: one query head of each group).
-// q_apart, kv_apart: out and lse (backward: dq), and dk and dv, go to scratch, without gaps, to be merged or added; else straight to the
-// caller's tensors.
-attention_shape attention_call_shape(attention_block block, bool backward, bool q_apart, bool kv_apart, int kv_heads);
+// The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each, all of its group or (kv == 1) a part.
+typedef struct {
+    int kv, members;
+} attention_run;
+// The call on all rows of a block for so many heads. q_apart, kv_apart: out (backward: dq), and dk and dv, go to scratch, without gaps, to be
+// merged or added; else straight to the caller's tensors (dk and dv only when there is one query head to a key/value head).
+attention_shape attention_call_shape(attention_block block, bool backward, bool q_apart, bool kv_apart, attention_run run);
 // All heads of a block at once, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
 attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
 
-// A block is cut so that no call reaches more than 2^31 - 1 elements of a tensor, and (where one key/value head allows it) none needs more
-// than 1 GiB of scratch: into square tiles of rows, and runs of key/value heads. Backward calls take one query head of each group at a
-// time, so that every head has keys of its own and all gradients stay float.
-int64_t attention_tile_rows(bool backward, int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk);
-int attention_call_heads(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // key/value heads of a call
+// A block is cut so that no call reaches more than 2^31 - 1 elements of a tensor, and (where one head allows it) none needs more than 768 MiB of
+// scratch: into square tiles of rows, and runs of heads. A call should have many rows and heads, or parts of the GPU have nothing to do. A
+// backward call leaves dk and dv of each query head apart, in float: cuDNN would add those of a group up in bf16 only.
+int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk);
+attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the most that a call takes
 // On Blackwell cuDNN's engine of that generation can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to the one it
 // has for the A100. So there each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay float.
 void attention_use_bf16_dkv(bool yes);
-void attention_use_deterministic(void); // device_use_deterministic, of attention: backward shapes are deterministic, in tiles of 8192 rows
+// device_use_deterministic, of attention: hand-written kernels compute the backward pass. cuDNN's, asked for an order, takes no memory for one when
+// dq is float.
+void attention_use_deterministic(void);
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
 
 // The hand-written kernels (attention.cu): any head size up to 256. Forward merges into out and lse if asked to; backward reads delta and

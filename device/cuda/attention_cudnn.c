@@ -82,8 +82,7 @@ const char *op_attention_engine(bool documents) { return documents ? "the hand-w
 bool attention_call_possible(void) { return true; }
 
 bool attention_call_takes(attention_shape shape) {
-    // From compute capability 10 on the engine that takes this graph adds dq in any order all the same; the hand-written kernel does not.
-    return !(shape.deterministic && device_compute_capability() >= 100) && !plan_of(shape)->refused;
+    return !plan_of(shape)->refused;
 }
 
 void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
@@ -96,7 +95,6 @@ void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
         if (id == ATTENTION_SCALE) address = &scale;
         if (id == ATTENTION_MINUS_INFINITY && shape.causal) address = &minus_infinity;
         if (id == ATTENTION_ONE && shape.backward) address = &one;
-        if (id == ATTENTION_DQ_SUM && shape.deterministic) address = NULL;
         if (address == NULL) continue; // not of this graph
         ids[count] = id;
         addresses[count++] = address;

@@ -20,8 +20,14 @@ void attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     float *delta = (float *)tensors[ATTENTION_DELTA];
     attention_kernel_delta(delta, out, dout, s);
     int64_t n = s.Tk * s.dkv.row; // dkv_bf16: dense
-    float *rounded = s.dkv_bf16 ? HOST_NEW(float, 2 * n) : NULL;
-    attention_kernel_backward(dq, rounded != NULL ? rounded : dk, rounded != NULL ? rounded + n : dv, q, k, v, dout, lse, delta, s, scale, false, false);
+    float *rounded = s.dkv_bf16 ? HOST_NEW(float, 2 * n) : NULL, *to_dk = rounded != NULL ? rounded : dk, *to_dv = rounded != NULL ? rounded + n : dv;
+    attention_shape one = s;
+    one.Hq = one.Hkv = 1;
+    for (int h = 0; h < s.Hq; h++) {
+        int64_t q_at = h * s.q.head, kv_at = h / (s.Hq / s.Hkv) * s.kv.head, dkv_at = h * s.dkv.head;
+        attention_kernel_backward(dq + h * s.dq.head, to_dk + dkv_at, to_dv + dkv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + h * s.lse_head,
+                                  delta + h * s.delta_head, one, scale, false, false);
+    }
     if (rounded == NULL) return;
     op_bf16_from_float((bf16 *)(void *)dk, rounded, n);
     op_bf16_from_float((bf16 *)(void *)dv, rounded + n, n);

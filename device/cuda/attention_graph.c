@@ -192,13 +192,13 @@ static void build_forward(attention_graph *g) {
     multiply_matrices(g, &p, &v, &out);
 }
 
-// gradient (Tk, HS) of k or v = (weights (Tq, Tk))^T x (Tq, HS)
+// gradient (Tk, HS) of k or v = (weights (Tq, Tk))^T x (Tq, HS), for each query head
 static void key_gradient(attention_graph *g, int64_t id, const tensor *weights, const tensor *x) {
     const attention_shape *s = &g->shape;
     tensor turned = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hq, s->Tk, s->Tq, s->Tq * s->Tk, 1, s->Tk);
     turned = tensor_make(g, turned, VIRTUAL, ++g->next_virtual);
     reshape(g, weights, &turned);
-    tensor gradient = memory(g, id, s->dkv_bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, s->Hkv, s->Tk, s->dkv, false);
+    tensor gradient = memory(g, id, s->dkv_bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, s->Hq, s->Tk, s->dkv, false);
     multiply_matrices(g, &turned, x, &gradient);
 }
 
@@ -236,10 +236,6 @@ static void build_backward(attention_graph *g) {
     tensor k_rows = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->HS, s->kv.head, s->kv.row, 1);
     k_rows = tensor_make(g, k_rows, VIRTUAL, ++g->next_virtual);
     reshape(g, &k, &k_rows);
-    if (s->deterministic) { // the engine writes all of ds to its workspace, and dq is one product
-        multiply_matrices(g, &ds, &k_rows, &dq);
-        return;
-    }
     tensor dq_sum = memory(g, ATTENTION_DQ_SUM, CUDNN_DATA_FLOAT, s->Hq, s->Tq, dense_heads, false);
     multiply_matrices(g, &ds, &k_rows, &dq_sum);
     in_float(g, CUDNN_POINTWISE_IDENTITY, &dq_sum, NULL, &dq);

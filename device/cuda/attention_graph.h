@@ -3,7 +3,7 @@
 //
 // forward    s = q k^T scale (masked);  lse = log sum e^s;  out = e^(s - lse) v          out, lse float
 // backward   p = e^(s - lse);  ds = p (dout v^T - rowsum(dout out)) scale;
-//            dv = p^T dout,  dk = ds^T q,  dq = ds k                                    float, Hq == Hkv; dk and dv bf16 where asked for
+//            dv = p^T dout,  dk = ds^T q,  dq = ds k        float, all of every query head; dk and dv bf16 where asked for
 // With the *merged* out and lse of all blocks the backward graph gives this block's part of the gradients.
 // cuDNN recognises the whole graph and runs one or two fused kernels for it; only the tensors named in attention_call.h exist in memory.
 #ifndef ATTENTION_GRAPH_H

@@ -86,8 +86,8 @@ void device_use_deterministic(void) {
     linear_use_deterministic();
 }
 const char *device_determinism(void) {
-    return gpu.deterministic ? "yes: cuBLASLt's first proposal without atomics, attention backward in one order, NCCL's ring"
-                             : "no: the fastest algorithms; attention backward adds in any order";
+    return gpu.deterministic ? "yes: cuBLASLt's first proposal without atomics, attention's backward pass by our own kernels, NCCL's ring"
+                             : "no: the fastest algorithms; attention's backward pass adds in any order";
 }
 void device_stop(void) {
     if (!gpu.started) return;

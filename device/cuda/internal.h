@@ -45,8 +45,10 @@ size_t device_shared_memory(void); // bytes that one block may have
 // op_attention_merge with strides of its own for out_b (stride_b, lse_stride_b).
 void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
                      int64_t lse_stride, int64_t stride_b, int64_t lse_stride_b);
-// to (T, heads, HS) = or += (add) from (T, heads, HS) dense, of float or bf16; in `to` rows are to_stride and heads head_stride elements apart.
-void attention_add_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int HS, int64_t to_stride, int64_t head_stride, bool add);
+// to (T, heads, HS) = or += (add) from (T, heads, members, HS), of float or bf16, added up over the members in their order. Rows of `from` are
+// from_row elements apart and have no gaps; in `to` rows are to_row and heads to_head elements apart.
+void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row,
+                         int64_t to_head, bool add);
 
 // For tests: launchers that are free to choose use this many threads a block (a multiple of 32 up to 1024; 0 = their own choice).
 void kernels_test_block_size(int threads);
