@@ -110,7 +110,7 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
     d.at[0] = k * chunk;
     d.at[1] = (2 * cp - 1 - k) * chunk;
     d.split = chunk;
-    const int64_t *first = documents.host + *first_query;
+    const int64_t *first = documents.host + *first_query, whole = b.Tq;
     if (!b.causal) {
         int64_t last = b.Tk > chunk ? d.at[1] + chunk - 1 : d.at[0] + chunk - 1, low = 0, high = b.Tq; // position of the last key
         while (low < high) { // queries after the first whose document begins behind the last key see nothing
@@ -130,7 +130,8 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
         d.at[0] += cut;
         d.at[1] += *first_key - cut;
     }
-    if (attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d; // else every query left sees every key left
+    // Else every query sees every key. A cut block keeps its documents, too: its size is one of many, and cuDNN compiles for each.
+    if (b.Tq < whole || *first_key > 0 || attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d;
     return b;
 }
 

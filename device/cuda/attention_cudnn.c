@@ -28,6 +28,8 @@ static void check(cudnnStatus_t status, const char *what) {
 
 static void start(void) {
     if (cudnn.handle != NULL) return;
+    size_t version = cudnnGetVersion(); // the library that was loaded may be another than this was built with
+    if (version < 91002) device_fail("cuDNN %zu.%zu.%zu was loaded; 9.10.2 or newer is needed", version / 10000, version / 100 % 100, version % 100);
     check(cudnnCreate(&cudnn.handle), "start");
     check(cudnnSetStream(cudnn.handle, device_compute_stream()), "start");
 }

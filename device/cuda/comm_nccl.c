@@ -18,9 +18,14 @@
 
 #include <nccl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <strings.h>
 #include <time.h>
 #include <unistd.h>
+
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 26, 0)
+#error "NCCL 2.26 or newer is needed: versions before do not know NCCL_LAUNCH_ORDER_IMPLICIT"
+#endif
 
 enum {
     RING = 256,     // transfers of one comm that the GPU may be behind the host
@@ -31,6 +36,7 @@ typedef struct {
     const char *operation;
     int to, from; // ranks of the job; -1: all of the comm
     size_t bytes;
+    cudaEvent_t begun;  // on the comm's stream: compute before it is done
     cudaEvent_t done;   // on the comm's stream
     cudaEvent_t waited; // on the compute stream, before it waits for done
 } transfer;
@@ -79,7 +85,8 @@ static const char *peers_text(const comm *group, const transfer *t, char *text, 
 static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t status, const char *what) {
     double began = device_seconds();
     while (status == ncclInProgress) {
-        if (nccl == NULL || ncclCommGetAsyncError(nccl, &status) != ncclSuccess) break;
+        ncclResult_t asked = nccl == NULL ? ncclInvalidUsage : ncclCommGetAsyncError(nccl, &status);
+        if (asked != ncclSuccess) status = asked;
         if (timeout_seconds > 0 && device_seconds() - began > timeout_seconds)
             device_fail("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or they cannot reach each "
                         "other (NCCL_DEBUG=INFO says "
@@ -87,7 +94,7 @@ static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t statu
                         comm_kind_name(group->kind), what, group->rank, group->size, timeout_seconds);
         if (status == ncclInProgress) sched_yield();
     }
-    if (status != ncclSuccess && status != ncclInProgress)
+    if (status != ncclSuccess)
         device_fail("%s %s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), what, group->rank, group->size,
                     ncclGetErrorString(status), ncclGetLastError(nccl));
 }
@@ -102,9 +109,9 @@ static void watch(comm *group) {
     int64_t before = group->watched;
     if (group->watched < group->started - RING) group->watched = group->started - RING;
     while (group->watched < group->started && cudaEventQuery(group->ring[group->watched % RING].done) == cudaSuccess) group->watched++;
-    if (group->watched != before || group->watched == group->started) group->watched_since = device_seconds();
+    const transfer *t = &group->ring[group->watched % RING]; // the oldest; its time runs when the compute before it is done
+    if (group->watched != before || group->watched == group->started || cudaEventQuery(t->begun) != cudaSuccess) group->watched_since = device_seconds();
     if (timeout_seconds > 0 && device_seconds() - group->watched_since > timeout_seconds) {
-        const transfer *t = &group->ring[group->watched % RING];
         char peers[256];
         device_fail("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or runs other transfers; "
                     "TRAIN_LLAMA_TIMEOUT=SECONDS "
@@ -113,17 +120,28 @@ static void watch(comm *group) {
                     peers_text(group, t, peers, sizeof peers), timeout_seconds);
     }
 }
+// The driver may hold up the watching thread together with the one that it watches. Then this ends the rank, and mpirun the others.
+static void driver_stands(int signal_number) {
+    (void)signal_number;
+    static const char text[] = "error: the GPU's driver has not answered for more than twice TRAIN_LLAMA_TIMEOUT seconds\n";
+    if (write(STDERR_FILENO, text, sizeof text - 1) > 0) _exit(EXIT_FAILED);
+    _exit(EXIT_FAILED);
+}
 static void *watch_all(void *device) {
     cudaSetDevice(*(int *)device);
     free(device);
+    signal(SIGALRM, driver_stands);
     for (;;) {
         struct timespec pause = {0, 200000000};
         nanosleep(&pause, NULL);
+        if (timeout_seconds > 0) alarm((unsigned)fmin(2 * timeout_seconds + 60, 1e9));
         pthread_mutex_lock(&lock);
         bool stop = stop_watching;
         for (int i = 0; i < comm_total && !stop; i++) watch(comms[i]);
         pthread_mutex_unlock(&lock);
-        if (stop) return NULL;
+        if (!stop) continue;
+        alarm(0);
+        return NULL;
     }
 }
 static void start_watching(void) {
@@ -169,6 +187,7 @@ static void make_stream(comm *group) {
     cuda_check(cudaStreamCreateWithPriority(&group->stream, cudaStreamNonBlocking, most), "the stream of a comm");
     cuda_check(cudaEventCreateWithFlags(&group->ready, cudaEventDisableTiming), "the stream of a comm");
     for (int i = 0; i < RING; i++) {
+        cuda_check(cudaEventCreateWithFlags(&group->ring[i].begun, cudaEventDisableTiming), "the stream of a comm");
         cuda_check(cudaEventCreate(&group->ring[i].done), "the stream of a comm");
         cuda_check(cudaEventCreate(&group->ring[i].waited), "the stream of a comm");
     }
@@ -190,6 +209,7 @@ static transfer *begin(comm *group, const char *operation, int to, int from, siz
     t->bytes = bytes;
     cuda_check(cudaEventRecord(group->ready, device_compute_stream()), operation);
     cuda_check(cudaStreamWaitEvent(group->stream, group->ready, 0), operation);
+    cuda_check(cudaEventRecord(t->begun, group->stream), operation);
     pthread_mutex_lock(&lock); // until `end`
     return t;
 }
@@ -342,6 +362,9 @@ static void warm_up(comm *group, size_t bytes) {
 // Ranks find each other once, for the parent's communicator; those of its comms are split from it.
 static void make_whole(comm *parent) {
     ncclUniqueId id;
+    int version = 0;
+    if (ncclGetVersion(&version) == ncclSuccess && version < NCCL_VERSION(2, 26, 0)) // another library than this was built with
+        device_fail("NCCL %d.%d.%d was loaded; 2.26 or newer is needed", version / 10000, version / 100 % 100, version % 100);
     memset(&id, 0, sizeof id);
     if (parent->rank == 0) nccl_wait(parent, ncclGetUniqueId(&id), "start");
     host_comm_broadcast(parent->host, &id, sizeof id, 0);
@@ -356,6 +379,8 @@ static void split_whole(comm *parent, comm *group, int colour, int key, comm_kin
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = most_ctas(kind);
+    // From Hopper on NCCL's blocks start four at a time, on neighbouring SMs. Beside compute SMs come free one by one.
+    if (kind != COMM_SEQ_ALLTOALL) config.cgaClusterSize = 1;
     bool member = group != NULL && group->size > 1;
     ncclResult_t status = ncclCommSplit(parent->whole, member ? colour : NCCL_SPLIT_NOCOLOR, key, &nccl, &config);
     if (status == ncclSuccess) status = ncclInProgress; // it says "success" when the work has begun: the parent knows when it is done
@@ -412,6 +437,7 @@ void comm_free(comm *group) {
     free_nccl(group, group->whole);
     if (group->stream != NULL) {
         for (int i = 0; i < RING; i++) {
+            cudaEventDestroy(group->ring[i].begun);
             cudaEventDestroy(group->ring[i].done);
             cudaEventDestroy(group->ring[i].waited);
         }
@@ -443,19 +469,22 @@ bool comm_agree(comm *group, error_text *error) { return host_comm_agree(group->
 static void set_unless_set(const char *name, const char *value) { setenv(name, value, 0); }
 
 bool comm_init(int *argc, char ***argv, error_text *error) {
+    // Read when CUDA and NCCL start, which an MPI that knows CUDA does in MPI_Init. A queue of the GPU's own for each stream (8 unless told):
+    // where two streams share one, each waits for what holds up the other.
+    // Kernels are loaded when they are first launched (CUDA_MODULE_LOADING's default), which may wait for the transfers before. Those wait for
+    // nobody who waits for us: all ranks launch in one order, so that the rank that is furthest behind can always go on.
+    set_unless_set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+    set_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
     if (!host_comm_init(argc, argv, error)) return false;
     const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"), *share = getenv("TRAIN_LLAMA_SHARE_GPU");
     if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked it
-    set_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
-    set_unless_set("CUDA_MODULE_LOADING", "EAGER"); // loading a kernel later could wait for a transfer that waits for us
-    // A queue of the GPU's own for each stream (8 unless told): where two streams share one, each waits for what holds up the other.
-    set_unless_set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
     if (share != NULL && strcmp(share, "1") == 0) {
         char id[32];
         snprintf(id, sizeof id, "train_llama_rank_%d", host_comm_rank(host_comm_world()));
         set_unless_set("NCCL_HOSTID", id);
         set_unless_set("NCCL_SOCKET_IFNAME", "lo");
         set_unless_set("NCCL_IB_DISABLE", "1");
+        set_unless_set("NCCL_NET", "Socket");
         set_unless_set("NCCL_MAX_CTAS", "2");
         set_unless_set("NCCL_PROTO", "Simple");
         set_unless_set("NCCL_NVLS_ENABLE", "0");

@@ -1,8 +1,7 @@
 # DEVICE=cuda: finds CUDA, cuDNN and NCCL, says what it found, and fails with the name of what is missing. Included by the Makefile.
 #   CUDA_HOME=DIR           the toolkit, if it is not where nvcc is
-#   CUDA_ARCHS="80 90 100"  compute capabilities to compile kernels for; one alone compiles faster
+#   CUDA_ARCHS="80 90 100"  compute capabilities to compile kernels for (100: from CUDA 12.8 on); one alone compiles faster
 # Places looked at: CUDA_HOME, nvcc's own tree, /usr/local/cuda, /usr, and pip's nvidia-* wheels of the python3 on the path.
-CUDA_ARCHS ?= 80 90 100
 NVCC := $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 WHEELS := $(shell python3 -c 'import site; print(*[p + "/nvidia" for p in site.getsitepackages() + [site.getusersitepackages()]])' 2>/dev/null)
 CUDA_PLACES := $(CUDA_HOME) $(patsubst %/bin/nvcc,%,$(NVCC)) /usr/local/cuda /usr $(wildcard $(addsuffix /*,$(WHEELS)))
@@ -13,6 +12,8 @@ header_version = $(shell sed -nE 's/^\#define +($(2)) +([0-9]+).*/\3/p' $(1) | h
 ifeq ($(NVCC),)
   $(error DEVICE=cuda: nvcc not found. Install the CUDA toolkit (12.4 or newer), or give CUDA_HOME=DIR; make DEVICE=cpu needs no GPU)
 endif
+NVCC_RELEASE := $(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
+CUDA_ARCHS ?= 80 90 $(shell printf '12.8\n$(NVCC_RELEASE)\n' | sort -VC && echo 100)
 # Each is a header, a library (the name with a version where pip leaves out the plain one), and how to install it.
 define need
   $(1)_HEADER := $$(call find_header,$(2))
@@ -41,7 +42,7 @@ CUDA_LIBS := $(foreach part,$(CUDA_PARTS),$($(part)_LIBRARY))
 CUDA_LIBS += $(addprefix -Wl$(comma)-rpath$(comma),$(patsubst %/,%,$(sort $(dir $(CUDA_LIBS))))) -lstdc++ -lpthread -ldl
 CUDA_CODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
-$(info CUDA $(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p') ($(NVCC)) for sm $(CUDA_ARCHS), $(if $(CUDNN_HEADER),cuDNN $(call \
+$(info CUDA $(NVCC_RELEASE) ($(NVCC)) for sm $(CUDA_ARCHS), $(if $(CUDNN_HEADER),cuDNN $(call \
     header_version,$(dir $(CUDNN_HEADER))cudnn_version.h,CUDNN_(MAJOR|MINOR|PATCHLEVEL)) ($(CUDNN_LIBRARY)),no cuDNN)$(if $(NCCL_HEADER),$(comma) NCCL $(call \
     header_version,$(NCCL_HEADER),NCCL_(MAJOR|MINOR|PATCH)) ($(NCCL_LIBRARY))))
 

@@ -269,10 +269,11 @@ void device_copy(void *to, const void *from, size_t bytes) {
 }
 void device_from_host(void *to, const void *from, size_t bytes) {
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, gpu.compute), "device_from_host");
-    // From pageable memory the call returns when `from` has been read. From pinned memory it returns at once.
+    // From pageable memory the call returns when `from` has been read. From pinned memory, or where the GPU reads the host's pages itself, it may
+    // return at once.
     struct cudaPointerAttributes attributes;
     cuda_check(cudaPointerGetAttributes(&attributes, from), "device_from_host");
-    if (attributes.type != cudaMemoryTypeUnregistered) device_synchronize();
+    if (attributes.type != cudaMemoryTypeUnregistered || gpu.properties.pageableMemoryAccess) device_synchronize();
 }
 void device_to_host(void *to, const void *from, size_t bytes) {
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, gpu.compute), "device_to_host");
