@@ -98,11 +98,6 @@ static inline int folder_remove_entry(const char *path, const struct stat *entry
 // Removes a folder and all in it; links are removed, not followed. What is not there is no error.
 static inline bool folder_remove(const char *path) { return nftw(path, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT; }
 
-static inline bool folder_make(const char *path, error_text *error) {
-    if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path))) return true;
-    return error_set(error, "%s: the folder cannot be made: %s", path, strerror(errno));
-}
-
 // The folder that `path` stands in.
 static inline path_text path_parent(const char *path) {
     path_text p;
@@ -113,6 +108,13 @@ static inline path_text path_parent(const char *path) {
     int length = snprintf(p.text, sizeof p.text, "%.*s", n > 0 ? (int)n : 1, n > 0 ? path : ".");
     if (length < 0 || length >= (int)sizeof p.text) p.text[0] = '\0';
     return p;
+}
+// A folder, and those that it stands in; true when it is there.
+static inline bool folder_make(const char *path, error_text *error) {
+    path_text parent = path_parent(path);
+    if (parent.text[0] != '\0' && !path_exists(parent.text) && !folder_make(parent.text, error)) return false;
+    if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path))) return true;
+    return error_set(error, "%s: the folder cannot be made: %s", path, strerror(errno));
 }
 // A complete temporary folder takes its name: afterwards it is there whole, on disk.
 static inline bool folder_publish(const char *temporary, const char *path, error_text *error) {

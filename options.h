@@ -157,7 +157,7 @@ static inline const option_row *options_table(int *count) {
         {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print options and memory per rank, train nothing; needs neither ranks nor device"},
         {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "", "print the fastest ways to run this on --ranks ranks of --cluster and the command for the best; trains nothing"},
         {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "", "the same as JSON, with every grid that fits (the fastest 256); goes with --plan"},
-        {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "", "machines that --plan, --dry-run and the predictions of a run are for: h100, h200, b200, a100-4nic, cpu, or a file such as clusters/h100.txt (if absent: what this build is for)"},
+        {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "", "machines that --plan, --dry-run and the predictions of a run are for: h100, h200, b200, a100-4nic, a100-4nic-datasheet, cpu, or a file such as clusters/h100.txt (if absent: what this build is for)"},
         {"Other", "calibrate", "", OPTION_FLAG, AT(calibrate), 0, 0, "", "", "measure this machine with the ranks that were started, for --cluster; trains nothing; --model gives the shapes (if absent: tiny)"},
         {"Other", "cluster-out", "FILE", OPTION_TEXT, AT(cluster_out), 0, 0, "", "", "where --calibrate writes (if absent: on the screen)"},
         {"Other", "ranks", "N", OPTION_COUNT, AT(ranks), 1, 1073741824, "", "", "ranks that --dry-run and --plan count for (if absent: dp hp cp; with --plan those that were started)"},
@@ -307,7 +307,10 @@ static inline void option_format(const options *o, const option_row *row, char *
     switch (row->kind) {
     case OPTION_TEXT: snprintf(text, size, "%s", *(const char *const *)field != NULL ? *(const char *const *)field : "-"); return;
     case OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)field ? "yes" : "no"); return;
-    case OPTION_REAL: snprintf(text, size, "%g", *(const double *)field); return;
+    case OPTION_REAL:
+        if (*(const double *)field == 0 && row->low > 0) snprintf(text, size, "-");
+        else snprintf(text, size, "%g", *(const double *)field);
+        return;
     case OPTION_CHOICE:
         memcpy(&number, field, sizeof number);
         option_choice_text(row->choices, number, text, size);
@@ -526,7 +529,8 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
     o->ranks = world;
     if (o->global_batch > 0) {
         int64_t micro = o->dp * o->batch_size;
-        if (options_given(o, "grad-accum")) return error_set(error, "--global-batch and --grad-accum say the same; legal is one of them");
+        if (options_given(o, "grad-accum") && options_given(o, "global-batch")) // without the latter it is the planner's
+            return error_set(error, "--global-batch and --grad-accum say the same; legal is one of them");
         if (o->global_batch % micro != 0)
             return error_set(error, "--global-batch %lld is not a multiple of dp %lld x --batch-size %lld; legal values are multiples of %lld", (long long)o->global_batch,
                              (long long)o->dp, (long long)o->batch_size, (long long)micro);
@@ -561,6 +565,8 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
         return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature need --sample-every; legal is with it, or none of them");
     if (o->eval_needles > 0 && o->seq_len < 64)
         return error_set(error, "--eval-needles: %lld tokens of --seq-len hold no needle, question and hay; legal are 64 or more", (long long)o->seq_len);
+    if (o->steps == 0 && (o->trace != NULL || (o->out != NULL && !o->resume)))
+        return error_set(error, "%s has no meaning with --steps 0, which trains nothing; legal with it are --out with --resume, and --export", o->trace != NULL ? "--trace" : "--out");
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
         return error_set(error, "--resume, --save-every and --keep need --out DIR; legal is with it, or none of them");
     if (options_given(o, "export-dtype") && o->export_to == NULL)

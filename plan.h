@@ -178,6 +178,10 @@ static inline int plan_search(const plan_question *q, planner_choice *best, int 
         error_set(error, "--global-batch and --grad-accum say the same; legal is one of them");
         return 0;
     }
+    if (plan_global_batch(o) % o->batch_size != 0) {
+        error_set(error, "--global-batch %lld is not a multiple of --batch-size %lld", (long long)o->global_batch, (long long)o->batch_size);
+        return 0;
+    }
     planner_query query = planner_query_make(q->c, q->machines, o->seq_len, plan_global_batch(o), q->ranks);
     plan_question context = *q;
     query.batch = o->batch_size;
@@ -194,7 +198,7 @@ static inline const char *plan_recompute_name(recompute_kind kind) {
 }
 // The command that trains with these options: what the user gave, and a choice.
 static inline void plan_command(FILE *f, const options *given, const planner_choice *p) {
-    static const char *const left_out[] = {"plan", "plan-json", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch"};
+    static const char *const left_out[] = {"plan", "plan-json", "dry-run", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch"};
     options t = plan_chosen(given, p);
     int count;
     const option_row *rows = options_table(&count);
@@ -328,6 +332,11 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     plan_question q = {o, c, &machines, ranks};
     int n = plan_search(&q, best, PLAN_LISTED, error);
     if (n == 0) return false;
+    options chosen = plan_chosen(o, &best[0]); // the command that is printed must be one that a run takes
+    chosen.dry_run = true;
+    chosen.ranks = ranks;
+    chosen.plan_json = NULL;
+    if (!options_check(&chosen, c, ranks, error)) return false;
     if (o->plan_json != NULL && !plan_write_json(&q, best, n, error)) return false;
     plan_print(&q, best, n < PLAN_SHOWN ? n : PLAN_SHOWN);
     return true;

@@ -103,7 +103,8 @@ static inline bool trace_write(const char *path, int rank) {
         fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", spans[i].name, rank, kernels,
                 1e6 * (spans[i].begin - trace_global.zero), 1e6 * (spans[i].end - spans[i].begin));
     fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}\n]\n", rank, rank);
-    return fclose(f) == 0;
+    bool ok = ferror(f) == 0; // fclose says nothing of what was lost before
+    return fclose(f) == 0 && ok;
 }
 
 #endif

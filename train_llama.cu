@@ -44,7 +44,7 @@ typedef struct {
     cluster machines;         // that predictions are for
     training_progress done;   // steps and samples, of this run and those it goes on from
     state_store states;       // --out
-    bool stopped, save_failed; // by a signal; the last state could not be saved
+    bool stopped, save_failed, report_failed; // by a signal; the last state could not be saved; nor could --log or --trace, of this or another rank
 } trainer;
 
 // SIGTERM and SIGUSR1 with --out: the step in progress is finished, the state saved, and the run ends.
@@ -264,8 +264,31 @@ static FILE *open_log(const trainer *t, error_text *error) {
     stop_on_error(error);
     return log;
 }
-static void close_log(const trainer *t, FILE *log, error_text *error) {
-    if (log != NULL && fclose(log) != 0) error_set(error, "--log %s: not all of it could be written", t->o->log);
+// A log or a trace that cannot be written, such as on a full disk, is no reason to lose the model: the run goes on, and its exit status says so.
+// Collective.
+static void report_failure(trainer *t, error_text *error) {
+    if (comm_agree(t->g.all, error)) return;
+    if (t->g.rank == 0) fprintf(stderr, "warning: %s\n", error->text);
+    t->report_failed = true;
+    error->text[0] = '\0';
+}
+static void close_log(trainer *t, FILE *log, error_text *error) {
+    if (log != NULL) {
+        bool ok = ferror(log) == 0; // each line is flushed, and fclose says nothing of those that were lost
+        if (fclose(log) != 0 || !ok) error_set(error, "--log %s: not all of it could be written", t->o->log);
+    }
+    report_failure(t, error);
+}
+static void trace_path(const trainer *t, char *path, size_t size) { snprintf(path, size, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank); }
+// Before the run: whether --trace can be written at its end. Leaves no file behind that was not there.
+static void trace_check(const trainer *t, error_text *error) {
+    char path[4096];
+    trace_path(t, path, sizeof path);
+    bool there = path_exists(path);
+    FILE *f = fopen(path, "a");
+    if (f == NULL) error_set(error, "--trace %s: cannot be written", path);
+    else fclose(f);
+    if (f != NULL && !there) remove(path);
 }
 static void sample(trainer *t, FILE *log) {
     sample_draw(&t->sample, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + t->done.step - 1), t->tokens, t->labels);
@@ -276,7 +299,7 @@ static void train(trainer *t, error_text *error) {
     const options *o = t->o;
     const model_config *c = &t->m.c;
     int64_t batch = t->g.shape.dp * t->m.run.B * t->m.run.grad_accum;
-    bool first_rank = t->g.rank == 0;
+    bool first_rank = t->g.rank == 0, unlabelled = false;
     int64_t first_step = t->done.step;
     read_step(t, error); // before the log is opened: bad data leaves no file behind
     FILE *log = open_log(t, error);
@@ -305,7 +328,10 @@ static void train(trainer *t, error_text *error) {
         memset(&r, 0, sizeof r);
         r.step = step + 1;
         r.steps = o->steps;
-        r.loss = result.loss;
+        r.loss = result.valid > 0 ? result.loss : NAN; // null in the log
+        if (result.valid == 0 && first_rank && !unlabelled)
+            fprintf(stderr, "warning: step %lld: no token of it is a label (loss masks, --document-end), so that it teaches nothing\n", (long long)step + 1);
+        unlabelled = unlabelled || result.valid == 0;
         r.norm = result.norm;
         r.lr = lr;
         r.seconds = device_seconds() - began;
@@ -340,17 +366,21 @@ static void train(trainer *t, error_text *error) {
                         (long long)step + 1, result.loss, result.norm);
             advance_save(t, true, log);
             comm_finalize();
-            exit(EXIT_FAILED);
+            exit(EXIT_USER_ERROR); // the same command would come to the same step again
         }
-        bool last = step + 1 == o->steps;
+        bool last = step + 1 == o->steps, save = o->out != NULL && (last || (o->save_every > 0 && (step + 1) % o->save_every == 0));
+        if (o->out != NULL) advance_save(t, save, log);
+        if (save) state_save_start(&t->states, &t->m, &t->done); // before an evaluation, which bad validation data ends the run in
+        if (save && last) advance_save(t, true, log);
         if (t->val.count > 0 && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) evaluate(t, log, error);
         if (o->sample_every > 0 && ((step + 1) % o->sample_every == 0 || last)) sample(t, log);
         if (o->out == NULL) continue;
         t->stopped = stop_agreed(t) && !last;
-        bool save = last || t->stopped || (o->save_every > 0 && (step + 1) % o->save_every == 0);
-        advance_save(t, save, log);
-        if (save) state_save_start(&t->states, &t->m, &t->done);
-        if (last || t->stopped) advance_save(t, true, log);
+        if (t->stopped) {
+            advance_save(t, true, log);
+            if (!save) state_save_start(&t->states, &t->m, &t->done);
+            advance_save(t, true, log);
+        }
         if (t->stopped && first_rank) printf("stopped by a signal after step %lld; the same command with --resume goes on\n", (long long)step + 1);
     }
     close_log(t, log, error);
@@ -364,10 +394,10 @@ static void train(trainer *t, error_text *error) {
     }
     if (o->trace != NULL) {
         char path[4096];
-        snprintf(path, sizeof path, t->g.ranks > 1 ? "%s.rank%d" : "%s", o->trace, t->g.rank);
+        trace_path(t, path, sizeof path);
         if (!trace_write(path, t->g.rank)) error_set(error, "--trace %s: cannot be written", path);
+        report_failure(t, error);
     }
-    stop_on_error(error);
 }
 
 // The newest whole state of --out with --resume, else random parameters or those of the folder.
@@ -475,6 +505,7 @@ int main(int argc, char **argv) {
     if (o.deterministic) comm_use_deterministic(&error);
     stop_on_error(&error);
     grid_create(&t.g, plan_grid_shape(&o), o.cp_comm == CP_COMM_ALLGATHER, world);
+    if (o.trace != NULL) trace_check(&t, &error);
     t.shard = sequence_shard_make(o.seq_len, t.g.shape.hp, t.g.shape.cp, t.g.place.h, t.g.place.c, DEVICE_ROW_MULTIPLE);
     if (o.train_data != NULL) data_sources_open(&t.train, o.train_data, "--train-data", true, o.seq_len, c.V, (uint64_t)o.seed, &error);
     if (o.val_data != NULL) data_sources_open(&t.val, o.val_data, "--val-data", false, o.seq_len, c.V, (uint64_t)o.seed, &error);
@@ -530,7 +561,6 @@ int main(int argc, char **argv) {
         if (t.val.count > 0) evaluate(&t, log, &error);
         if (o.sample_every > 0) sample(&t, log);
         close_log(&t, log, &error);
-        stop_on_error(&error);
     }
     if (o.export_to != NULL && !t.stopped) finish_export(&t, folder, &error);
     if (o.out != NULL) state_store_close(&t.states);
@@ -549,5 +579,5 @@ int main(int argc, char **argv) {
     free(kinds);
     device_stop();
     comm_finalize();
-    return t.save_failed ? EXIT_FAILED : EXIT_OK;
+    return t.save_failed || t.report_failed ? EXIT_FAILED : EXIT_OK;
 }

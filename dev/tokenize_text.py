@@ -171,8 +171,8 @@ def main():
     path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
     if not os.path.isfile(path):
         parser.error(f"{path}: no such file; a Hugging Face folder of a model has it")
-    if glob.glob(glob.escape(args.out) + "_[0-9]*.bin"):
-        parser.error(f"{args.out}_*.bin: is there already; remove the files or give another --out")
+    if glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"):
+        parser.error(f"{args.out}_*.bin or its mask: is there already; remove the files or give another --out")
     known = Tokenizer.from_file(path)
     end = known.token_to_id(args.end) if args.end else None
     if args.end and end is None:

@@ -75,7 +75,7 @@ for source in test/test_*.c; do
     grep -q '^// sanitize: no' "$source" || sanitized+=("$name")
 done
 build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}"
-if [ ${#sanitized[@]} -gt 0 ]; then build sanitize DEVICE=cpu SANITIZE=1 all "${sanitized[@]/#/build/cpu-sanitize/test/}"; fi
+if [ ${#sanitized[@]} -gt 0 ]; then build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"; fi
 scripts &
 programs '' build/cpu "${all[@]}"
 programs -sanitize build/cpu-sanitize "${sanitized[@]}"
