@@ -217,14 +217,13 @@ step 'a small run, --stochastic-rounding' 60 "${tiny[@]}" --stochastic-rounding
 twice="'${tiny[0]}' ${tiny[*]:1} --deterministic --out"
 step 'deterministic: the same bits twice' 90 bash -c "$twice '$dir/a' && $twice '$dir/b' && cmp '$dir/a/step-00000002/model.safetensors' '$dir/b/step-00000002/model.safetensors'"
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-lazily=(env CUDA_MODULE_LOADING=LAZY) # or the sanitizer would go through all kernels of all libraries
 for tool in memcheck racecheck; do
     [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
     gpu_only
-    step "compute-sanitizer $tool" 60 "${lazily[@]}" "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 "${one[@]}" 1
+    step "compute-sanitizer $tool" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 "${one[@]}" 1
     [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
     gpu_only
-    step "compute-sanitizer $tool, attention by hand" 60 "${lazily[@]}" "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 $points small 1
+    step "compute-sanitizer $tool, attention by hand" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 $points small 1
 done
 
 # Benchmarks.

@@ -21,12 +21,13 @@ static const struct {
     const char *name;
     int version, processors; // compute capability times 100, SMs
     int clock_khz, memory_clock_khz;
+    int memory_bits;
     int64_t l2_bytes, memory_bytes, shared_bytes; // shared: of a block, by permission
 } known[] = {
-    {"NVIDIA H200", 900, 132, 1980000, 3201000, 62914560, 150754820096, 232448},
-    {"NVIDIA H100 80GB HBM3", 900, 132, 1980000, 2619000, 52428800, 85031714816, 232448},
-    {"NVIDIA A100-SXM4-80GB", 800, 108, 1410000, 1593000, 41943040, 85097971712, 166912},
-    {"NVIDIA B200", 1000, 148, 1965000, 3996000, 132644864, 191000000000, 232448},
+    {"NVIDIA H200", 900, 132, 1980000, 3201000, 6144, 62914560, 150754820096, 232448},
+    {"NVIDIA H100 80GB HBM3", 900, 132, 1980000, 2619000, 5120, 52428800, 85031714816, 232448},
+    {"NVIDIA A100-SXM4-80GB", 800, 108, 1410000, 1593000, 5120, 41943040, 85097971712, 166912},
+    {"NVIDIA B200", 1000, 148, 1965000, 3996000, 8192, 132644864, 191000000000, 232448},
 };
 enum { KNOWN = sizeof known / sizeof *known, MAX_GPUS = 16 };
 
@@ -51,9 +52,10 @@ static char *known_json(int n) {
         "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"multiProcessorCount\":%d,"
         "\"smClockRateKHz\":%d,\"memClockRateKHz\":%d,\"l2CacheSize\":%lld,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
         "\"maxSharedMemoryPerBlockOptin\":%lld,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"pciDeviceId\":0,"
-        "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"isTccDriver\":0,\"supportCoopLaunch\":1}",
+        "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"isTccDriver\":0,\"supportCoopLaunch\":1,"
+        "\"smCountOrigin\":0,\"oversizedSharedMemoryPerBlock\":%lld,\"memoryBusWidth\":%d}", // these three: asked for by cuDNN 9.28
         known[n].version, known[n].name, (long long)known[n].memory_bytes, known[n].processors, known[n].clock_khz,
-        known[n].memory_clock_khz, (long long)known[n].l2_bytes, (long long)known[n].shared_bytes);
+        known[n].memory_clock_khz, (long long)known[n].l2_bytes, (long long)known[n].shared_bytes, (long long)known[n].shared_bytes, known[n].memory_bits);
     return json;
 }
 static cudnnBackendDescriptor_t properties_of(const gpu *g) { // NULL: cuDNN does not take them
@@ -98,13 +100,15 @@ static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_s
     CHECK(taken == accepted, "%s: %s: %s %s", device->name, shape_text(s), taken ? "taken" : "refused", g.error.text);
     size_t planned = attention_call_workspace(s);
     if (taken) device->first_bytes += g.workspace[0];
+    int fit = 0; // others are passed over (attention_cudnn.c)
     for (int i = 0; taken && accepted && i < g.config_count; i++) {
-        CHECK(g.workspace[i] >= 0 && (size_t)g.workspace[i] <= planned, "%s: %s: workspace of %lld bytes, planned %zu", device->name, shape_text(s),
-              (long long)g.workspace[i], planned);
+        if (g.workspace[i] < 0 || (size_t)g.workspace[i] > planned) continue;
+        fit++;
         if ((double)g.workspace[i] <= device->most_used * (double)planned) continue;
         device->most_used = (double)g.workspace[i] / (double)planned;
         snprintf(device->most, sizeof device->most, ", %lld of %zu bytes: %s", (long long)g.workspace[i], planned, shape_text(s));
     }
+    if (taken && accepted) CHECK(fit > 0, "%s: %s: workspace of %lld bytes, planned %zu", device->name, shape_text(s), (long long)g.workspace[0], planned);
     attention_graph_free(&g);
 }
 
@@ -231,8 +235,6 @@ int main(int argc, char **argv) {
         s = attention_call_shape(block_of(8192, 8, 8, 128), true, false, false, each);
         s.HS = 100; // not in pieces of 8
         expect(device, properties, s, false);
-        if (device->largest_backward < 256)
-            expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 256), true, false, false, each), false);
         cudnnBackendDestroyDescriptor(properties);
     }
 

@@ -10,7 +10,6 @@ typedef struct {
     attention_shape shape;
     bool refused; // no engine takes it
     cudnnBackendDescriptor_t plan;
-    size_t workspace;
 } attention_plan;
 
 static struct {
@@ -50,42 +49,39 @@ static attention_plan *plan_of(attention_shape shape) {
     p->shape = shape;
     attention_graph *g = HOST_NEW(attention_graph, 1); // stays: the plan refers to its descriptors
     const char *kind = shape.backward ? "backward" : "forward";
-    cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
+    bool found = false;
     if (attention_graph_build(g, shape, cudnn.handle)) attention_graph_choose(g, NULL);
-    for (int i = 0; i < g->config_count; i++) { // compiles the kernel; the first that works
+    for (int i = 0; i < g->config_count; i++) { // compiles the kernel; the first that works in the workspace that is planned
+        int64_t workspace = 0, one = 0;
         check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan), "plan");
         check(cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn.handle), "plan");
         check(cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->configs[i]),
               "plan");
-        status = cudnnBackendFinalize(p->plan);
-        if (status == CUDNN_STATUS_SUCCESS) break;
-        fprintf(stderr, "note: cuDNN's choice %d of %d for %s attention with heads of %d cannot be compiled (%s)\n", i + 1, g->config_count, kind, shape.HS,
-                cudnnGetErrorString(status));
+        cudnnStatus_t status = cudnnBackendFinalize(p->plan);
+        if (status == CUDNN_STATUS_SUCCESS)
+            check(cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace), "plan");
+        found = status == CUDNN_STATUS_SUCCESS && (size_t)workspace <= attention_call_workspace(shape);
+        if (found) break;
+        fprintf(stderr, "note: cuDNN's choice %d of %d for %s attention, rows %lld x %lld, heads %d on %d of %d: ", i + 1, g->config_count, kind, (long long)shape.Tq, (long long)shape.Tk,
+                shape.Hq, shape.Hkv, shape.HS);
+        if (status == CUDNN_STATUS_SUCCESS) fprintf(stderr, "it wants %lld bytes of workspace, where %zu are planned\n", (long long)workspace, attention_call_workspace(shape));
+        else fprintf(stderr, "it cannot be compiled (%s)\n", cudnnGetErrorString(status));
         cudnnBackendDestroyDescriptor(p->plan);
     }
-    if (status != CUDNN_STATUS_SUCCESS) {
+    if (!found) {
         fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d\n", g->error.text[0] != 0 ? g->error.text : "cuDNN attention: no engine is left",
                 kind, shape.HS);
         p->refused = true;
         attention_graph_free(g);
         free(g);
-        return p;
     }
-    int64_t workspace = 0, one = 0;
-    check(cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace), "plan");
-    p->workspace = (size_t)workspace;
-    if (p->workspace > attention_call_workspace(shape))
-        device_fail("cuDNN attention wants %zu bytes of workspace where %zu are planned (rows %lld x %lld, heads %d on %d of %d)",
-                    p->workspace, attention_call_workspace(shape), (long long)shape.Tq, (long long)shape.Tk, shape.Hq, shape.Hkv, shape.HS);
     return p;
 }
 
 const char *op_attention_engine(bool documents) { return documents ? "the hand-written kernels (cuDNN's graphs know no boundaries)" : "cuDNN"; }
 bool attention_call_possible(void) { return true; }
 
-bool attention_call_takes(attention_shape shape) {
-    return !plan_of(shape)->refused;
-}
+bool attention_call_takes(attention_shape shape) { return !plan_of(shape)->refused; }
 
 void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     attention_plan *p = plan_of(shape);
