@@ -46,6 +46,9 @@ refuse 'rope scaling unknown' 2 '--rope-scaling: "ntk:factor=2" is not legal; le
 refuse 'tile of nothing' 2 '--mlp-tile' "${base[@]}" "${data[@]}" --mlp-tile 0
 refuse 'budget that nothing fits in' 2 'needs .* may use' "${base[@]}" "${data[@]}" --memory-budget 1MiB --recompute auto
 refuse 'stochastic rounding of float parameters' 2 'stores parameters in float.*bf16' "${base[@]}" "${data[@]}" --stochastic-rounding
+refuse 'a trace that cannot be written' 2 '--trace .*nowhere/trace.* cannot be written' "${base[@]}" "${data[@]}" --trace "$dir/nowhere/trace"
+refuse 'a trace of nothing' 2 '--trace has no meaning with --steps 0' "${base[@]:0:3}" --steps 0 "${data[@]}" --trace "$dir/trace"
+refuse 'states of nothing' 2 '--out has no meaning with --steps 0' "${base[@]:0:3}" --steps 0 "${data[@]}" --out "$dir/states"
 refuse 'no data' 2 '--train-data' "${base[@]}"
 refuse 'missing file' 4 'nowhere' "${base[@]}" --train-data "$dir/nowhere.bin"
 refuse 'truncated file' 4 'truncated' "${base[@]}" --train-data "$dir/truncated.bin"

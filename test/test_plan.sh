@@ -52,6 +52,7 @@ small=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 128)
 mpirun -np 4 "$binary" "${small[@]}" --hp auto --steps 3 --global-batch 4 --log "$dir/auto.jsonl" >"$dir/auto" 2>&1 </dev/null
 "$binary" "${small[@]}" --steps 3 --global-batch 4 --log "$dir/one.jsonl" >"$dir/one" 2>&1 </dev/null
 check '--hp auto says what it chose' grep -q '^planned for cpu: dp [0-9]* hp [0-9]* cp [0-9]*' "$dir/auto"
+check '--hp auto with --grad-accum' mpirun -np 2 "$binary" "${small[@]}" --hp auto --steps 1 --grad-accum 2
 check '--hp auto trains' python3 - "$dir/auto.jsonl" "$dir/one.jsonl" <<'PY'
 import json, sys
 a, b = ([json.loads(line) for line in open(path)] for path in sys.argv[1:])
@@ -156,6 +157,9 @@ refuse 'a cluster file with a missing figure' "'peak' is missing" --model llama3
 refuse 'a cluster file with a negative figure' "'peak' is '-1e15'; legal is a number from" --model llama3-8b --dry-run --cluster "$dir/negative.txt"
 refuse 'a degree beside --plan' '--cp is what --plan chooses' "${big[@]}" --cp 2
 refuse 'a degree beside --hp auto' '--zero-params is what --hp auto chooses' --model nano --from-scratch --train-data "$dir/data.bin" --hp auto --zero-params 1
+refuse 'a plan of what a run refuses' '--warmup 50 is longer than the run' "${big[@]}" --ranks 8 --seq-len 8K --steps 10 --warmup 50
+refuse 'a batch that is no whole number of micro-batches' '--global-batch 3 is not a multiple of --batch-size 2' "${big[@]}" --ranks 8 --seq-len 8K --global-batch 3 --batch-size 2
+check 'the command of a plan is no dry run' bash -c "'$binary' ${big[*]} --ranks 8 --seq-len 8K --dry-run | tail -1 | grep 'mpirun -np 8' | grep -qv dry-run"
 refuse '--hp beside --plan' '--hp 4 with --plan' "${big[@]}" --hp 4
 refuse '--plan-json alone' '--plan-json is legal only with --plan' --model nano --dry-run --plan-json "$dir/x"
 refuse '--global-batch beside --grad-accum' 'legal is one of them' --model nano --dry-run --global-batch 4 --grad-accum 2

@@ -161,5 +161,27 @@ mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 100 --cp 2 --steps 
     --log "$dir/only.jsonl" >"$dir/only.out" 2>&1 </dev/null
 check 'nothing to train: evaluates, samples, logs' [ "$? $(grep -c '^eval  *0/0 \|^sample  *0/0 | tokens' "$dir/only.out") $(grep -c 'val_loss\|sample_tokens' "$dir/only.jsonl")" = '0 2 2' ]
 
+# What goes wrong late costs no model. Exit statuses: 1 a report that is not whole, 2 bad validation data and divergence, which would come again.
+ends_with() { # status text in what it prints, command...
+    local status=$1 text=$2
+    shift 2
+    "$@" >"$dir/shown" 2>&1 </dev/null
+    [ $? -eq "$status" ] && grep -q -- "$text" "$dir/shown" || { cat "$dir/shown" && return 1; }
+}
+python3 -c "
+data = bytearray(open('$dir/data.bin', 'rb').read())
+data[1024 + 2 * 50:1024 + 2 * 50 + 2] = (999).to_bytes(2, 'little')
+open('$dir/beyond.bin', 'wb').write(data)
+open('$dir/unlearnt.bin', 'wb').write(open('$dir/data.bin', 'rb').read())
+open('$dir/unlearnt.bin.mask', 'wb').write(bytes((len(data) - 1024) // 2))"
+check 'a log on a full disk: a warning and status 1' ends_with 1 'warning: --log /dev/full' "$binary" "${model[@]}" --steps 2 --log /dev/full --export "$dir/exported"
+check 'and the export' [ -e "$dir/exported/model.safetensors" ]
+check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --trace /dev/full' "$binary" "${model[@]}" --steps 2 --trace /dev/full
+check 'bad validation data at the end: status 2' ends_with 2 'is 999' mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "$dir/beyond.bin" --out "$dir/new/states"
+check 'and the state of that step' [ -e "$dir/new/states/step-00000002/model.safetensors" ]
+check 'divergence: status 2' ends_with 2 'error: step .*: loss .* lower --lr' "$binary" "${model[@]}" --steps 30 --lr 100 --grad-clip 0 --weight-decay 100
+check 'no label at all: a warning' ends_with 0 'warning: step 1: no token of it is a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --log "$dir/unlearnt.jsonl"
+check 'and no loss' [ "$(grep -c '"loss":null' "$dir/unlearnt.jsonl")" = 2 ]
+
 check '--deterministic: the CPU device always is' bash -c "$binary --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 64 --steps 1 --deterministic | grep -q 'same bits   yes'"
 closing_line
