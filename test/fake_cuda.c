@@ -5,7 +5,7 @@
 // when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
 // It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
 // FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer.
-// FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_POOR=RANK: its GPU has 74 MB free. NCCL calls answer "in progress" first, as non-blocking
+// FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free. NCCL calls answer "in progress" first, as non-blocking
 // communicators do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
 #include "../common.h"
 
@@ -325,7 +325,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     const char *poor = getenv("FAKE_CUDA_POOR");
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     *free_bytes = *total = (size_t)16 << 30;
-    if (poor != NULL && strtol(poor, NULL, 10) == rank) *free_bytes = (size_t)74 << 20;
+    if (poor != NULL && strtol(poor, NULL, 10) == rank && strchr(poor, ':') != NULL) *free_bytes = (size_t)strtol(strchr(poor, ':') + 1, NULL, 10) << 10;
     return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
