@@ -2,10 +2,10 @@
 //     build/cpu/test/compare_devices write FILE [LENGTH [STEPS]]        loss curve, and gradients of the first step, on the CPU device, one rank
 //     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]] the same on this device, on 1, 2 or 4 ranks (hp 2, cp 2 in two windows,
 //                                                                       hybrid ZeRO, selective checkpointing, offload), against the file
-// LENGTH (default 96) is that of the sequences: from 1024 on a rank of four holds whole tiles of 128 rows, which a GPU gives to cuDNN.
+// LENGTH (default 96) is that of the sequences: at 512 each block has whole tiles of 128 rows, which go to the attention engine (cuDNN).
 // Two models: heads of 16 on whole sequences, and heads of 64 on packed documents, which tensor cores compute by hand (at most 5 steps).
 // Bounds when this device stores bf16: a stored number is off by up to 2^-9 of itself. The loss is a mean over many of them: the curves
-// stay within 2^-8 of the loss at the start. A gradient is a sum of products of such numbers whose errors are independent of each other:
+// stay within 2^-8 of the loss at the start, which falls by 8 times that and more in 5 steps. A gradient is a sum of products of such numbers whose errors are independent of each other:
 // cosine 0.999 or more, norm within 1 %. When it stores float, only the order of sums differs: 2e-5 of the loss, cosine within 1e-6.
 #include "model_fixture.h"
 
@@ -91,7 +91,7 @@ static void compare(const record *here, const record *there, bool packed) {
               bound);
         worst = fmax(worst, d);
     }
-    CHECK(here->losses[last] < 0.9 * here->losses[0], "the loss does not fall: %.4f to %.4f", here->losses[0], here->losses[last]);
+    if (last >= 4) CHECK(here->losses[last] < (1 - 8.0 / 256) * here->losses[0], "the loss does not fall: %.4f to %.4f", here->losses[0], here->losses[last]);
     for (int u = 0; u < UNITS; u++) {
         model_config c = config_of(packed);
         model m;

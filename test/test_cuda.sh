@@ -56,9 +56,9 @@ for eager in 0 1; do
 done
 races=build/cuda-races/test/compare_devices-without-gpu
 check 'build over fake CUDA, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races BUILD=build/cuda-races $races
-check 'reference of 5 steps' build/cpu/test/compare_devices write "$dir/short" 96 5
-check 'no kernel touches what a transfer needs, 4 ranks' mpirun -np 4 $races compare "$dir/short" 96 5
-check 'a forgotten wait is found' fails_with 1 'compute touches what a transfer under way needs' env FAKE_CUDA_FORGET=20 mpirun -np 4 $races compare "$dir/short" 96 5
+check 'reference of 2 steps in whole tiles' build/cpu/test/compare_devices write "$dir/whole" 512 2
+check 'no kernel touches what a transfer needs, 4 ranks' mpirun -np 4 $races compare "$dir/whole" 512 2
+check 'a forgotten wait is found' fails_with 1 'compute touches what a transfer under way needs' env FAKE_CUDA_FORGET=20 mpirun -np 4 $races compare "$dir/whole" 512 2
 check 'more ranks than GPUs are refused' fails_with 2 'start one rank per GPU' env FAKE_CUDA_GPUS=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'a rank that stops ends the job with a reason' fails_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \
