@@ -172,7 +172,7 @@ several() { [ $mpi = 1 ] || skip='no Open MPI, so one rank only'; } # before ste
 gpu_only() { [ $mode = rehearse ] && skip='needs a GPU'; }          # before steps that have nothing to rehearse
 
 suffix= small=() length=1024 curve=50 curve_shared=8 # where ranks share a GPU, each transfer takes some 10 ms
-[ $mode = rehearse ] && suffix=-without-gpu small=(small) length=128 curve=8 total_limit=1000000
+[ $mode = rehearse ] && suffix=-without-gpu small=(small) length=512 curve=8 total_limit=1000000
 jobs=$(nproc)
 programs=($build/train_llama$suffix $build/test/{test_kernels,test_golden,compare_devices}$suffix)
 if [ $mode = rehearse ]; then
