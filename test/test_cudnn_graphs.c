@@ -35,7 +35,6 @@ typedef struct {
     char name[128], *json;
     int largest_backward; // head size that backward engines take
     int version;          // compute capability times 100
-    bool dkv_bf16;        // attention_use_bf16_dkv
     int graphs;           // asked for
     int64_t first_bytes;  // workspace of the engines that are tried first, summed over all graphs: shows when others are proposed
     double most_used;     // workspace over what is planned, of the call where it is largest, and
@@ -77,7 +76,6 @@ static bool gpu_add(char *json, error_text *error) {
     snprintf(g->name, sizeof g->name, "%s", name->valuestring);
     g->largest_backward = version->valueint / 100 == 9 ? 256 : 128;
     g->version = version->valueint;
-    g->dkv_bf16 = g->version >= 1000;
     g->json = json;
     cJSON_Delete(all);
     cudnnBackendDescriptor_t properties = properties_of(g);
@@ -209,7 +207,7 @@ int main(int argc, char **argv) {
     for (int n = 0; n < gpu_count; n++) {
         gpu *device = &gpus[n];
         cudnnBackendDescriptor_t properties = properties_of(device);
-        attention_use_bf16_dkv(device->dkv_bf16);
+        attention_use_blackwell(device->version >= 1000);
         for (int HS = 64; HS <= 256; HS *= 2) {
             int64_t lengths[] = {8192, 128, 131072, 1048576};
             for (int i = 0; i < (n == 0 ? 4 : 1); i++) {

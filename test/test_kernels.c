@@ -554,7 +554,7 @@ static int rounding_of(attention_block b) {
     return sizeof(floatX) == 2 && (b.HS == 64 || b.HS == 128) && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 ? TENSOR_CORES : 1;
 }
 
-static bool dkv_bf16; // attention_use_bf16_dkv: each call rounds dk and dv once
+static bool dkv_bf16; // attention_use_blackwell: each call rounds dk and dv once
 
 static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents) {
     attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, 11, documents);
@@ -831,7 +831,7 @@ int main(int argc, char **argv) {
             for (int n = 0; n < 4; n++) {
                 int cut = n < 3 ? n : 2;
                 dkv_bf16 = n == 3;
-                attention_use_bf16_dkv(dkv_bf16);
+                attention_use_blackwell(dkv_bf16);
                 attention_test_limits(cut > 0 ? 1 : 0, cut == 0 ? 0 : cut == 1 ? 1 : 100000);
                 test_attention(128, 128, 4, 2, 16, true, 0, 0);
                 test_attention(384, 384, 6, 3, 8, true, 8, 0);
@@ -843,7 +843,7 @@ int main(int argc, char **argv) {
                 test_attention(256, 384, 2, 2, 40, false, 0, 0);
             }
             attention_test_limits(0, 0);
-            attention_use_bf16_dkv(dkv_bf16 = false);
+            attention_use_blackwell(dkv_bf16 = false);
             test_linear(1, 1, 1);
             test_linear(7, 24, 33);
         }

@@ -9,15 +9,15 @@ size_t attention_call_workspace(attention_shape s) {
     return sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS) + slack; // engines before Hopper sum dq up in memory of their own
 }
 
-static bool deterministic, dkv_bf16;
+static bool deterministic, blackwell;
 void attention_use_deterministic(void) { deterministic = true; }
-void attention_use_bf16_dkv(bool yes) { dkv_bf16 = yes; }
+void attention_use_blackwell(bool yes) { blackwell = yes; }
 
 attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, attention_run run) {
     attention_shape s;
     memset(&s, 0, sizeof s);
     s.backward = backward;
-    s.dkv_bf16 = backward && dkv_bf16;
+    s.dkv_bf16 = backward && blackwell;
     s.causal = b.causal;
     s.Tq = b.Tq;
     s.Tk = b.Tk;
@@ -54,6 +54,7 @@ void attention_test_limits(int64_t elements, int64_t scratch_bytes) {
 }
 int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk) {
     int64_t rows = most_elements / max_i64(1, max_i64(q_stride, kv_stride)) / 128 * 128;
+    if (blackwell) rows = min_i64(rows, 65536);
     return rows >= max_i64(Tq, Tk) ? max_i64(Tq, Tk) : max_i64(rows, 128);
 }
 attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {

@@ -68,8 +68,9 @@ bool attention_shape_equal(attention_shape a, attention_shape b);
 int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk);
 attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the most that a call takes
 // On Blackwell cuDNN's engine of that generation can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to the one it
-// has for the A100. So there each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay float.
-void attention_use_bf16_dkv(bool yes);
+// has for the A100. So there each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay float. And tiles have at
+// most 65536 rows: before 9.21.1 causal forward calls "could hang with extremely long sequence lengths" (release notes, which name no length).
+void attention_use_blackwell(bool yes);
 // device_use_deterministic, of attention: hand-written kernels compute the backward pass. cuDNN's, asked for an order, takes no memory for one when
 // dq is float.
 void attention_use_deterministic(void);

@@ -70,7 +70,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     if (gpu.properties.major < 8)
         return error_set(error, "GPU %d is a %s of compute capability %d.%d; bf16 needs 8.0 or more", gpu.index, gpu.properties.name,
                          gpu.properties.major, gpu.properties.minor);
-    attention_use_bf16_dkv(gpu.properties.major >= 10);
+    attention_use_blackwell(gpu.properties.major >= 10);
     cuda_check(cudaStreamCreateWithFlags(&gpu.compute, cudaStreamNonBlocking), "creating the compute stream");
     cuda_check(cudaMalloc((void **)&gpu.reduction, sizeof(double) * (REDUCTION_BLOCKS + 1)), "allocating the sums' scratch");
     char sharing[64] = "";
