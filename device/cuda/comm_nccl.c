@@ -23,8 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#if NCCL_VERSION_CODE < NCCL_VERSION(2, 26, 0)
-#error "NCCL 2.26 or newer is needed: versions before do not know NCCL_LAUNCH_ORDER_IMPLICIT"
+enum { NCCL_LEAST = NCCL_VERSION(2, 26, 5) };
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 26, 5)
+#error "NCCL 2.26.5 or newer is needed: versions before 2.26 do not know NCCL_LAUNCH_ORDER_IMPLICIT"
 #endif
 
 enum {
@@ -100,6 +101,12 @@ static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t statu
 }
 static void nccl_wait(const comm *group, ncclResult_t status, const char *what) { nccl_wait_for(group->nccl, group, status, what); }
 
+static bool is_over(const comm *group, cudaEvent_t event) {
+    cudaError_t status = cudaEventQuery(event);
+    if (status != cudaSuccess && status != cudaErrorNotReady)
+        device_fail("%s (rank %d of %d in its group): the GPU has failed: %s", comm_kind_name(group->kind), group->rank, group->size, cudaGetErrorString(status));
+    return status == cudaSuccess;
+}
 // Called with the lock held. Ends the job when a transfer has failed or stands too long.
 static void watch(comm *group) {
     ncclResult_t status = ncclSuccess;
@@ -108,9 +115,9 @@ static void watch(comm *group) {
                     ncclGetErrorString(status), ncclGetLastError(group->nccl));
     int64_t before = group->watched;
     if (group->watched < group->started - RING) group->watched = group->started - RING;
-    while (group->watched < group->started && cudaEventQuery(group->ring[group->watched % RING].done) == cudaSuccess) group->watched++;
+    while (group->watched < group->started && is_over(group, group->ring[group->watched % RING].done)) group->watched++;
     const transfer *t = &group->ring[group->watched % RING]; // the oldest; its time runs when the compute before it is done
-    if (group->watched != before || group->watched == group->started || cudaEventQuery(t->begun) != cudaSuccess) group->watched_since = device_seconds();
+    if (group->watched != before || group->watched == group->started || !is_over(group, t->begun)) group->watched_since = device_seconds();
     if (timeout_seconds > 0 && device_seconds() - group->watched_since > timeout_seconds) {
         char peers[256];
         device_fail("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or runs other transfers; "
@@ -363,8 +370,13 @@ static void warm_up(comm *group, size_t bytes) {
 static void make_whole(comm *parent) {
     ncclUniqueId id;
     int version = 0;
-    if (ncclGetVersion(&version) == ncclSuccess && version < NCCL_VERSION(2, 26, 0)) // another library than this was built with
-        device_fail("NCCL %d.%d.%d was loaded; 2.26 or newer is needed", version / 10000, version / 100 % 100, version % 100);
+    if (ncclGetVersion(&version) == ncclSuccess && version < NCCL_LEAST) // another library than this was built with
+        device_fail("NCCL %d.%d.%d was loaded; 2.26.5 or newer is needed", version / 10000, version / 100 % 100, version % 100);
+#ifdef __aarch64__
+    if (version < NCCL_VERSION(2, 29, 3) && parent->rank == 0) fprintf(stderr, "note: NCCL before 2.29.3 may hang on ARM\n");
+#endif
+    if (cudaDriverGetVersion(&version) == cudaSuccess && version < 12030 && parent->rank == 0)
+        fprintf(stderr, "note: the driver knows CUDA %d.%d; before 12.3 transfers of different groups wait for each other\n", version / 1000, version % 1000 / 10);
     memset(&id, 0, sizeof id);
     if (parent->rank == 0) nccl_wait(parent, ncclGetUniqueId(&id), "start");
     host_comm_broadcast(parent->host, &id, sizeof id, 0);
@@ -381,6 +393,10 @@ static void split_whole(comm *parent, comm *group, int colour, int key, comm_kin
     config.maxCTAs = most_ctas(kind);
     // From Hopper on NCCL's blocks start four at a time, on neighbouring SMs. Beside compute SMs come free one by one.
     if (kind != COMM_SEQ_ALLTOALL) config.cgaClusterSize = 1;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    // A rank of a ring has two peers. NCCL thinks of all ranks and would use one or two channels, of some 14 GB/s each over the network.
+    if (most_ctas(kind) == 4) config.nChannelsPerNetPeer = 4;
+#endif
     bool member = group != NULL && group->size > 1;
     ncclResult_t status = ncclCommSplit(parent->whole, member ? colour : NCCL_SPLIT_NOCOLOR, key, &nccl, &config);
     if (status == ncclSuccess) status = ncclInProgress; // it says "success" when the work has begun: the parent knows when it is done
@@ -475,6 +491,10 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     // nobody who waits for us: all ranks launch in one order, so that the rank that is furthest behind can always go on.
     set_unless_set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
     set_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+    // NVLink's own sums and multicast are set up for each communicator, whether it uses them or not, and from 2.29 on a communicator fails
+    // where they do (containers, a fabric manager that is not there). PAT, for what is small, would connect hundreds of MB a communicator.
+    set_unless_set("NCCL_NVLS_ENABLE", "0");
+    set_unless_set("NCCL_PAT_ENABLE", "0");
     if (!host_comm_init(argc, argv, error)) return false;
     const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"), *share = getenv("TRAIN_LLAMA_SHARE_GPU");
     if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked it
@@ -487,7 +507,6 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
         set_unless_set("NCCL_NET", "Socket");
         set_unless_set("NCCL_MAX_CTAS", "2");
         set_unless_set("NCCL_PROTO", "Simple");
-        set_unless_set("NCCL_NVLS_ENABLE", "0");
     }
     world = wrap(host_comm_world(), COMM_CONTROL);
     return true;

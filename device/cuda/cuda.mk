@@ -33,7 +33,7 @@ ifeq ($(CUDNN),1)
   CUDA_PARTS += CUDNN
 endif
 ifeq ($(MPI),1)
-  $(eval $(call need,NCCL,nccl.h,libnccl.so,NCCL 2.26 or newer: NVIDIA's packages or pip install nvidia-nccl-cu13; MPI=0 builds for one rank without it))
+  $(eval $(call need,NCCL,nccl.h,libnccl.so,NCCL 2.26.5 or newer: NVIDIA's packages or pip install nvidia-nccl-cu13; MPI=0 builds for one rank without it))
   CUDA_PARTS += NCCL
 endif
 
