@@ -24,7 +24,7 @@
 #define PRINTF_LIKE(format_at, args_at)
 #endif
 
-// Exit statuses: what a script that starts a run can rely on.
+// Exit statuses: what a script that starts a run can rely on. 2: another attempt would not mend it (an error of the user, divergence).
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USER_ERROR = 2 };
 
 // A user error on its way to the user: what is wrong and which values are legal, in one line.

@@ -100,7 +100,7 @@ static inline const option_row *options_table(int *count) {
         {"Data", "document-end", "ID|none", OPTION_TOKEN, AT(document_end), 0, 2147483646, "none", "", "packed documents: the token that ends one, as number; within a sample no attention and no label crosses to the next document, and positions restart"},
         {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "", "tokens of a sequence, over all its ranks: 128K = 131072, 1M = 1048576"},
         {"Data", "batch-size", "N", OPTION_COUNT, AT(batch_size), 1, 1048576, "1", "", "sequences of a dp rank in a micro-step"},
-        {"Data", "grad-accum", "N", OPTION_COUNT, AT(grad_accum), 1, 1048576, "1", "", "micro-steps of a step"},
+        {"Data", "grad-accum", "N", OPTION_COUNT, AT(grad_accum), 1, 1048576, "1", "", "micro-steps of a step; with --plan and --hp auto its product with --batch-size is the --global-batch"},
         {"Data", "global-batch", "N", OPTION_COUNT, AT(global_batch), 1, 1099511627776.0, "", "", "sequences of a step over all ranks; sets --grad-accum to N / (dp batch-size) (if absent: dp batch-size grad-accum; --plan and --hp auto: batch-size grad-accum)"},
         {"Data", "steps", "N", OPTION_COUNT, AT(steps), 0, 1000000000000.0, "100", "", "optimizer steps of the run; 0 reads and writes a model without training"},
 
@@ -610,7 +610,7 @@ static inline void options_help(FILE *f) {
         }
         fprintf(f, "%s\n", at);
     }
-    fprintf(f, "\nExit status: 0 done, 1 failed, 2 something in the options, the model or the data is not legal.\n");
+    fprintf(f, "\nExit status: 0 done; 1 failed (also: the last state, --log or --trace could not be written); 2 another attempt would not\nmend it: something in the options, the model or the data is not legal, or the loss is no number any more.\n");
 }
 
 // The table of all values; * marks what was asked for and differs from the default.

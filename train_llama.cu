@@ -279,16 +279,19 @@ static void close_log(trainer *t, FILE *log, error_text *error) {
     }
     report_failure(t, error);
 }
-static void trace_path(const trainer *t, char *path, size_t size) { snprintf(path, size, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank); }
+static path_text trace_path(const trainer *t) {
+    path_text p;
+    snprintf(p.text, sizeof p.text, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank);
+    return p;
+}
 // Before the run: whether --trace can be written at its end. Leaves no file behind that was not there.
 static void trace_check(const trainer *t, error_text *error) {
-    char path[4096];
-    trace_path(t, path, sizeof path);
-    bool there = path_exists(path);
-    FILE *f = fopen(path, "a");
-    if (f == NULL) error_set(error, "--trace %s: cannot be written", path);
+    path_text path = trace_path(t);
+    bool there = path_exists(path.text);
+    FILE *f = fopen(path.text, "a");
+    if (f == NULL) error_set(error, "--trace %s: cannot be written: %s", path.text, strerror(errno));
     else fclose(f);
-    if (f != NULL && !there) remove(path);
+    if (f != NULL && !there) remove(path.text);
 }
 static void sample(trainer *t, FILE *log) {
     sample_draw(&t->sample, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + t->done.step - 1), t->tokens, t->labels);
@@ -366,10 +369,10 @@ static void train(trainer *t, error_text *error) {
                         (long long)step + 1, result.loss, result.norm);
             advance_save(t, true, log);
             comm_finalize();
-            exit(EXIT_USER_ERROR); // the same command would come to the same step again
+            exit(EXIT_USER_ERROR); // the same command would most likely come to it again
         }
         bool last = step + 1 == o->steps, save = o->out != NULL && (last || (o->save_every > 0 && (step + 1) % o->save_every == 0));
-        if (o->out != NULL) advance_save(t, save, log);
+        advance_save(t, save, log);
         if (save) state_save_start(&t->states, &t->m, &t->done); // before an evaluation, which bad validation data ends the run in
         if (save && last) advance_save(t, true, log);
         if (t->val.count > 0 && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) evaluate(t, log, error);
@@ -393,9 +396,8 @@ static void train(trainer *t, error_text *error) {
         print_memory(t);
     }
     if (o->trace != NULL) {
-        char path[4096];
-        trace_path(t, path, sizeof path);
-        if (!trace_write(path, t->g.rank)) error_set(error, "--trace %s: cannot be written", path);
+        path_text path = trace_path(t);
+        if (!trace_write(path.text, t->g.rank)) error_set(error, "--trace %s: cannot be written", path.text);
         report_failure(t, error);
     }
 }

@@ -177,7 +177,7 @@ for attempt in {{1..20}}; do
         {flags} \\
         --rope-theta "${{ROPE_THETA:-{theta:.2e}}}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \\
         --log "llama3-8b-{name}.jsonl" --out "${{OUT:-llama3-8b-{name}}}" --save-every 5 --resume "$@" || status=$?
-    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; an error of the user, which another attempt does not mend
+    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; what another attempt does not mend
     echo "attempt $attempt ended with status $status" >&2
     sleep "${{PAUSE:-10}}"
 done

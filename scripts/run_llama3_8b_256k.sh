@@ -35,7 +35,7 @@ for attempt in {1..20}; do
         --dp 2 --hp 4 --cp 1 --zero-params 1 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
         --rope-theta "${ROPE_THETA:-1.69e+07}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         --log "llama3-8b-256k.jsonl" --out "${OUT:-llama3-8b-256k}" --save-every 5 --resume "$@" || status=$?
-    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; an error of the user, which another attempt does not mend
+    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; what another attempt does not mend
     echo "attempt $attempt ended with status $status" >&2
     sleep "${PAUSE:-10}"
 done

@@ -8,7 +8,7 @@ void device_fail(const char *format, ...) {
 }
 
 // Each thread hands its number to the next one through shared memory; with a fault, or without ("none").
-enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, FAULTS };
+enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, FAULTS };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
@@ -35,8 +35,25 @@ __global__ void pass_on_kernel(float *out, fault f) {
     out[i] += 0 * shared[i] + (other < 0 ? 1 : 0);
 }
 
+// All warps read a number; after a barrier one thread writes it, of the last block or (other-block-reads) of both.
+__global__ void read_then_write_kernel(float *x, fault f) {
+    float seen = *x;
+    __syncthreads();
+    if (threadIdx.x == 0 && (f == OTHER_BLOCK_READS || blockIdx.x > 0)) x[f == OTHER_BLOCK_READS ? 0 : 1] = seen;
+}
+// Each lane writes a row of matrices that all lanes of its warp get.
+__global__ void matrix_kernel(float *out, fault f) {
+    DYN_SHARED(bf16, rows);
+    bf16 *row = rows + threadIdx.x * 8;
+    for (int i = 0; i < 8; i++) row[i].bits = 0;
+    if (f != MATRIX_ROWS) __syncwarp();
+    uint32_t r[4];
+    load_matrices<false>(r, row);
+    out[blockIdx.x * blockDim.x + threadIdx.x] += 0 * (float)r[0];
+}
+
 int main(int argc, char **argv) {
-    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block"};
+    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows"};
     int threads = 64;
     fault f = NONE;
     for (int i = 0; argc == 2 && i < FAULTS; i++)
@@ -45,6 +62,10 @@ int main(int argc, char **argv) {
     std::vector<float> out((size_t)(2 * threads), -1.0f);
     float *to = out.data();
     for (int repeat = 0; repeat < 3; repeat++) LAUNCH(pass_on_kernel, 2, threads, sizeof(float) * (size_t)threads, to, f);
+    LAUNCH(matrix_kernel, 2, threads, 16 * (size_t)threads, to, f);
+    std::vector<float> numbers(2, 0.0f);
+    float *number = numbers.data();
+    LAUNCH(read_then_write_kernel, 2, threads, 0, number, f);
     int wrong = 0;
     for (int i = 0; i < 2 * threads; i++) wrong += !(out[(size_t)i] == (float)((i % threads + 1) % threads));
     printf("%d wrong\n", wrong);

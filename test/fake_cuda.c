@@ -86,7 +86,7 @@ static int64_t compute_work;
 static void no_conflict(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
     for (int i = 0; i < under_way_count; i++) {
         const memory_range *r = &under_way[i];
-        if (r->lane != lane && (r->writes || writes) && (const char *)at < r->at + r->bytes && r->at < (const char *)at + bytes)
+        if (bytes > 0 && r->lane != lane && (r->writes || writes) && (const char *)at < r->at + r->bytes && r->at < (const char *)at + bytes)
             insist(false, lane == NULL ? "compute touches what a transfer under way needs" : "two transfers under way need the same memory");
     }
 }
@@ -244,7 +244,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flag
         else wait_until(event->stream, event->position);
     }
     insist(s->compute || event->stream == NULL || event->stream->compute, "a lane waits for another lane");
-    if (!s->compute && event->stream != NULL) s->seen = event->compute_work;
+    if (!s->compute && event->stream != NULL && event->compute_work > s->seen) s->seen = event->compute_work;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

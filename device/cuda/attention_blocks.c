@@ -61,9 +61,7 @@ attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, 
     int64_t floats = backward ? (3 * Tq + 2 * Tk) * HS + 2 * Tq : Tq * HS + Tq; // of scratch for one query head
     int64_t heads = max_i64(1, most_scratch / (4 * max_i64(floats, 1)));
     attention_run run = {(int)max_i64(1, min_i64(heads * Hkv / Hq, Hkv)), Hq / Hkv};
-    while (backward && run.members > heads) // a part of a group: the next divisor of it
-        do run.members--;
-        while (Hq / Hkv % run.members != 0);
+    while (backward && (run.members > heads || Hq / Hkv % run.members != 0)) run.members--; // a part of a group: a divisor of it
     return run;
 }
 
@@ -258,24 +256,23 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
         }
 }
 
+static size_t call_scratch(attention_block b, bool backward, attention_run run) {
+    scratch_memory m = {NULL, 0};
+    attention_shape s = attention_call_shape(b, backward, true, true, run);
+    if (backward) backward_take(&m, s);
+    else forward_take(&m, s);
+    return m.used;
+}
 size_t op_attention_scratch(attention_block block, bool backward) {
     if (!attention_call_possible() || (backward && deterministic)) return 0;
     int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
     block.Tq = min_i64(block.Tq, rows);
     block.Tk = min_i64(block.Tk, rows);
     // Calls with fewer rows may take more heads at a time. A run of n heads is taken only while it stays under most_scratch, so
-    // that bound covers all of them; a single head may need more, at full length.
-    scratch_memory m = {NULL, 0};
-    attention_shape s = attention_call_shape(block, backward, true, true, attention_call_run(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
-    if (backward) backward_take(&m, s);
-    else forward_take(&m, s);
-    size_t most = m.used;
-    m.used = 0;
+    // that bound covers all of them; a single head (forward: a group) may need more, at full length.
     attention_run all = {block.Hkv, block.Hq / block.Hkv};
-    s = attention_call_shape(block, backward, true, true, all);
-    if (backward) backward_take(&m, s);
-    else forward_take(&m, s);
-    size_t all_heads = m.used, bound = (size_t)most_scratch + 16384; // of calls with fewer rows; 16384: alignment and slack
+    size_t most = call_scratch(block, backward, attention_call_run(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
+    size_t all_heads = call_scratch(block, backward, all), bound = (size_t)most_scratch + 16384; // of calls with fewer rows; 16384: alignment and slack
     if (all_heads < bound) bound = all_heads;
     return most > bound ? most : bound;
 }

@@ -28,8 +28,9 @@ static void check(cudnnStatus_t status, const char *what) {
 static void start(void) {
     if (cudnn.handle != NULL) return;
     size_t version = cudnnGetVersion(); // the library that was loaded may be another than this was built with
-    if (version < 91501) fprintf(stderr, "note: cuDNN %zu.%zu.%zu: versions from 9.15.1 on have fewer known errors in attention\n", version / 10000, version / 100 % 100, version % 100);
     if (version < 91002) device_fail("cuDNN %zu.%zu.%zu was loaded; 9.10.2 or newer is needed", version / 10000, version / 100 % 100, version % 100);
+    if (version < 91501)
+        fprintf(stderr, "note: cuDNN %zu.%zu.%zu: versions from 9.15.1 on have fewer known errors in attention\n", version / 10000, version / 100 % 100, version % 100);
     check(cudnnCreate(&cudnn.handle), "start");
     check(cudnnSetStream(cudnn.handle, device_compute_stream()), "start");
 }

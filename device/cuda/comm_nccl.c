@@ -128,15 +128,16 @@ static void watch(comm *group) {
     }
 }
 // The driver may hold up the watching thread together with the one that it watches. Then this ends the rank, and mpirun the others.
+static char standing[160]; // a global, made before the alarm is set: a signal's handler may not format
 static void driver_stands(int signal_number) {
     (void)signal_number;
-    static const char text[] = "error: the GPU's driver has not answered for more than twice TRAIN_LLAMA_TIMEOUT seconds\n";
-    if (write(STDERR_FILENO, text, sizeof text - 1) > 0) _exit(EXIT_FAILED);
+    if (write(STDERR_FILENO, standing, strlen(standing)) > 0) _exit(EXIT_FAILED);
     _exit(EXIT_FAILED);
 }
 static void *watch_all(void *device) {
     cudaSetDevice(*(int *)device);
     free(device);
+    snprintf(standing, sizeof standing, "error: rank %d: the GPU's driver or NCCL has not answered for more than twice TRAIN_LLAMA_TIMEOUT seconds\n", world->rank);
     signal(SIGALRM, driver_stands);
     for (;;) {
         struct timespec pause = {0, 200000000};

@@ -13,7 +13,9 @@ ifeq ($(NVCC),)
   $(error DEVICE=cuda: nvcc not found. Install the CUDA toolkit (12.4 or newer), or give CUDA_HOME=DIR; make DEVICE=cpu needs no GPU)
 endif
 NVCC_RELEASE := $(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
-CUDA_ARCHS ?= 80 90 $(shell printf '12.8\n$(NVCC_RELEASE)\n' | sort -VC && echo 100)
+ifndef CUDA_ARCHS
+  CUDA_ARCHS := 80 90 $(shell printf '12.8\n$(NVCC_RELEASE)\n' | sort -VC && echo 100)
+endif
 # Each is a header, a library (the name with a version where pip leaves out the plain one), and how to install it.
 define need
   $(1)_HEADER := $$(call find_header,$(2))

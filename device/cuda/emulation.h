@@ -16,7 +16,7 @@
 //     copies to shared memory used before they were waited for    done as late as allowed; at once with EMULATION_REVERSE=1
 //     two threads that touch one place in no order, one writing   "race" with the kernel's name and both threads, then abort: in the
 //                                                                 build SANITIZE=races (races.cc), whatever order they ran in here
-// What it cannot show: speed.
+// What it cannot show: speed, and what other numbers would lead to.
 // Kernels keep to full warps: blocks are multiples of 32 threads, and every lane takes part in a shuffle.
 #ifndef EMULATION_H
 #define EMULATION_H
@@ -384,14 +384,17 @@ inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed) {
     uint64_t *rows = m.warps[self->warp].exchange[self->shuffles++ % 2];
     if ((uintptr_t)row % 16 != 0) device_fail("emulation: %s: a row of a matrix is not on 16 bytes", m.kernel);
     rows[self->lane] = (uint64_t)(uintptr_t)row;
-    touch(row, 16, false);
     warp_barrier(false);
     for (unsigned i = 0; i < 4; i++) {
         unsigned g = self->lane / 4, t = self->lane % 4 * 2, low, high;
         const uint16_t *first = (const uint16_t *)(uintptr_t)rows[8 * i + (transposed ? t : g)];
         const uint16_t *second = (const uint16_t *)(uintptr_t)rows[8 * i + (transposed ? t + 1 : g)];
-        low = first[transposed ? g : t];
-        high = second[transposed ? g : t + 1];
+        first += transposed ? g : t;
+        second += transposed ? g : t + 1;
+        touch(first, 2, false); // of rows that other lanes have named: in no order with what those have just written
+        touch(second, 2, false);
+        low = *first;
+        high = *second;
         r[i] = low | high << 16;
     }
 }
