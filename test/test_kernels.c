@@ -842,6 +842,11 @@ int main(int argc, char **argv) {
                 test_attention(384, 384, 4, 2, 40, true, 8, 0); // the emulated engine does not take it
                 test_attention(256, 384, 2, 2, 40, false, 0, 0);
             }
+            test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it, and is wrong
+#ifdef DEVICE_EMULATED
+            CHECK(!attention_engine_agrees(48), "an engine that is wrong is used");
+#endif
+            CHECK(!attention_call_possible() || (attention_engine_agrees(64) && attention_engine_agrees(128)), "the attention engine is wrong");
             attention_test_limits(0, 0);
             attention_use_blackwell(dkv_bf16 = false);
             test_linear(1, 1, 1);

@@ -106,6 +106,14 @@ static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
     return b;
 }
 
+static size_t call_scratch(attention_block b, bool backward, attention_run run) {
+    scratch_memory m = {NULL, 0};
+    attention_shape s = attention_call_shape(b, backward, true, true, run);
+    if (backward) backward_take(&m, s);
+    else forward_take(&m, s);
+    return m.used;
+}
+
 // ---- a tile: loops over runs of key/value heads ----
 
 // For the engine? What cuDNN's kernels are known to be right for: whole tiles of 128 rows (on other lengths backward kernels before 9.15.1 may read
@@ -113,7 +121,7 @@ static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
 // the call, or'ed). Its graphs know no boundaries of documents. Causal: every key is seen.
 static bool regular(attention_block b, uintptr_t addresses) {
     return attention_call_possible() && b.documents.first == NULL && b.Tq > 0 && b.Tk > 0 && (!b.causal || b.Tk <= b.Tq) && b.HS % 8 == 0 && b.Tq % 128 == 0 &&
-           b.Tk % 128 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && b.lse_stride % 4 == 0 && addresses % 16 == 0;
+           b.Tk % 128 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && b.lse_stride % 4 == 0 && addresses % 16 == 0 && attention_engine_agrees(b.HS);
 }
 
 // By hand: on tensor cores where the shape allows it, else in float.
@@ -208,6 +216,78 @@ static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, cons
         }
 }
 
+// ---- is the engine right? ----
+
+// Root mean square of the difference of two tensors over that of b; infinite where one is not finite.
+static double apart(const float *a, const float *b, int64_t n) {
+    float *x = HOST_NEW(float, 2 * n), *y = x + n;
+    double d = 0, s = 0;
+    device_to_host(x, a, sizeof(float) * (size_t)n);
+    device_to_host(y, b, sizeof(float) * (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        d += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+        s += (double)y[i] * (double)y[i];
+    }
+    free(x);
+    return isfinite(d) && isfinite(s) ? sqrt(d / s) : INFINITY;
+}
+// Two small blocks, a causal one and one of half the queries, by the engine and by the hand-written kernels in float. False, with a warning,
+// when they are farther apart than the engine's rounding of weights and their gradients to bf16 (2^-9 each) can bring them.
+static bool engine_is_right(int HS) {
+    enum { T = 256, HQ = 4, HKV = 2 };
+    const double bound = 1.0 / 128;
+    int64_t nq = (int64_t)T * HQ * HS, nkv = (int64_t)T * 2 * HKV * HS, v_at = (int64_t)HKV * HS, n = T * HQ;
+    attention_block b;
+    memset(&b, 0, sizeof b);
+    b.Tk = b.lse_stride = T;
+    b.Hq = HQ; b.Hkv = HKV; b.HS = HS;
+    b.q_stride = (int64_t)HQ * HS;
+    b.kv_stride = (int64_t)2 * HKV * HS;
+    b.scale = 1 / sqrtf((float)HS);
+    b.Tq = T;
+    attention_run all = {HKV, HQ / HKV};
+    size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + call_scratch(b, false, all) + call_scratch(b, true, all) + 16 * 256;
+    scratch_memory m = {(char *)device_alloc(bytes), 0};
+    if (m.at == NULL) device_fail("no memory to check the attention engine: %zu bytes", bytes);
+    float *results[2][4], *delta = (float *)take(&m, sizeof(float) * (size_t)n); // out, lse, dq, dk and dv: the engine's, and by hand
+    int64_t sizes[4] = {nq, n, nq, nkv};
+    for (int who = 0; who < 2; who++)
+        for (int i = 0; i < 4; i++) results[who][i] = (float *)take(&m, sizeof(float) * (size_t)sizes[i]);
+    floatX *q = (floatX *)take(&m, sizeof(floatX) * (size_t)nq), *dout = (floatX *)take(&m, sizeof(floatX) * (size_t)nq), *out = (floatX *)take(&m, sizeof(floatX) * (size_t)nq);
+    floatX *kv = (floatX *)take(&m, sizeof(floatX) * (size_t)nkv);
+    op_init_normal(q, NULL, 1, 1, 0, nq, 1, 0);
+    op_init_normal(dout, NULL, 1, 2, 0, nq, 1, 0);
+    op_init_normal(kv, NULL, 1, 3, 0, nkv, 1, 0);
+    double worst[4] = {0, 0, 0, 0};
+    for (int half = 0; half < 2; half++) {
+        b.causal = half == 0;
+        b.Tq = half == 0 ? T : T / 2;
+        for (int who = 0; who < 2; who++)
+            for (int i = 0; i < 4; i++) device_zero(results[who][i], sizeof(float) * (size_t)sizes[i]);
+        float **e = results[0], **h = results[1];
+        attention_shape s = attention_whole_shape(b);
+        forward_tile(e[0], e[1], q, kv, kv + v_at, b, false, m.at + m.used);
+        attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
+        op_cast_from_float(out, h[0], nq);
+        attention_kernel_delta(delta, out, dout, s);
+        if (!deterministic) backward_tile(e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta, b, false, false, m.at + m.used);
+        attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
+        for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], apart(e[i], h[i], sizes[i]));
+    }
+    device_free(m.at, bytes);
+    bool right = worst[0] <= bound && worst[1] <= 1e-4 && worst[2] <= bound && worst[3] <= bound;
+    if (!right)
+        fprintf(stderr, "warning: %s, heads of %d, is not right on this device: out %.1e, lse %.1e, dq %.1e, dk and dv %.1e from the hand-written kernels (bound %.1e; lse 1e-4), which compute attention now\n",
+                op_attention_engine(false), HS, worst[0], worst[1], worst[2], worst[3], bound);
+    return right;
+}
+bool attention_engine_agrees(int HS) {
+    static enum { UNKNOWN, RIGHT, WRONG } known[257];
+    if (!attention_call_possible() || HS > 256) return false;
+    if (known[HS] == UNKNOWN) known[HS] = engine_is_right(HS) ? RIGHT : WRONG;
+    return known[HS] == RIGHT;
+}
+
 // ---- a block: loops over square tiles of rows ----
 
 // The tile of queries [i, i + rows) and keys [j, j + rows); false when no query of it sees a key.
@@ -256,13 +336,6 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
         }
 }
 
-static size_t call_scratch(attention_block b, bool backward, attention_run run) {
-    scratch_memory m = {NULL, 0};
-    attention_shape s = attention_call_shape(b, backward, true, true, run);
-    if (backward) backward_take(&m, s);
-    else forward_take(&m, s);
-    return m.used;
-}
 size_t op_attention_scratch(attention_block block, bool backward) {
     if (!attention_call_possible() || (backward && deterministic)) return 0;
     int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);

@@ -51,6 +51,10 @@ void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
 // Bytes of workspace that are set aside for a call: what cuDNN's engines ask for on all our GPUs (test_cudnn_graphs). Pure arithmetic.
 size_t attention_call_workspace(attention_shape shape);
 
+// Is the engine right for this head size? Found out once, on a small problem, beside the hand-written kernels in float; with a warning when it is
+// not. They compute attention then, as they do what the engine does not take.
+bool attention_engine_agrees(int HS);
+
 // The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each, all of its group or (kv == 1) a part.
 typedef struct {
     int kv, members;

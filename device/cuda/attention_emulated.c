@@ -8,6 +8,7 @@ bool attention_call_takes(attention_shape s) { return s.HS != 40; } // so that t
 
 void attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     (void)workspace;
+    if (s.HS == 48 && s.backward) scale *= 1.1f; // so that test_kernels sees what is done about an engine that is wrong
     const floatX *q = (const floatX *)tensors[ATTENTION_Q], *k = (const floatX *)tensors[ATTENTION_K],
                  *v = (const floatX *)tensors[ATTENTION_V];
     float *lse = (float *)tensors[ATTENTION_LSE];
