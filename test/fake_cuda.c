@@ -581,10 +581,20 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
                                               cublasLtMatmulPreference_t p, int asked, cublasLtMatmulHeuristicResult_t *proposals,
                                               int *count) {
     (void)h, (void)d, (void)a, (void)b, (void)c, (void)result;
-    if (must_be_deterministic())
-        insist(asked == 1 && *(uint32_t *)(void *)p == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "products that may be summed in any order, or chosen by time");
-    *count = asked < 2 ? asked : 2;
+    uint32_t scheme = *(uint32_t *)(void *)p;
+    insist(scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE || scheme == CUBLASLT_REDUCTION_SCHEME_NONE, "parts of products that are not added in float, or in any order");
+    *count = asked < 3 ? asked : 3;
     memset(proposals, 0, sizeof *proposals * (size_t)*count);
+    for (int i = 0; i < *count; i++) proposals[i].algo.data[1] = 1;
+    proposals[0].algo.data[0] = 66; // the one that loses terms, in three parts
+    proposals[0].algo.data[1] = 3;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t name, void *value, size_t bytes, size_t *written) {
+    insist(bytes == 4 && (name == CUBLASLT_ALGO_CONFIG_ID || name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM), "an unknown attribute of an algorithm");
+    int32_t is = (int32_t)algorithm->data[name == CUBLASLT_ALGO_CONFIG_ID ? 0 : 1];
+    memcpy(value, &is, bytes);
+    *written = bytes;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -620,6 +630,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
     int n = o->b == CUBLAS_OP_N ? b->columns : b->rows, k_of_b = o->b == CUBLAS_OP_N ? b->rows : b->columns;
     insist(handle != NULL && algorithm != NULL && workspace != NULL && workspace_bytes > 0 && s->compute,
            "a product without its surroundings");
+    insist(algorithm->data[0] != 66 || k % (int)algorithm->data[1] == 0, "a product by an algorithm that loses terms");
     insist(k == k_of_b && result->rows == m && result->columns == n && c->rows == m && c->columns == n,
            "sizes of a product that do not fit");
     insist(a->type == CUDA_R_16BF && b->type == CUDA_R_16BF && c->type == result->type, "types of a product");

@@ -329,6 +329,16 @@ static void test_rmsnorm(int64_t T, int64_t D) {
 
 // ---- linear (BLAS in this build; its calls and layouts are those of the interface) ----
 
+// As long a sum as cuBLASLt is known to have lost terms of; float, so that no rounding hides them.
+static void test_long_sum(int64_t T) {
+    tensor ones = tensor_new(T * 8, true), dw = tensor_new(64, false);
+    for (int64_t i = 0; i < T * 8; i++) ones.x[i] = round_stored(1);
+    op_linear_backward_weight(dw.f, ones.x, ones.x, T, 8, 8, false);
+    device_synchronize();
+    for (int i = 0; i < 64; i++) CHECK(dw.f[i] == (float)T, "a sum of %lld ones is %g", (long long)T, (double)dw.f[i]);
+    tensor_free(ones);
+    tensor_free(dw);
+}
 static void test_linear(int64_t T, int64_t in, int64_t out) {
     tensor x = tensor_random(T * in, true, 1, 1), w = tensor_random(out * in, true, 2, 1), residual = tensor_random(T * out, true, 3, 1);
     tensor y = tensor_new(T * out, true), dx = tensor_new(T * in, true), dw = tensor_random(out * in, false, 4, 1);
@@ -851,6 +861,8 @@ int main(int argc, char **argv) {
             attention_use_blackwell(dkv_bf16 = false);
             test_linear(1, 1, 1);
             test_linear(7, 24, 33);
+            test_long_sum(11528); // on an H100
+            test_long_sum(8648);  // on a B200
         }
     int status = test_finish(sizeof(floatX) == 2 ? "kernels, bf16" : "kernels, float", NULL);
     device_stop();

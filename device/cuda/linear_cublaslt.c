@@ -163,6 +163,16 @@ static void set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmul
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "preference");
 }
 
+// cuBLAS 12.6.3 to 13.4.0: algorithm 66 loses the last terms of a long sum that is split in parts of unequal length, without an error (CUDA's
+// release notes, bug 6580689).
+static bool loses_terms(const cublasLtMatmulAlgo_t *algorithm, int64_t terms) {
+    int32_t id = 0, parts = 1;
+    size_t written;
+    check(cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written), "algorithm");
+    check(cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts, &written), "algorithm");
+    return id == 66 && parts > 1 && terms % parts != 0;
+}
+
 static product_plan *plan_new(product_shape s, const void *a, const void *b, const void *c, void *d) {
     if (lt.count == lt.capacity) {
         lt.capacity = lt.capacity == 0 ? 32 : 2 * lt.capacity;
@@ -201,14 +211,20 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s.alignment, sizeof s.alignment);
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s.alignment, sizeof s.alignment);
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s.alignment, sizeof s.alignment);
-    // Deterministic: not "in place", where the parts of a sum that is cut add to the result as they come; and no choice by time, which varies.
-    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    int asked = lt.deterministic ? 1 : MAX_PROPOSALS;
-    if (lt.deterministic) set_preference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
+    // The parts of a sum that is split are added in float: not rounded to bf16 first, nor in place, in the order in which they come.
+    const uint32_t reductions[2] = {CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_NONE};
+    const int64_t terms = s.kind == FORWARD ? s.in : s.kind == BACKWARD_INPUT ? s.out : s.T;
     cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS];
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     int count = 0;
-    cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(lt.handle, p->operation, p->a, p->b, p->c, p->c, preference, asked, proposals, &count);
+    for (int i = 0; i < 2 && count == 0; i++) { // the second time: not split at all
+        int found = 0;
+        set_preference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions[i], sizeof reductions[i]);
+        status = cublasLtMatmulAlgoGetHeuristic(lt.handle, p->operation, p->a, p->b, p->c, p->c, preference, MAX_PROPOSALS, proposals, &found);
+        for (int k = 0; k < found && status == CUBLAS_STATUS_SUCCESS; k++)
+            if (!loses_terms(&proposals[k].algo, terms)) proposals[count++] = proposals[k];
+    }
+    if (lt.deterministic && count > 1) count = 1; // no choice by time, which varies
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
         device_fail("cuBLASLt has no algorithm for %s: %s", shape_text(s), cublasLtGetStatusString(status));
     check(cublasLtMatmulPreferenceDestroy(preference), "preference");
