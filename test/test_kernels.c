@@ -73,9 +73,9 @@ static tensor tensor_random(int64_t n, bool stored, uint64_t seed, double scale)
 }
 
 #ifdef EMULATION_RACES
-enum { ORDERS = 1 }; // which accesses have no order does not depend on the order that they had
+enum { ORDERS = 1, CUTS = 1 }; // which accesses have no order does not depend on the order that they had; cut calls are more of the same
 #else
-enum { ORDERS = 2 };
+enum { ORDERS = 2, CUTS = 4 };
 #endif
 
 // The attention engine of a GPU rounds probabilities and their gradients to bf16 on the way to out, dq, dk and dv: 2^-8 again.
@@ -838,7 +838,7 @@ int main(int argc, char **argv) {
             test_attention(256, 64, 2, 1, 64, false, 0, 70); // rows and blocks that see nothing
             // Lengths and strides that go to the engine (here the same kernels) in calls: one call, then cut into tiles of 128 rows and
             // runs of one query head, or of one or two key/value heads with all their query heads or a half.
-            for (int n = 0; n < 4; n++) {
+            for (int n = 0; n < CUTS; n++) {
                 int cut = n < 3 ? n : 2;
                 dkv_bf16 = n == 3;
                 attention_use_blackwell(dkv_bf16);
