@@ -44,10 +44,11 @@ else
   COMM_SOURCE := device/cpu/comm_single.c
 endif
 
-# What the device layer is made of. The kernels (device/cuda/*.cu) are one source for a GPU and for the emulation on the CPU.
 ifeq ($(DEVICE)-$(SANITIZE),cpu-races)
   $(error SANITIZE=races is for DEVICE=emulated, and DEVICE=cuda over test/fake_cuda.c)
 endif
+
+# What the device layer is made of. The kernels (device/cuda/*.cu) are one source for a GPU and for the emulation on the CPU.
 KERNELS := $(sort $(wildcard device/cuda/*.cu))
 ifeq ($(DEVICE),cpu)
   DEVICE_SOURCES := device/cpu/device.c device/cpu/ops.c device/cpu/attention.c $(COMM_SOURCE)

@@ -3,8 +3,8 @@
 //
 // It is as unfriendly as a GPU may be. Work on the compute stream is done at once; work on any other stream is done as late as possible,
 // when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
-// It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
 // FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer.
+// It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
 // FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free. NCCL calls answer "in progress" first, as non-blocking
 // communicators do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
 #include "../common.h"
@@ -585,7 +585,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     insist(scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE || scheme == CUBLASLT_REDUCTION_SCHEME_NONE, "parts of products that are not added in float, or in any order");
     *count = asked < 3 ? asked : 3;
     memset(proposals, 0, sizeof *proposals * (size_t)*count);
-    for (int i = 0; i < *count; i++) proposals[i].algo.data[1] = 1;
+    for (int i = 0; i < *count; i++) {
+        proposals[i].algo.data[1] = 1;
+        proposals[i].algo.data[2] = (uint64_t)i;
+    }
     proposals[0].algo.data[0] = 66; // the one that loses terms, in three parts
     proposals[0].algo.data[1] = 3;
     return CUBLAS_STATUS_SUCCESS;
@@ -631,6 +634,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
     insist(handle != NULL && algorithm != NULL && workspace != NULL && workspace_bytes > 0 && s->compute,
            "a product without its surroundings");
     insist(algorithm->data[0] != 66 || k % (int)algorithm->data[1] == 0, "a product by an algorithm that loses terms");
+    insist(!must_be_deterministic() || algorithm->data[2] < 2, "a product that is chosen by time"); // or the third would not be tried
     insist(k == k_of_b && result->rows == m && result->columns == n && c->rows == m && c->columns == n,
            "sizes of a product that do not fit");
     insist(a->type == CUDA_R_16BF && b->type == CUDA_R_16BF && c->type == result->type, "types of a product");

@@ -26,6 +26,12 @@ check() { # name command...: the command succeeds; its output is in $dir/why
         tail -15 "$dir/why"
     fi
 }
+ends_with() { # status text command...: for check: it ends with this status and prints this text
+    local status=$1 text=$2
+    shift 2
+    "$@" >"$dir/shown" 2>&1 </dev/null
+    [ $? -eq "$status" ] && grep -q -- "$text" "$dir/shown" || { cat "$dir/shown" && return 1; }
+}
 closing_line() {
     echo "$(basename "$0" .sh): $passed passed, $failed failed"
     [ $failed -eq 0 ] && [ $passed -gt 0 ]

@@ -162,12 +162,6 @@ mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 100 --cp 2 --steps 
 check 'nothing to train: evaluates, samples, logs' [ "$? $(grep -c '^eval  *0/0 \|^sample  *0/0 | tokens' "$dir/only.out") $(grep -c 'val_loss\|sample_tokens' "$dir/only.jsonl")" = '0 2 2' ]
 
 # What goes wrong late costs no model. Exit statuses: 1 a report that is not whole, 2 bad validation data and divergence, which would come again.
-ends_with() { # status text in what it prints, command...
-    local status=$1 text=$2
-    shift 2
-    "$@" >"$dir/shown" 2>&1 </dev/null
-    [ $? -eq "$status" ] && grep -q -- "$text" "$dir/shown" || { cat "$dir/shown" && return 1; }
-}
 python3 -c "
 data = bytearray(open('$dir/data.bin', 'rb').read())
 data[1024 + 2 * 50:1024 + 2 * 50 + 2] = (999).to_bytes(2, 'little')
