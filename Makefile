@@ -101,9 +101,10 @@ $(BUILD)/device/%.o: device/%.cc $(HEADERS)
 	$(KERNEL_COMPILER) -c $< -o $@
 
 # Tests at -O1: each compiles the whole trainer, and what takes their time is in the device's objects. Benchmarks as the product.
+RANKS_OF = $(shell sed -n '1s|^// ranks: \([0-9]\)|-DTEST_RANKS=\1|p' $<) # test/test.h
 $(BUILD)/test/%: test/%.c $(DEVICE_OBJECTS) $(HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(if $(filter test_%,$*),-O1) $< $(DEVICE_OBJECTS) -o $@ $(LIBS)
+	$(CC) $(CFLAGS) $(RANKS_OF) $(if $(filter test_%,$*),-O1) $< $(DEVICE_OBJECTS) -o $@ $(LIBS)
 
 # SANITIZE=races: kernels with races, which it must find.
 $(BUILD)/test/emulation_faults: test/emulation_faults.cu $(BUILD)/device/cuda/races.o $(HEADERS)

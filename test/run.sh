@@ -53,7 +53,7 @@ programs() { # suffix folder name...
     local suffix=$1 folder=$2 name ranks
     shift 2
     for name in "$@"; do
-        ranks=$(sed -n 's|^// ranks: *\([0-9]*\).*|\1|p' "test/$name.c" | head -1)
+        ranks=$(sed -n 's|^// ranks: \(up to \)\?\([0-9]*\).*|\2|p' "test/$name.c" | head -1)
         run "$name$suffix" "${ranks:-1}" "$folder/test/$name"
     done
 }

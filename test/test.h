@@ -1,5 +1,6 @@
 // The whole test framework: CHECK counts, test_finish reports. A test program is one C file; its first line says how it runs:
-//     // ranks: 8            mpirun -np 8 (1 = no mpirun)
+//     // ranks: 8            mpirun -np 8 (1 = no mpirun), and no other number
+//     // ranks: up to 8      mpirun -np 8; with fewer it tests what they can
 // Every check counts once per rank; a failing check prints what it saw (at most 20 per rank) and the program exits 1.
 #ifndef TEST_H
 #define TEST_H
@@ -40,7 +41,8 @@ static inline void test_fail_print(const char *file, int line, const char *forma
         }                                                                                                                        \
     } while (0)
 
-// Starts communication and a device of one thread a rank; all ranks. Without them no test can go on: exits with the reason.
+// Starts communication and a device of one thread a rank; all ranks. Without them, or on another number of ranks than the first line says (TEST_RANKS,
+// which the Makefile reads there), no test can go on: exits with the reason.
 static inline comm *test_start(int *argc, char ***argv) {
     error_text error;
     memset(&error, 0, sizeof error);
@@ -48,6 +50,12 @@ static inline comm *test_start(int *argc, char ***argv) {
         fprintf(stderr, "error: %s\n", error.text);
         exit(EXIT_USER_ERROR);
     }
+#ifdef TEST_RANKS
+    if (comm_size(comm_world()) != TEST_RANKS) {
+        if (comm_rank(comm_world()) == 0) fprintf(stderr, "error: runs on %d ranks, not on %d: mpirun -np %d %s\n", TEST_RANKS, comm_size(comm_world()), TEST_RANKS, (*argv)[0]);
+        exit(EXIT_USER_ERROR);
+    }
+#endif
     return comm_world();
 }
 

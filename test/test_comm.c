@@ -1,4 +1,4 @@
-// ranks: 8
+// ranks: up to 8
 // Communication between ranks, on groups of 1 to 8 ranks, without and with random delays. (F40, F42, F43, F45)
 //     test_comm MODE   for test_comm_failures.sh: ends in the way that MODE says
 #include "test.h"

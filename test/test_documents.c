@@ -1,4 +1,4 @@
-// ranks: 8
+// ranks: up to 8
 // Packed documents: on every grid of 1, 2, 3, 4, 6 and 8 ranks x every w x placement x ring/all-gather x kind of recompute, loss and every
 // gradient of a step equal those of the documents run alone, each from position 0; boundaries on, before and after the edges of chunks, one
 // document over all ranks (equal bit by bit to a run that is not packed), documents of one token (no label, no gradient, no NaN). Blocks

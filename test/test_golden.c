@@ -1,4 +1,4 @@
-// ranks: 4
+// ranks: up to 4
 // Hugging Face: logits, loss and every gradient of transformers' LlamaForCausalLM, from the golden files of dev/make_goldens.py, on one rank
 // and on every grid of 2 and 4 ranks. (F12, F18, F19, F56)
 #include "golden.h"

@@ -1,4 +1,4 @@
-// ranks: 4
+// ranks: up to 4
 // A task that only distant attention solves: the first half of a sequence is random, the second half is one marker, and the label at
 // position t of the second half is the token at t - S/2. No token near t says anything about it, so the loss falls below 0.1 (from
 // ln 16 = 2.77) only if tokens S/2 apart are attended to. Trained at cp 4 with two windows. (F55)

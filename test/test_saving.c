@@ -81,13 +81,7 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
-    if (!comm_init(&argc, &argv, &error) || !device_start(0, comm_local_ranks(), 1, &error)) {
-        fprintf(stderr, "error: %s\n", error.text);
-        return EXIT_USER_ERROR;
-    }
-    comm *world = comm_world();
+    comm *world = test_start(&argc, &argv);
     path_text folder;
     char name[] = "/tmp/test_saving.XXXXXX";
     if (comm_rank(world) == 0 && mkdtemp(name) == NULL) return EXIT_FAILED;
