@@ -71,7 +71,7 @@ static attention_plan *plan_of(attention_shape shape) {
         cudnnBackendDestroyDescriptor(p->plan);
     }
     if (!found) {
-        fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d\n", g->error.text[0] != 0 ? g->error.text : "cuDNN attention: no engine is left",
+        fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d (CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr: cuDNN says why)\n", g->error.text[0] != 0 ? g->error.text : "cuDNN attention: no engine is left",
                 kind, shape.HS);
         p->refused = true;
         attention_graph_free(g);

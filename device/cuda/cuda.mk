@@ -6,7 +6,7 @@ NVCC := $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) $(shell
 WHEELS := $(shell python3 -c 'import site; print(*[p + "/nvidia" for p in site.getsitepackages() + [site.getusersitepackages()]])' 2>/dev/null)
 CUDA_PLACES := $(CUDA_HOME) $(patsubst %/bin/nvcc,%,$(NVCC)) /usr/local/cuda /usr $(wildcard $(addsuffix /*,$(WHEELS)))
 find_header = $(firstword $(foreach place,$(CUDA_PLACES),$(wildcard $(place)/include/$(1) $(place)/include/*-linux-gnu/$(1))))
-find_library = $(firstword $(foreach place,$(CUDA_PLACES),$(foreach lib,lib64 lib lib/x86_64-linux-gnu lib/aarch64-linux-gnu,$(wildcard $(place)/$(lib)/$(1)))))
+find_library = $(firstword $(foreach place,$(CUDA_PLACES),$(foreach lib,lib64 lib lib/x86_64-linux-gnu lib/aarch64-linux-gnu,$(wildcard $(place)/$(lib)/$(1)) $(wildcard $(place)/$(lib)/$(1).*))))
 header_version = $(shell sed -nE 's/^\#define +($(2)) +([0-9]+).*/\3/p' $(1) | head -3 | paste -sd .)
 
 ifeq ($(NVCC),)
@@ -14,12 +14,12 @@ ifeq ($(NVCC),)
 endif
 NVCC_RELEASE := $(shell $(NVCC) --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
 ifndef CUDA_ARCHS
-  CUDA_ARCHS := 80 90 $(shell printf '12.8\n$(NVCC_RELEASE)\n' | sort -VC && echo 100)
+  CUDA_ARCHS := $(strip 80 90 $(shell printf '12.8\n$(NVCC_RELEASE)\n' | sort -VC && echo 100))
 endif
 # Each is a header, a library (the name with a version where pip leaves out the plain one), and how to install it.
 define need
   $(1)_HEADER := $$(call find_header,$(2))
-  $(1)_LIBRARY := $$(or $$(call find_library,$(3)),$$(call find_library,$(3).*))
+  $(1)_LIBRARY := $$(call find_library,$(3))
   ifeq ($$($(1)_HEADER),)
     $$(error DEVICE=cuda: $(1) not found: no $(2) under $$(CUDA_PLACES). $(4))
   endif
@@ -40,8 +40,11 @@ ifeq ($(MPI),1)
 endif
 
 CUDA_INCLUDES := $(addprefix -isystem ,$(sort $(foreach part,$(CUDA_PARTS),$(dir $($(part)_HEADER)))))
-CUDA_LIBS := $(foreach part,$(CUDA_PARTS),$($(part)_LIBRARY))
-CUDA_LIBS += $(addprefix -Wl$(comma)-rpath$(comma),$(patsubst %/,%,$(sort $(dir $(CUDA_LIBS))))) -lstdc++ -lpthread -ldl
+# cuDNN compiles with NVRTC, which it looks for only then; if it finds none, or that of another CUDA, no graph works. So CUDA's own is loaded from the start.
+NVRTC_LIBRARY := $(if $(CUDNN_LIBRARY),$(call find_library,libnvrtc.so))
+CUDA_LIBRARIES := $(foreach part,$(CUDA_PARTS),$($(part)_LIBRARY))
+CUDA_LIBS := $(CUDA_LIBRARIES) $(if $(NVRTC_LIBRARY),-Wl$(comma)--no-as-needed $(NVRTC_LIBRARY) -Wl$(comma)--as-needed) \
+             $(addprefix -Wl$(comma)-rpath$(comma),$(patsubst %/,%,$(sort $(dir $(CUDA_LIBRARIES) $(NVRTC_LIBRARY))))) -lstdc++ -lpthread -ldl
 CUDA_CODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 $(info CUDA $(NVCC_RELEASE) ($(NVCC)) for sm $(CUDA_ARCHS), $(if $(CUDNN_HEADER),cuDNN $(call \
