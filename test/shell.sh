@@ -3,7 +3,8 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 source scripts/mpi_env.sh
-export OMPI_MCA_odls_base_sigkill_timeout=0 # a job that fails is over at once: mpirun would give each of its ranks a second to end
+# A job that fails is over at once: mpirun (Open MPI 4, 5) would give each of its ranks a second to end.
+export OMPI_MCA_odls_base_sigkill_timeout=0 PRTE_MCA_odls_base_sigkill_timeout=0
 binary=${TRAIN_LLAMA:-build/cpu/train_llama}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT

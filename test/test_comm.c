@@ -284,7 +284,7 @@ static void check_members(comm *g, const int *expected, int n, const char *what)
 
 static void test_split(void) {
     comm *world = comm_world();
-    int n = comm_size(world), r = comm_rank(world), expected[8], count = 0;
+    int n = comm_size(world), r = comm_rank(world), expected[8] = {0}, count = 0;
     comm *reversed = comm_split(world, r % 3, -r, COMM_KV_INNER);
     for (int k = n - 1; k >= 0; k--)
         if (k % 3 == r % 3) expected[count++] = k;
