@@ -61,7 +61,7 @@ sleep 0.3
 kill -9 "$pid"
 wait $!
 status=$?
-ended 'a rank is killed' any 'rank 2 .*signal 9|signal 9 .*rank 2' some
+ended 'a rank is killed' any 'rank 2 .*signal 9|signal 9 .*rank 2|process rank 2 .*exited on$' some
 
 job mpirun -np 2 "$dir/test_comm_single"
 ended 'the build without MPI, on 2 ranks of mpirun' 2 "^error: Open MPI's mpirun started 2 ranks.*MPI=1" 1

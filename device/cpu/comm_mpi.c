@@ -436,6 +436,9 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     // 13 us instead of 27 ms. Copies through shared memory are no slower than by process_vm_readv, which containers often forbid.
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+    // On one machine Open MPI 5 needs no IPv6, over which it would say of every pair of ranks that it finds no way between them.
+    const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (all != NULL && here != NULL && strcmp(all, here) == 0) setenv("OMPI_MCA_btl_tcp_disable_family", "6", 0);
     int provided;
     if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return error_set(error, "MPI does not start");
     MPI_Comm mpi, local;
