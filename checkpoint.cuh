@@ -178,14 +178,12 @@ static inline layer_activations checkpoint_backward(checkpoint_store *s, int lay
     if (s->held[layer] != micro)
         comm_abort(EXIT_FAILED, "layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
     checkpoint_prefetch(s, layer);
-    if (layer < s->offloaded && !s->slot_leaving[layer % CHECKPOINT_SLOTS]) checkpoint_slot_wait(s, layer % CHECKPOINT_SLOTS);
+    if (layer < s->offloaded) checkpoint_slot_wait(s, layer % CHECKPOINT_SLOTS); // also for one that leaves still: gate_up is overwritten in place
     return checkpoint_view(s, layer);
 }
 static inline void checkpoint_backward_done(checkpoint_store *s, int layer) {
     s->held[layer] = CHECKPOINT_NOT_KEPT;
-    if (layer >= s->offloaded) return;
-    checkpoint_slot_wait(s, layer % CHECKPOINT_SLOTS);
-    s->slot_layer[layer % CHECKPOINT_SLOTS] = -1;
+    if (layer < s->offloaded) s->slot_layer[layer % CHECKPOINT_SLOTS] = -1;
 }
 static inline bool checkpoint_empty(const checkpoint_store *s) {
     for (int l = 0; l < s->L; l++)

@@ -221,7 +221,7 @@ static inline bool hf_write(const model *m, const char *folder, const char *sour
     values_buffer buffer = {NULL, NULL};
     safetensors_dtype fallback = dtype == EXPORT_BF16 ? DTYPE_BF16 : dtype == EXPORT_F16 ? DTYPE_F16 : DTYPE_F32;
     bool ok = !as_source || safetensors_open(&like, source, "model", error);
-    if (ok && copy == NULL) ok = values_buffer_make(&buffer, error);
+    if (copy == NULL) buffer.host = HOST_NEW(float, VALUES_CHUNK); // nothing is rounded on the device, which may be full
     if (ok) {
         model_files_add(m, &files, VALUES_PARAMETERS, fallback, as_source ? &like : NULL);
         if (first_rank) ok = hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error);

@@ -60,7 +60,7 @@ static inline int file_parts(const model *m, values_kind kind, int unit, int ten
 enum { VALUES_CHUNK = 1 << 20 }; // floats that travel at once: 4 MB, a large page for each of a few threads
 typedef struct {
     float *host;   // (VALUES_CHUNK)
-    float *device; // (VALUES_CHUNK), where floatX is not float
+    float *device; // (VALUES_CHUNK), to read parameters where floatX is not float
 } values_buffer;
 static inline bool values_buffer_make(values_buffer *b, error_text *error) {
     bool cast = sizeof(floatX) != sizeof(float);

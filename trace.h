@@ -67,9 +67,9 @@ static inline void trace_transfer(comm *group, const char *name, int index) {
 }
 static inline void transfer_finish(comm *group, comm_kind kind) {
     trace_state *t = &trace_global;
-    double began = device_seconds();
+    double began = trace_now();
     comm_finish(group);
-    double ended = device_seconds();
+    double ended = trace_now();
     if (!t->on) return;
     for (int i = 0; i < t->open_count; i++) {
         if (t->open[i].group != group) continue;

@@ -61,8 +61,10 @@ static inline int state_list(const char *folder, int64_t *steps) {
     if (list == NULL) return 0;
     for (struct dirent *entry; (entry = readdir(list)) != NULL && count < STATES_MAX;) {
         int64_t step;
-        if (strncmp(entry->d_name, "step-", 5) == 0 && option_parse_whole(entry->d_name + 5, true, &step) && path_is_folder(path_join(folder, entry->d_name).text))
-            steps[count++] = step;
+        char name[STATE_NAME];
+        if (strncmp(entry->d_name, "step-", 5) != 0 || !option_parse_whole(entry->d_name + 5, true, &step)) continue;
+        state_name(name, "", step); // others, such as step-7 or step-1KiB, are no states of ours
+        if (strcmp(entry->d_name, name) == 0 && path_is_folder(path_join(folder, name).text)) steps[count++] = step;
     }
     closedir(list);
     qsort(steps, (size_t)count, sizeof *steps, state_compare_steps);
@@ -174,7 +176,8 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
 static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
     error_text why;
     why.text[0] = '\0';
-    char *text = config_read_file(path_join(folder, "training_state.json").text, &why);
+    size_t longest = 4096 + 24 * VALUES_KINDS * (size_t)count; // a sum takes 19 bytes
+    char *text = config_read_text(path_join(folder, "training_state.json").text, longest, &why);
     if (text == NULL) return error_set(error, "training_state.json: %s", why.text);
     cJSON *json = cJSON_ParseWithOpts(text, NULL, 1);
     free(text);
@@ -199,7 +202,7 @@ static inline bool state_write_moments(const model *m, const char *folder, uint6
     values_buffer buffer = {NULL, NULL};
     int64_t shares = zero_shares(&m->zero);
     const float *copy = m->saving != NULL ? m->saving + shares : NULL;
-    if (copy == NULL) values_buffer_make(&buffer, error);
+    if (copy == NULL) buffer.host = HOST_NEW(float, VALUES_CHUNK);
     model_files_add(m, &files, VALUES_M, DTYPE_F32, NULL);
     model_files_add(m, &files, VALUES_V, DTYPE_F32, NULL);
     bool ok = safetensors_lay_out(&files, folder, "optimizer", (int64_t)EXPORT_LIMIT_GB * 1000000000, m->g->rank == 0, error) &&

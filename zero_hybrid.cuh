@@ -16,7 +16,7 @@
 //   gather   n s (zp-1)/zp  times: embedding A, head A, layers L + max(L-2, 0) (2A-1) in all (two layers stay where they are at each turn)
 //   reduce   4 n (A (zg-1)/zg + (1/zg) (1 - zg/zo) + 2 (1/zo) (R-1)/R)
 //   update   n s (1/zp) (1 - zp/zo)
-// Everything adds in float in rank order; replicas get the same bits because a sum is made once and then gathered.
+// Everything adds in float, in one order (comm.h); replicas get the same bits because a sum is made once and then gathered.
 #ifndef ZERO_HYBRID_CUH
 #define ZERO_HYBRID_CUH
 

@@ -4,7 +4,7 @@
 // Transfers on one comm complete in the order they were started; different comms are independent. All ranks of a comm call
 // the same transfers in the same order. Buffers are device memory. A failing transfer ends all ranks with its reason; so does one
 // that a rank waits for longer than TRAIN_LLAMA_TIMEOUT seconds (an environment variable; default 600, 0 = no limit).
-// Reductions add in the order of the comm's ranks, so that a result does not depend on which rank computes it.
+// Reductions add in one order, the comm's ranks' (NCCL: its ring's), so that a result does not depend on which rank computes it.
 // Byte counts are size_t: transfers above 2^31 bytes work.
 #ifndef COMM_H
 #define COMM_H
@@ -72,7 +72,7 @@ size_t comm_reduce_scatter_scratch(const comm *group, size_t count_per_rank); //
 size_t comm_reduce_scatter_scratch_for(int ranks, size_t count_per_rank);     // the same for a comm that does not exist yet
 // Finishes the oldest unfinished transfer of the comm: compute issued from here on sees its result.
 void comm_finish(comm *group);
-int comm_pending(const comm *group); // transfers started and not finished; more than 64 end all ranks
+int comm_pending(const comm *group); // transfers started and not finished; more than 64 (NCCL: 256) end all ranks
 
 // Small, blocking, on host memory, also while transfers are pending. Sums in rank order: the same bits on every rank. What they send
 // counts under the comm's kind.

@@ -1,7 +1,7 @@
 // Two devices, one model; test_emulated.sh runs it:
 //     build/cpu/test/compare_devices write FILE [LENGTH [STEPS]]        loss curve, and gradients of the first step, on the CPU device, one rank
 //     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]] the same on this device, on 1, 2 or 4 ranks (hp 2, cp 2 in two windows,
-//                                                                       hybrid ZeRO, selective checkpointing, offload), against the file
+//                                                                       hybrid ZeRO, every kind of recompute, offload), against the file
 // LENGTH (default 96) is that of the sequences: at 512 each block has whole tiles of 128 rows, which go to the attention engine (cuDNN).
 // Two models: heads of 16 on whole sequences, and heads of 64 on packed documents, which tensor cores compute by hand (at most 5 steps).
 // Bounds when this device stores bf16: a stored number is off by up to 2^-9 of itself. The loss is a mean over many of them: the curves
@@ -47,11 +47,11 @@ static record train(comm *world, bool packed) {
     } else if (comm_size(world) == 4) {
         shape.hp = shape.cp = 2;
         run.zp = 2; run.zg = 2; run.zo = 4;
-        run.offload_layers = 2;
+        run.offload_layers = UNITS - 2; // one more than has a slot
         run.offload_optimizer = true;
     }
     run.packed = packed;
-    fixture_make(&f, &c, shape, world, run, RECOMPUTE_SELECTIVE, length);
+    fixture_make(&f, &c, shape, world, run, RECOMPUTE_AUTO, length);
     int64_t *documents = packed ? documents_make(&f) : NULL;
     f.m.documents = documents;
     for (int step = 0; step < steps_of(packed); step++) {

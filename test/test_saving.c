@@ -80,6 +80,21 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     fixture_free(&kept);
 }
 
+// training_state.json of the deepest model that config.h allows: 2 MB of sums.
+static void check_many_sums(const char *folder) {
+    int64_t count = (4096 + 2) * ZERO_MAX_TENSORS;
+    uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count), *back = HOST_NEW(uint64_t, VALUES_KINDS * count);
+    training_progress progress, found;
+    error_text error;
+    memset(&progress, 0, sizeof progress);
+    error.text[0] = '\0';
+    for (int64_t i = 0; i < VALUES_KINDS * count; i++) sums[i] = ~(uint64_t)i;
+    bool ok = state_write_json(folder, &progress, sums, count, &error) && state_read_json(folder, &found, back, count, &error);
+    CHECK(ok && memcmp(sums, back, sizeof *sums * (size_t)(VALUES_KINDS * count)) == 0, "many sums: %s", error.text);
+    free(sums);
+    free(back);
+}
+
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
     path_text folder;
@@ -93,6 +108,7 @@ int main(int argc, char **argv) {
     check_saving(folder.text, 2, 2, 2, true, true, world);
     check_saving(folder.text, 1, 2, 2, false, false, world);
     comm_barrier(world);
+    if (comm_rank(world) == 0) check_many_sums(name);
     if (comm_rank(world) == 0) folder_remove(name);
     int status = test_finish("test_saving", world);
     comm_finalize();

@@ -123,7 +123,9 @@ damage 'a file is gone' 'training_state.json' rm training_state.json
 damage 'config.json cut short' 'config.json: is not valid JSON' truncate -s 40 config.json
 damage 'a digit of the samples' 'checksum is wrong' sed -i 's/"samples":48/"samples":49/' training_state.json
 mkdir "$dir/damage/unfinished-step-00000030"
+cp -r "$dir/whole/step-00000012" "$dir/damage/step-99"
 train damage "${grid[@]}" --out "$dir/damage" --resume
+check 'a copy under another name: not taken for a state' [ $? -eq 0 ]
 check 'half-written: removed' complete "$dir/damage"
 rm -rf "$dir/none"
 mkdir "$dir/none"

@@ -1,5 +1,5 @@
 // Communication between ranks by MPI. Every transfer is a set of MPI_Irecv and MPI_Isend that `*_start` posts and comm_finish
-// waits for. The only thread that calls MPI is the one that called comm_init.
+// waits for. The only thread that calls MPI is the one that called comm_init; comm_abort is anyone's (comm_nccl.c watches from another).
 //
 // Transfers of one comm are told apart by their tag, which counts up from 1; the small blocking functions use tag 0.
 // MPI has no way to notice that a peer stands still, so every wait has a limit: TRAIN_LLAMA_TIMEOUT seconds (default 600, 0 = no

@@ -1,4 +1,4 @@
-// What the files of device/cuda share. Two builds use them: DEVICE=cuda (device.c, linear_cublaslt.c, attention_cudnn.c, comm_nccl.c) and
+// What the files of device/cuda share. Two builds use them: DEVICE=cuda (device_cuda.c, linear_cublaslt.c, attention_cudnn.c, comm_nccl.c) and
 // DEVICE=emulated (device_emulated.c, linear_emulated.c and the CPU's communication); the kernels (*.cu) and their launchers are the same.
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
@@ -18,7 +18,7 @@ extern "C" {
 #define NO_RETURN _Noreturn
 #endif
 
-// Prints "error: ..." and ends every rank of the job: for failures that no caller can mend.
+// Prints the message and ends every rank of the job (comm_abort): for failures that no caller can mend.
 NO_RETURN void device_fail(const char *format, ...) PRINTF_LIKE(1, 2);
 
 cudaStream_t device_compute_stream(void); // the one stream of all operations
