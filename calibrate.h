@@ -289,7 +289,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     c.layers = ceil_div(CALIBRATE_WEIGHT_BYTES, (int64_t)sizeof(float) * 3 * m->F * m->D);
     attention_block block = calibrate_block(&c);
     size_t forward = op_attention_scratch(block, false), backward = op_attention_scratch(block, true);
-    size_t reduce = comm_reduce_scatter_scratch_for(ranks, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)ranks);
+    size_t reduce = comm_reduce_scatter_scratch(ranks, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)ranks);
     int64_t wide = max_i64(2 * m->F, (int64_t)m->H * m->HS), Tq = c.T * m->H * m->HS, Tkv = c.T * 2 * m->Hkv * m->HS, matrices = 3 * c.layers * m->F * m->D;
     int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)CALIBRATE_LINK_BYTES * max_i64(2, ranks));
     size_t memory_total = device_memory_total(); // before any is taken here

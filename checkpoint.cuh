@@ -48,19 +48,19 @@ typedef struct {
 } checkpoint_store;
 
 // The tensors that `kind` keeps, from the arena, contiguous.
-static inline layer_activations checkpoint_take(arena *a, memory_category category, activation_sizes n, recompute_kind kind) {
+static inline layer_activations checkpoint_take(arena *a, activation_sizes n, recompute_kind kind) {
     layer_activations t;
     memset(&t, 0, sizeof t);
-    t.x_in = ARENA_TAKE_X(a, category, n.x);
+    t.x_in = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.x);
     if (kind == RECOMPUTE_FULL) return t;
-    t.out_row = ARENA_TAKE_X(a, category, n.out);
-    t.lse = ARENA_TAKE(a, category, float, n.lse);
+    t.out_row = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
+    t.lse = ARENA_TAKE(a, MEM_ACTIVATIONS, float, n.lse);
     if (kind == RECOMPUTE_SELECTIVE) return t;
-    t.q = ARENA_TAKE_X(a, category, n.out);
-    t.kv = ARENA_TAKE_X(a, category, n.kv);
-    t.out = n.out_is_row ? t.out_row : ARENA_TAKE_X(a, category, n.out);
-    t.x_mid = ARENA_TAKE_X(a, category, n.x);
-    t.gate_up = n.gate_up > 0 ? ARENA_TAKE_X(a, category, n.gate_up) : NULL;
+    t.q = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
+    t.kv = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.kv);
+    t.out = n.out_is_row ? t.out_row : ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
+    t.x_mid = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.x);
+    t.gate_up = n.gate_up > 0 ? ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.gate_up) : NULL;
     return t;
 }
 
@@ -75,34 +75,34 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
     s->held = HOST_NEW(int64_t, L);
     s->block_bytes = HOST_NEW(size_t, L);
     s->host = HOST_NEW(char *, L);
-    recompute_kind least = RECOMPUTE_NONE, most = RECOMPUTE_FULL; // kept by any layer; by any offloaded layer
+    recompute_kind most = RECOMPUTE_NONE, least = RECOMPUTE_FULL; // that any layer recomputes; that any offloaded layer does
     for (int l = 0; l < L; l++) {
         s->kinds[l] = kinds[l];
         s->held[l] = CHECKPOINT_NOT_KEPT;
-        if (kinds[l] > least) least = kinds[l];
-        if (l < offloaded && kinds[l] < most) most = kinds[l];
+        if (kinds[l] > most) most = kinds[l];
+        if (l < offloaded && kinds[l] < least) least = kinds[l];
         if (l >= offloaded) {
-            s->kept[l] = checkpoint_take(device, MEM_ACTIVATIONS, n, kinds[l]);
+            s->kept[l] = checkpoint_take(device, n, kinds[l]);
             continue;
         }
         arena count;
         memset(&count, 0, sizeof count);
         count.element_bytes = device->element_bytes;
-        checkpoint_take(&count, MEM_ACTIVATIONS, n, kinds[l]);
+        checkpoint_take(&count, n, kinds[l]);
         s->block_bytes[l] = count.used;
         s->host[l] = (char *)arena_take(host, MEM_ACTIVATIONS, (int64_t)count.used, 1);
     }
     for (int i = 0; i < CHECKPOINT_SLOTS; i++) {
-        if (offloaded > 0) s->slots[i] = checkpoint_take(device, MEM_ACTIVATIONS, n, most);
+        if (offloaded > 0) s->slots[i] = checkpoint_take(device, n, least);
         s->slot_layer[i] = -1;
     }
-    if (least != RECOMPUTE_NONE) { // the working set: what the layer that keeps least does not keep
+    if (most != RECOMPUTE_NONE) { // the working set: what the layer that keeps least does not keep
         s->work.q = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.kv = ARENA_TAKE_X(device, MEM_WORKSPACE, n.kv);
         s->work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, n.x);
         if (!n.out_is_row) s->work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
     }
-    if (least == RECOMPUTE_FULL) {
+    if (most == RECOMPUTE_FULL) {
         s->work.out_row = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.lse = ARENA_TAKE(device, MEM_WORKSPACE, float, n.lse);
     }

@@ -14,7 +14,7 @@ typedef struct {
     double factor;                            // llama3, linear, yarn: context is this many times longer, >= 1
     double low_freq_factor, high_freq_factor; // llama3
     int64_t original_length;                  // llama3, yarn: tokens of the context before stretching
-    double beta_fast, beta_slow;              // yarn: rotations; 0 = 32 and 1
+    double beta_fast, beta_slow;              // yarn: rotations
     double attention_factor;                  // yarn: on cos and sin; 0 = 0.1 ln(factor) + 1
 } rope_scaling;
 
@@ -349,10 +349,9 @@ static inline double config_rope_frequencies(const model_config *config, double 
 
     double low = 0, high = 0; // yarn: pairs below low keep their frequency, above high are divided
     if (rope->kind == ROPE_YARN) {
-        double fast = rope->beta_fast > 0 ? rope->beta_fast : 32, slow = rope->beta_slow > 0 ? rope->beta_slow : 1;
         double scale = dim / (2 * log(config->rope_theta));
-        low = floor(scale * log((double)rope->original_length / (fast * 2 * pi)));
-        high = ceil(scale * log((double)rope->original_length / (slow * 2 * pi)));
+        low = floor(scale * log((double)rope->original_length / (rope->beta_fast * 2 * pi)));
+        high = ceil(scale * log((double)rope->original_length / (rope->beta_slow * 2 * pi)));
         if (low < 0) low = 0;
         if (high > dim - 1) high = dim - 1;
         if (low == high) high += 0.001;

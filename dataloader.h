@@ -10,12 +10,8 @@
 #ifndef DATALOADER_H
 #define DATALOADER_H
 
-#include "common.h"
-#include <errno.h>
-#include <fcntl.h>
+#include "files.h" // defines: file_pread
 #include <glob.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { LABEL_IGNORED = -100 };
 
@@ -89,19 +85,6 @@ static inline void dataloader_close(dataloader *loader) {
     loader->fd = -1;
 }
 
-// All of [offset, offset + bytes) of the file; false with a message.
-static inline bool token_file_pread(int fd, const char *path, void *to, size_t bytes, int64_t offset, error_text *error) {
-    size_t done = 0;
-    while (done < bytes) {
-        ssize_t n = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + (int64_t)done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return error_set(error, "%s: cannot be read at byte %lld: %s", path, (long long)offset, strerror(errno));
-        if (n == 0) return error_set(error, "%s: ends at byte %lld; it has become shorter since it was opened", path, (long long)(offset + (int64_t)done));
-        done += (size_t)n;
-    }
-    return true;
-}
-
 // Header and size of one file -> *count tokens of *width bytes.
 static inline bool token_file_check(const char *path, int64_t *count, int *width, error_text *error) {
     struct stat entry;
@@ -113,7 +96,7 @@ static inline bool token_file_check(const char *path, int64_t *count, int *width
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
     int32_t header[TOKEN_HEADER_BYTES / 4];
-    bool ok = token_file_pread(fd, path, header, sizeof header, 0, error);
+    bool ok = file_pread(fd, path, header, sizeof header, 0, error);
     close(fd);
     if (!ok) return false;
 
@@ -175,12 +158,11 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
         file->first = loader->total;
         loader->total += file->count;
     }
-    int64_t longest = loader->total;
-    if (longest < 2) return error_set(error, "%s: one token in all; a model needs at least 2 to learn from", pattern);
-    if (loader->S > longest)
+    if (loader->total < 2) return error_set(error, "%s: one token in all; a model needs at least 2 to learn from", pattern);
+    if (loader->S > loader->total)
         return error_set(error, "a sequence of %lld tokens is longer than the data: %s holds %lld in %lld file%s; the largest legal length is %lld",
-                         (long long)loader->S, pattern, (long long)longest, (long long)loader->file_count, loader->file_count > 1 ? "s" : "",
-                         (long long)longest);
+                         (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count, loader->file_count > 1 ? "s" : "",
+                         (long long)loader->total);
     return true;
 }
 
@@ -275,7 +257,7 @@ static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int
             loader->buffer = host_alloc(bytes);
             loader->buffer_bytes = bytes;
         }
-        if (!token_file_pread(loader->fd, file->path, loader->buffer, bytes, TOKEN_HEADER_BYTES + at * loader->width, error)) return false;
+        if (!file_pread(loader->fd, file->path, loader->buffer, bytes, TOKEN_HEADER_BYTES + at * loader->width, error)) return false;
         const uint16_t *raw16 = (const uint16_t *)loader->buffer;
         const uint32_t *raw32 = (const uint32_t *)loader->buffer;
         for (int64_t i = 0; i < n; i++) {
@@ -306,7 +288,7 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
         bool ok = true;
         for (int64_t done = 0; fd >= 0 && ok && done < here;) {
             int64_t n = min_i64(here - done, (int64_t)sizeof mask);
-            ok = token_file_pread(fd, path, mask, (size_t)n, at + done, error);
+            ok = file_pread(fd, path, mask, (size_t)n, at + done, error);
             for (int64_t i = 0; i < n && ok; i++) {
                 if (mask[i] == 0) labels[done + i] = LABEL_IGNORED;
                 if (mask[i] > 1) ok = error_set(error, "%s: byte %lld is %d; legal are 0 and 1", path, (long long)(at + done + i), mask[i]);

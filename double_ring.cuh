@@ -71,7 +71,7 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->kv_all = double_ring_gathers(r) ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
     r->dkv_all = double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
     bool scratch = double_ring_gathers(r) && !r->dkv_bf16 && !arena_counts_other(a);
-    r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, comm_reduce_scatter_scratch_for(cp, (size_t)n)) : NULL;
+    r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, comm_reduce_scatter_scratch(cp, (size_t)n)) : NULL;
     attention_block whole;
     memset(&whole, 0, sizeof whole);
     whole.Tq = whole.Tk = whole.lse_stride = r->Tc;
@@ -137,14 +137,15 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
 
 // out (Tc, Hq, HS), lse (Hq, Tc) merged with the block of CP rank k. A rank's own block comes first and sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k, document_rows documents) {
-    int64_t i, j;
-    attention_block b = double_ring_block(r, k, documents, &i, &j);
+    int64_t query, key; // the first rows of each
+    attention_block b = double_ring_block(r, k, documents, &query, &key);
     r->blocks++;
     r->blocks_skipped += b.Tq == 0;
     if (b.Tq == 0) return;
     double began = trace_now();
-    kv += j * b.kv_stride;
-    op_attention_forward(out + i * b.q_stride, lse + i, q + i * b.q_stride, kv, kv + r->Hkv * r->HS, b, k != r->g->place.c, r->scratch);
+    int64_t q_at = query * b.q_stride, v_at = (int64_t)r->Hkv * r->HS;
+    kv += key * b.kv_stride;
+    op_attention_forward(out + q_at, lse + query, q + q_at, kv, kv + v_at, b, k != r->g->place.c, r->scratch);
     trace_compute("attention forward", k, began);
 }
 
@@ -158,18 +159,18 @@ typedef struct {
 
 // dkv (Tc, 2 Hkv, HS) = gradient of rank k's KV from this rank's queries. A rank's own block comes first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
-    int64_t i, j;
-    attention_block b = double_ring_block(r, k, t->documents, &i, &j);
-    int64_t q_at = i * b.q_stride, v_at = (int64_t)r->Hkv * r->HS;
-    device_zero(dkv, sizeof(float) * (size_t)(j * b.kv_stride)); // rows that no query sees
-    device_zero(dkv + (j + b.Tk) * b.kv_stride, sizeof(float) * (size_t)((r->Tc - j - b.Tk) * b.kv_stride));
+    int64_t query, key;
+    attention_block b = double_ring_block(r, k, t->documents, &query, &key);
+    int64_t q_at = query * b.q_stride, v_at = (int64_t)r->Hkv * r->HS;
+    device_zero(dkv, sizeof(float) * (size_t)(key * b.kv_stride)); // rows that no query sees
+    device_zero(dkv + (key + b.Tk) * b.kv_stride, sizeof(float) * (size_t)((r->Tc - key - b.Tk) * b.kv_stride));
     r->blocks++;
     r->blocks_skipped += b.Tq == 0;
     if (b.Tq == 0) return;
     double began = trace_now();
-    kv += j * b.kv_stride;
-    dkv += j * b.kv_stride;
-    op_attention_backward(t->dq + q_at, dkv, dkv + v_at, t->q + q_at, kv, kv + v_at, t->out + q_at, t->dout + q_at, t->lse + i, t->delta + i, b,
+    kv += key * b.kv_stride;
+    dkv += key * b.kv_stride;
+    op_attention_backward(t->dq + q_at, dkv, dkv + v_at, t->q + q_at, kv, kv + v_at, t->out + q_at, t->dout + q_at, t->lse + query, t->delta + query, b,
                           k != r->g->place.c, r->scratch);
     trace_compute("attention backward", k, began);
 }

@@ -86,7 +86,7 @@ static inline int32_t evaluation_argmax(const float *logits, int64_t V) { // the
 
 // ---- needles ----
 
-enum { NEEDLE_KEY = 4, NEEDLE_VALUE = 4, NEEDLE_DEPTHS = 5, NEEDLE_SHORTEST = 64 }; // the shortest sequence
+enum { NEEDLE_KEY = 4, NEEDLE_VALUE = 4, NEEDLE_DEPTHS = 5 };
 typedef struct {
     double right[NEEDLE_DEPTHS], loss[NEEDLE_DEPTHS], tokens[NEEDLE_DEPTHS]; // sums over the values' tokens
 } needle_scores;

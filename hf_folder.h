@@ -93,8 +93,8 @@ static inline cJSON *hf_rope(const rope_scaling *r) {
     if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "low_freq_factor", r->low_freq_factor);
     if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "high_freq_factor", r->high_freq_factor);
     if (r->kind == ROPE_LLAMA3 || r->kind == ROPE_YARN) cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)r->original_length);
-    if (r->kind == ROPE_YARN && r->beta_fast > 0) cJSON_AddNumberToObject(rope, "beta_fast", r->beta_fast);
-    if (r->kind == ROPE_YARN && r->beta_slow > 0) cJSON_AddNumberToObject(rope, "beta_slow", r->beta_slow);
+    if (r->kind == ROPE_YARN) cJSON_AddNumberToObject(rope, "beta_fast", r->beta_fast);
+    if (r->kind == ROPE_YARN) cJSON_AddNumberToObject(rope, "beta_slow", r->beta_slow);
     if (r->kind == ROPE_YARN && r->attention_factor > 0) cJSON_AddNumberToObject(rope, "attention_factor", r->attention_factor);
     return rope;
 }

@@ -46,7 +46,6 @@ typedef struct {
     int64_t predicted_sent; // bytes of a rank, all kinds but COMM_CONTROL
     double eta_seconds;
     comm_counters sent[COMM_KINDS];
-    double exposed[COMM_KINDS]; // seconds
 } step_report;
 
 static inline void format_duration(char *text, size_t size, double seconds) {
@@ -115,24 +114,24 @@ static inline void step_log(FILE *f, const step_report *r) {
     for (int k = 0; k < COMM_KINDS; k++)
         fprintf(f, "%s\"%s\":%lld", k > 0 ? "," : "", comm_kind_name((comm_kind)k), (long long)r->sent[k].bytes_sent);
     fprintf(f, "},\"exposed_ms\":{");
-    for (int k = 0; k < COMM_KINDS; k++) fprintf(f, "%s\"%s\":%.3f", k > 0 ? "," : "", comm_kind_name((comm_kind)k), 1e3 * r->exposed[k]);
+    for (int k = 0; k < COMM_KINDS; k++) fprintf(f, "%s\"%s\":%.3f", k > 0 ? "," : "", comm_kind_name((comm_kind)k), 1e3 * r->sent[k].wait_seconds);
     fprintf(f, "}}\n");
     fflush(f);
 }
 
 // The memory of a rank by category; the same table for a run and a dry run.
 static inline void memory_print(FILE *f, const arena *device, const arena *host) {
-    char text[32], total[32];
+    char on_device[32], on_host[32];
     fprintf(f, "memory of a rank          device        host\n");
     for (int c = 0; c < MEM_CATEGORIES; c++) {
         if (device->by_category[c] == 0 && host->by_category[c] == 0) continue;
-        format_bytes(text, sizeof text, (double)device->by_category[c]);
-        format_bytes(total, sizeof total, (double)host->by_category[c]);
-        fprintf(f, "  %-18s %12s %11s\n", memory_category_name((memory_category)c), text, total);
+        format_bytes(on_device, sizeof on_device, (double)device->by_category[c]);
+        format_bytes(on_host, sizeof on_host, (double)host->by_category[c]);
+        fprintf(f, "  %-18s %12s %11s\n", memory_category_name((memory_category)c), on_device, on_host);
     }
-    format_bytes(text, sizeof text, (double)device->peak);
-    format_bytes(total, sizeof total, (double)host->peak);
-    fprintf(f, "  %-18s %12s %11s   (buffers that are never live together share their place)\n", "in all", text, total);
+    format_bytes(on_device, sizeof on_device, (double)device->peak);
+    format_bytes(on_host, sizeof on_host, (double)host->peak);
+    fprintf(f, "  %-18s %12s %11s   (buffers that are never live together share their place)\n", "in all", on_device, on_host);
 }
 
 #endif

@@ -156,7 +156,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     arena_back_to(device, mark);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * V);
     arena_back_to(device, mark);
-    m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows, V));
+    m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows));
     device->used = device->peak;
 }
 
@@ -182,7 +182,7 @@ static inline void model_start(model *m, const int64_t *positions) {
     free(frequencies);
 }
 static inline void model_free(model *m) {
-    op_linear_use_workspace(NULL);
+    op_linear_use_workspace(NULL); // the arena's goes away; so no model is laid out and freed beside one that runs
     zero_free(&m->zero);
     checkpoint_free(&m->store);
     free(m->units);
@@ -275,7 +275,7 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
     const floatX *p = zero_params(&m->zero, head);
     const floatX *norm = model_tensor(m, p, head, T_FINAL_NORM);
     const floatX *w_out = model_tensor(m, m->c.tied ? zero_params(&m->zero, UNIT_EMBEDDING) : p, out_unit, out_tensor);
-    bool adds = true, tied_adds;
+    bool adds = true, tied_adds; // tied: always added: zero_grads begins the embedding with zeros, for its gradient is not a product alone
     float *dhead = backward ? zero_grads(&m->zero, head, &adds) : NULL;
     float *dw_out = backward ? model_gradient(m, m->c.tied ? zero_grads(&m->zero, UNIT_EMBEDDING, &tied_adds) : dhead, out_unit, out_tensor) : NULL;
     double began = trace_now();
@@ -352,7 +352,7 @@ static inline void model_backward(model *m, int64_t micro) {
         zero_grads_done(&m->zero, unit);
     }
     bool adds; // none of its tensors is a product
-    op_embedding_backward(zero_grads(&m->zero, UNIT_EMBEDDING, &adds), m->tokens, m->dx, m->rows, m->c.D, m->c.V, m->embedding_scratch);
+    op_embedding_backward(zero_grads(&m->zero, UNIT_EMBEDDING, &adds), m->tokens, m->dx, m->rows, m->c.D, m->embedding_scratch);
     zero_grads_done(&m->zero, UNIT_EMBEDDING);
     zero_grads_finish(&m->zero);
 }
@@ -405,12 +405,11 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     return r;
 }
 
-// Sum of the token losses of a forward pass alone, on this rank; its documents are those of micro-step 0.
-static inline double model_evaluate(model *m, const int32_t *tokens, const int32_t *labels) {
+// A forward pass alone: the token losses of this rank's rows into m->losses. Its documents are those of micro-step 0.
+static inline void model_evaluate(model *m, const int32_t *tokens, const int32_t *labels) {
     model_take_batch(m, tokens, labels, 0);
     model_forward(m, CHECKPOINT_NOT_KEPT);
     model_loss(m, m->losses, 0, false);
-    return op_sum_float(m->losses, m->rows);
 }
 
 #endif

@@ -31,8 +31,6 @@ static inline grid plan_grid(const options *o, int ranks, int rank) {
     return g;
 }
 
-static inline int plan_degree(int64_t degree, int ranks) { return degree < 0 ? ranks : (int)degree; } // -1: full
-
 // Local rows are padded to a multiple of this on the machines that are counted for (NULL: this build's).
 static inline int64_t plan_row_multiple(const cluster *machines) {
     return machines == NULL || machines->element_bytes == sizeof(floatX) ? DEVICE_ROW_MULTIPLE : 128; // 128: see device.h
@@ -41,16 +39,15 @@ static inline int64_t plan_row_multiple(const cluster *machines) {
 // The run that the options ask for, T local tokens; kinds (L) is filled with --recompute and must outlive the run.
 static inline model_run plan_run(const options *o, const model_config *c, int64_t T, recompute_kind *kinds) {
     model_run run;
-    int ranks = (int)(o->dp * o->hp * o->cp);
     memset(&run, 0, sizeof run);
     run.B = o->batch_size;
     run.T = T;
     run.grad_accum = o->grad_accum;
     run.mlp_tile = o->mlp_tile;
     run.loss_tile = o->loss_tile;
-    run.zp = plan_degree(o->zero_params, ranks);
-    run.zg = plan_degree(o->zero_grads, ranks);
-    run.zo = plan_degree(o->zero_optim, ranks);
+    run.zp = o->zero_params;
+    run.zg = o->zero_grads;
+    run.zo = o->zero_optim;
     run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
     run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16;
     run.packed = o->document_end >= 0;

@@ -230,7 +230,7 @@ static double median_of_first(double *seconds, int n) {
     return (seconds[from + (n - from - 1) / 2] + seconds[from + (n - from) / 2]) / 2;
 }
 
-// The same beside what was planned.
+// What memory_used says, beside what was planned.
 static void print_memory(const trainer *t) {
     char measured[32], planned[32];
     double plan = (double)t->device.peak + (double)t->host.peak, used = memory_used(t);
@@ -353,8 +353,7 @@ static void train(trainer *t, error_text *error) {
         r.eta_seconds = (device_seconds() - started) / (double)(step + 1 - first_step) * (double)(o->steps - step - 1);
         for (int k = 0; k < COMM_KINDS; k++) {
             r.sent[k] = comm_count((comm_kind)k);
-            r.exposed[k] = r.sent[k].wait_seconds;
-            waited[k] += r.exposed[k];
+            waited[k] += r.sent[k].wait_seconds;
         }
         if (first_rank) step_print(&r);
         if (log != NULL) step_log(log, &r);

@@ -24,7 +24,8 @@
 #include "device/ops.h" // defines: op_adamw, op_add_float, op_sum_squares
 #include "trace.h"      // defines: transfer_finish, trace_*
 
-enum { ZERO_MAX_TENSORS = 8, ZERO_SLOTS = 4, ZERO_STAGES = 4 };
+enum { ZERO_MAX_TENSORS = 8, ZERO_SLOTS = 4 };
+enum { REDUCE_SHARD, REDUCE_PIECE, REDUCE_REPLICAS, REDUCE_BACK, ZERO_STAGES }; // 1, 2, and the two halves of 3 above
 
 // A tensor inside a unit.
 typedef struct {
@@ -62,9 +63,8 @@ typedef struct {
     int unit_count;
     zero_unit *units; // the model's
     int64_t largest;  // elements of the largest unit
-    bool accumulates; // more than one micro-step
     rounding_rule rounding; // of stored parameters: whether stochastic, and its seed; set after zero_describe, zero: to nearest even
-    comm *gather, *reduce[ZERO_STAGES], *update, *pieces; // reduce: stages 1, 2, 3 and 3's all-gather; pieces: one replica of all pieces
+    comm *gather, *reduce[ZERO_STAGES], *update, *pieces; // pieces: one replica of all pieces
     // per unit, from the arena
     floatX **params; // (count / zp)
     float **grads;   // (count / zg)
@@ -83,7 +83,6 @@ typedef struct {
     void *scratch[ZERO_STAGES]; // of the reductions
     // optimizer offload
     bool offload;
-    size_t host_bytes;
     float *window[2]; // device: m, v, master of one unit's piece, (3, largest / zo)
     device_copier *to_device, *to_host;
 } zero_hybrid;
@@ -135,7 +134,6 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
 static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, bool offload, bool share_edges) {
     int units = z->unit_count;
     bool masters = arena_element(device) != sizeof(float);
-    z->accumulates = accumulates;
     z->offload = offload;
     z->params = HOST_NEW(floatX *, units);
     z->grads = HOST_NEW(float *, units);
@@ -162,21 +160,20 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     }
     z->arrived = accumulates && z->zg > 1 ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
     int replicas = z->ranks / z->zo;
-    z->scratch[0] = z->scratch[1] = z->scratch[2] = z->scratch[3] = NULL;
     if (arena_counts_other(device)) return; // a GPU's libraries reduce in place
-    z->scratch[0] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch_for(z->zg, (size_t)(z->largest / z->zg)));
-    z->scratch[1] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch_for(z->zo / z->zg, (size_t)(z->largest / z->zo)));
-    z->scratch[2] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch_for(replicas, (size_t)(z->largest / z->zo / replicas)));
+    z->scratch[REDUCE_SHARD] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch(z->zg, (size_t)(z->largest / z->zg)));
+    z->scratch[REDUCE_PIECE] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch(z->zo / z->zg, (size_t)(z->largest / z->zo)));
+    z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch(replicas, (size_t)(z->largest / z->zo / replicas)));
 }
 
 // Creates the communicators over `all` (the ranks given to zero_describe). Every rank calls.
 static inline void zero_connect(zero_hybrid *z, comm *all) {
     int within = z->zo / z->zp;
     z->gather = comm_split(all, z->rank / z->zp, z->param_piece, COMM_PARAM_GATHER);
-    z->reduce[0] = comm_split(all, z->rank / z->zg, z->grad_piece, COMM_GRAD_REDUCE);
-    z->reduce[1] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
-    z->reduce[2] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
-    z->reduce[3] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_SHARD] = comm_split(all, z->rank / z->zg, z->grad_piece, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_PIECE] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_REPLICAS] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_BACK] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
     z->update = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
     z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
     if (z->offload) {
@@ -245,21 +242,23 @@ static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
     int replicas = z->ranks / z->zo;
     int64_t shard = unit->count / z->zg, piece = unit->count / z->zo, part = piece / replicas;
     float *grads = z->grads[r->unit], *own = grads + (z->optim_piece * piece - z->grad_piece * shard);
-    float *own_part = own + comm_rank(z->reduce[2]) * part;
+    float *own_part = own + comm_rank(z->reduce[REDUCE_REPLICAS]) * part;
     r->stage++;
-    if (r->stage == 0 && z->zg == 1) r->stage = 1;
-    if (r->stage == 1 && z->zo == z->zg) r->stage = 2;
-    if (r->stage >= (z->last_micro ? ZERO_STAGES : 1)) return false; // across groups only when the last micro-step is in
-    if (r->stage >= 2 && replicas == 1) return false;
-    trace_transfer(z->reduce[r->stage], "reduce gradients", r->unit);
-    if (r->stage == 0)
-        comm_reduce_scatter_start(z->reduce[0], z->grad_slot[unit->slot], z->first_micro ? grads : z->arrived, (size_t)shard, z->scratch[0]);
-    else if (r->stage == 1)
-        comm_reduce_scatter_start(z->reduce[1], grads, own, (size_t)piece, z->scratch[1]);
-    else if (r->stage == 2)
-        comm_reduce_scatter_start(z->reduce[2], own, own_part, (size_t)part, z->scratch[2]);
+    if (r->stage == REDUCE_SHARD && z->zg == 1) r->stage = REDUCE_PIECE;
+    if (r->stage == REDUCE_PIECE && z->zo == z->zg) r->stage = REDUCE_REPLICAS;
+    if (r->stage >= (z->last_micro ? ZERO_STAGES : REDUCE_PIECE)) return false; // across groups only when the last micro-step is in
+    if (r->stage >= REDUCE_REPLICAS && replicas == 1) return false;
+    comm *group = z->reduce[r->stage];
+    void *scratch = z->scratch[r->stage];
+    trace_transfer(group, "reduce gradients", r->unit);
+    if (r->stage == REDUCE_SHARD)
+        comm_reduce_scatter_start(group, z->grad_slot[unit->slot], z->first_micro ? grads : z->arrived, (size_t)shard, scratch);
+    else if (r->stage == REDUCE_PIECE)
+        comm_reduce_scatter_start(group, grads, own, (size_t)piece, scratch);
+    else if (r->stage == REDUCE_REPLICAS)
+        comm_reduce_scatter_start(group, own, own_part, (size_t)part, scratch);
     else
-        comm_allgather_start(z->reduce[3], own_part, own, sizeof(float) * (size_t)part);
+        comm_allgather_start(group, own_part, own, sizeof(float) * (size_t)part);
     return true;
 }
 
@@ -271,7 +270,7 @@ static inline void zero_advance(zero_hybrid *z) {
         zero_reduction r = z->reducing[i];
         const zero_unit *unit = &z->units[r.unit];
         transfer_finish(z->reduce[r.stage], COMM_GRAD_REDUCE);
-        if (r.stage == 0) {
+        if (r.stage == REDUCE_SHARD) {
             if (!z->first_micro) op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
             z->grad_slot_unit[unit->slot] = -1;
         }
@@ -420,7 +419,7 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
             if (from >= to) continue;
             bool residual = strcmp(tensor->name, "wo") == 0 || strcmp(tensor->name, "w_down") == 0;
             float s = !tensor->decay ? 0 : residual ? residual_sigma : sigma;
-            op_init_normal(z->params[u] + (from - begin), NULL, seed, (uint64_t)(u * ZERO_MAX_TENSORS + t), from - tensor->offset, to - from, s, 1);
+            op_init_normal(z->params[u] + (from - begin), seed, (uint64_t)(u * ZERO_MAX_TENSORS + t), from - tensor->offset, to - from, s, 1);
         }
     }
 }

@@ -65,11 +65,10 @@ void comm_sendrecv_start(comm *group, const void *send, int to, void *recv, int 
 void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes_per_rank);
 // recv = (size, bytes_per_rank), block r from rank r. `send` may be recv's own block.
 void comm_allgather_start(comm *group, const void *send, void *recv, size_t bytes_per_rank);
-// recv (count_per_rank floats) = sum over ranks r = 0, 1, ... of block `rank` of their send (size * count_per_rank floats).
+// recv (count_per_rank floats) = sum over the ranks of block `rank` of their send (size * count_per_rank floats).
 // recv may be send's own block. scratch: comm_reduce_scatter_scratch bytes, untouched until finished.
 void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size_t count_per_rank, void *scratch);
-size_t comm_reduce_scatter_scratch(const comm *group, size_t count_per_rank); // bytes; pure arithmetic on the size
-size_t comm_reduce_scatter_scratch_for(int ranks, size_t count_per_rank);     // the same for a comm that does not exist yet
+size_t comm_reduce_scatter_scratch(int ranks, size_t count_per_rank); // bytes; pure arithmetic: the comm need not exist yet
 // Finishes the oldest unfinished transfer of the comm: compute issued from here on sees its result.
 void comm_finish(comm *group);
 int comm_pending(const comm *group); // transfers started and not finished; more than 64 (NCCL: 256) end all ranks
@@ -86,7 +85,6 @@ bool comm_agree(comm *group, error_text *error);
 
 comm_counters comm_count(comm_kind kind); // since the last reset, all comms of this kind
 void comm_count_reset(void);
-int64_t comm_count_total_bytes(void);
 
 // For tests: every comm_finish and every start sleeps a pseudo-random time up to this many microseconds (0 = off).
 void comm_test_delay(int max_microseconds, uint64_t seed);

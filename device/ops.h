@@ -15,8 +15,8 @@ extern "C" {
 // ---- embedding: x (T, D) = table[tokens]; table (V, D), tokens (T) in [0, V) ----
 void op_embedding_forward(floatX *x, const int32_t *tokens, const floatX *table, int64_t T, int64_t D);
 // dtable (V, D) += rows of dx (T, D), in token order for each row whatever the number of threads (deterministic).
-void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *dx, int64_t T, int64_t D, int64_t V, void *scratch);
-size_t op_embedding_backward_scratch(int64_t T, int64_t V);
+void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *dx, int64_t T, int64_t D, void *scratch);
+size_t op_embedding_backward_scratch(int64_t T);
 
 // ---- RMSNorm: y = x * rstd * weight, rstd (T) = 1 / sqrt(mean(x^2) + eps) ----
 void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t T, int64_t D, float eps);
@@ -124,15 +124,13 @@ void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int6
 void op_cast_from_float(floatX *to, const float *from, int64_t n); // round to nearest even; to == from allowed when floatX is float
 void op_cast_to_float(float *to, const floatX *from, int64_t n);
 void op_add_float(float *to, const float *from, int64_t n);        // to +=
-void op_add(floatX *to, const floatX *from, int64_t n);            // to +=
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n);   // for the wire, whatever floatX is: round to nearest even, a NaN stays one
 void op_add_bf16(float *to, const bf16 *from, int64_t n);          // to +=, in float
-void op_scale_float(float *to, float factor, int64_t n);           // to *=
 double op_sum_float(const float *x, int64_t n);                    // sum in double, fixed order; waits for the device
 double op_sum_squares(const float *x, int64_t n);                  // sum of squares in double, fixed order; waits for the device
 // Gaussian(0, sigma) (sigma == 0: `fill`) for elements [first, first + n) of a tensor, from (seed, tensor, index) alone, so that any
 // shard of any grid draws the same numbers.
-void op_init_normal(floatX *to, float *master, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill);
+void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill);
 // How stored parameters are rounded: to nearest even, or up or down at random with a mean that is the number itself. The draw depends on
 // (seed, tensor, step, element) alone: any shard of any grid, and every replica, rounds alike. What floatX represents stays as it is.
 typedef struct {

@@ -81,8 +81,7 @@ static void test_reduce_scatter(comm *g, size_t count, bool in_place) {
     int n = comm_size(g), r = comm_rank(g);
     float *send = HOST_NEW(float, count * (size_t)n), *apart = HOST_NEW(float, count);
     float *recv = in_place ? send + count * (size_t)r : apart;
-    size_t scratch_bytes = comm_reduce_scatter_scratch(g, count);
-    CHECK(scratch_bytes == comm_reduce_scatter_scratch_for(n, count), "%d ranks: scratch", n);
+    size_t scratch_bytes = comm_reduce_scatter_scratch(n, count);
     void *scratch = HOST_NEW(char, scratch_bytes);
     for (size_t i = 0; i < count * (size_t)n; i++) send[i] = addend(r, i);
     comm_reduce_scatter_start(g, send, recv, count, scratch);
@@ -169,7 +168,6 @@ static void check_count(comm_kind kind, int64_t bytes, int64_t messages, const c
     comm_counters c = comm_count(kind);
     CHECK(c.bytes_sent == bytes && c.messages == messages, "%d ranks, %s: %lld bytes in %lld messages, expected %lld in %lld", n, what,
           (long long)c.bytes_sent, (long long)c.messages, (long long)bytes, (long long)messages);
-    CHECK(comm_count_total_bytes() == bytes, "%d ranks, %s: %lld bytes in total", n, what, (long long)comm_count_total_bytes());
     CHECK(c.wait_seconds >= 0 && c.wait_seconds < 60, "%d ranks, %s: waited %g s", n, what, c.wait_seconds);
     comm_count_reset();
     c = comm_count(kind);

@@ -78,6 +78,8 @@ static void test_frequencies(void) {
     check_frequencies("linear", &c, linear, 0, 8, 1);
     c.HS = 32;
     c.rope.kind = ROPE_YARN;
+    c.rope.beta_fast = 32;
+    c.rope.beta_slow = 1;
     c.rope.factor = 16;
     c.rope.original_length = 4096;
     check_frequencies("yarn", &c, yarn, 0, 16, 1.2772588722239782);

@@ -27,10 +27,8 @@ static grid_shape shape_of(int dp, int hp, int cp, int w) {
 }
 static float *evaluate(fixture *f) { // losses (rows) on the host, the caller frees
     float *losses = HOST_NEW(float, f->m.rows);
-    double sum = model_evaluate(&f->m, f->tokens, f->labels), own = 0;
+    model_evaluate(&f->m, f->tokens, f->labels);
     device_to_host(losses, f->m.losses, sizeof(float) * (size_t)f->m.rows);
-    for (int64_t i = 0; i < f->m.rows; i++) own += (double)losses[i];
-    CHECK(fabs(own - sum) <= 1e-9 * sum, "losses sum to %g, not %g", own, sum);
     return losses;
 }
 

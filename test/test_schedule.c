@@ -47,7 +47,7 @@ void comm_finish(comm *c) { record(OP_FINISH)->lane = c->lane; }
 void comm_allgather_start(comm *c, const void *s, void *r, size_t n) { (void)c; (void)s; (void)r; (void)n; abort(); }
 void comm_alltoall_start(comm *c, const void *s, void *r, size_t n) { (void)c; (void)s; (void)r; (void)n; abort(); }
 void comm_reduce_scatter_start(comm *c, const float *s, float *r, size_t n, void *t) { (void)c; (void)s; (void)r; (void)n; (void)t; abort(); }
-size_t comm_reduce_scatter_scratch_for(int ranks, size_t n) { (void)ranks; (void)n; return 0; }
+size_t comm_reduce_scatter_scratch(int ranks, size_t n) { (void)ranks; (void)n; return 0; }
 comm *comm_split(comm *p, int colour, int key, comm_kind k) { (void)p; (void)colour; (void)key; (void)k; return NULL; }
 void comm_free(comm *c) { (void)c; }
 void comm_sum_int64(comm *c, int64_t *v, int n) { (void)c; (void)v; (void)n; }

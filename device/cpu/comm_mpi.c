@@ -235,8 +235,7 @@ void comm_allgather_start(comm *group, const void *send, void *recv, size_t byte
     copy_self(to + (size_t)group->rank * bytes_per_rank, send, bytes_per_rank);
 }
 
-size_t comm_reduce_scatter_scratch_for(int ranks, size_t count_per_rank) { return (size_t)(ranks - 1) * count_per_rank * sizeof(float); }
-size_t comm_reduce_scatter_scratch(const comm *group, size_t count_per_rank) { return comm_reduce_scatter_scratch_for(group->size, count_per_rank); }
+size_t comm_reduce_scatter_scratch(int ranks, size_t count_per_rank) { return (size_t)(ranks - 1) * count_per_rank * sizeof(float); }
 
 // Every rank gets the blocks that it is to sum from all others; reduce_sum adds them when they are there.
 void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size_t count_per_rank, void *scratch) {
@@ -471,11 +470,6 @@ void comm_finalize(void) {
 
 comm_counters comm_count(comm_kind kind) { return counters[kind]; }
 void comm_count_reset(void) { memset(counters, 0, sizeof counters); }
-int64_t comm_count_total_bytes(void) {
-    int64_t bytes = 0;
-    for (int k = 0; k < COMM_KINDS; k++) bytes += counters[k].bytes_sent;
-    return bytes;
-}
 
 void comm_test_delay(int max_microseconds, uint64_t seed) {
     delay_microseconds = max_microseconds;

@@ -92,8 +92,7 @@ void comm_sendrecv_start(comm *group, const void *send, int to, void *recv, int 
 }
 void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) { start(group, recv, send, bytes_per_rank); }
 void comm_allgather_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) { start(group, recv, send, bytes_per_rank); }
-size_t comm_reduce_scatter_scratch_for(int ranks, size_t count_per_rank) { return (size_t)(ranks - 1) * count_per_rank * sizeof(float); }
-size_t comm_reduce_scatter_scratch(const comm *group, size_t count_per_rank) { return comm_reduce_scatter_scratch_for(comm_size(group), count_per_rank); }
+size_t comm_reduce_scatter_scratch(int ranks, size_t count_per_rank) { return (size_t)(ranks - 1) * count_per_rank * sizeof(float); }
 void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size_t count_per_rank, void *scratch) {
     (void)scratch;
     start(group, recv, send, count_per_rank * sizeof(float));
@@ -117,7 +116,6 @@ bool comm_agree(comm *group, error_text *error) {
 
 comm_counters comm_count(comm_kind kind) { return counters[kind]; }
 void comm_count_reset(void) {}
-int64_t comm_count_total_bytes(void) { return 0; }
 
 void comm_test_delay(int max_microseconds, uint64_t seed) { (void)max_microseconds, (void)seed; } // nothing here can come late
 void comm_test_piece_limit(size_t bytes) { (void)bytes; }

@@ -19,8 +19,7 @@ void op_embedding_forward(floatX *x, const int32_t *tokens, const floatX *table,
 }
 
 // Each thread owns some columns of the table and adds all tokens in order.
-void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *dx, int64_t T, int64_t D, int64_t V, void *scratch) {
-    (void)V;
+void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *dx, int64_t T, int64_t D, void *scratch) {
     (void)scratch;
     const int64_t columns = 64;
 #pragma omp parallel for schedule(static) if (T * D > PARALLEL_ELEMENTS)
@@ -32,9 +31,8 @@ void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *d
         }
     }
 }
-size_t op_embedding_backward_scratch(int64_t T, int64_t V) {
+size_t op_embedding_backward_scratch(int64_t T) {
     (void)T;
-    (void)V;
     return 0;
 }
 
@@ -127,7 +125,6 @@ static void rotate_head(float *RESTRICT to, const float *RESTRICT from, const fl
         to[i] = (add ? to[i] : 0) + (a * c - b * s);
         to[i + half] = (add ? to[i + half] : 0) + (b * c + a * s);
     }
-    if (HS % 2 == 1) to[HS - 1] = (add ? to[HS - 1] : 0) + from[HS - 1]; // has no partner
 }
 
 void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads) {
@@ -267,7 +264,6 @@ void op_add_float(float *to, const float *from, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
     for (int64_t i = 0; i < n; i++) to[i] += from[i];
 }
-void op_add(floatX *to, const floatX *from, int64_t n) { op_add_float(to, from, n); }
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
     for (int64_t i = 0; i < n; i++) {
@@ -285,10 +281,6 @@ void op_add_bf16(float *to, const bf16 *from, int64_t n) {
         memcpy(&x, &bits, sizeof x);
         to[i] += x;
     }
-}
-void op_scale_float(float *to, float factor, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
-    for (int64_t i = 0; i < n; i++) to[i] *= factor;
 }
 
 static double sum_of(const float *x, int64_t n, bool squares) {
@@ -321,7 +313,7 @@ static uint64_t mix_bits(uint64_t z) {
 }
 
 // Elements 2p and 2p + 1 of a tensor are the cosine and sine of one Box-Muller draw, made from two hashes of (seed, tensor, p).
-void op_init_normal(floatX *to, float *master, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
+void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
     uint64_t key = mix_bits(mix_bits(seed) ^ tensor);
     int64_t first_pair = first / 2, pairs = n > 0 ? (first + n - 1) / 2 - first_pair + 1 : 0;
 #pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
@@ -337,9 +329,7 @@ void op_init_normal(floatX *to, float *master, uint64_t seed, uint64_t tensor, i
         }
         for (int j = 0; j < 2; j++) {
             int64_t at = 2 * (first_pair + p) + j - first;
-            if (at < 0 || at >= n) continue;
-            to[at] = values[j];
-            if (master != NULL) master[at] = values[j];
+            if (at >= 0 && at < n) to[at] = values[j];
         }
     }
 }

@@ -118,8 +118,9 @@ static size_t call_scratch(attention_block b, bool backward, attention_run run) 
 
 // For the engine? What cuDNN's kernels are known to be right for: whole tiles of 128 rows (on other lengths backward kernels before 9.15.1 may read
 // outside, and Hopper's up to 9.30 give NaN in dq for scores far below 0), heads in pieces of 8, addresses on 16 bytes (`addresses`: all of
-// the call, or'ed). Its graphs know no boundaries of documents. Causal: every key is seen.
-static bool regular(attention_block b, uintptr_t addresses) {
+// the call, or'ed). Its graphs know no boundaries of documents. Causal: every key is seen. Last, what it is found to be here: the first time by
+// running it (attention_engine_agrees).
+static bool is_for_engine(attention_block b, uintptr_t addresses) {
     return attention_call_possible() && b.documents.first == NULL && b.Tq > 0 && b.Tk > 0 && (!b.causal || b.Tk <= b.Tq) && b.HS % 8 == 0 && b.Tq % 128 == 0 &&
            b.Tk % 128 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && b.lse_stride % 4 == 0 && addresses % 16 == 0 && attention_engine_agrees(b.HS);
 }
@@ -255,9 +256,9 @@ static bool engine_is_right(int HS) {
         for (int i = 0; i < 4; i++) results[who][i] = (float *)take(&m, sizeof(float) * (size_t)sizes[i]);
     floatX *q = (floatX *)take(&m, sizeof(floatX) * (size_t)nq), *dout = (floatX *)take(&m, sizeof(floatX) * (size_t)nq), *out = (floatX *)take(&m, sizeof(floatX) * (size_t)nq);
     floatX *kv = (floatX *)take(&m, sizeof(floatX) * (size_t)nkv);
-    op_init_normal(q, NULL, 1, 1, 0, nq, 1, 0);
-    op_init_normal(dout, NULL, 1, 2, 0, nq, 1, 0);
-    op_init_normal(kv, NULL, 1, 3, 0, nkv, 1, 0);
+    op_init_normal(q, 1, 1, 0, nq, 1, 0);
+    op_init_normal(dout, 1, 2, 0, nq, 1, 0);
+    op_init_normal(kv, 1, 3, 0, nkv, 1, 0);
     double worst[4] = {0, 0, 0, 0};
     for (int half = 0; half < 2; half++) {
         b.causal = half == 0;
@@ -305,7 +306,7 @@ static int64_t attention_calls_made;
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge,
                           void *scratch) {
     attention_calls_made++;
-    if (!regular(block, (uintptr_t)out | (uintptr_t)lse | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v)) {
+    if (!is_for_engine(block, (uintptr_t)out | (uintptr_t)lse | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v)) {
         forward_by_hand(out, lse, q, k, v, block, merge);
         return;
     }
@@ -321,7 +322,7 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch) {
     uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv, tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
-    if (deterministic || !regular(block, gradients | tensors | (uintptr_t)lse)) {
+    if (deterministic || !is_for_engine(block, gradients | tensors | (uintptr_t)lse)) {
         backward_by_hand(dq, dk, dv, q, k, v, dout, lse, delta, block, add, false);
         return;
     }

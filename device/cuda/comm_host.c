@@ -15,7 +15,6 @@
 #define comm_allgather_start host_comm_allgather_start
 #define comm_reduce_scatter_start host_comm_reduce_scatter_start
 #define comm_reduce_scatter_scratch host_comm_reduce_scatter_scratch
-#define comm_reduce_scatter_scratch_for host_comm_reduce_scatter_scratch_for
 #define comm_finish host_comm_finish
 #define comm_pending host_comm_pending
 #define comm_sum_double host_comm_sum_double
@@ -26,7 +25,6 @@
 #define comm_agree host_comm_agree
 #define comm_count host_comm_count
 #define comm_count_reset host_comm_count_reset
-#define comm_count_total_bytes host_comm_count_total_bytes
 #define comm_test_delay host_comm_test_delay
 #define comm_test_piece_limit host_comm_test_piece_limit
 #include "../cpu/comm_mpi.c"

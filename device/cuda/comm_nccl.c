@@ -282,13 +282,10 @@ void comm_allgather_start(comm *group, const void *send, void *recv, size_t byte
     end(group, t, group->size - 1);
 }
 
-size_t comm_reduce_scatter_scratch_for(int ranks, size_t count_per_rank) {
+size_t comm_reduce_scatter_scratch(int ranks, size_t count_per_rank) {
     (void)ranks;
     (void)count_per_rank;
     return 0; // NCCL has memory of its own
-}
-size_t comm_reduce_scatter_scratch(const comm *group, size_t count_per_rank) {
-    return comm_reduce_scatter_scratch_for(group->size, count_per_rank);
 }
 void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size_t count_per_rank, void *scratch) {
     (void)scratch;
@@ -551,11 +548,6 @@ comm_counters comm_count(comm_kind kind) {
 void comm_count_reset(void) {
     for (int i = 0; i < comm_total; i++) measure(comms[i], INT64_MAX);
     memset(counters, 0, sizeof counters);
-}
-int64_t comm_count_total_bytes(void) {
-    int64_t bytes = 0;
-    for (int k = 0; k < COMM_KINDS; k++) bytes += counters[k].bytes_sent;
-    return bytes;
 }
 void comm_test_delay(int max_microseconds, uint64_t seed) {
     delay_microseconds = max_microseconds;

@@ -119,7 +119,6 @@ cudaStream_t device_compute_stream(void) { return gpu.compute; }
 double *device_reduction_scratch(void) { return gpu.reduction; }
 size_t device_shared_memory(void) { return gpu.properties.sharedMemPerBlockOptin; }
 int device_compute_capability(void) { return 10 * gpu.properties.major + gpu.properties.minor; }
-int device_ranks_sharing(void) { return gpu.ranks_sharing; }
 
 double device_measure_gemm(void) {
     int64_t n = 8192;
@@ -131,7 +130,7 @@ double device_measure_gemm(void) {
             while (i-- > 0) device_free(buffers[i], bytes);
             return 0;
         }
-        op_init_normal(buffers[i], NULL, 1, (uint64_t)i, 0, n * n, 1, 0); // products of zeros would run at a higher clock
+        op_init_normal(buffers[i], 1, (uint64_t)i, 0, n * n, 1, 0); // products of zeros would run at a higher clock
     }
     cudaEvent_t began, ended;
     cuda_check(cudaEventCreate(&began), "measuring products");

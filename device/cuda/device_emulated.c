@@ -37,7 +37,7 @@ double device_measure_gemm(void) { // through op_linear, so casts included: what
     for (int i = 0; i < 3; i++) {
         buffers[i] = (floatX *)device_alloc(bytes);
         if (buffers[i] == NULL) device_fail("not enough memory to measure the speed of a product: %zu bytes", bytes);
-        op_init_normal(buffers[i], NULL, 1, (uint64_t)i, 0, n * n, 1, 0);
+        op_init_normal(buffers[i], 1, (uint64_t)i, 0, n * n, 1, 0);
     }
     op_linear_forward(buffers[0], buffers[1], buffers[2], NULL, n, n, n);
     double began = device_seconds(), seconds = 0;

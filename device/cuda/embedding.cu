@@ -94,12 +94,8 @@ static int64_t sort_length(int64_t T) {
     while (n < T) n *= 2;
     return n;
 }
-size_t op_embedding_backward_scratch(int64_t T, int64_t V) {
-    (void)V;
-    return sizeof(uint64_t) * (size_t)sort_length(T);
-}
-void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *dx, int64_t T, int64_t D, int64_t V, void *scratch) {
-    (void)V;
+size_t op_embedding_backward_scratch(int64_t T) { return sizeof(uint64_t) * (size_t)sort_length(T); }
+void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *dx, int64_t T, int64_t D, void *scratch) {
     if (T == 0) return;
     uint64_t *keys = (uint64_t *)scratch;
     int64_t n = sort_length(T);

@@ -461,7 +461,6 @@ static inline void __syncwarp() { emulation::warp_barrier(true); }
 template <class T> static inline T __shfl_xor_sync(unsigned, T value, int mask) {
     return emulation::shuffle(value, emulation::m.current->lane ^ (unsigned)mask);
 }
-template <class T> static inline T __shfl_sync(unsigned, T value, int lane) { return emulation::shuffle(value, (unsigned)lane); }
 template <bool TRANSPOSED> static inline void load_matrices(uint32_t (&r)[4], const void *row) { emulation::load_matrices(r, row, TRANSPOSED); }
 static inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { emulation::multiply_add(d, a, b0, b1); }
 template <int BYTES> static inline void copy_async(void *to_shared, const void *from) { emulation::copy_async(to_shared, from, BYTES); }

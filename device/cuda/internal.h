@@ -34,7 +34,6 @@ void cuda_span_begin(const char *name); // a text that stays
 void cuda_span_end(void);
 void linear_use_deterministic(void); // device_use_deterministic, of matrix products
 int device_compute_capability(void); // times 10: 80, 90, 100
-int device_ranks_sharing(void); // ranks that use this rank's GPU; 1 but in the test mode
 #endif
 
 // Memory of the device for op_sum_*: partial sums. REDUCTION_BLOCKS + 1 doubles.

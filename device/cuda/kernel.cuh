@@ -111,16 +111,11 @@ static inline bool packs(int64_t width, const void *a, const void *b = nullptr, 
     return width % PACK == 0 && aligned16(a) && aligned16(b) && aligned16(c) && aligned16(d) && aligned16(e);
 }
 
-// ---- sums and maxima: the order is fixed by the number of threads ----
+// ---- sums: the order is fixed by the number of threads ----
 
 template <class T> __device__ __forceinline__ T warp_sum(T x) { // the same bits in every lane
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
-    return x;
-}
-static __device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
     return x;
 }
 // The sum over a block, in every thread. `shared`: blockDim.x / 32 elements that nothing else uses.

@@ -47,16 +47,7 @@ template <int W> __global__ void cast_from_float_kernel(floatX *to, const float 
 template <int W> __global__ void cast_to_float_kernel(float *to, const floatX *from, int64_t n) { cast_flat<W>(to, from, n); }
 template <int W> __global__ void bf16_from_float_kernel(bf16 *to, const float *from, int64_t n) { cast_flat<W>(to, from, n); }
 template <int W> __global__ void add_float_kernel(float *to, const float *from, int64_t n) { add_flat<W>(to, from, n); }
-template <int W> __global__ void add_kernel(floatX *to, const floatX *from, int64_t n) { add_flat<W>(to, from, n); }
 template <int W> __global__ void add_bf16_kernel(float *to, const bf16 *from, int64_t n) { add_flat<W>(to, from, n); }
-template <int W> __global__ void scale_float_kernel(float *to, float factor, int64_t n) {
-    int64_t i;
-    int count = flat_range<W>(n, &i);
-    float x[W];
-    load_some<W>(x, to + i, count);
-    for (int k = 0; k < W; k++) x[k] *= factor;
-    store_some<W>(to + i, x, count);
-}
 
 void op_cast_from_float(floatX *to, const float *from, int64_t n) {
     LAUNCH_FLAT(cast_from_float_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n);
@@ -67,14 +58,12 @@ void op_cast_to_float(float *to, const floatX *from, int64_t n) {
 void op_add_float(float *to, const float *from, int64_t n) {
     LAUNCH_FLAT(add_float_kernel, 4, aligned16(to) && aligned16(from), n, to, from, n);
 }
-void op_add(floatX *to, const floatX *from, int64_t n) { LAUNCH_FLAT(add_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n); }
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n) {
     LAUNCH_FLAT(bf16_from_float_kernel, 8, aligned16(to) && aligned16(from), n, to, from, n);
 }
 void op_add_bf16(float *to, const bf16 *from, int64_t n) {
     LAUNCH_FLAT(add_bf16_kernel, 8, aligned16(to) && aligned16(from), n, to, from, n);
 }
-void op_scale_float(float *to, float factor, int64_t n) { LAUNCH_FLAT(scale_float_kernel, 4, aligned16(to), n, to, factor, n); }
 
 // ---- sums to one number: each thread strides over the vector, blocks leave partial sums, one warp adds them in their order ----
 
@@ -204,8 +193,7 @@ void op_adamw(floatX *param, float *master, float *m, float *v, const float *gra
 // ---- initial numbers: the formula of device/cpu/ops.c, so that both devices start from the same model ----
 
 // Elements 2p and 2p + 1 of a tensor are the cosine and the sine of one Box-Muller draw, made from two hashes of (seed, tensor, p).
-__global__ void init_normal_kernel(floatX *to, float *master, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma,
-                                   float fill) {
+__global__ void init_normal_kernel(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
     int64_t i;
     if (flat_range<1>(n, &i) == 0) return;
     float x = fill;
@@ -215,11 +203,10 @@ __global__ void init_normal_kernel(floatX *to, float *master, uint64_t seed, uin
         double angle = 2 * 3.14159265358979323846 * (double)(mix_bits(key ^ mix_bits(counter + 1)) >> 11) * 0x1p-53;
         x = (float)((double)sigma * sqrt(-2 * log(u)) * (at % 2 == 0 ? cos(angle) : sin(angle)));
     }
-    if (master != nullptr) master[i] = x;
     to[i] = from_float<floatX>(x);
 }
-void op_init_normal(floatX *to, float *master, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
+void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
     if (n == 0) return;
     int threads = block_size(n, 256);
-    LAUNCH(init_normal_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, master, seed, tensor, first, n, sigma, fill);
+    LAUNCH(init_normal_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, seed, tensor, first, n, sigma, fill);
 }
