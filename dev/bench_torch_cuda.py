@@ -4,8 +4,9 @@
     python3 dev/bench_torch_cuda.py --model llama3.2-1b --tokens 8192 --grad-accum 4 --steps 5
     python3 dev/bench_torch_cuda.py --model llama-8b-8-layers --tokens 131072 --steps 2
 
-The shapes of scripts/gpu_check.sh: same sizes, same GPU. What PyTorch offers without other packages, at the trainer's precision: torch.compile of the
-layer, cuDNN or flash SDPA, bf16 autocast over float parameters, bf16 residuals, fused AdamW; the loss in tiles of tokens, whose gradients are made
+The shapes of scripts/gpu_check.sh: same sizes, same GPU. What PyTorch (2.6 or newer) offers without other packages, at the trainer's precision:
+torch.compile of the layer, cuDNN or flash SDPA, bf16 parameters whose float values and float sums of gradients the optimizer keeps (--autocast:
+float parameters, which each sequence rounds again: more memory traffic), bf16 residuals, fused AdamW; the loss in tiles of tokens, whose gradients are made
 with it; and as many layers as the memory asks for computed again in the backward pass but for their attention. Prints tokens/s, model TFLOP/s
 (causal attention counted half, recompute not at all) and the peak of memory; leaves no file. `--device cpu --model small` only shows that it runs.
 Packages: dev/requirements.txt (torch alone is enough).
@@ -35,6 +36,7 @@ parser.add_argument("--sdpa", choices=["auto", "flash", "cudnn"], default="auto"
 parser.add_argument("--recompute", choices=["auto", "yes", "no"], default="auto",
                     help="compute every layer but its attention again; auto: as many layers as would not fit (default: %(default)s)")
 parser.add_argument("--loss-tile", type=int, default=8192, help="tokens whose logits exist at a time (default: %(default)s)")
+parser.add_argument("--autocast", action="store_true", help="bf16 autocast over float parameters")
 parser.add_argument("--whole", action="store_true", help="compile the model as one graph; slower to start")
 parser.add_argument("--eager", action="store_true", help="without torch.compile")
 parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -62,7 +64,7 @@ def layers_recomputed():
         return L if args.recompute == "yes" else 0
     weights = L * (D * (H + 2 * HKV) * HS + H * HS * D + 3 * D * F) + V * D * (1 if TIED else 2)
     kept, least = [2 * args.tokens * n for n in (2 * D + 2 * (H + 2 * HKV) * HS + 2 * F, D + H * HS)]  # bytes of a layer that keeps all, that is recomputed
-    left = 0.85 * torch.cuda.mem_get_info()[1] - 16 * weights
+    left = 0.85 * torch.cuda.mem_get_info()[1] - 18 * weights
     return next((n for n in range(L) if (L - n) * kept + n * least < left), L)
 
 
@@ -152,6 +154,11 @@ def flops_per_step(T):
     return 6 * weights * T + 6 * L * H * HS * T * T
 
 
+def add_to(master, p):  # as soon as p has a sequence's gradient
+    master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
+    p.grad = None
+
+
 def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: torch sees no GPU (--device cpu --model small shows only that this runs)")
@@ -163,7 +170,13 @@ def main():
         angles = torch.arange(T)[:, None] * (500000.0 ** (-torch.arange(0, HS, 2) / HS))[None]
         cos, sin = angles.cos(), angles.sin()
         samples = torch.randint(0, V, (args.grad_accum, 1, T + 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=cuda)
+    parameters = list(model.parameters())
+    if not args.autocast:
+        masters = [p.detach().clone() for p in parameters]
+        model.bfloat16()
+        for p, master in zip(parameters, masters):
+            p.register_post_accumulate_grad_hook(functools.partial(add_to, master))
+    optimizer = torch.optim.AdamW(parameters if args.autocast else masters, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=cuda)
     compiled = "no" if args.eager else "whole" if args.whole else "by layer"
     if compiled == "whole":
         model.compile(dynamic=False)
@@ -180,18 +193,21 @@ def main():
         chosen = SDPBackend(torch._fused_sdp_choice(q, kv, kv, is_causal=True, enable_gqa=True)).name
         del q, kv
         print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if cuda else 'CPU'}, {args.model}, "
-              f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16, T {T} x {args.grad_accum}, {chosen}, "
+              f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, bf16{' autocast' if args.autocast else ''}, T {T} x {args.grad_accum}, {chosen}, "
               f"recomputes {recomputed} of {L} layers, compiled {compiled}", flush=True)
 
         def whole_step():
             shown = 0
             for tokens in samples:
-                with torch.autocast(args.device, dtype=torch.bfloat16):
+                with torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.autocast):
                     loss = model(tokens[:, :-1], tokens[:, 1:], cos, sin, recomputed)
                 loss.backward()
                 shown = shown + loss.detach()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(parameters if args.autocast else masters, 1.0)
             optimizer.step()
+            if not args.autocast:
+                with torch.no_grad():
+                    torch._foreach_copy_(parameters, masters)
             optimizer.zero_grad(set_to_none=True)
             shown = shown.item()  # waits for the GPU
             if cuda:
@@ -209,6 +225,7 @@ def main():
         while first_step() is None:
             recomputed = min(L, recomputed + max(1, L // 8))
             optimizer.zero_grad(set_to_none=True)
+            model.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
             print(f"out of memory; recomputes {recomputed} of {L} layers", flush=True)
         for step in range(1 - max(1, args.warmup), args.steps):

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Sums a trace of train_llama --trace by track and name: how often, how long in all, and the share of the track's time.
 
-    python3 dev/trace_sum.py trace.json [trace.json.rank1 ...]
+    python3 dev/trace_sum.py [--last] trace.json [trace.json.rank1 ...]
+
+--last: only what the GPU did after the last step but one (the first steps choose algorithms and compile kernels), and how long it did nothing.
 
 The track "wait" is the exposed time of transfers; the track "kernels" (CUDA) is the time of every kernel, product and attention call on the GPU.
 Durations of nested events (a layer and its attention) are counted under each name. Needs nothing but Python.
@@ -14,20 +16,27 @@ import sys
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    for path in sys.argv[1:]:
+    last = sys.argv[1] == "--last"
+    for path in sys.argv[1 + last:]:
         with open(path) as f:
             events = json.load(f)
         tracks = {e["tid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and e["name"] == "thread_name"}
         spans = [e for e in events if e.get("ph") == "X"]
         if not spans:
             sys.exit(f"error: {path}: no events")
+        if last:
+            kernels = sorted((e for e in spans if tracks.get(e["tid"]) == "kernels"), key=lambda e: e["ts"])
+            ends = [i + 1 for i, e in enumerate(kernels) if "adamw" in e["name"].lower() and not any("adamw" in k["name"].lower() for k in kernels[i + 1 : i + 40])]
+            spans = kernels[ends[-2] :] if len(ends) > 1 else kernels
+            if not spans:
+                sys.exit(f"error: {path}: no kernels (the trace is not of a CUDA device)")
         whole = max(e["ts"] + e["dur"] for e in spans) - min(e["ts"] for e in spans)
         sums = collections.defaultdict(lambda: [0, 0.0])
         for e in spans:
             s = sums[(e["tid"], e["name"])]
             s[0] += 1
             s[1] += e["dur"]
-        print(f"{path}: {whole * 1e-3:.1f} ms")
+        print(f"{path}: {whole * 1e-3:.1f} ms" + (f", {(whole - sum(e['dur'] for e in spans)) * 1e-3:.3f} ms of it between kernels" if last else ""))
         for tid in sorted({t for t, _ in sums}):
             rows = sorted(((n, *s) for (t, n), s in sums.items() if t == tid), key=lambda row: -row[2])
             print(f"  {tracks.get(tid, tid)}")

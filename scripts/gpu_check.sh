@@ -4,29 +4,37 @@
 # cuDNN's properties of the GPU beside it.
 #   scripts/gpu_check.sh [--report FILE] [--only WORD]...   only: steps whose name contains one of the words, and what prepares them
 #   scripts/gpu_check.sh --dry-run                          lists the steps, their time limits and commands; runs nothing
-#   scripts/gpu_check.sh --pack                             on a connected machine (Debian, Ubuntu): fetches into gpu_check_pack/ what a bare GPU
-#                                                           machine may lack (Open MPI, cJSON, OpenBLAS; toolkit, cuDNN, NCCL as wheels). Copy this
-#                                                           folder with it; the check takes from it what the machine does not have
+#   scripts/gpu_check.sh --rest REPORT                      only the steps that did not pass in this report, which the new one begins with
+#   scripts/gpu_check.sh --pack [toolkit]                   on a connected machine (Debian, Ubuntu): fetches into gpu_check_pack/ what a bare GPU
+#                                                           machine may lack: Open MPI, cJSON and the CPU device's results (some 30 MB); toolkit: CUDA,
+#                                                           cuDNN, NCCL as wheels, too (2.3 GB). Copy this folder with it; the check takes from it what
+#                                                           the machine does not have
 #   scripts/gpu_check.sh --rehearse                         the same steps without a GPU, on small sizes, over fakes of the libraries and the
 #                                                           emulated kernels: proves the script and the programs, measures nothing
+# GPU_CHECK_COMMIT=NAME: what the report says of the sources where they come without .git.
 # Needs: a GPU with its driver, gcc, g++, make. Without Open MPI (here or in the pack) the build is for one rank, and steps of several are skipped.
-# Closes with "N passed, N failed, N skipped". Exit status: 0 no step failed, 1 some did, 2 it could not start.
+# The steps come in the order of what they show, so that a check that is cut short leaves the most; the report is written step by step.
+# Closes with a table of the benchmarks and "N passed, N failed, N skipped". Exit status: 0 no step failed, 1 some did, 2 it could not start.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 pack=$PWD/gpu_check_pack
-report=gpu_check_report.txt mode=check only=()
-total_limit=600
+report=gpu_check_report.txt mode=check only=() rest= pack_toolkit=0
+total_limit=580 # seconds, from here: with what is left of ten minutes a killed step's log and the table are written
+began=$SECONDS
 while [ $# -gt 0 ]; do
     case $1 in
     --dry-run) mode=list ;;
-    --pack) mode=pack ;;
+    --pack) mode=pack
+        [ "${2:-}" = toolkit ] && { pack_toolkit=1; shift; } ;;
+    --rest) [ -r "${2:-}" ] || { echo "error: --rest: the value is missing or cannot be read; legal is a report of this check" >&2; exit 2; }
+        rest=$(cat "$2"); shift ;;
     --rehearse) mode=rehearse ;;
     --report) [ $# -ge 2 ] || { echo "error: --report: the value is missing; legal is a file name" >&2; exit 2; }
         report=$2; shift ;;
     --only) [ $# -ge 2 ] || { echo "error: --only: the value is missing; legal is a part of a step's name" >&2; exit 2; }
         only+=("$2"); shift ;;
     --help | -h) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
-    *) echo "error: unknown argument $1; legal are --report FILE, --only WORD, --dry-run, --pack, --rehearse, --help" >&2; exit 2 ;;
+    *) echo "error: unknown argument $1; legal are --report FILE, --only WORD, --rest REPORT, --dry-run, --pack [toolkit], --rehearse, --help" >&2; exit 2 ;;
     esac
     shift
 done
@@ -35,8 +43,9 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # ---- the pack ----
 
 make_pack() {
-    local packages=(openmpi-bin libopenmpi-dev libopenblas-openmp-dev libcjson-dev) names
-    mkdir -p "$pack/debs" "$pack/debian" "$pack/wheels" || return 1
+    local packages=(openmpi-bin libopenmpi-dev libcjson-dev) names lib needed file
+    rm -rf "$pack"
+    mkdir -p "$pack/debs" "$pack/debian" || return 1
     # Everything they depend on but what every machine with a compiler has; that must not be replaced.
     names=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "${packages[@]}" |
         grep -E '^[a-z0-9]' | grep -vE '^(libc6|libc-|libc-dev|libcrypt|linux-libc|libgcc|libstdc|gcc|g\+\+|cpp|gfortran|libgfortran-|flang|libflang|libclang|libllvm|libmlir|autoconf|automake|autotools|libasan|libtsan|liblsan|libubsan|libjs-|libpam|libselinux|libsemanage|binutils|debconf|cdebconf|dpkg|perl|libperl|openssh|ssh|install-info|tar|coreutils|adduser|passwd|base-)' |
@@ -46,7 +55,18 @@ make_pack() {
     for deb in "$pack"/debs/*.deb; do dpkg -x "$deb" "$pack/debian" || return 1; done
     rm -rf "$pack/debs"
     [ -e "$pack/debian/usr/bin/orterun" ] || { echo "error: Open MPI is not in the pack: no package openmpi-bin could be fetched" >&2; return 1; }
-    if have python3 && python3 -m pip --version >/dev/null 2>&1; then
+    # Of all that, what Open MPI's programs, libraries and plugins load: the machine's own libraries shall not be hidden by others.
+    lib=$(dirname "$(find "$pack/debian/usr/lib" -maxdepth 2 -name 'libcjson.so*' | head -1)")
+    needed=$(find "$pack/debian/usr/bin/orterun" "$pack/debian/usr/bin/orted" "$lib/openmpi" "$lib/pmix2" "$lib"/libmpi.so* "$lib"/libcjson.so* -type f |
+        LD_LIBRARY_PATH=$lib:$lib/openmpi/lib xargs ldd 2>/dev/null | sed -n "s|.*=> \($lib/[^ ]*\) .*|\1|p" | sort -u | xargs readlink -f)
+    for file in "$lib"/*.so*; do [[ $file == */libcjson.* ]] || grep -qxF "$(readlink -f "$file")" <<<"$needed" || rm -f "$file"; done
+    find "$pack/debian" -name '*.a' -delete
+    for file in "$pack"/debian/* "$pack"/debian/usr/* "$lib"/* "$pack"/debian/usr/share/*; do
+        case $file in */usr | */bin | */lib | */include | */share | "$lib" | "$lib"/openmpi | "$lib"/pmix2 | "$lib"/*.so* | */share/openmpi | */share/pmix*) ;; *) rm -rf "$file" ;; esac
+    done
+    rm -rf "$pack/debian/bin" "$pack/debian/lib"
+    if [ $pack_toolkit = 0 ]; then echo "note: without the toolkit: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL (--pack toolkit fetches them)"
+    elif have python3 && python3 -m pip --version >/dev/null 2>&1; then
         python3 -m pip install --quiet --no-deps --upgrade --target "$pack/wheels" nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-nvrtc \
             nvidia-cuda-cccl nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13 || echo "note: the toolkit's wheels cannot be fetched; the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"
     else echo "note: no pip here: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"; fi
@@ -70,9 +90,10 @@ use_pack() { # takes from it what the machine lacks
         export OPAL_PKGDATADIR=$pack/debian/usr/share/openmpi OMPI_MCA_mca_base_component_path=$lib/openmpi/lib/openmpi3:$lib/openmpi/lib/openmpi
         export PMIX_INSTALL_PREFIX=$lib/pmix2
         have ssh || have rsh || export OMPI_MCA_plm=isolated # it wants one of them, for other machines
+        export OMPI_MCA_mca_base_component_show_load_errors=0 # plugins for networks that are not here
     fi
-    export CPATH=$include:$include/$(basename "$lib"):$include/$(basename "$lib")/openblas-openmp:${CPATH:-} LIBRARY_PATH=$lib:$lib/openblas-openmp:${LIBRARY_PATH:-}
-    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$lib:$lib/openmpi/lib:$lib/openblas-openmp
+    export CPATH=$include:$include/$(basename "$lib"):${CPATH:-} LIBRARY_PATH=$lib:${LIBRARY_PATH:-}
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$lib:$lib/openmpi/lib
     if ! have nvcc && [ ! -x /usr/local/cuda/bin/nvcc ]; then
         local home
         home=$(dirname "$(dirname "$(find "$pack/wheels" -name nvcc -type f 2>/dev/null | head -1)")")
@@ -95,10 +116,15 @@ if [ $mode = rehearse ]; then arch=90
 elif [ $mode = check ] && [ -z "$gpus" ]; then missing+=("a GPU that nvidia-smi lists (--rehearse runs the steps without one)"); fi
 use_pack
 for tool in gcc g++ make; do have $tool || missing+=("$tool"); done
+source scripts/mpi_env.sh
 mpi=1
 have mpicc && have mpirun || mpi=0
+if [ $mpi = 1 ] && [ $mode = check ] && ! timeout -k 5 30 mpirun -np 2 true >/dev/null 2>&1 </dev/null; then # a machine without even a loopback network
+    echo "note: mpirun does not start two programs here; the build is for one rank"
+    mpi=0
+fi
 make_options+=("DEVICE=cuda" "MPI=$mpi" "CUDA_ARCHS=${arch:-90}")
-build=build/cuda-check-${arch:-90}
+build=build/cuda-check-${arch:-90}$([ $mpi = 1 ] || echo -single)
 make_options+=("BUILD=$build")
 if [ ${#missing[@]} -eq 0 ] || [ $mode = list ]; then
     if have make && ! why=$(make --no-print-directory -n "${make_options[@]}" $build/train_llama 2>&1); then missing+=("$(grep -o 'DEVICE=cuda: .*' <<<"$why" | head -1)"); fi
@@ -108,18 +134,18 @@ if [ ${#missing[@]} -gt 0 ]; then
     printf 'missing: %s\n' "${missing[@]}" >&2
     [ $mode = list ] || { echo "error: the check cannot start; scripts/gpu_check.sh --pack on a connected machine fetches libraries, --dry-run lists the steps" >&2; exit 2; }
 fi
-source scripts/mpi_env.sh
 
 # ---- steps ----
 
-began=$SECONDS passed=0 failed=0 skipped=0 lines=()
+passed=0 failed=0 skipped=0
 properties=${report%.txt}_gpu.json # cuDNN's properties of the GPU: test_cudnn_graphs checks with them on any machine
 if [ $mode != list ]; then
     dir=$(mktemp -d) || exit 2
     rm -f "$properties"
     trap 'rm -rf "$dir"' EXIT
     {
-        echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), mode $mode"
+        [ -n "$rest" ] && printf '%s\n\n' "$rest"
+        echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
         uname -sr; sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1; echo "${gpus:-no GPU}"
         nvidia-smi --query-gpu=driver_version,memory.total,clocks.max.sm,power.limit --format=csv 2>/dev/null
         make --no-print-directory -n "${make_options[@]}" $build/train_llama 2>/dev/null | grep '^CUDA '
@@ -138,11 +164,15 @@ step() {
         for word in build reference 'token file' 'models of' "${only[@]}"; do [[ $name == *"$word"* ]] && found=1; done
         [ $found = 1 ] || { skip=; return 0; }
     fi
+    if [ -n "$rest" ] && grep -qF "==== $name: status 0," <<<"$rest"; then
+        case $name in build* | reference* | 'token file' | 'models of'* | 'point 6') ;; *) skip=; return 0 ;; esac
+    fi
     if [ $mode = list ]; then
         printf '%-52s %4d s   %s\n' "$name" "$limit" "${skip:+(skipped: $skip) }$*"
         skip=
         return 0
     fi
+    [ $mode = rehearse ] && limit=$((10 * limit)) # on any machine, beside other work
     [ $mode = check ] && [ $left -lt 5 ] && skip="no time left of $total_limit s"
     [ $mode = check ] && [ $limit -gt $left ] && limit=$left
     if [ -n "$skip" ]; then
@@ -182,74 +212,137 @@ else
     bench=$build/test/bench_cuda points=$build/test/gpu_points
     programs+=($bench $points $build/test/test_cudnn_graphs)
 fi
-step 'build' 240 make -j"$jobs" --no-print-directory "${make_options[@]}" "${programs[@]}" $build/text_to_tokens
+step 'build' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" "${programs[@]}" $build/text_to_tokens
 
-# Correctness. Tests that look into tensors use managed memory; several ranks share the GPU as if each were a machine of its own.
-export TRAIN_LLAMA_TIMEOUT=60
-managed=(env TRAIN_LLAMA_TEST_MANAGED=1) sharing=(env TRAIN_LLAMA_TEST_MANAGED=1 TRAIN_LLAMA_SHARE_GPU=1 FAKE_CUDA_GPUS=1)
-step 'kernels, cuBLASLt, cuDNN against double' 180 "${managed[@]}" $build/test/test_kernels$suffix
-step 'Hugging Face goldens, bf16' 60 "${managed[@]}" $build/test/test_golden$suffix
+# What each step needs of those before it: programs, data, models.
 reference=$pack/reference
 if [ $mode = rehearse ] || { [ ! -e "$reference" ] && [ $mode != list ]; }; then
     reference=$dir/reference
     step 'reference of the CPU device' 120 bash -c "make -j$jobs --no-print-directory DEVICE=cpu MPI=$mpi BUILD=build/cpu-check build/cpu-check/test/compare_devices && build/cpu-check/test/compare_devices write '$reference' $length $curve"
 fi
+data=$dir/data.bin
+step 'token file' 20 bash -c "seq 1 $([ $mode = rehearse ] && echo 1000 || echo 400000) >'$dir/text' && $build/text_to_tokens '$data' '$dir/text'"
+step 'models of the step benchmark' 5 bash -c "mkdir -p '$dir/llama-8b-8-layers' && printf '%s' '{\"model_type\":\"llama\",\"hidden_size\":4096,\"num_hidden_layers\":8,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,\"vocab_size\":128256,\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"max_position_embeddings\":8192}' >'$dir/llama-8b-8-layers/config.json'"
+one=($build/train_llama$suffix --model nano --from-scratch --train-data "$data" --seq-len 256 --steps)
+tiny=("${one[@]}" 2)
+
+# Tests that look into tensors use managed memory; several ranks share the GPU as if each were a machine of its own.
+export TRAIN_LLAMA_TIMEOUT=60
+managed=(env TRAIN_LLAMA_TEST_MANAGED=1) sharing=(env TRAIN_LLAMA_TEST_MANAGED=1 TRAIN_LLAMA_SHARE_GPU=1 FAKE_CUDA_GPUS=1)
+points() { # N...: the points of gpu_points, each by itself
+    local point
+    for point in "$@"; do
+        [ $mode = rehearse ] && [ $point = 6 ] && gpu_only
+        step "point $point$([ $point = 1 ] && echo ' and 3')" 60 $points "${small[@]}" $point $([ $point = 6 ] && echo "$properties")
+    done
+}
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+sanitized() { # NAME COMMAND...: under memcheck and racecheck; this one of our own kernels, for in others' it reports what their authors know
+    local name=$1 tool
+    shift
+    for tool in memcheck racecheck; do
+        [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
+        gpu_only
+        step "compute-sanitizer $tool$name" 60 "${sanitizer:-compute-sanitizer}" --tool $tool $([ $tool = racecheck ] && echo --kernel-name kns=_kernel) --error-exitcode 1 "$@"
+    done
+}
+torch=${TORCH_PYTHON:-python3}
+[ $mode = check ] && has_torch=$(timeout -k 5 60 "$torch" -c 'import torch; print(int(torch.cuda.is_available()))' 2>/dev/null </dev/null)
+export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what one length compiles serves the next
+steps_of() { # MODEL K: a step of so many thousand tokens, ours and PyTorch's, one right after the other
+    local model=$1 S=$2 accum=1 name
+    name=$(basename "$model")
+    [ $S = 8 ] && accum=4 # with one sequence a step spends a tenth of its time in the optimizer, which no real run does
+    gpu_only
+    step "benchmark: step of $name, ${S}K" 75 $build/train_llama --model "$model" --from-scratch --train-data "$data" --seq-len ${S}K --grad-accum $accum \
+        $([ $S = 128 ] && echo --steps 3 --trace "$dir/trace-$name-128K.json" || echo --steps 7)
+    [ $mode != list ] && [ "${has_torch:-0}" != 1 ] && skip='no PyTorch with CUDA (TORCH_PYTHON names another python3)'
+    gpu_only
+    step "benchmark: PyTorch, $name, ${S}K" 120 "$torch" dev/bench_torch_cuda.py --model "$name" --tokens $((S * 1024)) --grad-accum $accum \
+        $([ $S = 128 ] && echo --warmup 1 --steps 2 || echo --warmup 2 --steps 5)
+}
+exposed() { # MODEL
+    local trace=$dir/trace-$1-128K.json
+    [ -e "$trace" ] || [ $mode = list ] || skip='no trace of a step at 128K'
+    step "exposed time by name, $1, 128K" 20 python3 dev/trace_sum.py --last "$trace"
+}
+eight=$dir/llama-8b-8-layers
+
+# In the order of what they show.
+step 'kernels, cuBLASLt, cuDNN against double' 180 "${managed[@]}" $build/test/test_kernels$suffix
+step 'Hugging Face goldens, bf16' 60 "${managed[@]}" $build/test/test_golden$suffix
 step 'curve and gradients beside the CPU device, 1 rank' 60 "${managed[@]}" $build/test/compare_devices$suffix compare "$reference" $length $curve
+points 1
+step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
+step 'benchmark: limits of the steps' 75 "$bench" "${small[@]:-limits}"
+steps_of "$eight" 8
+steps_of "$eight" 128
+exposed llama-8b-8-layers
+sanitized '' "${one[@]}" 1
 for ranks in 2 4; do
     several
     step "point 7: $ranks ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 done
-gpu_only; step 'cuDNN graphs, support check without the device' 60 $build/test/test_cudnn_graphs
-for point in 1 2 4 5 6 9; do
-    [ $mode = rehearse ] && [ $point = 6 ] && gpu_only
-    step "point $point$([ $point = 1 ] && echo ' and 3')" 60 $points "${small[@]}" $point $([ $point = 6 ] && echo "$properties")
-done
-[ -e "$properties" ] || [ $mode = list ] || skip='point 6 left no properties of this GPU'
-step "point 6: cuDNN graphs, with this GPU's own properties" 60 $build/test/test_cudnn_graphs "$properties"
-
-# A small step: the programs' own data and model.
-data=$dir/data.bin
-step 'token file' 20 bash -c "seq 1 $([ $mode = rehearse ] && echo 1000 || echo 400000) >'$dir/text' && $build/text_to_tokens '$data' '$dir/text'"
-one=($build/train_llama$suffix --model nano --from-scratch --train-data "$data" --seq-len 256 --steps)
-tiny=("${one[@]}" 2)
+points 6 2 4
+step 'benchmark: attention' 75 "$bench" "${small[@]:-attention}"
+step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
+gpu_only
+step 'benchmark: step of llama-8b-8-layers, 128K, selective' 75 $build/train_llama --model "$eight" --from-scratch --train-data "$data" --seq-len 128K --recompute selective --steps 3
+steps_of "$eight" 32
+steps_of llama3.2-1b 8
+steps_of llama3.2-1b 128
+steps_of llama3.2-1b 32
+points 5 9
 step 'a small run' 60 "${tiny[@]}"
 step 'a small run, --stochastic-rounding' 60 "${tiny[@]}" --stochastic-rounding
 twice="'${tiny[0]}' ${tiny[*]:1} --deterministic --out"
 step 'deterministic: the same bits twice' 90 bash -c "$twice '$dir/a' && $twice '$dir/b' && cmp '$dir/a/step-00000002/model.safetensors' '$dir/b/step-00000002/model.safetensors'"
-sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-for tool in memcheck racecheck; do
-    [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
-    gpu_only
-    step "compute-sanitizer $tool" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 "${one[@]}" 1
-    [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
-    gpu_only
-    step "compute-sanitizer $tool, attention by hand" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 1 $points small 1
-done
+sanitized ', attention by hand' $points small 1
+[ -e "$properties" ] || [ $mode = list ] || skip='point 6 left no properties of this GPU'
+step "point 6: cuDNN graphs, with this GPU's own properties" 120 $build/test/test_cudnn_graphs "$properties"
+gpu_only; step 'cuDNN graphs, support check without the device' 120 $build/test/test_cudnn_graphs
 
-# Benchmarks.
-step 'benchmark: attention' 60 "$bench" "${small[@]:-attention}"
-step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
-step 'benchmark and point 8: matrix products' 60 "$bench" "${small[@]:-products}"
-step 'models of the step benchmark' 5 bash -c "mkdir -p '$dir/llama-8b-8-layers' && printf '%s' '{\"model_type\":\"llama\",\"hidden_size\":4096,\"num_hidden_layers\":8,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,\"vocab_size\":128256,\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"max_position_embeddings\":8192}' >'$dir/llama-8b-8-layers/config.json'"
-torch=${TORCH_PYTHON:-python3}
-export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what one length compiles serves the next
-for S in 8 32 128; do
-    accum=$([ $S = 8 ] && echo 4 || echo 1) # at 8K a step of one sequence spends a tenth of its time in the optimizer, which no real run does
-    for model in llama3.2-1b "$dir/llama-8b-8-layers"; do
-        gpu_only
-        step "benchmark: step of $(basename "$model"), ${S}K" 60 $build/train_llama --model "$model" --from-scratch --train-data "$data" --seq-len ${S}K --grad-accum $accum $([ $S = 128 ] && echo --steps 3 --trace "$dir/trace-128K.json" || echo --steps 6)
-        "$torch" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || skip='no PyTorch with CUDA (TORCH_PYTHON names another python3)'
-        gpu_only
-        step "benchmark: PyTorch, $(basename "$model"), ${S}K" $([ $S = 128 ] && echo 90 || echo 60) "$torch" dev/bench_torch_cuda.py --model "$(basename "$model")" --tokens $((S * 1024)) --grad-accum $accum \
-            $([ $S = 128 ] && echo --warmup 1 --steps 2 || echo --warmup 2 --steps 5)
-    done
-done
-[ -e "$dir/trace-128K.json" ] || skip='no trace of a step at 128K'
-[ $mode = list ] && skip=
-step 'exposed time by name, 128K' 20 python3 dev/trace_sum.py "$dir/trace-128K.json"
+# ---- the benchmarks side by side ----
+
+# From the steps' logs in the report: medians of the steps but the first two (of three: the first), tokens/s and model FLOPs by one count for both
+# (MFU of PyTorch: ours by the ratio of tokens/s), and our step beside the time that its products and its attention took alone.
+table() {
+    awk '
+        function median(list, n, from,   i, j, x) {
+            for (i = from; i <= n; i++) for (j = i; j > from && list[j] < list[j - 1]; j--) { x = list[j]; list[j] = list[j - 1]; list[j - 1] = x }
+            return (list[int((from + n) / 2)] + list[int((from + n + 1) / 2)]) / 2
+        }
+        function leave() { if (n > 0) { from = n > 3 ? 3 : n > 1 ? 2 : 1; tgs[key] = median(rate, n, from); mfu[key] = median(part, n, from) } n = 0 }
+        /^==== / { leave(); key = ""; peer = /benchmark: PyTorch/ }
+        /^==== benchmark: (step of|PyTorch,) / && /: status 0/ {
+            key = $0; sub(/^==== benchmark: (step of|PyTorch,) /, "", key); sub(/: status.*/, "", key)
+            if (!peer && !(key in seen)) { seen[key] = 1; order[++keys] = key }
+        }
+        key != "" && !peer && /^step .*TGS/ { n++; rate[n] = $0; sub(/.*TGS */, "", rate[n]); rate[n] += 0; part[n] = $0; sub(/.*MFU */, "", part[n]); part[n] += 0 }
+        key != "" && !peer && /^recompute / { again[key] = $0; sub(/.*keep all, /, "", again[key]); again[key] += 0 }
+        key != "" && !peer && /^memory measured/ { memory[key] = $3 " " $4; sub(/,$/, "", memory[key]) }
+        key != "" && peer && /^median / { torch[key] = $4; torch_memory[key] = $(NF - 1) " GiB" }
+        /^limit / { k = $2 ", " $3 / 1024 "K"; tokens[k] = $3; alone[k] = $5; one_more[k] = $12 }
+        END {
+            leave()
+            if (keys == 0) exit
+            printf "\n%-40s %10s %7s %10s   %10s %7s %10s   %7s   %9s\n", "a step", "tokens/s", "MFU", "memory", "PyTorch", "MFU", "memory", "ratio", "of limit"
+            for (i = 1; i <= keys; i++) {
+                k = base = order[i]
+                sub(/, selective$/, "", base)
+                printf "%-40s %10.0f %6.1f%% %10s   ", k, tgs[k], mfu[k], memory[k]
+                if (torch[k] > 0) printf "%10.0f %6.1f%% %10s   %7.3f   ", torch[k], mfu[k] * torch[k] / tgs[k], torch_memory[k], tgs[k] / torch[k]
+                else printf "%10s %7s %10s   %7s   ", "-", "-", "-", "-"
+                if (alone[base] > 0) printf "%8.1f%%", 100 * tgs[k] * (alone[base] + again[k] * one_more[base]) * 1e-3 / tokens[base]
+                printf "%s\n", (again[k] > 0 ? "   " again[k] " layers compute again, as the limit does" : "")
+            }
+            print "goals: ratio 1.15, 92 % of the limit, MFU 60 % at 8K and 50 % at 128K"
+        }' "$report"
+}
 
 say ''
 [ $mode = list ] && exit 0
+say "$(table)"
 echo "report: $report"
 [ -e "$properties" ] && say "properties of this GPU for cuDNN: $properties; they belong into the table of test/test_cudnn_graphs.c, or beside it as a file given to it"
 say "$passed passed, $failed failed, $skipped skipped"

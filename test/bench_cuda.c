@@ -3,7 +3,8 @@
 //   communication (as many as comm_nccl.c's most_ctas gives it) and add to gradients; attention in TFLOP/s (causal pairs only, backward 2.5 times
 //   forward) and % of the same, cuDNN's and the hand-written kernels', and these on packed documents; kernels that move memory in GB/s and in % of
 //   what a copy on the device reaches.
-//     build/cuda/test/bench_cuda [products|attention|kernels]...     nothing named: all three
+//   Also what the products and the attention of a step of the two models of gpu_check.sh take by themselves, which no step can be faster than.
+//     build/cuda/test/bench_cuda [products|attention|kernels|limits]...     nothing named: all four
 //     build/emulated/test/bench_cuda small                            tiny sizes: shows that the program works; its figures say nothing
 // Figures are best/median of the repetitions. A shape that does not fit the device's memory is named and left out.
 #include "../device/cuda/attention_call.h"
@@ -174,6 +175,100 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
     end_memory();
 }
 
+// One step of a ring of `ring` ranks over S tokens, as rank 0 sees most of them: half of its queries, all keys of another rank. What is on top of
+// attention itself: forward the merge, backward the sum of dq. On the stream of compute, so all of it is exposed.
+static void bench_ring_step(int64_t S, int ring, int Hq, int Hkv, int HS) {
+    attention_block b = block_of(S / ring, Hq, Hkv, HS);
+    b.Tq /= 2;
+    b.causal = false;
+    begin_memory();
+    floatX *q = stored(b.Tk * b.q_stride), *kv = stored(b.Tk * b.kv_stride), *out_x = stored(b.Tk * b.q_stride), *dout = stored(b.Tk * b.q_stride);
+    float *out = floats(b.Tk * b.q_stride), *dq = floats(b.Tk * b.q_stride), *dkv = floats(b.Tk * b.kv_stride), *lse = floats(b.Tk * Hq), *delta = floats(b.Tk * Hq);
+    float *other = floats(b.Tk * b.q_stride), *other_lse = floats(b.Tk * Hq);
+    size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
+    void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
+    if (fits) {
+        timing first, merged, merge, backward, added;
+        int64_t v = (int64_t)Hkv * HS;
+        TIME(first, op_attention_forward(other, other_lse, q, kv, kv + v, b, false, scratch));
+        op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
+        TIME(merged, op_attention_forward(out, lse, q, kv, kv + v, b, true, scratch));
+        TIME(merge, op_attention_merge(out, lse, other, other_lse, b.Tq, Hq, HS, b.q_stride, b.lse_stride));
+        op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
+        op_cast_from_float(out_x, out, b.Tk * b.q_stride);
+        op_attention_delta(delta, out_x, dout, b);
+        TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, scratch));
+        TIME(added, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, true, scratch));
+        printf("%6lld %4d %4d %4d   %8.3f %8.3f %8.3f %5.1f %%   %8.3f %8.3f %8.3f %5.1f %%\n", (long long)S, ring, Hq, HS, 1e3 * first.median, 1e3 * merged.median, 1e3 * merge.median,
+               100 * (merged.median / first.median - 1), 1e3 * backward.median, 1e3 * added.median, 1e3 * (added.median - backward.median), 100 * (added.median / backward.median - 1));
+    } else printf("%6lld %4d: does not fit\n", (long long)S, ring);
+    end_memory();
+}
+
+// ---- the limit of a step ----
+
+// Seconds (medians) of a linear layer's three products on T rows, measured on at most 16384 of them.
+typedef struct {
+    double forward, input, weight;
+} product_seconds;
+static product_seconds product_limit(int64_t T, int64_t in, int64_t out) {
+    product_seconds s = {0, 0, 0};
+    timing t;
+    int64_t rows = T < 16384 ? T : 16384;
+    double times = (double)T / (double)rows;
+    begin_memory();
+    floatX *x = stored(rows * in), *w = stored(in * out), *y = stored(rows * out);
+    float *dw = floats(in * out);
+    if (fits) {
+        TIME(t, op_linear_forward(y, x, w, NULL, rows, in, out));
+        s.forward = times * t.median;
+        TIME(t, op_linear_backward_input(x, y, w, rows, in, out));
+        s.input = times * t.median;
+        op_init_normal(x, 1, 9, 0, rows * in, 1, 0);
+        TIME(t, op_linear_backward_weight(dw, y, x, rows, in, out, true));
+        s.weight = times * t.median;
+    }
+    end_memory();
+    return s;
+}
+// Forward and backward, causal, one sequence; 0: does not fit.
+static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
+    attention_block b = block_of(T, Hq, Hkv, HS);
+    timing forward = {0, 0}, backward = {0, 0};
+    begin_memory();
+    floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out_x = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
+    float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq), *delta = floats(T * Hq);
+    size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
+    void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
+    int64_t v = (int64_t)Hkv * HS;
+    if (fits) {
+        TIME(forward, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
+        op_cast_from_float(out_x, out, T * b.q_stride);
+        op_attention_delta(delta, out_x, dout, b);
+        TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, scratch));
+    }
+    end_memory();
+    return forward.median + backward.median;
+}
+// A sequence of T tokens: each product and each layer's attention once forward and once backward, and nothing else.
+static void bench_limit(const char *name, int64_t T, int L, int64_t D, int Hq, int Hkv, int HS, int64_t F, int64_t V) {
+    product_seconds qkv = product_limit(T, D, (int64_t)(Hq + 2 * Hkv) * HS), wo = product_limit(T, (int64_t)Hq * HS, D), up = product_limit(T, D, 2 * F), down = product_limit(T, F, D);
+    product_seconds head = product_limit(T, D, V), all[] = {qkv, wo, up, down}, layer = {0, 0, 0};
+    for (int i = 0; i < 4; i++) {
+        layer.forward += all[i].forward;
+        layer.input += all[i].input;
+        layer.weight += all[i].weight;
+    }
+    double products = L * (layer.forward + layer.input + layer.weight) + head.forward + head.input + head.weight, attention = L * attention_limit(T, Hq, Hkv, HS);
+    double matrices = (double)L * (double)(D * (Hq + 2 * Hkv) * HS + (int64_t)Hq * HS * D + 3 * D * F) + (double)D * (double)V;
+    double flops = (double)T * (6 * matrices + 6.0 * L * (double)T * Hq * HS), seconds = products + attention; // as metrics.h counts
+    printf("limit %s %lld alone %.3f ms: products %.3f attention %.3f again %.3f a layer that is selective; %.0f tokens/s, %.1f TFLOP/s", name, (long long)T, 1e3 * seconds, 1e3 * products,
+           1e3 * attention, 1e3 * (qkv.forward + wo.forward + up.forward), (double)T / seconds, 1e-12 * flops / seconds);
+    if (device_peak_flops() > 0) printf(", MFU %.1f%%", 100 * flops / seconds / device_peak_flops());
+    printf("\n");
+    fflush(stdout);
+}
+
 // bytes: what the operation must read and write at least.
 static void print_bytes(const char *name, timing t, double bytes) {
     printf("%-28s %10.1f MB   %7.1f/%7.1f GB/s   %3.0f/%3.0f %%\n", name, bytes * 1e-6, bytes / t.best * 1e-9, bytes / t.median * 1e-9,
@@ -209,7 +304,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
     if (fits) {
         double residual = n * D * X, heads = n * H * HS;
         KERNEL("RMSNorm forward", 2 * residual, op_rmsnorm_forward(a, rows, b, weight, T, D, 1e-5f));
-        KERNEL("RMSNorm backward", 4 * residual, op_rmsnorm_backward(a, sums, b, b, weight, rows, T, D, scratch));
+        KERNEL("RMSNorm backward", 4 * residual, op_rmsnorm_backward(a, sums, b, b + T * D, weight, rows, T, D, scratch));
         head_layout l = head_layout_make(1, H, Hkv, HS);
         KERNEL("RoPE and pack", 2 * n * width * HS * X, op_rope_pack_forward(a, a + T * H * HS, b, table, T, l));
         KERNEL("RoPE backward from float", n * width * HS * (X + 4), op_rope_unpack_backward_float(a, x, y, table, T, l));
@@ -247,14 +342,15 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
 
 int main(int argc, char **argv) {
     error_text error = {""};
-    bool products = argc < 2, attention = argc < 2, kernels = argc < 2;
+    bool products = argc < 2, attention = argc < 2, kernels = argc < 2, limits = argc < 2;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "products") == 0) products = true;
         else if (strcmp(argv[i], "attention") == 0) attention = true;
         else if (strcmp(argv[i], "kernels") == 0) kernels = true;
-        else if (strcmp(argv[i], "small") == 0) small = products = attention = kernels = true;
+        else if (strcmp(argv[i], "limits") == 0) limits = true;
+        else if (strcmp(argv[i], "small") == 0) small = products = attention = kernels = limits = true;
         else {
-            fprintf(stderr, "error: unknown argument %s; legal values are products, attention, kernels, small\n", argv[i]);
+            fprintf(stderr, "error: unknown argument %s; legal values are products, attention, kernels, limits, small\n", argv[i]);
             return EXIT_USER_ERROR;
         }
     }
@@ -285,6 +381,17 @@ int main(int argc, char **argv) {
         printf("\npacked documents of %lld tokens (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %s\n", (long long)documents, op_attention_engine(true), "T", "H", "Hkv", "HS", "forward",
                "backward");
         bench_attention(small ? 120 : 32768, Hq, Hkv, HS, documents);
+    }
+    if (limits) {
+        printf("\na ring of N over S tokens, its longest kind of step, ms: forward alone, merged, the merge alone, on top; backward alone, added, the difference\n");
+        if (small) bench_ring_step(1024, 4, 2, 1, 64);
+        else bench_ring_step(131072, 8, 32, 8, 128);
+        printf("\nwhat no step is faster than: its products and its attention by themselves (medians)\n");
+        if (small) bench_limit("small", 128, 2, 64, 2, 1, 64, 96, 256);
+        for (int64_t T = 8192; !small && T <= 131072; T *= 4) {
+            bench_limit("llama-8b-8-layers", T, 8, 4096, 32, 8, 128, 14336, 128256);
+            bench_limit("llama3.2-1b", T, 16, 2048, 32, 8, 64, 8192, 128256);
+        }
     }
     if (kernels) {
         printf("\nkernels that move memory: bytes, GB/s, %% of a copy\n");

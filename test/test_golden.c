@@ -31,8 +31,11 @@ static void add_products(products *p, const float *a, const float *b, int64_t n)
         p->bb += (double)b[i] * (double)b[i];
     }
 }
-static void check_direction(const char *where, const char *what, products p, double least_cosine, double norm_bound) {
+static double worst[3][2]; // of logits, single tensors, whole gradients: 1 - cosine, and the norm's distance from 1
+static void check_direction(const char *where, const char *what, int kind, products p, double least_cosine, double norm_bound) {
     double cosine = p.ab / sqrt(p.aa * p.bb), norm = sqrt(p.aa / p.bb);
+    worst[kind][0] = fmax(worst[kind][0], 1 - cosine);
+    worst[kind][1] = fmax(worst[kind][1], fabs(norm - 1));
     CHECK(cosine >= least_cosine && fabs(norm - 1) <= norm_bound, "%s: %s: cosine %.6f, norm %.5f of transformers'", where, what, cosine, norm);
 }
 static products whole_gradient; // of the model under test
@@ -42,7 +45,7 @@ static void check_gradient(const fixture *f, const char *where, const float *who
         products p = {0, 0, 0};
         add_products(&p, whole + t->offset, expected, t->count);
         add_products(&whole_gradient, whole + t->offset, expected, t->count);
-        check_direction(where, t->name, p, 0.999, 0.02);
+        check_direction(where, t->name, 1, p, 0.999, 0.02);
         return;
     }
     double d = test_difference(whole + t->offset, expected, t->count);
@@ -108,7 +111,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
     }
     products of_logits = {0, 0, 0};
     add_products(&of_logits, logits, want, seen * g->V);
-    if (stored_bf16 && seen > 0) check_direction(where, "logits", of_logits, 0.999, 0.01);
+    if (stored_bf16 && seen > 0) check_direction(where, "logits", 0, of_logits, 0.999, 0.01);
     if (!stored_bf16) CHECK(worst <= BOUND * largest, "%s: logits differ by %.1e of %.1e", where, (double)worst, (double)largest);
     device_free(stored, sizeof(floatX) * (size_t)n);
     device_free(floats, sizeof(float) * (size_t)n);
@@ -137,7 +140,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
     check_gradient(&f, where, d, head, T_FINAL_NORM, golden_final_norm(g, g->gradients));
     if (!g->tied) check_gradient(&f, where, d, head, T_LM_HEAD, golden_lm_head(g, g->gradients));
     free(d);
-    if (stored_bf16) check_direction(where, "the whole gradient", whole_gradient, 0.999, 0.01);
+    if (stored_bf16) check_direction(where, "the whole gradient", 2, whole_gradient, 0.999, 0.01);
     fixture_free(&f);
 }
 
@@ -158,6 +161,9 @@ int main(int argc, char **argv) {
         }
         if (loaded) golden_free(&g);
     }
+    if (stored_bf16 && comm_rank(world) == 0)
+        printf("farthest from transformers, 1 - cosine and norm: logits %.1e %.1e (bounds 1e-3 1e-2), a tensor's gradient %.1e %.1e (1e-3 2e-2), whole gradients %.1e %.1e (1e-3 1e-2)\n",
+               worst[0][0], worst[0][1], worst[1][0], worst[1][1], worst[2][0], worst[2][1]);
     int status = test_finish("test_golden", world);
     comm_finalize();
     return status;

@@ -41,9 +41,10 @@ endif
 
 CUDA_INCLUDES := $(addprefix -isystem ,$(sort $(foreach part,$(CUDA_PARTS),$(dir $($(part)_HEADER)))))
 # cuDNN compiles with NVRTC, which it looks for only then; if it finds none, or that of another CUDA, no graph works. So CUDA's own is loaded from the start.
+# NVRTC in turn looks for a library of its own (libnvrtc-builtins), and a program's RUNPATH does not count for that, its RPATH does.
 NVRTC_LIBRARY := $(if $(CUDNN_LIBRARY),$(call find_library,libnvrtc.so))
 CUDA_LIBRARIES := $(foreach part,$(CUDA_PARTS),$($(part)_LIBRARY))
-CUDA_LIBS := $(CUDA_LIBRARIES) $(if $(NVRTC_LIBRARY),-Wl$(comma)--no-as-needed $(NVRTC_LIBRARY) -Wl$(comma)--as-needed) \
+CUDA_LIBS := -Wl$(comma)--disable-new-dtags $(CUDA_LIBRARIES) $(if $(NVRTC_LIBRARY),-Wl$(comma)--no-as-needed $(NVRTC_LIBRARY) -Wl$(comma)--as-needed) \
              $(addprefix -Wl$(comma)-rpath$(comma),$(patsubst %/,%,$(sort $(dir $(CUDA_LIBRARIES) $(NVRTC_LIBRARY))))) -lstdc++ -lpthread -ldl
 CUDA_CODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
