@@ -3,14 +3,15 @@
 # half-written. (F48)
 source "$(dirname "$0")/shell.sh"
 
-# refuse NAME RANKS PATTERN OPTION...: exit status 2, exactly one line that starts with "error:" and matches PATTERN, under 20 s, no log
+# refuse NAME RANKS PATTERN OPTION...: exit status 2, exactly one line with "error:" that matches PATTERN, under 20 s, no log. (Open MPI 5 may
+# put it behind the piece of a line of the standard output that was under way.)
 refuse() {
     local name=$1 ranks=$2 pattern=$3 began=$SECONDS status lines
     shift 3
     mpirun -np "$ranks" "$binary" "$@" --log "$dir/log.jsonl" >"$dir/out" 2>"$dir/err" </dev/null
     status=$?
-    lines=$(grep -c '^error:' "$dir/err")
-    if [ $status -eq 2 ] && [ "$lines" -eq 1 ] && grep -qE "^error:.*$pattern" "$dir/err" && [ $((SECONDS - began)) -le 20 ] && [ ! -e "$dir/log.jsonl" ]; then
+    lines=$(grep -c 'error:' "$dir/err")
+    if [ $status -eq 2 ] && [ "$lines" -eq 1 ] && grep -qE "error:.*$pattern" "$dir/err" && [ $((SECONDS - began)) -le 20 ] && [ ! -e "$dir/log.jsonl" ]; then
         pass "$name"
     else
         fail "$name: status $status, $lines error lines, expected /$pattern/:"
