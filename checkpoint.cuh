@@ -5,7 +5,8 @@
 //                twice; Q, K, V are projected and exchanged again
 // The kind is chosen per layer. What a layer does not keep lives in one working set that all such layers share.
 // The first layers can be offloaded: their kept tensors stay in one of three device slots while the layer computes, leave for the host
-// behind the next layers, and come back one layer ahead of the backward pass.
+// behind the next layers, and come back one layer ahead of the backward pass. The last three of them it finds in their slots: they never leave,
+// for it writes gradients over what they keep.
 #ifndef CHECKPOINT_CUH
 #define CHECKPOINT_CUH
 
@@ -158,7 +159,7 @@ static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64
     if (s->held[layer] != CHECKPOINT_NOT_KEPT)
         comm_abort(EXIT_FAILED, "activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);
     s->held[layer] = micro;
-    if (layer >= s->offloaded || micro == CHECKPOINT_NOT_KEPT) return;
+    if (layer + CHECKPOINT_SLOTS >= s->offloaded || micro == CHECKPOINT_NOT_KEPT) return; // the last ones stay in their slots
     int slot = layer % CHECKPOINT_SLOTS;
     s->slot_ticket[slot] = device_copy_start(s->to_host, s->host[layer], s->slots[slot].x_in, s->block_bytes[layer]);
     s->slot_leaving[slot] = true;
@@ -178,7 +179,7 @@ static inline layer_activations checkpoint_backward(checkpoint_store *s, int lay
     if (s->held[layer] != micro)
         comm_abort(EXIT_FAILED, "layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
     checkpoint_prefetch(s, layer);
-    if (layer < s->offloaded) checkpoint_slot_wait(s, layer % CHECKPOINT_SLOTS); // also for one that leaves still: gate_up is overwritten in place
+    if (layer < s->offloaded) checkpoint_slot_wait(s, layer % CHECKPOINT_SLOTS);
     return checkpoint_view(s, layer);
 }
 static inline void checkpoint_backward_done(checkpoint_store *s, int layer) {

@@ -456,6 +456,9 @@ static inline bool options_rope_json(const char *text, cJSON *json) {
 // --rope-theta and --rope-scaling take the place of what the model says, and a model that is trained on longer sequences than it was made for
 // is made for these. What is legal is config_read_rope's to say, as for a config.json. False with a one-line message.
 static inline bool options_model(const options *o, model_config *c, error_text *error) {
+    if (c->HS > DEVICE_HEAD_SIZE_MAX || c->D > DEVICE_HIDDEN_SIZE_MAX)
+        return error_set(error, "%s has heads of %d and a hidden size of %d; legal in this build are up to %d and %d (DEVICE=cpu: 4096 and 262144)", printable(c->name).text,
+                         c->HS, c->D, DEVICE_HEAD_SIZE_MAX, DEVICE_HIDDEN_SIZE_MAX);
     if (o->steps > 0) c->max_position = max_i64(c->max_position, o->seq_len);
     if (o->rope_theta > 0) c->rope_theta = o->rope_theta;
     if (o->rope_scaling == NULL) return true;

@@ -27,6 +27,14 @@ enum { DEVICE_ROW_MULTIPLE = 128 };
 enum { DEVICE_ROW_MULTIPLE = 1 };
 #endif
 
+// The largest head and hidden size of a model that the operations take (4096 and 2^18: all that config.h takes). On a GPU a row of a head lies in
+// registers, and RMSNorm's sums over rows, D floats, in the shared memory of a block: 99 KiB on the smallest that we know.
+#if defined(DEVICE_BF16) || defined(DEVICE_EMULATED)
+enum { DEVICE_HEAD_SIZE_MAX = 256, DEVICE_HIDDEN_SIZE_MAX = 24576 };
+#else
+enum { DEVICE_HEAD_SIZE_MAX = 4096, DEVICE_HIDDEN_SIZE_MAX = 1 << 18 };
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -89,6 +89,9 @@ check 'bf16: resumes with the parameters as they were rounded' $emulated "${smal
 check 'bf16: the same model' cmp "$dir/drawn/step-00000004/model.safetensors" "$dir/drawn-resumed/step-00000004/model.safetensors"
 check 'bf16: --deterministic, which this build always is' $emulated "${small[@]}" --deterministic --out "$dir/fixed"
 check 'bf16: --deterministic: the same model' cmp "$dir/states/step-00000004/model.safetensors" "$dir/fixed/step-00000004/model.safetensors"
+mkdir "$dir/wide"
+sed 's/"head_dim": *[0-9]*/"head_dim": 512/' test/golden/folder_f32/config.json >"$dir/wide/config.json"
+check 'larger heads than the kernels take are refused at the start' ends_with 2 'heads of 512 .* up to 256' $emulated --model "$dir/wide" --from-scratch --train-data "$dir/data.bin" --seq-len 64
 check 'stochastic rounding, 4 ranks' mpirun -np 4 build/emulated/test/test_rounding
 
 closing_line
