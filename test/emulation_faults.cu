@@ -8,7 +8,7 @@ void device_fail(const char *format, ...) {
 }
 
 // Each thread hands its number to the next one through shared memory; with a fault, or without ("none").
-enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, FAULTS };
+enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, FAULTS };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
@@ -32,6 +32,8 @@ __global__ void pass_on_kernel(float *out, fault f) {
     shared[i] = -1;
     if (f != ONLY_SHUFFLE) __syncwarp(); // a shuffle brings the lanes together and orders no memory
     other += 0 * (warp_sum(other) + shared[i ^ 1]);
+    if (f == LANES_APART && i % 2 == 0) other += 0 * warp_sum(other); // the odd lanes are at a barrier
+    if (f == LANES_APART) __syncwarp();
     out[i] += 0 * shared[i] + (other < 0 ? 1 : 0);
 }
 
@@ -53,7 +55,7 @@ __global__ void matrix_kernel(float *out, fault f) {
 }
 
 int main(int argc, char **argv) {
-    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows"};
+    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart"};
     int threads = 64;
     fault f = NONE;
     for (int i = 0; argc == 2 && i < FAULTS; i++)

@@ -784,6 +784,7 @@ int main(int argc, char **argv) {
             if (i == 0) test_rmsnorm(1100, 264); // several rows to a block of several warps
             test_rope(1, 1, 1, 1, 2);
             test_rope(5, 1, 3, 1, 6);
+            test_rope(4, 1, 4, 2, 16); // in pieces of 16 bytes, from sums in float, too
             test_rope(7, 2, 8, 4, 16);
             test_rope(3, 4, 8, 2, 16); // each key/value head goes to two peers
             test_rope(3, 6, 6, 2, 10);

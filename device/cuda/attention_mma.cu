@@ -14,7 +14,7 @@
 constexpr int ROWS = 64, THREADS = 128; // of a block
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
-static __device__ __forceinline__ int lane_of_warp() { return (int)threadIdx.x % 32; }
+static __device__ __forceinline__ int lane_of_warp() { return (int)(threadIdx.x % 32); }
 // Of element e of 16 x 8 sums: its row is row_of(e), its column column_of(e). See multiply_add in emulation.h.
 static __device__ __forceinline__ int row_of(int e) { return lane_of_warp() / 4 + e / 2 * 8; }
 static __device__ __forceinline__ int column_of(int e) { return lane_of_warp() % 4 * 2 + e % 2; }
@@ -44,11 +44,11 @@ template <int HS> constexpr int PITCH = HS + 8;
 
 // tile = rows [first, first + COUNT) of one head; from `end` on the last one again, which nothing is seen of. Started only.
 template <int COUNT, int HS> __device__ __forceinline__ void tile_start(bf16 *tile, const bf16 *head, int64_t stride, int first, int end) {
-#pragma unroll 4
-    for (int item = (int)threadIdx.x; item < COUNT * HS / 8; item += (int)blockDim.x) {
-        int row = item / (HS / 8), column = item % (HS / 8) * 8;
+    constexpr int PIECES = HS / 8; // of a row; a thread copies the same piece of every THREADS / PIECES-th row
+    int begin = (int)(threadIdx.x / PIECES), column = (int)(threadIdx.x % PIECES) * 8;
+#pragma unroll
+    for (int row = begin; row < begin + COUNT; row += THREADS / PIECES)
         copy_async<16>(tile + row * PITCH<HS> + column, head + min(first + row, end - 1) * stride + column);
-    }
 }
 // numbers (n) = from [first, first + n), in the same way.
 static __device__ __forceinline__ void numbers_start(float *numbers, const float *from, int first, int end, int n) {
@@ -127,13 +127,17 @@ static __device__ __forceinline__ int key_end(const attention_shape &b, int i) {
 
 // Scores of what is not visible become -infinity. s (16, N): rows from `row`, columns from `column`; KEYS: rows are keys, columns queries.
 template <bool KEYS, int N> __device__ __forceinline__ void hide(float (&s)[N / 8][4], const attention_shape &b, int row, int column) {
+    constexpr int QUERIES = KEYS ? N / 4 : 2; // of a lane: (column 8 n + column_of(e)), or rows; what each sees is found out once
 #pragma unroll
-    for (int n = 0; n < N / 8; n++)
+    for (int i = 0; i < QUERIES; i++) {
+        int query = KEYS ? column + i / 2 * 8 + column_of(i % 2) : row + row_of(2 * i), from = (int)b.Tk, end = key_end(b, query);
+        if (query < b.Tq) from = first_key(b, query);
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            int r = row + row_of(e), c = column + 8 * n + column_of(e), query = KEYS ? c : r, key = KEYS ? r : c;
-            if (query >= b.Tq || key < first_key(b, query) || key >= key_end(b, query)) s[n][e] = -INFINITY;
+        for (int k = 0; k < (KEYS ? 2 : N / 4); k++) {
+            int n = KEYS ? i / 2 : k / 2, e = KEYS ? 2 * k + i % 2 : 2 * i + k % 2, key = KEYS ? row + row_of(e) : column + 8 * n + column_of(e);
+            if (key < from || key >= end) s[n][e] = -INFINITY;
         }
+    }
 }
 // lse in units of log2 e, for e^(s - lse) by exp2f. -infinity (of a row that sees nothing) becomes finite: -infinity minus it must not be NaN.
 static __device__ __forceinline__ float lse_units(float lse) { return fmaxf(lse * LOG2_E, -1e38f); }
@@ -149,7 +153,7 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
     DYN_SHARED(bf16, shared);
     bf16 *qs = shared, *ks = qs + ROWS * PITCH<HS>, *vs = ks + 2 * TILE; // ks, vs: the tile in use and the next
     int head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv), Tq = (int)b.Tq, Tk = (int)b.Tk;
-    int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, mine = (int)threadIdx.x / 32 * 16;
+    int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, mine = (int)(threadIdx.x / 32) * 16;
     auto start = [&](int key, int stage) {
         tile_start<N, HS>(ks + stage * TILE, k + kv_head * b.kv.head, b.kv.row, key, Tk);
         tile_start<N, HS>(vs + stage * TILE, v + kv_head * b.kv.head, b.kv.row, key, Tk);
@@ -216,7 +220,7 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
     DYN_SHARED(bf16, shared);
     bf16 *qs = shared, *os = qs + ROWS * PITCH<HS>, *ks = os + ROWS * PITCH<HS>, *vs = ks + 2 * TILE;
     int head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv), Tq = (int)b.Tq, Tk = (int)b.Tk;
-    int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, mine = (int)threadIdx.x / 32 * 16;
+    int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, mine = (int)(threadIdx.x / 32) * 16;
     auto start = [&](int key, int stage) {
         tile_start<N, HS>(ks + stage * TILE, k + kv_head * b.kv.head, b.kv.row, key, Tk);
         tile_start<N, HS>(vs + stage * TILE, v + kv_head * b.kv.head, b.kv.row, key, Tk);
@@ -260,7 +264,7 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
     bf16 *ks = shared, *vs = ks + ROWS * PITCH<HS>, *qs = vs + ROWS * PITCH<HS>, *os = qs + 2 * TILE;
     float *lses = reinterpret_cast<float *>(os + 2 * TILE), *deltas = lses + 2 * N;
     int kv_head = (int)blockIdx.y, group = b.Hq / b.Hkv, Tq = (int)b.Tq, Tk = (int)b.Tk;
-    int first = (int)blockIdx.x * ROWS, mine = (int)threadIdx.x / 32 * 16;
+    int first = (int)blockIdx.x * ROWS, mine = (int)(threadIdx.x / 32) * 16;
     float sum_k[HS / 8][4], sum_v[HS / 8][4];
     zero(sum_k);
     zero(sum_v);

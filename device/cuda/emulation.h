@@ -7,6 +7,7 @@
 // Emulated, a block's threads are fibers on one thread of the host. A fiber runs CUDA threads one after another to their end; one that
 // reaches a barrier or a shuffle stands still until all its partners are there. What the emulation shows that a GPU may hide:
 //     a thread that never reaches a barrier its block waits at    "deadlock" with the kernel's name and who waits where, then abort
+//     lanes of a warp at different shuffles or barriers           "lanes of one warp are at ..."
 //     reading shared memory that nobody has written               NaN: shared memory is filled with NaN before every block
 //     a missing barrier                                           threads run in order, so one side reads NaN or an old value;
 //                                                                 EMULATION_REVERSE=1 starts blocks and threads from the last, and lets
@@ -125,6 +126,7 @@ struct product_operands {
 };
 struct warp_state {
     unsigned lanes, arrived, barriers;
+    const char *what; // the lanes that have arrived wait at
     uint64_t exchange[2][WARP];
     product_operands operands[WARP];
     std::vector<fiber *> waiting;
@@ -348,9 +350,11 @@ inline void block_barrier() {
     }
     touch_copies();
 }
-inline void warp_barrier(bool orders_memory) { // as __syncwarp does; shuffles and tensor cores do not
+inline void warp_barrier(const char *what, bool orders_memory) { // as __syncwarp does; shuffles and tensor cores do not
     aside here;
     warp_state &w = m.warps[m.current->warp];
+    if (w.arrived > 0 && strcmp(w.what, what) != 0) device_fail("emulation: %s: lanes of one warp are at %s and at %s", m.kernel, w.what, what);
+    w.what = what;
     if (++w.arrived == w.lanes) {
         w.arrived = 0;
         w.barriers += orders_memory;
@@ -370,7 +374,7 @@ template <class T> inline T shuffle(T value, unsigned from_lane) {
     fiber *self = m.current;
     uint64_t *buffer = m.warps[self->warp].exchange[self->shuffles++ % 2];
     memcpy(&buffer[self->lane], &value, sizeof(T));
-    warp_barrier(false);
+    warp_barrier("a shuffle", false);
     T result;
     memcpy(&result, &buffer[from_lane % WARP], sizeof(T));
     return result;
@@ -384,7 +388,7 @@ inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed) {
     uint64_t *rows = m.warps[self->warp].exchange[self->shuffles++ % 2];
     if ((uintptr_t)row % 16 != 0) device_fail("emulation: %s: a row of a matrix is not on 16 bytes", m.kernel);
     rows[self->lane] = (uint64_t)(uintptr_t)row;
-    warp_barrier(false);
+    warp_barrier("load_matrices", false);
     for (unsigned i = 0; i < 4; i++) {
         unsigned g = self->lane / 4, t = self->lane % 4 * 2, low, high;
         const uint16_t *first = (const uint16_t *)(uintptr_t)rows[8 * i + (transposed ? t : g)];
@@ -427,7 +431,7 @@ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
                 w.operands[lane].d[i] = sum;
             }
     }
-    warp_barrier(false);
+    warp_barrier("multiply_add", false);
 }
 inline void copy_async_wait() {
     aside here;
@@ -457,7 +461,7 @@ inline void copy_async(void *to, const void *from, size_t bytes) { // it may wri
 #define gridDim (emulation::m.grid)
 
 static inline void __syncthreads() { emulation::block_barrier(); }
-static inline void __syncwarp() { emulation::warp_barrier(true); }
+static inline void __syncwarp() { emulation::warp_barrier("__syncwarp", true); }
 template <class T> static inline T __shfl_xor_sync(unsigned, T value, int mask) {
     return emulation::shuffle(value, emulation::m.current->lane ^ (unsigned)mask);
 }
