@@ -39,8 +39,9 @@ typedef struct {
 static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
 static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
-// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Buffers come from the arena.
-static inline void attention_2d_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather,
+// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Buffers come from the arena; returns the mark behind those in which Q, K
+// and V leave, which stay in use from attention_2d_distribute_start to attention_2d_distribute_finish.
+static inline size_t attention_2d_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather,
                                        bool dkv_bf16) {
     a->g = g;
     a->heads = head_layout_make(g->shape.hp, H, Hkv, HS);
@@ -54,15 +55,17 @@ static inline void attention_2d_layout(attention_2d *a, arena *memory, const gri
     a->ring.allgather = allgather;
     a->ring.dkv_bf16 = dkv_bf16;
     a->ring.blocks = a->ring.blocks_skipped = 0;
-    double_ring_layout(&a->ring, memory);
     int64_t nq = attention_2d_q_count(a), nkv = attention_2d_kv_count(a);
     bool exchange = g->shape.hp > 1;
     a->q_send = exchange ? ARENA_TAKE_X(memory, MEM_RING, nq) : NULL;
     a->kv_send = exchange ? ARENA_TAKE_X(memory, MEM_RING, nkv) : NULL;
+    size_t sends = arena_mark(memory);
+    double_ring_layout(&a->ring, memory);
     a->q_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nq) : NULL;
     a->kv_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nkv) : NULL;
     a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, nq);
     a->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq);
+    return sends;
 }
 
 static inline void attention_2d_alltoall_start(const attention_2d *a, const char *name, const floatX *send, floatX *recv, int64_t count) {
@@ -71,8 +74,8 @@ static inline void attention_2d_alltoall_start(const attention_2d *a, const char
 }
 
 // saved q, kv from qkv (T, H + 2 Hkv, HS); table: angles of the local rows, (T, HS/2, 2). The first half of the forward pass, and what
-// Selective Checkpoint++ runs again in the backward pass.
-static inline void attention_2d_distribute(const attention_2d *a, attention_saved saved, const floatX *qkv, const float *table) {
+// Selective Checkpoint++ runs again in the backward pass. They are there after attention_2d_distribute_finish.
+static inline void attention_2d_distribute_start(const attention_2d *a, attention_saved saved, const floatX *qkv, const float *table) {
     if (a->g->shape.hp == 1) {
         op_rope_pack_forward(saved.q, saved.kv, qkv, table, a->T, a->heads);
         return;
@@ -80,15 +83,20 @@ static inline void attention_2d_distribute(const attention_2d *a, attention_save
     op_rope_pack_forward(a->q_send, a->kv_send, qkv, table, a->T, a->heads);
     attention_2d_alltoall_start(a, "SeqAlltoAll KV", a->kv_send, saved.kv, attention_2d_kv_count(a));
     attention_2d_alltoall_start(a, "SeqAlltoAll Q", a->q_send, saved.q, attention_2d_q_count(a));
+}
+static inline void attention_2d_distribute_finish(const attention_2d *a) {
+    if (a->g->shape.hp == 1) return;
     transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
     transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
 }
 
 // out (T, H, HS) from saved.out: the last step of the forward pass, also run again under Selective Checkpoint++. With hp = 1 the two
 // are one buffer and there is nothing to do.
-static inline void attention_2d_collect(const attention_2d *a, floatX *out, attention_saved saved) {
+static inline void attention_2d_collect_start(const attention_2d *a, attention_saved saved) {
+    if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll out", saved.out, a->q_recv, attention_2d_q_count(a));
+}
+static inline void attention_2d_collect_finish(const attention_2d *a, floatX *out) {
     if (a->g->shape.hp == 1) return;
-    attention_2d_alltoall_start(a, "SeqAlltoAll out", saved.out, a->q_recv, attention_2d_q_count(a));
     transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
     op_heads_unpack(out, a->q_recv, a->T, a->heads);
 }
@@ -99,9 +107,15 @@ static inline void attention_2d_ring_forward(attention_2d *a, attention_saved sa
     op_cast_from_float(saved.out, a->out_float, attention_2d_q_count(a));
 }
 
-// dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved.
-static inline void attention_2d_backward(attention_2d *a, floatX *dqkv, const floatX *dout, attention_saved saved, const float *table) {
-    int64_t nq = attention_2d_q_count(a), nkv = attention_2d_kv_count(a);
+static inline void attention_2d_send_dkv(const attention_2d *a, const float *dkv) {
+    op_cast_from_float(a->kv_send, dkv, attention_2d_kv_count(a));
+    attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->kv_send, a->kv_recv, attention_2d_kv_count(a));
+}
+
+// dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved, in two halves: compute that is issued between them hides the
+// way of dKV and dQ home.
+static inline void attention_2d_backward_start(attention_2d *a, const floatX *dout, attention_saved saved) {
+    int64_t nq = attention_2d_q_count(a);
     const floatX *dout_row = dout; // (Tc, Hq, HS)
     if (a->g->shape.hp > 1) {
         op_heads_pack(a->q_send, dout, a->T, a->heads);
@@ -123,15 +137,18 @@ static inline void attention_2d_backward(attention_2d *a, floatX *dqkv, const fl
     rows.Hq = a->heads.Hq; rows.Hkv = a->heads.Hkv_local; rows.HS = a->heads.HS;
     rows.q_stride = (int64_t)a->heads.Hq * a->heads.HS;
     op_attention_delta(a->delta, saved.out, dout_row, rows);
-    float *dkv = double_ring_backward(&a->ring, &t, saved.kv);
+    double_ring_backward(&a->ring, &t, saved.kv);
+    if (a->g->shape.hp == 1) return;
+    op_cast_from_float(a->q_send, t.dq, nq);
+    attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, a->q_recv, nq);
+    if (a->g->shape.cp == 1) attention_2d_send_dkv(a, double_ring_home(&a->ring));
+}
+static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, const float *table) {
     if (a->g->shape.hp == 1) {
-        op_rope_unpack_backward_float(dqkv, t.dq, dkv, table, a->T, a->heads);
+        op_rope_unpack_backward_float(dqkv, a->out_float, double_ring_home(&a->ring), table, a->T, a->heads);
         return;
     }
-    op_cast_from_float(a->q_send, t.dq, nq);
-    op_cast_from_float(a->kv_send, dkv, nkv);
-    attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->kv_send, a->kv_recv, nkv);
-    attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, a->q_recv, nq);
+    if (a->g->shape.cp > 1) attention_2d_send_dkv(a, double_ring_home(&a->ring));
     transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
     transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
     op_rope_unpack_backward(dqkv, a->q_recv, a->kv_recv, table, a->T, a->heads);

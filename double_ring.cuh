@@ -50,6 +50,9 @@ typedef struct {
     float *dkv_all;    // (cp, Tc, 2 Hkv, HS), or as many bf16 twice: being sent, arriving
     void *scratch;     // attention kernels
     void *scatter_scratch;
+    // from double_ring_backward to double_ring_home: a buffer to compute in, and where dkv arrives
+    float *home_sum;
+    void *home_inner, *home_outer;
 } double_ring;
 
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
@@ -236,7 +239,7 @@ static inline void double_ring_add(const double_ring *r, float *sum, const void 
 }
 
 // --cp-comm allgather. As bf16 every share travels to its owner, who adds them up in float, in the order of ranks.
-static inline float *double_ring_backward_gathered(double_ring *r, const double_ring_queries *t, const floatX *kv) {
+static inline void double_ring_backward_gathered(double_ring *r, const double_ring_queries *t, const floatX *kv) {
     const grid *g = r->g;
     int cp = g->shape.cp, c = g->place.c;
     int64_t n = double_ring_kv_count(r);
@@ -252,17 +255,25 @@ static inline float *double_ring_backward_gathered(double_ring *r, const double_
     trace_transfer(g->dkv_scatter, "dKV reduce-scatter", 0);
     if (r->dkv_bf16) comm_alltoall_start(g->dkv_scatter, leaving, arriving, sizeof(bf16) * (size_t)n);
     else comm_reduce_scatter_start(g->dkv_scatter, r->dkv_all, r->dkv, (size_t)n, r->scatter_scratch);
-    transfer_finish(g->dkv_scatter, COMM_DKV_SCATTER);
+}
+static inline float *double_ring_home_gathered(double_ring *r) {
+    int cp = r->g->shape.cp;
+    int64_t n = double_ring_kv_count(r);
+    const bf16 *arriving = (const bf16 *)(const void *)r->dkv_all + cp * n;
+    transfer_finish(r->g->dkv_scatter, COMM_DKV_SCATTER);
     if (!r->dkv_bf16) return r->dkv;
     device_zero(r->dkv, sizeof(float) * (size_t)n);
     for (int k = 0; k < cp; k++) op_add_bf16(r->dkv, arriving + k * n, n);
     return r->dkv;
 }
 
-// t->dq = the sum over all blocks; returns dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers,
-// valid until the next call. All sums are float, each in an order that the ring fixes.
-static inline float *double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
-    if (double_ring_gathers(r)) return double_ring_backward_gathered(r, t, kv);
+// t->dq = the sum over all blocks. Leaves dkv of this rank's own KV on its way home: compute that is issued before double_ring_home hides
+// it. All sums are float, each in an order that the ring fixes.
+static inline void double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
+    if (double_ring_gathers(r)) {
+        double_ring_backward_gathered(r, t, kv);
+        return;
+    }
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
     size_t n = (size_t)double_ring_kv_count(r), kv_bytes = sizeof(floatX) * n, dkv_bytes = double_ring_dkv_element(r) * n;
@@ -296,24 +307,35 @@ static inline float *double_ring_backward(double_ring *r, const double_ring_quer
         }
         double_ring_put(r, &leaving_out, &sum);
     }
-    if (cp == 1) return sum;
     // Home: the sum that is here now belongs to the next window, next place.
-    if (windows == 1) double_ring_put(r, &leaving, &sum);
-    void *home = windows > 1 ? leaving_out : leaving;
+    if (cp > 1 && windows == 1) double_ring_put(r, &leaving, &sum);
+    r->home_sum = sum;
+    r->home_inner = arriving;
+    r->home_outer = arriving_out;
+    if (windows > 1) double_ring_hop(g->dkv_outer, "dKV outer", windows - 1, leaving_out, arriving_out, dkv_bytes);
+    else if (w > 1) double_ring_hop(g->dkv_inner, "dKV inner", w - 1, leaving, arriving, dkv_bytes);
+}
+
+// Once after double_ring_backward: dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
+static inline float *double_ring_home(double_ring *r) {
+    if (double_ring_gathers(r)) return double_ring_home_gathered(r);
+    const grid *g = r->g;
+    int w = g->shape.w, windows = g->shape.cp / w;
+    size_t n = (size_t)double_ring_kv_count(r);
+    void *home = r->home_sum;
     if (windows > 1) {
-        double_ring_hop(g->dkv_outer, "dKV outer", windows - 1, home, arriving_out, dkv_bytes);
         transfer_finish(g->dkv_outer, COMM_DKV_OUTER);
-        home = arriving_out;
+        home = r->home_outer;
+        if (w > 1) double_ring_hop(g->dkv_inner, "dKV inner", w - 1, home, r->home_inner, double_ring_dkv_element(r) * n);
     }
     if (w > 1) {
-        double_ring_hop(g->dkv_inner, "dKV inner", w - 1, home, arriving, dkv_bytes);
         transfer_finish(g->dkv_inner, COMM_DKV_INNER);
-        home = arriving;
+        home = r->home_inner;
     }
-    if (!r->dkv_bf16) return (float *)home;
-    device_zero(sum, sizeof(float) * n);
-    double_ring_add(r, sum, home);
-    return sum;
+    if (home == r->home_sum || !r->dkv_bf16) return (float *)home;
+    device_zero(r->home_sum, sizeof(float) * n);
+    double_ring_add(r, r->home_sum, home);
+    return r->home_sum;
 }
 
 #endif

@@ -147,10 +147,10 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));
     m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, op_linear_workspace());
     size_t mark = arena_mark(device); // attention, MLP, head and embedding are never live together: their buffers share one place
+    size_t sends = attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16);
     m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
     m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
-    attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16);
-    arena_back_to(device, mark);
+    arena_back_to(device, sends); // but for Q, K and V on their way (model_attention_again)
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * F);
     arena_back_to(device, mark);
@@ -212,16 +212,34 @@ static inline attention_saved model_attention_saved(const model *m, const layer_
     return s;
 }
 
-// x_in -> x_mid. ring false: out_row and lse are there already (Selective Checkpoint++) and only Q, K, V and out are made again.
-static inline void model_attention_forward(model *m, const floatX *p, int unit, const layer_activations *t, bool ring) {
+// x_in -> x_mid.
+static inline void model_attention_forward(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
     op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
     op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, rows, D, m->qkv_width);
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
-        attention_2d_distribute(&m->attention, s, m->qkv + b * m->run.T * m->qkv_width, m->table);
-        if (ring) attention_2d_ring_forward(&m->attention, s);
-        attention_2d_collect(&m->attention, t->out + b * m->run.T * heads, s);
+        attention_2d_distribute_start(&m->attention, s, m->qkv + b * m->run.T * m->qkv_width, m->table);
+        attention_2d_distribute_finish(&m->attention);
+        attention_2d_ring_forward(&m->attention, s);
+        attention_2d_collect_start(&m->attention, s);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads);
+    }
+    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
+}
+// Selective Checkpoint++: out_row and lse are there already; x_mid, and what leads to it, is made again. out travels while Q, K and V are projected,
+// and these, which attention's backward pass is the next to read, until attention_2d_distribute_finish.
+static inline void model_attention_again(model *m, const floatX *p, int unit, const layer_activations *t) {
+    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    attention_2d_collect_start(&m->attention, model_attention_saved(m, t, 0));
+    op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
+    op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, rows, D, m->qkv_width);
+    for (int64_t b = 0; b < m->run.B; b++) {
+        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads);
+        attention_2d_distribute_start(&m->attention, model_attention_saved(m, t, b), m->qkv + b * m->run.T * m->qkv_width, m->table);
+        if (b + 1 == m->run.B) break;
+        attention_2d_distribute_finish(&m->attention);
+        attention_2d_collect_start(&m->attention, model_attention_saved(m, t, b + 1));
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
 }
@@ -253,7 +271,7 @@ static inline void model_forward(model *m, int64_t micro) {
         layer_activations t = checkpoint_view(&m->store, l);
         floatX *x_out = l + 1 < L ? checkpoint_forward(&m->store, l + 1).x_in : m->x_last;
         double began = trace_now();
-        model_attention_forward(m, p, unit, &t, true);
+        model_attention_forward(m, p, unit, &t);
         model_mlp_forward(m, p, unit, &t, x_out);
         trace_compute("layer forward", l, began);
         checkpoint_forward_done(&m->store, l, micro);
@@ -317,15 +335,18 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
                         m->norm_scratch);
 }
 
-// dx: gradient of x_mid -> gradient of x_in; gradients of the attention's weights.
+// dx: gradient of x_mid -> gradient of x_in; gradients of the attention's weights. What needs neither dQ nor dKV hides their way home.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
-    for (int64_t b = 0; b < m->run.B; b++)
-        attention_2d_backward(&m->attention, m->qkv + b * m->run.T * m->qkv_width, m->dout + b * m->run.T * heads,
-                              model_attention_saved(m, t, b), m->table);
-    op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
+    for (int64_t b = 0; b < m->run.B; b++) {
+        attention_2d_backward_start(&m->attention, m->dout + b * m->run.T * heads, model_attention_saved(m, t, b));
+        if (b + 1 == m->run.B) {
+            op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
+            op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
+        }
+        attention_2d_backward_finish(&m->attention, m->qkv + b * m->run.T * m->qkv_width, m->table);
+    }
     op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->qkv, m->xn, rows, D, m->qkv_width, adds);
     op_linear_backward_input(m->dxn, m->qkv, model_tensor(m, p, unit, T_WQKV), rows, D, m->qkv_width);
     op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM1), m->dxn, t->x_in, model_tensor(m, p, unit, T_NORM1), m->rstd, rows, D,
@@ -344,8 +365,10 @@ static inline void model_backward(model *m, int64_t micro) {
         bool adds;
         float *dp = zero_grads(&m->zero, unit, &adds);
         double began = trace_now();
-        if (m->store.kinds[l] != RECOMPUTE_NONE) model_attention_forward(m, p, unit, &t, m->store.kinds[l] == RECOMPUTE_FULL);
+        if (m->store.kinds[l] == RECOMPUTE_FULL) model_attention_forward(m, p, unit, &t);
+        if (m->store.kinds[l] == RECOMPUTE_SELECTIVE) model_attention_again(m, p, unit, &t);
         model_mlp_backward(m, p, dp, adds, unit, &t);
+        if (m->store.kinds[l] == RECOMPUTE_SELECTIVE) attention_2d_distribute_finish(&m->attention);
         model_attention_backward(m, p, dp, adds, unit, &t);
         trace_compute("layer backward", l, began);
         checkpoint_backward_done(&m->store, l);

@@ -125,10 +125,13 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
         for (int i = 0; i < width; i++) qkv[t * width + i] = (float)p->qkv[position * width + i];
         for (int i = 0; i < H * HS; i++) dout[t * H * HS + i] = (float)p->dout[position * H * HS + i];
     }
-    attention_2d_distribute(&a, saved, qkv, table);
+    attention_2d_distribute_start(&a, saved, qkv, table);
+    attention_2d_distribute_finish(&a);
     attention_2d_ring_forward(&a, saved);
-    attention_2d_collect(&a, out, saved);
-    attention_2d_backward(&a, dqkv, dout, saved, table);
+    attention_2d_collect_start(&a, saved);
+    attention_2d_collect_finish(&a, out);
+    attention_2d_backward_start(&a, dout, saved);
+    attention_2d_backward_finish(&a, dqkv, table);
 
     double worst_out = 0, worst_dq = 0, worst_dkv = 0, worst_lse = 0;
     for (int64_t t = 0; t < T; t++) {

@@ -391,7 +391,7 @@ static void split_whole(comm *parent, comm *group, int colour, int key, comm_kin
     config.blocking = 0;
     config.maxCTAs = most_ctas(kind);
     // From Hopper on NCCL's blocks start four at a time, on neighbouring SMs. Beside compute SMs come free one by one.
-    if (kind != COMM_SEQ_ALLTOALL) config.cgaClusterSize = 1;
+    config.cgaClusterSize = 1;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     // A rank of a ring has two peers. NCCL thinks of all ranks and would use one or two channels, of some 14 GB/s each over the network.
     if (most_ctas(kind) == 4) config.nChannelsPerNetPeer = 4;
