@@ -10,7 +10,8 @@
 //                         1  reduce-scatter in the group of zg             every micro-step, when zg > 1
 //                         2  reduce-scatter of the shard to zo pieces      last micro-step, when zo > zg
 //                         3  all-reduce across the replicas of the piece   last micro-step, as reduce-scatter + all-gather
-//   update              AdamW on the rank's piece, then all-gather of the new parameters into the parameter shards (group of zo / zp)
+//   update              AdamW on the rank's piece; in the next forward pass all-gather of the new parameters into the parameter shards (group of
+//                       zo / zp), unit u+1 while unit u computes
 //
 // Bytes a rank sends, n = padded elements of a unit, s = sizeof(floatX), R = ranks / zo, A = micro-steps of a step:
 //   gather   n s (zp-1)/zp  times: embedding A, head A, layers L + max(L-2, 0) (2A-1) in all (two layers stay where they are at each turn)
@@ -79,6 +80,7 @@ typedef struct {
     zero_reduction reducing[ZERO_STAGES + 1];
     int reducing_count;
     bool first_micro, last_micro;
+    int updating, updated; // units whose new parameters have been sent for, and have arrived in the parameter shards
     float *arrived;             // (largest / zg) one micro-step's shard, before it is added
     void *scratch[ZERO_STAGES]; // of the reductions
     // optimizer offload
@@ -101,7 +103,7 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
     z->zp = zp; z->zg = zg; z->zo = zo;
     zero_pieces(rank, zp, zg, zo, &z->param_piece, &z->grad_piece, &z->optim_piece);
     z->units = units;
-    z->unit_count = unit_count;
+    z->unit_count = z->updating = z->updated = unit_count;
     for (int u = 0; u < unit_count; u++) {
         units[u].count = round_up(units[u].count, (int64_t)ranks * 16);
         z->largest = max_i64(z->largest, units[u].count);
@@ -166,6 +168,25 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch(replicas, (size_t)(z->largest / z->zo / replicas)));
 }
 
+// New parameters lie in optimizer pieces.
+static inline void zero_update_due(zero_hybrid *z) {
+    if (z->zo > z->zp) z->updating = z->updated = 0;
+}
+// Those of the first `units` units are sent for, or are there. Not more than are needed next: NCCL starts no transfer before those of any lane that
+// were issued before it, and on one lane each waits for the one before.
+static inline void zero_update_start(zero_hybrid *z, int units) {
+    for (; z->updating < min_i64(units, z->unit_count); z->updating++) {
+        int64_t piece = z->units[z->updating].count / z->zo;
+        floatX *params = z->params[z->updating];
+        trace_transfer(z->update, "update parameters", z->updating);
+        comm_allgather_start(z->update, params + comm_rank(z->update) * piece, params, sizeof(floatX) * (size_t)piece);
+    }
+}
+static inline void zero_update_finish(zero_hybrid *z, int units) {
+    zero_update_start(z, units);
+    for (; z->updated < min_i64(units, z->unit_count); z->updated++) transfer_finish(z->update, COMM_PARAM_UPDATE);
+}
+
 // Creates the communicators over `all` (the ranks given to zero_describe). Every rank calls.
 static inline void zero_connect(zero_hybrid *z, comm *all) {
     int within = z->zo / z->zp;
@@ -176,6 +197,7 @@ static inline void zero_connect(zero_hybrid *z, comm *all) {
     z->reduce[REDUCE_BACK] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
     z->update = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
     z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
+    zero_update_due(z); // what is there already, once: every step sends the same
     if (z->offload) {
         z->to_device = device_copier_new();
         z->to_host = device_copier_new();
@@ -183,6 +205,7 @@ static inline void zero_connect(zero_hybrid *z, comm *all) {
 }
 static inline void zero_free(zero_hybrid *z) {
     if (z->gather != NULL) {
+        zero_update_finish(z, z->updating);
         comm_free(z->gather);
         for (int s = 0; s < ZERO_STAGES; s++) comm_free(z->reduce[s]);
         comm_free(z->update);
@@ -202,9 +225,11 @@ static inline void zero_free(zero_hybrid *z) {
 
 // Starts gathering a unit unless it is here already or is whole on this rank. Its slot's previous unit is given up.
 static inline void zero_fetch(zero_hybrid *z, int unit) {
+    zero_update_start(z, z->zp == 1 ? unit + 1 : unit + 2);
     if (z->zp == 1 || unit < 0 || unit >= z->unit_count) return;
     int slot = z->units[unit].slot;
     if (z->param_slot_unit[slot] == unit) return;
+    zero_update_finish(z, unit + 1);
     for (int s = 0; s < ZERO_SLOTS; s++) // slots that share a place
         if (z->param_slot[s] == z->param_slot[slot]) z->param_slot_unit[s] = -1;
     z->param_slot_unit[slot] = unit;
@@ -215,7 +240,10 @@ static inline void zero_fetch(zero_hybrid *z, int unit) {
 
 // The whole parameters of a unit, (count). Fetches them if nobody has; waits for the gather.
 static inline const floatX *zero_params(zero_hybrid *z, int unit) {
-    if (z->zp == 1) return z->params[unit];
+    if (z->zp == 1) {
+        zero_update_finish(z, unit + 1);
+        return z->params[unit];
+    }
     zero_fetch(z, unit);
     for (bool waiting = true; waiting;) {
         waiting = false;
@@ -375,12 +403,12 @@ static inline int64_t zero_window_copy(zero_hybrid *z, int unit, bool to_device)
     return ticket;
 }
 
-// One optimizer step on all units. Afterwards every rank's parameter shards are new, bit-equal across replicas.
+// One optimizer step on all units. Afterwards zero_params gives the new parameters, bit-equal across replicas.
 static inline void zero_update(zero_hybrid *z, adamw_args args) {
     int64_t arriving[2] = {0, 0}, leaving[2] = {0, 0};
+    zero_update_finish(z, z->unit_count); // of the step before, if no forward pass has
     if (z->offload) arriving[0] = zero_window_copy(z, 0, true);
     for (int u = 0; u < z->unit_count; u++) {
-        int64_t piece = z->units[u].count / z->zo;
         double began = trace_now();
         if (z->offload) {
             if (u + 1 < z->unit_count) {
@@ -389,19 +417,15 @@ static inline void zero_update(zero_hybrid *z, adamw_args args) {
             }
             device_copy_finish(z->to_device, arriving[u % 2]);
             float *w = z->window[u % 2];
+            int64_t piece = z->units[u].count / z->zo;
             zero_update_piece(z, u, w, w + piece, z->master[u] != NULL ? w + 2 * piece : NULL, args);
             leaving[u % 2] = zero_window_copy(z, u, false);
         } else {
             zero_update_piece(z, u, z->m[u], z->v[u], z->master[u], args);
         }
         trace_compute("AdamW", u, began);
-        if (z->zo > z->zp) {
-            if (u > 0) transfer_finish(z->update, COMM_PARAM_UPDATE);
-            trace_transfer(z->update, "update parameters", u);
-            comm_allgather_start(z->update, z->params[u] + comm_rank(z->update) * piece, z->params[u], sizeof(floatX) * (size_t)piece);
-        }
     }
-    if (z->zo > z->zp) transfer_finish(z->update, COMM_PARAM_UPDATE);
+    zero_update_due(z);
     for (int i = 0; z->offload && i < 2 && i < z->unit_count; i++) device_copy_finish(z->to_host, leaving[i]);
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = -1; // gathered copies are old
 }
