@@ -502,7 +502,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (its ZeRO setting is not printed).
         p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
     } else {
-        // zero_hybrid.cuh's bytes. Gathers and reductions hide behind a pass's compute; the update does not.
+        // zero_hybrid.cuh's bytes. Gathers and reductions hide behind a pass's compute. So does the update, behind a forward pass; it is counted in full.
         double forward = B * L * (a->forward.compute + a->launch / 3) + linear / 3;
         double backward = B * L * (again * a->forward.compute + a->backward.compute + 2 * a->launch / 3) + linear * 2 / 3;
         int replicas = q->ranks / p->zo;

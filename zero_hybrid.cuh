@@ -183,8 +183,10 @@ static inline void zero_update_start(zero_hybrid *z, int units) {
     }
 }
 static inline void zero_update_finish(zero_hybrid *z, int units) {
-    zero_update_start(z, units);
-    for (; z->updated < min_i64(units, z->unit_count); z->updated++) transfer_finish(z->update, COMM_PARAM_UPDATE);
+    for (; z->updated < min_i64(units, z->unit_count); z->updated++) {
+        zero_update_start(z, z->updated + 1);
+        transfer_finish(z->update, COMM_PARAM_UPDATE);
+    }
 }
 
 // Creates the communicators over `all` (the ranks given to zero_describe). Every rank calls.

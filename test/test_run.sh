@@ -41,7 +41,7 @@ for x, y in zip(a, b):
             assert abs(x[key] - y[key]) <= bound * abs(x[key]), (x["step"], key, x[key], y[key])
 for key in ("step", "loss", "grad_norm", "lr", "step_ms", "tokens", "tgs", "mfu", "hfu", "mem_bytes", "comm_bytes"):
     assert key in a[0], key
-for r in b[:6]: # bytes are as predicted (an evaluation leaves two layers gathered for the step after it)
+for r in b[:6]: # bytes are as predicted (an evaluation leaves two layers gathered for the step after it, and has gathered what the update made)
     if "comm_bytes" in r:
         assert sum(n for kind, n in r["comm_bytes"].items() if kind != "control") == r["predicted_comm_bytes"], r
         assert r["predicted_ms"] > 0 and r["mem_used_bytes"] > 0, r

@@ -42,6 +42,16 @@ static void check_bytes(const fixture *f, const char *where) {
           (long long)comm_count(COMM_PARAM_UPDATE).bytes_sent, (long long)update);
 }
 
+// New parameters lie in this rank's pieces alone again, as after an update: the next forward pass must send for the others, and wait for them.
+static void forget_others(zero_hybrid *z) {
+    zero_update_due(z);
+    for (int u = 0; u < z->unit_count; u++) {
+        int64_t piece = z->units[u].count / z->zo, held = z->units[u].count / z->zp, own = z->optim_piece * piece - z->param_piece * held;
+        for (int64_t i = 0; i < held; i++)
+            if (i < own || i >= own + piece) z->params[u][i] = NAN;
+    }
+}
+
 static outcome train(const model_config *c, grid_shape shape, model_run run, comm *ranks, const char *where) {
     fixture f;
     outcome o;
@@ -69,7 +79,7 @@ static outcome train(const model_config *c, grid_shape shape, model_run run, com
             else free(mine);
         }
         for (int s2 = 0; s2 < ZERO_SLOTS; s2++) f.m.zero.param_slot_unit[s2] = -1; // the check's own gathers leave no trace
-        zero_update_due(&f.m.zero);
+        forget_others(&f.m.zero);
     }
     fixture_free(&f);
     return o;
