@@ -8,7 +8,8 @@ set -u
 cd "$(dirname "$0")/.."
 scripts/setup.sh
 source scripts/mpi_env.sh
-export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0 # Open MPI itself leaks
+# Open MPI itself leaks; the stack on which gcc 13 looks for use after return does not align registers of 64 bytes (gcc's bug 110027).
+export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
 logs=build/test-logs
 mkdir -p "$logs"
 results=$logs/results # a line each: ok, failed or skipped, and the name

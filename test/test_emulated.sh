@@ -3,7 +3,7 @@
 # faulty kernels, the real training loop on 1 and 4 ranks beside the CPU device, and the Hugging Face goldens through the CUDA kernels.
 # Each step of the output is "ok" or "FAIL"; a program's own count of checks stands beside it.
 source "$(dirname "$0")/shell.sh"
-export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
 each_check=yes
 build() { check "build $*" make -j2 --no-print-directory "$@"; }
 shows() { # text command...: the command fails and says so
