@@ -175,6 +175,13 @@ static inline int64_t data_sources_order(const data_sources *s) {
     return (int64_t)(hash >> 12); // below 2^52: a whole number in JSON
 }
 
+// Of the files of all sources (file_hash_places).
+static inline uint64_t data_sources_hash(const data_sources *s) {
+    uint64_t hash = HASH_EMPTY;
+    for (int i = 0; i < s->count; i++) hash = hash_bytes(hash, &s->sources[i].data.hash, sizeof s->sources[i].data.hash);
+    return hash;
+}
+
 // One line a source at the start of a run: share, samples, and how far into them the run goes. samples: of the whole run.
 static inline void data_sources_print(const data_sources *s, int64_t samples) {
     for (int i = 0; i < s->count; i++) {

@@ -67,6 +67,7 @@ typedef struct {
     int width;     // bytes of a token: 2 or 4
     int64_t total; // tokens of the stream
     int64_t masks; // files with a loss mask
+    uint64_t hash; // file_hash_places of all files and masks
     int64_t S, V;  // tokens of a sample; vocabulary
     uint64_t seed;
     bool shuffle;
@@ -85,8 +86,8 @@ static inline void dataloader_close(dataloader *loader) {
     loader->fd = -1;
 }
 
-// Header and size of one file -> *count tokens of *width bytes.
-static inline bool token_file_check(const char *path, int64_t *count, int *width, error_text *error) {
+// Header and size of one file -> *count tokens of *width bytes; *hash: file_hash_places.
+static inline bool token_file_check(const char *path, int64_t *count, int *width, uint64_t *hash, error_text *error) {
     struct stat entry;
     if (stat(path, &entry) != 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
     if (!S_ISREG(entry.st_mode)) return error_set(error, "%s: is not a file (a pattern such as 'DIR/*.bin' names the files of a folder)", path);
@@ -96,7 +97,7 @@ static inline bool token_file_check(const char *path, int64_t *count, int *width
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
     int32_t header[TOKEN_HEADER_BYTES / 4];
-    bool ok = file_pread(fd, path, header, sizeof header, 0, error);
+    bool ok = file_pread(fd, path, header, sizeof header, 0, error) && file_hash_places(fd, path, bytes, hash, error);
     close(fd);
     if (!ok) return false;
 
@@ -122,8 +123,8 @@ static inline bool token_file_check(const char *path, int64_t *count, int *width
     return true;
 }
 
-// The loss mask of a token file of `count` tokens -> *masked: whether it has one.
-static inline bool token_mask_check(const char *path, int64_t count, bool *masked, error_text *error) {
+// The loss mask of a token file of `count` tokens -> *masked: whether it has one; *hash as above.
+static inline bool token_mask_check(const char *path, int64_t count, bool *masked, uint64_t *hash, error_text *error) {
     char mask[4096];
     struct stat entry;
     *masked = false;
@@ -136,7 +137,11 @@ static inline bool token_mask_check(const char *path, int64_t count, bool *maske
         return error_set(error, "%s: has %lld bytes, but the token file has %lld tokens; a loss mask is a file of one byte (0 or 1) a token", mask,
                          (long long)entry.st_size, (long long)count);
     *masked = true;
-    return true;
+    int fd = open(mask, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return error_set(error, "%s: cannot be opened: %s", mask, strerror(errno));
+    bool ok = file_hash_places(fd, mask, count, hash, error);
+    close(fd);
+    return ok;
 }
 
 static inline int64_t dataloader_samples(const dataloader *loader) { return loader->total / loader->S; }
@@ -145,7 +150,7 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
     for (size_t i = 0; i < found->gl_pathc; i++) {
         token_file *file = &loader->files[i];
         int width = 0;
-        if (!token_file_check(found->gl_pathv[i], &file->count, &width, error)) return false;
+        if (!token_file_check(found->gl_pathv[i], &file->count, &width, &loader->hash, error)) return false;
         file->path = strdup(found->gl_pathv[i]);
         if (file->path == NULL) return error_set(error, "out of host memory");
         loader->file_count++;
@@ -153,7 +158,7 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
             return error_set(error, "%s: has tokens of %d bytes, but %s of %d; files of one stream must have one width", file->path, width,
                              loader->files[0].path, loader->width);
         loader->width = width;
-        if (!token_mask_check(file->path, file->count, &file->masked, error)) return false;
+        if (!token_mask_check(file->path, file->count, &file->masked, &loader->hash, error)) return false;
         loader->masks += file->masked;
         file->first = loader->total;
         loader->total += file->count;

@@ -4,6 +4,7 @@
 #ifndef HF_FOLDER_H
 #define HF_FOLDER_H
 
+#include "agreement.h"   // defines: agree_on_number, agree_on_folder
 #include "model_files.h" // defines: model_files_*, values_buffer, safetensors
 #include "options.h"     // defines: export_dtype_kind
 #include <fnmatch.h>
@@ -36,8 +37,10 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     safetensors files = safetensors_none();
     values_buffer buffer;
     double began = device_seconds();
-    bool ok = values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why);
-    if (comm_agree(m->g->all, &why)) { // one line for what is wrong with the folder, before anything large is read
+    uint64_t hash = 0;
+    bool ok = values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why) &&
+              safetensors_hash(&files, &hash, &why);
+    if (comm_agree(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) { // one line for what is wrong with the folder, before anything large is read
         ok = ok && hf_check_tied(m, &files, &buffer, &why) && model_files_read(m, &files, VALUES_PARAMETERS, &buffer, sums, &why);
         if (ok) {
             double paused = device_seconds();
@@ -241,12 +244,19 @@ static inline bool hf_write(const model *m, const char *folder, const char *sour
 enum { EXPORT_LIMIT_GB = 5 }; // of a file, as transformers deals them
 
 // Whether --export FOLDER can be made: it must not be there yet, and its parent must.
-static inline bool hf_export_check(const char *folder, error_text *error) {
+static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
     if (path_exists(folder)) return error_set(error, "--export %s: is there already; legal is a folder that does not exist yet", printable(folder).text);
     if (!path_is_folder(parent.text)) return error_set(error, "--export %s: %s is not a folder to make it in", printable(folder).text, printable(parent.text).text);
     if (access(parent.text, W_OK) != 0) return error_set(error, "--export %s: %s cannot be written to: %s", printable(folder).text, printable(parent.text).text, strerror(errno));
     return true;
+}
+// That, on rank 0, and whether all ranks see its parent; collective, long before hf_export.
+static inline bool hf_export_check(comm *all, const char *folder, error_text *error) {
+    char what[OPTION_TEXT_BYTES + 16];
+    snprintf(what, sizeof what, "--export %s", printable(folder).text);
+    if (comm_rank(all) == 0) hf_export_check_here(folder, error);
+    return comm_agree(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
 }
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
 static inline bool hf_export(model *m, const char *folder, const char *source, export_dtype_kind dtype, error_text *error) {
@@ -257,7 +267,7 @@ static inline bool hf_export(model *m, const char *folder, const char *source, e
     bool first_rank = m->g->rank == 0;
     if (first_rank) {
         folder_remove(temporary.text); // of an export that was killed
-        if (hf_export_check(folder, error)) folder_make(temporary.text, error);
+        if (hf_export_check_here(folder, error)) folder_make(temporary.text, error);
     }
     if (comm_agree(m->g->all, error)) hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, NULL, NULL, error);
     bool ok = comm_agree(m->g->all, error);

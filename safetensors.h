@@ -375,6 +375,17 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     return error_set(error, "%s: %s", path.text, why.text);
 }
 
+// Of all files (file_hash_places).
+static inline bool safetensors_hash(const safetensors *s, uint64_t *hash, error_text *error) {
+    struct stat entry;
+    *hash = HASH_EMPTY;
+    for (int i = 0; i < s->file_count; i++) {
+        if (fstat(s->files[i].fd, &entry) != 0) return error_set(error, "%s: %s", s->files[i].path, strerror(errno));
+        if (!file_hash_places(s->files[i].fd, s->files[i].path, (int64_t)entry.st_size, hash, error)) return false;
+    }
+    return true;
+}
+
 enum { SAFETENSORS_CHUNK = 1 << 15 }; // elements that are converted at once: they stay in the cache
 
 // Elements [at, at + n) of a tensor, n <= SAFETENSORS_CHUNK.

@@ -457,6 +457,8 @@ int main(int argc, char **argv) {
     options o;
     options_parse(&o, argc, argv, &error);
     stop_on_error(&error);
+    agree_on_options(world, &o, &error);
+    stop_on_error(&error);
     if (o.help || o.version) {
         if (first_rank && o.help) options_help(stdout);
         else if (first_rank) printf("train_llama %s\n", TRAIN_LLAMA_VERSION);
@@ -465,6 +467,8 @@ int main(int argc, char **argv) {
     }
     model_config c;
     if (o.model != NULL && config_load(&c, o.model, &error)) options_model(&o, &c, &error);
+    stop_on_error(&error);
+    if (o.model != NULL) agree_on_number(world, state_sizes_hash(&c), "--model: the sizes in config.json", &error);
     stop_on_error(&error);
     if (o.calibrate) {
         device_start(comm_local_rank(), comm_local_ranks(), (int)o.threads, &error);
@@ -485,7 +489,7 @@ int main(int argc, char **argv) {
     options_check(&o, &c, comm_size(world), &error);
     if (o.deterministic) device_use_deterministic(); // before its scratch is planned
     const char *folder = config_preset(o.model) == NULL ? o.model : NULL; // a Hugging Face folder
-    if (o.export_to != NULL && !o.dry_run && first_rank) hf_export_check(o.export_to, &error);
+    if (o.export_to != NULL && !o.dry_run) hf_export_check(world, o.export_to, &error);
     stop_on_error(&error);
     if (o.dry_run) {
         cluster machines;
@@ -510,6 +514,9 @@ int main(int argc, char **argv) {
     t.shard = sequence_shard_make(o.seq_len, t.g.shape.hp, t.g.shape.cp, t.g.place.h, t.g.place.c, DEVICE_ROW_MULTIPLE);
     if (o.train_data != NULL) data_sources_open(&t.train, o.train_data, "--train-data", true, o.seq_len, c.V, (uint64_t)o.seed, &error);
     if (o.val_data != NULL) data_sources_open(&t.val, o.val_data, "--val-data", false, o.seq_len, c.V, (uint64_t)o.seed, &error);
+    stop_on_error(&error);
+    agree_on_number(world, data_sources_hash(&t.train), "--train-data: the files", &error);
+    agree_on_number(world, data_sources_hash(&t.val), "--val-data: the files", &error);
     stop_on_error(&error);
     data_sources *text = t.val.count > 0 ? &t.val : &t.train;
     if (o.sample_every > 0) sample_open(&t.sample, &o, c.V, folder, text->count > 0 ? &text->sources[0].data : NULL, first_rank, &error);

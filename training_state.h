@@ -79,7 +79,7 @@ static inline void state_remove_unfinished(const char *folder) {
 }
 
 // Makes the folder if it is not there and locks it until state_store_close. False with a message: another run writes there; without
-// `resume`, a run has left states there; the folder cannot be made.
+// `resume`, a run has left states there; the folder cannot be made; ranks do not see the same one.
 static inline bool state_store_open(state_store *s, comm *all, const char *folder, const char *source, int64_t keep, bool resume, error_text *error) {
     s->all = all;
     s->folder = folder;
@@ -102,7 +102,13 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
         else state_remove_unfinished(folder);
         free(steps);
     }
+    char what[OPTION_TEXT_BYTES + 16];
+    snprintf(what, sizeof what, "--out %s", printable(folder).text);
     bool ok = comm_agree(all, error);
+    if (ok && !agree_on_folder(all, folder, what, error)) {
+        ok = false;
+        if (s->lock >= 0 && remove(path_join(folder, "lock").text) == 0) rmdir(folder); // unless there is more in it
+    }
     if (!ok && s->lock >= 0) close(s->lock);
     if (!ok) s->lock = -1;
     return ok;
@@ -114,11 +120,6 @@ static inline void state_store_close(state_store *s) {
 
 // ---- training_state.json ----
 
-static inline uint64_t state_text_hash(const char *text) { // FNV-1a
-    uint64_t h = 0xCBF29CE484222325ull;
-    for (; *text != '\0'; text++) h = (h ^ (uint64_t)(unsigned char)*text) * 0x100000001B3ull;
-    return h;
-}
 static inline void state_add_hex(cJSON *json, const char *key, uint64_t value) { // key NULL: json is a list
     char text[20];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
@@ -145,7 +146,7 @@ static inline bool state_write_json(const char *folder, const training_progress 
         for (int64_t i = 0; i < count; i++) state_add_hex(list, NULL, sums[k * count + i]);
     }
     char *text = cJSON_PrintUnformatted(json);
-    state_add_hex(json, "checksum", text != NULL ? state_text_hash(text) : 0); // of the text without this member
+    state_add_hex(json, "checksum", text != NULL ? hash_bytes(HASH_EMPTY, text, strlen(text)) : 0); // of the text without this member
     free(text);
     text = cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
@@ -186,7 +187,7 @@ static inline bool state_read_json(const char *folder, training_progress *p, uin
     cJSON *checksum = cJSON_DetachItemFromObjectCaseSensitive(json, "checksum");
     bool ok = state_read_hex(checksum, &stored);
     text = cJSON_PrintUnformatted(json);
-    ok = (ok && text != NULL && state_text_hash(text) == stored) || error_set(error, "training_state.json: its checksum is wrong");
+    ok = (ok && text != NULL && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) || error_set(error, "training_state.json: its checksum is wrong");
     ok = ok && state_parse_json(json, p, sums, count, error);
     free(text);
     cJSON_Delete(checksum);
@@ -227,12 +228,12 @@ static inline void state_remove_old(const state_store *s) {
     free(steps);
 }
 
-// Stage 1, on every rank: its part of the state, which is all but training_state.json and the folder's name.
+// Stage 1, on every rank, when the folders are there: its part of the state, which is all but training_state.json and the folder's name.
 static inline void *state_write(void *store) {
     state_store *s = (state_store *)store;
     double began = device_seconds();
     path_text optimizer = path_join(s->unfinished.text, "optimizer");
-    bool ok = folder_make(s->unfinished.text, &s->why) && folder_make(optimizer.text, &s->why) &&
+    bool ok = s->why.text[0] == '\0' &&
               hf_write(s->m, s->unfinished.text, s->source, EXPORT_F32, (int64_t)EXPORT_LIMIT_GB * 1000000000, s->m->saving, s->sums, &s->why) &&
               state_write_moments(s->m, optimizer.text, s->sums + model_checksums(s->m), &s->why);
     if (ok && s->m->g->rank == 0) folder_sync(optimizer.text, &s->why);
@@ -269,7 +270,9 @@ static inline void state_save_start(state_store *s, model *m, const training_pro
     s->progress = *progress;
     s->sums = HOST_NEW(uint64_t, VALUES_KINDS * model_checksums(m));
     s->why.text[0] = '\0';
+    if (comm_rank(s->all) == 0 && folder_make(s->unfinished.text, &s->why)) folder_make(path_join(s->unfinished.text, "optimizer").text, &s->why);
     if (m->saving != NULL) model_copy_shares(m);
+    comm_barrier(s->all); // the folders are there; where they are not to be seen, a rank must not make its own
     state_save_stage(s, SAVE_WRITING, state_write);
     s->wait_seconds = device_seconds() - began;
 }
@@ -319,6 +322,11 @@ static inline void state_sizes(const model_config *c, double *sizes) {
     sizes[15] = r->beta_fast;
     sizes[16] = r->beta_slow;
     sizes[17] = r->attention_factor;
+}
+static inline uint64_t state_sizes_hash(const model_config *c) {
+    double sizes[STATE_SIZES];
+    state_sizes(c, sizes);
+    return hash_bytes(HASH_EMPTY, sizes, sizeof sizes);
 }
 static inline bool state_same_model(const model_config *state, const model_config *run, error_text *error) {
     static const char *const names[STATE_SIZES] = {"num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",

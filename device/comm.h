@@ -3,7 +3,7 @@
 // Every transfer is started (`*_start`) and later finished (`comm_finish`). Between the two, neither buffer may be touched.
 // Transfers on one comm complete in the order they were started; different comms are independent. All ranks of a comm call
 // the same transfers in the same order. Buffers are device memory. A failing transfer ends all ranks with its reason; so does one
-// that a rank waits for longer than TRAIN_LLAMA_TIMEOUT seconds (an environment variable; default 600, 0 = no limit).
+// that a rank waits for longer than TRAIN_LLAMA_TIMEOUT seconds (an environment variable of rank 0; default 600, 0 = no limit).
 // Reductions add in one order, the comm's ranks' (NCCL: its ring's), so that a result does not depend on which rank computes it.
 // Byte counts are size_t: transfers above 2^31 bytes work.
 #ifndef COMM_H
@@ -80,7 +80,8 @@ void comm_max_double(comm *group, double *values, int count);
 void comm_sum_int64(comm *group, int64_t *values, int count);
 void comm_broadcast(comm *group, void *host_data, size_t bytes, int root);
 void comm_barrier(comm *group);
-// True if no rank of the comm holds an error; otherwise every rank gets the message of the lowest rank that does.
+// True if no rank of the comm holds an error; otherwise every rank gets the message of the lowest rank that does, and behind it which one on
+// which machine, but for rank 0.
 bool comm_agree(comm *group, error_text *error);
 
 comm_counters comm_count(comm_kind kind); // since the last reset, all comms of this kind

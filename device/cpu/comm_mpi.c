@@ -364,6 +364,13 @@ bool comm_agree(comm *group, error_text *error) {
     free(all);
     broadcast_small(group, "agreement", &lowest, sizeof lowest, 0);
     if (lowest == group->size) return true;
+    if (lowest == group->rank && lowest > 0) { // not what rank 0 sees, too
+        char machine[MPI_MAX_PROCESSOR_NAME];
+        size_t length = strlen(error->text);
+        int n;
+        MPI_Get_processor_name(machine, &n);
+        snprintf(error->text + length, sizeof error->text - length, " (rank %d, on %s)", group->world_rank[lowest], machine);
+    }
     broadcast_small(group, "agreement", error->text, sizeof error->text, (int)lowest);
     return false;
 }
@@ -447,6 +454,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     MPI_Comm_rank(local, &local_rank);
     MPI_Comm_size(local, &local_ranks);
     MPI_Comm_free(&local);
+    comm_broadcast(world, &timeout_seconds, sizeof timeout_seconds, 0); // mpirun does not take its environment to other machines
     comm_count_reset();
     if (world->size == 1 && !launch_is_single("that launcher belongs to another MPI than this program. Use the mpirun of the MPI it was built with", error)) {
         comm_finalize();

@@ -1,0 +1,65 @@
+// What all ranks of a job must have in common, and several machines may not: the command, the model, the data, and one file system for what
+// they write together. Old copies on one machine's own disk would make nothing fail, and the result wrong.
+// Collective functions: every rank calls, and every rank gets the same answer and message.
+#ifndef AGREEMENT_H
+#define AGREEMENT_H
+
+#include "device/comm.h"   // defines: comm_agree, comm_broadcast
+#include "device/device.h" // defines: floatX
+#include "files.h"         // defines: hash_bytes, path_exists
+#include "options.h"       // defines: options_table, option_format
+#include <time.h>
+
+// False with a message when some rank's number is not rank 0's. what: "--train-data: the files"; the message goes on from there.
+static inline bool agree_on_number(comm *all, uint64_t mine, const char *what, error_text *error) {
+    uint64_t first = mine;
+    comm_broadcast(all, &first, sizeof first, 0);
+    if (mine != first) error_set(error, "%s are not those that rank 0 has; every machine needs the same", what);
+    return comm_agree(all, error);
+}
+
+// The same program and every option. Paths count as they are written.
+static inline bool agree_on_options(comm *all, const options *o, error_text *error) {
+    int count;
+    const option_row *rows = options_table(&count);
+    uint64_t mine[OPTION_ROWS_MAX], first[OPTION_ROWS_MAX], program[2] = {hash_bytes(HASH_EMPTY, TRAIN_LLAMA_VERSION, strlen(TRAIN_LLAMA_VERSION)), sizeof(floatX)};
+    char value[OPTION_TEXT_BYTES + 8];
+    agree_on_number(all, hash_bytes(HASH_EMPTY, program, sizeof program), "version and device of train_llama", error);
+    for (int i = 0; i < count; i++) {
+        option_format(o, &rows[i], value, sizeof value);
+        first[i] = mine[i] = hash_bytes(HASH_EMPTY, value, strlen(value));
+    }
+    comm_broadcast(all, first, sizeof *first * (size_t)count, 0);
+    for (int i = 0; i < count; i++) {
+        option_format(o, &rows[i], value, sizeof value);
+        if (mine[i] != first[i]) error_set(error, "--%s %s is not what rank 0 was started with; every rank needs the same command", rows[i].name, printable(value).text);
+    }
+    return comm_agree(all, error);
+}
+
+// Whether every rank finds in `folder` what rank 0 makes there (a file that is gone when the call returns). what: "--out DIR".
+static inline bool agree_on_folder(comm *all, const char *folder, const char *what, error_text *error) {
+    enum { TRIES = 20 }; // 2 s: some file systems of a network show new files late
+    path_text mark = path_join(folder, "seen-by-all-ranks-XXXXXX");
+    int fd = -1;
+    if (comm_rank(all) == 0) {
+        fd = mkostemp(mark.text, O_CLOEXEC);
+        if (fd < 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
+    }
+    comm_broadcast(all, mark.text, sizeof mark.text, 0);
+    bool seen = path_exists(mark.text);
+    for (int i = 0; i < TRIES && !seen; i++) {
+        struct timespec tenth = {0, 100000000};
+        nanosleep(&tenth, NULL);
+        seen = path_exists(mark.text);
+    }
+    if (!seen) error_set(error, "%s: what rank 0 writes there is not to be seen; legal is a folder on a file system that all machines share", what);
+    bool ok = comm_agree(all, error);
+    if (fd >= 0) {
+        close(fd);
+        remove(mark.text);
+    }
+    return ok;
+}
+
+#endif

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Ranks on several machines, each with a disk of its own: what must be the same there is, or the run is refused before it begins.
+# Here a machine is a folder that its ranks run in, and all paths are relative to it.
+source "$(dirname "$0")/shell.sh"
+export OMP_NUM_THREADS=1
+program=$PWD/$binary tools=$PWD/build/cpu/text_to_tokens
+mkdir -p "$dir"/{a,b,shared}
+seq 1 1000 | tr '\n' ' ' >"$dir/text"
+"$tools" "$dir/a/data.bin" "$dir/text" >/dev/null
+head -c "$(($(stat -c %s "$dir/a/data.bin") / 2 - 512))" /dev/zero | tr '\0' '\1' >"$dir/a/data.bin.mask"
+cat >"$dir/on" <<'EOF'
+#!/usr/bin/env bash
+# Ranks 0 and 1 run on machine a, 2 and 3 on b.
+cd "$(dirname "$0")/$([ "$OMPI_COMM_WORLD_RANK" -lt 2 ] && echo a || echo b)" && exec "$@"
+EOF
+chmod +x "$dir/on"
+two=(timeout 60 mpirun -np 4 "$dir/on" "$program" --seq-len 100 --hp 2 --cp 2 --zero-params full --zero-grads full --zero-optim full --threads 1)
+new=("${two[@]}" --model nano --from-scratch --train-data data.bin --steps 2)
+files() { (cd "$dir" && find a b -type f -o -type d | sort); }
+refused() { # name message command...: status 2, this message from rank 2, no file left, none changed
+    local name=$1 message=$2 before
+    shift 2
+    before=$(files)
+    check "$name" ends_with 2 "^error: $message.* (rank 2, on .*)$" "$@"
+    check "$name: nothing left behind" [ "$before" = "$(files)" ]
+}
+
+refused 'data on one machine only' 'no file matches data.bin' "${new[@]}"
+cp "$dir"/a/* "$dir/b"
+check 'a copy on each machine, states and model on a disk that they share' "${new[@]}" --out "$dir/shared/out" --export "$dir/shared/model"
+check 'nothing but these is left there' [ "$(cd "$dir/shared" && echo *; cd out && echo *)" = $'model out\nlock step-00000002' ]
+"${new[@]}" --out "$dir/shared/again" >/dev/null 2>&1
+check 'and they are the same again' cmp "$dir"/shared/{out,again}/step-00000002/model.safetensors
+refused 'states on a disk of each machine' '--out out: what rank 0 writes there is not to be seen' "${new[@]}" --out out
+refused 'a model that is exported to one' '--export model: what rank 0 writes there is not to be seen' "${new[@]}" --export model
+printf '\2' | dd of="$dir/b/data.bin" bs=1 seek=1100 conv=notrunc status=none
+refused 'other tokens' '--train-data: the files are not those' "${new[@]}"
+refused 'other tokens to validate on' '--val-data: the files are not those' "${two[@]}" --model nano --from-scratch --steps 0 --val-data data.bin
+cp "$dir/a/data.bin" "$dir/b"
+printf '\0' | dd of="$dir/b/data.bin.mask" bs=1 conv=notrunc status=none
+refused 'another loss mask' '--train-data: the files are not those' "${new[@]}"
+cp "$dir/a/data.bin.mask" "$dir/b"
+
+cp -r "$dir/shared/model" "$dir/a" && cp -r "$dir/shared/model" "$dir/b"
+old=("${two[@]}" --model model --train-data data.bin --steps 1)
+check 'a copy of the model on each machine' "${old[@]}"
+printf '\1' | dd of="$dir/b/model/model.safetensors" bs=1 seek=$(($(stat -c %s "$dir/b/model/model.safetensors") - 5)) conv=notrunc status=none
+refused 'other parameters' 'model: the parameters are not those' "${old[@]}"
+cp "$dir/a/model/model.safetensors" "$dir/b/model"
+sed -i 's/"rope_theta":.*,/"rope_theta": 500000.0,/' "$dir/b/model/config.json"
+refused 'another config.json' "--model: the sizes in config.json are not those" "${old[@]}"
+
+part=("$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --threads 1)
+check 'another command' ends_with 2 '^error: --steps 3 is not what rank 0 was started with.* (rank 1, on .*)$' mpirun -np 1 "${part[@]}" --steps 2 : -np 1 "${part[@]}" --steps 3
+closing_line
