@@ -22,9 +22,10 @@ static inline bool agree_on_number(comm *all, uint64_t mine, const char *what, e
 static inline bool agree_on_options(comm *all, const options *o, error_text *error) {
     int count;
     const option_row *rows = options_table(&count);
-    uint64_t mine[OPTION_ROWS_MAX], first[OPTION_ROWS_MAX], program[2] = {hash_bytes(HASH_EMPTY, TRAIN_LLAMA_VERSION, strlen(TRAIN_LLAMA_VERSION)), sizeof(floatX)};
+    uint64_t mine[OPTION_ROWS_MAX], first[OPTION_ROWS_MAX];
     char value[OPTION_TEXT_BYTES + 8];
-    agree_on_number(all, hash_bytes(HASH_EMPTY, program, sizeof program), "version and device of train_llama", error);
+    snprintf(value, sizeof value, "%s, %d options, %zu bytes a parameter", TRAIN_LLAMA_VERSION, count, sizeof(floatX));
+    if (!agree_on_number(all, hash_bytes(HASH_EMPTY, value, strlen(value)), "version and device of train_llama", error)) return false;
     for (int i = 0; i < count; i++) {
         option_format(o, &rows[i], value, sizeof value);
         first[i] = mine[i] = hash_bytes(HASH_EMPTY, value, strlen(value));
