@@ -1,9 +1,10 @@
 // --calibrate: measures on the machine at hand what the planner's figures of a cluster are, and writes them as a cluster file.
 // All ranks measure at once, so that what they share (cores, memory, links) is shared while it is measured; a figure is the mean of the
-// ranks. Links need two ranks; links between nodes are not measured and stay those of --cluster.
+// ranks. Links need two ranks, links between nodes two nodes; what cannot be measured stays as it is in --cluster.
 #ifndef CALIBRATE_H
 #define CALIBRATE_H
 
+#include "agreement.h" // defines: agree_on_number
 #include "device/comm.h"
 #include "device/ops.h"
 #include "plan.h" // defines: cluster, plan_cluster
@@ -13,7 +14,7 @@ enum { CALIBRATE_ROWS = 1024, CALIBRATE_COPY_BYTES = 16 << 20, CALIBRATE_LINK_BY
 
 // What the timed pieces of work use. All pointers are device memory.
 typedef struct {
-    comm *lanes[2], *world; // two groups of all ranks of the machine: transfers on them run side by side
+    comm *lanes[2], *world; // two groups of the ranks of a node: transfers on them run side by side; who measures
     int D, H, Hkv, HS, F;
     int64_t rows;                     // of the linear layers
     int64_t layers, turn;             // weights of so many layers take turns: in a model, too, none is still in the cache when it is wanted
@@ -26,12 +27,12 @@ typedef struct {
     void *scratch;
     char *send, *recv;                // (2, CALIBRATE_LINK_BYTES x ranks)
     device_copier *copier;
-    char notes[1024]; // lines of what was measured on the way to the figures, for the file
+    char notes[1536]; // lines of what was measured on the way to the figures, for the file
     size_t noted;
 } calibration;
 typedef void calibrate_work(calibration *c);
 
-// Seconds of `work` on the mean rank, all ranks of the machine at it at once: as often as goes into CALIBRATE_WINDOW, or `times` times when
+// Seconds of `work` on the mean rank, all ranks of c->world at it at once: as often as goes into CALIBRATE_WINDOW, or `times` times when
 // the ranks must do the same number (transfers). The best of several windows: other programs only ever take time.
 static inline double calibrate_seconds(calibration *c, calibrate_work *work, int times) {
     bool alone = comm_size(c->world) == 1; // takes no turns
@@ -260,6 +261,39 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
     calibrate_set(machines, "alltoall_latency", seconds[0] - per_byte * volume[0], FIGURE_MEASURED);
 }
 
+// Links between nodes of `local` ranks each, after calibrate_links: every rank sends to its like on the next node, then one a NIC does; an alltoall of all
+// ranks. The number of NICs is the cluster's.
+static inline void calibrate_nodes(calibration *c, cluster *machines, int local) {
+    enum { TIMES = 10 };
+    comm *world = c->world, *inside = c->lanes[0];
+    int n = comm_size(world), me = comm_rank(world) % local, nics = (int)fmin(machines->nics_per_node, local);
+    bool first = me == 0 || me * nics / local != (me - 1) * nics / local; // of those that share its NIC
+    comm *across = comm_split(world, me, comm_rank(world), COMM_KV_OUTER), *firsts = comm_split(world, first ? 0 : -1, comm_rank(world), COMM_CONTROL);
+    comm *all = comm_split(world, 0, comm_rank(world), COMM_SEQ_ALLTOALL);
+    c->bytes = CALIBRATE_LINK_BYTES;
+    c->lanes[0] = across;
+    double together = calibrate_seconds(c, calibrate_one_flow, TIMES), one = 0;
+    c->world = firsts;
+    if (first) one = calibrate_seconds(c, calibrate_one_flow, TIMES);
+    c->world = world;
+    comm_broadcast(world, &one, sizeof one, 0);
+    double bytes = (double)c->bytes, share = (double)local / nics, rate = fmax(bytes * share / together, bytes / one);
+    calibrate_set(machines, "nic_rate", rate, FIGURE_MEASURED);
+    calibrate_set(machines, "nic_efficiency", bytes / one / rate, FIGURE_MEASURED);
+    // planner_alltoall, solved for its efficiency
+    c->lanes[0] = all;
+    c->bytes = CALIBRATE_LINK_BYTES / 8 / 3 * 3;
+    double volume = (double)c->bytes * n, alltoall = calibrate_seconds(c, calibrate_alltoall, TIMES), rest = alltoall - machines->alltoall_latency - volume * machines->alltoall_pack;
+    double wire = volume * (n - local) / n * share * (1 + machines->alltoall_congestion * log2(n)) / rate;
+    calibrate_set(machines, "alltoall_efficiency", wire / fmax(rest, alltoall / 100), FIGURE_MEASURED);
+    calibrate_note(c, "# nodes: one flow a NIC %.4g GB/s, all ranks at once %.4g GB/s a NIC; alltoall of all, %.0f bytes a rank, %.4g us\n", 1e-9 * bytes / one,
+                   1e-9 * bytes * share / together, volume, 1e6 * alltoall);
+    c->lanes[0] = inside;
+    comm_free(across);
+    comm_free(firsts);
+    comm_free(all);
+}
+
 // The cluster as a file that cluster_load reads; comment says where, notes (whole lines) what was measured on the way.
 static inline void calibrate_write(FILE *f, const cluster *machines, const char *comment, const char *notes) {
     cluster copy = *machines;
@@ -271,25 +305,32 @@ static inline void calibrate_write(FILE *f, const cluster *machines, const char 
     }
 }
 
-// --calibrate, after device_start. The shapes are those of the model (NULL: tiny). Collective; false with a message.
-static inline bool calibrate(const options *o, const model_config *model, comm *world, error_text *error) {
+// Ranks of a node, on which they follow one another: false with a message when they do not, or nodes differ.
+static inline bool calibrate_local_ranks(comm *world, int *local, error_text *error) {
+    *local = comm_local_ranks();
+    if (!agree_on_number(world, (uint64_t)*local, "--calibrate: the numbers of ranks on a machine", error)) return false;
+    if (comm_rank(world) % *local != comm_local_rank())
+        error_set(error, "--calibrate: the ranks of a machine do not follow one another; legal is mpirun's own order (--map-by slot)");
+    return comm_agree(world, error);
+}
+
+// --calibrate, after device_start, on nodes of `local` ranks each. The shapes are those of the model (NULL: tiny). Collective; false with a message.
+static inline bool calibrate(const options *o, const model_config *model, comm *world, int local, error_text *error) {
     cluster machines;
     if (!cluster_load(&machines, o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100", error)) return false;
-    if (comm_size(world) != comm_local_ranks())
-        return error_set(error, "--calibrate on several nodes: links between nodes cannot be measured yet; legal are the ranks of one node");
     const model_config *m = model != NULL ? model : config_preset("tiny");
     int ranks = comm_size(world);
     calibration c;
     memset(&c, 0, sizeof c);
     c.world = world;
-    for (int i = 0; i < 2; i++) c.lanes[i] = comm_split(world, 0, comm_rank(world), i == 0 ? COMM_KV_INNER : COMM_DKV_INNER);
+    for (int i = 0; i < 2; i++) c.lanes[i] = comm_split(world, comm_rank(world) / local, comm_rank(world), i == 0 ? COMM_KV_INNER : COMM_DKV_INNER);
     c.D = m->D; c.H = m->H; c.Hkv = m->Hkv; c.HS = m->HS; c.F = m->F;
     c.rows = CALIBRATE_LINEAR_ROWS;
     c.T = CALIBRATE_ROWS;
     c.layers = ceil_div(CALIBRATE_WEIGHT_BYTES, (int64_t)sizeof(float) * 3 * m->F * m->D);
     attention_block block = calibrate_block(&c);
     size_t forward = op_attention_scratch(block, false), backward = op_attention_scratch(block, true);
-    size_t reduce = comm_reduce_scatter_scratch(ranks, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)ranks);
+    size_t reduce = comm_reduce_scatter_scratch(local, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)local);
     int64_t wide = max_i64(2 * m->F, (int64_t)m->H * m->HS), Tq = c.T * m->H * m->HS, Tkv = c.T * 2 * m->Hkv * m->HS, matrices = 3 * c.layers * m->F * m->D;
     int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)CALIBRATE_LINK_BYTES * max_i64(2, ranks));
     size_t memory_total = device_memory_total(); // before any is taken here
@@ -320,20 +361,21 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     device_zero(memory.base, memory.peak);
     c.copier = device_copier_new();
     calibrate_kernels(&c, &machines);
-    if (ranks > 1) calibrate_links(&c, &machines);
-    calibrate_set(&machines, "gpus_per_node", ranks, FIGURE_MEASURED);
+    if (local > 1) calibrate_links(&c, &machines);
+    calibrate_set(&machines, "gpus_per_node", local, FIGURE_MEASURED);
     calibrate_set(&machines, "memory", (double)memory_total, FIGURE_MEASURED);
     if (machines.ranks_sharing > 0) {
-        calibrate_set(&machines, "ranks_sharing", ranks, FIGURE_MEASURED);
-        calibrate_set(&machines, "host_memory", (double)memory_total * ranks, FIGURE_MEASURED);
+        calibrate_set(&machines, "ranks_sharing", local, FIGURE_MEASURED);
+        calibrate_set(&machines, "host_memory", (double)memory_total * local, FIGURE_MEASURED);
         calibrate_set(&machines, "nics_per_node", 1, FIGURE_MEASURED);
     }
+    if (ranks > local) calibrate_nodes(&c, &machines, local);
     device_copier_free(c.copier);
     device_free(memory.base, memory.peak);
     for (int i = 0; i < 2; i++) comm_free(c.lanes[i]);
     if (comm_rank(world) == 0) {
         char comment[512];
-        snprintf(comment, sizeof comment, "%d ranks at once on %s, shapes of %s; links between nodes are not measured", ranks, device_name(), m->name);
+        snprintf(comment, sizeof comment, "%d ranks at once on %s, %d a node, shapes of %s", ranks, device_name(), local, m->name);
         FILE *f = o->cluster_out != NULL ? fopen(o->cluster_out, "w") : stdout;
         if (f != NULL) calibrate_write(f, &machines, comment, c.notes);
         if (f == NULL || (f != stdout && fclose(f) != 0)) error_set(error, "--cluster-out %s: cannot be written", printable(o->cluster_out).text);

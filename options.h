@@ -158,7 +158,7 @@ static inline const option_row *options_table(int *count) {
         {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "", "print the fastest ways to run this on --ranks ranks of --cluster and the command for the best; trains nothing"},
         {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "", "the same as JSON, with every grid that fits (the fastest 256); goes with --plan"},
         {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "", "machines that --plan, --dry-run and the predictions of a run are for: h100, h200, b200, a100-4nic, a100-4nic-datasheet, cpu, or a file such as clusters/h100.txt (if absent: what this build is for)"},
-        {"Other", "calibrate", "", OPTION_FLAG, AT(calibrate), 0, 0, "", "", "measure this machine with the ranks that were started, for --cluster; trains nothing; --model gives the shapes (if absent: tiny)"},
+        {"Other", "calibrate", "", OPTION_FLAG, AT(calibrate), 0, 0, "", "", "measure these machines with the ranks that were started, for --cluster; trains nothing; --model gives the shapes (if absent: tiny)"},
         {"Other", "cluster-out", "FILE", OPTION_TEXT, AT(cluster_out), 0, 0, "", "", "where --calibrate writes (if absent: on the screen)"},
         {"Other", "ranks", "N", OPTION_COUNT, AT(ranks), 1, 1073741824, "", "", "ranks that --dry-run and --plan count for (if absent: dp hp cp; with --plan those that were started)"},
         {"Other", "help", "", OPTION_FLAG, AT(help), 0, 0, "", "", "this text"},

@@ -473,7 +473,8 @@ int main(int argc, char **argv) {
     if (o.calibrate) {
         device_start(comm_local_rank(), comm_local_ranks(), (int)o.threads, &error);
         stop_on_error(&error);
-        calibrate(&o, o.model != NULL ? &c : NULL, world, &error);
+        int local;
+        if (calibrate_local_ranks(world, &local, &error)) calibrate(&o, o.model != NULL ? &c : NULL, world, local, &error);
         stop_on_error(&error);
         device_stop();
         comm_finalize();

@@ -4,6 +4,7 @@
 with the best prediction is than the fastest one.
 
     dev/bench_planner.py [--rounds 3] [--steps 4] [--seq-len 1024] [--global-batch 8] [--model tiny]
+    dev/two_machines.sh 200mbit dev/bench_planner.py --nodes 4       # 20 of 8 ranks, 4 on each of two machines
 
 Configurations take turns, so that a machine that is busy for a while slows all of them; the median of the rounds counts. About 10 minutes.
 """
@@ -39,10 +40,32 @@ CONFIGURATIONS = [  # ranks, options
     (8, "--cp 8 --inner-ring 2 --zero-params full --recompute selective"),
     (8, "--dp 2 --hp 4 --zero-params full --recompute full"),
 ]
+BETWEEN_NODES = [  # of all ranks; N: those of a node
+    "--dp 2N --recompute none",
+    "--dp 2N --zero-params N --recompute none",
+    "--dp 2N --zero-params full --recompute selective",
+    "--hp 2N --recompute none",
+    "--hp 2N --recompute selective",
+    "--cp 2N --inner-ring 1 --recompute none",
+    "--cp 2N --inner-ring 2 --recompute none",
+    "--cp 2N --inner-ring N --recompute none",
+    "--cp 2N --inner-ring N --recompute full",
+    "--cp 2N --cp-comm allgather --recompute none",
+    "--hp N --cp 2 --placement head-first --recompute none",
+    "--hp N --cp 2 --placement context-first --recompute none",
+    "--hp 2 --cp N --inner-ring 1 --placement head-first --recompute none",
+    "--hp 2 --cp N --inner-ring 2 --placement head-first --recompute none",
+    "--hp 2 --cp N --inner-ring 1 --placement context-first --recompute none",
+    "--hp 2 --cp N --inner-ring 2 --placement context-first --recompute full",
+    "--dp 2 --hp N --recompute none",
+    "--dp 2 --cp N --inner-ring 1 --recompute none",
+    "--dp 2 --hp N --zero-params full --recompute none",
+    "--dp 2 --hp 2 --cp 2 --zero-grads full --recompute none",
+]
 
 
-def run(ranks, options):
-    command = ["mpirun", "-np", str(ranks), BINARY, *options]
+def run(ranks, options, hosts=()):
+    command = ["mpirun", *hosts, "-np", str(ranks), BINARY, *options]
     if os.geteuid() == 0:
         os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     os.environ.update(OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
@@ -76,8 +99,15 @@ def main():
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--global-batch", type=int, default=8)
     parser.add_argument("--model", default="tiny")
+    parser.add_argument("--nodes", type=int, metavar="N", help="two nodes of N ranks, nodea and nodeb (two_machines.sh)")
     parser.add_argument("--keep", metavar="DIR", help="keep the cluster files here")
     args = parser.parse_args()
+    configurations, hosts, node = CONFIGURATIONS, [], []
+    if args.nodes:
+        all_ranks = 2 * args.nodes
+        configurations = [(all_ranks, c.replace("2N", str(all_ranks)).replace("N", str(args.nodes))) for c in BETWEEN_NODES]
+        hosts = ["--host", f"nodea:{args.nodes},nodeb:{args.nodes}"]
+        node = ["--gpus-per-node", str(args.nodes), "--nics-per-node", "1"]
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or scratch
         data, log = os.path.join(scratch, "data.bin"), os.path.join(scratch, "log.jsonl")
@@ -85,19 +115,19 @@ def main():
         with open(data, "wb") as f:
             f.write(struct.pack("<256i", 20240520, 1, tokens, *[0] * 253))
             f.write(struct.pack(f"<{tokens}H", *[(i * 7919 + i // 251) % 251 for i in range(tokens)]))
-        for ranks in sorted({r for r, _ in CONFIGURATIONS}):
-            run(ranks, ["--calibrate", "--model", args.model, "--cluster-out", os.path.join(folder, f"{ranks}.txt")])
-        measured, predicted = [[] for _ in CONFIGURATIONS], [0.0] * len(CONFIGURATIONS)
+        for ranks in sorted({r for r, _ in configurations}):
+            run(ranks, ["--calibrate", "--model", args.model, "--cluster-out", os.path.join(folder, f"{ranks}.txt")], hosts)
+        measured, predicted = [[] for _ in configurations], [0.0] * len(configurations)
         for _ in range(args.rounds):
-            for i, (ranks, options) in enumerate(CONFIGURATIONS):
+            for i, (ranks, options) in enumerate(configurations):
                 run(ranks, ["--model", args.model, "--from-scratch", "--train-data", data, "--seq-len", str(args.seq_len), "--global-batch", str(args.global_batch),
-                            "--steps", str(args.steps), "--cluster", os.path.join(folder, f"{ranks}.txt"), "--log", log, *options.split()])
+                            "--steps", str(args.steps), "--cluster", os.path.join(folder, f"{ranks}.txt"), "--log", log, *node, *options.split()], hosts)
                 rows = [json.loads(line) for line in open(log)]
                 measured[i].append(statistics.median(r["step_ms"] for r in rows[1:]))
                 predicted[i] = rows[0]["predicted_ms"]
         times, least = [statistics.median(m) for m in measured], [min(m) for m in measured]
         for i in sorted(range(len(times)), key=lambda i: times[i]):
-            ranks, options = CONFIGURATIONS[i]
+            ranks, options = configurations[i]
             print(f"{ranks} ranks {options:<70} measured {times[i]:8.1f} ms  predicted {predicted[i]:8.1f} ms   ({' '.join(f'{m:.0f}' for m in measured[i])})")
         chosen = min(range(len(times)), key=lambda i: predicted[i])
         print(f"{len(times)} configurations, {args.model}, {args.global_batch} x {args.seq_len} tokens, {args.rounds} rounds")
