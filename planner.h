@@ -298,11 +298,14 @@ static inline double planner_hp_outside(const grid_shape *g) {
 }
 
 // Seconds of an all-gather or reduce-scatter in which a rank of a group of `size` sends `bytes`. Members are `stride` ranks apart, so
-// min(stride, GPUs of a node) groups leave a node together, through all its NICs.
+// min(stride, GPUs of a node) groups leave a node together, through all its NICs: of each, NCCL's ring does once. On CPUs every rank sends to every
+// other itself (comm_mpi.c).
 static inline double planner_collective(const cluster *c, int size, int stride, double bytes) {
     if (size == 1) return 0;
     if ((double)size * stride <= c->gpus_per_node) return bytes / (c->nvlink_rate * c->collective_efficiency);
-    return bytes * fmin(stride, c->gpus_per_node) / (c->nics_per_node * c->nic_rate * c->collective_efficiency);
+    double inside = fmax(1, floor(c->gpus_per_node / stride)), leaving = fmin(stride, c->gpus_per_node);
+    if (c->ranks_sharing > 0) leaving = c->gpus_per_node * (size - inside) / (size - 1);
+    return bytes * leaving / (c->nics_per_node * c->nic_rate * c->collective_efficiency);
 }
 
 // ---- attention of one layer, one sequence ----
@@ -482,19 +485,21 @@ static inline double planner_linear_flop(const planner_query *q, recompute_kind 
 
 // Fills what is predicted of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of it.
 //     step = sequences (L (forward + backward + 2 alltoall + again) + linear) + ZeRO that is not hidden + optimizer
-//     again = full: forward + alltoall; selective: alltoall (Q, K, V must be there: the attention is kept); none: 0
+//     again = full: forward + alltoall; selective: alltoall behind the matrices (Q, K, V must be there: the attention is kept); none: 0
 static inline void planner_step_time(const planner_query *q, const planner_attention *a, planner_choice *p) {
     const model_config *m = q->model;
     const cluster *c = q->machines;
     const grid_shape *g = &p->shape;
     double N = (double)config_parameters(m), T = (double)q->S / ((double)g->hp * g->cp);
     double B = (double)q->batch, micro = (double)q->global_batch / g->dp / B, L = m->L, layers = micro * B * L;
-    double again = p->recompute == RECOMPUTE_FULL ? 1 : 0, alltoalls = p->recompute == RECOMPUTE_NONE ? 2 : 3;
+    double again = p->recompute == RECOMPUTE_FULL ? 1 : 0;
     double linear = B * T * planner_linear_flop(q, p->recompute) / (c->linear_efficiency * c->peak) + N * c->weight_bytes / c->hbm_rate; // a micro-step
     p->attention = layers * ((1 + again) * a->kernel_f + a->kernel_b);
     p->launch = layers * ((1 + again) * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) - p->attention;
     p->linear = micro * linear;
-    p->alltoall = layers * alltoalls * a->alltoall;
+    double matrices = linear * 2 / 3 / (B * L); // of a layer's backward pass
+    double alltoall_again = p->recompute == RECOMPUTE_SELECTIVE ? planner_overlap(matrices, a->alltoall, c->overlap_cost) - matrices : again * a->alltoall;
+    p->alltoall = layers * (2 * a->alltoall + alltoall_again);
     p->ring_inner = layers * ((1 + again) * a->forward.inner + a->backward.inner);
     p->ring_outer = layers * ((1 + again) * a->forward.outer + a->backward.outer);
     p->gather = p->reduce = p->update = p->offloading = p->optimizer = 0;
@@ -502,7 +507,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (its ZeRO setting is not printed).
         p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
     } else {
-        // zero_hybrid.cuh's bytes. Gathers and reductions hide behind a pass's compute. So does the update, behind a forward pass; it is counted in full.
+        // zero_hybrid.cuh's bytes. Gathers and reductions hide behind a pass's compute, the update behind a step's first forward pass.
         double forward = B * L * (a->forward.compute + a->launch / 3) + linear / 3;
         double backward = B * L * (again * a->forward.compute + a->backward.compute + 2 * a->launch / 3) + linear * 2 / 3;
         int replicas = q->ranks / p->zo;
@@ -513,9 +518,11 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         double gathered = planner_overlap(backward, gather, c->overlap_cost); // a backward pass with its gathers, with every reduction too,
         double reduced = planner_overlap(backward, gather + reduce_always, c->overlap_cost);
         double last = planner_overlap(backward, gather + reduce_always + reduce_last, c->overlap_cost); // and the last micro-step's
-        p->gather = micro * (planner_overlap(forward, gather, c->overlap_cost) - forward + gathered - backward);
+        double forward_gathered = planner_overlap(forward, gather, c->overlap_cost);
+        p->gather = micro * (forward_gathered - forward + gathered - backward);
         p->reduce = micro * (reduced - gathered) + last - reduced;
-        p->update = planner_collective(c, p->zo / p->zp, p->zp, c->element_bytes * N / p->zp * (1 - (double)p->zp / p->zo));
+        double update = planner_collective(c, p->zo / p->zp, p->zp, c->element_bytes * N / p->zp * (1 - (double)p->zp / p->zo));
+        p->update = planner_overlap(forward, gather + update, c->overlap_cost) - forward_gathered;
         // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
         p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
         if (p->offload) {
@@ -542,7 +549,8 @@ static inline double planner_mfu_loongtrain(double tgs, double S) {
 // ---- the search ----
 
 // The best way to run one grid: over ZeRO degrees (none, a node, all), recompute and offload, the fastest that fits. Of equals the least
-// sharded, which is enumerated first. False: nothing fits.
+// sharded, which is enumerated first; but more is sharded where that takes at most a thousandth more time and a tenth of the device's memory less.
+// False: nothing fits.
 static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
     enum { MOST = 64 };
     planner_choice tries[MOST];
@@ -571,10 +579,17 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
             if (tries[i].seconds < tries[fastest].seconds) fastest = i;
         *best = tries[fastest];
         best->memory = 0;
-        if (q->fits == NULL || q->fits(q->context, best, &best->memory)) return true;
+        if (q->fits == NULL || q->fits(q->context, best, &best->memory)) break;
         memmove(&tries[fastest], &tries[fastest + 1], sizeof tries[0] * (size_t)(count - 1 - fastest));
     }
-    return false;
+    double most = 1.001 * best->seconds;
+    for (int i = 0; q->fits != NULL && i < count; i++) {
+        planner_choice *t = &tries[i];
+        if (t->seconds <= most && t->recompute == best->recompute && t->offload == best->offload && q->fits(q->context, t, &t->memory) &&
+            t->memory <= best->memory - 0.1 * q->machines->memory)
+            *best = *t;
+    }
+    return count > 0;
 }
 
 // Keeps `best` sorted by time; *count of at most `most`.

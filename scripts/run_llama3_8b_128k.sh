@@ -4,9 +4,9 @@
 #   tokens    16.8 M a step (128 sequences of 131072), 8.39 G in 500 steps
 #   FLOPs     1.24e+21 by the model's count (causal attention half, recompute not counted)
 #   rope      theta 8.36e+06 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA says otherwise
-#   grid      dp 4 x hp 1 x cp 2; ZeRO 1/8/8; recompute none, offload
-#   memory    59.1 GiB of a GPU by the dry run, 1474 GiB of host memory a node
-#   expected  TGS 3146, MFU 47.1 %, 667 s a step, 92.6 h in all: predicted by --plan for the cluster h100, whose figures are
+#   grid      dp 4 x hp 1 x cp 2; ZeRO 8/8/8; recompute none, offload
+#   memory    47.8 GiB of a GPU by the dry run, 1474 GiB of host memory a node
+#   expected  TGS 3145, MFU 47.1 %, 667 s a step, 92.6 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 9 datasheet, 19 estimate. Not measured.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_128k.sh
@@ -32,7 +32,7 @@ for attempt in {1..20}; do
     status=0
     $LAUNCH ./train_llama --model "${MODEL:?a Hugging Face folder of Llama-3-8B}" --train-data "${DATA:?token files, such as 'data/long*.bin'}" \
         --seq-len 128K --batch-size 1 --global-batch 128 --steps 500 \
-        --dp 4 --hp 1 --cp 2 --cp-comm allgather --zero-params 1 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
+        --dp 4 --hp 1 --cp 2 --cp-comm allgather --zero-params 8 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
         --rope-theta "${ROPE_THETA:-8.36e+06}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         --log "llama3-8b-128k.jsonl" --out "${OUT:-llama3-8b-128k}" --save-every 5 --resume "$@" || status=$?
     if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; what another attempt does not mend

@@ -4,8 +4,8 @@
 #   tokens    16.8 M a step (64 sequences of 262144), 8.39 G in 500 steps
 #   FLOPs     2.11e+21 by the model's count (causal attention half, recompute not counted)
 #   rope      theta 1.69e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA says otherwise
-#   grid      dp 2 x hp 4 x cp 1; ZeRO 1/8/8; recompute none, offload
-#   memory    60.6 GiB of a GPU by the dry run, 1602 GiB of host memory a node
+#   grid      dp 2 x hp 4 x cp 1; ZeRO 8/8/8; recompute none, offload
+#   memory    49.3 GiB of a GPU by the dry run, 1602 GiB of host memory a node
 #   expected  TGS 1817, MFU 46.2 %, 1154 s a step, 160.3 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 9 datasheet, 19 estimate. Not measured.
 #
@@ -32,7 +32,7 @@ for attempt in {1..20}; do
     status=0
     $LAUNCH ./train_llama --model "${MODEL:?a Hugging Face folder of Llama-3-8B}" --train-data "${DATA:?token files, such as 'data/long*.bin'}" \
         --seq-len 256K --batch-size 1 --global-batch 64 --steps 500 \
-        --dp 2 --hp 4 --cp 1 --zero-params 1 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
+        --dp 2 --hp 4 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
         --rope-theta "${ROPE_THETA:-1.69e+07}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         --log "llama3-8b-256k.jsonl" --out "${OUT:-llama3-8b-256k}" --save-every 5 --resume "$@" || status=$?
     if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; what another attempt does not mend

@@ -4,8 +4,8 @@
 #   tokens    16.8 M a step (32 sequences of 524288), 8.39 G in 500 steps
 #   FLOPs     3.84e+21 by the model's count (causal attention half, recompute not counted)
 #   rope      theta 3.42e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA says otherwise
-#   grid      dp 2 x hp 8 x cp 1; ZeRO 1/8/8; recompute none, offload
-#   memory    60.6 GiB of a GPU by the dry run, 1602 GiB of host memory a node
+#   grid      dp 2 x hp 8 x cp 1; ZeRO 8/8/16; recompute none, offload
+#   memory    43.7 GiB of a GPU by the dry run, 1602 GiB of host memory a node
 #   expected  TGS 987, MFU 45.6 %, 1063 s a step, 147.6 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 9 datasheet, 19 estimate. Not measured.
 #
@@ -32,7 +32,7 @@ for attempt in {1..20}; do
     status=0
     $LAUNCH ./train_llama --model "${MODEL:?a Hugging Face folder of Llama-3-8B}" --train-data "${DATA:?token files, such as 'data/long*.bin'}" \
         --seq-len 512K --batch-size 1 --global-batch 32 --steps 500 \
-        --dp 2 --hp 8 --cp 1 --zero-params 1 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
+        --dp 2 --hp 8 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 16 --recompute none --offload-activations 1 \
         --rope-theta "${ROPE_THETA:-3.42e+07}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         --log "llama3-8b-512k.jsonl" --out "${OUT:-llama3-8b-512k}" --save-every 5 --resume "$@" || status=$?
     if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; what another attempt does not mend

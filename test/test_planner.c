@@ -157,6 +157,8 @@ static void check_network(void) {
     CHECK(fabs(planner_collective(&c, 8, 1, 1e9) * 300e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective inside a node");
     CHECK(fabs(planner_collective(&c, 64, 1, 1e9) * 100e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective over nodes");
     CHECK(fabs(planner_collective(&c, 8, 8, 1e9) * 100e9 * c.collective_efficiency / 8e9 - 1) < 1e-12, "eight collectives side by side");
+    cluster cpus = load("cpu"); // 8 of 16 ranks on each node, one NIC; a rank sends 8 of its 15 blocks there
+    CHECK(fabs(planner_collective(&cpus, 16, 1, 15e6) * cpus.nic_rate * cpus.collective_efficiency / (8 * 8e6) - 1) < 1e-12, "a collective of CPUs over nodes");
 }
 
 // ---- the paper's MFU ----
@@ -490,6 +492,50 @@ static void print_plan(const planner_query *q, const planner_choice *best, int n
     }
 }
 
+// The other ZeRO degrees of a choice that are no slower than it need almost its memory, or do not fit: it is sharded as much as costs nothing.
+static void check_degrees(const planner_query *q, const planner_choice *best) {
+    const int degrees[3] = {1, (int)q->machines->gpus_per_node, q->ranks};
+    planner_attention a = planner_attention_time(q, &best->shape, best->cp_allgather);
+    for (int i = 0; i < 27; i++) {
+        planner_choice p = *best;
+        p.zp = degrees[i / 9];
+        p.zg = degrees[i / 3 % 3];
+        p.zo = degrees[i % 3];
+        if (p.zg % p.zp != 0 || p.zo % p.zg != 0) continue;
+        planner_step_time(q, &a, &p);
+        if (p.seconds > best->seconds || !q->fits(q->context, &p, &p.memory)) continue;
+        CHECK(p.memory > best->memory - 0.1 * q->machines->memory, "ZeRO %d %d %d is no slower and needs %g bytes, %d %d %d %g", p.zp, p.zg, p.zo, p.memory, best->zp, best->zg,
+              best->zo, best->memory);
+    }
+}
+// New parameters travel behind the first forward pass, what selective recompute exchanges again behind matrices.
+static void check_hidden(const planner_query *ask) {
+    planner_query q = *ask;
+    planner_choice p;
+    memset(&p, 0, sizeof p);
+    p.shape = planner_shape(q.machines, 1, 8, q.ranks / 8, 1, PLACEMENT_HEAD_FIRST);
+    p.zp = p.zg = 1;
+    p.zo = q.ranks;
+    double update[2], whole = planner_collective(q.machines, p.zo, 1, q.machines->element_bytes * (double)config_parameters(q.model) * (1 - 1.0 / p.zo));
+    for (int i = 0; i < 2; i++) {
+        q.S = i == 0 ? 1024 : 1048576;
+        planner_attention a = planner_attention_time(&q, &p.shape, false);
+        planner_step_time(&q, &a, &p);
+        update[i] = p.update;
+    }
+    CHECK(update[0] > 0.5 * whole && update[0] <= whole && fabs(update[1] / (q.machines->overlap_cost * whole) - 1) < 1e-9, "update %g of %g s exposed at 1K, %g at 1M", update[0], whole, update[1]);
+    double exchanged[3];
+    for (int kind = 0; kind < 3; kind++) {
+        p.recompute = (recompute_kind)kind;
+        planner_attention a = planner_attention_time(&q, &p.shape, false);
+        planner_step_time(&q, &a, &p);
+        exchanged[kind] = p.alltoall;
+    }
+    CHECK(fabs(exchanged[RECOMPUTE_FULL] / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9 && exchanged[RECOMPUTE_SELECTIVE] > exchanged[RECOMPUTE_NONE] &&
+              exchanged[RECOMPUTE_SELECTIVE] < 1.1 * exchanged[RECOMPUTE_NONE],
+          "SeqAlltoAll exposed: %g s, selective %g, full %g", exchanged[0], exchanged[1], exchanged[2]);
+}
+
 static void check_search(void) {
     enum { MOST = 8 };
     planner_choice best[MOST], more[MOST];
@@ -512,6 +558,8 @@ static void check_search(void) {
             CHECK(n > 0 || error.text[0] != '\0', "nothing fits, and nothing is said");
             CHECK(seconds < 5, "planning %d ranks took %g s", ranks, seconds);
             check_choices(&q, best, n);
+            for (int k = 0; k < n; k++) check_degrees(&q, &best[k]);
+            if (ranks == 64) check_hidden(&q);
             for (int k = 0; k < n; k++) CHECK(best[k].memory > 0 && best[k].memory <= rule.limit, "%g bytes do not fit", best[k].memory);
             int m1 = planner_plan(&q, more, 1, &error); // fewer choices asked for: the same best
             CHECK(m1 == (n > 0) && (n == 0 || memcmp(&more[0].shape, &best[0].shape, sizeof best[0].shape) == 0), "the best depends on how many are asked for");
