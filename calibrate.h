@@ -243,7 +243,7 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
     double link = fmax(collective_rate, fmax(2 * (double)c->bytes / two, (double)c->bytes / one));
     calibrate_set(machines, "p2p_rate", (double)c->bytes / one, FIGURE_MEASURED);
     calibrate_set(machines, "nvlink_rate", link, FIGURE_MEASURED);
-    calibrate_set(machines, "overlap_cost", (both - gemm) / fmin(one, gemm), FIGURE_MEASURED);
+    calibrate_set(machines, "overlap_cost", (both - gemm) / one, FIGURE_MEASURED);
     calibrate_set(machines, "collective_efficiency", collective_rate / link, FIGURE_MEASURED);
     double little = calibrate_seconds(c, calibrate_little, 10 * TIMES);
     c->bytes = 256;

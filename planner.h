@@ -310,10 +310,9 @@ static inline double planner_collective(const cluster *c, int size, int stride, 
 
 // ---- attention of one layer, one sequence ----
 
-// Compute with a transfer under it: the longer of the two, and compute is a little slower while the transfer runs.
-static inline double planner_overlap(double compute, double transfer, double cost) {
-    return fmax(compute + cost * fmin(compute, transfer), transfer);
-}
+// Compute with a transfer under it: the longer of the two, and compute stands still for a share of the transfer's time (all of it where ranks copy
+// themselves).
+static inline double planner_overlap(double compute, double transfer, double cost) { return fmax(compute + cost * transfer, transfer); }
 
 // One pass around the rings. Seconds of a ring step's compute, and of hops: inside a window and to the next one. Forward: no dKV.
 typedef struct {
