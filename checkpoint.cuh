@@ -41,7 +41,7 @@ typedef struct {
     layer_activations work;        // the shared working set
     int64_t *held;                 // (L) micro-step whose activations the layer holds, or CHECKPOINT_NOT_KEPT
     size_t *block_bytes;           // (L) bytes of an offloaded layer's kept tensors, contiguous from x_in
-    char **host;                   // (L)
+    char **host;                   // (L); NULL: does not leave
     int slot_layer[CHECKPOINT_SLOTS];       // whose tensors a slot holds, -1: none
     int64_t slot_ticket[CHECKPOINT_SLOTS];  // copy in flight, 0: none
     bool slot_leaving[CHECKPOINT_SLOTS];    // to the host, or from it
@@ -91,7 +91,7 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         count.element_bytes = device->element_bytes;
         checkpoint_take(&count, n, kinds[l]);
         s->block_bytes[l] = count.used;
-        s->host[l] = (char *)arena_take(host, MEM_ACTIVATIONS, (int64_t)count.used, 1);
+        if (l + CHECKPOINT_SLOTS < offloaded) s->host[l] = (char *)arena_take(host, MEM_ACTIVATIONS, (int64_t)count.used, 1);
     }
     for (int i = 0; i < CHECKPOINT_SLOTS; i++) {
         if (offloaded > 0) s->slots[i] = checkpoint_take(device, n, least);
