@@ -45,11 +45,14 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
     int fd = -1;
     if (comm_rank(all) == 0) {
         fd = mkostemp(mark.text, O_CLOEXEC);
-        if (fd < 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
+        if (fd < 0) {
+            error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
+            mark.text[0] = '\0'; // nothing to look for
+        }
     }
     comm_broadcast(all, mark.text, sizeof mark.text, 0);
     bool seen = path_exists(mark.text);
-    for (int i = 0; i < TRIES && !seen; i++) {
+    for (int i = 0; i < TRIES && !seen && mark.text[0] != '\0'; i++) {
         struct timespec tenth = {0, 100000000};
         nanosleep(&tenth, NULL);
         seen = path_exists(mark.text);

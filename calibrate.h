@@ -25,7 +25,7 @@ typedef struct {
     floatX *q, *kv, *out_x;
     float *out, *lse, *delta, *dq, *dkv;
     void *scratch;
-    char *send, *recv;                // (2, CALIBRATE_LINK_BYTES x ranks)
+    char *send, *recv;                // of a copy, of two flows, of an alltoall
     device_copier *copier;
     char notes[1536]; // lines of what was measured on the way to the figures, for the file
     size_t noted;
@@ -262,7 +262,7 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
 }
 
 // Links between nodes of `local` ranks each, after calibrate_links: every rank sends to its like on the next node, then one a NIC does; an alltoall of all
-// ranks. The number of NICs is the cluster's.
+// ranks. The number of NICs is the cluster's, at most one a rank.
 static inline void calibrate_nodes(calibration *c, cluster *machines, int local) {
     enum { TIMES = 10 };
     comm *world = c->world, *inside = c->lanes[0];
@@ -278,6 +278,7 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     c->world = world;
     comm_broadcast(world, &one, sizeof one, 0);
     double bytes = (double)c->bytes, share = (double)local / nics, rate = fmax(bytes * share / together, bytes / one);
+    if (nics < machines->nics_per_node) calibrate_set(machines, "nics_per_node", nics, FIGURE_MEASURED); // no rank for the others: they carry nothing
     calibrate_set(machines, "nic_rate", rate, FIGURE_MEASURED);
     calibrate_set(machines, "nic_efficiency", bytes / one / rate, FIGURE_MEASURED);
     // planner_alltoall, solved for its efficiency
@@ -317,7 +318,9 @@ static inline bool calibrate_local_ranks(comm *world, int *local, error_text *er
 // --calibrate, after device_start, on nodes of `local` ranks each. The shapes are those of the model (NULL: tiny). Collective; false with a message.
 static inline bool calibrate(const options *o, const model_config *model, comm *world, int local, error_text *error) {
     cluster machines;
-    if (!cluster_load(&machines, o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100", error)) return false;
+    if (comm_rank(world) == 0) cluster_load(&machines, o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100", error);
+    if (!comm_agree(world, error)) return false;
+    comm_broadcast(world, &machines, sizeof machines, 0); // a file may be of one machine, or differ, and who sends depends on it
     const model_config *m = model != NULL ? model : config_preset("tiny");
     int ranks = comm_size(world);
     calibration c;
@@ -332,7 +335,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     size_t forward = op_attention_scratch(block, false), backward = op_attention_scratch(block, true);
     size_t reduce = comm_reduce_scatter_scratch(local, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)local);
     int64_t wide = max_i64(2 * m->F, (int64_t)m->H * m->HS), Tq = c.T * m->H * m->HS, Tkv = c.T * 2 * m->Hkv * m->HS, matrices = 3 * c.layers * m->F * m->D;
-    int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)CALIBRATE_LINK_BYTES * max_i64(2, ranks));
+    int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)CALIBRATE_LINK_BYTES * max_i64(2, ceil_div(ranks, 8))); // two flows, or an alltoall of all ranks
     size_t memory_total = device_memory_total(); // before any is taken here
     arena memory;
     memset(&memory, 0, sizeof memory);

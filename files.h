@@ -48,7 +48,7 @@ static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, 
     return true;
 }
 // *hash, carried on: of the file's size and of four places in it, the first and the last among them. So files that somebody made anew are told
-// apart, and it costs nothing.
+// apart, for four small reads.
 static inline bool file_hash_places(int fd, const char *path, int64_t bytes, uint64_t *hash, error_text *error) {
     enum { PLACE = 4096, PLACES = 4 };
     char place[PLACE];

@@ -87,6 +87,7 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
     s->keep = keep;
     s->lock = -1;
     s->stage = SAVE_NONE;
+    bool made = !path_exists(folder);
     if (comm_rank(all) == 0 && folder_make(folder, error)) {
         path_text path = path_join(folder, "lock");
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
@@ -107,7 +108,7 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
     bool ok = comm_agree(all, error);
     if (ok && !agree_on_folder(all, folder, what, error)) {
         ok = false;
-        if (s->lock >= 0 && remove(path_join(folder, "lock").text) == 0) rmdir(folder); // unless there is more in it
+        if (s->lock >= 0 && remove(path_join(folder, "lock").text) == 0 && made) rmdir(folder);
     }
     if (!ok && s->lock >= 0) close(s->lock);
     if (!ok) s->lock = -1;

@@ -11,28 +11,29 @@ source scripts/mpi_env.sh
 rate=$1
 shift
 dir=$(mktemp -d)
+here=train_llama_$$ # in names of namespaces: others may run this, too
 clean() {
-    ip netns delete "train_llama_nodea" 2>/dev/null || true
-    ip netns delete "train_llama_nodeb" 2>/dev/null || true
+    ip netns delete ${here}_nodea 2>/dev/null || true
+    ip netns delete ${here}_nodeb 2>/dev/null || true
     rm -rf "$dir"
 }
 trap clean EXIT
-ip netns add train_llama_nodea
-ip netns add train_llama_nodeb
-ip link add cable netns train_llama_nodea type veth peer name cable netns train_llama_nodeb
+ip netns add ${here}_nodea
+ip netns add ${here}_nodeb
+ip link add cable netns ${here}_nodea type veth peer name cable netns ${here}_nodeb
 printf '127.0.0.1 localhost\n10.9.0.1 nodea\n10.9.0.2 nodeb\n' >"$dir/hosts"
 for node in nodea nodeb; do
-    ip -n train_llama_$node address add "$(sed -n "s/ $node//p" "$dir/hosts")/24" dev cable
-    ip -n train_llama_$node link set lo up
-    ip -n train_llama_$node link set cable up
-    [ "$rate" = none ] || tc -n train_llama_$node qdisc add dev cable root tbf rate "$rate" burst 256k latency 20ms
+    ip -n ${here}_$node address add "$(sed -n "s/ $node//p" "$dir/hosts")/24" dev cable
+    ip -n ${here}_$node link set lo up
+    ip -n ${here}_$node link set cable up
+    [ "$rate" = none ] || tc -n ${here}_$node qdisc add dev cable root tbf rate "$rate" burst 256k latency 20ms
 done
 # on NODE COMMAND...: what mpirun takes for ssh
 cat >"$dir/on" <<EOF
 #!/usr/bin/env bash
 node=\$1
 shift
-exec ip netns exec train_llama_\$node unshare --uts --mount bash -c 'hostname "\$0" && mount --bind "$dir/hosts" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && exec bash -c "\$*"' "\$node" "\$@"
+exec ip netns exec ${here}_\$node unshare --uts --mount bash -c 'hostname "\$0" && mount --bind "$dir/hosts" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && exec bash -c "\$*"' "\$node" "\$@"
 EOF
 chmod +x "$dir/on"
 export OMPI_MCA_plm_rsh_agent=$dir/on

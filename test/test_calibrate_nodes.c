@@ -24,7 +24,15 @@ int main(int argc, char **argv) {
             for (int i = 0; i < CLUSTER_FIGURES; i++)
                 if (strcmp(cluster_figures()[i].key, keys[k]) == 0) CHECK(machines.kinds[i] == FIGURE_MEASURED, "%s is not measured", keys[k]);
         char *text = config_read_file(file, &error);
-        CHECK(text != NULL && strstr(text, "\n# nodes: one flow a NIC ") != NULL, "the file does not say what its figures come from");
+        const char *note = text != NULL ? strstr(text, "\n# nodes: one flow a NIC ") : NULL;
+        double one = 0, together = 0, bytes = 0, microseconds = 0;
+        int found = note == NULL ? 0 : sscanf(note, "\n# nodes: one flow a NIC %lf GB/s, all ranks at once %lf GB/s a NIC; alltoall of all, %lf bytes a rank, %lf us", &one, &together, &bytes, &microseconds);
+        CHECK(found == 4, "the file does not say what its figures come from");
+        // The planner gives back what was measured, unless a figure stands at its limit.
+        grid_shape shape = planner_shape(&machines, 1, 4, 1, 1, PLACEMENT_HEAD_FIRST);
+        double predicted = 1e6 * planner_alltoall(&machines, &shape, bytes);
+        CHECK(fabs(machines.nic_rate / (1e9 * fmax(one, together)) - 1) < 1e-3, "a NIC of %g B/s, measured %g and %g GB/s", machines.nic_rate, one, together);
+        CHECK(fabs(predicted / microseconds - 1) < 0.02 || machines.alltoall_efficiency == 4, "alltoall: measured %g us, predicted %g", microseconds, predicted);
         free(text);
         close(fd);
         remove(file);

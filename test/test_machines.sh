@@ -32,6 +32,8 @@ check 'nothing but these is left there' [ "$(cd "$dir/shared" && echo *; cd out 
 "${new[@]}" --out "$dir/shared/again" >/dev/null 2>&1
 check 'and they are the same again' cmp "$dir"/shared/{out,again}/step-00000002/model.safetensors
 refused 'states on a disk of each machine' '--out out: what rank 0 writes there is not to be seen' "${new[@]}" --out out
+mkdir "$dir"/{a,b}/mine
+refused 'states in a folder that is on each already' '--out mine: what rank 0 writes there is not to be seen' "${new[@]}" --out mine
 refused 'a model that is exported to one' '--export model: what rank 0 writes there is not to be seen' "${new[@]}" --export model
 printf '\2' | dd of="$dir/b/data.bin" bs=1 seek=1100 conv=notrunc status=none
 refused 'other tokens' '--train-data: the files are not those' "${new[@]}"
@@ -50,6 +52,10 @@ cp "$dir/a/model/model.safetensors" "$dir/b/model"
 sed -i 's/"rope_theta":.*,/"rope_theta": 500000.0,/' "$dir/b/model/config.json"
 refused 'another config.json' "--model: the sizes in config.json are not those" "${old[@]}"
 
+cp clusters/cpu.txt "$dir/b/cluster.txt"
+check 'measuring with a cluster that rank 0 has not' ends_with 2 "^error: cluster 'cluster.txt': neither a known one" timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
+mv "$dir/b/cluster.txt" "$dir/a"
+check 'and with one that only its machine has' timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
 part=("$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --threads 1)
 check 'another command' ends_with 2 '^error: --steps 3 is not what rank 0 was started with.* (rank 1, on .*)$' mpirun -np 1 "${part[@]}" --steps 2 : -np 1 "${part[@]}" --steps 3
 closing_line

@@ -157,6 +157,8 @@ static void check_network(void) {
     CHECK(fabs(planner_collective(&c, 8, 1, 1e9) * 300e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective inside a node");
     CHECK(fabs(planner_collective(&c, 64, 1, 1e9) * 100e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective over nodes");
     CHECK(fabs(planner_collective(&c, 8, 8, 1e9) * 100e9 * c.collective_efficiency / 8e9 - 1) < 1e-12, "eight collectives side by side");
+    CHECK(planner_overlap(2, 1, 0.25) == 2.25 && planner_overlap(1, 2, 0.25) == 2, "a transfer under compute");
+    CHECK(planner_overlap(1, 2, 1) == 3, "a transfer that ranks copy themselves, under compute that is shorter");
     cluster cpus = load("cpu"); // 8 of 16 ranks on each node, one NIC; a rank sends 8 of its 15 blocks there
     CHECK(fabs(planner_collective(&cpus, 16, 1, 15e6) * cpus.nic_rate * cpus.collective_efficiency / (8 * 8e6) - 1) < 1e-12, "a collective of CPUs over nodes");
 }
@@ -492,7 +494,8 @@ static void print_plan(const planner_query *q, const planner_choice *best, int n
     }
 }
 
-// The other ZeRO degrees of a choice that are no slower than it need almost its memory, or do not fit: it is sharded as much as costs nothing.
+// The other ZeRO degrees of a choice that are no slower than it need almost its memory, or do not fit: it is sharded as much as costs nothing. None is
+// faster by more than a thousandth.
 static void check_degrees(const planner_query *q, const planner_choice *best) {
     const int degrees[3] = {1, (int)q->machines->gpus_per_node, q->ranks};
     planner_attention a = planner_attention_time(q, &best->shape, best->cp_allgather);
@@ -503,7 +506,9 @@ static void check_degrees(const planner_query *q, const planner_choice *best) {
         p.zo = degrees[i % 3];
         if (p.zg % p.zp != 0 || p.zo % p.zg != 0) continue;
         planner_step_time(q, &a, &p);
-        if (p.seconds > best->seconds || !q->fits(q->context, &p, &p.memory)) continue;
+        if (!q->fits(q->context, &p, &p.memory)) continue;
+        CHECK(best->seconds <= 1.0010001 * p.seconds, "ZeRO %d %d %d takes %g s, %d %d %d %g", p.zp, p.zg, p.zo, p.seconds, best->zp, best->zg, best->zo, best->seconds);
+        if (p.seconds > best->seconds) continue;
         CHECK(p.memory > best->memory - 0.1 * q->machines->memory, "ZeRO %d %d %d is no slower and needs %g bytes, %d %d %d %g", p.zp, p.zg, p.zo, p.memory, best->zp, best->zg,
               best->zo, best->memory);
     }
@@ -563,6 +568,9 @@ static void check_search(void) {
             for (int k = 0; k < n; k++) CHECK(best[k].memory > 0 && best[k].memory <= rule.limit, "%g bytes do not fit", best[k].memory);
             int m1 = planner_plan(&q, more, 1, &error); // fewer choices asked for: the same best
             CHECK(m1 == (n > 0) && (n == 0 || memcmp(&more[0].shape, &best[0].shape, sizeof best[0].shape) == 0), "the best depends on how many are asked for");
+            q.S = rule.S = 8192; // so short that gathers are seen
+            n = planner_plan(&q, best, MOST, &error);
+            for (int k = 0; k < n; k++) check_degrees(&q, &best[k]);
         }
     }
 
