@@ -25,7 +25,14 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     uint64_t mine[OPTION_ROWS_MAX], first[OPTION_ROWS_MAX];
     char value[OPTION_TEXT_BYTES + 8];
     snprintf(value, sizeof value, "%s, %d options, %zu bytes a parameter", TRAIN_LLAMA_VERSION, count, sizeof(floatX));
-    if (!agree_on_number(all, hash_bytes(HASH_EMPTY, value, strlen(value)), "version and device of train_llama", error)) return false;
+    uint64_t program = hash_bytes(HASH_EMPTY, value, strlen(value));
+    if (!agree_on_number(all, program, "version and device of train_llama", error)) return false;
+    struct stat entry; // compiled elsewhere, it may round otherwise, and copies of the parameters would drift apart
+    int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &entry) != 0) error_set(error, "/proc/self/exe: cannot be opened: %s", strerror(errno));
+    else file_hash_places(fd, "/proc/self/exe", (int64_t)entry.st_size, &program, error);
+    if (fd >= 0) close(fd);
+    if (!comm_agree(all, error) || !agree_on_number(all, program, "bytes of the program train_llama", error)) return false;
     for (int i = 0; i < count; i++) {
         option_format(o, &rows[i], value, sizeof value);
         first[i] = mine[i] = hash_bytes(HASH_EMPTY, value, strlen(value));
@@ -38,7 +45,7 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     return comm_agree(all, error);
 }
 
-// Whether every rank finds in `folder` what rank 0 makes there (a file that is gone when the call returns). what: "--out DIR".
+// Whether every rank finds in `folder` what rank 0 makes there (a file that is gone when the call returns), and may write there itself. what: "--out DIR".
 static inline bool agree_on_folder(comm *all, const char *folder, const char *what, error_text *error) {
     enum { TRIES = 20 }; // 2 s: some file systems of a network show new files late
     path_text mark = path_join(folder, "seen-by-all-ranks-XXXXXX");
@@ -58,6 +65,7 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
         seen = path_exists(mark.text);
     }
     if (!seen) error_set(error, "%s: what rank 0 writes there is not to be seen; legal is a folder on a file system that all machines share", what);
+    if (access(folder, W_OK) != 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
     bool ok = comm_agree(all, error);
     if (fd >= 0) {
         close(fd);

@@ -251,12 +251,19 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
     if (access(parent.text, W_OK) != 0) return error_set(error, "--export %s: %s cannot be written to: %s", printable(folder).text, printable(parent.text).text, strerror(errno));
     return true;
 }
-// That, on rank 0, and whether all ranks see its parent; collective, long before hf_export.
-static inline bool hf_export_check(comm *all, const char *folder, error_text *error) {
+// That, on rank 0, whether all ranks see its parent, and whether `like`, whose dtypes the export has (NULL: one of its own), is the same on all:
+// where tensors lie in the files follows from them. Collective, long before hf_export.
+static inline bool hf_export_check(comm *all, const char *folder, const char *like, error_text *error) {
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--export %s", printable(folder).text);
     if (comm_rank(all) == 0) hf_export_check_here(folder, error);
-    return comm_agree(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
+    if (!comm_agree(all, error) || !agree_on_folder(all, path_parent(folder).text, what, error)) return false;
+    if (like == NULL) return true;
+    safetensors files = safetensors_none();
+    uint64_t hash = 0;
+    if (safetensors_open(&files, like, "model", error)) safetensors_hash(&files, &hash, error);
+    safetensors_close(&files);
+    return comm_agree(all, error) && agree_on_number(all, hash, "--model: the parameters, whose number types --export takes,", error);
 }
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
 static inline bool hf_export(model *m, const char *folder, const char *source, export_dtype_kind dtype, error_text *error) {

@@ -525,7 +525,8 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         size_t length;
         int64_t file_bytes;
         char *header = safetensors_make_header(s, f, &length, &file_bytes);
-        int fd = open(path.text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        // Not to be read: of a page that it has read NFS may write all, with what it held of other machines' parts.
+        int fd = open(path.text, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
         bool ok = fd >= 0 || error_set(error, "%s: cannot be made: %s", path.text, strerror(errno));
         safetensors_push_file(s, path.text, fd);
         ok = ok && (!first || file_pwrite(fd, path.text, header, length, 0, error));

@@ -490,7 +490,7 @@ int main(int argc, char **argv) {
     options_check(&o, &c, comm_size(world), &error);
     if (o.deterministic) device_use_deterministic(); // before its scratch is planned
     const char *folder = config_preset(o.model) == NULL ? o.model : NULL; // a Hugging Face folder
-    if (o.export_to != NULL && !o.dry_run) hf_export_check(world, o.export_to, &error);
+    if (o.export_to != NULL && !o.dry_run) hf_export_check(world, o.export_to, o.export_dtype == EXPORT_AUTO && !o.from_scratch ? folder : NULL, &error);
     stop_on_error(&error);
     if (o.dry_run) {
         cluster machines;
@@ -531,6 +531,11 @@ int main(int argc, char **argv) {
     size_t budget = o.memory_budget > 0 ? (size_t)o.memory_budget : (size_t)-least;
     plan_memory(&o, &c, &t.g, &run, kinds, budget, &error);
     stop_on_error(&error);
+    double *most = HOST_NEW(double, c.L); // machines may need unequal scratch: a layer recomputes what it must on any rank, for its transfers are of all
+    for (int l = 0; l < c.L; l++) most[l] = kinds[l];
+    comm_max_double(world, most, c.L);
+    for (int l = 0; l < c.L; l++) kinds[l] = (recompute_kind)most[l];
+    free(most);
     model_layout(&t.m, &t.device, &t.host, &c, &t.g, &run);
     model_free(&t.m);
     size_t device_bytes = t.device.peak, host_bytes = t.host.peak;

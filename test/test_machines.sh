@@ -51,7 +51,14 @@ refused 'other parameters' 'model: the parameters are not those' "${old[@]}"
 cp "$dir/a/model/model.safetensors" "$dir/b/model"
 sed -i 's/"rope_theta":.*,/"rope_theta": 500000.0,/' "$dir/b/model/config.json"
 refused 'another config.json' "--model: the sizes in config.json are not those" "${old[@]}"
+cp "$dir/a/model/config.json" "$dir/b/model"
 
+# --export takes each tensor's type from the source, which --resume does not read otherwise.
+check 'a state, and the model in 16 bits' "${old[@]}" --out "$dir/shared/state" --export "$dir/shared/model16" --export-dtype bf16
+rm -r "$dir/b/model" && cp -r "$dir/shared/model16" "$dir/b/model"
+refused 'a source of other number types' '--model: the parameters, whose number types --export takes, are not those' "${old[@]}" --out "$dir/shared/state" --resume --export "$dir/shared/late"
+cp "$program" "$dir/a/program" && cp "$program" "$dir/b/program" && echo >>"$dir/b/program"
+refused 'another build' 'bytes of the program train_llama are not those' timeout 60 mpirun -np 4 "$dir/on" ./program --help
 cp clusters/cpu.txt "$dir/b/cluster.txt"
 check 'measuring with a cluster that rank 0 has not' ends_with 2 "^error: cluster 'cluster.txt': neither a known one" timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
 mv "$dir/b/cluster.txt" "$dir/a"

@@ -91,7 +91,8 @@ static void check(int code, const comm *group, const char *operation, const mpi_
     comm_abort(EXIT_FAILED, "%s %s (rank %d of %d in its group): %s%s", comm_kind_name(group->kind), operation, group->rank, group->size, message, reason);
 }
 
-// The wait limit has passed: says which messages are still missing (at most 4) and ends the job.
+// The wait limit has passed: says which messages are still missing (at most 4) and ends the job; but where all have come while this process itself
+// stood still, it returns.
 static void end_timed_out(const comm *group, const transfer *t) {
     char missing[512] = "";
     int named = 0, unfinished = 0;
@@ -107,6 +108,7 @@ static void end_timed_out(const comm *group, const transfer *t) {
                  group->world_rank[p->peer]);
         named++;
     }
+    if (unfinished == 0) return;
     comm_abort(EXIT_FAILED,
                "%s %s (rank %d of %d in its group) waited %g s for %s%s. That rank has stopped, is much slower, or runs other transfers; "
                "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
