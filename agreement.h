@@ -4,10 +4,9 @@
 #ifndef AGREEMENT_H
 #define AGREEMENT_H
 
-#include "device/comm.h"   // defines: comm_agree, comm_broadcast
-#include "device/device.h" // defines: floatX
-#include "files.h"         // defines: hash_bytes, path_exists
-#include "options.h"       // defines: options_table, option_format
+#include "device/comm.h" // defines: comm_agree, comm_broadcast
+#include "files.h"       // defines: hash_bytes, file_hash_places, path_exists
+#include "options.h"     // defines: options_table, option_format
 #include <time.h>
 
 // False with a message when some rank's number is not rank 0's. what: "--train-data: the files"; the message goes on from there.
@@ -24,9 +23,7 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     const option_row *rows = options_table(&count);
     uint64_t mine[OPTION_ROWS_MAX], first[OPTION_ROWS_MAX];
     char value[OPTION_TEXT_BYTES + 8];
-    snprintf(value, sizeof value, "%s, %d options, %zu bytes a parameter", TRAIN_LLAMA_VERSION, count, sizeof(floatX));
-    uint64_t program = hash_bytes(HASH_EMPTY, value, strlen(value));
-    if (!agree_on_number(all, program, "version and device of train_llama", error)) return false;
+    uint64_t program = HASH_EMPTY;
     struct stat entry; // compiled elsewhere, it may round otherwise, and copies of the parameters would drift apart
     int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &entry) != 0) error_set(error, "/proc/self/exe: cannot be opened: %s", strerror(errno));

@@ -1,4 +1,4 @@
-// --calibrate: measures on the machine at hand what the planner's figures of a cluster are, and writes them as a cluster file.
+// --calibrate: measures on the machines at hand what the planner's figures of a cluster are, and writes them as a cluster file.
 // All ranks measure at once, so that what they share (cores, memory, links) is shared while it is measured; a figure is the mean of the
 // ranks. Links need two ranks, links between nodes two nodes; what cannot be measured stays as it is in --cluster.
 #ifndef CALIBRATE_H

@@ -251,8 +251,8 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
     if (access(parent.text, W_OK) != 0) return error_set(error, "--export %s: %s cannot be written to: %s", printable(folder).text, printable(parent.text).text, strerror(errno));
     return true;
 }
-// That, on rank 0, whether all ranks see its parent, and whether `like`, whose dtypes the export has (NULL: one of its own), is the same on all:
-// where tensors lie in the files follows from them. Collective, long before hf_export.
+// That, on rank 0, whether all ranks see its parent, and whether `like`, whose dtypes the export has (NULL: its own, or hf_import compares it), is the same on
+// all: where tensors lie in the files follows from them. Collective, long before hf_export.
 static inline bool hf_export_check(comm *all, const char *folder, const char *like, error_text *error) {
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--export %s", printable(folder).text);

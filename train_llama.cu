@@ -490,7 +490,7 @@ int main(int argc, char **argv) {
     options_check(&o, &c, comm_size(world), &error);
     if (o.deterministic) device_use_deterministic(); // before its scratch is planned
     const char *folder = config_preset(o.model) == NULL ? o.model : NULL; // a Hugging Face folder
-    if (o.export_to != NULL && !o.dry_run) hf_export_check(world, o.export_to, o.export_dtype == EXPORT_AUTO && !o.from_scratch ? folder : NULL, &error);
+    if (o.export_to != NULL && !o.dry_run) hf_export_check(world, o.export_to, o.resume && o.export_dtype == EXPORT_AUTO && !o.from_scratch ? folder : NULL, &error);
     stop_on_error(&error);
     if (o.dry_run) {
         cluster machines;
@@ -526,12 +526,9 @@ int main(int argc, char **argv) {
     // Memory: what each layer keeps, then one arena for everything.
     recompute_kind *kinds = HOST_NEW(recompute_kind, c.L);
     model_run run = plan_run(&o, &c, t.shard.T, kinds);
-    double least = -(double)device_memory_total(); // of all ranks: what one recomputes, with its transfers, all must
-    comm_max_double(world, &least, 1);
-    size_t budget = o.memory_budget > 0 ? (size_t)o.memory_budget : (size_t)-least;
-    plan_memory(&o, &c, &t.g, &run, kinds, budget, &error);
+    plan_memory(&o, &c, &t.g, &run, kinds, o.memory_budget > 0 ? (size_t)o.memory_budget : device_memory_total(), &error);
     stop_on_error(&error);
-    double *most = HOST_NEW(double, c.L); // machines may need unequal scratch: a layer recomputes what it must on any rank, for its transfers are of all
+    double *most = HOST_NEW(double, c.L); // ranks may have unequal memory or scratch: what a layer recomputes on one, with its transfers, it does on all
     for (int l = 0; l < c.L; l++) most[l] = kinds[l];
     comm_max_double(world, most, c.L);
     for (int l = 0; l < c.L; l++) kinds[l] = (recompute_kind)most[l];
