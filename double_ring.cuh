@@ -110,10 +110,11 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
     int64_t chunk = cp > 1 ? r->Tc / 2 : r->Tc;
     attention_documents d;
     d.first = documents.first + *first_query;
+    d.host = documents.host + *first_query;
     d.at[0] = k * chunk;
     d.at[1] = (2 * cp - 1 - k) * chunk;
     d.split = chunk;
-    const int64_t *first = documents.host + *first_query, whole = b.Tq;
+    const int64_t *first = d.host, whole = b.Tq;
     if (!b.causal) {
         int64_t last = b.Tk > chunk ? d.at[1] + chunk - 1 : d.at[0] + chunk - 1, low = 0, high = b.Tq; // position of the last key
         while (low < high) { // queries after the first whose document begins behind the last key see nothing
@@ -127,13 +128,10 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
             return b;
         }
         *first_key = attention_first_key(&d, first[0], b.Tk); // keys before the first query's document: none sees them
-        int64_t cut = min_i64(*first_key, d.split);
         b.Tk -= *first_key;
-        d.split -= cut;
-        d.at[0] += cut;
-        d.at[1] += *first_key - cut;
+        d = attention_documents_from(d, 0, *first_key);
     }
-    // Else every query sees every key. A cut block keeps its documents, too: its size is one of many, and cuDNN compiles for each.
+    // Else every query sees every key. A cut block keeps its documents, too: its size is one of many, and cuDNN compiles for each (attention_blocks.c).
     if (b.Tq < whole || *first_key > 0 || attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d;
     return b;
 }

@@ -74,8 +74,19 @@ void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout h
 // the sequence, rows [split, Tk) at at[1], at[1] + 1, ..., all of them after the first part's.
 typedef struct {
     const int64_t *first; // (Tq) on the device, ascending: position of the first token of query row i's document; NULL: all see all keys
-    int64_t at[2], split;
+    const int64_t *host;  // the same on the host: a block may be cut by it
+    int64_t at[2], split; // split <= Tk
 } attention_documents;
+// The documents of the block without its first rows of queries and of keys.
+static inline attention_documents attention_documents_from(attention_documents d, int64_t queries, int64_t keys) {
+    int64_t cut = min_i64(keys, d.split);
+    d.first += queries;
+    d.host += queries;
+    d.split -= cut;
+    d.at[0] += cut;
+    d.at[1] += keys - cut;
+    return d;
+}
 // The first key row of Tk at or after the position `first`; Tk: none.
 static inline int64_t attention_first_key(const attention_documents *d, int64_t first, int64_t Tk) {
     return max_i64(0, min_i64(first - d->at[0], d->split)) + max_i64(0, min_i64(first - d->at[1], Tk - d->split));

@@ -134,7 +134,7 @@ static attention_block block_of(int64_t T, int Hq, int Hkv, int HS) {
     b.causal = true;
     return b;
 }
-// documents > 0: packed, so many tokens each (T is a multiple): only what is seen counts.
+// documents > 0: packed, so many tokens each: only what is seen counts.
 static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t documents) {
     attention_block b = block_of(T, Hq, Hkv, HS);
     printf("%6lld %4d %4d %4d", (long long)T, Hq, Hkv, HS);
@@ -146,13 +146,13 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
     void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
     if (fits) {
         timing t;
-        double flops = 4.0 * (double)T * (double)(documents > 0 ? documents : T) / 2 * Hq * HS;
+        int64_t *host = HOST_NEW(int64_t, T), last = documents > 0 ? T % documents : 0;
+        double pairs = (documents > 0 ? (double)(T - last) * (double)documents + (double)last * (double)last : (double)T * (double)T) / 2, flops = 4 * pairs * Hq * HS;
         if (documents > 0) {
-            int64_t *host = HOST_NEW(int64_t, T);
             for (int64_t i = 0; i < T; i++) host[i] = i / documents * documents;
             device_from_host(first, host, sizeof(int64_t) * (size_t)T);
-            free(host);
             b.documents.first = first;
+            b.documents.host = host;
             b.documents.split = T;
         }
         TIME(t, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
@@ -162,13 +162,15 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
         TIME(t, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, scratch));
         print_flops(t, 2.5 * flops);
         attention_shape s = attention_whole_shape(b);
-        if (documents == 0 && attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false)) {
+        if (attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false)) {
             TIME(t, (void)attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false));
             print_flops(t, flops);
             TIME(t, (void)attention_mma_backward(dq, dkv, dkv + v, q, kv, kv + v, dout, lse, delta, s, b.scale, false, false));
             print_flops(t, 2.5 * flops);
         }
         if (documents == 0) printf("   %8.1f", (double)backward_bytes / 1048576);
+        else printf("   %8lld", (long long)documents);
+        free(host);
     } else printf("   does not fit");
     printf("\n");
     fflush(stdout);
@@ -377,10 +379,10 @@ int main(int argc, char **argv) {
         printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", op_attention_engine(false), "backward",
                "by hand, forward", "backward", "scratch MB");
         for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, Hq, Hkv, HS, 0);
-        int64_t documents = small ? 40 : 4096;
-        printf("\npacked documents of %lld tokens (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %s\n", (long long)documents, op_attention_engine(true), "T", "H", "Hkv", "HS", "forward",
-               "backward");
-        bench_attention(small ? 120 : 32768, Hq, Hkv, HS, documents);
+        printf("\npacked documents (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", op_attention_engine(true), "T", "H", "Hkv", "HS", "forward", "backward",
+               "by hand, forward", "backward", "tokens each");
+        int64_t documents[] = {1024, 4096, 5000, 16384};
+        for (int i = 0; i < (small ? 1 : 4); i++) bench_attention(small ? 120 : 65536, Hq, Hkv, HS, small ? 40 : documents[i]);
     }
     if (limits) {
         printf("\na ring of N over S tokens, its longest kind of step, ms: forward alone, merged, the merge alone, on top; backward alone, added, the difference\n");

@@ -3,11 +3,15 @@
 //     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]] the same on this device, on 1, 2 or 4 ranks (hp 2, cp 2 in two windows,
 //                                                                       hybrid ZeRO, every kind of recompute, offload), against the file
 // LENGTH (default 96) is that of the sequences: at 512 each block has whole tiles of 128 rows, which go to the attention engine (cuDNN).
-// Two models: heads of 16 on whole sequences, and heads of 64 on packed documents, which tensor cores compute by hand (at most 5 steps).
+// Two models: heads of 16 on whole sequences, and heads of 64 on packed documents (at most 5 steps), which tensor cores compute by hand and, from
+// 512 on, where documents are 8 times as long, the attention engine, too.
 // Bounds when this device stores bf16: a stored number is off by up to 2^-9 of itself. The loss is a mean over many of them: the curves
 // stay within 2^-8 of the loss at the start, which falls by 8 times that and more in 5 steps. A gradient is a sum of products of such numbers whose errors are independent of each other:
 // cosine 0.999 or more, norm within 1 %. When it stores float, only the order of sums differs: 2e-5 of the loss, cosine within 1e-6.
 #include "model_fixture.h"
+#if defined(DEVICE_EMULATED) || defined(DEVICE_BF16)
+#include "../device/cuda/attention_call.h"
+#endif
 
 enum { STEPS_MOST = 50, UNITS = 6 };
 static int steps = 20, length = 96;
@@ -21,12 +25,12 @@ typedef struct {
 static model_config config_of(bool packed) { return fixture_config(UNITS - 2, 64, 4, 2, packed ? 64 : 16, 120, 250, false); }
 static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 
-// Documents of 37 tokens in every other sample and of 20 in the others: where those of this rank's rows of attention begin.
+// Documents of 37 tokens (or 296) in every other sample and of 20 (or 160) in the others: where those of this rank's rows of attention begin.
 static int64_t *documents_make(const fixture *f) {
     int64_t Tc = f->shard.T * f->g.shape.hp, *documents = HOST_NEW(int64_t, f->m.run.B * Tc);
     for (int64_t b = 0; b < f->m.run.B; b++)
         for (int64_t t = 0; t < Tc; t++) {
-            int64_t n = b % 2 == 0 ? 37 : 20;
+            int64_t n = (b % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
             documents[b * Tc + t] = min_i64(fixture_attention_position(f, t), f->S - 1) / n * n;
         }
     return documents;
@@ -133,6 +137,11 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: %s write|compare FILE [LENGTH >= 8 [STEPS 1 to %d]]\n", argv[0], STEPS_MOST);
         return EXIT_USER_ERROR;
     }
+#if defined(DEVICE_EMULATED)
+    attention_test_documents(16, 128); // documents of few rows go to the engine, too
+#elif defined(DEVICE_BF16)
+    attention_test_documents(128, 8192);
+#endif
     bool write = strcmp(argv[1], "write") == 0;
     comm *world = comm_world();
     FILE *f = comm_rank(world) == 0 ? fopen(argv[2], write ? "wb" : "rb") : NULL;

@@ -146,7 +146,7 @@ static void compare_backward(int point, const char *who, const problem *p, const
     free(now);
     free(now_dkv);
 }
-// The library, and the hand-written kernels on tensor cores, beside those in float. documents > 0: packed, so many tokens each; by hand only.
+// The library, and the hand-written kernels on tensor cores, beside those in float. documents > 0: packed, so many tokens each.
 static void three_ways(int64_t T, int Hq, int Hkv, int HS, bool causal, int64_t documents) {
     problem p = problem_make(T, Hq, Hkv, HS);
     int point = Hq > Hkv ? 3 : 1;
@@ -156,6 +156,7 @@ static void three_ways(int64_t T, int Hq, int Hkv, int HS, bool causal, int64_t 
         for (int64_t i = 0; i < T; i++) first[i] = i / documents * documents;
         device_from_host(on_device, first, sizeof(int64_t) * (size_t)T);
         p.b.documents.first = on_device;
+        p.b.documents.host = first;
         p.b.documents.split = T;
     }
     by_hand(&p, false, false);
@@ -167,12 +168,10 @@ static void three_ways(int64_t T, int Hq, int Hkv, int HS, bool causal, int64_t 
         by_hand(&p, true, true);
         compare_backward(point, "tensor cores by hand", &p, dq, dkv);
     }
-    if (documents == 0) {
-        op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
-        compare_forward(point, op_attention_engine(false), &p, out, lse);
-        whole_backward(&p);
-        compare_backward(point, op_attention_engine(false), &p, dq, dkv);
-    }
+    op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
+    compare_forward(point, op_attention_engine(documents > 0), &p, out, lse);
+    whole_backward(&p);
+    compare_backward(point, op_attention_engine(documents > 0), &p, dq, dkv);
     float *copies[] = {out, lse, dq, dkv};
     for (int i = 0; i < 4; i++) free(copies[i]);
     free(first);
@@ -187,6 +186,9 @@ static void point_1_and_3(void) {
         for (int causal = 0; causal < 2; causal++) three_ways(small ? 128 : shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], causal == 1, 0);
     three_ways(small ? 100 : 8000, 8, 2, 128, true, small ? 30 : 1500); // no whole tiles; boundaries inside tiles
     three_ways(small ? 100 : 5000, 8, 8, 64, true, small ? 7 : 333);
+    attention_test_documents(small ? 16 : 0, 128);
+    three_ways(small ? 100 : 16000, 4, 1, 128, true, small ? 40 : 5100); // long enough for the library
+    attention_test_documents(0, 0);
 }
 
 static void point_2(void) {

@@ -152,6 +152,17 @@ static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, atten
     }
 }
 
+// Pieces of packed documents: on the diagonal, and queries with keys before them or of another rank; always to scratch.
+static void expect_documents(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, int64_t longest) {
+    for (b.Tq = 512; b.Tq <= longest; b.Tq *= 2)
+        for (b.Tk = 512; b.Tk <= longest; b.Tk *= 2)
+            for (int backward = 0; backward < 2; backward++)
+                for (int causal = 0; causal <= (b.Tq == b.Tk); causal++) {
+                    b.causal = causal == 1;
+                    expect(device, properties, attention_call_shape(b, backward == 1, true, true, attention_call_run(backward == 1, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS)), true);
+                }
+}
+
 static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
     attention_block b;
     memset(&b, 0, sizeof b);
@@ -216,6 +227,7 @@ int main(int argc, char **argv) {
             }
         }
         expect_ring(device, properties, 4096 + 128, 6, 2, 128); // a length that is no power of two
+        expect_documents(device, properties, block_of(0, 8, 2, 128), n == 0 ? 65536 : 2048);
         for (int HS = 64; HS <= 128 && (n == 0 || device->version != gpus[n - 1].version); HS *= 2) { // once for each generation
             attention_block b = block_of(8192, 32, 8, HS);
             const attention_run groups = {8, 4}, members = {1, 2};

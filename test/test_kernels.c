@@ -80,9 +80,9 @@ enum { ORDERS = 2, CUTS = 4 };
 
 // The attention engine of a GPU rounds probabilities and their gradients to bf16 on the way to out, dq, dk and dv: 2^-8 again.
 #ifdef DEVICE_EMULATED
-enum { ENGINE = 1 };
+enum { ENGINE = 1, ENGINE_ROWS = 16 }; // and the fewest rows that it is asked for
 #else
-enum { ENGINE = 1000 };
+enum { ENGINE = 1000, ENGINE_ROWS = 128 };
 #endif
 enum { TENSOR_CORES = 500 }; // the hand-written kernel for them rounds the same numbers; it is known to half the bound
 
@@ -485,7 +485,9 @@ static void attention_exact(attention_case *a) {
     free(p);
 }
 
-// documents > 0: so many tokens each; the keys stand in two runs of positions, and the queries after the first key's.
+static int document_rows; // attention_test_documents; 0: documents are computed by hand
+
+// documents > 0: so many tokens each, and three short ones behind each where document_rows is set; the keys stand in two runs of positions, and the queries after the first key's.
 static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, uint64_t seed, int documents) {
     attention_case a;
     memset(&a, 0, sizeof a);
@@ -495,13 +497,17 @@ static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, in
     a.b.causal = causal;
     if (documents > 0) {
         a.first = HOST_NEW(int64_t, Tq);
-        for (int64_t i = 0; i < Tq; i++) a.first[i] = 1000 + i / documents * documents;
+        for (int64_t i = 0; i < Tq; i++) {
+            int64_t n = documents + (document_rows > 0 ? 12 : 0), at = i % n, begin = at < documents ? 0 : at < documents + 9 ? documents : at < n - 1 ? documents + 9 : n - 1;
+            a.first[i] = 1000 + i - at + begin;
+        }
         a.b.documents.split = causal ? Tk : Tk / 3;
         a.b.documents.at[0] = 1000;
         a.b.documents.at[1] = 1000 + Tk / 3 + 5; // some positions are nobody's
         int64_t *first = (int64_t *)device_alloc(sizeof(int64_t) * (size_t)Tq);
         device_from_host(first, a.first, sizeof(int64_t) * (size_t)Tq);
         a.b.documents.first = first;
+        a.b.documents.host = a.first;
     }
     a.nq = Tq * a.b.q_stride;
     a.nkv = max_i64(1, Tk * a.b.kv_stride);
@@ -549,8 +555,9 @@ static void *attention_scratch(attention_block b, size_t *bytes) {
 
 // What weights are rounded to, as a factor of the float bound.
 static int rounding_of(attention_block b) {
+    int by_hand = sizeof(floatX) == 2 && (b.HS == 64 || b.HS == 128) && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 ? TENSOR_CORES : 1;
     if (b.documents.first == NULL && b.Tq % 128 == 0 && b.Tk % 128 == 0) return ENGINE;
-    return sizeof(floatX) == 2 && (b.HS == 64 || b.HS == 128) && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 ? TENSOR_CORES : 1;
+    return document_rows > 0 && ENGINE > by_hand ? ENGINE : by_hand;
 }
 
 static bool dkv_bf16; // attention_use_blackwell: each call rounds dk and dv once
@@ -594,6 +601,15 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
     tensor all[7] = {out, lse, delta, dq, dk, dv, out_stored};
     for (int i = 0; i < 7; i++) tensor_free(all[i]);
     attention_free(&a);
+}
+
+// test_attention of packed documents (one pass forward, two backward), and how many tiles of a pass go to the engine in pieces of 128, 256, ... rows.
+static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents) {
+    attention_engine_agrees(HS);
+    int64_t before = attention_test_engine_tiles();
+    test_attention(Tq, Tk, Hq, Hkv, HS, causal, gap, documents);
+    int64_t asked = attention_test_engine_tiles() - before;
+    if (document_rows == 128 && !dkv_bf16 && attention_call_possible()) CHECK(asked == 3 * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
 }
 
 // The keys in three blocks, the first (none for the early rows) causal, merged in the kernel and by op_attention_merge: all keys at once.
@@ -842,6 +858,23 @@ int main(int argc, char **argv) {
                 test_attention(384, 384, 4, 2, 40, true, 8, 0); // the emulated engine does not take it
                 test_attention(256, 384, 2, 2, 40, false, 0, 0);
             }
+            // Packed documents in pieces of 128 rows and more (the library's smallest), and where any number of rows will do, of 16: one that fills
+            // pieces, one that is rounded up, one with no rows behind it, the last rows by hand, many short ones between long ones.
+            for (int n = 0; n < 4; n++) {
+                document_rows = n % 2 == 0 ? 128 : ENGINE_ROWS;
+                dkv_bf16 = n >= 2;
+                attention_use_blackwell(dkv_bf16);
+                attention_test_documents(document_rows, document_rows * document_rows / 2);
+                attention_test_limits(dkv_bf16 ? 1 : 0, dkv_bf16 ? 1 : 0);
+                check_tiles(4, 600, 600, 4, 2, 16, true, 0, 290);   // 256 rows and 34, rounded up (3 tiles); 256 rows and 34 with too few behind them
+                check_tiles(6, 400, 400, 2, 1, 64, true, 8, 130);   // twice 128 and 2; 116 rows that are too few
+                check_tiles(3, 420, 420, 2, 2, 8, true, 0, 1000);   // 256, 128 and 36 with nothing behind them
+                check_tiles(0, 270, 270, 2, 2, 24, true, 3, 90);    // strides that the engine does not take
+                check_tiles(1, 200, 300, 4, 1, 16, false, 0, 1000); // off the diagonal: 128 and 72, 256 and 44
+                check_tiles(2, 390, 140, 2, 2, 64, false, 8, 1000); // 256, 128 and 6, 128 and 12
+                check_tiles(1, 256, 200, 2, 1, 40, false, 0, 1000); // the emulated engine does not take it
+            }
+            attention_test_documents(document_rows = 0, 0);
             test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it, and is wrong
 #ifdef DEVICE_EMULATED
             CHECK(!attention_engine_agrees(48), "an engine that is wrong is used");

@@ -52,6 +52,13 @@ void attention_test_limits(int64_t elements, int64_t scratch_bytes) {
     most_elements = elements > 0 ? elements : INT32_MAX;
     most_scratch = scratch_bytes > 0 ? scratch_bytes : (int64_t)768 << 20;
 }
+static int64_t least_rows = 512, least_pairs = 1 << 23;
+void attention_test_documents(int64_t rows, int64_t pairs) {
+    least_rows = rows > 0 ? rows : 512;
+    least_pairs = rows > 0 ? pairs : 1 << 23;
+}
+static int64_t engine_tiles;
+int64_t attention_test_engine_tiles(void) { return engine_tiles; }
 int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk) {
     int64_t rows = most_elements / max_i64(1, max_i64(q_stride, kv_stride)) / 128 * 128;
     if (blackwell) rows = min_i64(rows, 65536);
@@ -116,13 +123,35 @@ static size_t call_scratch(attention_block b, bool backward, attention_run run) 
 
 // ---- a tile: loops over runs of key/value heads ----
 
+// The first row after `row` that another document has, or rows.
+static int64_t document_end(const int64_t *first, int64_t row, int64_t rows) {
+    int64_t low = row + 1, high = rows;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (first[middle] == first[row]) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+// On the diagonal: the queries of each document see just the same rows of keys. Off it: all queries see all keys. So it is for double_ring_block.
+static bool documents_can_be_cut(attention_block b) {
+    const attention_documents *d = &b.documents;
+    if (!b.causal) return attention_first_key(d, d->host[b.Tq - 1], b.Tk) == 0;
+    for (int64_t row = 0; row < b.Tq; row = document_end(d->host, row, b.Tq))
+        if (attention_first_key(d, d->host[row], b.Tk) != row) return false;
+    return b.Tq == b.Tk;
+}
+
 // For the engine? What cuDNN's kernels are known to be right for: whole tiles of 128 rows (on other lengths backward kernels before 9.15.1 may read
 // outside, and Hopper's up to 9.30 give NaN in dq for scores far below 0), heads in pieces of 8, addresses on 16 bytes (`addresses`: all of
-// the call, or'ed). Its graphs know no boundaries of documents. Causal: every key is seen. Last, what it is found to be here: the first time by
-// running it (attention_engine_agrees).
-static bool is_for_engine(attention_block b, uintptr_t addresses) {
-    return attention_call_possible() && b.documents.first == NULL && b.Tq > 0 && b.Tk > 0 && (!b.causal || b.Tk <= b.Tq) && b.HS % 8 == 0 && b.Tq % 128 == 0 &&
-           b.Tk % 128 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && b.lse_stride % 4 == 0 && addresses % 16 == 0 && attention_engine_agrees(b.HS);
+// the call but lse, or'ed). Causal: every key is seen. Last, what it is found to be here: the first time by running it (attention_engine_agrees).
+// Packed documents are cut to such rows (part_from), and their lse is copied.
+static bool is_for_engine(attention_block b, const float *lse, uintptr_t addresses) {
+    if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
+    bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk) && documents_can_be_cut(b)
+                                          : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 && (!b.causal || b.Tk <= b.Tq);
+    return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 &&
+           attention_engine_agrees(b.HS);
 }
 
 // By hand: on tensor cores where the shape allows it, else in float.
@@ -147,48 +176,74 @@ static void copy_lse(float *to, const float *from, int heads, int64_t rows, int6
     attention_sum_heads(to, from, false, heads, 1, 1, (int)rows, from_stride, to_stride, rows, false);
 }
 
-static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge,
-                         void *scratch) {
+// Rows [at, at + rows) of a part. The engine is asked for `asked` of them: `rows`, or more, whose results are thrown away; 0: not asked.
+typedef struct {
+    int64_t at, rows, asked;
+} row_piece;
+
+// b: of the rows that are wanted. apart: results go to scratch, so that one compiled kernel is enough for pieces that set, that add, and for which the
+// engine is asked for more rows.
+static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, row_piece rows, row_piece keys,
+                         bool apart, bool merge, void *scratch) {
     int group = b.Hq / b.Hkv;
-    attention_run most = attention_call_run(false, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
+    if (rows.asked == 0 || keys.asked == 0) {
+        forward_by_hand(out, lse, q, k, v, b, merge);
+        return;
+    }
+    attention_block asked = b;
+    engine_tiles++;
+    asked.Tq = rows.asked;
+    asked.Tk = keys.asked;
+    attention_run most = attention_call_run(false, asked.Tq, asked.Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv) {
         attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), group};
         int first = kv * group;
-        attention_shape s = attention_call_shape(b, false, merge, false, run);
+        attention_shape s = attention_call_shape(asked, false, apart || merge, false, run);
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
         float *to = out + (int64_t)first * b.HS, *to_lse = lse + first * b.lse_stride;
-        bool lse_apart = merge || b.lse_stride != b.Tq;
+        bool lse_apart = apart || merge || b.lse_stride != b.Tq;
+        int64_t dense = (int64_t)s.Hq * b.HS;
         void *tensors[ATTENTION_TENSORS] = {NULL};
         tensors[ATTENTION_Q] = (void *)(uintptr_t)(q + (int64_t)first * b.HS);
         tensors[ATTENTION_K] = (void *)(uintptr_t)(k + (int64_t)kv * b.HS);
         tensors[ATTENTION_V] = (void *)(uintptr_t)(v + (int64_t)kv * b.HS);
-        tensors[ATTENTION_OUT] = merge ? f.out : to;
+        tensors[ATTENTION_OUT] = apart || merge ? f.out : to;
         tensors[ATTENTION_LSE] = lse_apart ? f.lse : to_lse;
         if (!attention_call_takes(s)) {
             forward_by_hand(to, to_lse, q + (int64_t)first * b.HS, k + (int64_t)kv * b.HS, v + (int64_t)kv * b.HS, part_of(b, run), merge);
             continue;
         }
         attention_call(s, tensors, b.scale, f.workspace);
-        if (merge) attention_merge(to, to_lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, (int64_t)s.Hq * b.HS, b.Tq);
-        else if (lse_apart) copy_lse(to_lse, f.lse, s.Hq, b.Tq, b.lse_stride, b.Tq);
+        if (merge) attention_merge(to, to_lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, dense, s.Tq);
+        else if (apart) attention_sum_heads(to, f.out, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, false);
+        if (lse_apart && !merge) copy_lse(to_lse, f.lse, s.Hq, b.Tq, b.lse_stride, s.Tq);
     }
 }
 
 // A call writes straight to dq where that is set, and to dk and dv where they are set and there is one query head to a key/value head; else to
 // scratch, from where they are added up.
 static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                          const floatX *dout, const float *lse, const float *delta, attention_block b, bool add_dq, bool add_dkv, void *scratch) {
+                          const floatX *dout, const float *lse, const float *delta, attention_block b, row_piece rows, row_piece keys, bool apart, bool add_dq,
+                          bool add_dkv, void *scratch) {
     int group = b.Hq / b.Hkv;
-    attention_run most = attention_call_run(true, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS);
+    if (rows.asked == 0 || keys.asked == 0) {
+        backward_by_hand(dq, dk, dv, q, k, v, dout, lse, delta, b, add_dq, add_dkv);
+        return;
+    }
+    attention_block asked = b;
+    engine_tiles++;
+    asked.Tq = rows.asked;
+    asked.Tk = keys.asked;
+    attention_run most = attention_call_run(true, asked.Tq, asked.Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv)
         for (int member = 0; member < group; member += most.members) {
             attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), most.members};
             int first = kv * group + member;
             int64_t kv_at = (int64_t)kv * b.HS, q_at = (int64_t)first * b.HS, lse_at = first * b.lse_stride;
-            bool adds = add_dkv || member > 0;
-            attention_shape s = attention_call_shape(b, true, add_dq, adds || group > 1, run);
-            bool apart = adds || group > 1 || s.dkv_bf16;
+            bool adds = add_dkv || member > 0, dq_apart = apart || add_dq, lse_apart = apart || b.lse_stride != b.Tq;
+            attention_shape s = attention_call_shape(asked, true, dq_apart, apart || adds || group > 1, run);
+            bool dkv_apart = apart || adds || group > 1 || s.dkv_bf16;
             if (!attention_call_takes(s)) {
                 backward_by_hand(dq + q_at, dk + kv_at, dv + kv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + lse_at, delta + lse_at, part_of(b, run),
                                  add_dq, adds);
@@ -196,24 +251,24 @@ static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, cons
             }
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
-            if (b.lse_stride != b.Tq) copy_lse(f.lse, lse + lse_at, s.Hq, b.Tq, b.Tq, b.lse_stride);
+            if (lse_apart) attention_lse_copy(f.lse, lse + lse_at, s.Hq, s.Tq, b.Tq, b.lse_stride);
             void *tensors[ATTENTION_TENSORS] = {NULL};
             tensors[ATTENTION_Q] = (void *)(uintptr_t)(q + q_at);
             tensors[ATTENTION_K] = (void *)(uintptr_t)(k + kv_at);
             tensors[ATTENTION_V] = (void *)(uintptr_t)(v + kv_at);
             tensors[ATTENTION_OUT] = (void *)(uintptr_t)(out + q_at);
             tensors[ATTENTION_DOUT] = (void *)(uintptr_t)(dout + q_at);
-            tensors[ATTENTION_LSE] = b.lse_stride != b.Tq ? (void *)f.lse : (void *)(uintptr_t)(lse + lse_at);
-            tensors[ATTENTION_DQ] = add_dq ? f.dq : dq + q_at;
+            tensors[ATTENTION_LSE] = lse_apart ? (void *)f.lse : (void *)(uintptr_t)(lse + lse_at);
+            tensors[ATTENTION_DQ] = dq_apart ? f.dq : dq + q_at;
             tensors[ATTENTION_DQ_SUM] = f.dq_sum;
-            tensors[ATTENTION_DK] = apart ? f.dk : dk + kv_at;
-            tensors[ATTENTION_DV] = apart ? f.dv : dv + kv_at;
+            tensors[ATTENTION_DK] = dkv_apart ? f.dk : dk + kv_at;
+            tensors[ATTENTION_DV] = dkv_apart ? f.dv : dv + kv_at;
             tensors[ATTENTION_DELTA] = f.delta;
             attention_call(s, tensors, b.scale, f.workspace);
             int64_t dense = (int64_t)s.Hq * b.HS;
-            if (add_dq) attention_sum_heads(dq + q_at, f.dq, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, true);
-            if (apart) attention_sum_heads(dk + kv_at, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
-            if (apart) attention_sum_heads(dv + kv_at, f.dv, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
+            if (dq_apart) attention_sum_heads(dq + q_at, f.dq, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, add_dq);
+            if (dkv_apart) attention_sum_heads(dk + kv_at, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
+            if (dkv_apart) attention_sum_heads(dv + kv_at, f.dv, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
         }
 }
 
@@ -232,8 +287,9 @@ static double apart(const float *a, const float *b, int64_t n) {
     free(x);
     return isfinite(d) && isfinite(s) ? sqrt(d / s) : INFINITY;
 }
-// Two small blocks, a causal one and one of half the queries, by the engine and by the hand-written kernels in float. False, with a warning,
-// when they are farther apart than the engine's rounding of weights and their gradients to bf16 (2^-9 each) can bring them.
+// Three small blocks, a causal one, one of half the queries and one where the engine is asked for more rows than there are, by the engine and by the
+// hand-written kernels in float. False, with a warning, when they are farther apart than the engine's rounding of weights and their gradients to
+// bf16 (2^-9 each) can bring them.
 static bool engine_is_right(int HS) {
     enum { T = 256, HQ = 4, HKV = 2 };
     const double bound = 1.0 / 128;
@@ -260,18 +316,21 @@ static bool engine_is_right(int HS) {
     op_init_normal(dout, 1, 2, 0, nq, 1, 0);
     op_init_normal(kv, 1, 3, 0, nkv, 1, 0);
     double worst[4] = {0, 0, 0, 0};
-    for (int half = 0; half < 2; half++) {
-        b.causal = half == 0;
-        b.Tq = half == 0 ? T : T / 2;
+    for (int block = 0; block < 3; block++) {
+        row_piece rows = {0, block == 1 ? T / 2 : T, block == 1 ? T / 2 : T}, keys = {0, T, T};
+        if (block == 2) rows.rows = keys.rows = T - 50;
+        b.causal = block != 1;
+        b.Tq = rows.rows;
+        b.Tk = keys.rows;
         for (int who = 0; who < 2; who++)
             for (int i = 0; i < 4; i++) device_zero(results[who][i], sizeof(float) * (size_t)sizes[i]);
         float **e = results[0], **h = results[1];
         attention_shape s = attention_whole_shape(b);
-        forward_tile(e[0], e[1], q, kv, kv + v_at, b, false, m.at + m.used);
+        forward_tile(e[0], e[1], q, kv, kv + v_at, b, rows, keys, block == 2, false, m.at + m.used);
         attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
         op_cast_from_float(out, h[0], nq);
         attention_kernel_delta(delta, out, dout, s);
-        if (!deterministic) backward_tile(e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta, b, false, false, m.at + m.used);
+        if (!deterministic) backward_tile(e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta, b, rows, keys, block == 2, false, false, m.at + m.used);
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], apart(e[i], h[i], sizes[i]));
     }
@@ -289,52 +348,117 @@ bool attention_engine_agrees(int HS) {
     return known[HS] == RIGHT;
 }
 
-// ---- a block: loops over square tiles of rows ----
+// ---- a block: parts, and the pieces of rows that a part is computed in ----
 
-// The tile of queries [i, i + rows) and keys [j, j + rows); false when no query of it sees a key.
-static bool tile_of(attention_block block, int64_t i, int64_t j, int64_t rows, attention_block *tile) {
-    if (block.causal && j > i) return false;
-    *tile = block;
-    tile->Tq = min_i64(rows, block.Tq - i);
-    tile->Tk = min_i64(rows, block.Tk - j);
-    tile->causal = block.causal && i == j;
-    return true;
+// Queries [at, at + b.Tq) and keys [at, at + b.Tk) of a block.
+typedef struct {
+    attention_block b;
+    int64_t at;
+    bool engine, document; // document: all of one, so of any size, where a whole block has one of few
+    int64_t spare;         // rows of q, k and v that follow in memory: the engine may compute them, too
+    int64_t most;          // rows of a piece
+} block_part;
+
+// The part of a block that begins with query `at`. A block without documents is one part, and so is one off the diagonal, where it is all of one
+// document. On the diagonal a part is a document of so many pairs of query and key that the engine is worth its calls, or all the shorter ones up
+// to the next of those.
+static block_part part_from(attention_block b, int64_t at, bool engine) {
+    block_part p;
+    memset(&p, 0, sizeof p);
+    p.b = b;
+    p.engine = engine;
+    p.most = attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk);
+    if (b.documents.first == NULL || !engine) return p;
+    if (!b.causal) {
+        p.document = p.engine = b.Tq * b.Tk >= least_pairs;
+    } else {
+        const int64_t *first = b.documents.host;
+        int64_t end = document_end(first, at, b.Tq), next = end;
+        p.document = p.engine = (end - at) * (end - at) / 2 >= least_pairs;
+        for (; !p.engine && next < b.Tq; end = next) {
+            next = document_end(first, end, b.Tq);
+            if ((next - end) * (next - end) / 2 >= least_pairs) break;
+        }
+        p.at = at;
+        p.b.Tq = p.b.Tk = end - at;
+        p.b.documents = attention_documents_from(b.documents, at, at);
+        p.b.documents.split = min_i64(p.b.documents.split, p.b.Tk);
+        p.spare = b.Tq - end;
+    }
+    if (p.document) {
+        int64_t most = least_rows;
+        while (2 * most <= p.most) most *= 2;
+        p.most = most;
+        p.b.documents.first = NULL;
+    }
+    return p;
 }
+
+// Rows from `at` on, up to `end`. A document is cut into few sizes, as the engine is compiled for each: powers of two, the largest first. What is
+// left is rounded up to one where that wastes little: queries that follow see a document's keys, but no query of it sees the rows that follow.
+static row_piece piece_from(const block_part *p, int64_t at, int64_t end) {
+    int64_t left = end - at, size = least_rows;
+    row_piece piece = {at, min_i64(left, p->most), min_i64(left, p->most)};
+    if (!p->document || left == 0) return piece;
+    while (size < left && size < p->most) size *= 2;
+    bool all = size >= left && (size == least_rows || size - left <= size / 16) && at + size <= end + p->spare;
+    while (!all && size > left) size = size == least_rows ? 0 : size / 2;
+    piece.rows = size == 0 ? left : min_i64(size, left);
+    piece.asked = size;
+    return piece;
+}
+static row_piece piece_after(const block_part *p, row_piece piece, int64_t end) { return piece_from(p, piece.at + piece.rows, end); }
 
 static int64_t attention_calls_made;
 
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge,
                           void *scratch) {
+    bool engine = is_for_engine(block, lse, (uintptr_t)out | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v);
     attention_calls_made++;
-    if (!is_for_engine(block, (uintptr_t)out | (uintptr_t)lse | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v)) {
-        forward_by_hand(out, lse, q, k, v, block, merge);
-        return;
-    }
-    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
-    for (int64_t i = 0; i < block.Tq; i += rows)
-        for (int64_t j = 0; j < block.Tk; j += rows) {
-            attention_block tile;
-            if (!tile_of(block, i, j, rows, &tile)) continue;
-            forward_tile(out + i * block.q_stride, lse + i, q + i * block.q_stride, k + j * block.kv_stride, v + j * block.kv_stride, tile,
-                         merge || j > 0, scratch);
+    int64_t at = 0;
+    do {
+        block_part p = part_from(block, at, engine);
+        int64_t q_at = p.at * block.q_stride, kv_at = p.at * block.kv_stride;
+        at += p.b.Tq;
+        if (!p.engine) {
+            forward_by_hand(out + q_at, lse + p.at, q + q_at, k + kv_at, v + kv_at, p.b, merge);
+            continue;
         }
+        for (row_piece i = piece_from(&p, 0, p.b.Tq); i.rows > 0; i = piece_after(&p, i, p.b.Tq))
+            for (row_piece j = piece_from(&p, 0, p.b.Tk); j.rows > 0 && (!p.b.causal || j.at <= i.at); j = piece_after(&p, j, p.b.Tk)) {
+                attention_block tile = p.b;
+                tile.Tq = i.rows;
+                tile.Tk = j.rows;
+                tile.causal = p.b.causal && i.at == j.at;
+                int64_t i_at = q_at + i.at * block.q_stride, j_at = kv_at + j.at * block.kv_stride;
+                forward_tile(out + i_at, lse + p.at + i.at, q + i_at, k + j_at, v + j_at, tile, i, j, p.document, merge || j.at > 0, scratch);
+            }
+    } while (at < block.Tq);
 }
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch) {
     uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv, tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
-    if (deterministic || !is_for_engine(block, gradients | tensors | (uintptr_t)lse)) {
-        backward_by_hand(dq, dk, dv, q, k, v, dout, lse, delta, block, add, false);
-        return;
-    }
-    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
-    for (int64_t i = 0; i < block.Tq; i += rows)
-        for (int64_t j = 0; j < block.Tk; j += rows) {
-            attention_block tile;
-            if (!tile_of(block, i, j, rows, &tile)) continue;
-            int64_t q_at = i * block.q_stride, kv_at = j * block.kv_stride;
-            backward_tile(dq + q_at, dk + kv_at, dv + kv_at, q + q_at, k + kv_at, v + kv_at, out + q_at, dout + q_at, lse + i, delta + i,
-                          tile, add || j > 0, i > (block.causal ? j : 0), scratch);
+    bool engine = !deterministic && is_for_engine(block, lse, gradients | tensors);
+    int64_t at = 0;
+    do {
+        block_part p = part_from(block, at, engine);
+        int64_t q_at = p.at * block.q_stride, kv_at = p.at * block.kv_stride;
+        at += p.b.Tq;
+        if (!p.engine) {
+            backward_by_hand(dq + q_at, dk + kv_at, dv + kv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + p.at, delta + p.at, p.b, add, false);
+            continue;
         }
+        for (row_piece i = piece_from(&p, 0, p.b.Tq); i.rows > 0; i = piece_after(&p, i, p.b.Tq))
+            for (row_piece j = piece_from(&p, 0, p.b.Tk); j.rows > 0 && (!p.b.causal || j.at <= i.at); j = piece_after(&p, j, p.b.Tk)) {
+                attention_block tile = p.b;
+                tile.Tq = i.rows;
+                tile.Tk = j.rows;
+                tile.causal = p.b.causal && i.at == j.at;
+                int64_t i_at = q_at + i.at * block.q_stride, j_at = kv_at + j.at * block.kv_stride, lse_at = p.at + i.at;
+                backward_tile(dq + i_at, dk + j_at, dv + j_at, q + i_at, k + j_at, v + j_at, out + i_at, dout + i_at, lse + lse_at, delta + lse_at, tile, i, j,
+                              p.document, add || j.at > 0, i.at > (p.b.causal ? j.at : 0), scratch);
+            }
+    } while (at < block.Tq);
 }
 
 size_t op_attention_scratch(attention_block block, bool backward) {

@@ -79,6 +79,10 @@ void attention_use_blackwell(bool yes);
 // dq is float.
 void attention_use_deterministic(void);
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
+// Packed documents: one of 2^23 pairs of query and key or more (4096 rows, alone) goes to the engine, in pieces of 512 rows or more. For tests:
+// other limits; 0: these.
+void attention_test_documents(int64_t rows, int64_t pairs);
+int64_t attention_test_engine_tiles(void); // tiles that the engine was asked for since start, forward and backward
 
 // The hand-written kernels (attention.cu): any head size up to 256. Forward merges into out and lse if asked to; backward reads delta and
 // sets dq, dk and dv, or adds to them.

@@ -1,6 +1,6 @@
 // Attention by hand on tensor cores: bf16, heads of 64 and 128, any number of rows, packed documents. See attention_call.h.
 //
-// For blocks that cuDNN's graphs do not take, those with a boundary of documents above all. All three kernels are one walk: a block of 4 warps
+// For what cuDNN does not take, short documents above all. All three kernels are one walk: a block of 4 warps
 // owns 64 rows of one side (queries; keys for dk and dv), a warp 16 of them, and goes over tiles of N columns, rows of the other side,
 // loading one while it computes the one before. Scores s (rows, columns) are the product of two tiles; they stay in registers, become weights
 // there and the left factor of the next product:

@@ -48,6 +48,8 @@ void attention_merge(float *out, float *lse, const float *out_b, const float *ls
 // from_row elements apart and have no gaps; in `to` rows are to_row and heads to_head elements apart.
 void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row,
                          int64_t to_head, bool add);
+// to (heads, rows) = the first `known` of from (heads, from_stride), then 1e30: with that e^(score - lse) = 0, and a row adds nothing to any gradient.
+void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t from_stride);
 
 // For tests: launchers that are free to choose use this many threads a block (a multiple of 32 up to 1024; 0 = their own choice).
 void kernels_test_block_size(int threads);
