@@ -53,7 +53,7 @@ int device_threads(void);             // CPU threads that this rank uses
 double device_peak_flops(void);       // dense peak in FLOP/s of floatX from the data sheet; 0 if not known
 double device_measure_gemm(void);     // FLOP/s of a rank in a large square GEMM when all local ranks compute; let one measure alone (0.1 s)
 size_t device_memory_total(void);     // bytes a rank could take now, at most (CPU: physical memory / local ranks)
-size_t device_memory_used(void);      // bytes in use now (CPU: resident in this process; CUDA: allocated on the device)
+size_t device_memory_used(void);      // bytes in use now (CPU: resident in this process and not shared; CUDA: allocated on the device)
 
 // Memory. device_alloc returns 256-byte aligned memory, NULL when there is not enough; host slabs are pinned on CUDA.
 void *device_alloc(size_t bytes);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Memory: what a run holds is within 5 % of the plan that --dry-run prints, for ten configurations; it does not grow over 100 steps; it is
+# Memory: what a run holds is within 5 % of the plan that --dry-run prints, for thirteen configurations; it does not grow over 100 steps; it is
 # linear in the length of the sequence; doubling sp at a fixed number of tokens per rank leaves activations flat and divides states. (F41)
 source "$(dirname "$0")/shell.sh"
 seq 1 40000 | tr '\n' ' ' >"$dir/text"
@@ -37,6 +37,7 @@ within 'rings, dKV as bf16' 4 --seq-len 4096 --cp 4 --inner-ring 2 --dkv-wire bf
 within 'ZeRO full' 2 --seq-len 2048 --hp 2 --zero-params full --recompute full
 within 'a copy of the states while they are written' 2 --seq-len 2048 --hp 2 --save-every 1 --out "$dir/states"
 within 'ZeRO optimizer, accumulation' 2 --seq-len 2048 --cp 2 --zero-grads 2 --grad-accum 2 --recompute selective
+within "sixteen ranks: MPI's shared memory does not count" 16 --seq-len 2048 --cp 16 --inner-ring 4 --zero-params full --recompute selective
 
 # No growth: resident memory after 3 and after 100 steps.
 grown() {

@@ -113,14 +113,14 @@ size_t device_memory_total(void) {
     return total / (size_t)ranks_here;
 }
 
-size_t device_memory_used(void) {
-    long pages = 0, resident = 0;
+size_t device_memory_used(void) { // without shared pages: MPI's, for messages, are more with every rank of the machine
+    long pages = 0, resident = 0, shared = 0;
     FILE *f = fopen("/proc/self/statm", "r");
     if (f != NULL) {
-        if (fscanf(f, "%ld %ld", &pages, &resident) != 2) resident = 0;
+        if (fscanf(f, "%ld %ld %ld", &pages, &resident, &shared) != 3) resident = shared = 0;
         fclose(f);
     }
-    return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
+    return (size_t)(resident - shared) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 // Memory is not touched: the system gives pages when they are first written. Large pieces ask for large pages.

@@ -53,13 +53,13 @@ double device_measure_gemm(void) { // through op_linear, so casts included: what
 size_t device_memory_total(void) {
     return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / (size_t)max_i64(1, comm_local_ranks());
 }
-size_t device_memory_used(void) { // resident pages of this process
-    long long pages = 0;
+size_t device_memory_used(void) { // resident pages of this process, as the CPU device counts them
+    long long resident = 0, shared = 0;
     FILE *statm = fopen("/proc/self/statm", "r");
     if (statm == NULL) return 0;
-    if (fscanf(statm, "%*s %lld", &pages) != 1) pages = 0;
+    if (fscanf(statm, "%*s %lld %lld", &resident, &shared) != 2) resident = shared = 0;
     fclose(statm);
-    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+    return (size_t)(resident - shared) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 void *device_alloc(size_t bytes) {
