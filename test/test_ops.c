@@ -672,7 +672,7 @@ static void test_attention_documents(void) {
 }
 
 static void test_attention_interface(void) {
-    attention_block b = {1, 1, 4, 2, 64, 256, 128, 1, 1, false, {NULL, {0, 0}, 0}};
+    attention_block b = {1, 1, 4, 2, 64, 256, 128, 1, 1, false, {NULL, NULL, {0, 0}, 0}};
     size_t before[2] = {op_attention_scratch(b, false), op_attention_scratch(b, true)};
     for (int64_t T = 2; T < 3000; T = T * 5 / 4 + 1) {
         for (int which = 0; which < 2; which++) { // grows with Tq and with Tk
@@ -1006,7 +1006,7 @@ static void test_linear_threads(void) {
 }
 
 int main(void) {
-    attention_block b = {100, 100, 4, 2, 64, 256, 128, 100, 1, false, {NULL, {0, 0}, 0}};
+    attention_block b = {100, 100, 4, 2, 64, 256, 128, 100, 1, false, {NULL, NULL, {0, 0}, 0}};
     size_t early = op_attention_scratch(b, true) + op_attention_scratch(b, false);
     error_text error = {""};
     CHECK(device_start(0, 1, 3, &error), "%s", error.text);
