@@ -4,6 +4,7 @@
 #   SANITIZE=1                AddressSanitizer and UndefinedBehaviorSanitizer
 #   SANITIZE=races            DEVICE=emulated: a race detector for the kernels (device/cuda/races.cc)
 #   ARCH=native               -march= of the CPU code
+#   CC=clang CXX=clang++      instead of gcc and g++ (package libomp-dev); SANITIZE=races takes g++ alone
 #   CUDNN=0                   DEVICE=cuda: without cuDNN, attention by hand-written kernels alone (slower)
 #   CUDA_ARCHS="80 90 100"    DEVICE=cuda: compute capabilities of the kernels (where CUDA is looked for: device/cuda/cuda.mk)
 #   FLOATX=bf16|float         DEVICE=emulated: parameters and activations as on a GPU, or in float (to compare with the CPU device)
@@ -24,10 +25,13 @@ CUDNN ?= 1
 
 BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if $(filter cuda-0,$(DEVICE)-$(CUDNN)),-no-cudnn)$(if $(filter 1,$(SANITIZE)),-sanitize)$(if $(filter races,$(SANITIZE)),-races)
 CC := gcc
-WARN := -Wall -Wextra -Werror -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes
-OPT := -O3 -march=$(ARCH) -fno-math-errno -fno-trapping-math
+CXX := g++
+WARN := -Wall -Wextra -Werror -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-pass-failed # the last: clang's, of loops it leaves scalar
+# clang 14 takes -march=native on x86-64 alone; on aarch64 -mcpu is that and the tuning, for both compilers.
+TARGET := $(if $(filter aarch64-native,$(shell uname -m)-$(ARCH)),-mcpu=native,-march=$(ARCH))
+OPT := -O3 $(TARGET) -fno-math-errno -fno-trapping-math
 ifeq ($(SANITIZE),1)
-  OPT := -O1 -march=$(ARCH) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+  OPT := -O1 $(TARGET) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -D__SANITIZE_ADDRESS__=1 # which gcc defines itself
 endif
 # -std=c11 alone forbids fused multiply-add, half of the arithmetic of a CPU.
 CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g $(OPT) -fopenmp $(WARN)
@@ -56,7 +60,7 @@ else ifeq ($(DEVICE),emulated)
   DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_emulated.c linear_emulated.c attention_blocks.c attention_emulated.c) $(COMM_SOURCE)
   DEVICE_FLAGS := -DDEVICE_EMULATED $(if $(filter bf16,$(FLOATX)),-DDEVICE_BF16)
   CFLAGS += $(DEVICE_FLAGS)
-  KERNEL_COMPILER := g++ -x c++ -std=c++17 -D_GNU_SOURCE -g $(OPT) -Wall -Wextra -Werror -Wno-unknown-pragmas $(DEVICE_FLAGS)
+  KERNEL_COMPILER := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -g $(OPT) -Wall -Wextra -Werror -Wno-unknown-pragmas $(DEVICE_FLAGS)
   LIBS += -lstdc++
   ifeq ($(SANITIZE),races)
     DEVICE_SOURCES += device/cuda/races.cc
@@ -108,8 +112,9 @@ $(BUILD)/test/%: test/%.c $(DEVICE_OBJECTS) $(HEADERS)
 
 # SANITIZE=races: kernels with races, which it must find.
 $(BUILD)/test/emulation_faults: test/emulation_faults.cu $(BUILD)/device/cuda/races.o $(HEADERS)
+	@mkdir -p $(@D)
 	$(KERNEL_COMPILER) $(INSTRUMENTED) -c $< -o $@.o
-	g++ $@.o $(BUILD)/device/cuda/races.o -o $@ -ldl
+	$(CXX) $@.o $(BUILD)/device/cuda/races.o -o $@ -ldl
 
 tools: $(BUILD)/text_to_tokens
 $(BUILD)/text_to_tokens: dev/text_to_tokens.c common.h files.h dataloader.h

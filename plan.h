@@ -258,7 +258,8 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
         plan_choice_text(p, text, sizeof text);
         plan_fits_at(q, p, o->seq_len, &device_bytes, &host_bytes);
         format_bytes(memory, sizeof memory, host_bytes);
-        snprintf(host, sizeof host, host_bytes > 0 ? ", %s of host memory a node" : "", memory);
+        host[0] = '\0';
+        if (host_bytes > 0) snprintf(host, sizeof host, ", %s of host memory a node", memory);
         format_bytes(memory, sizeof memory, device_bytes);
         printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs, 100 * p->mfu, 100 * p->hfu, memory,
                host, i > 0 && p->seconds <= (1 + PLANNER_TIE) * best[0].seconds ? "  (a tie with 1)" : "");

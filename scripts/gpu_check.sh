@@ -71,7 +71,7 @@ make_pack() {
             nvidia-cuda-cccl nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13 || echo "note: the toolkit's wheels cannot be fetched; the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"
     else echo "note: no pip here: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"; fi
     # What the CPU device computes for compare_devices, so that the GPU machine needs no BLAS.
-    make --no-print-directory DEVICE=cpu MPI=0 ARCH=x86-64-v2 BUILD=build/cpu-pack build/cpu-pack/test/compare_devices >/dev/null &&
+    make --no-print-directory DEVICE=cpu MPI=0 BUILD=build/cpu-pack build/cpu-pack/test/compare_devices >/dev/null &&
         build/cpu-pack/test/compare_devices write "$pack/reference" 1024 50 >/dev/null || echo "note: no reference of the CPU device: the GPU machine needs OpenBLAS to make one"
     echo "packed: $pack, $(du -sh "$pack" | cut -f1). Copy the folder $PWD to the GPU machine and run scripts/gpu_check.sh there."
 }

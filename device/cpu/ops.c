@@ -334,19 +334,38 @@ void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, i
     }
 }
 
-void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args) {
-    float *weights = master != NULL ? master : param;
-    float beta1 = args.beta1, beta2 = args.beta2, eps = args.eps, grad_scale = args.grad_scale;
-    float rate = (float)(args.lr / (1 - pow(args.beta1, (double)args.step)));
-    float unbias = (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step)));
-    float keep = 1 - args.lr * args.weight_decay;
-#pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
-    for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * grad_scale;
-        float mean = beta1 * m[i] + (1 - beta1) * g, square = beta2 * v[i] + (1 - beta2) * g * g;
+// ADAMW_BLOCK elements, by one piece of code without a rest: compilers contract a loop's vectors and its last scalars differently (clang on aarch64),
+// and an element's bits must not depend on where threads and shards are cut.
+enum { ADAMW_BLOCK = 64 };
+typedef struct {
+    float beta1, beta2, eps, grad_scale, rate, unbias, keep;
+} adamw_factors;
+static __attribute__((noinline)) void adamw_block(float *RESTRICT weights, float *RESTRICT m, float *RESTRICT v, const float *RESTRICT grad, adamw_factors a) {
+#pragma omp simd
+    for (int i = 0; i < ADAMW_BLOCK; i++) {
+        float g = grad[i] * a.grad_scale;
+        float mean = a.beta1 * m[i] + (1 - a.beta1) * g, square = a.beta2 * v[i] + (1 - a.beta2) * g * g;
         m[i] = mean;
         v[i] = square;
-        weights[i] = weights[i] * keep - rate * mean / (sqrtf(square) * unbias + eps);
+        weights[i] = weights[i] * a.keep - a.rate * mean / (sqrtf(square) * a.unbias + a.eps);
+    }
+}
+void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args) {
+    float *weights = master != NULL ? master : param;
+    adamw_factors a = {args.beta1, args.beta2, args.eps, args.grad_scale, (float)(args.lr / (1 - pow(args.beta1, (double)args.step))),
+                       (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step))), 1 - args.lr * args.weight_decay};
+#pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
+    for (int64_t i = 0; i < n; i += ADAMW_BLOCK) {
+        if (n - i >= ADAMW_BLOCK) {
+            adamw_block(weights + i, m + i, v + i, grad + i, a);
+            continue;
+        }
+        float part[4][ADAMW_BLOCK] = {{0}}, *of[3] = {weights + i, m + i, v + i};
+        size_t bytes = sizeof(float) * (size_t)(n - i);
+        for (int k = 0; k < 3; k++) memcpy(part[k], of[k], bytes);
+        memcpy(part[3], grad + i, bytes);
+        adamw_block(part[0], part[1], part[2], part[3], a);
+        for (int k = 0; k < 3; k++) memcpy(of[k], part[k], bytes);
     }
     if (master != NULL) op_cast_from_float(param, master, n);
 }

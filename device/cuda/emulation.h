@@ -66,6 +66,7 @@ static __device__ __forceinline__ void prefetch(const void *at) { asm volatile("
 #else // emulated
 
 #include <sys/mman.h>
+#include <unistd.h>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -227,13 +228,14 @@ inline void fiber_main() {
 
 inline fiber *fiber_new() {
     fiber *f = new fiber();
-    void *stack = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE); // up to 64 KiB on arm
+    void *stack = mmap(nullptr, page + STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) device_fail("emulation: no memory for the stack of a thread");
-    mprotect(stack, 4096, PROT_NONE); // a thread that needs more stack faults here
-    f->stack = (char *)stack;
+    mprotect(stack, page, PROT_NONE); // a thread that needs more stack faults here
+    f->stack = (char *)stack + page;
 #ifdef EMULATION_PORTABLE_SWITCH
     getcontext(&f->context);
-    f->context.uc_stack.ss_sp = stack;
+    f->context.uc_stack.ss_sp = f->stack;
     f->context.uc_stack.ss_size = STACK_BYTES;
     f->context.uc_link = nullptr;
     makecontext(&f->context, fiber_main, 0);
