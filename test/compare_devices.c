@@ -138,9 +138,9 @@ int main(int argc, char **argv) {
         return EXIT_USER_ERROR;
     }
 #if defined(DEVICE_EMULATED)
-    attention_test_documents(16, 128); // documents of few rows go to the engine, too
+    attention_test_documents(16); // documents of few rows go to the engine, too
 #elif defined(DEVICE_BF16)
-    attention_test_documents(128, 8192);
+    attention_test_documents(128);
 #endif
     bool write = strcmp(argv[1], "write") == 0;
     comm *world = comm_world();

@@ -203,7 +203,7 @@ int main(int argc, char **argv) {
     int models = 2;
 #ifdef DEVICE_EMULATED
     models = 3;
-    attention_test_documents(4, 8);
+    attention_test_documents(4);
 #endif
     for (int k = 0; k < models; k++) {
         const model_config *c = &configs[k];

@@ -52,10 +52,10 @@ void attention_test_limits(int64_t elements, int64_t scratch_bytes) {
     most_elements = elements > 0 ? elements : INT32_MAX;
     most_scratch = scratch_bytes > 0 ? scratch_bytes : (int64_t)768 << 20;
 }
-static int64_t least_rows = 512, least_pairs = 1 << 23;
-void attention_test_documents(int64_t rows, int64_t pairs) {
+static int64_t least_rows = 512, least_work = (int64_t)1 << 34;
+void attention_test_documents(int64_t rows) {
     least_rows = rows > 0 ? rows : 512;
-    least_pairs = rows > 0 ? pairs : 1 << 23;
+    least_work = rows > 0 ? 1 : (int64_t)1 << 34;
 }
 static int64_t engine_tiles;
 int64_t attention_test_engine_tiles(void) { return engine_tiles; }
@@ -150,8 +150,7 @@ static bool is_for_engine(attention_block b, const float *lse, uintptr_t address
     if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
     bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk) && documents_can_be_cut(b)
                                           : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 && (!b.causal || b.Tk <= b.Tq);
-    return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 &&
-           attention_engine_agrees(b.HS);
+    return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 && attention_engine_agrees(b.HS, b.documents.first != NULL);
 }
 
 // By hand: on tensor cores where the shape allows it, else in float.
@@ -176,25 +175,20 @@ static void copy_lse(float *to, const float *from, int heads, int64_t rows, int6
     attention_sum_heads(to, from, false, heads, 1, 1, (int)rows, from_stride, to_stride, rows, false);
 }
 
-// Rows [at, at + rows) of a part. The engine is asked for `asked` of them: `rows`, or more, whose results are thrown away; 0: not asked.
-typedef struct {
-    int64_t at, rows, asked;
-} row_piece;
-
-// b: of the rows that are wanted. apart: results go to scratch, so that one compiled kernel is enough for pieces that set, that add, and for which the
-// engine is asked for more rows.
-static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, row_piece rows, row_piece keys,
-                         bool apart, bool merge, void *scratch) {
+// b: of the rows that are wanted; the engine is asked for Tq and Tk. apart: results go to scratch, so that one compiled kernel is enough for pieces
+// that set, that add, and for which the engine is asked for more rows.
+static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, int64_t Tq, int64_t Tk, bool apart,
+                         bool merge, void *scratch) {
     int group = b.Hq / b.Hkv;
-    if (rows.asked == 0 || keys.asked == 0) {
+    attention_block asked = b;
+    asked.Tq = Tq;
+    asked.Tk = Tk;
+    if (Tq == 0 || Tk == 0) {
         forward_by_hand(out, lse, q, k, v, b, merge);
         return;
     }
-    attention_block asked = b;
     engine_tiles++;
-    asked.Tq = rows.asked;
-    asked.Tk = keys.asked;
-    attention_run most = attention_call_run(false, asked.Tq, asked.Tk, b.Hq, b.Hkv, b.HS);
+    attention_run most = attention_call_run(false, Tq, Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv) {
         attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), group};
         int first = kv * group;
@@ -224,18 +218,18 @@ static void forward_tile(float *out, float *lse, const floatX *q, const floatX *
 // A call writes straight to dq where that is set, and to dk and dv where they are set and there is one query head to a key/value head; else to
 // scratch, from where they are added up.
 static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                          const floatX *dout, const float *lse, const float *delta, attention_block b, row_piece rows, row_piece keys, bool apart, bool add_dq,
-                          bool add_dkv, void *scratch) {
+                          const floatX *dout, const float *lse, const float *delta, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool add_dq, bool add_dkv,
+                          void *scratch) {
     int group = b.Hq / b.Hkv;
-    if (rows.asked == 0 || keys.asked == 0) {
+    attention_block asked = b;
+    asked.Tq = Tq;
+    asked.Tk = Tk;
+    if (Tq == 0 || Tk == 0) {
         backward_by_hand(dq, dk, dv, q, k, v, dout, lse, delta, b, add_dq, add_dkv);
         return;
     }
-    attention_block asked = b;
     engine_tiles++;
-    asked.Tq = rows.asked;
-    asked.Tk = keys.asked;
-    attention_run most = attention_call_run(true, asked.Tq, asked.Tk, b.Hq, b.Hkv, b.HS);
+    attention_run most = attention_call_run(true, Tq, Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv)
         for (int member = 0; member < group; member += most.members) {
             attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), most.members};
@@ -287,10 +281,10 @@ static double apart(const float *a, const float *b, int64_t n) {
     free(x);
     return isfinite(d) && isfinite(s) ? sqrt(d / s) : INFINITY;
 }
-// Three small blocks, a causal one, one of half the queries and one where the engine is asked for more rows than there are, by the engine and by the
-// hand-written kernels in float. False, with a warning, when they are farther apart than the engine's rounding of weights and their gradients to
-// bf16 (2^-9 each) can bring them.
-static bool engine_is_right(int HS) {
+// Two small blocks, a causal one and one of half the queries (documents: one where the engine is asked for more rows than there are), by the engine
+// and by the hand-written kernels in float. False, with a warning, when they are farther apart than the engine's rounding of weights and their
+// gradients to bf16 (2^-9 each) can bring them.
+static bool engine_is_right(int HS, bool documents) {
     enum { T = 256, HQ = 4, HKV = 2 };
     const double bound = 1.0 / 128;
     int64_t nq = (int64_t)T * HQ * HS, nkv = (int64_t)T * 2 * HKV * HS, v_at = (int64_t)HKV * HS, n = T * HQ;
@@ -316,36 +310,35 @@ static bool engine_is_right(int HS) {
     op_init_normal(dout, 1, 2, 0, nq, 1, 0);
     op_init_normal(kv, 1, 3, 0, nkv, 1, 0);
     double worst[4] = {0, 0, 0, 0};
-    for (int block = 0; block < 3; block++) {
-        row_piece rows = {0, block == 1 ? T / 2 : T, block == 1 ? T / 2 : T}, keys = {0, T, T};
-        if (block == 2) rows.rows = keys.rows = T - 50;
+    for (int block = documents ? 2 : 0; block < (documents ? 3 : 2); block++) {
+        int64_t asked = block == 1 ? T / 2 : T; // queries
         b.causal = block != 1;
-        b.Tq = rows.rows;
-        b.Tk = keys.rows;
+        b.Tq = documents ? T - 50 : asked;
+        b.Tk = documents ? T - 50 : T;
         for (int who = 0; who < 2; who++)
             for (int i = 0; i < 4; i++) device_zero(results[who][i], sizeof(float) * (size_t)sizes[i]);
         float **e = results[0], **h = results[1];
         attention_shape s = attention_whole_shape(b);
-        forward_tile(e[0], e[1], q, kv, kv + v_at, b, rows, keys, block == 2, false, m.at + m.used);
+        forward_tile(e[0], e[1], q, kv, kv + v_at, b, asked, T, documents, false, m.at + m.used);
         attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
         op_cast_from_float(out, h[0], nq);
         attention_kernel_delta(delta, out, dout, s);
-        if (!deterministic) backward_tile(e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta, b, rows, keys, block == 2, false, false, m.at + m.used);
+        if (!deterministic) backward_tile(e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta, b, asked, T, documents, false, false, m.at + m.used);
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], apart(e[i], h[i], sizes[i]));
     }
     device_free(m.at, bytes);
     bool right = worst[0] <= bound && worst[1] <= 1e-4 && worst[2] <= bound && worst[3] <= bound;
     if (!right)
-        fprintf(stderr, "warning: %s, heads of %d, is not right on this device: out %.1e, lse %.1e, dq %.1e, dk and dv %.1e from the hand-written kernels (bound %.1e; lse 1e-4), which compute attention now\n",
-                op_attention_engine(false), HS, worst[0], worst[1], worst[2], worst[3], bound);
+        fprintf(stderr, "warning: %s, heads of %d, is not right on this device: out %.1e, lse %.1e, dq %.1e, dk and dv %.1e from the hand-written kernels (bound %.1e; lse 1e-4), which compute attention%s now\n",
+                op_attention_engine(false), HS, worst[0], worst[1], worst[2], worst[3], bound, documents ? " of packed documents" : "");
     return right;
 }
-bool attention_engine_agrees(int HS) {
-    static enum { UNKNOWN, RIGHT, WRONG } known[257];
-    if (!attention_call_possible() || HS > 256) return false;
-    if (known[HS] == UNKNOWN) known[HS] = engine_is_right(HS) ? RIGHT : WRONG;
-    return known[HS] == RIGHT;
+bool attention_engine_agrees(int HS, bool documents) {
+    static enum { UNKNOWN, RIGHT, WRONG } known[2][257];
+    if (!attention_call_possible() || HS > 256 || (documents && !attention_engine_agrees(HS, false))) return false;
+    if (known[documents][HS] == UNKNOWN) known[documents][HS] = engine_is_right(HS, documents) ? RIGHT : WRONG;
+    return known[documents][HS] == RIGHT;
 }
 
 // ---- a block: parts, and the pieces of rows that a part is computed in ----
@@ -359,9 +352,12 @@ typedef struct {
     int64_t most;          // rows of a piece
 } block_part;
 
+// Is so much of a document worth the engine's calls, and what is compiled for them?
+static bool document_is_long(attention_block b, int64_t queries, int64_t keys) {
+    return min_i64(queries, keys) >= least_rows && queries * keys / (b.causal ? 2 : 1) * b.Hq * b.HS >= least_work;
+}
 // The part of a block that begins with query `at`. A block without documents is one part, and so is one off the diagonal, where it is all of one
-// document. On the diagonal a part is a document of so many pairs of query and key that the engine is worth its calls, or all the shorter ones up
-// to the next of those.
+// document. On the diagonal a part is a long document, or all the shorter ones up to the next of those.
 static block_part part_from(attention_block b, int64_t at, bool engine) {
     block_part p;
     memset(&p, 0, sizeof p);
@@ -370,14 +366,14 @@ static block_part part_from(attention_block b, int64_t at, bool engine) {
     p.most = attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk);
     if (b.documents.first == NULL || !engine) return p;
     if (!b.causal) {
-        p.document = p.engine = b.Tq * b.Tk >= least_pairs;
+        p.document = p.engine = document_is_long(b, b.Tq, b.Tk);
     } else {
         const int64_t *first = b.documents.host;
         int64_t end = document_end(first, at, b.Tq), next = end;
-        p.document = p.engine = (end - at) * (end - at) / 2 >= least_pairs;
+        p.document = p.engine = document_is_long(b, end - at, end - at);
         for (; !p.engine && next < b.Tq; end = next) {
             next = document_end(first, end, b.Tq);
-            if ((next - end) * (next - end) / 2 >= least_pairs) break;
+            if (document_is_long(b, next - end, next - end)) break;
         }
         p.at = at;
         p.b.Tq = p.b.Tk = end - at;
@@ -393,6 +389,11 @@ static block_part part_from(attention_block b, int64_t at, bool engine) {
     }
     return p;
 }
+
+// Rows [at, at + rows) of a part. The engine is asked for `asked` of them: `rows`, or more, whose results are thrown away; 0: not asked.
+typedef struct {
+    int64_t at, rows, asked;
+} row_piece;
 
 // Rows from `at` on, up to `end`. A document is cut into few sizes, as the engine is compiled for each: powers of two, the largest first. What is
 // left is rounded up to one where that wastes little: queries that follow see a document's keys, but no query of it sees the rows that follow.
@@ -431,7 +432,7 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
                 tile.Tk = j.rows;
                 tile.causal = p.b.causal && i.at == j.at;
                 int64_t i_at = q_at + i.at * block.q_stride, j_at = kv_at + j.at * block.kv_stride;
-                forward_tile(out + i_at, lse + p.at + i.at, q + i_at, k + j_at, v + j_at, tile, i, j, p.document, merge || j.at > 0, scratch);
+                forward_tile(out + i_at, lse + p.at + i.at, q + i_at, k + j_at, v + j_at, tile, i.asked, j.asked, p.document, merge || j.at > 0, scratch);
             }
     } while (at < block.Tq);
 }
@@ -455,7 +456,7 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
                 tile.Tk = j.rows;
                 tile.causal = p.b.causal && i.at == j.at;
                 int64_t i_at = q_at + i.at * block.q_stride, j_at = kv_at + j.at * block.kv_stride, lse_at = p.at + i.at;
-                backward_tile(dq + i_at, dk + j_at, dv + j_at, q + i_at, k + j_at, v + j_at, out + i_at, dout + i_at, lse + lse_at, delta + lse_at, tile, i, j,
+                backward_tile(dq + i_at, dk + j_at, dv + j_at, q + i_at, k + j_at, v + j_at, out + i_at, dout + i_at, lse + lse_at, delta + lse_at, tile, i.asked, j.asked,
                               p.document, add || j.at > 0, i.at > (p.b.causal ? j.at : 0), scratch);
             }
     } while (at < block.Tq);

@@ -51,9 +51,9 @@ void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
 // Bytes of workspace that are set aside for a call: what cuDNN's engines ask for on all our GPUs (test_cudnn_graphs). Pure arithmetic.
 size_t attention_call_workspace(attention_shape shape);
 
-// Is the engine right for this head size? Found out once, on a small problem, beside the hand-written kernels in float; with a warning when it is
-// not. They compute attention then, as they do what the engine does not take.
-bool attention_engine_agrees(int HS);
+// Is the engine right for this head size (documents: and for more rows than there are)? Found out once, on a small problem, beside the hand-written
+// kernels in float; with a warning when it is not. They compute attention (packed documents) then, as they do what the engine does not take.
+bool attention_engine_agrees(int HS, bool documents);
 
 // The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each, all of its group or (kv == 1) a part.
 typedef struct {
@@ -79,9 +79,9 @@ void attention_use_blackwell(bool yes);
 // dq is float.
 void attention_use_deterministic(void);
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
-// Packed documents: one of 2^23 pairs of query and key or more (4096 rows, alone) goes to the engine, in pieces of 512 rows or more. For tests:
-// other limits; 0: these.
-void attention_test_documents(int64_t rows, int64_t pairs);
+// Packed documents: what a block has of one goes to the engine where that is 2^34 products or more (pairs of query and key that see each other x heads x
+// HS; 2900 rows on the diagonal with 32 heads of 128: an estimate), in pieces of 512 rows or more. For tests: of `rows`, and any work; 0: these limits.
+void attention_test_documents(int64_t rows);
 int64_t attention_test_engine_tiles(void); // tiles that the engine was asked for since start, forward and backward
 
 // The hand-written kernels (attention.cu): any head size up to 256. Forward merges into out and lse if asked to; backward reads delta and
