@@ -32,29 +32,41 @@ typedef struct {
 } calibration;
 typedef void calibrate_work(calibration *c);
 
-// Seconds of `work` on the mean rank, all ranks of c->world at it at once: as often as goes into CALIBRATE_WINDOW, or `times` times when
-// the ranks must do the same number (transfers). The best of several windows: other programs only ever take time.
-static inline double calibrate_seconds(calibration *c, calibrate_work *work, int times) {
+// Seconds of `work` on the mean rank, all ranks of c->world at it at once, for each of the `sizes` that *size may have: as often as goes into
+// CALIBRATE_WINDOW, or `times` times when the ranks must do the same number (transfers). The best of several windows: other programs only ever take
+// time. The sizes take turns, so that a spell of other programs' work does not fall on one of them alone.
+static inline void calibrate_sizes(calibration *c, calibrate_work *work, int times, int64_t *size, const int64_t *sizes, int count, double *seconds) {
     bool alone = comm_size(c->world) == 1; // takes no turns
-    double best = INFINITY, window = alone ? CALIBRATE_WINDOW / 25 : CALIBRATE_WINDOW, all = 0;
-    work(c); // warms up
-    for (int i = 0; i < 4 || (alone && all < 4 * CALIBRATE_WINDOW); i++) {
-        device_synchronize();
-        comm_barrier(c->world);
-        double began = device_seconds(), ended = began;
-        int count = 0;
-        while (times > 0 ? count < times : count == 0 || ended - began < window) {
-            work(c);
+    double window = alone ? CALIBRATE_WINDOW / 25 : CALIBRATE_WINDOW, all = 0;
+    for (int i = -1; i < 4 || (alone && all < 4 * count * CALIBRATE_WINDOW); i++)
+        for (int k = 0; k < count; k++) {
+            *size = sizes[k];
+            if (i < 0) { // warms up
+                work(c);
+                seconds[k] = INFINITY;
+                continue;
+            }
             device_synchronize();
-            count++;
-            ended = device_seconds();
+            comm_barrier(c->world);
+            double began = device_seconds(), ended = began;
+            int done = 0;
+            while (times > 0 ? done < times : done == 0 || ended - began < window) {
+                work(c);
+                device_synchronize();
+                done++;
+                ended = device_seconds();
+            }
+            double mean = (ended - began) / done;
+            all += ended - began;
+            comm_sum_double(c->world, &mean, 1);
+            seconds[k] = fmin(seconds[k], mean / comm_size(c->world));
         }
-        double seconds = (ended - began) / count;
-        all += ended - began;
-        comm_sum_double(c->world, &seconds, 1);
-        best = fmin(best, seconds / comm_size(c->world));
-    }
-    return best;
+}
+static inline double calibrate_seconds(calibration *c, calibrate_work *work, int times) {
+    int64_t size = 0;
+    double seconds;
+    calibrate_sizes(c, work, times, &size, &size, 1, &seconds);
+    return seconds;
 }
 
 // ---- the work ----
@@ -186,45 +198,44 @@ static inline void calibrate_set(cluster *machines, const char *key, double valu
 }
 
 // Seconds of an attention block of T rows (2 flop T^2 width, forward flop = 1) as launch + quadratic T^2, neither below 0, from two lengths.
-static inline void calibrate_fit(calibration *c, const char *name, double flop, calibrate_work *work, double *launch, double *quadratic) {
+// Returns FLOP/s of the longer.
+static inline double calibrate_fit(calibration *c, const char *name, double flop, calibrate_work *work, double *launch, double *quadratic) {
+    const int64_t lengths[2] = {CALIBRATE_ROWS / 4, CALIBRATE_ROWS};
     const double T[2] = {CALIBRATE_ROWS / 4, CALIBRATE_ROWS};
-    double seconds[2];
+    double seconds[2], rate = 0;
+    calibrate_sizes(c, work, 0, &c->T, lengths, 2, seconds);
     for (int i = 0; i < 2; i++) {
-        c->T = (int64_t)T[i];
-        seconds[i] = calibrate_seconds(c, work, 0);
-        calibrate_note(c, "# %s: blocks of %.0f rows x %.0f keys at %.4g GFLOP/s a rank\n", name, T[i], T[i] / 2,
-                       2e-9 * flop * T[i] * T[i] * c->H * c->HS / seconds[i]);
+        rate = 2 * flop * T[i] * T[i] * c->H * c->HS / seconds[i];
+        calibrate_note(c, "# %s: blocks of %.0f rows x %.0f keys at %.4g GFLOP/s a rank\n", name, T[i], T[i] / 2, 1e-9 * rate);
     }
     *quadratic = fmin((seconds[1] - seconds[0]) / (T[1] * T[1] - T[0] * T[0]), seconds[1] / (T[1] * T[1]));
     if (*quadratic <= 0) *quadratic = seconds[1] / (T[1] * T[1]); // noise
     *launch = fmax(0, seconds[0] - *quadratic * T[0] * T[0]);
+    return rate;
 }
 
 static inline void calibrate_kernels(calibration *c, cluster *machines) {
     double width = (double)c->H * c->HS, launch[2], quadratic[2];
     double D = c->D, F = c->F, rows = (double)c->rows;
-    double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear = INFINITY, few = 0;
-    for (c->rows = CALIBRATE_LINEAR_ROWS / 4; c->rows <= CALIBRATE_LINEAR_ROWS; c->rows *= 2) {
-        linear = calibrate_seconds(c, calibrate_linear, 0);
-        if (few == 0) few = linear;
-        calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)c->rows, 18e-9 * (double)c->rows * D * F / linear);
-    }
-    c->rows = CALIBRATE_LINEAR_ROWS;
+    double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear[3];
+    const int64_t sizes[3] = {CALIBRATE_LINEAR_ROWS / 4, CALIBRATE_LINEAR_ROWS / 2, CALIBRATE_LINEAR_ROWS};
+    calibrate_sizes(c, calibrate_linear, 0, &c->rows, sizes, 3, linear);
+    for (int i = 0; i < 3; i++) calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)sizes[i], 18e-9 * (double)sizes[i] * D * F / linear[i]);
     // Seconds of a layer as weights + per_row rows, neither below 0: what the weights cost on their own, and the rate of the products.
-    double per_row = fmin((linear - few) / (0.75 * rows), linear / rows);
-    if (per_row <= 0) per_row = linear / rows; // noise
+    double per_row = fmin((linear[2] - linear[0]) / (0.75 * rows), linear[2] / rows);
+    if (per_row <= 0) per_row = linear[2] / rows; // noise
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
     calibrate_set(machines, "hbm_rate", hbm, FIGURE_MEASURED);
     calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0), FIGURE_MEASURED);
     calibrate_set(machines, "optimizer_efficiency", (28 + sizeof(floatX)) / 16.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_adamw, 0) / hbm, FIGURE_MEASURED);
-    calibrate_fit(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]);
-    calibrate_fit(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1]);
-    // On a CPU no data sheet says the peak: it is the best of what was reached.
+    double reached[2] = {calibrate_fit(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]),
+                         calibrate_fit(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1])};
+    // On a CPU no data sheet says the peak: it is the best of what was reached. (Not of what follows from two sizes: after noise that is any number.)
     double forward = 2 * width / quadratic[0], backward = 5 * width / quadratic[1], matrices = 18 * D * F / per_row;
-    double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : fmax(fmax(2 * rows * D * F / gemm, matrices), fmax(forward, backward));
+    double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : fmax(fmax(2 * rows * D * F / gemm, rows * 18 * D * F / linear[2]), fmax(reached[0], reached[1]));
     calibrate_set(machines, "peak", peak, sheet > 0 ? FIGURE_DATASHEET : FIGURE_MEASURED);
     calibrate_set(machines, "linear_efficiency", matrices / peak, FIGURE_MEASURED);
-    calibrate_set(machines, "weight_bytes", fmax(0, linear - rows * per_row) * hbm / (3 * D * F), FIGURE_MEASURED);
+    calibrate_set(machines, "weight_bytes", fmax(0, linear[2] - rows * per_row) * hbm / (3 * D * F), FIGURE_MEASURED);
     calibrate_set(machines, "attention_forward_efficiency", forward / peak, FIGURE_MEASURED);
     calibrate_set(machines, "attention_backward_efficiency", backward / peak, FIGURE_MEASURED);
     calibrate_set(machines, "merge_bytes", calibrate_seconds(c, calibrate_merge, 0) / (double)c->T * hbm / width, FIGURE_MEASURED);
