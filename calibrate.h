@@ -38,12 +38,12 @@ typedef void calibrate_work(calibration *c);
 static inline void calibrate_sizes(calibration *c, calibrate_work *work, int times, int64_t *size, const int64_t *sizes, int count, double *seconds) {
     bool alone = comm_size(c->world) == 1; // takes no turns
     double window = alone ? CALIBRATE_WINDOW / 25 : CALIBRATE_WINDOW, all = 0;
+    for (int k = 0; k < count; k++) seconds[k] = INFINITY;
     for (int i = -1; i < 4 || (alone && all < 4 * count * CALIBRATE_WINDOW); i++)
         for (int k = 0; k < count; k++) {
             *size = sizes[k];
             if (i < 0) { // warms up
                 work(c);
-                seconds[k] = INFINITY;
                 continue;
             }
             device_synchronize();
