@@ -36,7 +36,7 @@ typedef void calibrate_work(calibration *c);
 // CALIBRATE_WINDOW, or `times` times when the ranks must do the same number (transfers). The best of several windows: other programs only ever take
 // time. The sizes take turns, so that a spell of other programs' work does not fall on one of them alone.
 static inline void calibrate_sizes(calibration *c, calibrate_work *work, int times, int64_t *size, const int64_t *sizes, int count, double *seconds) {
-    bool alone = comm_size(c->world) == 1; // takes no turns
+    bool alone = comm_size(c->world) == 1; // waits for no other rank's turn on a core
     double window = alone ? CALIBRATE_WINDOW / 25 : CALIBRATE_WINDOW, all = 0;
     for (int k = 0; k < count; k++) seconds[k] = INFINITY;
     for (int i = -1; i < 4 || (alone && all < 4 * count * CALIBRATE_WINDOW); i++)

@@ -227,7 +227,7 @@ int main(int argc, char **argv) {
             }
         }
         expect_ring(device, properties, 4096 + 128, 6, 2, 128); // a length that is no power of two
-        expect_documents(device, properties, block_of(0, 8, 2, 128), n == 0 ? 65536 : 2048);
+        for (int HS = 64; HS <= 128; HS *= 2) expect_documents(device, properties, block_of(0, 8, 2, HS), n == 0 ? 262144 : 8192);
         for (int HS = 64; HS <= 128 && (n == 0 || device->version != gpus[n - 1].version); HS *= 2) { // once for each generation
             attention_block b = block_of(8192, 32, 8, HS);
             const attention_run groups = {8, 4}, members = {1, 2};
