@@ -145,6 +145,25 @@ $(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(KER
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 
+# The same on what nvcc makes of the kernels: its PTX for one GPU becomes C++ (test/ptx_to_cc.py; -w: nobody wrote that), which its own host code launches.
+PTX_ARCH ?= 90
+PTX := $(BUILD)/ptx-$(PTX_ARCH)
+PTX_KERNELS := $(PTX)/ptx_launch.o $(KERNELS:device/cuda/%.cu=$(PTX)/%.o) $(KERNELS:%.cu=$(BUILD)/%.o)
+.PRECIOUS: $(PTX)/%.ptx $(PTX)/%.cc
+$(PTX)/%.ptx: device/cuda/%.cu $(HEADERS)
+	@mkdir -p $(@D)
+	$(NVCC) -x cu -std=c++17 -O3 -arch=compute_$(PTX_ARCH) -ptx $(DEVICE_FLAGS) $< -o $@
+$(PTX)/%.cc: $(PTX)/%.ptx test/ptx_to_cc.py
+	test/ptx_to_cc.py $< >$@
+$(PTX)/%.o: $(PTX)/%.cc test/ptx.h
+	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -Itest -O1 -fwrapv -ffp-contract=off -fno-math-errno -fno-strict-aliasing -w -c $< -o $@
+$(PTX)/ptx_launch.o: test/ptx_launch.cc $(HEADERS)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -g -O2 -Wall -Wextra -Werror -c $< -o $@
+$(BUILD)/test/%-ptx$(PTX_ARCH): test/%.c test/fake_cuda.c $(PTX_KERNELS) $(WITHOUT_GPU_HOST) $(HEADERS) | emulated-kernels
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(RANKS_OF) $(MPI_CFLAGS) $< test/fake_cuda.c $(PTX_KERNELS) $(filter-out $(KERNELS:%.cu=$(EMULATED)/%.o),$(WITHOUT_GPU_KERNELS)) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
+
 # Fuzz targets, test/fuzz: `make fuzz` runs each for FUZZ_SECONDS under libFuzzer (clang); test_fuzz.sh runs them shortly with a driver of ours (gcc).
 FUZZ_SECONDS ?= 600
 FUZZ_TARGETS := $(patsubst test/fuzz/%.c,%,$(wildcard test/fuzz/fuzz_*.c))

@@ -1,5 +1,5 @@
 // The CUDA runtime, cuBLASLt and NCCL without a GPU, as much of them as device/cuda uses: memory is the host's, products are BLAS, NCCL is
-// MPI. test_cuda.sh links it with the real device_cuda.c, linear_cublaslt.c and comm_nccl.c and the emulated kernels, and trains.
+// MPI. test_cuda.sh links it with the real device_cuda.c, linear_cublaslt.c and comm_nccl.c and the emulated kernels (or nvcc's PTX, ptx_launch.cc), and trains.
 //
 // It is as unfriendly as a GPU may be. Work on the compute stream is done at once; work on any other stream is done as late as possible,
 // when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
@@ -298,8 +298,22 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 const char *cudaGetErrorString(cudaError_t status) { return status == cudaSuccess ? "no error" : "a fake error"; }
 const char *cudaGetErrorName(cudaError_t status) { return cudaGetErrorString(status); }
 cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+static struct {
+    const void *kernel;
+    int bytes;
+} shared_allowed[64];
+size_t fake_cuda_shared_allowed(const void *kernel); // called by ptx_launch.cc
+size_t fake_cuda_shared_allowed(const void *kernel) {
+    for (int i = 0; i < 64; i++)
+        if (shared_allowed[i].kernel == kernel) return (size_t)shared_allowed[i].bytes;
+    return 48 * 1024;
+}
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value) {
-    (void)function, (void)attribute, (void)value;
+    insist(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value <= 163 * 1024, "an attribute of a kernel that no GPU of ours takes");
+    int i = 0;
+    while (shared_allowed[i].kernel != NULL && shared_allowed[i].kernel != function) insist(++i < 64, "too many kernels");
+    shared_allowed[i].kernel = function;
+    shared_allowed[i].bytes = value;
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **p, size_t bytes) {

@@ -3,6 +3,7 @@
 # registers, the program starts without a driver for help, planning and errors, and cuDNN would take every graph that the trainer asks for.
 # The device's host code (streams and events, cuBLASLt, NCCL) trains over a fake of the three libraries (fake_cuda.c), on 1 and on 4 ranks,
 # with all transfers as late as the events allow and with all at once, and with every access of a kernel checked against the transfers under way.
+# The kernels run as nvcc's PTX, too, started by nvcc's own host code.
 # Skipped, by name, where the CUDA toolkit, cuDNN or NCCL is missing.
 source "$(dirname "$0")/shell.sh"
 if ! make --no-print-directory DEVICE=cuda -n tests >"$dir/found" 2>&1; then
@@ -42,12 +43,10 @@ check 'a note says so' grep -q 'no memory to time matrix products' "$dir/full"
 check 'products that leave SMs to others, over fake CUDA' $build/test/bench_cuda-without-gpu small
 check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
 check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
-for eager in 0 1; do
-    for ranks in 1 4; do
-        check "trains over fake CUDA, $ranks ranks, $([ $eager = 0 ] && echo 'late transfers' || echo 'early transfers')" \
-            env FAKE_CUDA_EAGER=$eager mpirun -np $ranks $build/test/compare_devices-without-gpu compare "$dir/reference"
-    done
+for ranks in 1 4; do
+    check "trains over fake CUDA, $ranks ranks, late transfers" mpirun -np $ranks $build/test/compare_devices-without-gpu compare "$dir/reference"
 done
+check 'trains over fake CUDA, 1 rank, early transfers' env FAKE_CUDA_EAGER=1 $build/test/compare_devices-without-gpu compare "$dir/reference" # 4: below
 races=build/cuda-races/test/compare_devices-without-gpu
 check 'build over fake CUDA, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races $races
 check 'reference of 2 steps in whole tiles' build/cpu/test/compare_devices write "$dir/whole" 512 2
@@ -98,6 +97,27 @@ if ! nvidia-smi -L >"$dir/gpus" 2>&1; then
     check 'without a GPU it says so' ends_with 2 'no usable GPU' "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1
     check 'all ranks leave with status 2' ends_with 2 'no usable GPU' mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1 --cp 2
 fi
+# What nvcc makes of the kernels, run on this CPU: its PTX as C++ (ptx_to_cc.py), launched by its own host code.
+export PTX_RAN="$dir/ran"
+fits_registers() { # of every block that was launched, by what ptxas -v said: a thread's in eights, 65536 in all
+    awk 'FNR == NR { if ($2 > threads[$1]) threads[$1] = $2; next }
+         /Compiling entry function/ { split($0, part, "\047"); kernel = part[2] }
+         match($0, /Used [0-9]+ registers/) { seen++; if (int((substr($0, RSTART + 5) + 7) / 8) * 8 * threads[kernel] > 65536) { bad = 1; print kernel, $0, threads[kernel] } }
+         END { exit bad || seen == 0 }' "$PTX_RAN" "$dir/build.log"
+}
+ptx() { check "build of PTX for sm_$1: ${*:2}" make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTX_ARCH=$1 "${@:2}"; }
+ptx 90 $build/test/{test_kernels,compare_devices}-ptx90
+check 'kernels, as PTX for sm_90' $build/test/test_kernels-ptx90
+check 'trains, as PTX for sm_90, 4 ranks, early transfers' env FAKE_CUDA_EAGER=1 mpirun -np 4 $build/test/compare_devices-ptx90 compare "$dir/reference"
+check 'every kernel has run' diff <(cut -d' ' -f1 "$PTX_RAN" | sort -u) <(sed -nE 's/^static ptx_kernel [^"]*"([^"]*)".*/\1/p' $build/ptx-90/*.cc | sort)
+check 'no block has more registers than there are' fits_registers
+if grep -q '^CUDA .* 100,' "$dir/found"; then
+    ptx 100 $build/test/test_kernels-ptx100
+    check 'kernels, as PTX for sm_100' $build/test/test_kernels-ptx100
+fi
+check 'PTX that is not known is refused' ends_with 1 'not known: vadd.s32' test/ptx_to_cc.py <(printf '.visible .entry f(\n)\n{\n\tvadd.s32 %%r1, %%r2, %%r3;\n}\n')
+unset PTX_RAN
+
 # Without cuDNN: the hand-written kernels alone. Last, for it takes the place of the program.
 rm -f "$binary"
 check 'build without cuDNN' make -j2 --no-print-directory DEVICE=cuda CUDNN=0 BUILD=$build "$binary"

@@ -17,7 +17,7 @@
 //     copies to shared memory used before they were waited for    done as late as allowed; at once with EMULATION_REVERSE=1
 //     two threads that touch one place in no order, one writing   "race" with the kernel's name and both threads, then abort: in the
 //                                                                 build SANITIZE=races (races.cc), whatever order they ran in here
-// What it cannot show: speed, and what other numbers would lead to.
+// What it cannot show: speed, what other numbers would lead to, and what nvcc makes of the kernels (test/ptx_to_cc.py: its PTX on the same threads).
 // Kernels keep to full warps: blocks are multiples of 32 threads, and every lane takes part in a shuffle.
 #ifndef EMULATION_H
 #define EMULATION_H
