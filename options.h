@@ -95,7 +95,7 @@ static inline const option_row *options_table(int *count) {
         {"Model", "rope-theta", "X", OPTION_REAL, AT(rope_theta), 1.001, 1e15, "", "", "base of the RoPE frequencies, instead of the model's; goes into what is saved and exported"},
         {"Model", "rope-scaling", "KIND:NAME=X,...", OPTION_TEXT, AT(rope_scaling), 0, 0, "", "", "how RoPE is stretched to a longer context, instead of the model's way: " ROPE_SCALING_LEGAL "; factor: how much longer; original: tokens before; goes into what is saved and exported"},
 
-        {"Data", "train-data", "GLOB[:WEIGHT],...", OPTION_TEXT, AT(train_data), 0, 0, "", "", "token files (.bin) to train on, quoted: 'data/train*.bin'; a mixture: '[NAME=]a/*.bin:0.7,[NAME=]b/*.bin:0.3', weights relative (required unless --dry-run or --steps 0)"},
+        {"Data", "train-data", "GLOB[:WEIGHT],...", OPTION_TEXT, AT(train_data), 0, 0, "", "", "token files (.bin) to train on, quoted: 'data/train*.bin'; a mixture: '[NAME=]a/*.bin:0.7,[NAME=]b/*.bin:0.3', weights relative (required unless --dry-run, --plan or --steps 0)"},
         {"Data", "val-data", "[NAME=]GLOB,...", OPTION_TEXT, AT(val_data), 0, 0, "", "", "token files to evaluate on; several sets: 'code=c/*.bin,prose=p/*.bin'"},
         {"Data", "document-end", "ID|none", OPTION_TOKEN, AT(document_end), 0, 2147483646, "none", "", "packed documents: the token that ends one, as number; within a sample no attention and no label crosses to the next document, and positions restart"},
         {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "", "tokens of a sequence, over all its ranks: 128K = 131072, 1M = 1048576"},
@@ -154,7 +154,7 @@ static inline const option_row *options_table(int *count) {
         {"Output", "sample-temperature", "X", OPTION_REAL, AT(sample_temperature), 0, 100, "0", "", "0: always the likeliest token; else drawn from softmax(logits / X)"},
 
         {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "", "the same command gives the same bits: on CUDA fixed algorithms in the place of the fastest, and attention's backward pass by our own kernels, which is slower; the CPU device always does"},
-        {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print options and memory per rank, train nothing; needs neither ranks nor device"},
+        {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print the memory of a rank by category, and with --cluster or --memory-budget the longest sequence that fits; trains nothing, needs neither ranks nor device"},
         {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "", "print the fastest ways to run this on --ranks ranks of --cluster and the command for the best; trains nothing"},
         {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "", "the same as JSON, with every grid that fits (the fastest 256); goes with --plan"},
         {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "", "machines that --plan, --dry-run and the predictions of a run are for: h100, h200, b200, a100-4nic, a100-4nic-datasheet, cpu, or a file such as clusters/h100.txt (if absent: what this build is for)"},
