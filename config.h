@@ -268,19 +268,21 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     return config_read_rope(c, json, error);
 }
 
-// The text of a small file, NUL-terminated, no NUL inside; the caller frees. NULL with a message.
+// The text of a file of at most `limit` bytes, NUL-terminated, no NUL inside; the caller frees. NULL with a message.
 static inline char *config_read_text(const char *path, size_t limit, error_text *error) {
     FILE *f = fopen(path, "rb");
     if (f == NULL) {
         error_set(error, "cannot be opened for reading");
         return NULL;
     }
-    char *text = HOST_NEW(char, limit + 2);
-    size_t n = fread(text, 1, limit + 1, f);
+    struct stat entry;
+    size_t room = fstat(fileno(f), &entry) == 0 && S_ISREG(entry.st_mode) ? (size_t)min_i64((int64_t)limit, entry.st_size) : limit;
+    char *text = HOST_NEW(char, room + 2);
+    size_t n = fread(text, 1, room + 1, f);
     bool failed = ferror(f) != 0;
     fclose(f);
     if (failed) error_set(error, "cannot be read");
-    else if (n > limit) error_set(error, "is larger than %zu bytes, more than such a file needs", limit);
+    else if (n > room) error_set(error, "is larger than %zu bytes, more than such a file needs", limit);
     else if (n == 0) error_set(error, "is empty");
     else if (strlen(text) != n) error_set(error, "holds a NUL byte and is no JSON text");
     if (error->text[0] == '\0') return text;

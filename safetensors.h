@@ -5,7 +5,7 @@
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 
-#include "config.h" // defines: cJSON_*, printable
+#include "config.h" // defines: cJSON_*, printable, config_read_text
 #include "files.h"
 #ifdef __F16C__
 #include <immintrin.h>
@@ -331,24 +331,6 @@ static inline bool safetensors_read_index(safetensors *s, const char *folder, co
     return error->text[0] == '\0';
 }
 
-// The text of an index file of any length up to the limit of a header; the caller frees; NULL with a message.
-static inline char *safetensors_index_text(const char *path, error_text *error) {
-    struct stat entry;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    char *text = NULL;
-    if (fd < 0) error_set(error, "cannot be opened: %s", strerror(errno));
-    else if (fstat(fd, &entry) != 0 || !S_ISREG(entry.st_mode) || entry.st_size < 2 || entry.st_size > SAFETENSORS_HEADER_LIMIT)
-        error_set(error, "is not a file of 2 to %d bytes", SAFETENSORS_HEADER_LIMIT);
-    else {
-        text = HOST_NEW(char, entry.st_size + 1);
-        if (file_pread(fd, path, text, (size_t)entry.st_size, 0, error) && strlen(text) != (size_t)entry.st_size) error_set(error, "holds a NUL byte and is no JSON text");
-    }
-    if (fd >= 0) close(fd);
-    if (error->text[0] == '\0') return text;
-    free(text);
-    return NULL;
-}
-
 // Opens STEM.safetensors of a folder, or the files that STEM.safetensors.index.json names (stem "model" in a Hugging Face folder), and
 // checks all headers. s from safetensors_none(). False with a message that names the file, and nothing open.
 static inline bool safetensors_open(safetensors *s, const char *folder, const char *stem, error_text *error) {
@@ -359,7 +341,7 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     error_text why;
     why.text[0] = '\0';
     if (path_exists(path.text)) {
-        char *text = safetensors_index_text(path.text, &why);
+        char *text = config_read_text(path.text, SAFETENSORS_HEADER_LIMIT, &why);
         cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, NULL, 1);
         if (text != NULL && json == NULL) error_set(&why, "is not valid JSON");
         if (json != NULL) safetensors_read_index(s, folder, json, &why);
