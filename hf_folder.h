@@ -81,9 +81,7 @@ static inline void hf_print_floats(cJSON *json) {
         int n = at->string == NULL ? (int)sizeof word : snprintf(word, sizeof word, " %s ", at->string);
         if (!cJSON_IsNumber(at) || n >= (int)sizeof word || strstr(keys, word) == NULL || at->valuedouble != floor(at->valuedouble)) continue;
         snprintf(text, sizeof text, "%.1f", at->valuedouble); // numbers up to 1e15, as config_read allows
-        memmove(word, word + 1, (size_t)n);
-        word[n - 2] = '\0';
-        cJSON_ReplaceItemInObjectCaseSensitive(json, word, cJSON_CreateRaw(text));
+        cJSON_ReplaceItemInObjectCaseSensitive(json, at->string, cJSON_CreateRaw(text));
     }
 }
 
