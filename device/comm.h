@@ -25,6 +25,11 @@ typedef enum {
     COMM_CONTROL,      // counts, losses, norms, agreement on errors
     COMM_KINDS
 } comm_kind;
+static inline const char *comm_kind_name(comm_kind kind) {
+    static const char *const names[COMM_KINDS] = {"seq_alltoall", "kv_inner", "kv_outer", "dkv_inner", "dkv_outer", "kv_gather",
+                                                  "dkv_scatter", "param_gather", "grad_reduce", "param_update", "control"};
+    return names[kind];
+}
 
 typedef struct comm comm;
 
@@ -50,7 +55,6 @@ void comm_abort(int status, const char *format, ...) PRINTF_LIKE(2, 3);
 comm *comm_world(void);
 int comm_local_rank(void);  // place among the ranks on this machine
 int comm_local_ranks(void); // ranks on this machine
-const char *comm_kind_name(comm_kind kind); // "seq_alltoall", "kv_inner", ...
 
 // A new comm of the ranks of `parent` that gave the same colour >= 0, ordered by key (ties by rank). All ranks of the parent
 // call. colour < 0: not a member, returns NULL. The caller frees with comm_free (never the world), with nothing pending.

@@ -51,7 +51,6 @@ size_t comm_reduce_scatter_scratch(int ranks, size_t n) { (void)ranks; (void)n; 
 comm *comm_split(comm *p, int colour, int key, comm_kind k) { (void)p; (void)colour; (void)key; (void)k; return NULL; }
 void comm_free(comm *c) { (void)c; }
 void comm_sum_int64(comm *c, int64_t *v, int n) { (void)c; (void)v; (void)n; }
-const char *comm_kind_name(comm_kind k) { (void)k; return ""; }
 void comm_abort(int status, const char *format, ...) { (void)format; exit(status); }
 double device_seconds(void) { return 0; }
 void device_zero(void *p, size_t n) {

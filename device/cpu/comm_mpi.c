@@ -55,10 +55,6 @@ static size_t piece_limit = PIECE_LIMIT;
 static int delay_microseconds;
 static uint64_t delay_state;
 
-static const char *const kind_names[COMM_KINDS] = {"seq_alltoall", "kv_inner",     "kv_outer",    "dkv_inner",    "dkv_outer", "kv_gather",
-                                                   "dkv_scatter",  "param_gather", "grad_reduce", "param_update", "control"};
-const char *comm_kind_name(comm_kind kind) { return kind_names[kind]; }
-
 // ---- Errors ----
 
 void comm_abort(int status, const char *format, ...) {

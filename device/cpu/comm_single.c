@@ -13,10 +13,6 @@ struct comm {
 static comm *world;                       // NULL before comm_init and after comm_finalize
 static comm_counters counters[COMM_KINDS]; // a single rank sends nothing: always 0
 
-static const char *const kind_names[COMM_KINDS] = {"seq_alltoall", "kv_inner",     "kv_outer",    "dkv_inner",    "dkv_outer", "kv_gather",
-                                                   "dkv_scatter",  "param_gather", "grad_reduce", "param_update", "control"};
-const char *comm_kind_name(comm_kind kind) { return kind_names[kind]; }
-
 void comm_abort(int status, const char *format, ...) {
     va_list args;
     va_start(args, format);
