@@ -8,6 +8,7 @@
 #define EVALUATION_H
 
 #include "data_sources.h" // defines: DATA_SOURCES_MAX, sequence_shard, dataloader_hash
+#include "metrics.h" // defines: json_number
 #include "model.h"
 
 // ---- loss by position: buckets [0, 1K), [1K, 8K), [8K, 64K), ... ----
@@ -156,18 +157,14 @@ static inline void evaluation_print(const evaluation_report *r) {
     fflush(stdout);
 }
 
-static inline void evaluation_json(FILE *f, const char *before, const char *key, double value) {
-    fprintf(f, "%s\"%s\":", before, key);
-    fprintf(f, isfinite(value) ? "%.9g" : "null", value);
-}
 // One line: "val_loss" and "val_loss_by_position" are those of the one set without a name, or objects of the sets' names.
 static inline void evaluation_log(FILE *f, const evaluation_report *r) {
     char key[64];
     bool named = r->names[0][0] != '\0';
     fprintf(f, "{\"step\":%lld", (long long)r->step);
-    if (!named) evaluation_json(f, ",", "val_loss", loss_by_position_mean(&r->losses[0]));
+    if (!named) json_number(f, ",", "val_loss", loss_by_position_mean(&r->losses[0]));
     else fprintf(f, ",\"val_loss\":{");
-    for (int i = 0; i < r->sets && named; i++) evaluation_json(f, i > 0 ? "," : "", r->names[i], loss_by_position_mean(&r->losses[i]));
+    for (int i = 0; i < r->sets && named; i++) json_number(f, i > 0 ? "," : "", r->names[i], loss_by_position_mean(&r->losses[i]));
     fprintf(f, named ? "}" : "");
     if (evaluation_buckets(r) > 1) {
         fprintf(f, ",\"val_loss_by_position\":%s", named ? "{" : "");
@@ -177,7 +174,7 @@ static inline void evaluation_log(FILE *f, const evaluation_report *r) {
             for (int b = 0, shown = 0; b < evaluation_buckets(r); b++) {
                 if (r->losses[i].tokens[b] == 0) continue;
                 position_bucket_name(key, sizeof key, b, r->S);
-                evaluation_json(f, shown++ > 0 ? "," : "", key, r->losses[i].loss[b] / r->losses[i].tokens[b]);
+                json_number(f, shown++ > 0 ? "," : "", key, r->losses[i].loss[b] / r->losses[i].tokens[b]);
             }
             fprintf(f, "}");
         }
@@ -187,7 +184,7 @@ static inline void evaluation_log(FILE *f, const evaluation_report *r) {
         fprintf(f, k == 0 ? ",\"needle_accuracy\":" : "},\"needle_loss\":");
         for (int d = 0; d < NEEDLE_DEPTHS; d++) {
             snprintf(key, sizeof key, "%d%%", 100 * d / (NEEDLE_DEPTHS - 1));
-            evaluation_json(f, d > 0 ? "," : "{", key, evaluation_ratio(k == 0 ? r->needles.right[d] : r->needles.loss[d], r->needles.tokens[d]));
+            json_number(f, d > 0 ? "," : "{", key, evaluation_ratio(k == 0 ? r->needles.right[d] : r->needles.loss[d], r->needles.tokens[d]));
         }
     }
     fprintf(f, r->has_needles ? "}}\n" : "}\n");

@@ -94,22 +94,22 @@ static inline void prediction_print(const step_report *r, double seconds, double
     fflush(stdout);
 }
 
-static inline void json_number(FILE *f, const char *key, double value) { // JSON has no NaN and no infinity
-    if (isfinite(value)) fprintf(f, ",\"%s\":%.9g", key, value);
-    else fprintf(f, ",\"%s\":null", key);
+static inline void json_number(FILE *f, const char *before, const char *key, double value) { // JSON has no NaN and no infinity
+    fprintf(f, "%s\"%s\":", before, key);
+    fprintf(f, isfinite(value) ? "%.9g" : "null", value);
 }
 static inline void step_log(FILE *f, const step_report *r) {
     fprintf(f, "{\"step\":%lld", (long long)r->step);
-    json_number(f, "loss", r->loss);
-    json_number(f, "grad_norm", r->norm);
-    json_number(f, "lr", r->lr);
-    json_number(f, "step_ms", 1e3 * r->seconds);
+    json_number(f, ",", "loss", r->loss);
+    json_number(f, ",", "grad_norm", r->norm);
+    json_number(f, ",", "lr", r->lr);
+    json_number(f, ",", "step_ms", 1e3 * r->seconds);
     fprintf(f, ",\"tokens\":%lld,\"samples\":%lld", (long long)r->tokens, (long long)r->samples);
-    json_number(f, "tgs", r->tgs);
-    json_number(f, "mfu", r->mfu < 0 ? NAN : r->mfu);
-    json_number(f, "hfu", r->hfu < 0 ? NAN : r->hfu);
-    json_number(f, "predicted_ms", 1e3 * r->predicted_seconds);
-    json_number(f, "mem_used_bytes", r->memory_used);
+    json_number(f, ",", "tgs", r->tgs);
+    json_number(f, ",", "mfu", r->mfu < 0 ? NAN : r->mfu);
+    json_number(f, ",", "hfu", r->hfu < 0 ? NAN : r->hfu);
+    json_number(f, ",", "predicted_ms", 1e3 * r->predicted_seconds);
+    json_number(f, ",", "mem_used_bytes", r->memory_used);
     fprintf(f, ",\"mem_bytes\":%zu,\"predicted_comm_bytes\":%lld,\"comm_bytes\":{", r->memory, (long long)r->predicted_sent);
     for (int k = 0; k < COMM_KINDS; k++)
         fprintf(f, "%s\"%s\":%lld", k > 0 ? "," : "", comm_kind_name((comm_kind)k), (long long)r->sent[k].bytes_sent);
