@@ -7,7 +7,7 @@
 #include "agreement.h" // defines: agree_on_number
 #include "device/comm.h"
 #include "device/ops.h"
-#include "plan.h" // defines: cluster, plan_cluster
+#include "plan.h" // defines: cluster, plan_cluster_name
 
 #define CALIBRATE_WINDOW 0.05 // s: longer than the turns that ranks take on a core
 enum { CALIBRATE_ROWS = 1024, CALIBRATE_COPY_BYTES = 16 << 20, CALIBRATE_LINK_BYTES = 1 << 20, CALIBRATE_LINEAR_ROWS = 256, CALIBRATE_WEIGHT_BYTES = 16 << 20, CALIBRATE_LITTLE = 64 };
@@ -329,7 +329,7 @@ static inline bool calibrate_local_ranks(comm *world, int *local, error_text *er
 // --calibrate, after device_start, on nodes of `local` ranks each. The shapes are those of the model (NULL: tiny). Collective; false with a message.
 static inline bool calibrate(const options *o, const model_config *model, comm *world, int local, error_text *error) {
     cluster machines;
-    if (comm_rank(world) == 0) cluster_load(&machines, o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100", error);
+    if (comm_rank(world) == 0) cluster_load(&machines, plan_cluster_name(o), error);
     if (!comm_agree(world, error)) return false;
     comm_broadcast(world, &machines, sizeof machines, 0); // a file may be of one machine, or differ, and who sends depends on it
     const model_config *m = model != NULL ? model : config_preset("tiny");

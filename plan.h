@@ -7,9 +7,11 @@
 
 enum { PLAN_SHOWN = 5, PLAN_LISTED = 256 }; // grids that are printed, and that --plan-json lists
 
-// The machines that predictions are for, as `ranks` ranks see them: --cluster, or those this build is for.
+// --cluster, or the machines that this build is for.
+static inline const char *plan_cluster_name(const options *o) { return o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100"; }
+// The machines that predictions are for, as `ranks` ranks see them.
 static inline bool plan_cluster(cluster *machines, const options *o, int ranks, error_text *error) {
-    if (!cluster_load(machines, o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100", error)) return false;
+    if (!cluster_load(machines, plan_cluster_name(o), error)) return false;
     cluster_share(machines, ranks);
     return true;
 }
