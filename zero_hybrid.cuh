@@ -311,13 +311,13 @@ static inline void zero_advance(zero_hybrid *z) {
 
 static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // zeros, but where a product will be stored
     int64_t from = 0;
-    for (int t = 0; t <= unit->tensor_count; t++) {
+    for (int t = 0; t < unit->tensor_count; t++) {
         const zero_tensor *tensor = &unit->tensors[t];
-        if (t < unit->tensor_count && !tensor->product) continue;
-        int64_t to = t < unit->tensor_count ? tensor->offset : unit->count;
-        if (to > from) device_zero(grads + from, sizeof(float) * (size_t)(to - from));
-        if (t < unit->tensor_count) from = tensor->offset + tensor->count;
+        if (!tensor->product) continue;
+        device_zero(grads + from, sizeof(float) * (size_t)(tensor->offset - from));
+        from = tensor->offset + tensor->count;
     }
+    device_zero(grads + from, sizeof(float) * (size_t)(unit->count - from));
 }
 // Where the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use of a step (zg = 1) or
 // micro-step (zg > 1): then the tensors that are products hold anything, and the caller stores them; the others are zero.
