@@ -161,13 +161,6 @@ static inline bool model_file_range(const model *m, const safetensors *files, va
     return true;
 }
 
-// What lies of a tensor in elements [begin, end) of its unit, as a range of the unit; false: nothing.
-static inline bool model_span(const zero_tensor *t, int64_t begin, int64_t end, int64_t *from, int64_t *to) {
-    *from = max_i64(begin, t->offset);
-    *to = min_i64(end, t->offset + t->count);
-    return *from < *to;
-}
-
 // m->saving (VALUES_KINDS, shares of all units) = this rank's shares, as they are after the compute issued so far.
 static inline void model_copy_shares(model *m) {
     float *to = m->saving;
@@ -188,7 +181,7 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
         bool in_place = copy != NULL || values_on_host(z, kind, u);
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
-            if (!model_span(tensor, begin, begin + share, &from, &to)) continue;
+            if (!zero_span(tensor, begin, begin + share, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 const float *values = copy != NULL ? copy + (at - begin) : in_place ? values_at(z, kind, u, at) : buffer->host;
@@ -213,7 +206,7 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
         bool in_place = values_on_host(z, kind, u) && (!parameters || sizeof(floatX) == sizeof(float));
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
-            if (!model_span(tensor, begin, begin + held, &from, &to)) continue;
+            if (!zero_span(tensor, begin, begin + held, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 float *values = in_place ? values_at(z, kind, u, at) : buffer->host;
@@ -239,7 +232,7 @@ static inline bool model_files_read_master(model *m, const safetensors *files, v
         bool in_place = values_on_host(z, VALUES_PARAMETERS, u);
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
-            if (!model_span(tensor, begin, begin + piece, &from, &to)) continue;
+            if (!zero_span(tensor, begin, begin + piece, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 float *master = values_at(z, VALUES_PARAMETERS, u, at), *values = in_place ? master : buffer->host;

@@ -53,6 +53,13 @@ static inline void zero_unit_add(zero_unit *u, const char *name, int64_t count, 
     u->count = round_up(u->count + count, 64); // tensors start on 128 bytes at least
 }
 
+// What lies of a tensor in elements [begin, end) of its unit, as a range of the unit; false: nothing.
+static inline bool zero_span(const zero_tensor *t, int64_t begin, int64_t end, int64_t *from, int64_t *to) {
+    *from = max_i64(begin, t->offset);
+    *to = min_i64(end, t->offset + t->count);
+    return *from < *to;
+}
+
 typedef struct {
     int unit, stage;
 } zero_reduction;
@@ -385,8 +392,9 @@ static inline void zero_update_piece(zero_hybrid *z, int unit, float *m, float *
     const float *grads = zero_optim_grads(z, unit) - begin;
     float decay = args.weight_decay;
     for (int t = 0; t < u->tensor_count; t++) {
-        int64_t from = max_i64(begin, u->tensors[t].offset), to = min_i64(end, u->tensors[t].offset + u->tensors[t].count), at = from - begin;
-        if (from >= to) continue;
+        int64_t from, to;
+        if (!zero_span(&u->tensors[t], begin, end, &from, &to)) continue;
+        int64_t at = from - begin;
         args.weight_decay = u->tensors[t].decay ? decay : 0;
         args.rounding = zero_rounding(z, unit, t, from - u->tensors[t].offset, args.step);
         op_adamw(params + from, master != NULL ? master + at : NULL, m + at, v + at, grads + from, to - from, args);
@@ -441,8 +449,8 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
         device_zero(z->params[u], sizeof(floatX) * (size_t)shard);
         for (int t = 0; t < unit->tensor_count; t++) {
             const zero_tensor *tensor = &unit->tensors[t];
-            int64_t from = max_i64(begin, tensor->offset), to = min_i64(end, tensor->offset + tensor->count);
-            if (from >= to) continue;
+            int64_t from, to;
+            if (!zero_span(tensor, begin, end, &from, &to)) continue;
             bool residual = strcmp(tensor->name, "wo") == 0 || strcmp(tensor->name, "w_down") == 0;
             float s = !tensor->decay ? 0 : residual ? residual_sigma : sigma;
             op_init_normal(z->params[u] + (from - begin), seed, (uint64_t)(u * ZERO_MAX_TENSORS + t), from - tensor->offset, to - from, s, 1);

@@ -23,7 +23,7 @@ static int64_t count_differences(const model *m, const model *other) { // of the
                 int64_t begin = held * (k == VALUES_PARAMETERS ? z->param_piece : z->optim_piece);
                 const float *a = k == VALUES_PARAMETERS ? z->params[u] : values_piece(z, (values_kind)k, u);
                 const float *b = k == VALUES_PARAMETERS ? other->zero.params[u] : values_piece(&other->zero, (values_kind)k, u);
-                if (!model_span(&z->units[u].tensors[t], begin, begin + held, &from, &to)) continue;
+                if (!zero_span(&z->units[u].tensors[t], begin, begin + held, &from, &to)) continue;
                 for (int64_t i = from - begin; i < to - begin; i++) wrong += a[i] != b[i];
             }
     return wrong;
