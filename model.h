@@ -288,8 +288,8 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
     if (m->c.tied) {
         out_unit = UNIT_EMBEDDING;
         out_tensor = T_EMBEDDING;
+        zero_fetch(&m->zero, UNIT_EMBEDDING);
     }
-    if (m->c.tied) zero_fetch(&m->zero, UNIT_EMBEDDING);
     const floatX *p = zero_params(&m->zero, head);
     const floatX *norm = model_tensor(m, p, head, T_FINAL_NORM);
     const floatX *w_out = model_tensor(m, m->c.tied ? zero_params(&m->zero, UNIT_EMBEDDING) : p, out_unit, out_tensor);
