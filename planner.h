@@ -375,12 +375,6 @@ typedef struct {
     double kernel_f, kernel_b; // s inside the attention kernels; the rest of compute is merging and launches
 } planner_attention;
 
-static inline double planner_pass_seconds(const planner_pass *p) { return p->compute + p->inner + p->outer; }
-// LoongTrain table 4, "overall": forward and backward of one attention operation.
-static inline double planner_attention_seconds(const planner_attention *a) {
-    return planner_pass_seconds(&a->forward) + planner_pass_seconds(&a->backward) + a->launch + 2 * a->alltoall;
-}
-
 // SeqAlltoAll of Q, K, V and out (LoongTrain 4.5.4 gives the volume): volume = (2 + 2 rep) E elements, packed, and its outside share
 // through the node's NICs.
 static inline double planner_alltoall(const cluster *c, const grid_shape *g, double bytes) {
@@ -461,17 +455,6 @@ static inline double planner_kept_bytes(const model_config *m, const cluster *c,
     return T * (c->element_bytes * (2.0 * m->D + 2 * width + kv + 2.0 * m->F) + 4.0 * m->H);
 }
 
-// Peak bytes of a rank in systems that keep the logits of all local tokens at once, as torchtitan and Megatron-CP do (ours tiles them, and
-// counts its own buffers: planning.h). Parameters in bf16 on every rank of `sp` shards, gradients of `grad_bytes` over sg, 12 bytes of
-// Adam over so; a checkpoint a layer, more with Selective Checkpoint++; and the logits, or one layer's activations if those are more.
-//     N (2/sp + grad/sg + 12/so) + 2 L D T [+ L (2 H HS + 4 H) T] + max(T V logit_bytes, a layer)
-static inline double planner_untiled_bytes(const model_config *m, double T, int sp, int sg, int so, double grad_bytes, bool selective,
-                                           double logit_bytes) {
-    double N = (double)config_parameters(m), width = (double)m->H * m->HS, layer = 2 * (2.0 * m->D + 2 * width + 2.0 * m->Hkv * m->HS + 2.0 * m->F);
-    double kept = 2.0 * m->L * m->D * T + (selective ? m->L * (2 * width + 4.0 * m->H) * T : 0);
-    return N * (2.0 / sp + grad_bytes / sg + 12.0 / so) + kept + T * fmax(m->V * logit_bytes, layer);
-}
-
 // FLOP of a token in projections, MLP and head. LoongTrain's runs recompute every projection of a layer: 8 L N_layer + 6 D V.
 static inline double planner_linear_flop(const planner_query *q, recompute_kind kind) {
     const model_config *m = q->model;
@@ -535,14 +518,6 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     p->tgs = (double)q->S * (double)q->global_batch / (q->ranks * p->seconds);
     p->mfu = p->tgs * flops_model_per_token(m, q->S) / c->peak;
     p->hfu = p->tgs * (planner_linear_flop(q, p->recompute) + L * (3.5 + again) * flops_attention_per_token(m, q->S)) / c->peak;
-}
-
-// MFU as LoongTrain's tables print it (Megatron-LM's formula as InternEvo has it, reproduced to the last digit by tables 3 and 6):
-//     TGS 3 ((8 + 6 r) D^2 L + 2 S D L + 2 D V) / 312e12,   r = 3.5, L = 32, D = 4096, V = 51200
-// Causal attention counted half, recompute not counted, the head once, full-size K and V projections whatever Hkv is.
-static inline double planner_mfu_loongtrain(double tgs, double S) {
-    double D = 4096, L = 32, V = 51200, r = 3.5;
-    return tgs * 3 * ((8 + 6 * r) * D * D * L + 2 * S * D * L + 2 * D * V) / 312e12;
 }
 
 // ---- the search ----

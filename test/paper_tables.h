@@ -136,13 +136,19 @@ static inline planner_query paper_query(const paper_cell *p, const model_config 
     return q;
 }
 
+// LoongTrain table 4, "overall": forward and backward of one attention operation.
+static inline double paper_attention_seconds(const planner_attention *a) {
+    const planner_pass *f = &a->forward, *b = &a->backward;
+    return (f->compute + f->inner + f->outer) + (b->compute + b->inner + b->outer) + a->launch + 2 * a->alltoall;
+}
+
 // Predicted seconds of what the cell measured.
 static inline double paper_predict(const paper_cell *p, const cluster *c) {
     model_config m = paper_model(p->gqa);
     planner_query q = paper_query(p, &m, c);
     grid_shape shape = planner_shape(c, 1, p->hp, p->cp, p->w, p->placement);
     planner_attention a = planner_attention_time(&q, &shape, false);
-    if (p->table == 4 || p->table == 5) return planner_attention_seconds(&a);
+    if (p->table == 4 || p->table == 5) return paper_attention_seconds(&a);
     planner_choice choice;
     memset(&choice, 0, sizeof choice);
     choice.shape = shape;

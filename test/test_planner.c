@@ -165,9 +165,17 @@ static void check_network(void) {
 
 // ---- the paper's MFU ----
 
+// MFU as LoongTrain's tables print it (Megatron-LM's formula as InternEvo has it, reproduced to the last digit by tables 3 and 6):
+//     TGS 3 ((8 + 6 r) D^2 L + 2 S D L + 2 D V) / 312e12,   r = 3.5, L = 32, D = 4096, V = 51200
+// Causal attention counted half, recompute not counted, the head once, full-size K and V projections whatever Hkv is.
+static double mfu_loongtrain(double tgs, double S) {
+    double D = 4096, L = 32, V = 51200, r = 3.5;
+    return tgs * 3 * ((8 + 6 * r) * D * D * L + 2 * S * D * L + 2 * D * V) / 312e12;
+}
+
 // Whether some TGS that rounds to the printed one (half a unit of its first decimal) gives an MFU that rounds to the printed one.
 static bool mfu_agrees(double tgs, double S, double mfu) {
-    return planner_mfu_loongtrain(tgs - 0.05, S) < mfu + 0.0005 + 1e-9 && planner_mfu_loongtrain(tgs + 0.05, S) > mfu - 0.0005 - 1e-9;
+    return mfu_loongtrain(tgs - 0.05, S) < mfu + 0.0005 + 1e-9 && mfu_loongtrain(tgs + 0.05, S) > mfu - 0.0005 - 1e-9;
 }
 
 static void check_mfu(void) {
@@ -180,7 +188,7 @@ static void check_mfu(void) {
             right_2 += right;
             if (!right)
                 printf("    table 2 hp %d cp %d %s%s %lldK: TGS %.1f gives MFU %.4f, printed %.3f\n", p->hp, p->cp, p->gqa ? "GQA" : "MHA",
-                       p->loongtrain ? "" : " (another system)", (long long)p->S / 1024, p->tgs, planner_mfu_loongtrain(p->tgs, (double)p->S), p->mfu);
+                       p->loongtrain ? "" : " (another system)", (long long)p->S / 1024, p->tgs, mfu_loongtrain(p->tgs, (double)p->S), p->mfu);
         }
         for (int j = 0; p->table == 3 && j < tables.count; j++) {
             const paper_cell *t = &tables.cells[j];
@@ -196,7 +204,7 @@ static void check_mfu(void) {
     CHECK(right_2 == 55 && table_2 == 62, "%d of %d cells of table 2", right_2, table_2);
     for (int gqa = 0; gqa < 2; gqa++) { // the product's own count is the same for MHA; GQA gets credit for its smaller projections
         model_config m = paper_model(gqa == 1);
-        double ours = flops_model_per_token(&m, 131072) / 312e12, paper = planner_mfu_loongtrain(1, 131072);
+        double ours = flops_model_per_token(&m, 131072) / 312e12, paper = mfu_loongtrain(1, 131072);
         CHECK(gqa == 1 ? ours < paper && ours > 0.9 * paper : fabs(ours / paper - 1) < 1e-12, "model FLOP: ours %g, LoongTrain's %g", ours, paper);
     }
 }
@@ -321,7 +329,7 @@ static planner_attention long_ring(const cluster *c, planner_schedule schedule, 
 }
 static void print_long_ring(const char *what, const planner_attention *a) {
     printf("    %-34s %6.1f ms = compute %.1f + %.1f, launch %.1f, exposed: inner %.1f + %.1f, outer %.1f + %.1f (forward + backward)\n", what,
-           1e3 * planner_attention_seconds(a), 1e3 * a->forward.compute, 1e3 * a->backward.compute, 1e3 * a->launch, 1e3 * a->forward.inner,
+           1e3 * paper_attention_seconds(a), 1e3 * a->forward.compute, 1e3 * a->backward.compute, 1e3 * a->launch, 1e3 * a->forward.inner,
            1e3 * a->backward.inner, 1e3 * a->forward.outer, 1e3 * a->backward.outer);
 }
 static void check_our_schedule(void) {
@@ -338,13 +346,13 @@ static void check_our_schedule(void) {
         print_long_ring("ours, --dkv-wire bf16", &ours);
         print_long_ring("ours, --dkv-wire fp32", &wide);
         printf("    late dKV saves %.1f ms of %.1f; without any exposed transfer it would be %.1f ms\n",
-               1e3 * (planner_attention_seconds(&waits) - planner_attention_seconds(&ours)), 1e3 * planner_attention_seconds(&waits),
+               1e3 * (paper_attention_seconds(&waits) - paper_attention_seconds(&ours)), 1e3 * paper_attention_seconds(&waits),
                1e3 * (ours.forward.compute + ours.backward.compute + ours.launch));
-        CHECK(planner_attention_seconds(&waits) - planner_attention_seconds(&ours) >= 0.025, "late dKV saves %g s",
-              planner_attention_seconds(&waits) - planner_attention_seconds(&ours));
-        CHECK(planner_attention_seconds(&wide) >= planner_attention_seconds(&ours) + 0.010, "half of the bytes save %g s",
-              planner_attention_seconds(&wide) - planner_attention_seconds(&ours));
-        late[i] = planner_attention_seconds(&ours);
+        CHECK(paper_attention_seconds(&waits) - paper_attention_seconds(&ours) >= 0.025, "late dKV saves %g s",
+              paper_attention_seconds(&waits) - paper_attention_seconds(&ours));
+        CHECK(paper_attention_seconds(&wide) >= paper_attention_seconds(&ours) + 0.010, "half of the bytes save %g s",
+              paper_attention_seconds(&wide) - paper_attention_seconds(&ours));
+        late[i] = paper_attention_seconds(&ours);
         printf("    outer transfers behind whole windows save %.1f ms, of them KV (forward) %.1f, KV and dKV (backward) %.1f; inner rings cost %+.1f\n",
                1e3 * (theirs.forward.outer + theirs.backward.outer - ours.forward.outer - ours.backward.outer),
                1e3 * (theirs.forward.outer - ours.forward.outer), 1e3 * (theirs.backward.outer - ours.backward.outer),
@@ -352,8 +360,8 @@ static void check_our_schedule(void) {
         CHECK(theirs.forward.compute == ours.forward.compute && theirs.backward.compute == ours.backward.compute, "the schedule changes compute");
         CHECK(ours.backward.outer <= 0.25 * theirs.backward.outer, "late dKV hides too little: %g of %g s exposed", ours.backward.outer,
               theirs.backward.outer);
-        CHECK(planner_attention_seconds(&theirs) - planner_attention_seconds(&ours) >= 0.035, "our schedule saves %g s",
-              planner_attention_seconds(&theirs) - planner_attention_seconds(&ours));
+        CHECK(paper_attention_seconds(&theirs) - paper_attention_seconds(&ours) >= 0.035, "our schedule saves %g s",
+              paper_attention_seconds(&theirs) - paper_attention_seconds(&ours));
     }
     // With kernels and launches as counted. The fitted ones are those of LoongTrain's kernels: 76.7 ms without any communication.
     CHECK(late[0] <= 0.085, "our schedule, data sheet: %g s", late[0]);
@@ -379,6 +387,17 @@ static void check_our_schedule(void) {
 
 // ---- memory of other systems ----
 
+// Peak bytes of a rank in systems that keep the logits of all local tokens at once, as torchtitan and Megatron-CP do (ours tiles them, and
+// counts its own buffers: planning.h). Parameters in bf16 on every rank of `sp` shards, gradients of `grad_bytes` over sg, 12 bytes of
+// Adam over so; a checkpoint a layer, more with Selective Checkpoint++; and the logits, or one layer's activations if those are more.
+//     N (2/sp + grad/sg + 12/so) + 2 L D T [+ L (2 H HS + 4 H) T] + max(T V logit_bytes, a layer)
+static double untiled_bytes(const model_config *m, double T, int sp, int sg, int so, double grad_bytes, bool selective,
+                            double logit_bytes) {
+    double N = (double)config_parameters(m), width = (double)m->H * m->HS, layer = 2 * (2.0 * m->D + 2 * width + 2.0 * m->Hkv * m->HS + 2.0 * m->F);
+    double kept = 2.0 * m->L * m->D * T + (selective ? m->L * (2 * width + 4.0 * m->H) * T : 0);
+    return N * (2.0 / sp + grad_bytes / sg + 12.0 / so) + kept + T * fmax(m->V * logit_bytes, layer);
+}
+
 // torchtitan shards all states over all ranks; 15.2 bytes a logit are fitted (float logits and their gradient). Of LoongTrain is known
 // that every cell ran in 80 GB, of Megatron-CP that 1M on 32 GPUs did not: a consistency check, for 10 and 14 bytes a logit are our choice.
 static void check_published_memory(const model_config *llama3_8b) {
@@ -389,7 +408,7 @@ static void check_published_memory(const model_config *llama3_8b) {
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         if (paper_split(line, f, 8) != 6) continue;
         int n = paper_count(f[2]);
-        double S = paper_number(f[1]), gib = planner_untiled_bytes(llama3_8b, S / n, n, n, n, 2, false, 15.2) / 1073741824.0, error = gib / paper_number(f[3]) - 1;
+        double S = paper_number(f[1]), gib = untiled_bytes(llama3_8b, S / n, n, n, n, 2, false, 15.2) / 1073741824.0, error = gib / paper_number(f[3]) - 1;
         printf("    torchtitan %-9s %4.0fK on %2d: %.1f GiB, measured %s (%+.1f %%)\n", f[0], S / 1024, n, gib, f[3], 100 * error);
         CHECK(fabs(error) <= 0.08, "torchtitan %s %s: %g GiB, measured %s", f[0], f[1], gib, f[3]);
         cells++;
@@ -402,14 +421,14 @@ static void check_published_memory(const model_config *llama3_8b) {
         if ((p->table != 2 && p->table != 6) || !p->loongtrain || p->tgs == 0) continue;
         model_config m = paper_model(p->gqa);
         int ranks = paper_cell_ranks(p);
-        double bytes = planner_untiled_bytes(&m, (double)p->S / ranks, 1, 1, ranks, 2, p->selective, 10);
+        double bytes = untiled_bytes(&m, (double)p->S / ranks, 1, 1, ranks, 2, p->selective, 10);
         largest = fmax(largest, bytes);
         CHECK(bytes <= 80e9, "table %d hp %d cp %d %lldK ran in 80 GB, predicted %g", p->table, p->hp, p->cp, (long long)p->S / 1024, bytes);
     }
     model_config m = paper_model(false);
     printf("    LoongTrain's largest cell: %.1f GB; Megatron-CP-like, MHA on 32 GPUs (float gradients, 14 bytes a logit):", 1e-9 * largest);
     for (int64_t S = 131072; S <= 1048576; S *= 2) { // ran at 128K to 512K, out of memory at 1M
-        double bytes = planner_untiled_bytes(&m, (double)S / 32, 1, 1, 32, 4, false, 14);
+        double bytes = untiled_bytes(&m, (double)S / 32, 1, 1, 32, 4, false, 14);
         printf(" %.1f GB at %lldK;", 1e-9 * bytes, (long long)S / 1024);
         CHECK((bytes <= 80e9) == (S < 1048576), "Megatron-CP-like %lldK: %g bytes", (long long)S / 1024, bytes);
     }
