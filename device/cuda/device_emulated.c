@@ -10,8 +10,6 @@
 static int threads_of_rank = 1;
 static int64_t tickets;
 
-extern void openblas_set_num_threads(int threads);
-
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
     (void)local_rank;
     (void)error;
