@@ -14,7 +14,7 @@
 //                       zo / zp), unit u+1 while unit u computes
 //
 // Bytes a rank sends, n = padded elements of a unit, s = sizeof(floatX), R = ranks / zo, A = micro-steps of a step:
-//   gather   n s (zp-1)/zp  times: embedding A, head A, layers L + max(L-2, 0) (2A-1) in all (two layers stay where they are at each turn)
+//   gather   n s (zp-1)/zp  times: embedding A, head A (tied: 1 each), layers L + max(L-2, 0) (2A-1) in all (two layers stay where they are at each turn)
 //   reduce   4 n (A (zg-1)/zg + (1/zg) (1 - zg/zo) + 2 (1/zo) (R-1)/R)
 //   update   n s (1/zp) (1 - zp/zo)
 // Everything adds in float, in one order (comm.h); replicas get the same bits because a sum is made once and then gathered.
