@@ -298,6 +298,24 @@ static void sample(trainer *t, FILE *log) {
     if (t->g.rank == 0) sample_print(&t->sample, t->done.step, t->o->steps, log);
 }
 
+// What is due when a step is done: a state, an evaluation, a sample; and the end of the run when a signal asks for it.
+static void after_step(trainer *t, FILE *log, error_text *error) {
+    const options *o = t->o;
+    int64_t step = t->done.step;
+    bool last = step == o->steps, save = o->out != NULL && (last || (o->save_every > 0 && step % o->save_every == 0));
+    advance_save(t, save, log);
+    if (save) state_save_start(&t->states, &t->m, &t->done); // before an evaluation, which bad validation data ends the run in
+    if (save && last) advance_save(t, true, log);
+    if (t->val.count > 0 && ((o->eval_every > 0 && step % o->eval_every == 0) || last)) evaluate(t, log, error);
+    if (o->sample_every > 0 && (step % o->sample_every == 0 || last)) sample(t, log);
+    t->stopped = o->out != NULL && stop_agreed(t) && !last;
+    if (!t->stopped) return;
+    advance_save(t, true, log);
+    if (!save) state_save_start(&t->states, &t->m, &t->done);
+    advance_save(t, true, log);
+    if (t->g.rank == 0) printf("stopped by a signal after step %lld; the same command with --resume goes on\n", (long long)step);
+}
+
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
     const model_config *c = &t->m.c;
@@ -370,20 +388,7 @@ static void train(trainer *t, error_text *error) {
             comm_finalize();
             exit(EXIT_USER_ERROR); // the same command would most likely come to it again
         }
-        bool last = step + 1 == o->steps, save = o->out != NULL && (last || (o->save_every > 0 && (step + 1) % o->save_every == 0));
-        advance_save(t, save, log);
-        if (save) state_save_start(&t->states, &t->m, &t->done); // before an evaluation, which bad validation data ends the run in
-        if (save && last) advance_save(t, true, log);
-        if (t->val.count > 0 && ((o->eval_every > 0 && (step + 1) % o->eval_every == 0) || last)) evaluate(t, log, error);
-        if (o->sample_every > 0 && ((step + 1) % o->sample_every == 0 || last)) sample(t, log);
-        if (o->out == NULL) continue;
-        t->stopped = stop_agreed(t) && !last;
-        if (t->stopped) {
-            advance_save(t, true, log);
-            if (!save) state_save_start(&t->states, &t->m, &t->done);
-            advance_save(t, true, log);
-        }
-        if (t->stopped && first_rank) printf("stopped by a signal after step %lld; the same command with --resume goes on\n", (long long)step + 1);
+        after_step(t, log, error);
     }
     close_log(t, log, error);
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
