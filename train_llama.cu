@@ -72,6 +72,9 @@ static void stop_training_on_error(trainer *t, error_text *error) {
     stop_on_error(error);
 }
 
+// Sequences of a step over all ranks.
+static int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.run.B * t->m.run.grad_accum; }
+
 // One sample into the rows of sequence b of micro-step a.
 static bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
@@ -108,8 +111,8 @@ static void evaluate_batch(trainer *t, float *losses, error_text *error) {
 }
 // Token-weighted losses of the first samples of a validation set: the same samples on every grid of one global batch.
 static void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
-    int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T, batch = dp * B * t->m.run.grad_accum;
-    int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * batch);
+    int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
+    int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * step_sequences(t));
     for (int64_t first = 0; first < samples; first += dp * B) {
         for (int64_t b = 0, n = first + t->g.place.d * B; b < B; b++, n++) {
             if (n >= samples) read_nothing(t, b);
@@ -197,11 +200,11 @@ static void print_start(const trainer *t, const model_config *c, const recompute
            t->g.shape.w, t->g.shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first",
            t->m.run.cp_allgather ? ", all-gather of KV" : "", t->m.run.dkv_bf16 ? ", dKV sent as bf16" : "");
     printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequences a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
-           (long long)t->shard.T, (long long)(t->g.shape.dp * t->m.run.B * t->m.run.grad_accum));
+           (long long)t->shard.T, (long long)step_sequences(t));
     printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d ranks\n", t->m.run.zp, t->m.run.zg, t->m.run.zo);
     printf("recompute   %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], t->m.run.offload_layers);
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
-    data_sources_print(&t->train, o->steps * t->g.shape.dp * t->m.run.B * t->m.run.grad_accum);
+    data_sources_print(&t->train, o->steps * step_sequences(t));
     for (int i = 0; i < t->val.count; i++)
         printf("validation  %s: %lld samples%s\n", data_source_label(&t->val.sources[i]), (long long)dataloader_samples(&t->val.sources[i].data),
                t->val.sources[i].data.masks > 0 ? ", with loss masks" : "");
@@ -298,6 +301,28 @@ static void sample(trainer *t, FILE *log) {
     if (t->g.rank == 0) sample_print(&t->sample, t->done.step, t->o->steps, log);
 }
 
+// What is said of the step that is just done, but for predictions and the time that is left.
+static step_report report_step(const trainer *t, step_result result, double lr, double seconds, int64_t attended) {
+    const model_config *c = &t->m.c;
+    step_report r;
+    memset(&r, 0, sizeof r);
+    r.step = t->done.step;
+    r.steps = t->o->steps;
+    r.loss = result.valid > 0 ? result.loss : NAN; // null in the log
+    r.norm = result.norm;
+    r.lr = lr;
+    r.seconds = seconds;
+    r.tokens = step_sequences(t) * t->o->seq_len;
+    r.samples = t->done.samples;
+    r.tgs = (double)r.tokens / seconds / t->g.ranks;
+    bool known = t->peak_flops > 0;
+    r.mfu = known ? r.tgs * flops_model_per_token(c, attended) / t->peak_flops : -1;
+    r.hfu = known ? r.tgs * flops_hardware_per_token(c, attended, t->m.store.kinds, t->m.keep_gate_up) / t->peak_flops : -1;
+    r.memory = t->device.peak;
+    r.memory_used = memory_used(t);
+    for (int k = 0; k < COMM_KINDS; k++) r.sent[k] = comm_count((comm_kind)k);
+    return r;
+}
 // What is due when a step is done: a state, an evaluation, a sample; and the end of the run when a signal asks for it.
 static void after_step(trainer *t, FILE *log, error_text *error) {
     const options *o = t->o;
@@ -318,8 +343,6 @@ static void after_step(trainer *t, FILE *log, error_text *error) {
 
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
-    const model_config *c = &t->m.c;
-    int64_t batch = t->g.shape.dp * t->m.run.B * t->m.run.grad_accum;
     bool first_rank = t->g.rank == 0, unlabelled = false;
     int64_t first_step = t->done.step;
     read_step(t, error); // before the log is opened: bad data leaves no file behind
@@ -345,34 +368,17 @@ static void train(trainer *t, error_text *error) {
         args.step = step + 1;
         step_result result = model_step(&t->m, t->tokens, t->labels, args, o->grad_clip);
         device_synchronize();
-        step_report r;
-        memset(&r, 0, sizeof r);
-        r.step = step + 1;
-        r.steps = o->steps;
-        r.loss = result.valid > 0 ? result.loss : NAN; // null in the log
+        double seconds = device_seconds() - began;
+        t->done.step = step + 1;
+        t->done.samples += step_sequences(t);
         if (result.valid == 0 && first_rank && !unlabelled)
             fprintf(stderr, "warning: step %lld: no token of it is a label (loss masks, --document-end), so that it teaches nothing\n", (long long)step + 1);
         unlabelled = unlabelled || result.valid == 0;
-        r.norm = result.norm;
-        r.lr = lr;
-        r.seconds = device_seconds() - began;
-        r.tokens = batch * o->seq_len;
-        t->done.step = step + 1;
-        t->done.samples += batch;
-        r.samples = t->done.samples;
-        r.tgs = (double)r.tokens / r.seconds / t->g.ranks;
-        bool known = t->peak_flops > 0;
-        r.mfu = known ? r.tgs * flops_model_per_token(c, attended) / t->peak_flops : -1;
-        r.hfu = known ? r.tgs * flops_hardware_per_token(c, attended, t->m.store.kinds, t->m.keep_gate_up) / t->peak_flops : -1;
-        r.memory = t->device.peak;
-        r.memory_used = memory_used(t);
+        step_report r = report_step(t, result, lr, seconds, attended);
         r.predicted_seconds = predicted_seconds;
         r.predicted_sent = predicted_sent;
         r.eta_seconds = (device_seconds() - started) / (double)(step + 1 - first_step) * (double)(o->steps - step - 1);
-        for (int k = 0; k < COMM_KINDS; k++) {
-            r.sent[k] = comm_count((comm_kind)k);
-            waited[k] += r.sent[k].wait_seconds;
-        }
+        for (int k = 0; k < COMM_KINDS; k++) waited[k] += r.sent[k].wait_seconds;
         if (first_rank) step_print(&r);
         if (log != NULL) step_log(log, &r);
         if (measured < PREDICTED_STEPS) {
