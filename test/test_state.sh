@@ -188,6 +188,7 @@ RANDOM=${TEST_SEED:-17}
 kills=${KILLS:-50} ended=0
 common[length]=100000 common+=(--lr-schedule constant) # which does not depend on the length
 for _ in $(seq "$kills"); do
+    : >"$dir/killed.out" # or the steps of the job before are seen, and nobody is there yet to be killed
     mpirun -np 2 "$binary" "${common[@]}" "${grid[@]:1}" --log "$dir/killed.jsonl" --out "$dir/killed" --save-every 1 --resume >"$dir/killed.out" 2>&1 </dev/null &
     job=$!
     for _ in $(seq 500); do # until it trains
