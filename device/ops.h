@@ -37,7 +37,7 @@ void op_linear_use_workspace(void *workspace);
 // ---- RoPE with the layout change for SeqAlltoAll ----
 // How the heads of one token row of the fused projection, (H + 2 Hkv, HS) = [q heads | k heads | v heads], are dealt to `peers`
 // head-parallel ranks. Peer p computes query heads [p Hq, (p+1) Hq) and holds `Hkv_local` key/value slots; its slot j holds
-// head slot_head(p, j) = (p Hq + j group_local) / group, so a head needed by several peers is sent to each (KV replication).
+// head (p Hq + j group_local) / group (head_layout_slot), so a head needed by several peers is sent to each (KV replication).
 typedef struct {
     int peers;       // hp
     int H, Hkv, HS;
