@@ -309,7 +309,11 @@ static inline void option_format(const options *o, const option_row *row, char *
     case OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)field ? "yes" : "no"); return;
     case OPTION_REAL:
         if (*(const double *)field == 0 && row->low > 0) snprintf(text, size, "-");
-        else snprintf(text, size, "%g", *(const double *)field);
+        else
+            for (int digits = 6; digits <= 17; digits++) { // as many as it takes: plans are run, and ranks compared, by this text
+                snprintf(text, size, "%.*g", digits, *(const double *)field);
+                if (strtod(text, NULL) == *(const double *)field) break;
+            }
         return;
     case OPTION_CHOICE:
         memcpy(&number, field, sizeof number);

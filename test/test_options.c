@@ -53,6 +53,13 @@ static void test_table(void) {
         CHECK((r->kind == OPTION_FLAG) == (r->value[0] == '\0' && r->choices[0] == '\0'), "%s", r->name);
         CHECK(r->initial[0] == '\0' || option_store(&o, r, r->initial), "the default of --%s is not legal", r->name);
         for (int j = 0; j < i; j++) CHECK(rows[j].offset != r->offset, "--%s and --%s share a field", rows[j].name, r->name);
+        if (r->kind == OPTION_REAL) { // printed as the number that it is
+            double third = r->low + (r->high - r->low) / 3, *field = (double *)(void *)((char *)&o + r->offset);
+            *field = third;
+            option_format(&o, r, text, sizeof text);
+            *field = -1;
+            CHECK(option_store(&o, r, text) && *field == third, "--%s %.17g is printed as %s", r->name, third, text);
+        }
         if (r->kind != OPTION_CHOICE) continue;
         int place = 0;
         for (const char *at = r->choices;; place++) { // every choice: stored and printed
