@@ -44,7 +44,8 @@ extern "C" {
 #endif
 
 // Joins the job. Sets the launch settings that make many ranks on few cores run well (one place: comm_mpi.c).
-// A build without communication started as several ranks: returns false with a message (every rank exits 2).
+// A build without communication started as several ranks: returns false with a message (every rank exits 2). A bad TRAIN_LLAMA_TIMEOUT: rank 0
+// says so, every rank exits 2.
 bool comm_init(int *argc, char ***argv, error_text *error);
 void comm_finalize(void);
 // Sums of transfers that start later have one order. Call before the first comm_split. False when the environment forbids it.

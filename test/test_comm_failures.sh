@@ -73,7 +73,9 @@ SLURM_NTASKS=8 SLURM_PROCID=0 job "$dir/test_comm_single"
 ended 'the build without MPI, in a batch script' 0 '^test_comm: [0-9]+ passed, 0 failed' 1
 MV2_COMM_WORLD_SIZE=4 job "$dir/test_comm"
 ended 'the launcher of another MPI' 2 '^error: .*MVAPICH started 4 ranks.*mpirun of the MPI it was built with' 1
-TRAIN_LLAMA_TIMEOUT=soon job "$dir/test_comm"
-ended 'a wait limit that is no number' 2 '^error: TRAIN_LLAMA_TIMEOUT=soon' 1
+TRAIN_LLAMA_TIMEOUT=soon job mpirun -np 4 "$dir/test_comm"
+ended 'a wait limit that is no number, said once' 2 '^error: ' 1
+job mpirun -np 1 "$dir/test_comm" : -np 1 env TRAIN_LLAMA_TIMEOUT=soon "$dir/test_comm"
+ended 'the wait limit is that of rank 0' 0 '^test_comm: [0-9]+ passed, 0 failed' 1
 
 closing_line

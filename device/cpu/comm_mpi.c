@@ -428,13 +428,6 @@ int comm_size(const comm *group) { return group->size; }
 // ---- Start and end ----
 
 bool comm_init(int *argc, char ***argv, error_text *error) {
-    const char *limit = getenv("TRAIN_LLAMA_TIMEOUT");
-    if (limit != NULL) {
-        char *end;
-        timeout_seconds = strtod(limit, &end);
-        if (end == limit || *end != '\0' || !(timeout_seconds >= 0))
-            return error_set(error, "TRAIN_LLAMA_TIMEOUT=%s: not a number of seconds; legal is 0 (no limit) or more", limit);
-    }
     // Launch settings of Open MPI that still take effect here; what mpirun itself reads is in scripts/mpi_env.sh. A value that the
     // user set wins. With more ranks than cores a rank that waits must give its core away: 8 ranks on 2 cores exchange 4 bytes in
     // 13 us instead of 27 ms. Copies through shared memory are no slower than by process_vm_readv, which containers often forbid.
@@ -452,7 +445,21 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     MPI_Comm_rank(local, &local_rank);
     MPI_Comm_size(local, &local_ranks);
     MPI_Comm_free(&local);
-    comm_broadcast(world, &timeout_seconds, sizeof timeout_seconds, 0); // mpirun does not take its environment to other machines
+    const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"); // rank 0's: mpirun does not take its environment to other machines
+    double seconds = timeout_seconds;
+    if (limit != NULL && world->rank == 0) {
+        char *end;
+        seconds = strtod(limit, &end);
+        if (end == limit || *end != '\0' || !(seconds >= 0))
+            error_set(error, "TRAIN_LLAMA_TIMEOUT=%s: not a number of seconds; legal is 0 (no limit) or more", limit);
+    }
+    if (!comm_agree(world, error)) {
+        if (world->rank == 0) fprintf(stderr, "error: %s\n", error->text); // before any rank ends: mpirun then ends the others
+        comm_finalize();
+        exit(EXIT_USER_ERROR);
+    }
+    comm_broadcast(world, &seconds, sizeof seconds, 0);
+    timeout_seconds = seconds;
     comm_count_reset();
     if (world->size == 1 && !launch_is_single("that launcher belongs to another MPI than this program. Use the mpirun of the MPI it was built with", error)) {
         comm_finalize();

@@ -496,7 +496,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     set_unless_set("NCCL_PAT_ENABLE", "0");
     if (!host_comm_init(argc, argv, error)) return false;
     const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"), *share = getenv("TRAIN_LLAMA_SHARE_GPU");
-    if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked it
+    if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked rank 0's
     host_comm_broadcast(host_comm_world(), &timeout_seconds, sizeof timeout_seconds, 0);
     if (share != NULL && strcmp(share, "1") == 0) {
         char id[32];
