@@ -3,7 +3,7 @@
 #ifndef ARENA_H
 #define ARENA_H
 
-#include "device/device.h"
+#include "device/comm.h" // defines: comm_reduce_scatter_scratch
 
 typedef enum {
     MEM_PARAMETERS,  // parameter shards and gathered layers
@@ -26,7 +26,7 @@ static inline const char *memory_category_name(memory_category c) {
 
 typedef struct {
     char *base; // NULL: counting only
-    size_t element_bytes; // of floatX, while counting for a device other than this build's (2: bf16 of a GPU); 0: this build's
+    size_t element_bytes; // of floatX, while counting for a device other than this build's (2: bf16 of a GPU, 4: float of a CPU); 0: this build's
     size_t used, peak;
     size_t by_category[MEM_CATEGORIES]; // bytes handed out; buffers that share their place by a mark are each counted
 } arena;
@@ -44,6 +44,12 @@ static inline void *arena_take(arena *a, memory_category category, int64_t count
 // The same for floatX, whose size another device has for itself.
 static inline size_t arena_element(const arena *a) { return a->element_bytes > 0 ? a->element_bytes : sizeof(floatX); }
 static inline bool arena_counts_other(const arena *a) { return arena_element(a) != sizeof(floatX); }
+static inline bool arena_counts_cpu(const arena *a) { return arena_counts_other(a) && arena_element(a) == sizeof(float); } // a build for GPUs does
+// comm_reduce_scatter_scratch of the device that is counted for: a GPU's library has memory of its own, a CPU gets the blocks of the others (comm_mpi.c).
+static inline size_t arena_reduce_scatter_scratch(const arena *a, int ranks, size_t count_per_rank) {
+    if (!arena_counts_other(a)) return comm_reduce_scatter_scratch(ranks, count_per_rank);
+    return arena_counts_cpu(a) ? (size_t)(ranks - 1) * count_per_rank * sizeof(float) : 0;
+}
 #define ARENA_TAKE_X(a, category, count) ((floatX *)arena_take(a, category, (int64_t)(count), arena_element(a)))
 
 // Buffers taken after the mark give their place back: those taken next share it. For buffers whose lives do not overlap.

@@ -73,8 +73,8 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->dkv = ARENA_TAKE(a, MEM_RING, float, n);
     r->kv_all = double_ring_gathers(r) ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
     r->dkv_all = double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
-    bool scratch = double_ring_gathers(r) && !r->dkv_bf16 && !arena_counts_other(a);
-    r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, comm_reduce_scatter_scratch(cp, (size_t)n)) : NULL;
+    bool scratch = double_ring_gathers(r) && !r->dkv_bf16;
+    r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, arena_reduce_scatter_scratch(a, cp, (size_t)n)) : NULL;
     attention_block whole;
     memset(&whole, 0, sizeof whole);
     whole.Tq = whole.Tk = whole.lse_stride = r->Tc;
@@ -82,7 +82,10 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     whole.q_stride = r->Hq * r->HS; whole.kv_stride = 2 * r->Hkv * r->HS;
     whole.causal = true;
     size_t forward = op_attention_scratch(whole, false), backward = op_attention_scratch(whole, true);
-    if (arena_counts_other(a)) { // a GPU's library writes dq, dk and dv of a block in bf16 and sums dq in float before that
+    if (arena_counts_cpu(a)) { // which packs K and V
+        forward = sizeof(float) * (size_t)n;
+        backward = 0;
+    } else if (arena_counts_other(a)) { // a GPU's library writes dq, dk and dv of a block in bf16 and sums dq in float before that
         int64_t q = r->Tc * r->Hq * r->HS;
         forward = 0;
         backward = (size_t)(q + n) * arena_element(a) + (size_t)q * sizeof(float);

@@ -145,7 +145,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, rows);
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));
-    m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, op_linear_workspace());
+    m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, arena_counts_cpu(device) ? 0 : op_linear_workspace());
     size_t mark = arena_mark(device); // attention, MLP, head and embedding are never live together: their buffers share one place
     size_t sends = attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16);
     m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);

@@ -33,7 +33,8 @@ static inline grid plan_grid(const options *o, int ranks, int rank) {
 
 // Local rows are padded to a multiple of this on the machines that are counted for (NULL: this build's).
 static inline int64_t plan_row_multiple(const cluster *machines) {
-    return machines == NULL || machines->element_bytes == sizeof(floatX) ? DEVICE_ROW_MULTIPLE : 128; // 128: see device.h
+    if (machines == NULL || machines->element_bytes == sizeof(floatX)) return DEVICE_ROW_MULTIPLE;
+    return machines->element_bytes == 2 ? 128 : 1; // see device.h
 }
 
 // The run that the options ask for, T local tokens; kinds (L) is filled with --recompute and must outlive the run.

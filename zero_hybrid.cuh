@@ -169,10 +169,9 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     }
     z->arrived = accumulates && z->zg > 1 ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
     int replicas = z->ranks / z->zo;
-    if (arena_counts_other(device)) return; // a GPU's libraries reduce in place
-    z->scratch[REDUCE_SHARD] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch(z->zg, (size_t)(z->largest / z->zg)));
-    z->scratch[REDUCE_PIECE] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch(z->zo / z->zg, (size_t)(z->largest / z->zo)));
-    z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, comm_reduce_scatter_scratch(replicas, (size_t)(z->largest / z->zo / replicas)));
+    z->scratch[REDUCE_SHARD] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zg, (size_t)(z->largest / z->zg)));
+    z->scratch[REDUCE_PIECE] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zo / z->zg, (size_t)(z->largest / z->zo)));
+    z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, replicas, (size_t)(z->largest / z->zo / replicas)));
 }
 
 // New parameters lie in optimizer pieces.

@@ -93,6 +93,18 @@ check 'bf16: --deterministic: the same model' cmp "$dir/states/step-00000004/mod
 mkdir "$dir/wide"
 sed 's/"head_dim": *[0-9]*/"head_dim": 512/' test/golden/folder_f32/config.json >"$dir/wide/config.json"
 check 'larger heads than the kernels take are refused at the start' ends_with 2 'heads of 512 .* up to 256' $emulated --model "$dir/wide" --from-scratch --train-data "$dir/data.bin" --seq-len 64
+
+# A dry run for CPUs counts as the CPU build does; but what the scratch of attention takes depends on its threads.
+for ring in '--inner-ring 2' '--cp-comm allgather'; do
+    for build in cpu emulated; do
+        build/$build/train_llama --dry-run --model llama3-8b --cluster cpu --ranks 8 --hp 2 --cp 4 --seq-len 9000 --grad-accum 2 --zero-params 2 --zero-grads 4 --zero-optim full \
+            --memory-budget 999GiB $ring >"$dir/counted" 2>&1
+        grep -vE '^(on|  workspace|  in all|bytes|longest) ' "$dir/counted" >"$dir/lines-$build"
+        sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p' "$dir/counted" >"$dir/bytes-$build"
+    done
+    check "bf16: a dry run for CPUs, $ring: the CPU build's lines" diff "$dir/lines-cpu" "$dir/lines-emulated"
+    check "bf16: a dry run for CPUs, $ring: its bytes within 0.1 %" awk 'NR == FNR { here = $1; next } END { exit !(NR == 2 && $1 > 0.999 * here && $1 < 1.001 * here) }' "$dir/bytes-cpu" "$dir/bytes-emulated"
+done
 check 'stochastic rounding, 4 ranks' mpirun -np 4 build/emulated/test/test_rounding
 
 closing_line
