@@ -222,6 +222,67 @@ static uint64_t reference_mix(uint64_t z) {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
 }
+// ---- stochastic rounding: bit by bit, the element's own draw (test_rounding.c holds the draws to their mean) ----
+
+static bool is_rounded(floatX got, float from, rounding_rule how, int64_t i) {
+#ifdef DEVICE_BF16
+    uint64_t key = reference_mix(reference_mix(reference_mix(how.seed) ^ how.tensor) ^ (uint64_t)how.step);
+    uint32_t bits;
+    if (isnan(from)) return isnan(stored_float(got));
+    memcpy(&bits, &from, 4);
+    if (!isinf(from)) bits += (uint32_t)(reference_mix(key ^ (uint64_t)(how.first + i)) & 0xffffu);
+    return got.bits == bits >> 16;
+#else
+    (void)how, (void)i;
+    return isnan(from) ? isnan(got) : got == from;
+#endif
+}
+static void test_rounding(int offset) { // 1: no address is a multiple of 16
+    rounding_rule how = {true, 9, 4, 3, 37};
+    int64_t n = 65536 + 7, wrong = 0;
+    tensor from = tensor_new(n, false), to = tensor_new(n, true);
+    for (int64_t i = 0; i < n; i++) { // every bf16 number, and three between two of them
+        uint32_t bits = (uint32_t)i << 16 | (uint32_t)(i % 4) << 14;
+        memcpy(&from.f[i], &bits, 4);
+    }
+    op_round(to.x + offset, from.f + offset, n - offset, how);
+    device_synchronize();
+    for (int64_t i = offset; i < n; i++) wrong += !is_rounded(to.x[i], from.f[i], how, i - offset);
+    CHECK(wrong == 0, "op_round: %lld numbers are rounded by another draw, offset %d, %s", (long long)wrong, offset, settings);
+    tensor_free(from);
+    tensor_free(to);
+
+    // AdamW rounds what the master becomes; without a master the same number.
+    float *exact = HOST_NEW(float, n = 1031);
+    adamw_args args;
+    memset(&args, 0, sizeof args);
+    args.lr = 0.01f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.weight_decay = 0.1f; args.grad_scale = 0.5f;
+    args.step = how.step;
+    args.rounding = how;
+    args.rounding.step = 0;
+    for (int with_master = 1; with_master >= 0; with_master--) {
+        tensor p = tensor_random(n, true, 1, 1), m = tensor_random(n, false, 3, 0.1), v = tensor_random(n, false, 5, 0.1), grad = tensor_random(n, false, 4, 0.5);
+        tensor master = tensor_new(n, false);
+        for (int64_t i = 0; i < n; i++) {
+            v.f[i] = fabsf(v.f[i]);
+            master.f[i] = stored_float(p.x[i]);
+        }
+        op_adamw(p.x + offset, with_master ? master.f + offset : NULL, m.f + offset, v.f + offset, grad.f + offset, n - offset, args);
+        device_synchronize();
+        if (with_master) memcpy(exact, master.f, sizeof(float) * (size_t)n);
+        wrong = 0;
+        for (int64_t i = offset; i < n; i++) wrong += !is_rounded(p.x[i], exact[i], how, i - offset);
+        CHECK(wrong == 0, "op_adamw, %s master: %lld parameters are rounded by another draw, offset %d, %s", with_master ? "with a" : "without", (long long)wrong, offset,
+              settings);
+        tensor_free(p);
+        tensor_free(m);
+        tensor_free(v);
+        tensor_free(grad);
+        tensor_free(master);
+    }
+    free(exact);
+}
+
 static void test_init(void) { // the formula of device/cpu/ops.c, and any shard draws the numbers of the whole
     int64_t n = 1001, first = 37, part = 500;
     tensor whole = tensor_new(n, true), shard = tensor_new(part, true);
@@ -789,6 +850,8 @@ int main(int argc, char **argv) {
             test_adamw(1, true, 1);
             test_adamw(37, false, 3);
             test_adamw(1024, true, 100);
+            test_rounding(0);
+            test_rounding(1);
             test_init();
             test_embedding(1, 8, 5);
             test_embedding(70, 33, 9);
