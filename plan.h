@@ -50,7 +50,8 @@ static inline bool plan_fits_at(const plan_question *q, const planner_choice *p,
     *bytes = (double)plan_bytes(q->c, &g, &run, &device, &host);
     free(kinds);
     *host_bytes = (double)host.peak * fmin(chosen.ranks, q->machines->gpus_per_node);
-    return *bytes <= (double)plan_budget(q->o, q->machines) && *host_bytes <= q->machines->host_memory;
+    size_t budget = plan_budget(q->o, q->machines);
+    return device.peak <= budget && (double)host.peak <= plan_host_room(q->machines, chosen.ranks, budget, device.peak);
 }
 // planner_query's callback.
 static inline bool plan_fits(void *context, const planner_choice *p, double *bytes) {

@@ -119,12 +119,19 @@ static inline model_run plan_run_of(const plan_question *q, int64_t S, grid *g, 
     run.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
     return run;
 }
-// The device bytes of the fullest rank for sequences of S tokens with the least that --recompute allows.
-static inline size_t plan_bytes_at(const plan_question *q, int64_t S, recompute_kind *kinds) {
+// Host memory that a rank may use: its share of the node's; on CPUs, where host and device are one, what its device memory leaves.
+static inline double plan_host_room(const cluster *machines, int ranks, size_t budget, size_t device_bytes) {
+    if (machines == NULL) return INFINITY;
+    if (machines->ranks_sharing > 0) return (double)budget - (double)device_bytes;
+    return machines->host_memory / fmin(ranks, machines->gpus_per_node);
+}
+// Whether sequences of S tokens fit with the least that --recompute allows.
+static inline bool plan_holds(const plan_question *q, int64_t S, size_t budget, recompute_kind *kinds) {
     arena device, host;
     grid g;
     model_run run = plan_run_of(q, S, &g, kinds);
-    return plan_bytes(q->c, &g, &run, &device, &host);
+    size_t bytes = plan_bytes(q->c, &g, &run, &device, &host);
+    return bytes <= budget && (double)host.peak <= plan_host_room(q->machines, q->ranks, budget, bytes);
 }
 static inline size_t plan_budget(const options *o, const cluster *machines) {
     return o->memory_budget > 0 ? (size_t)o->memory_budget : machines != NULL ? (size_t)machines->memory : SIZE_MAX;
@@ -153,21 +160,33 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
         printf("recompute: %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], run.offload_layers);
         memory_print(stdout, &device, &host);
         printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
+        double room = plan_host_room(machines, ranks, budget, device.peak);
+        if ((double)host.peak > room) {
+            char need[32], have[32];
+            format_bytes(need, sizeof need, (double)host.peak);
+            format_bytes(have, sizeof have, room);
+            fits = error_set(error, "a rank needs %s of host memory and may use %s; what lowers it: a smaller --offload-activations, no --offload-optimizer or "
+                                    "--save-every, --recompute selective or full, more ranks", need, have);
+        }
     }
     if (budget != SIZE_MAX) {
         int64_t low = 0, high = 1;
-        while (high < ((int64_t)1 << 40) && plan_bytes_at(&q, high, kinds) <= budget) {
+        while (high < ((int64_t)1 << 40) && plan_holds(&q, high, budget, kinds)) {
             low = high;
             high *= 2;
         }
         while (high - low > max_i64(1, low / 1024)) {
             int64_t middle = low + (high - low) / 2;
-            if (plan_bytes_at(&q, middle, kinds) <= budget) low = middle;
+            if (plan_holds(&q, middle, budget, kinds)) low = middle;
             else high = middle;
         }
-        char text[32];
+        char text[32], beside[64] = "";
+        if (machines != NULL && machines->ranks_sharing == 0) {
+            format_bytes(text, sizeof text, plan_host_room(machines, ranks, budget, 0));
+            snprintf(beside, sizeof beside, " and %s of host memory", text);
+        }
         format_bytes(text, sizeof text, (double)budget);
-        printf("longest sequence in %s a rank with these options%s: %lld tokens\n", text,
+        printf("longest sequence in %s%s a rank with these options%s: %lld tokens\n", text, beside,
                o->recompute == RECOMPUTE_AUTO ? " and --recompute full" : "", (long long)low);
     }
     free(kinds);

@@ -122,9 +122,9 @@ def memory():
 Made by `dev/plan_tables.py`: one `--dry-run --hp auto` per row, the fastest choice of the planner that fits (16 Mi tokens a step; the rows are
 those of [plans.md](plans.md)). GiB of a GPU, bf16 with fp32 gradients, moments and master weights; `GPU` is 80e9 or 141e9 bytes, which leaves
 about 5 GB of the real device to the driver and the libraries. Workspace and rings of different moments share their place, so the parts sum to
-more than all of it. Host: GiB of one rank. Longest: tokens that the same choice still holds. The scratch of attention is an estimate (bf16
-gradients of a block and a float dQ); nothing here was measured on a GPU. On the CPU device the plan is within 5 % of what is measured
-(`test/test_memory.sh`).
+more than all of it. Host: GiB of one rank. Longest: tokens that the same choice still holds, in the 2e12 bytes of
+a node's host, too. The scratch of attention is an estimate (bf16 gradients of a block and a float dQ); nothing here was measured on a GPU. On
+the CPU device the plan is within 5 % of what is measured (`test/test_memory.sh`).
 
 | S | GPUs | GPU | choice | """ + " | ".join(names) + " | in all | host | longest |\n" + "|---" * (len(names) + 7) + "|\n"
     for length in ("128K", "256K", "512K", "1M"):

@@ -148,6 +148,12 @@ check 'docs/plans.md quotes the plan (else: dev/plan_tables.py)' bash -c "[ -s '
 # What cannot be.
 big=(--model llama3-8b --plan --cluster h100)
 refuse 'a length nothing fits' 'on these ranks up to [0-9]+ tokens fit; 16 ranks fit 4194304 tokens' "${big[@]}" --ranks 8 --seq-len 4M
+offloaded=(--dry-run --model llama3-8b --cluster h200 --ranks 8 --hp 8 --recompute none --offload-activations 1 --zero-params full --zero-grads full --zero-optim full)
+refuse 'more host memory than a node has' 'of host memory and may use 232.8 GiB' "${offloaded[@]}" --seq-len 1000K
+longest=$("$binary" "${offloaded[@]}" --seq-len 512K | sed -n 's/^longest .*: \([0-9]*\) tokens$/\1/p')
+check 'the longest sequence fits the host, too' "$binary" "${offloaded[@]}" --seq-len "$longest"
+refuse 'and none that is 1 % longer' 'of host memory' "${offloaded[@]}" --seq-len $((longest / 100 * 101))
+refuse 'CPUs: what is offloaded lies in the same memory' 'of host memory' --dry-run --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1200K --recompute none --offload-activations 1
 refuse 'a model nothing fits' 'ranks fit 131072 tokens' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K
 refuse 'ranks that no grid divides' 'no legal grid' "${big[@]}" --ranks 67 --seq-len 100
 refuse 'an unknown cluster' "neither a known one .*h100" --model llama3-8b --plan --cluster h1000
