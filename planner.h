@@ -353,13 +353,15 @@ static inline double planner_ring_seconds(const planner_ring *r, planner_schedul
     return schedule == SCHEDULE_LOONGTRAIN ? planner_ring_loongtrain(r) : planner_ring_late(r);
 }
 
-// What a pass costs: compute alone, what inner hops add, what outer hops add.
+// What a pass costs: compute alone, what inner hops add, what outer hops add. home: of these the first hop of dKV home (all-gather: the reduce-scatter),
+// which other compute of the layer may hide.
 typedef struct {
-    double compute, inner, outer;
+    double compute, inner, outer, home;
 } planner_pass;
 static inline planner_pass planner_pass_split(planner_ring r, planner_schedule schedule) {
     planner_pass p;
     double all = planner_ring_seconds(&r, schedule);
+    p.home = schedule == SCHEDULE_LOONGTRAIN ? 0 : r.windows > 1 ? r.dkv_outer : r.w > 1 ? r.dkv_inner : 0;
     r.kv_outer = r.dkv_outer = r.both_outer = 0;
     double inner = planner_ring_seconds(&r, schedule);
     p.compute = r.step * r.w * r.windows;
@@ -392,6 +394,7 @@ static inline planner_pass planner_pass_gather(const cluster *c, const grid_shap
     double scatter = planner_collective(c, g->cp, stride, (g->cp - 1) * dkv_bytes);
     p.compute = step * g->cp;
     p.inner = 0;
+    p.home = scatter;
     p.outer = planner_overlap(step, gather, c->overlap_cost) - step + scatter;
     return p;
 }
@@ -484,6 +487,11 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     p->alltoall = layers * (2 * a->alltoall + alltoall_again);
     p->ring_inner = layers * ((1 + again) * a->forward.inner + a->backward.inner);
     p->ring_outer = layers * ((1 + again) * a->forward.outer + a->backward.outer);
+    // The gradient of wo hides the first hop home of a micro-step's last sequence.
+    double wo = B * T * 2 * m->D * m->H * m->HS / (c->linear_efficiency * c->peak), home = a->backward.home;
+    double hidden = micro * L * (wo + home - planner_overlap(wo, home, c->overlap_cost));
+    double *ring = p->cp_allgather || g->w < g->cp ? &p->ring_outer : &p->ring_inner;
+    *ring = fmax(0, *ring - hidden); // fmax: rounding
     p->gather = p->reduce = p->update = p->offloading = p->optimizer = 0;
     if (q->schedule == SCHEDULE_LOONGTRAIN) {
         // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (its ZeRO setting is not printed).

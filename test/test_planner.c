@@ -532,7 +532,8 @@ static void check_degrees(const planner_query *q, const planner_choice *best) {
               best->zo, best->memory);
     }
 }
-// New parameters travel behind the first forward pass, what selective recompute exchanges again behind matrices.
+// New parameters travel behind the first forward pass, what selective recompute exchanges again behind matrices, the first hop of dKV home behind wo's
+// gradient: all of it where that takes long, and of CPUs, which copy themselves, nothing.
 static void check_hidden(const planner_query *ask) {
     planner_query q = *ask;
     planner_choice p;
@@ -558,6 +559,24 @@ static void check_hidden(const planner_query *ask) {
     CHECK(fabs(exchanged[RECOMPUTE_FULL] / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9 && exchanged[RECOMPUTE_SELECTIVE] > exchanged[RECOMPUTE_NONE] &&
               exchanged[RECOMPUTE_SELECTIVE] < 1.1 * exchanged[RECOMPUTE_NONE],
           "SeqAlltoAll exposed: %g s, selective %g, full %g", exchanged[0], exchanged[1], exchanged[2]);
+    p.recompute = RECOMPUTE_NONE;
+    for (int way = 0; way < 3; way++) { // outer ring, inner ring, all-gather
+        cluster c = *q.machines;
+        q.machines = &c;
+        p.shape.w = way == 1 ? p.shape.cp : 1;
+        p.cp_allgather = way == 2;
+        for (int i = 0; i < 3; i++) {
+            c.linear_efficiency = i == 0 ? 1e-6 : ask->machines->linear_efficiency;
+            c.overlap_cost = i == 2;
+            planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
+            planner_step_time(&q, &a, &p);
+            double operations = (double)(q.model->L * q.global_batch), home = operations * a.backward.home, exposed = p.ring_inner + p.ring_outer;
+            double all = operations * (a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer), least = i == 2 ? all : all - home;
+            CHECK(home > 0 && exposed > least - 1e-9 * all && exposed < (i == 1 ? 0.99 * all : least + 1e-9 * all),
+                  "way %d, case %d: %g of %g s exposed; %g of them home", way, i, exposed, all, home);
+        }
+        q.machines = ask->machines;
+    }
 }
 
 static void check_search(void) {
