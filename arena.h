@@ -44,7 +44,8 @@ static inline void *arena_take(arena *a, memory_category category, int64_t count
 // The same for floatX, whose size another device has for itself.
 static inline size_t arena_element(const arena *a) { return a->element_bytes > 0 ? a->element_bytes : sizeof(floatX); }
 static inline bool arena_counts_other(const arena *a) { return arena_element(a) != sizeof(floatX); }
-static inline bool arena_counts_cpu(const arena *a) { return arena_counts_other(a) && arena_element(a) == sizeof(float); } // a build for GPUs does
+static inline bool arena_is_cpu(const arena *a) { return arena_element(a) == sizeof(float); } // what is counted for
+static inline bool arena_counts_cpu(const arena *a) { return arena_counts_other(a) && arena_is_cpu(a); } // a build for GPUs does
 // comm_reduce_scatter_scratch of the device that is counted for: a GPU's library has memory of its own, a CPU gets the blocks of the others (comm_mpi.c).
 static inline size_t arena_reduce_scatter_scratch(const arena *a, int ranks, size_t count_per_rank) {
     if (!arena_counts_other(a)) return comm_reduce_scatter_scratch(ranks, count_per_rank);

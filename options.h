@@ -123,7 +123,7 @@ static inline const option_row *options_table(int *count) {
         {"Memory", "offload-optimizer", "", OPTION_FLAG, AT(offload_optimizer), 0, 0, "", "", "optimizer states in host memory"},
         {"Memory", "mlp-tile", "N|auto", OPTION_TILE, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows of a tile of the feed-forward part"},
         {"Memory", "loss-tile", "N|auto", OPTION_TILE, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows of a tile of logits and loss"},
-        {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "", "device memory of a rank, such as 40GiB (if absent: what the device has)"},
+        {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "", "device memory of a rank (CPUs: all of its memory), such as 40GiB (if absent: what the device has)"},
 
         {"Optimizer", "lr", "X", OPTION_REAL, AT(lr), 0, 100, "3e-4", "", "learning rate after the warm-up"},
         {"Optimizer", "lr-schedule", "", OPTION_CHOICE, AT(lr_schedule), 0, 0, "cosine", "cosine|wsd|constant", "how it falls; wsd = constant, then linear in the last part"},

@@ -47,11 +47,11 @@ static inline bool plan_fits_at(const plan_question *q, const planner_choice *p,
     arena device, host;
     grid g;
     model_run run = plan_run_of(&chosen, S, &g, kinds);
-    *bytes = (double)plan_bytes(q->c, &g, &run, &device, &host);
+    bool fits = plan_bytes(q->c, &g, &run, &device, &host) <= plan_budget(q->o, q->machines) && (double)host.peak <= plan_host_room(&chosen);
     free(kinds);
+    *bytes = (double)device.peak;
     *host_bytes = (double)host.peak * fmin(chosen.ranks, q->machines->gpus_per_node);
-    size_t budget = plan_budget(q->o, q->machines);
-    return device.peak <= budget && (double)host.peak <= plan_host_room(q->machines, chosen.ranks, budget, device.peak);
+    return fits;
 }
 // planner_query's callback.
 static inline bool plan_fits(void *context, const planner_choice *p, double *bytes) {

@@ -60,7 +60,8 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
     return run;
 }
 
-// Device bytes that a rank needs; *device and *host are filled with what is where.
+// Bytes of a rank that its budget must hold: those of the device; on CPUs, where host and device are one memory, both. *device and *host are filled
+// with what is where.
 static inline size_t plan_bytes(const model_config *c, const grid *g, const model_run *run, arena *device, arena *host) {
     model m;
     memset(device, 0, sizeof *device);
@@ -68,7 +69,7 @@ static inline size_t plan_bytes(const model_config *c, const grid *g, const mode
     device->element_bytes = host->element_bytes = run->element_bytes;
     model_layout(&m, device, host, c, g, run);
     model_free(&m);
-    return device->peak;
+    return device->peak + (arena_is_cpu(device) ? host->peak : 0);
 }
 
 // --recompute auto: each layer the fastest kind that fits. Selective before none, because the attention that selective saves costs more
@@ -84,9 +85,10 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
         format_bytes(need, sizeof need, (double)bytes);
         format_bytes(have, sizeof have, (double)budget);
         return error_set(error, "a rank needs %s and may use %s; what lowers it: %s%smore ranks, --zero-params, --zero-grads and --zero-optim full, "
-                                "--offload-activations 1, --offload-optimizer, smaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run shows the table)",
+                                "%ssmaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run shows the table)",
                          need, have, o->recompute == RECOMPUTE_NONE ? "--recompute selective, full or auto, " : "",
-                         o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, " : "");
+                         o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, " : "",
+                         arena_is_cpu(&device) ? "" : "--offload-activations 1, --offload-optimizer, ");
     }
     if (o->recompute != RECOMPUTE_AUTO) return true;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
@@ -119,19 +121,16 @@ static inline model_run plan_run_of(const plan_question *q, int64_t S, grid *g, 
     run.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
     return run;
 }
-// Host memory that a rank may use: its share of the node's; on CPUs, where host and device are one, what its device memory leaves.
-static inline double plan_host_room(const cluster *machines, int ranks, size_t budget, size_t device_bytes) {
-    if (machines == NULL) return INFINITY;
-    if (machines->ranks_sharing > 0) return (double)budget - (double)device_bytes;
-    return machines->host_memory / fmin(ranks, machines->gpus_per_node);
+// Host memory that a rank may use: its share of the node's. On CPUs its budget says so.
+static inline double plan_host_room(const plan_question *q) {
+    return q->machines == NULL || q->machines->element_bytes == sizeof(float) ? INFINITY : q->machines->host_memory / fmin(q->ranks, q->machines->gpus_per_node);
 }
 // Whether sequences of S tokens fit with the least that --recompute allows.
 static inline bool plan_holds(const plan_question *q, int64_t S, size_t budget, recompute_kind *kinds) {
     arena device, host;
     grid g;
     model_run run = plan_run_of(q, S, &g, kinds);
-    size_t bytes = plan_bytes(q->c, &g, &run, &device, &host);
-    return bytes <= budget && (double)host.peak <= plan_host_room(q->machines, q->ranks, budget, bytes);
+    return plan_bytes(q->c, &g, &run, &device, &host) <= budget && (double)host.peak <= plan_host_room(q);
 }
 static inline size_t plan_budget(const options *o, const cluster *machines) {
     return o->memory_budget > 0 ? (size_t)o->memory_budget : machines != NULL ? (size_t)machines->memory : SIZE_MAX;
@@ -160,11 +159,10 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
         printf("recompute: %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], run.offload_layers);
         memory_print(stdout, &device, &host);
         printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
-        double room = plan_host_room(machines, ranks, budget, device.peak);
-        if ((double)host.peak > room) {
+        if ((double)host.peak > plan_host_room(&q)) {
             char need[32], have[32];
             format_bytes(need, sizeof need, (double)host.peak);
-            format_bytes(have, sizeof have, room);
+            format_bytes(have, sizeof have, plan_host_room(&q));
             fits = error_set(error, "a rank needs %s of host memory and may use %s; what lowers it: a smaller --offload-activations, no --offload-optimizer or "
                                     "--save-every, --recompute selective or full, more ranks", need, have);
         }
@@ -181,8 +179,8 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
             else high = middle;
         }
         char text[32], beside[64] = "";
-        if (machines != NULL && machines->ranks_sharing == 0) {
-            format_bytes(text, sizeof text, plan_host_room(machines, ranks, budget, 0));
+        if (isfinite(plan_host_room(&q))) {
+            format_bytes(text, sizeof text, plan_host_room(&q));
             snprintf(beside, sizeof beside, " and %s of host memory", text);
         }
         format_bytes(text, sizeof text, (double)budget);
