@@ -26,16 +26,6 @@ static __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
-static __device__ __forceinline__ uint32_t pair_of(float low, float high) {
-#ifdef __CUDACC__
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high); // one instruction
-    uint32_t bits;
-    memcpy(&bits, &pair, 4);
-    return bits;
-#else
-    return (uint32_t)from_float<bf16>(low).bits | (uint32_t)from_float<bf16>(high).bits << 16;
-#endif
-}
 
 // ---- tiles (rows, HS) in shared memory ----
 
@@ -86,7 +76,7 @@ template <int HS, int N> __device__ __forceinline__ void accumulate(float (&sum)
     for (int k = 0; k < N / 16; k++) {
         uint32_t a[4], b[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) a[i] = pair_of(weights[2 * k + i / 2][i % 2 * 2], weights[2 * k + i / 2][i % 2 * 2 + 1]);
+        for (int i = 0; i < 4; i++) a[i] = bf16_pair(weights[2 * k + i / 2][i % 2 * 2], weights[2 * k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
         for (int n = 0; n < HS / 16; n++) {
             load_matrices<true>(b, columns + (16 * k + lane % 16) * PITCH<HS> + 16 * n + lane / 16 * 8);

@@ -2,7 +2,7 @@
 //
 //     LAUNCH(kernel, grid, block, shared_bytes, arguments...)    kernel<<<grid, block, shared_bytes, compute stream>>>(arguments...)
 //     DYN_SHARED(type, name)                                     the block's shared memory; the only kind that kernels may use
-//     load_matrices, multiply_add, copy_async...                 the instructions of tensor cores (mma.sync) and copies to shared memory
+//     load_matrices, multiply_add, copy_async...                 the instructions of tensor cores (mma.sync), copies to shared memory, wide stores
 //
 // Emulated, a block's threads are fibers on one thread of the host. A fiber runs CUDA threads one after another to their end; one that
 // reaches a barrier or a shuffle stands still until all its partners are there. What the emulation shows that a GPU may hide:
@@ -60,6 +60,13 @@ template <int BYTES> static __device__ __forceinline__ void copy_async(void *to_
     else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 }
 static __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// The words at `to`, in global memory and on its own size, in one instruction; nvcc may make several of an assignment (CUDA 13.0 for sm_90 did).
+static __device__ __forceinline__ void store_words(void *to, const uint32_t (&w)[4]) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+}
+static __device__ __forceinline__ void store_words(void *to, const uint32_t (&w)[2]) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(w[0]), "r"(w[1]) : "memory");
+}
 // The 128 bytes around an address, from memory to cache.
 static __device__ __forceinline__ void prefetch(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
@@ -471,6 +478,13 @@ template <bool TRANSPOSED> static inline void load_matrices(uint32_t (&r)[4], co
 static inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { emulation::multiply_add(d, a, b0, b1); }
 template <int BYTES> static inline void copy_async(void *to_shared, const void *from) { emulation::copy_async(to_shared, from, BYTES); }
 static inline void copy_async_wait() { emulation::copy_async_wait(); }
+template <int N> static inline void store_words(void *to, const uint32_t (&w)[N]) {
+    struct alignas(4 * N) words {
+        uint32_t w[N];
+    } all;
+    memcpy(&all, w, sizeof all);
+    *(words *)to = all;
+}
 static inline void prefetch(const void *at) {
     emulation::aside here; // no thread sees what it reads
     (void)*(const volatile char *)at;

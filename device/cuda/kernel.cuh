@@ -36,38 +36,65 @@ template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) {
     return r;
 }
 
-// ---- loads and stores of W neighbours, by 16 bytes where W elements fill them ----
+// Two numbers as bf16, the first in the lower half.
+static __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
+#ifdef __CUDACC__
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high); // one instruction
+    uint32_t bits;
+    memcpy(&bits, &pair, 4);
+    return bits;
+#else
+    return (uint32_t)from_float<bf16>(low).bits | (uint32_t)from_float<bf16>(high).bits << 16;
+#endif
+}
 
-struct alignas(16) chunk16 {
-    uint32_t words[4];
+// ---- loads and stores of W neighbours: one instruction for 16 bytes where W elements fill them, for 8 bytes of 4 bf16 ----
+
+template <int BYTES> struct alignas(BYTES) chunk {
+    uint32_t words[BYTES / 4];
 };
-constexpr int PACK = 16 / (int)sizeof(floatX); // floatX in 16 bytes: the W of the fast variant of every kernel, 1 that of the slow one
+constexpr int PACK = 16 / (int)sizeof(floatX); // floatX in 16 bytes: the W of the fast variant of kernels, 1 that of the slow one
+constexpr int FLOAT_PACK = 4;                  // the same where most of what moves is float: a warp's instruction then takes whole sectors
+template <int W, class E> constexpr int CHUNK_BYTES = W * sizeof(E) % 16 == 0 ? 16 : W == 4 ? 8 : 0; // 0: element by element
 
+template <class E> __device__ __forceinline__ void from_word(float *x, uint32_t word) { // 1 float, 2 bf16
+    if constexpr (sizeof(E) == 4) {
+        memcpy(x, &word, 4);
+    } else {
+        uint32_t low = word << 16, high = word & 0xffff0000u;
+        memcpy(x, &low, 4);
+        memcpy(x + 1, &high, 4);
+    }
+}
+template <class E> __device__ __forceinline__ uint32_t to_word(const float *x) {
+    uint32_t word;
+    if constexpr (sizeof(E) == 4) memcpy(&word, x, 4);
+    else word = bf16_pair(x[0], x[1]);
+    return word;
+}
 template <int W, class E> __device__ __forceinline__ void load(float (&x)[W], const E *from) {
-    if constexpr (W * sizeof(E) % 16 == 0) {
+    constexpr int BYTES = CHUNK_BYTES<W, E>, IN_WORD = 4 / (int)sizeof(E);
+    if constexpr (BYTES > 0) {
 #pragma unroll
-        for (int c = 0; c < (int)(W * sizeof(E) / 16); c++) {
-            chunk16 chunk = reinterpret_cast<const chunk16 *>(from)[c];
-            E elements[16 / sizeof(E)];
-            memcpy(elements, &chunk, 16);
+        for (int at = 0; at < W; at += BYTES / (int)sizeof(E)) {
+            chunk<BYTES> piece = *reinterpret_cast<const chunk<BYTES> *>(from + at);
 #pragma unroll
-            for (int i = 0; i < (int)(16 / sizeof(E)); i++) x[c * (int)(16 / sizeof(E)) + i] = to_float(elements[i]);
+            for (int i = 0; i < BYTES / 4; i++) from_word<E>(x + at + i * IN_WORD, piece.words[i]);
         }
     } else {
 #pragma unroll
         for (int i = 0; i < W; i++) x[i] = to_float(from[i]);
     }
 }
-template <int W, class E> __device__ __forceinline__ void store(E *to, const float (&x)[W]) {
-    if constexpr (W * sizeof(E) % 16 == 0) {
+template <int W, class E> __device__ __forceinline__ void store(E *to, const float (&x)[W]) { // to global memory
+    constexpr int BYTES = CHUNK_BYTES<W, E>, IN_WORD = 4 / (int)sizeof(E);
+    if constexpr (BYTES > 0) {
 #pragma unroll
-        for (int c = 0; c < (int)(W * sizeof(E) / 16); c++) {
-            E elements[16 / sizeof(E)];
+        for (int at = 0; at < W; at += BYTES / (int)sizeof(E)) {
+            uint32_t words[BYTES / 4];
 #pragma unroll
-            for (int i = 0; i < (int)(16 / sizeof(E)); i++) elements[i] = from_float<E>(x[c * (int)(16 / sizeof(E)) + i]);
-            chunk16 chunk;
-            memcpy(&chunk, elements, 16);
-            reinterpret_cast<chunk16 *>(to)[c] = chunk;
+            for (int i = 0; i < BYTES / 4; i++) words[i] = to_word<E>(x + at + i * IN_WORD);
+            store_words(to + at, words);
         }
     } else {
 #pragma unroll
@@ -96,7 +123,7 @@ template <int W, class E> __device__ __forceinline__ void store_some(E *to, cons
 
 // N pieces of W elements of a row, as they are stored: begin, begin + step, ..., those before `end`. A kernel with few threads on an SM reads
 // several before it looks at the first, or it would wait for memory most of the time.
-template <int W> using stored_piece = std::conditional_t<W == 1, floatX, chunk16>;
+template <int W> using stored_piece = std::conditional_t<W == 1, floatX, chunk<16>>;
 template <int N, int W> __device__ __forceinline__ void load_pieces(stored_piece<W> (&piece)[N], const floatX *row, int64_t begin, int64_t step, int64_t end) {
 #pragma unroll
     for (int n = 0; n < N; n++)

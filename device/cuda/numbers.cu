@@ -50,19 +50,19 @@ template <int W> __global__ void add_float_kernel(float *to, const float *from, 
 template <int W> __global__ void add_bf16_kernel(float *to, const bf16 *from, int64_t n) { add_flat<W>(to, from, n); }
 
 void op_cast_from_float(floatX *to, const float *from, int64_t n) {
-    LAUNCH_FLAT(cast_from_float_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n);
+    LAUNCH_FLAT(cast_from_float_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);
 }
 void op_cast_to_float(float *to, const floatX *from, int64_t n) {
-    LAUNCH_FLAT(cast_to_float_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n);
+    LAUNCH_FLAT(cast_to_float_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);
 }
 void op_add_float(float *to, const float *from, int64_t n) {
-    LAUNCH_FLAT(add_float_kernel, 4, aligned16(to) && aligned16(from), n, to, from, n);
+    LAUNCH_FLAT(add_float_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);
 }
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n) {
-    LAUNCH_FLAT(bf16_from_float_kernel, 8, aligned16(to) && aligned16(from), n, to, from, n);
+    LAUNCH_FLAT(bf16_from_float_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);
 }
 void op_add_bf16(float *to, const bf16 *from, int64_t n) {
-    LAUNCH_FLAT(add_bf16_kernel, 8, aligned16(to) && aligned16(from), n, to, from, n);
+    LAUNCH_FLAT(add_bf16_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);
 }
 
 // ---- sums to one number: each thread strides over the vector, blocks leave partial sums, one warp adds them in their order ----
@@ -148,7 +148,7 @@ template <int W> __global__ void round_kernel(floatX *to, const float *from, int
     store_some<W>(to + i, x, count);
 }
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
-    if (how.stochastic) LAUNCH_FLAT(round_kernel, PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how), how.first);
+    if (how.stochastic) LAUNCH_FLAT(round_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how), how.first);
     else op_cast_from_float(to, from, n);
 }
 
@@ -187,7 +187,7 @@ void op_adamw(floatX *param, float *master, float *m, float *v, const float *gra
     float keep = 1 - args.lr * args.weight_decay;
     bool aligned = aligned16(param) && aligned16(master) && aligned16(m) && aligned16(v) && aligned16(grad);
     args.rounding.step = args.step;
-    LAUNCH_FLAT(adamw_kernel, PACK, aligned, n, param, master, m, v, grad, n, args, rate, unbias, keep, rounding_key(args.rounding));
+    LAUNCH_FLAT(adamw_kernel, FLOAT_PACK, aligned, n, param, master, m, v, grad, n, args, rate, unbias, keep, rounding_key(args.rounding));
 }
 
 // ---- initial numbers: the formula of device/cpu/ops.c, so that both devices start from the same model ----

@@ -101,9 +101,10 @@ void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, co
 template <class E> static void rope_unpack(floatX *dqkv, const E *dq_recv, const E *dkv_recv, const float *table, int64_t T, head_layout heads) {
     if (T == 0) return;
     int half = heads.HS / 2, items = (heads.H + 2 * heads.Hkv) * half;
-    auto rope_unpack_packs_kernel = rope_unpack_kernel<PACK, E>, rope_unpack_ones_kernel = rope_unpack_kernel<1, E>;
+    constexpr int W = 16 / (int)sizeof(E);
+    auto rope_unpack_packs_kernel = rope_unpack_kernel<W, E>, rope_unpack_ones_kernel = rope_unpack_kernel<1, E>;
     if (packs(half, dqkv, dq_recv, dkv_recv, table))
-        LAUNCH(rope_unpack_packs_kernel, grid_size(T), block_size(items / PACK, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads);
+        LAUNCH(rope_unpack_packs_kernel, grid_size(T), block_size(items / W, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads);
     else
         LAUNCH(rope_unpack_ones_kernel, grid_size(T), block_size(items, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads);
 }
