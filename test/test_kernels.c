@@ -563,8 +563,8 @@ static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, in
             a.first[i] = 1000 + i - at + begin;
         }
         a.b.documents.split = causal ? Tk : Tk / 3;
-        a.b.documents.at[0] = 1000;
-        a.b.documents.at[1] = 1000 + Tk / 3 + 5; // some positions are nobody's
+        a.b.documents.at[0] = causal ? 1000 : 1040; // off the diagonal the first documents begin before the keys
+        a.b.documents.at[1] = a.b.documents.at[0] + Tk / 3 + 5; // some positions are nobody's
         int64_t *first = (int64_t *)device_alloc(sizeof(int64_t) * (size_t)Tq);
         device_from_host(first, a.first, sizeof(int64_t) * (size_t)Tq);
         a.b.documents.first = first;
@@ -608,6 +608,12 @@ static void keep_marks(double *want, int64_t rows, int64_t width, int64_t stride
         for (int64_t i = width; i < stride; i++) want[r * stride + i] = mark;
 }
 
+// What a call sets may have held anything before.
+static void forget(tensor t, int64_t rows, int64_t width, int64_t stride) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++) t.f[r * stride + i] = NAN;
+}
+
 static void *attention_scratch(attention_block b, size_t *bytes) {
     size_t forward = op_attention_scratch(b, false), backward = op_attention_scratch(b, true);
     *bytes = forward > backward ? forward : backward;
@@ -629,6 +635,10 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
     int rounded = rounding_of(b), dkv_rounded = dkv_bf16 && rounded < TENSOR_CORES ? TENSOR_CORES : rounded;
     tensor out = marked(a.nq, 0.25f), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f);
     tensor dq = marked(a.nq, 1), dk = marked(a.nkv, 1), dv = marked(a.nkv, 1);
+    forget(out, Tq, (int64_t)Hq * HS, b.q_stride);
+    forget(dq, Tq, (int64_t)Hq * HS, b.q_stride);
+    forget(dk, Tk, (int64_t)Hkv * HS, b.kv_stride);
+    forget(dv, Tk, (int64_t)Hkv * HS, b.kv_stride);
     keep_marks(a.out, Tq, (int64_t)Hq * HS, b.q_stride, 0.25);
     keep_marks(a.lse, Hq, Tq, b.lse_stride, 0.25);
     keep_marks(a.delta, Hq, Tq, b.lse_stride, 0.25);
@@ -652,6 +662,7 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
         keep_marks(a.dq, Tq, (int64_t)Hq * HS, b.q_stride, 1);
         keep_marks(a.dk, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
         keep_marks(a.dv, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
+        if (Tk == 0) a.dk[0] = a.dv[0] = 1; // a tensor has one element at least
         op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, add == 1, scratch);
         // Of a query that sees one key alone, dq is the difference of two equal numbers of the size of 1.
         check_beside(add ? "op_attention_backward dq, added" : "op_attention_backward dq", dq, a.dq, 8 * rounded, 1);
@@ -673,6 +684,52 @@ static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, 
     if (document_rows == 128 && !dkv_bf16 && attention_call_possible()) CHECK(asked == 3 * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
 }
 
+// The engine is asked only for what cuDNN's kernels are known to be right for: one thing at a time that is not.
+static void test_engine_takes(void) {
+    enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, THINGS };
+    for (int thing = 0; thing < THINGS; thing++) {
+        attention_case a = attention_make(256, 256, 2, 2, 16, false, 16, 5, 0);
+        attention_block b = a.b;
+        b.Tq = thing == Q_ROWS ? 192 : 128;
+        b.Tk = thing == K_ROWS ? 192 : thing == LATER_KEYS ? 256 : 128;
+        b.causal = thing == LATER_KEYS;
+        if (thing == HEAD) b.HS = 12;
+        if (thing == Q_STRIDE) b.q_stride -= 4;
+        if (thing == KV_STRIDE) b.kv_stride -= 4;
+        if (thing == LSE_STRIDE) b.lse_stride -= 2;
+        tensor out = marked(a.nq, 0), lse = marked(a.nlse, 0);
+        size_t scratch_bytes;
+        void *scratch = attention_scratch(a.b, &scratch_bytes);
+        attention_engine_agrees(16, false); // which asks the engine once
+        int64_t before = attention_test_engine_tiles();
+        op_attention_forward(out.f, lse.f + (thing == LSE_PLACE ? 1 : 0), a.q.x + (thing == Q_PLACE ? 2 : 0), a.k.x, a.v.x, b, false, scratch);
+        device_synchronize();
+        bool asked = attention_test_engine_tiles() > before;
+        CHECK(asked == (thing == NOTHING && attention_call_possible()), "the engine is %sasked for shape %d", asked ? "" : "not ", thing);
+        device_free(scratch, scratch_bytes);
+        tensor_free(out);
+        tensor_free(lse);
+        attention_free(&a);
+    }
+}
+// How many rows and heads a call takes.
+static void test_call_sizes(void) {
+    int64_t million = 1 << 20, most = INT32_MAX / 5000 / 128 * 128;
+    CHECK(attention_tile_rows(5000, 2048, million, million) == most && attention_tile_rows(2048, 5000, million, million) == most, "tiles of %lld and %lld rows",
+          (long long)attention_tile_rows(5000, 2048, million, million), (long long)attention_tile_rows(2048, 5000, million, million));
+    attention_use_blackwell(true);
+    CHECK(attention_tile_rows(4096, 2048, million, million) == 65536, "tiles on Blackwell: %lld rows", (long long)attention_tile_rows(4096, 2048, million, million));
+    attention_use_blackwell(false);
+    attention_test_limits(0, 42000); // a query head takes 4608 bytes forward, 21504 backward
+    attention_run forward = attention_call_run(false, 128, 128, 32, 16, 8), backward = attention_call_run(true, 128, 128, 2, 2, 8);
+    CHECK(forward.kv == 4 && forward.members == 2, "a forward call takes %d key/value heads, %d query heads of each", forward.kv, forward.members);
+    CHECK(backward.kv == 1 && backward.members == 1, "a backward call takes %d key/value heads, %d query heads of each", backward.kv, backward.members);
+    attention_test_limits(0, 50000);
+    backward = attention_call_run(true, 128, 128, 3, 1, 8); // two of three heads would leave one over
+    CHECK(backward.kv == 1 && backward.members == 1, "a backward call takes %d of three query heads", backward.members);
+    attention_test_limits(0, 0);
+}
+
 // The keys in three blocks, the first (none for the early rows) causal, merged in the kernel and by op_attention_merge: all keys at once.
 static void test_merge(int64_t T, int H, int HS, int gap) {
     attention_case a = attention_make(T, 3 * T, H, H, HS, false, gap, 21, 0);
@@ -680,7 +737,7 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
     part.Tk = T;
     tensor out = marked(a.nq, 0), lse = marked(a.nlse, 0), out_b = marked(a.nq, 0), lse_b = marked(a.nlse, 0);
     tensor out_2 = marked(a.nq, 0), lse_2 = marked(a.nlse, 0);
-    for (int64_t i = 0; i < a.nq; i++) out_2.f[i] = 0;
+    forget(out_2, T, (int64_t)H * HS, a.b.q_stride); // no key was seen for it: not looked at
     for (int64_t i = 0; i < a.nlse; i++) lse_2.f[i] = lse.f[i] = -INFINITY;
     size_t scratch_bytes;
     void *scratch = attention_scratch(part, &scratch_bytes);
@@ -709,6 +766,7 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
     op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x, a.v.x, part, false, scratch);
     device_synchronize();
     CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "no key seen: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
+    out_b.f[0] = NAN;
     op_attention_merge(out.f, lse.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride);
     device_synchronize();
     CHECK(out.f[0] == before && lse.f[0] == lse_before, "merging a block without keys changes out");
@@ -883,6 +941,8 @@ int main(int argc, char **argv) {
             test_cross_entropy(2, 128256, 5); // more than shared memory holds
             if (i > 0) continue; // what follows chooses its blocks by the head size alone, or has none
             test_attention(1, 1, 1, 1, 8, false, 0, 0);
+            test_attention(5, 0, 2, 1, 16, false, 0, 0); // no keys: dq is set all the same; no queries: dk and dv
+            test_attention(0, 5, 2, 1, 16, false, 0, 0);
             test_attention(33, 33, 4, 2, 16, true, 0, 0);
             test_attention(40, 70, 4, 1, 20, false, 0, 0);  // head size not in 16-byte pieces
             test_attention(70, 40, 2, 2, 24, true, 8, 0);   // rows beyond the last key, strides with gaps
@@ -902,6 +962,14 @@ int main(int argc, char **argv) {
             test_attention(150, 150, 4, 2, 64, true, 0, 37);
             test_attention(130, 180, 2, 1, 128, false, 8, 50);
             test_attention(128, 128, 2, 2, 64, true, 0, 1);
+            // The borders of where a tile is skipped, and of where nothing in one is hidden: documents that begin with the last row of a tile, or
+            // whose last tile of keys ends one row behind the first query; a shorter last tile of queries in which one begins; keys that fill
+            // all but one row of a tile.
+            test_attention(150, 150, 2, 1, 16, true, 0, 127);
+            test_attention(150, 150, 2, 1, 64, true, 0, 127);
+            test_attention(130, 130, 1, 1, 64, true, 0, 63);
+            test_attention(230, 230, 1, 1, 128, true, 0, 66);
+            test_attention(70, 127, 2, 1, 64, false, 8, 0);
             test_merge(40, 2, 64, 0);
             test_merge(70, 1, 128, 8);
             test_attention(256, 64, 2, 1, 64, false, 0, 70); // rows and blocks that see nothing
@@ -933,18 +1001,22 @@ int main(int argc, char **argv) {
                 check_tiles(6, 400, 400, 2, 1, 64, true, 8, 130);   // twice 128 and 2; 116 rows that are too few
                 check_tiles(3, 420, 420, 2, 2, 8, true, 0, 1000);   // 256, 128 and 36 with nothing behind them
                 check_tiles(0, 270, 270, 2, 2, 24, true, 3, 90);    // strides that the engine does not take
+                check_tiles(0, 200, 300, 2, 1, 16, true, 0, 130);   // keys that no query sees
+                check_tiles(0, 256, 256, 2, 1, 16, false, 0, 130);  // off the diagonal, not all of one document
                 check_tiles(1, 200, 300, 4, 1, 16, false, 0, 1000); // off the diagonal: 128 and 72, 256 and 44
                 check_tiles(2, 390, 140, 2, 2, 64, false, 8, 1000); // 256, 128 and 6, 128 and 12
                 check_tiles(1, 256, 200, 2, 1, 40, false, 0, 1000); // the emulated engine does not take it
             }
             attention_test_documents(document_rows = 0);
+            attention_test_limits(0, 0);
+            attention_use_blackwell(dkv_bf16 = false);
+            test_call_sizes();
+            test_engine_takes();
             test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it, and is wrong
 #ifdef DEVICE_EMULATED
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
 #endif
             CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
-            attention_test_limits(0, 0);
-            attention_use_blackwell(dkv_bf16 = false);
             test_linear(1, 1, 1);
             test_linear(7, 24, 33);
             test_long_sum(11528); // on an H100
