@@ -55,8 +55,10 @@ check 'a forgotten wait is found' ends_with 1 'compute touches what a transfer u
 check 'build the program, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races build/cuda-races/train_llama-without-gpu
 seq 1 2000 | tr '\n' ' ' >"$dir/numbers"
 check 'tokens' bash -c "make -s DEVICE=cpu tools && build/cpu/text_to_tokens '$dir/numbers.bin' '$dir/numbers'"
-check 'layers that keep all and are offloaded: nor is a copy under way disturbed' build/cuda-races/train_llama-without-gpu --model nano --from-scratch \
-    --train-data "$dir/numbers.bin" --seq-len 64 --steps 1 --recompute none --offload-activations 1
+mkdir "$dir/deep" # more layers than there are slots for what is offloaded, or nothing leaves
+sed 's/"num_hidden_layers": *[0-9]*/"num_hidden_layers": 6/' test/golden/folder_f32/config.json >"$dir/deep/config.json"
+check 'layers that keep all and are offloaded: nor is a copy under way disturbed' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
+    --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute none --offload-activations 1 --offload-optimizer
 check 'more ranks than GPUs are refused' ends_with 2 'start one rank per GPU' env FAKE_CUDA_GPUS=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'a rank that stops ends the job with a reason' ends_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \
