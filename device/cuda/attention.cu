@@ -129,7 +129,7 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
         tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
         __syncthreads();
         for (int c = part; c < R; c += P) {
-            bool visible = i < b.Tq && j0 + c < b.Tk && j0 + c >= from && (!b.causal || j0 + c <= i);
+            bool visible = j0 + c < b.Tk && j0 + c >= from && (!b.causal || j0 + c <= i);
             float p = visible ? expf(dot(qs + row * pitch, ks + c * pitch, HS) - row_lse) : 0.0f;
             mine[c] = p * (dot(os + row * pitch, vs + c * pitch, HS) - row_delta) * scale;
         }
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(P * R, 1)
             }
             __syncthreads();
             for (int c = part; c < R; c += P) {
-                bool visible = j < b.Tk && i0 + c < b.Tq && j >= attention_first_visible(b, i0 + c) && (!b.causal || j <= i0 + c);
+                bool visible = i0 + c < b.Tq && j >= attention_first_visible(b, i0 + c) && (!b.causal || j <= i0 + c);
                 float p = visible ? expf(dot(ks + row * pitch, qs + c * pitch, HS) - lses[c]) : 0.0f;
                 my_p[c] = p;
                 my_ds[c] = p * (dot(vs + row * pitch, os + c * pitch, HS) - deltas[c]) * scale;
