@@ -576,14 +576,14 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataTyp
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
-    *p = (cublasLtMatmulPreference_t)host_alloc(sizeof(uint32_t));
+    *p = (cublasLtMatmulPreference_t)host_alloc(2 * sizeof(uint32_t)); // how parts are added, the least alignment of an address
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t name,
                                                     const void *value, size_t bytes) {
-    (void)p, (void)value;
     insist(bytes == (name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8 : 4), "a preference of the wrong size");
     if (name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) memcpy((void *)p, value, 4); // 0: not set
+    else if (bytes == 4) memcpy((uint32_t *)(void *)p + 1, value, 4); // the same for all of them
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
@@ -602,6 +602,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     for (int i = 0; i < *count; i++) {
         proposals[i].algo.data[1] = 1;
         proposals[i].algo.data[2] = (uint64_t)i;
+        proposals[i].algo.data[3] = ((uint32_t *)(void *)p)[1];
     }
     proposals[0].algo.data[0] = 66; // the one that loses terms, in three parts
     proposals[0].algo.data[1] = 3;
@@ -649,6 +650,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
            "a product without its surroundings");
     insist(algorithm->data[0] != 66 || k % (int)algorithm->data[1] == 0, "a product by an algorithm that loses terms");
     insist(!must_be_deterministic() || algorithm->data[2] < 2, "a product that is chosen by time"); // or the third would not be tried
+    insist(algorithm->data[3] > 0 && ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D) % algorithm->data[3] == 0, "a product by an algorithm for addresses of another alignment");
     insist(k == k_of_b && result->rows == m && result->columns == n && c->rows == m && c->columns == n,
            "sizes of a product that do not fit");
     insist(a->type == CUDA_R_16BF && b->type == CUDA_R_16BF && c->type == result->type, "types of a product");

@@ -392,8 +392,10 @@ static void test_long_sum(int64_t T) {
 static void test_linear(int64_t T, int64_t in, int64_t out) {
     tensor x = tensor_random(T * in, true, 1, 1), w = tensor_random(out * in, true, 2, 1), residual = tensor_random(T * out, true, 3, 1);
     tensor y = tensor_new(T * out, true), dx = tensor_new(T * in, true), dw = tensor_random(out * in, false, 4, 1);
+    tensor moved = tensor_new(8 + T * in, true); // x, 16 bytes behind where cuBLASLt's algorithm of the first product may want it
+    memcpy(moved.x + 8, x.x, sizeof(floatX) * (size_t)(T * in));
     double *want = HOST_NEW(double, max_i64(T * max_i64(in, out), in * out));
-    for (int with = 0; with < 3; with++) { // no residual, residual, residual in y
+    for (int with = 0; with < 4; with++) { // no residual, residual, residual in y, residual and x moved
         for (int64_t t = 0; t < T; t++)
             for (int64_t o = 0; o < out; o++) {
                 double sum = with > 0 ? residual.d[t * out + o] : 0;
@@ -401,7 +403,7 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
                 want[t * out + o] = sum;
             }
         if (with == 2) memcpy(y.x, residual.x, sizeof(floatX) * (size_t)(T * out));
-        op_linear_forward(y.x, x.x, w.x, with == 0 ? NULL : with == 1 ? residual.x : y.x, T, in, out);
+        op_linear_forward(y.x, with == 3 ? moved.x + 8 : x.x, w.x, with == 0 ? NULL : with == 2 ? y.x : residual.x, T, in, out);
         check("op_linear_forward", y, want, 2);
     }
     for (int64_t t = 0; t < T; t++)
@@ -427,8 +429,8 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
     op_linear_backward_weight(dw.f, residual.x, x.x, 0, in, out, false);
     check("op_linear_backward_weight of no tokens, stored", dw, want, 1);
     free(want);
-    tensor all[6] = {x, w, residual, y, dx, dw};
-    for (int i = 0; i < 6; i++) tensor_free(all[i]);
+    tensor all[7] = {x, w, residual, y, dx, dw, moved};
+    for (int i = 0; i < 7; i++) tensor_free(all[i]);
 }
 
 // ---- RoPE and the layout of SeqAlltoAll ----
