@@ -186,7 +186,7 @@ static int64_t attended_length(const trainer *t) {
 static void print_start(const trainer *t, const model_config *c, const recompute_kind *kinds) {
     const options *o = t->o;
     int count[3] = {0, 0, 0};
-    char mfu_peak[64];
+    char mfu_peak[64], windows[32];
     for (int l = 0; l < c->L; l++) count[kinds[l]]++;
     options_print(o, stdout);
     printf("device      %s\n", device_name());
@@ -196,9 +196,10 @@ static void print_start(const trainer *t, const model_config *c, const recompute
            device_peak_flops() > 0 ? "data sheet" : "GEMM rate measured at start");
     printf("model       %s: %.1f M parameters, L %d D %d H %d Hkv %d HS %d F %d V %d%s\n", c->name, 1e-6 * (double)config_parameters(c), c->L, c->D,
            c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
-    printf("grid        %d ranks = dp %d x hp %d x cp %d, windows of %d, %s%s%s\n", t->g.ranks, t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
-           t->g.shape.w, t->g.shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first",
-           t->m.run.cp_allgather ? ", all-gather of KV" : "", t->m.run.dkv_bf16 ? ", dKV sent as bf16" : "");
+    snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);
+    printf("grid        %d ranks = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
+           t->m.run.cp_allgather ? "all-gather of KV" : windows, t->g.shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first",
+           t->m.run.dkv_bf16 ? ", dKV sent as bf16" : "");
     printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequences a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
            (long long)t->shard.T, (long long)step_sequences(t));
     printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d ranks\n", t->m.run.zp, t->m.run.zg, t->m.run.zo);
