@@ -59,8 +59,8 @@ template <class T> static inline T right(T a, uint32_t by) {
     if (by <= LAST) return (T)(a >> by);
     return std::is_signed_v<T> ? (T)(a >> LAST) : (T)0;
 }
-static inline uint32_t insert(uint32_t bits, uint32_t into, uint32_t at, uint32_t count) { // bfi
-    uint32_t mask = left((uint32_t)(count >= 32 ? 0xffffffffu : (1u << count) - 1), at);
+template <class T> static inline T insert(T bits, T into, uint32_t at, uint32_t count) { // bfi
+    T mask = left((T)(left((T)1, count) - 1), at);
     return (left(bits, at) & mask) | (into & ~mask);
 }
 static inline uint32_t add_carry(uint32_t a, uint32_t b, unsigned in, unsigned &out) {

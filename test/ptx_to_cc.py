@@ -162,8 +162,8 @@ def statement(text):
         return f'{to} = uint32_t((uint64_t({source(args[2])}) << 32 | {source(args[1])}) << ({source(args[3])} & 31) >> 32);'
     if code == 'clz.b64':
         return f'{to} = {typed[0]} == 0 ? 64 : __builtin_clzll({typed[0]});'
-    if code == 'bfi.b32':
-        return f'{to} = insert({typed[0]}, {typed[1]}, {source(args[3])}, {source(args[4])});'
+    if main == 'bfi':
+        return f'put({to}, insert({typed[0]}, {typed[1]}, {source(args[3])}, {source(args[4])}));'
     if main == 'mul' and op[1] == 'wide':
         wide = TYPES[type_[0] + str(2 * int(type_[1:]))]
         return f'put({to}, {wide}({wide}({typed[0]}) * {wide}({typed[1]})));'
