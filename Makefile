@@ -154,7 +154,7 @@ $(PTX)/%.ptx: device/cuda/%.cu $(HEADERS)
 	@mkdir -p $(@D)
 	$(NVCC) -x cu -std=c++17 -O3 -arch=compute_$(PTX_ARCH) -ptx $(DEVICE_FLAGS) $< -o $@
 $(PTX)/%.cc: $(PTX)/%.ptx test/ptx_to_cc.py
-	test/ptx_to_cc.py $< >$@
+	test/ptx_to_cc.py $< >$@ || { rm $@; exit 1; }
 $(PTX)/%.o: $(PTX)/%.cc test/ptx.h
 	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -Itest -O1 -fwrapv -ffp-contract=off -fno-math-errno -fno-strict-aliasing -w -c $< -o $@
 $(PTX)/ptx_launch.o: test/ptx_launch.cc $(HEADERS)

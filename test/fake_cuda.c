@@ -366,6 +366,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
+    insist(bytes > 0, "a fill of nothing");
     insist(s->compute, "memory set on a lane");
     compute_touches(p, bytes, true);
     memset(p, value, bytes);

@@ -26,6 +26,7 @@ static struct report {
         const char *path = getenv("PTX_RAN");
         FILE *file = path != nullptr ? fopen(path, "a") : nullptr;
         if (file == nullptr) return;
+        setvbuf(file, nullptr, _IOFBF, 1 << 16); // one write: several ranks add to the file
         for (ptx_kernel *k = ptx_kernel::first; k != nullptr; k = k->next)
             if (k->threads > 0) fprintf(file, "%s %u\n", k->name, k->threads);
         fclose(file);

@@ -272,7 +272,9 @@ void device_host_slab_free(void *p, size_t bytes) {
 }
 bool device_is_host(void) { return false; }
 
-void device_zero(void *p, size_t bytes) { cuda_check(cudaMemsetAsync(p, 0, bytes, gpu.compute), "device_zero"); }
+void device_zero(void *p, size_t bytes) {
+    if (bytes > 0) cuda_check(cudaMemsetAsync(p, 0, bytes, gpu.compute), "device_zero"); // a whole unit of products leaves nothing between them
+}
 void device_copy(void *to, const void *from, size_t bytes) {
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, gpu.compute), "device_copy");
 }
