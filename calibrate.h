@@ -378,9 +378,9 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     if (local > 1) calibrate_links(&c, &machines);
     calibrate_set(&machines, "gpus_per_node", local, FIGURE_MEASURED);
     calibrate_set(&machines, "memory", (double)memory_total, FIGURE_MEASURED);
+    calibrate_set(&machines, "host_memory", (double)machine_memory(""), FIGURE_MEASURED);
     if (machines.ranks_sharing > 0) {
         calibrate_set(&machines, "ranks_sharing", local, FIGURE_MEASURED);
-        calibrate_set(&machines, "host_memory", (double)memory_total * local, FIGURE_MEASURED);
         calibrate_set(&machines, "nics_per_node", 1, FIGURE_MEASURED);
     }
     if (ranks > local) calibrate_nodes(&c, &machines, local);

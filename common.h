@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TRAIN_LLAMA_VERSION "0.1.0"
 
@@ -61,5 +62,29 @@ static inline void *host_alloc(size_t bytes) {
     return p;
 }
 #define HOST_NEW(type, count) ((type *)host_alloc(sizeof(type) * (size_t)(count)))
+
+// Bytes of memory of this machine, or what the control groups of this process allow, if that is less: containers, Slurm's --mem (cgroup v1 and v2).
+// root: "", or for tests a folder with proc and sys.
+static inline size_t machine_memory(const char *root) {
+    unsigned long long least = (unsigned long long)sysconf(_SC_PHYS_PAGES) * (unsigned long long)sysconf(_SC_PAGESIZE), limit;
+    char line[4096], path[8192];
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *groups = fopen(path, "r");
+    while (groups != NULL && fgets(line, sizeof line, groups) != NULL) { // "0::/a/b" is version 2, "4:memory:/a/b" version 1
+        line[strcspn(line, "\n")] = '\0';
+        char *v1 = strstr(line, ":memory:"), *v2 = strncmp(line, "0::", 3) == 0 ? line + 3 : NULL, *group = v1 != NULL ? v1 + strlen(":memory:") : v2;
+        while (group != NULL) { // the group and all above it
+            snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s/%s", root, v1 != NULL ? "/memory" : "", group, v1 != NULL ? "memory.limit_in_bytes" : "memory.max");
+            FILE *f = fopen(path, "r");
+            if (f != NULL && fscanf(f, "%llu", &limit) == 1 && limit < least) least = limit; // "max": no limit
+            if (f != NULL) fclose(f);
+            char *last = strrchr(group, '/');
+            if (last == NULL) break;
+            *last = '\0';
+        }
+    }
+    if (groups != NULL) fclose(groups);
+    return (size_t)least;
+}
 
 #endif

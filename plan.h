@@ -3,7 +3,7 @@
 #define PLAN_H
 
 #include "planner.h"  // defines: planner_*, cluster_*
-#include "planning.h" // defines: plan_bytes, plan_run_of, plan_budget, plan_question
+#include "planning.h" // defines: plan_run_of, plan_in_room, plan_question
 
 enum { PLAN_SHOWN = 5, PLAN_LISTED = 256 }; // grids that are printed, and that --plan-json lists
 
@@ -47,7 +47,7 @@ static inline bool plan_fits_at(const plan_question *q, const planner_choice *p,
     arena device, host;
     grid g;
     model_run run = plan_run_of(&chosen, S, &g, kinds);
-    bool fits = plan_bytes(q->c, &g, &run, &device, &host) <= plan_budget(q->o, q->machines) && (double)host.peak <= plan_host_room(&chosen);
+    bool fits = plan_in_room(q->c, &g, &run, plan_room(&chosen), &device, &host);
     free(kinds);
     *bytes = (double)device.peak;
     *host_bytes = (double)host.peak * fmin(chosen.ranks, q->machines->gpus_per_node);

@@ -72,23 +72,39 @@ static inline size_t plan_bytes(const model_config *c, const grid *g, const mode
     return device->peak + (arena_is_cpu(device) ? host->peak : 0);
 }
 
+// What a rank may use, in bytes. host: beside the device's, so no limit on CPUs, whose budget holds both.
+typedef struct {
+    double device, host;
+} memory_room;
+
+static inline bool plan_in_room(const model_config *c, const grid *g, const model_run *run, memory_room room, arena *device, arena *host) {
+    return (double)plan_bytes(c, g, run, device, host) <= room.device && (double)host->peak <= room.host;
+}
+
 // --recompute auto: each layer the fastest kind that fits. Selective before none, because the attention that selective saves costs more
 // time per byte than the rest; layers that keep more come last, where what they keep lives shortest.
-// Sets kinds (which run points to). Refused when even the least memory is above the budget (bytes), or the kind asked for is.
-static inline bool plan_memory(const options *o, const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, size_t budget,
+// Sets kinds (which run points to). Refused when even the least memory is above the room, or the kind asked for is.
+static inline bool plan_memory(const options *o, const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room,
                                error_text *error) {
     arena device, host;
     char need[32], have[32];
     int L = c->L;
     size_t bytes = plan_bytes(c, g, run, &device, &host);
-    if (bytes > budget) {
+    if ((double)bytes > room.device) {
         format_bytes(need, sizeof need, (double)bytes);
-        format_bytes(have, sizeof have, (double)budget);
+        format_bytes(have, sizeof have, room.device);
         return error_set(error, "a rank needs %s and may use %s; what lowers it: %s%smore ranks, --zero-params, --zero-grads and --zero-optim full, "
                                 "%ssmaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run shows the table)",
                          need, have, o->recompute == RECOMPUTE_NONE ? "--recompute selective, full or auto, " : "",
                          o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, " : "",
                          arena_is_cpu(&device) ? "" : "--offload-activations 1, --offload-optimizer, ");
+    }
+    if ((double)host.peak > room.host) {
+        format_bytes(need, sizeof need, (double)host.peak);
+        format_bytes(have, sizeof have, room.host);
+        return error_set(error, "a rank needs %s of host memory and may use %s; what lowers it: a smaller --offload-activations, no --offload-optimizer or "
+                                "--save-every, %smore ranks (--dry-run shows the table)",
+                         need, have, o->recompute == RECOMPUTE_NONE ? "--recompute selective, full or auto, " : o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, " : "");
     }
     if (o->recompute != RECOMPUTE_AUTO) return true;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
@@ -96,7 +112,7 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
         while (fails - fits > 1) {
             int middle = (fits + fails) / 2;
             for (int l = 0; l < L; l++) kinds[l] = l >= L - middle ? (recompute_kind)kind : (recompute_kind)(kind + 1);
-            if (plan_bytes(c, g, run, &device, &host) <= budget) fits = middle;
+            if (plan_in_room(c, g, run, room, &device, &host)) fits = middle;
             else fails = middle;
         }
         for (int l = 0; l < L; l++) kinds[l] = l >= L - fits ? (recompute_kind)kind : (recompute_kind)(kind + 1);
@@ -121,19 +137,20 @@ static inline model_run plan_run_of(const plan_question *q, int64_t S, grid *g, 
     run.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
     return run;
 }
-// Host memory that a rank may use: its share of the node's. On CPUs its budget says so.
-static inline double plan_host_room(const plan_question *q) {
-    return q->machines == NULL || q->machines->element_bytes == sizeof(float) ? INFINITY : q->machines->host_memory / fmin(q->ranks, q->machines->gpus_per_node);
-}
 // Whether sequences of S tokens fit with the least that --recompute allows.
-static inline bool plan_holds(const plan_question *q, int64_t S, size_t budget, recompute_kind *kinds) {
+static inline bool plan_holds(const plan_question *q, int64_t S, memory_room room, recompute_kind *kinds) {
     arena device, host;
     grid g;
     model_run run = plan_run_of(q, S, &g, kinds);
-    return plan_bytes(q->c, &g, &run, &device, &host) <= budget && (double)host.peak <= plan_host_room(q);
+    return plan_in_room(q->c, &g, &run, room, &device, &host);
 }
-static inline size_t plan_budget(const options *o, const cluster *machines) {
-    return o->memory_budget > 0 ? (size_t)o->memory_budget : machines != NULL ? (size_t)machines->memory : SIZE_MAX;
+// A rank's device, or --memory-budget, and its share of the node's host memory.
+static inline memory_room plan_room(const plan_question *q) {
+    memory_room room = {INFINITY, INFINITY};
+    if (q->machines != NULL) room.device = q->machines->memory;
+    if (q->o->memory_budget > 0) room.device = (double)q->o->memory_budget;
+    if (q->machines != NULL && q->machines->element_bytes != sizeof(float)) room.host = q->machines->host_memory / fmin(q->ranks, q->machines->gpus_per_node);
+    return room;
 }
 
 // --dry-run: the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor device.
@@ -143,47 +160,38 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     arena device, host;
     grid g;
     model_run run = plan_run_of(&q, o->seq_len, &g, kinds);
-    size_t budget = plan_budget(o, machines);
-    bool fits = plan_memory(o, c, &g, &run, kinds, budget, error);
-    if (fits) {
-        int count[3] = {0, 0, 0};
-        if (budget == SIZE_MAX && o->recompute == RECOMPUTE_AUTO) printf("no --memory-budget given: every layer keeps all\n");
-        for (int l = 0; l < c->L; l++) count[kinds[l]]++;
-        plan_bytes(c, &g, &run, &device, &host);
-        printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
-               1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
-        if (machines != NULL)
-            printf("on %s: %.0f GB a rank, %s%s\n", machines->name, 1e-9 * machines->memory,
-                   machines->element_bytes == 2 ? "bf16 with float master weights" : "float",
-                   arena_counts_other(&device) ? "; scratch of attention is an estimate" : "");
-        printf("recompute: %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], run.offload_layers);
-        memory_print(stdout, &device, &host);
-        printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
-        if ((double)host.peak > plan_host_room(&q)) {
-            char need[32], have[32];
-            format_bytes(need, sizeof need, (double)host.peak);
-            format_bytes(have, sizeof have, plan_host_room(&q));
-            fits = error_set(error, "a rank needs %s of host memory and may use %s; what lowers it: a smaller --offload-activations, no --offload-optimizer or "
-                                    "--save-every, --recompute selective or full, more ranks", need, have);
-        }
-    }
-    if (budget != SIZE_MAX) {
+    memory_room room = plan_room(&q);
+    bool fits = plan_memory(o, c, &g, &run, kinds, room, error);
+    int count[3] = {0, 0, 0};
+    if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO) printf("no --memory-budget given: every layer keeps all\n");
+    for (int l = 0; l < c->L; l++) count[kinds[l]]++;
+    plan_bytes(c, &g, &run, &device, &host);
+    printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
+           1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
+    if (machines != NULL)
+        printf("on %s: %.0f GB a rank, %s%s\n", machines->name, 1e-9 * machines->memory,
+               machines->element_bytes == 2 ? "bf16 with float master weights" : "float",
+               arena_counts_other(&device) ? "; scratch of attention is an estimate" : "");
+    printf("recompute: %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], run.offload_layers);
+    memory_print(stdout, &device, &host);
+    printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
+    if (room.device != INFINITY) {
         int64_t low = 0, high = 1;
-        while (high < ((int64_t)1 << 40) && plan_holds(&q, high, budget, kinds)) {
+        while (high < ((int64_t)1 << 40) && plan_holds(&q, high, room, kinds)) {
             low = high;
             high *= 2;
         }
         while (high - low > max_i64(1, low / 1024)) {
             int64_t middle = low + (high - low) / 2;
-            if (plan_holds(&q, middle, budget, kinds)) low = middle;
+            if (plan_holds(&q, middle, room, kinds)) low = middle;
             else high = middle;
         }
         char text[32], beside[64] = "";
-        if (isfinite(plan_host_room(&q))) {
-            format_bytes(text, sizeof text, plan_host_room(&q));
+        if (room.host != INFINITY) {
+            format_bytes(text, sizeof text, room.host);
             snprintf(beside, sizeof beside, " and %s of host memory", text);
         }
-        format_bytes(text, sizeof text, (double)budget);
+        format_bytes(text, sizeof text, room.device);
         printf("longest sequence in %s%s a rank with these options%s: %lld tokens\n", text, beside,
                o->recompute == RECOMPUTE_AUTO ? " and --recompute full" : "", (long long)low);
     }

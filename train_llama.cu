@@ -538,7 +538,9 @@ int main(int argc, char **argv) {
     // Memory: what each layer keeps, then one arena for everything.
     recompute_kind *kinds = HOST_NEW(recompute_kind, c.L);
     model_run run = plan_run(&o, &c, t.shard.T, kinds);
-    plan_memory(&o, &c, &t.g, &run, kinds, o.memory_budget > 0 ? (size_t)o.memory_budget : device_memory_total(), &error);
+    memory_room room = {o.memory_budget > 0 ? (double)o.memory_budget : (double)device_memory_total(),
+                        device_is_host() ? INFINITY : (double)machine_memory("") / comm_local_ranks()};
+    plan_memory(&o, &c, &t.g, &run, kinds, room, &error);
     stop_on_error(&error);
     double *most = HOST_NEW(double, c.L); // ranks may have unequal memory or scratch: what a layer recomputes on one, with its transfers, it does on all
     for (int l = 0; l < c.L; l++) most[l] = kinds[l];

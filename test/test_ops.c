@@ -4,6 +4,7 @@
 // tolerances are stated in it, relative to the largest element of the result.
 #include "test.h"
 #include "../device/ops.h"
+#include "../files.h"
 
 #include <omp.h>
 
@@ -909,6 +910,38 @@ static void test_device(void) {
     CHECK(!device_start(2, 2, 0, &error) && error.text[0] != '\0', "device_start accepts local rank 2 of 2");
 }
 
+// What control groups allow, of version 1 and 2, of the process's group or one above it: files as the kernel shows them, in a folder.
+static void test_machine_memory(void) {
+    static const struct {
+        const char *groups, *folder, *file, *limit;
+        size_t expected; // 0: all of the machine's
+    } cases[] = {
+        {"0::/\n", "", "memory.max", "1048576\n", 1048576},
+        {"0::/\n", "", "memory.max", "max\n", 0},
+        {"0::/system.slice/job_7/step_0\n", "system.slice/job_7", "memory.max", "2097152\n", 2097152},
+        {"9:cpu:/\n4:memory:/slurm/job_7\n0::/\n", "memory/slurm/job_7", "memory.limit_in_bytes", "3145728\n", 3145728},
+        {"9:cpu:/\n4:memory:/docker/abc\n0::/\n", "memory", "memory.limit_in_bytes", "4194304\n", 4194304},
+        {"4:memory:/a\n0::/\n", "memory/a", "memory.limit_in_bytes", "9223372036854771712\n", 0},
+        {"4:memory:/a\n", "memory/b", "memory.limit_in_bytes", "1048576\n", 0}, // another's
+        {"5:cpuset:/a\n", "a", "memory.max", "1048576\n", 0},
+    };
+    size_t all = machine_memory("/none"), most = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    CHECK(all == most && machine_memory("") <= all, "without control groups: %zu of %zu", all, most);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char root[] = "/tmp/train_llama_groups_XXXXXX", command[512];
+        error_text error = {""};
+        if (mkdtemp(root) == NULL) exit(EXIT_FAILED);
+        snprintf(command, sizeof command, "mkdir -p %s/proc/self %s/sys/fs/cgroup/%s", root, root, cases[i].folder);
+        CHECK(system(command) == 0, "%s", command);
+        file_write(path_join(root, "proc/self/cgroup").text, cases[i].groups, strlen(cases[i].groups), &error);
+        snprintf(command, sizeof command, "sys/fs/cgroup/%s/%s", cases[i].folder, cases[i].file);
+        file_write(path_join(root, command).text, cases[i].limit, strlen(cases[i].limit), &error);
+        size_t seen = machine_memory(root), expected = cases[i].expected > 0 ? cases[i].expected : all;
+        CHECK(error.text[0] == '\0' && seen == expected, "case %zu: %zu, not %zu %s", i, seen, expected, error.text);
+        folder_remove(root);
+    }
+}
+
 // ---- the same bits on any number of threads ----
 
 enum { THREADED = 19 };
@@ -1013,6 +1046,7 @@ int main(void) {
     CHECK(device_threads() == 3, "asked for 3 threads, have %d", device_threads());
     CHECK(op_attention_scratch(b, true) + op_attention_scratch(b, false) == early, "attention scratch depends on device_start");
     test_device();
+    test_machine_memory();
     for (int i = 0; i < ODD_SIZES; i++) {
         for (int j = 0; j < ODD_SIZES; j++) {
             test_embedding(odd_sizes[i], odd_sizes[j], odd_sizes[(i + j) % ODD_SIZES]);

@@ -153,6 +153,8 @@ refuse 'more host memory than a node has' 'of host memory and may use 232.8 GiB'
 longest=$("$binary" "${offloaded[@]}" --seq-len 512K | sed -n 's/^longest .*: \([0-9]*\) tokens$/\1/p')
 check 'the longest sequence fits the host, too' "$binary" "${offloaded[@]}" --seq-len "$longest"
 refuse 'and none that is 1 % longer' 'of host memory' "${offloaded[@]}" --seq-len $((longest / 100 * 101))
+check '--recompute auto keeps what the host holds, too' bash -c "'$binary' ${offloaded[*]/none/auto} --seq-len 1000K | sed -n 's/^bytes .* host //p' | awk '{print} END {exit !(\$1 > 200 * 2^30 && \$1 <= 250e9)}'"
+check 'a dry run shows the table of what does not fit' bash -c "'$binary' ${offloaded[*]} --seq-len 1000K 2>/dev/null | grep -q '^  activations  .* GiB  .* GiB'"
 refuse 'CPUs: what is offloaded lies in the same memory' 'needs 8.2 GiB and may use 7.5 GiB' --dry-run --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1200K --recompute none --offload-activations 1
 refuse 'without a cluster, too' 'needs 74.5 GiB and may use 30.0 GiB' --dry-run --model llama3.2-1b --seq-len 32K --recompute none --offload-activations 1 --offload-optimizer --memory-budget 30GiB
 refuse 'a model nothing fits' 'ranks fit 131072 tokens' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K

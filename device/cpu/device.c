@@ -101,17 +101,7 @@ double device_measure_gemm(void) {
     return busy > cores_here ? best * cores_here / busy : best; // more threads than cores: each rank has its share
 }
 
-// A container may allow less than the machine has.
-size_t device_memory_total(void) {
-    size_t total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    unsigned long long limit;
-    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r"); // "max" when there is no limit
-    if (f != NULL) {
-        if (fscanf(f, "%llu", &limit) == 1 && limit < total) total = (size_t)limit;
-        fclose(f);
-    }
-    return total / (size_t)ranks_here;
-}
+size_t device_memory_total(void) { return machine_memory("") / (size_t)ranks_here; }
 
 size_t device_memory_used(void) { // without shared pages: MPI's, for messages, are more with every rank of the machine
     long pages = 0, resident = 0, shared = 0;

@@ -48,9 +48,7 @@ double device_measure_gemm(void) { // through op_linear, so casts included: what
     for (int i = 0; i < 3; i++) device_free(buffers[i], bytes);
     return 2.0 * (double)n * (double)n * (double)n * products / seconds;
 }
-size_t device_memory_total(void) {
-    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / (size_t)max_i64(1, comm_local_ranks());
-}
+size_t device_memory_total(void) { return machine_memory("") / (size_t)max_i64(1, comm_local_ranks()); }
 size_t device_memory_used(void) { // resident pages of this process, as the CPU device counts them
     long long resident = 0, shared = 0;
     FILE *statm = fopen("/proc/self/statm", "r");
