@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test on this machine: `make test`. Each test is one program (test_*.c, its first line says on how many ranks) or one shell
-# script (test_*.sh). All of it runs on the CPU device, the ranks' tests again with sanitizers, and the kernels under emulation. Programs and
-# scripts run side by side: a script mostly waits for mpirun and the compiler.
+# script (test_*.sh). All of it runs on the CPU device, the ranks' tests again with sanitizers, and the kernels under emulation. The programs run
+# alone, for eight ranks that share the cores with a compiler wait for each other (test_zero: 4 s alone, 100 s beside nvcc); then the scripts, two at a time.
 #   test/run.sh [NAME ...]     only the tests whose name contains one of these
 # Closes with "N passed, N failed" (, N skipped): programs, not checks; each prints its own number of checks.
 set -u
@@ -13,7 +13,9 @@ export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0:detect_stack
 logs=build/test-logs
 mkdir -p "$logs"
 results=$logs/results # a line each: ok, failed or skipped, and the name
+begun=$logs/begun     # a folder for each script that somebody runs
 : >"$results"
+rm -rf "$begun" && mkdir "$begun"
 started=$SECONDS
 
 wanted() { # name
@@ -58,11 +60,11 @@ programs() { # suffix folder name...
         run "$name$suffix" "${ranks:-1}" "$folder/test/$name"
     done
 }
-scripts() {
+scripts() { # those that nobody has begun
     local script name
     for script in test/test_*.sh; do
         name=$(basename "$script" .sh)
-        wanted "$name" && run "$name" 1 bash "$script"
+        wanted "$name" && mkdir "$begun/$name" 2>/dev/null && run "$name" 1 bash "$script"
     done
 }
 
@@ -75,11 +77,12 @@ for source in test/test_*.c; do
     all+=("$name")
     grep -q '^// sanitize: no' "$source" || sanitized+=("$name")
 done
-build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}"
+build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}" build/cpu/test/compare_devices # which two scripts need
 if [ ${#sanitized[@]} -gt 0 ]; then build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"; fi
-scripts &
 programs '' build/cpu "${all[@]}"
 programs -sanitize build/cpu-sanitize "${sanitized[@]}"
+scripts & # two at a time
+scripts
 wait
 
 echo
