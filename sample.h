@@ -32,7 +32,7 @@ static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *
     int64_t count = 0;
     if (strspn(text, "0123456789,") != strlen(text)) {
         if (V != 256) {
-            error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; legal are token numbers such as 1,15,42", (long long)V);
+            error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; legal are token numbers such as 1,15,42 (dev/tokenize_text.py --ids TEXT prints a text's)", (long long)V);
             return 0;
         }
         for (; text[count] != '\0'; count++) tokens[count] = (uint8_t)text[count];

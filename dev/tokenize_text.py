@@ -11,6 +11,10 @@ The tokenizer adds what it adds by itself (Llama-3: <|begin_of_text|> before eac
 
 For fine-tuning: each line is a document of a prompt and a completion, and beside each token file lies its loss mask, data/tuning_000001.bin.mask:
 one byte a token, 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts.
+
+    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --ids 'Once upon a time'
+
+Prints the tokens of a text as --sample-prompt takes them.
 Package: pip install tokenizers
 """
 import argparse
@@ -149,9 +153,10 @@ class Shards:
 
 def main():
     parser = argparse.ArgumentParser(description="Text files -> llm.c token files, with a Hugging Face tokenizer.")
-    parser.add_argument("files", nargs="+", help=".txt, .jsonl, or either with .gz")
+    parser.add_argument("files", nargs="*", help=".txt, .jsonl, or either with .gz")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, or the folder that holds it")
-    parser.add_argument("--out", required=True, metavar="PREFIX", help="writes PREFIX_000001.bin, ...")
+    parser.add_argument("--out", metavar="PREFIX", help="writes PREFIX_000001.bin, ...")
+    parser.add_argument("--ids", metavar="TEXT", help="print the tokens of TEXT, for --sample-prompt, and write nothing")
     parser.add_argument("--field", default="text", help="of a JSON line [text]")
     parser.add_argument("--prompt", metavar="FIELD", help="of a JSON line: text that is not learnt; with --completion, in place of --field")
     parser.add_argument("--completion", metavar="FIELD", help="of a JSON line: text that is learnt")
@@ -171,6 +176,13 @@ def main():
     path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
     if not os.path.isfile(path):
         parser.error(f"{path}: no such file; a Hugging Face folder of a model has it")
+    if args.ids is not None:
+        if args.files or args.out:
+            parser.error("--ids takes neither files nor --out")
+        print(",".join(map(str, Tokenizer.from_file(path).encode(args.ids).ids)))
+        return
+    if not args.files or args.out is None:
+        parser.error("files and --out are missing; or --ids TEXT")
     if glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"):
         parser.error(f"{args.out}_*.bin or its mask: is there already; remove the files or give another --out")
     known = Tokenizer.from_file(path)

@@ -82,4 +82,8 @@ refused() { # text option...
 check 'files that are there stay' refused 'is there already' pairs --prompt prompt --completion answer "$dir/pairs.jsonl"
 check 'a field that is missing is named, with its line' refused 'pairs.jsonl:1: not a JSON object with a text in "text"' other "$dir/pairs.jsonl"
 check 'an unknown --end' refused 'not a token of' other --end '<no>' "$dir/long.txt"
+ids() { $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids "$1"; }
+check 'the tokens of a prompt' test "$(ids 'A B!')" = 96,65,32,66,33
+check 'the trainer takes them' bash -c "'$binary' --model tiny --from-scratch --threads 1 --steps 0 --seq-len 256 --val-data '$dir/pairs_*.bin' --sample-every 1 --sample-tokens 2 --sample-prompt '$(ids 'A B!')' | grep -q 'after 96 65 32 66 33$'"
+check 'a prompt beside files' refused 'takes neither files nor --out' other --ids A "$dir/long.txt"
 closing_line
