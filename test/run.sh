@@ -13,9 +13,7 @@ export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0:detect_stack
 logs=build/test-logs
 mkdir -p "$logs"
 results=$logs/results # a line each: ok, failed or skipped, and the name
-begun=$logs/begun     # a folder for each script that somebody runs
 : >"$results"
-rm -rf "$begun" && mkdir "$begun"
 started=$SECONDS
 
 wanted() { # name
@@ -60,11 +58,11 @@ programs() { # suffix folder name...
         run "$name$suffix" "${ranks:-1}" "$folder/test/$name"
     done
 }
-scripts() { # those that nobody has begun
+scripts() { # path...
     local script name
-    for script in test/test_*.sh; do
+    for script in "$@"; do
         name=$(basename "$script" .sh)
-        wanted "$name" && mkdir "$begun/$name" 2>/dev/null && run "$name" 1 bash "$script"
+        wanted "$name" && run "$name" 1 bash "$script"
     done
 }
 
@@ -77,12 +75,13 @@ for source in test/test_*.c; do
     all+=("$name")
     grep -q '^// sanitize: no' "$source" || sanitized+=("$name")
 done
-build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}" build/cpu/test/compare_devices # which two scripts need
+build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}" build/cpu/test/compare_devices # the last for the kernels' scripts
 if [ ${#sanitized[@]} -gt 0 ]; then build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"; fi
 programs '' build/cpu "${all[@]}"
 programs -sanitize build/cpu-sanitize "${sanitized[@]}"
-scripts & # two at a time
-scripts
+kernels=(test/test_cuda.sh test/test_emulated.sh) # long, and not side by side: they build the same files
+scripts "${kernels[@]}" &
+for script in test/test_*.sh; do [[ " ${kernels[*]} " == *" $script "* ]] || scripts "$script"; done
 wait
 
 echo
