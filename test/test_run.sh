@@ -11,7 +11,7 @@ common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
 for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --keys | --tokenizer | --end | --prompt | --completion | --pack | --rehearse | --rest | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check) continue ;; esac # of other programs
+    case $flag in --keys | --tokenizer | --end | --ids | --prompt | --completion | --pack | --rehearse | --rest | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check) continue ;; esac # of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'version' bash -c "'$binary' --version | grep -q '^train_llama [0-9]'"
@@ -71,14 +71,15 @@ check 'the table names the documents' grep -q 'documents   end with token 48' "$
 check 'and the mask' grep -q 'loss masks beside 1 of 1 files' "$dir/packed1.out"
 check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ blocks' "$dir/packed4.out"
 
-# Evaluation leaves nothing behind: with one after every step, needles too, training is bit by bit that of a run without. (F54)
-both=(--steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full --recompute selective --offload-activations 1)
+# Evaluation leaves nothing behind: with one after every step, needles and samples too, training is bit by bit that of a run without. (F54)
+both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full --recompute selective --offload-activations 1)
 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --log "$dir/quiet.jsonl" >"$dir/quiet.out" 2>&1 </dev/null
-mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --val-data "$dir/data.bin" --eval-every 1 --eval-steps 2 --eval-needles 1 --log "$dir/evaluated.jsonl" >"$dir/evaluated.out" 2>&1 </dev/null
+mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --val-data "$dir/data.bin" --eval-every 1 --eval-steps 2 --eval-needles 1 --sample-every 1 --sample-tokens 2 \
+    --log "$dir/evaluated.jsonl" >"$dir/evaluated.out" 2>&1 </dev/null
 check 'evaluation leaves nothing behind' python3 -c "
 import json
 a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')] for name in ('quiet', 'evaluated'))
-assert len(a) == 6 and len(b) == 12 and sum('val_loss' in r for r in b) == 6, (len(a), len(b))
+assert len(a) == 6 and len(b) == 18 and sum('val_loss' in r for r in b) == 6, (len(a), len(b))
 for x, y in zip(a, [r for r in b if 'loss' in r]):
     for key in ('step', 'loss', 'grad_norm', 'lr', 'tokens', 'samples'): assert x[key] == y[key], (key, x, y)"
 
