@@ -83,6 +83,7 @@ static inline double rcp_rough(double x) { // the upper half of 1 / the upper ha
     double inverse = 1 / as<double>(as<uint64_t>(x) & 0xffffffff00000000u);
     return as<double>(as<uint64_t>(inverse) & 0xffffffff00000000u);
 }
+static inline float rcp_rough(float x) { return normal(1 / normal(x)); }
 static inline uint16_t to_bf16(float x) {
     uint32_t bits = as<uint32_t>(x);
     return std::isnan(x) ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);

@@ -15,7 +15,7 @@ template <int W> __global__ void swiglu_forward_kernel(floatX *act, const floatX
     load<W>(gate, gate_up + t * 2 * F + c);
     load<W>(up, gate_up + t * 2 * F + F + c);
 #pragma unroll
-    for (int k = 0; k < W; k++) up[k] *= gate[k] * (1 / (1 + expf(-gate[k])));
+    for (int k = 0; k < W; k++) up[k] *= gate[k] * sigmoid(gate[k]);
     store<W>(act + t * F + c, up);
 }
 // silu(g) = g s with s = 1 / (1 + e^-g);  silu'(g) = s (1 + g (1 - s))
@@ -29,7 +29,7 @@ __global__ void swiglu_backward_kernel(floatX *dgate_up, floatX *act, const floa
     load<W>(d, dact + t * F + c);
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        float s = 1 / (1 + expf(-gate[k])), g = gate[k];
+        float s = sigmoid(gate[k]), g = gate[k];
         gate[k] = d[k] * up[k] * s * (1 + g * (1 - s));
         float silu = g * s, a = up[k] * silu;
         up[k] = d[k] * silu;
