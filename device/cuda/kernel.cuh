@@ -144,7 +144,7 @@ template <int W, class E> __device__ __forceinline__ void store_some(E *to, cons
 // N pieces of W elements of a row, as they are stored: begin, begin + step, ..., those before `end`. A kernel with few threads on an SM reads
 // several before it looks at the first, or it would wait for memory most of the time.
 template <int W> using stored_piece = std::conditional_t<W == 1, floatX, chunk<16>>;
-template <int N, int W> __device__ __forceinline__ void load_pieces(stored_piece<W> (&piece)[N], const floatX *row, int64_t begin, int64_t step, int64_t end) {
+template <int N, int W> __device__ __forceinline__ void load_pieces(stored_piece<W> (&piece)[N], const floatX *row, int begin, int step, int end) {
 #pragma unroll
     for (int n = 0; n < N; n++)
         if (begin + n * step < end) piece[n] = *reinterpret_cast<const stored_piece<W> *>(row + begin + n * step);

@@ -6,15 +6,17 @@ template <int W>
 __global__ void rmsnorm_forward_kernel(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t D, float eps) {
     DYN_SHARED(float, sums);                                // (32)
     floatX *kept = reinterpret_cast<floatX *>(sums + 32); // (D)
-    int64_t t = blockIdx.x, first = (int64_t)threadIdx.x * W, step = (int64_t)blockDim.x * W;
+    x += (int64_t)blockIdx.x * D;
+    y += (int64_t)blockIdx.x * D;
+    int width = (int)D, first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
     float squares = 0;
     constexpr int AT_A_TIME = 2;
-    for (int64_t begin = first; begin < D; begin += AT_A_TIME * step) {
+    for (int begin = first; begin < width; begin += AT_A_TIME * step) {
         stored_piece<W> piece[AT_A_TIME];
-        load_pieces<AT_A_TIME, W>(piece, x + t * D, begin, step, D);
+        load_pieces<AT_A_TIME, W>(piece, x, begin, step, width);
 #pragma unroll
         for (int n = 0; n < AT_A_TIME; n++) {
-            if (begin + n * step >= D) continue;
+            if (begin + n * step >= width) continue;
             *reinterpret_cast<stored_piece<W> *>(kept + begin + n * step) = piece[n];
             float v[W];
             unpack<W>(v, piece[n]);
@@ -22,15 +24,15 @@ __global__ void rmsnorm_forward_kernel(floatX *y, float *rstd, const floatX *x, 
             for (int k = 0; k < W; k++) squares += v[k] * v[k];
         }
     }
-    float scale = rsqrtf(block_sum(squares, sums) / (float)D + eps);
-    if (threadIdx.x == 0) rstd[t] = scale;
-    for (int64_t d = first; d < D; d += step) {
+    float scale = rsqrtf(block_sum(squares, sums) / (float)width + eps);
+    if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
+    for (int d = first; d < width; d += step) {
         float v[W], w[W];
         load<W>(v, kept + d); // this thread's own
         load<W>(w, weight + d);
 #pragma unroll
         for (int k = 0; k < W; k++) v[k] = v[k] * scale * w[k];
-        store<W>(y + t * D + d, v);
+        store<W>(y + d, v);
     }
 }
 void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t T, int64_t D, float eps) {
