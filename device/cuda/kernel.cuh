@@ -167,15 +167,13 @@ template <class T> __device__ __forceinline__ T warp_sum(T x) { // the same bits
 }
 // The sum over a block, in every thread. `shared`: blockDim.x / 32 elements that nothing else uses.
 template <class T> __device__ __forceinline__ T block_sum(T x, T *shared) {
-    int warps = (int)blockDim.x / 32;
+    int warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
     x = warp_sum(x);
     if (warps == 1) return x;
     __syncthreads(); // the sum before this one has been read
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    if (lane == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
-    T total = shared[0];
-    for (int w = 1; w < warps; w++) total += shared[w];
-    return total;
+    return warp_sum(lane < warps ? shared[lane] : 0);
 }
 
 // ---- grids ----

@@ -47,46 +47,55 @@ void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *w
 // With n_i = x_i rstd and g_i = dy_i weight_i:
 //     dx_i += rstd (g_i - n_i mean(g n)),   dweight_i += dy_i n_i
 template <int W>
-__global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX *dy, const floatX *x, const floatX *weight,
-                                        const float *rstd, int64_t T, int64_t D, int64_t rows) {
+__global__ void __launch_bounds__(1024, 2) // no more registers than let all blocks be at work at once
+rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
+                        int64_t D, int64_t rows) {
     DYN_SHARED(float, shared);
     float *sums = shared, *dweight = shared + 32;
-    int step = (int)blockDim.x * W, first = (int)threadIdx.x * W;
-    for (int d = first; d < D; d += step)
-        for (int k = 0; k < W; k++) dweight[d + k] = 0;
+    int pieces = (int)D / W, first = (int)threadIdx.x, step = (int)blockDim.x;
+    constexpr int V = W < 4 ? W : 4; // 16 bytes of float: those of neighbouring threads are neighbours, or they would meet in the same banks
+    auto sum = [&](int p, int k) -> float & { return dweight[V * p + k % V + k / V * (V * pieces)]; };
+    for (int p = first; p < pieces; p += step)
+        for (int k = 0; k < W; k++) sum(p, k) = 0;
+    float share = 1 / (float)(pieces * W);
     int64_t end = (blockIdx.x + (int64_t)1) * rows;
     if (end > T) end = T;
     for (int64_t t = blockIdx.x * rows; t < end; t++) {
+        const floatX *dy_row = dy + t * D, *x_row = x + t * D;
+        floatX *dx_row = dx + t * D;
         float scale = rstd[t], dot = 0;
-        for (int d = first; d < D; d += step) {
+        for (int p = first; p < pieces; p += step) {
             float g[W], n[W], w[W];
-            load<W>(g, dy + t * D + d);
-            load<W>(n, x + t * D + d);
-            load<W>(w, weight + d);
-            prefetch(dx + t * D + d);
+            load<W>(g, dy_row + p * W);
+            load<W>(n, x_row + p * W);
+            load<W>(w, weight + p * W);
+            prefetch(dx_row + p * W);
 #pragma unroll
             for (int k = 0; k < W; k++) {
                 n[k] *= scale;
-                dweight[d + k] += g[k] * n[k];
+                sum(p, k) += g[k] * n[k];
                 dot += g[k] * w[k] * n[k];
             }
         }
-        float mean = block_sum(dot, sums) / (float)D;
-        for (int d = first; d < D; d += step) {
+        float back = block_sum(dot, sums) * share * scale;
+        for (int p = first; p < pieces; p += step) {
             float g[W], n[W], w[W], out[W];
-            load<W>(g, dy + t * D + d);
-            load<W>(n, x + t * D + d);
-            load<W>(w, weight + d);
-            load<W>(out, dx + t * D + d);
-            if (t + 1 < end) prefetch(dy + (t + 1) * D + d);
-            if (t + 1 < end) prefetch(x + (t + 1) * D + d);
+            load<W>(g, dy_row + p * W);
+            load<W>(n, x_row + p * W);
+            load<W>(w, weight + p * W);
+            load<W>(out, dx_row + p * W);
+            if (t + 1 < end) prefetch(dy_row + D + p * W);
+            if (t + 1 < end) prefetch(x_row + D + p * W);
 #pragma unroll
-            for (int k = 0; k < W; k++) out[k] += scale * (g[k] * w[k] - n[k] * scale * mean);
-            store<W>(dx + t * D + d, out);
+            for (int k = 0; k < W; k++) out[k] += scale * (g[k] * w[k] - n[k] * back);
+            store<W>(dx_row + p * W, out);
         }
     }
-    for (int d = first; d < D; d += step)
-        for (int k = 0; k < W; k++) partial[(int64_t)blockIdx.x * D + d + k] = dweight[d + k];
+    for (int p = first; p < pieces; p += step) {
+        float part[W];
+        for (int k = 0; k < W; k++) part[k] = sum(p, k);
+        store<W>(partial + blockIdx.x * D + p * W, part);
+    }
 }
 // dweight (D) += the partial sums (blocks, D), in the order of the blocks.
 __global__ void rmsnorm_dweight_kernel(float *dweight, const float *partial, int blocks, int64_t D) {
