@@ -97,13 +97,19 @@ rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX *dy, const floa
         store<W>(partial + blockIdx.x * D + p * W, part);
     }
 }
-// dweight (D) += the partial sums (blocks, D), in the order of the blocks.
+// dweight (D) += the partial sums (blocks, D). A block takes 32 columns, one to a lane; a warp adds up every warps-th partial sum.
 __global__ void rmsnorm_dweight_kernel(float *dweight, const float *partial, int blocks, int64_t D) {
-    int64_t d = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (d >= D) return;
-    float sum = dweight[d];
-#pragma unroll 16 // so many loads at a time: there are fewer threads than would hide one
-    for (int b = 0; b < blocks; b++) sum += partial[b * D + d];
+    DYN_SHARED(float, sums); // (warps, 32)
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
+    int64_t d = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0;
+#pragma unroll 16 // so many loads at a time
+    for (int b = d < D ? warp : blocks; b < blocks; b += warps) sum += partial[b * D + d];
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (warp > 0 || d >= D) return;
+    sum = dweight[d];
+    for (int w = 0; w < warps; w++) sum += sums[w * 32 + lane];
     dweight[d] = sum;
 }
 
@@ -122,6 +128,6 @@ void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const flo
         LAUNCH(rmsnorm_backward_kernel<PACK>, blocks, block_size(D / PACK, 512), shared, dx, partial, dy, x, weight, rstd, T, D, rows);
     else
         LAUNCH(rmsnorm_backward_kernel<1>, blocks, block_size(D, 512), shared, dx, partial, dy, x, weight, rstd, T, D, rows);
-    int threads = block_size(D, 64);
-    LAUNCH(rmsnorm_dweight_kernel, grid_size(ceil_div(D, threads)), threads, 0, dweight, partial, blocks, D);
+    int threads = block_size(blocks * (int64_t)32, 512);
+    LAUNCH(rmsnorm_dweight_kernel, grid_size(ceil_div(D, 32)), threads, sizeof(float) * (size_t)threads, dweight, partial, blocks, D);
 }
