@@ -60,9 +60,9 @@ __global__ void sort_chunk_kernel(uint64_t *keys, int chunk, int64_t first_run, 
     __syncthreads();
     for (int i = (int)threadIdx.x; i < chunk; i += (int)blockDim.x) keys[base + i] = part[i];
 }
-// One warp to a place in the sorted keys and 32 W columns: where a token's run starts, it adds up the run, and reads some rows ahead.
+// One block to a place in the sorted keys and blockDim.x W columns: where a token's run starts, it adds up the run, and reads some rows ahead.
 template <int W> __global__ void embedding_backward_kernel(float *dtable, const uint64_t *keys, const floatX *dx, int64_t T, int64_t D) {
-    int64_t i = blockIdx.x, d = ((int64_t)blockIdx.y * 32 + threadIdx.x) * W;
+    int64_t i = blockIdx.x, d = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;
     uint32_t token = (uint32_t)(keys[i] >> 32);
     if (d >= D || (i > 0 && (uint32_t)(keys[i - 1] >> 32) == token)) return;
     float sum[W];
@@ -108,11 +108,10 @@ void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *d
             LAUNCH(sort_step_kernel, grid_size(ceil_div(n / 2, threads)), threads, 0, keys, n, run, stride);
         LAUNCH(sort_chunk_kernel, grid_size(n / chunk), chunk_threads, shared, keys, chunk, run, run);
     }
-    if (packs(D, dtable, dx)) {
-        dim3 grid(grid_size(T), grid_size(ceil_div(D, 32 * PACK)));
-        LAUNCH(embedding_backward_kernel<PACK>, grid, 32, 0, dtable, keys, dx, T, D);
-    } else {
-        dim3 grid(grid_size(T), grid_size(ceil_div(D, 32)));
-        LAUNCH(embedding_backward_kernel<1>, grid, 32, 0, dtable, keys, dx, T, D);
-    }
+    bool packed = packs(D, dtable, dx);
+    int64_t items = packed ? D / PACK : D;
+    int columns = block_size(items, 128);
+    dim3 grid(grid_size(T), grid_size(ceil_div(items, columns)));
+    if (packed) LAUNCH(embedding_backward_kernel<PACK>, grid, columns, 0, dtable, keys, dx, T, D);
+    else LAUNCH(embedding_backward_kernel<1>, grid, columns, 0, dtable, keys, dx, T, D);
 }
