@@ -237,13 +237,18 @@ points() { # N...: the points of gpu_points, each by itself
     done
 }
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-sanitized() { # NAME COMMAND...: under memcheck and racecheck; this one of our own kernels, for in others' it reports what their authors know
-    local name=$1 tool
+# Under memcheck and racecheck. memcheck would also count what the libraries ask the driver for in vain (cuGetProcAddress of a function that is newer than
+# it): API errors of ours the program reports itself. racecheck only of our own kernels, for in others' it reports what their authors know; cuDNN's and
+# cuBLAS's, too, may have _kernel in their names (cudnn_generated_..._kernel0_0, splitKreduce_kernel).
+sanitized() { # NAME COMMAND...
+    local name=$1 tool only_ours
     shift
     for tool in memcheck racecheck; do
+        only_ours=()
+        [ $tool = racecheck ] && only_ours=(--kernel-name kns=_kernel --kernel-name-exclude kns=cudnn --kernel-name-exclude kns=cublas)
         [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
         gpu_only
-        step "compute-sanitizer $tool$name" 60 "${sanitizer:-compute-sanitizer}" --tool $tool $([ $tool = racecheck ] && echo --kernel-name kns=_kernel) --error-exitcode 1 "$@"
+        step "compute-sanitizer $tool$name" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --report-api-errors no "${only_ours[@]}" --error-exitcode 1 "$@"
     done
 }
 torch=${TORCH_PYTHON:-python3}
