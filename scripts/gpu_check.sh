@@ -109,6 +109,10 @@ fi
 
 # ---- what is here ----
 
+# Where no daemon keeps the driver's state, it starts every GPU anew for each program, one to three seconds a GPU; not while a device file is open.
+if [ $mode = check ]; then
+    for device in /dev/nvidia[0-9]*; do [ -r "$device" ] && { exec {held}<"$device"; } 2>/dev/null; done
+fi
 gpus=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null | grep -E ', *[0-9]+\.[0-9]+$')
 arch=$(head -1 <<<"$gpus" | sed -nE 's/.*, *([0-9]+)\.([0-9]+)$/\1\2/p')
 missing=()
