@@ -202,7 +202,13 @@ step() {
     fi
 }
 skip=
-several() { [ $mpi = 1 ] || skip='no Open MPI, so one rank only'; } # before steps of several ranks
+several() { # before steps of several ranks on the GPU. NCCL takes 33 MiB of /dev/shm for each rank and group: 4 ranks with 7 groups 0.9 GiB
+    if [ $mode = check ]; then
+        [ "$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -1)" = Exclusive_Process ] && skip='the GPU is in exclusive-process mode: one process at a time'
+        [ "$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -ge 1200000 ] 2>/dev/null || skip="less than 1.2 GB free in /dev/shm, which NCCL needs here (a container's is 64 MB unless it is told another)"
+    fi
+    [ $mpi = 1 ] || skip='no Open MPI, so one rank only'
+}
 gpu_only() { [ $mode = rehearse ] && skip='needs a GPU'; }          # before steps that have nothing to rehearse
 
 suffix= small=() length=1024 curve=50 curve_shared=8 # where ranks share a GPU, each transfer takes some 10 ms
