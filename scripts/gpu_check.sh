@@ -92,7 +92,7 @@ use_pack() { # takes from it what the machine lacks
         have ssh || have rsh || export OMPI_MCA_plm=isolated # it wants one of them, for other machines
         export OMPI_MCA_mca_base_component_show_load_errors=0 # plugins for networks that are not here
     fi
-    export CPATH=$include:$include/$(basename "$lib"):${CPATH:-} LIBRARY_PATH=$lib:${LIBRARY_PATH:-}
+    export CPATH=$include:$include/$(basename "$lib")${CPATH:+:$CPATH} LIBRARY_PATH=$lib${LIBRARY_PATH:+:$LIBRARY_PATH} # an empty part would be the working folder
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$lib:$lib/openmpi/lib
     if ! have nvcc && [ ! -x /usr/local/cuda/bin/nvcc ]; then
         local home
