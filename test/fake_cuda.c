@@ -598,9 +598,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     (void)h, (void)d, (void)a, (void)b, (void)c, (void)result;
     uint32_t scheme = *(uint32_t *)(void *)p;
     insist(scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE || scheme == CUBLASLT_REDUCTION_SCHEME_NONE, "parts of products that are not added in float, or in any order");
-    *count = asked < 3 ? asked : 3;
+    *count = asked < 4 ? asked : 4;
     memset(proposals, 0, sizeof *proposals * (size_t)*count);
-    for (int i = 0; i < *count; i++) {
+    if (*count == 4) proposals[3].state = CUBLAS_STATUS_NOT_SUPPORTED; // its other fields say nothing
+    for (int i = 0; i < *count && i < 3; i++) {
         proposals[i].algo.data[1] = 1;
         proposals[i].algo.data[2] = (uint64_t)i;
         proposals[i].algo.data[3] = ((uint32_t *)(void *)p)[1];
@@ -611,6 +612,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
 }
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t name, void *value, size_t bytes, size_t *written) {
     insist(bytes == 4 && (name == CUBLASLT_ALGO_CONFIG_ID || name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM), "an unknown attribute of an algorithm");
+    insist(algorithm->data[1] > 0, "an algorithm of a proposal that is none");
     int32_t is = (int32_t)algorithm->data[name == CUBLASLT_ALGO_CONFIG_ID ? 0 : 1];
     memcpy(value, &is, bytes);
     *written = bytes;

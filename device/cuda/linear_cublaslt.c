@@ -222,7 +222,7 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
         set_preference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions[i], sizeof reductions[i]);
         status = cublasLtMatmulAlgoGetHeuristic(lt.handle, p->operation, p->a, p->b, p->c, p->c, preference, MAX_PROPOSALS, proposals, &found);
         for (int k = 0; k < found && status == CUBLAS_STATUS_SUCCESS; k++)
-            if (!loses_terms(&proposals[k].algo, terms)) proposals[count++] = proposals[k];
+            if (proposals[k].state == CUBLAS_STATUS_SUCCESS && !loses_terms(&proposals[k].algo, terms)) proposals[count++] = proposals[k];
     }
     if (lt.deterministic && count > 1) count = 1; // no choice by time, which varies
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
