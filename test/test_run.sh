@@ -83,6 +83,17 @@ assert len(a) == 6 and len(b) == 18 and sum('val_loss' in r for r in b) == 6, (l
 for x, y in zip(a, [r for r in b if 'loss' in r]):
     for key in ('step', 'loss', 'grad_norm', 'lr', 'tokens', 'samples'): assert x[key] == y[key], (key, x, y)"
 
+# --eval-steps: so many batches of a validation set, of which no sample counts twice.
+seq 1 600 | tr '\n' ' ' >"$dir/text3" # 22 samples
+build/cpu/text_to_tokens "$dir/small.bin" "$dir/text3" >/dev/null
+for steps in 1 6 7; do
+    "$binary" --model nano --from-scratch --seq-len 100 --batch-size 4 --steps 0 --val-data "$dir/small.bin" --eval-steps $steps --log "$dir/eval$steps.jsonl" >"$dir/eval.out" 2>&1
+done
+check 'evaluation takes each sample once, and no more than asked for' python3 -c "
+import json
+few, all_of_them, more = (json.load(open('$dir/eval%d.jsonl' % steps))['val_loss'] for steps in (1, 6, 7))
+assert few != all_of_them and all_of_them == more, (few, all_of_them, more)"
+
 # Fewer tokens than chunks: most ranks hold padding only, which counts nowhere. (F23)
 short() { mpirun -np "$2" "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 5 --steps 4 --lr 3e-3 "${@:3}" --log "$dir/$1.jsonl" >"$dir/$1.out" 2>&1 </dev/null; }
 short five 1 --batch-size 2
