@@ -71,6 +71,21 @@ check 'the table names the documents' grep -q 'documents   end with token 48' "$
 check 'and the mask' grep -q 'loss masks beside 1 of 1 files' "$dir/packed1.out"
 check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ blocks' "$dir/packed4.out"
 
+# MFU and HFU count what attention sees: of documents of 25 tokens, 25 of 100. Backward makes the scores again: 3.5 times the forward pass, where MFU says 3.
+yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' >"$dir/text25"
+build/cpu/text_to_tokens "$dir/short.bin" "$dir/text25" >/dev/null
+for end in none 48; do
+    "$binary" --model nano --from-scratch --seq-len 100 --batch-size 2 --steps 2 --recompute none --document-end $end --train-data "$dir/short.bin" --log "$dir/flops-$end.jsonl" >/dev/null 2>&1
+done
+check 'MFU and HFU count what is seen' python3 -c "
+import json
+L, D, kv, F, V = 2, 64, 32, 176, 256
+matrices = 2 * (L * (D * (D + 2 * kv) + D * D + 3 * D * F) + D * V)
+for end, seen in ('none', 100), ('48', 25):
+    last = [json.loads(line) for line in open('$dir/flops-' + end + '.jsonl')][-1]
+    attention = L * 2 * seen * D
+    assert abs(last['hfu'] / last['mfu'] - (3 * matrices + 3.5 * attention) / (3 * matrices + 3 * attention)) < 1e-6, (end, last)"
+
 # Evaluation leaves nothing behind: with one after every step, needles and samples too, training is bit by bit that of a run without. (F54)
 both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full --recompute selective --offload-activations 1)
 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --log "$dir/quiet.jsonl" >"$dir/quiet.out" 2>&1 </dev/null
