@@ -132,6 +132,9 @@ build=build/cuda-check-${arch:-90}$([ $mpi = 1 ] || echo -single)
 make_options+=("BUILD=$build")
 if [ ${#missing[@]} -eq 0 ] || [ $mode = list ]; then
     if have make && ! why=$(make --no-print-directory -n "${make_options[@]}" $build/train_llama 2>&1); then missing+=("$(grep -o 'DEVICE=cuda: .*' <<<"$why" | head -1)"); fi
+    # A driver starts programs of its own CUDA and of older ones.
+    toolkit=$(sed -nE 's/^CUDA ([0-9]+)\..*/\1/p' <<<"${why:-}" | head -1) driver=$(nvidia-smi -q 2>/dev/null | sed -nE 's/^CUDA .*: *([0-9]+)\..*/\1/p' | head -1)
+    [ $mode = check ] && [ "${driver:-99}" -lt "${toolkit:-0}" ] && missing+=("a driver for CUDA $toolkit: this one knows CUDA $driver at most (CUDA_HOME=DIR names another toolkit)")
     echo '#include <cjson/cJSON.h>' | gcc -E - >/dev/null 2>&1 || missing+=("cJSON's header (libcjson-dev, or scripts/gpu_check.sh --pack on a connected machine)")
 fi
 if [ ${#missing[@]} -gt 0 ]; then
