@@ -47,9 +47,8 @@ void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *w
 // With n_i = x_i rstd and g_i = dy_i weight_i:
 //     dx_i += rstd (g_i - n_i mean(g n)),   dweight_i += dy_i n_i
 template <int W>
-__global__ void __launch_bounds__(1024, 2) // no more registers than let all blocks be at work at once
-rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
-                        int64_t D, int64_t rows) {
+__global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX *dy, const floatX *x, const floatX *weight,
+                                        const float *rstd, int64_t T, int64_t D, int64_t rows) {
     DYN_SHARED(float, shared);
     float *sums = shared, *dweight = shared + 32;
     int pieces = (int)D / W, first = (int)threadIdx.x, step = (int)blockDim.x;
