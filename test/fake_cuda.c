@@ -5,7 +5,7 @@
 // when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
 // FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer.
 // It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
-// FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free. NCCL calls answer "in progress" first, as non-blocking
+// FAKE_CUDA_SLOW=1: an event is not over before the host waits for it. FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free. NCCL calls answer "in progress" first, as non-blocking
 // communicators do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
 #include "../common.h"
 
@@ -14,6 +14,7 @@
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 #include <nccl.h>
+#include <time.h>
 #include <unistd.h>
 
 static void insist(bool good, const char *what) {
@@ -21,6 +22,12 @@ static void insist(bool good, const char *what) {
     fprintf(stderr, "fake CUDA: %s\n", what);
     fflush(stderr);
     MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static int job_rank(void) {
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
 }
 
 // FAKE_CUDA_DETERMINISTIC=1: what is asked of the libraries must be deterministic.
@@ -47,16 +54,19 @@ typedef struct {
     ncclComm_t comm;
     message messages[MAX_MESSAGES];
     int message_count;
+    double done_at; // seconds
 } work;
 struct CUstream_st {
     bool compute;
     int64_t queued, done; // work number n is ring[n % MAX_WORK]
+    int64_t waited;       // by the host
     int64_t seen;         // compute_work when the last event that it waits for was recorded there
     work ring[MAX_WORK];
 };
 struct CUevent_st {
     struct CUstream_st *stream; // NULL: not recorded, which counts as over
     int64_t position, compute_work;
+    double recorded; // seconds
 };
 struct ncclComm {
     MPI_Comm mpi;
@@ -121,10 +131,8 @@ static void is_waited_for(const struct CUstream_st *lane, int64_t position) {
 
 static void stall_if_asked(void) {
     static int transfers;
-    int rank;
     const char *stall = getenv("FAKE_CUDA_STALL");
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (stall != NULL && (int)strtol(stall, NULL, 10) == rank && ++transfers == 100)
+    if (stall != NULL && (int)strtol(stall, NULL, 10) == job_rank() && ++transfers == 100)
         for (;;) pause();
 }
 
@@ -147,16 +155,24 @@ static void do_work(work *w) {
         MPI_Allgather(w->from, (int)w->count, MPI_BYTE, all, (int)w->count, MPI_BYTE, w->comm->mpi);
         memcpy(w->to, all, w->count * (size_t)w->comm->size);
         free(all);
-    } else {
-        float *sum = HOST_NEW(float, w->count);
-        MPI_Reduce_scatter_block(w->from, sum, (int)w->count, MPI_FLOAT, MPI_SUM, w->comm->mpi);
-        memcpy(w->to, sum, sizeof(float) * w->count);
-        free(sum);
+    } else { // in the order of ranks
+        float *all = HOST_NEW(float, w->count * (size_t)w->comm->size);
+        MPI_Alltoall(w->from, (int)w->count, MPI_FLOAT, all, (int)w->count, MPI_FLOAT, w->comm->mpi);
+        for (size_t i = w->count; i < w->count * (size_t)w->comm->size; i++) all[i % w->count] += all[i];
+        memcpy(w->to, all, sizeof(float) * w->count);
+        free(all);
     }
+}
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 static void do_until(struct CUstream_st *s, int64_t position) {
     while (s->done < position) {
-        do_work(&s->ring[s->done % MAX_WORK]);
+        work *w = &s->ring[s->done % MAX_WORK];
+        do_work(w);
+        w->done_at = seconds_now();
         __atomic_add_fetch(&s->done, 1, __ATOMIC_RELEASE);
     }
 }
@@ -211,12 +227,16 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
     free(s);
     return cudaSuccess;
 }
+static void host_waits(cudaStream_t s, int64_t position) {
+    wait_until(s, position);
+    if (position > s->waited) s->waited = position;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
-    wait_until(s, s->queued);
+    host_waits(s, s->queued);
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) {
-    for (int i = 0; i < stream_count; i++) wait_until(streams[i], streams[i]->queued);
+    for (int i = 0; i < stream_count; i++) host_waits(streams[i], streams[i]->queued);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
@@ -233,6 +253,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
     event->position = s->queued;
     event->stream = s;
     event->compute_work = compute_work;
+    event->recorded = seconds_now();
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flags) {
@@ -248,16 +269,21 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flag
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    if (event->stream != NULL) wait_until(event->stream, event->position);
+    if (event->stream != NULL) host_waits(event->stream, event->position);
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { // also from the watching thread: nothing runs here
+    if (event->stream != NULL && event->position > event->stream->waited && getenv("FAKE_CUDA_SLOW") != NULL) return cudaErrorNotReady;
     return event->stream == NULL || __atomic_load_n(&event->stream->done, __ATOMIC_ACQUIRE) >= event->position ? cudaSuccess
                                                                                                                : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
     insist(cudaEventQuery(from) == cudaSuccess && cudaEventQuery(to) == cudaSuccess, "time between events that are not over");
     *milliseconds = 0.25f;
+    if (!to->stream->compute) { // when it was there, beside when compute began to wait
+        const work *last = &to->stream->ring[(to->position + MAX_WORK - 1) % MAX_WORK];
+        *milliseconds = (float)(1e3 * (fmax(to->recorded, last->done_at) - from->recorded));
+    }
     return cudaSuccess;
 }
 
@@ -339,11 +365,9 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
     return cudaFree(p);
 }
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
-    int rank = 0;
     const char *poor = getenv("FAKE_CUDA_POOR");
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     *free_bytes = *total = (size_t)16 << 30;
-    if (poor != NULL && strtol(poor, NULL, 10) == rank && strchr(poor, ':') != NULL) *free_bytes = (size_t)strtol(strchr(poor, ':') + 1, NULL, 10) << 10;
+    if (poor != NULL && strtol(poor, NULL, 10) == job_rank() && strchr(poor, ':') != NULL) *free_bytes = (size_t)strtol(strchr(poor, ':') + 1, NULL, 10) << 10;
     return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
@@ -383,20 +407,17 @@ static struct {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) { // the job's rank that calls, and a number
     static int next;
-    int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "%d %d", rank, 1000 + next++);
+    snprintf(id->internal, sizeof id->internal, "%d %d", job_rank(), 1000 + next++);
     return ncclSuccess;
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
-    int root, tag, me, *members = HOST_NEW(int, size);
+    int root, tag, me = job_rank(), *members = HOST_NEW(int, size);
     insist(config->blocking == 0, "a blocking communicator");
     const char *algorithm = getenv("NCCL_ALGO"), *protocol = getenv("NCCL_PROTO");
     if (must_be_deterministic())
         insist(algorithm != NULL && strcmp(algorithm, "Ring") == 0 && protocol != NULL && strcmp(protocol, "Simple") == 0, "NCCL may choose its algorithm");
     insist(sscanf(id.internal, "%d %d", &root, &tag) == 2, "an id that no rank made");
-    MPI_Comm_rank(MPI_COMM_WORLD, &me);
     if (rank == 0) {
         members[0] = me;
         for (int i = 1; i < size; i++) {

@@ -35,12 +35,18 @@ echo '{"deviceName": "a GPU", "deviceVer": 900}' >"$dir/few.json"
 check 'a broken file of properties is refused' ends_with 2 'cut.json: has no deviceName' $build/test/test_cudnn_graphs "$dir/cut.json"
 check 'properties that cuDNN does not take are refused' ends_with 2 'few.json: cuDNN does not take' $build/test/test_cudnn_graphs "$dir/few.json"
 check 'a file that is not there is refused' ends_with 2 'none.json: cannot be opened' $build/test/test_cudnn_graphs "$dir/none.json"
-check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
+check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
 check 'kernels and products over fake CUDA' $build/test/test_kernels-without-gpu
 full() { FAKE_CUDA_FULL=1 "$@" >"$dir/full" 2>&1; } # and its notes
 check 'products without memory to time them' full $build/test/test_kernels-without-gpu
 check 'a note says so' grep -q 'no memory to time matrix products' "$dir/full"
 check 'products that leave SMs to others, over fake CUDA' $build/test/bench_cuda-without-gpu small
+comm=$build/test/test_comm-without-gpu
+check 'transfers over fake NCCL, 8 ranks, behind the host' env FAKE_CUDA_SLOW=1 mpirun -np 8 $comm
+check 'a peer never answers' ends_with 1 '^rank 0: kv_inner sendrecv number 2, 50 bytes, to rank 3, from rank 1: not done after 2 s' env TRAIN_LLAMA_TIMEOUT=2 mpirun -np 4 $comm silent
+check 'too many transfers' ends_with 1 '256 transfers are started and not finished' mpirun -np 2 $comm too-many
+check 'a group freed with a transfer under way' ends_with 1 'kv_inner: comm_free with 1 unfinished' $comm free-early
+check 'a finish without a start' ends_with 1 'kv_inner: comm_finish without a started transfer' $comm finish-early
 check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
 check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
 for ranks in 1 4; do
