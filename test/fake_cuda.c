@@ -92,6 +92,7 @@ typedef struct {
 static memory_range under_way[MAX_STREAMS * MAX_MESSAGES];
 static int under_way_count;
 static int64_t compute_work;
+static bool host_memory_in_use; // by a copy of the compute stream that the host has not waited for
 
 static void no_conflict(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
     for (int i = 0; i < under_way_count; i++) {
@@ -102,6 +103,7 @@ static void no_conflict(const struct CUstream_st *lane, const void *at, size_t b
 }
 static void compute_touches(const void *at, size_t bytes, bool writes) {
     compute_work++;
+    insist(!host_memory_in_use, "the host goes on while a copy may still use its memory");
     no_conflict(NULL, at, bytes, writes);
 }
 void emulation_touched(const void *at, size_t bytes, bool writes); // called by races.cc
@@ -230,6 +232,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 static void host_waits(cudaStream_t s, int64_t position) {
     wait_until(s, position);
     if (position > s->waited) s->waited = position;
+    if (s->compute) host_memory_in_use = false;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     host_waits(s, s->queued);
@@ -313,6 +316,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->major = 9;
     p->totalGlobalMem = (size_t)16 << 30;
     p->sharedMemPerBlockOptin = (size_t)163 << 10; // as much as the emulation lets a kernel have
+    p->pageableMemoryAccess = job_rank() % 2; // some GPUs read and write what is not pinned themselves, too, and later
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
@@ -370,23 +374,39 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     if (poor != NULL && strtol(poor, NULL, 10) == job_rank() && strchr(poor, ':') != NULL) *free_bytes = (size_t)strtol(strchr(poor, ':') + 1, NULL, 10) << 10;
     return cudaSuccess;
 }
+static struct {
+    const char *at;
+    size_t bytes;
+} pinned[64];
+static int pinned_count;
+static bool is_pinned(const void *p) {
+    for (int i = 0; i < pinned_count; i++)
+        if ((const char *)p >= pinned[i].at && (const char *)p < pinned[i].at + pinned[i].bytes) return true;
+    return false;
+}
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
-    (void)p, (void)bytes, (void)flags;
+    (void)flags;
+    insist(pinned_count < 64, "too many pinned pieces of memory");
+    pinned[pinned_count].at = (const char *)p;
+    pinned[pinned_count++].bytes = bytes;
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void *p) {
-    (void)p;
+    insist(is_pinned(p), "memory that is not pinned");
+    for (int i = 0; i < pinned_count; i++)
+        if (pinned[i].at == (const char *)p) pinned[i] = pinned[--pinned_count];
     return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p) {
-    (void)p;
     memset(a, 0, sizeof *a);
-    a->type = cudaMemoryTypeUnregistered;
+    a->type = is_pinned(p) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s) {
-    (void)kind;
+    insist(kind != cudaMemcpyDefault || is_pinned(to) || is_pinned(from), "a copy beside compute from or to memory that is not pinned");
     queue_copy(s, to, from, bytes);
+    if (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToHost)
+        host_memory_in_use = is_pinned(kind == cudaMemcpyHostToDevice ? from : to) || job_rank() % 2 == 1;
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
