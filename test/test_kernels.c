@@ -688,13 +688,15 @@ static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, 
 
 // The engine is asked only for what cuDNN's kernels are known to be right for: one thing at a time that is not.
 static void test_engine_takes(void) {
-    enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, THINGS };
+    enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, DOCUMENTS, OVERLAP, THINGS };
     for (int thing = 0; thing < THINGS; thing++) {
-        attention_case a = attention_make(256, 256, 2, 2, 64, false, 16, 5, 0);
+        bool documents = thing >= DOCUMENTS; // two of 128 tokens; OVERLAP: the second sees keys of the first
+        attention_case a = attention_make(256, 256, 2, 2, 64, documents, 16, 5, documents ? 128 : 0);
         attention_block b = a.b;
-        b.Tq = thing == Q_ROWS ? 192 : 128;
-        b.Tk = thing == K_ROWS ? 192 : thing == LATER_KEYS ? 256 : 128;
-        b.causal = thing == LATER_KEYS;
+        for (int i = 128; thing == OVERLAP && i < 256; i++) a.first[i] -= 64;
+        b.Tq = documents ? 256 : thing == Q_ROWS ? 192 : 128;
+        b.Tk = thing == K_ROWS ? 192 : thing == LATER_KEYS || documents ? 256 : 128;
+        b.causal = thing == LATER_KEYS || documents;
         if (thing == HEAD) b.HS = 60;
         if (thing == Q_STRIDE) b.q_stride -= 4;
         if (thing == KV_STRIDE) b.kv_stride -= 4;
@@ -702,12 +704,14 @@ static void test_engine_takes(void) {
         tensor out = marked(a.nq, 0), lse = marked(a.nlse, 0);
         size_t scratch_bytes;
         void *scratch = attention_scratch(a.b, &scratch_bytes);
-        attention_engine_agrees(64, false); // which asks the engine once
+        attention_engine_agrees(64, true); // which asks the engine once
+        attention_test_documents(128);
         int64_t before = attention_test_engine_tiles();
         op_attention_forward(out.f, lse.f + (thing == LSE_PLACE ? 1 : 0), a.q.x + (thing == Q_PLACE ? 2 : 0), a.k.x, a.v.x, b, false, scratch);
         device_synchronize();
         bool asked = attention_test_engine_tiles() > before;
-        CHECK(asked == (thing == NOTHING && attention_call_possible()), "the engine is %sasked for shape %d", asked ? "" : "not ", thing);
+        attention_test_documents(document_rows);
+        CHECK(asked == ((thing == NOTHING || thing == DOCUMENTS) && attention_call_possible()), "the engine is %sasked for shape %d", asked ? "" : "not ", thing);
         device_free(scratch, scratch_bytes);
         tensor_free(out);
         tensor_free(lse);
