@@ -169,8 +169,7 @@ static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64
 static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
     if (layer < 0 || layer >= s->offloaded) return;
     int slot = layer % CHECKPOINT_SLOTS;
-    if (s->slot_layer[slot] == layer) return;
-    checkpoint_slot_wait(s, slot);
+    if (s->slot_layer[slot] == layer) return; // else nothing is under way there: the slot's last layer was waited for in its backward pass
     s->slot_layer[slot] = layer;
     s->slot_ticket[slot] = device_copy_start(s->to_device, s->slots[slot].x_in, s->host[layer], s->block_bytes[layer]);
     s->slot_leaving[slot] = false;
