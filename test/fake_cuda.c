@@ -3,7 +3,8 @@
 //
 // It is as unfriendly as a GPU may be. Work on the compute stream is done at once; work on any other stream is done as late as possible,
 // when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
-// FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer.
+// FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer;
+// with FAKE_CUDA_FAIL=1 its communicators report an error then.
 // It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
 // FAKE_CUDA_SLOW=1: an event is not over before the host waits for it. FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free. NCCL calls answer "in progress" first, as non-blocking
 // communicators do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
@@ -39,7 +40,7 @@ static bool must_be_deterministic(void) {
 // ---- streams and events ----
 
 typedef enum { COPY, GROUP, ALL_GATHER, REDUCE_SCATTER } work_kind;
-enum { MAX_MESSAGES = 64, MAX_WORK = 1024, MAX_STREAMS = 128 };
+enum { MAX_MESSAGES = 64, MAX_WORK = 1024, MAX_STREAMS = 32, MAX_COMMS = 32 };
 typedef struct {
     bool receives;
     int peer;
@@ -72,6 +73,9 @@ struct ncclComm {
     MPI_Comm mpi;
     int size, polls;
     ncclComm_t child, *child_at; // of a split under way
+    bool finalized;
+    uint64_t connected; // what was done before: to whom it sent, from whom it received, collectives
+    int64_t syncs;      // compute_syncs when it was made
 };
 
 static struct CUstream_st *streams[MAX_STREAMS];
@@ -91,7 +95,8 @@ typedef struct {
 } memory_range;
 static memory_range under_way[MAX_STREAMS * MAX_MESSAGES];
 static int under_way_count;
-static int64_t compute_work;
+static int64_t compute_work, compute_syncs;
+static bool connected_late;
 static bool host_memory_in_use; // by a copy of the compute stream that the host has not waited for
 
 static void no_conflict(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
@@ -114,9 +119,17 @@ static void lane_touches(const struct CUstream_st *lane, const void *at, size_t 
     no_conflict(lane, at, bytes, writes);
     under_way[under_way_count++] = (memory_range){(const char *)at, bytes, writes, lane, lane->queued};
 }
+// Ranks are connected by the first transfer between them. In training that is in the two rounds before the host has waited twice: products ask.
+static void connect_ranks(const work *w) {
+    uint64_t needs = w->kind == GROUP ? 0 : (uint64_t)1 << (w->kind == ALL_GATHER ? 62 : 63);
+    for (int i = 0; i < w->message_count; i++) needs |= (uint64_t)1 << (w->messages[i].peer % 31 + (w->messages[i].receives ? 31 : 0));
+    if (compute_syncs >= w->comm->syncs + 2 && (needs & ~w->comm->connected) != 0) connected_late = true;
+    w->comm->connected |= needs;
+}
 static void lane_takes(const struct CUstream_st *lane, const work *w) {
     insist(lane->seen == compute_work, "a transfer does not wait for the compute before it");
     for (int i = 0; i < w->message_count; i++) lane_touches(lane, w->messages[i].data, w->messages[i].bytes, w->messages[i].receives);
+    if (w->kind != COPY) connect_ranks(w);
     if (w->kind == GROUP) return;
     size_t unit = w->kind == REDUCE_SCATTER ? sizeof(float) : 1, ranks = w->kind == COPY ? 1 : (size_t)w->comm->size;
     size_t from = unit * w->count * (w->kind == REDUCE_SCATTER ? ranks : 1), to = unit * w->count * (w->kind == ALL_GATHER ? ranks : 1);
@@ -131,11 +144,14 @@ static void is_waited_for(const struct CUstream_st *lane, int64_t position) {
 
 // ---- doing the work ----
 
+static volatile bool failed;
 static void stall_if_asked(void) {
     static int transfers;
     const char *stall = getenv("FAKE_CUDA_STALL");
-    if (stall != NULL && (int)strtol(stall, NULL, 10) == job_rank() && ++transfers == 100)
+    if (stall != NULL && (int)strtol(stall, NULL, 10) == job_rank() && ++transfers == 100) {
+        failed = getenv("FAKE_CUDA_FAIL") != NULL;
         for (;;) pause();
+    }
 }
 
 static void do_work(work *w) {
@@ -196,6 +212,7 @@ static void queue(struct CUstream_st *s, const work *w) {
     if (s->compute || (eager != NULL && eager[0] == '1')) do_until(s, s->queued);
 }
 static void queue_copy(cudaStream_t s, void *to, const void *from, size_t bytes) {
+    insist(to != from, "a copy onto itself");
     work *w = HOST_NEW(work, 1);
     w->kind = COPY;
     w->to = to;
@@ -235,6 +252,7 @@ static void host_waits(cudaStream_t s, int64_t position) {
     if (s->compute) host_memory_in_use = false;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    compute_syncs += s->compute;
     host_waits(s, s->queued);
     return cudaSuccess;
 }
@@ -280,13 +298,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) { // also from the watching thread
     return event->stream == NULL || __atomic_load_n(&event->stream->done, __ATOMIC_ACQUIRE) >= event->position ? cudaSuccess
                                                                                                                : cudaErrorNotReady;
 }
+static double event_seconds(cudaEvent_t event) { // when it was over
+    const work *last = &event->stream->ring[(event->position + MAX_WORK - 1) % MAX_WORK];
+    return event->stream->compute ? event->recorded : fmax(event->recorded, last->done_at);
+}
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
     insist(cudaEventQuery(from) == cudaSuccess && cudaEventQuery(to) == cudaSuccess, "time between events that are not over");
     *milliseconds = 0.25f;
-    if (!to->stream->compute) { // when it was there, beside when compute began to wait
-        const work *last = &to->stream->ring[(to->position + MAX_WORK - 1) % MAX_WORK];
-        *milliseconds = (float)(1e3 * (fmax(to->recorded, last->done_at) - from->recorded));
-    }
+    if (!to->stream->compute) *milliseconds = (float)(1e3 * (event_seconds(to) - event_seconds(from)));
     return cudaSuccess;
 }
 
@@ -431,13 +450,20 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) { // the job's rank that calls, a
     snprintf(id->internal, sizeof id->internal, "%d %d", job_rank(), 1000 + next++);
     return ncclSuccess;
 }
+static int communicators;
+static bool is_set(const char *name, const char *value) { return getenv(name) != NULL && strcmp(getenv(name), value) == 0; }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
     int root, tag, me = job_rank(), *members = HOST_NEW(int, size);
     insist(config->blocking == 0, "a blocking communicator");
-    const char *algorithm = getenv("NCCL_ALGO"), *protocol = getenv("NCCL_PROTO");
-    if (must_be_deterministic())
-        insist(algorithm != NULL && strcmp(algorithm, "Ring") == 0 && protocol != NULL && strcmp(protocol, "Simple") == 0, "NCCL may choose its algorithm");
+    if (must_be_deterministic()) insist(is_set("NCCL_ALGO", "Ring") && is_set("NCCL_PROTO", "Simple"), "NCCL may choose its algorithm");
+    insist(is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1") && is_set("CUDA_DEVICE_MAX_CONNECTIONS", "32") && is_set("NCCL_NVLS_ENABLE", "0") && is_set("NCCL_PAT_ENABLE", "0"),
+           "settings of NCCL that are not made");
+    const char *gpus = getenv("FAKE_CUDA_GPUS"), *host = getenv("NCCL_HOSTID");
+    if (gpus != NULL && strtol(gpus, NULL, 10) < size) // or NCCL refuses ranks on one GPU
+        insist(host != NULL && strlen(host) > 1 && strtol(host + strlen(host) - 1, NULL, 10) == me && is_set("NCCL_SOCKET_IFNAME", "lo") && is_set("NCCL_IB_DISABLE", "1") && is_set("NCCL_NET", "Socket"),
+               "ranks that share a GPU are not machines of their own");
     insist(sscanf(id.internal, "%d %d", &root, &tag) == 2, "an id that no rank made");
+    insist(++communicators < MAX_COMMS, "too many communicators");
     if (rank == 0) {
         members[0] = me;
         for (int i = 1; i < size; i++) {
@@ -478,11 +504,16 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *r
     parent->child->mpi = mpi;
     MPI_Comm_size(mpi, &parent->child->size);
     parent->child->polls = 2;
+    parent->child->syncs = compute_syncs;
+    insist(parent->child->size > 1, "a communicator of one rank");
+    insist(++communicators < MAX_COMMS, "too many communicators");
+    insist(config->maxCTAs <= 16 && config->cgaClusterSize == 1 && (config->maxCTAs > 4 || config->nChannelsPerNetPeer == 4), "what a communicator may take from compute");
     parent->child_at = result;
     return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *status) {
-    *status = comm->polls > 0 ? ncclInProgress : ncclSuccess;
+    insist(group.depth == 0, "a question inside a group");
+    *status = failed ? ncclRemoteError : comm->polls > 0 ? ncclInProgress : ncclSuccess;
     if (comm->polls > 0) comm->polls--;
     if (*status == ncclSuccess && comm->child != NULL) {
         *comm->child_at = comm->child;
@@ -492,9 +523,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *status) {
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     comm->polls = 1;
+    comm->finalized = true;
     return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    insist(comm->finalized && comm->polls == 0, "a communicator is destroyed that is not finalized");
+    communicators--;
     MPI_Comm_free(&comm->mpi);
     free(comm);
     return ncclSuccess;
@@ -528,7 +562,7 @@ static ncclResult_t add_message(bool receives, void *data, size_t bytes, int pee
     m->peer = peer;
     group.open->comm = comm;
     group.stream = s;
-    return ncclSuccess;
+    return ncclInProgress;
 }
 ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s) {
     insist(type == ncclUint8, "a send of other things than bytes");
@@ -698,6 +732,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
     insist(k == k_of_b && result->rows == m && result->columns == n && c->rows == m && c->columns == n,
            "sizes of a product that do not fit");
     insist(a->type == CUDA_R_16BF && b->type == CUDA_R_16BF && c->type == result->type, "types of a product");
+    insist(!connected_late, "ranks are connected inside a step");
     matrix_touched(A, a, false);
     matrix_touched(B, b, false);
     if (*(const float *)beta != 0) matrix_touched(C, c, false);

@@ -208,6 +208,16 @@ static void test_wait_seconds(comm *g) {
     double waited = comm_count(COMM_KV_INNER).wait_seconds;
     if (r == 1) CHECK(waited > 0.15, "%d ranks: rank 1 waited %g s for a rank that comes 0.3 s late", n, waited);
     if (r == 0 && n > 2) CHECK(waited < 0.15, "%d ranks: the late rank waited %g s", n, waited);
+    for (int asked = 0; asked < 2; asked++) { // a transfer takes its time, nobody waits
+        comm_barrier(g);
+        comm_count_reset();
+        comm_sendrecv_start(g, &out, (r + 1) % n, &in, (r + n - 1) % n, 1);
+        if (asked == 1) pause_seconds(0.3);
+        comm_finish(g);
+        if (asked == 0) comm_count_reset();
+        waited = comm_count(COMM_KV_INNER).wait_seconds;
+        CHECK(waited < (asked == 1 ? 0.15 : 1e-12), "%d ranks: waited %g s for a transfer that was done", n, waited);
+    }
     comm_count_reset();
 }
 
@@ -290,7 +300,9 @@ static void check_members(comm *g, const int *expected, int n, const char *what)
 static void test_split(void) {
     comm *world = comm_world();
     int n = comm_size(world), r = comm_rank(world), expected[8] = {0}, count = 0;
+    comm_count_reset();
     comm *reversed = comm_split(world, r % 3, -r, COMM_KV_INNER);
+    check_count(COMM_KV_INNER, 0, 0, "a split", n);
     for (int k = n - 1; k >= 0; k--)
         if (k % 3 == r % 3) expected[count++] = k;
     check_members(reversed, expected, count, "colour r % 3, key -r");
@@ -381,6 +393,20 @@ static int end_as(const char *mode) {
         comm_free(g);
     }
     if (strcmp(mode, "finish-early") == 0) comm_finish(g);
+    if (strcmp(mode, "silent-all") == 0) {
+        if (r == 1) pause_seconds(60);
+        comm_allgather_start(g, out, in, 50);
+        comm_sendrecv_start(g, out, me, in, me, 1);
+        comm_finish(g);
+    }
+    if (strcmp(mode, "busy") == 0) { // for longer than the limit, and never without a transfer under way
+        for (int k = 0; k < 400; k++) {
+            comm_sendrecv_start(g, out, (me + 1) % n, in, (me + n - 1) % n, 50);
+            if (k > 0) comm_finish(g);
+            pause_seconds(0.01);
+        }
+        comm_finish(g);
+    }
     if (strcmp(mode, "endless") == 0) {
         printf("pid of rank %d: %ld\n", r, (long)getpid());
         fflush(stdout);

@@ -43,7 +43,9 @@ check 'a note says so' grep -q 'no memory to time matrix products' "$dir/full"
 check 'products that leave SMs to others, over fake CUDA' $build/test/bench_cuda-without-gpu small
 comm=$build/test/test_comm-without-gpu
 check 'transfers over fake NCCL, 8 ranks, behind the host' env FAKE_CUDA_SLOW=1 mpirun -np 8 $comm
+check 'transfers without end are no reason to end' env TRAIN_LLAMA_TIMEOUT=2 mpirun -np 2 $comm busy
 check 'a peer never answers' ends_with 1 '^rank 0: kv_inner sendrecv number 2, 50 bytes, to rank 3, from rank 1: not done after 2 s' env TRAIN_LLAMA_TIMEOUT=2 mpirun -np 4 $comm silent
+check 'one of all never answers' ends_with 1 'kv_inner allgather number 2, 150 bytes, ranks 3 2 1 0: not done' env TRAIN_LLAMA_TIMEOUT=2 mpirun -np 4 $comm silent-all
 check 'too many transfers' ends_with 1 '256 transfers are started and not finished' mpirun -np 2 $comm too-many
 check 'a group freed with a transfer under way' ends_with 1 'kv_inner: comm_free with 1 unfinished' $comm free-early
 check 'a finish without a start' ends_with 1 'kv_inner: comm_finish without a started transfer' $comm finish-early
@@ -66,9 +68,10 @@ sed 's/"num_hidden_layers": *[0-9]*/"num_hidden_layers": 6/' test/golden/folder_
 check 'layers that keep all and are offloaded: nor is a copy under way disturbed' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute none --offload-activations 1 --offload-optimizer
 check 'more ranks than GPUs are refused' ends_with 2 'start one rank per GPU' env FAKE_CUDA_GPUS=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
-check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
+check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 TRAIN_LLAMA_TIMEOUT=0 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'a rank that stops ends the job with a reason' ends_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \
     $build/test/compare_devices-without-gpu compare "$dir/reference"
+check 'an error of NCCL does, too' ends_with 1 'NCCL: a fake error' env FAKE_CUDA_STALL=2 FAKE_CUDA_FAIL=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
 
 # --recompute auto where one GPU has less memory: what one rank recomputes, with its transfers, the others do, too.
 printf '%0.sabcdefgh ' $(seq 2000) >"$dir/text"
@@ -96,6 +99,8 @@ check 'its kernels have names' bash -c "python3 dev/trace_sum.py '$dir'/trace.js
 check 'without it NCCL chooses' ends_with 1 'NCCL may choose' env FAKE_CUDA_DETERMINISTIC=1 "${fixed[@]}"
 check 'and products are chosen by time' ends_with 1 'a product that is chosen by time' env FAKE_CUDA_DETERMINISTIC=1 "${alone[@]}"
 check '--deterministic: they are not' env FAKE_CUDA_DETERMINISTIC=1 "${alone[@]}" --deterministic
+check 'ranks are connected before the first step: SeqAlltoAll, replicas' mpirun -np 4 "${alone[@]}" --hp 4
+check 'and all-gather of KV, shards' mpirun -np 2 "${alone[@]}" --cp 2 --cp-comm allgather --dkv-wire bf16 --zero-params full --zero-grads full
 check '--deterministic: another NCCL_ALGO is refused' ends_with 2 'NCCL_ALGO=Tree.*Ring' env NCCL_ALGO=Tree "${fixed[@]}" --deterministic
 binary=$build/train_llama
 if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'gpu_check without a GPU says what is missing' ends_with 2 'missing: a GPU' scripts/gpu_check.sh; fi
