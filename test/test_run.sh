@@ -75,6 +75,7 @@ check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-
 yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' >"$dir/text25"
 build/cpu/text_to_tokens "$dir/short.bin" "$dir/text25" >/dev/null
 for end in none 48; do
+    echo 'of another run' >"$dir/flops-$end.jsonl" # and replaced
     "$binary" --model nano --from-scratch --seq-len 100 --batch-size 2 --steps 2 --recompute none --document-end $end --train-data "$dir/short.bin" --log "$dir/flops-$end.jsonl" >/dev/null 2>&1
 done
 check 'MFU and HFU count what is seen' python3 -c "
