@@ -13,7 +13,9 @@ export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0:detect_stack
 logs=build/test-logs
 mkdir -p "$logs"
 results=$logs/results # a line each: ok, failed or skipped, and the name
+begun=$logs/begun     # a folder for each script that is run
 : >"$results"
+rm -rf "$begun" && mkdir "$begun"
 started=$SECONDS
 
 wanted() { # name
@@ -58,11 +60,11 @@ programs() { # suffix folder name...
         run "$name$suffix" "${ranks:-1}" "$folder/test/$name"
     done
 }
-scripts() { # path...
+scripts() { # those that nobody has begun, the longest first
     local script name
-    for script in "$@"; do
+    for script in test/test_{cuda,emulated}.sh test/test_*.sh; do
         name=$(basename "$script" .sh)
-        wanted "$name" && run "$name" 1 bash "$script"
+        wanted "$name" && mkdir "$begun/$name" 2>/dev/null && run "$name" 1 bash "$script"
     done
 }
 
@@ -75,13 +77,17 @@ for source in test/test_*.c; do
     all+=("$name")
     grep -q '^// sanitize: no' "$source" || sanitized+=("$name")
 done
-build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}" build/cpu/test/compare_devices # the last for the kernels' scripts
+build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}"
 if [ ${#sanitized[@]} -gt 0 ]; then build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"; fi
 programs '' build/cpu "${all[@]}"
 programs -sanitize build/cpu-sanitize "${sanitized[@]}"
-kernels=(test/test_cuda.sh test/test_emulated.sh) # long, and not side by side: they build the same files
-scripts "${kernels[@]}" &
-for script in test/test_*.sh; do [[ " ${kernels[*]} " == *" $script "* ]] || scripts "$script"; done
+if wanted test_cuda || wanted test_emulated; then # what both of them take, for they run side by side
+    build emulated DEVICE=emulated build/emulated/train_llama
+    build emulated-races DEVICE=emulated SANITIZE=races build/emulated-races/test/test_kernels
+    build compare_devices DEVICE=cpu build/cpu/test/compare_devices
+fi
+scripts &
+scripts
 wait
 
 echo
