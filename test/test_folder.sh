@@ -57,6 +57,12 @@ if sys.argv[1] == "config":
     a, b = json.load(open(sys.argv[2] + "/config.json")), json.load(open(sys.argv[3] + "/config.json"))
     a["dtype"] = sys.argv[4]
     assert a == b, (a, b)
+if sys.argv[1] == "begin":  # FOLDER LAYERS: normal with deviation 0.02, what adds to the residual stream 0.02 / sqrt(2 LAYERS); norms 1. Of 4096 numbers and more: to 6 %
+    for k, (dtype, shape, blob) in tensors(sys.argv[2]).items():
+        x = struct.unpack(f"<{len(blob) // 4}f", blob)
+        expected = 0.02 / (2 * int(sys.argv[3])) ** 0.5 if "o_proj" in k or "down_proj" in k else 0.02
+        if "norm" in k: assert set(x) == {1.0}, k
+        else: assert abs((sum(v * v for v in x) / len(x)) ** 0.5 / expected - 1) < (0.06 if len(x) >= 4096 else 0.12), (k, expected)
 if sys.argv[1] == "edit":  # SOURCE DESTINATION EXPRESSION on `t`, the tensors
     t = tensors(sys.argv[2])
     exec(sys.argv[4])
@@ -88,6 +94,7 @@ done
 # From a preset: a folder that we read back; the same parameters on every grid.
 "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/nano" >"$dir/out" 2>&1
 check 'preset: export' test -f "$dir/nano/config.json"
+check 'preset: parameters as they begin' tools begin "$dir/nano" 2
 mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full --export "$dir/nano2" >"$dir/out" 2>&1
 check 'preset: in and out again' tools equal "$dir/nano" "$dir/nano2"
 

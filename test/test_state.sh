@@ -122,6 +122,7 @@ damage 'truncated' 'truncated' truncate -s 300000 optimizer/optimizer.safetensor
 damage 'a file is gone' 'training_state.json' rm training_state.json
 damage 'config.json cut short' 'config.json: is not valid JSON' truncate -s 40 config.json
 damage 'a digit of the samples' 'checksum is wrong' sed -i 's/"samples":48/"samples":49/' training_state.json
+damage 'of another step' 'is of step 4' cp ../step-00000004/training_state.json .
 mkdir "$dir/damage/unfinished-step-00000030"
 cp -r "$dir/whole/step-00000012" "$dir/damage/step-99"
 train damage "${grid[@]}" --out "$dir/damage" --resume
