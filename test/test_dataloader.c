@@ -461,6 +461,16 @@ static void check_mixture(const char *list, int count, const double *weights) {
     CHECK(wrong == 0, "%s: %lld samples out of their source's order", list, (long long)wrong);
     data_sources_close(&s);
 }
+// Sources of one size are shuffled each in its own way.
+static void check_own_orders(void) {
+    data_sources s;
+    error_text error;
+    int same = 0;
+    CHECK(open_sources(&s, "@/c.bin,@/[c].bin", true, &error), "%s", error.text);
+    for (int n = 0; n < 30; n++) same += dataloader_sample_at(&s.sources[0].data, n) == dataloader_sample_at(&s.sources[1].data, n);
+    CHECK(same < 10, "two sources have the same order in %d of 30 places", same);
+    data_sources_close(&s);
+}
 static void test_mixture(void) {
     static const double thirds[] = {7, 3}, odd[] = {0.85, 0.1, 0.049, 0.001}, alike[] = {1, 1, 1, 1}, rough[] = {0.5, 0.333, 0.167}, steep[] = {1000, 0.001}, one[] = {1};
     write_sources();
@@ -468,6 +478,7 @@ static void test_mixture(void) {
     check_mixture("@/a.bin:7,@/b.bin:3", 2, thirds);
     check_mixture("@/a.bin:0.85,x=@/b.bin:.1,@/c.bin:0.049,@/d.bin:0.001", 4, odd);
     check_mixture("@/a.bin,@/b.bin,@/c.bin,@/d.bin", 4, alike);
+    check_own_orders();
     check_mixture("@/a.bin:0.5,@/b.bin:0.333,@/c.bin:0.167", 3, rough);
     check_mixture("@/c.bin:1000,@/d.bin:0.001", 2, steep);
     check_mixture("@/c.bin", 1, one);

@@ -74,18 +74,20 @@ check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-
 # MFU and HFU count what attention sees: of documents of 25 tokens, 25 of 100. Backward makes the scores again: 3.5 times the forward pass, where MFU says 3.
 yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' >"$dir/text25"
 build/cpu/text_to_tokens "$dir/short.bin" "$dir/text25" >/dev/null
-for end in none 48; do
-    echo 'of another run' >"$dir/flops-$end.jsonl" # and replaced
-    "$binary" --model nano --from-scratch --seq-len 100 --batch-size 2 --steps 2 --recompute none --document-end $end --train-data "$dir/short.bin" --log "$dir/flops-$end.jsonl" >/dev/null 2>&1
+for run in 'none auto' '48 auto' 'none 37'; do
+    set -- $run
+    echo 'of another run' >"$dir/flops-$1-$2.jsonl" # and replaced
+    "$binary" --model nano --from-scratch --seq-len 100 --batch-size 2 --steps 2 --recompute none --document-end "$1" --mlp-tile "$2" --train-data "$dir/short.bin" --log "$dir/flops-$1-$2.jsonl" \
+        >/dev/null 2>&1
 done
 check 'MFU and HFU count what is seen' python3 -c "
 import json
 L, D, kv, F, V = 2, 64, 32, 176, 256
 matrices = 2 * (L * (D * (D + 2 * kv) + D * D + 3 * D * F) + D * V)
-for end, seen in ('none', 100), ('48', 25):
-    last = [json.loads(line) for line in open('$dir/flops-' + end + '.jsonl')][-1]
+for run, seen, again in ('none-auto', 100, 0), ('48-auto', 25, 0), ('none-37', 100, 2 * L * 2 * D * F): # a tile asked for keeps no gate_up
+    last = [json.loads(line) for line in open('$dir/flops-' + run + '.jsonl')][-1]
     attention = L * 2 * seen * D
-    assert abs(last['hfu'] / last['mfu'] - (3 * matrices + 3.5 * attention) / (3 * matrices + 3 * attention)) < 1e-6, (end, last)"
+    assert abs(last['hfu'] / last['mfu'] - (3 * matrices + 3.5 * attention + again) / (3 * matrices + 3 * attention)) < 1e-6, (run, last)"
 
 # Evaluation leaves nothing behind: with one after every step, needles and samples too, training is bit by bit that of a run without. (F54)
 both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full --recompute selective --offload-activations 1)
