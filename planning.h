@@ -90,21 +90,20 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
     char need[32], have[32];
     int L = c->L;
     size_t bytes = plan_bytes(c, g, run, &device, &host);
+    const char *keep_less = o->recompute == RECOMPUTE_NONE ? "--recompute selective, full or auto, " : o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, " : "";
     if ((double)bytes > room.device) {
         format_bytes(need, sizeof need, (double)bytes);
         format_bytes(have, sizeof have, room.device);
-        return error_set(error, "a rank needs %s and may use %s; what lowers it: %s%smore ranks, --zero-params, --zero-grads and --zero-optim full, "
+        return error_set(error, "a rank needs %s and may use %s; what lowers it: %smore ranks, --zero-params, --zero-grads and --zero-optim full, "
                                 "%ssmaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run shows the table)",
-                         need, have, o->recompute == RECOMPUTE_NONE ? "--recompute selective, full or auto, " : "",
-                         o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, " : "",
-                         arena_is_cpu(&device) ? "" : "--offload-activations 1, --offload-optimizer, ");
+                         need, have, keep_less, arena_is_cpu(&device) ? "" : "--offload-activations 1, --offload-optimizer, ");
     }
     if ((double)host.peak > room.host) {
         format_bytes(need, sizeof need, (double)host.peak);
         format_bytes(have, sizeof have, room.host);
         return error_set(error, "a rank needs %s of host memory and may use %s; what lowers it: a smaller --offload-activations, no --offload-optimizer or "
                                 "--save-every, %smore ranks (--dry-run shows the table)",
-                         need, have, o->recompute == RECOMPUTE_NONE ? "--recompute selective, full or auto, " : o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, " : "");
+                         need, have, keep_less);
     }
     if (o->recompute != RECOMPUTE_AUTO) return true;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
