@@ -161,6 +161,25 @@ static inline int64_t data_sources_drawn(const data_sources *s, int i, int64_t c
 }
 static inline const char *data_source_label(const data_source *source) { return source->name[0] != '\0' ? source->name : source->pattern; }
 
+// What packed documents leave of attention: *attended is the length of one document in which a token sees as many tokens as one of the run's first
+// `samples` samples does on average; `end` ends a document. Reads them whole. False with a message.
+static inline bool data_sources_attended(data_sources *s, int64_t samples, int32_t end, int64_t *attended, error_text *error) {
+    int64_t S = s->sources[0].data.S, seen = 0, sample;
+    int32_t *tokens = HOST_NEW(int32_t, S);
+    bool ok = true;
+    for (int64_t n = 0; n < samples && ok; n++) {
+        dataloader *data = &s->sources[data_sources_at(s, n, &sample)].data;
+        ok = dataloader_read_tokens(data, sample * S, S, tokens, error);
+        for (int64_t p = 0, begin = 0; p < S && ok; p++) {
+            seen += p - begin + 1;
+            if (tokens[p] == end) begin = p + 1;
+        }
+    }
+    free(tokens);
+    *attended = (2 * seen - samples * S) / (samples * S);
+    return ok;
+}
+
 // Tokens of all sources.
 static inline int64_t data_sources_tokens(const data_sources *s) {
     int64_t tokens = 0;

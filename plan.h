@@ -2,10 +2,11 @@
 #ifndef PLAN_H
 #define PLAN_H
 
+#include "data_sources.h" // defines: data_sources_*
 #include "planner.h"  // defines: planner_*, cluster_*
 #include "planning.h" // defines: plan_run_of, plan_in_room, plan_question
 
-enum { PLAN_SHOWN = 5, PLAN_LISTED = 256 }; // grids that are printed, and that --plan-json lists
+enum { PLAN_SHOWN = 5, PLAN_LISTED = 256, PLAN_SAMPLES = 16 }; // grids that are printed, and that --plan-json lists; samples that are looked at for documents
 
 // --cluster, or the machines that this build is for.
 static inline const char *plan_cluster_name(const options *o) { return o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100"; }
@@ -102,12 +103,13 @@ static inline void plan_say_what_fits(const plan_question *q, error_text *error)
 
 // ---- what a run that is laid out will take ----
 
-// Seconds of a step: layers of each kind of recompute, offloaded or not, by their number.
-static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S) {
+// Seconds of a step: layers of each kind of recompute, offloaded or not, by their number. attended: as in planner_query.
+static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S, int64_t attended) {
     const model_run *run = &m->run;
     const grid_shape *s = &m->g->shape;
     planner_query q = planner_query_make(&m->c, machines, S, s->dp * run->B * run->grad_accum, m->g->ranks);
     planner_choice p;
+    q.attended = attended;
     q.batch = run->B;
     q.dkv_bytes = run->dkv_bf16 ? 2 : 4;
     memset(&p, 0, sizeof p);
@@ -162,8 +164,25 @@ static inline int64_t plan_predict_sent(const model *m) {
 
 // ---- the search ----
 
-// The choices for these options on q->ranks ranks, best first; 0 with a message. What the planner chooses may not be given.
-static inline int plan_search(const plan_question *q, planner_choice *best, int most, error_text *error) {
+// planner_query.attended of the run's data, said on one line where documents are packed. False with a message.
+static inline bool plan_attended(const options *o, const model_config *c, int64_t *attended, error_text *error) {
+    *attended = o->seq_len;
+    if (o->document_end < 0) return true;
+    if (o->train_data == NULL) {
+        printf("documents: without --train-data to look at, a sample is taken for one document\n");
+        return true;
+    }
+    data_sources data;
+    if (!data_sources_open(&data, o->train_data, "--train-data", true, o->seq_len, c->V, (uint64_t)o->seed, error)) return false;
+    bool ok = data_sources_attended(&data, PLAN_SAMPLES, (int32_t)o->document_end, attended, error);
+    data_sources_close(&data);
+    if (ok) printf("documents: a token sees as many as in one document of %lld tokens (the run's first %d samples)\n", (long long)*attended, PLAN_SAMPLES);
+    return ok;
+}
+
+// The choices for these options on q->ranks ranks, best first; 0 with a message. What the planner chooses may not be given. attended: as in
+// planner_query.
+static inline int plan_search(const plan_question *q, int64_t attended, planner_choice *best, int most, error_text *error) {
     static const char *const chosen[] = {"dp", "cp", "inner-ring", "placement", "cp-comm", "gpus-per-node", "nics-per-node", "zero-params", "zero-grads",
                                          "zero-optim", "recompute", "offload-activations"};
     const options *o = q->o;
@@ -187,6 +206,7 @@ static inline int plan_search(const plan_question *q, planner_choice *best, int 
     }
     planner_query query = planner_query_make(q->c, q->machines, o->seq_len, plan_global_batch(o), q->ranks);
     plan_question context = *q;
+    query.attended = attended;
     query.batch = o->batch_size;
     query.dkv_bytes = o->dkv_wire == DKV_WIRE_BF16 ? 2 : 4;
     query.fits = plan_fits;
@@ -280,7 +300,7 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
 }
 
 // --plan-json: the n choices as an object; false with a message.
-static inline bool plan_write_json(const plan_question *q, const planner_choice *best, int n, error_text *error) {
+static inline bool plan_write_json(const plan_question *q, int64_t attended, const planner_choice *best, int n, error_text *error) {
     cJSON *plan = cJSON_CreateObject(), *choices = cJSON_CreateArray(), *figures = cJSON_CreateObject();
     int kinds[FIGURE_KINDS] = {0, 0, 0};
     for (int i = 0; i < CLUSTER_FIGURES; i++) kinds[q->machines->kinds[i]]++;
@@ -291,6 +311,7 @@ static inline bool plan_write_json(const plan_question *q, const planner_choice 
     cJSON_AddNumberToObject(plan, "ranks", q->ranks);
     cJSON_AddStringToObject(plan, "dkv_wire", q->o->dkv_wire == DKV_WIRE_BF16 ? "bf16" : "fp32");
     cJSON_AddNumberToObject(plan, "seq_len", (double)q->o->seq_len);
+    cJSON_AddNumberToObject(plan, "attended_length", (double)attended);
     cJSON_AddNumberToObject(plan, "global_batch", (double)plan_global_batch(q->o));
     cJSON_AddItemToObject(plan, "choices", choices);
     for (int i = 0; i < n; i++) {
@@ -334,14 +355,16 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     int ranks = o->ranks > 0 ? (int)o->ranks : started;
     if (!plan_cluster(&machines, o, ranks, error)) return false;
     plan_question q = {o, c, &machines, ranks};
-    int n = plan_search(&q, best, PLAN_LISTED, error);
+    int64_t attended;
+    if (!plan_attended(o, c, &attended, error)) return false;
+    int n = plan_search(&q, attended, best, PLAN_LISTED, error);
     if (n == 0) return false;
     options chosen = plan_chosen(o, &best[0]); // the command that is printed must be one that a run takes
     chosen.dry_run = true;
     chosen.ranks = ranks;
     chosen.plan_json = NULL;
     if (!options_check(&chosen, c, ranks, error)) return false;
-    if (o->plan_json != NULL && !plan_write_json(&q, best, n, error)) return false;
+    if (o->plan_json != NULL && !plan_write_json(&q, attended, best, n, error)) return false;
     plan_print(&q, best, n < PLAN_SHOWN ? n : PLAN_SHOWN);
     return true;
 }
@@ -354,7 +377,8 @@ static inline bool plan_apply(options *o, const model_config *c, comm *world, er
     int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
         plan_question q = {o, c, &machines, ranks};
-        if (plan_search(&q, &best, 1, error) > 0) {
+        int64_t attended;
+        if (plan_attended(o, c, &attended, error) && plan_search(&q, attended, &best, 1, error) > 0) {
             char text[256];
             plan_choice_text(&best, text, sizeof text);
             printf("planned for %s: %s: %.3f s a step\n", machines.name, text, best.seconds);

@@ -221,6 +221,7 @@ typedef struct {
     const model_config *model;
     const cluster *machines;
     int64_t S;            // tokens of a sequence
+    int64_t attended;     // of packed documents: the length of one document in which a token sees as many tokens; else S
     int64_t global_batch; // sequences of a step
     int64_t batch;        // sequences of a micro-step on a data-parallel rank
     int ranks;
@@ -238,7 +239,7 @@ static inline planner_query planner_query_make(const model_config *model, const 
     memset(&q, 0, sizeof q);
     q.model = model;
     q.machines = machines;
-    q.S = S;
+    q.S = q.attended = S;
     q.global_batch = global_batch;
     q.batch = 1;
     q.ranks = ranks;
@@ -406,7 +407,7 @@ static inline double planner_hop_both(const cluster *c, double kv, double dkv, i
 }
 
 // One attention operation. E = S H HS / sp elements of Q a rank. FLOP of a ring step: 2 S^2 H HS / (sp cp), causal and balanced
-// (section 4.5.2); backward 2.5 times that. KV chunk: max(Hkv, hp) / H 2 E elements (section 4.5.3).
+// (section 4.5.2), S attended of packed documents, as if all steps had alike; backward 2.5 times that. KV chunk: max(Hkv, hp) / H 2 E elements (section 4.5.3).
 static inline planner_attention planner_attention_time(const planner_query *q, const grid_shape *g, bool allgather) {
     const cluster *c = q->machines;
     const model_config *m = q->model;
@@ -415,7 +416,7 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
     // max(Hkv, hp) / H where one divides the other
     double replication = (double)g->hp * head_layout_make(g->hp, m->H, m->Hkv, m->HS).Hkv_local / m->H;
     double kv = 2 * replication * E * c->element_bytes, dkv = 2 * replication * E * q->dkv_bytes;
-    double flop = 2 * (double)q->S * (double)q->S * width / (sp * g->cp);
+    double flop = 2 * (double)q->S * (double)q->attended * width / (sp * g->cp);
     double extra = c->merge_bytes * E / c->hbm_rate + c->step_launch;
     double kernel_f = flop / (c->attention_forward_efficiency * c->peak);
     double kernel_b = 2.5 * flop / (c->attention_backward_efficiency * c->peak);
@@ -524,8 +525,8 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     p->seconds = p->attention + p->launch + p->linear + p->optimizer + p->alltoall + p->ring_inner + p->ring_outer + p->gather + p->reduce +
                  p->update + p->offloading;
     p->tgs = (double)q->S * (double)q->global_batch / (q->ranks * p->seconds);
-    p->mfu = p->tgs * flops_model_per_token(m, q->S) / c->peak;
-    p->hfu = p->tgs * (planner_linear_flop(q, p->recompute) + L * (3.5 + again) * flops_attention_per_token(m, q->S)) / c->peak;
+    p->mfu = p->tgs * flops_model_per_token(m, q->attended) / c->peak;
+    p->hfu = p->tgs * (planner_linear_flop(q, p->recompute) + L * (3.5 + again) * flops_attention_per_token(m, q->attended)) / c->peak;
 }
 
 // ---- the search ----

@@ -349,7 +349,7 @@ static void train(trainer *t, error_text *error) {
     read_step(t, error); // before the log is opened: bad data leaves no file behind
     FILE *log = open_log(t, error);
     double started = device_seconds(), waited[COMM_KINDS], first_seconds[PREDICTED_STEPS];
-    double predicted_seconds = plan_predict_seconds(&t->m, &t->machines, o->seq_len);
+    double predicted_seconds = plan_predict_seconds(&t->m, &t->machines, o->seq_len, attended_length(t));
     int64_t predicted_sent = plan_predict_sent(&t->m);
     int measured = 0; // of first_seconds
     memset(waited, 0, sizeof waited);

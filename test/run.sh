@@ -6,6 +6,11 @@
 # Closes with "N passed, N failed" (, N skipped): programs, not checks; each prints its own number of checks.
 set -u
 cd "$(dirname "$0")/.."
+for name in "$@"; do
+    ls test/test_*.sh $(grep -L '^// device: ' test/test_*.c) | sed 's,.*/,,; s/\.[a-z]*$//' | grep -qF -- "$name" && continue # test_emulated.sh, test_cuda.sh run the others
+    echo "error: no test has '$name' in its name"
+    exit 2
+done
 scripts/setup.sh
 source scripts/mpi_env.sh
 # Open MPI itself leaks; the stack on which gcc 13 looks for use after return does not align registers of 64 bytes (gcc's bug 110027).

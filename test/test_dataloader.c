@@ -507,6 +507,33 @@ static void test_mixture(void) {
     CHECK(s.count == 2 && strcmp(s.sources[0].name, "first") == 0 && strcmp(s.sources[1].name, "second-2") == 0 && s.sources[1].data.file_count == 4, "names");
     data_sources_close(&s);
 }
+// The length of one document in which a token sees as many tokens: of documents alike their length, of a mixture what its samples come to.
+static void test_attended(void) {
+    enum { END = 1, SAMPLES = 4 };
+    static const int ends[] = {10, 5, 2, 1}; // a document's tokens in files of 4 samples of 10 tokens: one document, two, five, ten
+    int64_t values[10 * SAMPLES], attended = 0;
+    data_sources s;
+    error_text error;
+    remove_files();
+    for (int i = 0; i < 4; i++) {
+        char name[32], pattern[64];
+        snprintf(name, sizeof name, "%d.bin", ends[i]);
+        snprintf(pattern, sizeof pattern, "@/%s", name);
+        for (int k = 0; k < 10 * SAMPLES; k++) values[k] = k % ends[i] == ends[i] - 1 ? END : 7;
+        write_tokens(name, 2, values, 10 * SAMPLES);
+        CHECK(open_sources(&s, pattern, true, &error) && data_sources_attended(&s, 2 * SAMPLES, END, &attended, &error) && attended == ends[i], "documents of %d tokens: %lld %s",
+              ends[i], (long long)attended, error.text);
+        CHECK(data_sources_attended(&s, 1, END + 1, &attended, &error) && attended == 10, "one document: %lld", (long long)attended);
+        data_sources_close(&s);
+    }
+    CHECK(open_sources(&s, "@/10.bin:3,@/2.bin:1", true, &error) && data_sources_attended(&s, 2 * SAMPLES, END, &attended, &error) && attended == (3 * 10 + 2) / 4, "a mixture: %lld %s",
+          (long long)attended, error.text);
+    data_sources_close(&s);
+    values[33] = VOCABULARY;
+    write_tokens("bad.bin", 2, values, 10 * SAMPLES);
+    CHECK(open_sources(&s, "@/bad.bin", true, &error) && !data_sources_attended(&s, SAMPLES, END, &attended, &error) && strstr(error.text, "bad.bin: token 33") != NULL, "'%s'", error.text);
+    data_sources_close(&s);
+}
 static void check_list_refused(const char *list, bool weights, const char *wanted) {
     data_sources s;
     error_text error;
@@ -640,6 +667,7 @@ int main(void) {
     test_permutation();
     test_order();
     test_mixture();
+    test_attended();
     test_bad_lists();
     test_bad_files();
     remove_files();

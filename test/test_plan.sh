@@ -85,6 +85,26 @@ a, b = (json.load(open(path)) for path in sys.argv[1:3])
 assert (a["dkv_wire"], b["dkv_wire"]) == ("fp32", "bf16") and b["choices"][0]["step_s"] < a["choices"][0]["step_s"]
 assert " --dkv-wire bf16 " in open(sys.argv[3]).read().splitlines()[-1]
 PY
+# Packed documents: numbers of one to five digits and a space. A plan and a run's prediction count what of them is seen; without data to look at a plan says so.
+packed=(--model nano --seq-len 2K --document-end 32) # the space
+plan "${packed[@]}" --ranks 4 --global-batch 2 --train-data "$dir/data.bin" && cp "$dir/plan.json" "$dir/seen.json"
+check 'a plan of packed documents says what is seen' grep -qxE 'documents: a token sees as many as in one document of [5-6] tokens \(the run.s first 16 samples\)' "$dir/plan"
+plan "${packed[@]}" --ranks 4 --global-batch 2
+check 'a plan without data says so' grep -qx 'documents: without --train-data to look at, a sample is taken for one document' "$dir/plan"
+"$binary" "${packed[@]}" --from-scratch --train-data "$dir/data.bin" --steps 1 --log "$dir/packed.jsonl" >"$dir/out" 2>&1 </dev/null
+"$binary" "${packed[@]:0:4}" --from-scratch --train-data "$dir/data.bin" --steps 1 --log "$dir/whole.jsonl" >"$dir/out" 2>&1 </dev/null
+check 'packed documents are planned and predicted by what is seen' python3 - "$dir/seen.json" "$dir/plan.json" "$dir/packed.jsonl" "$dir/whole.jsonl" <<'PY'
+import json, sys
+seen, whole = (json.load(open(path)) for path in sys.argv[1:3])
+assert seen["attended_length"] in (5, 6) and whole["attended_length"] == 2048
+seen, whole = seen["choices"][0]["seconds"], {tuple(c[k] for k in ("hp", "cp", "inner_ring", "cp_comm", "recompute")): c for c in whole["choices"]}[
+    tuple(seen["choices"][0][k] for k in ("hp", "cp", "inner_ring", "cp_comm", "recompute"))]["seconds"]
+assert 2048 / 6.01 < whole["attention kernels"] / seen["attention kernels"] < 2048 / 4.99 and whole["matrices"] == seen["matrices"]
+packed, plain = (json.loads(open(path).readline()) for path in sys.argv[3:])
+assert packed["predicted_ms"] < 0.5 * plain["predicted_ms"], (packed, plain)
+PY
+printf 'x' >"$dir/short.bin"
+refuse 'a plan of packed documents reads them' 'short.bin' "${packed[@]}" --plan --ranks 4 --train-data "$dir/short.bin"
 check '--hp auto in a dry run' bash -c "'$binary' --dry-run --model llama3-8b --hp auto --ranks 64 --seq-len 1M --cluster h100 | grep -q '^bytes of a rank'"
 
 # bf16 with float master weights: 2 + 4 + 12 bytes a parameter, and a float build says the same for itself with 4 + 4 + 8.

@@ -543,7 +543,7 @@ static void check_hidden(const planner_query *ask) {
     p.zo = q.ranks;
     double update[2], whole = planner_collective(q.machines, p.zo, 1, q.machines->element_bytes * (double)config_parameters(q.model) * (1 - 1.0 / p.zo));
     for (int i = 0; i < 2; i++) {
-        q.S = i == 0 ? 1024 : 1048576;
+        q.S = q.attended = i == 0 ? 1024 : 1048576;
         planner_attention a = planner_attention_time(&q, &p.shape, false);
         planner_step_time(&q, &a, &p);
         update[i] = p.update;
@@ -606,7 +606,7 @@ static void check_search(void) {
             for (int k = 0; k < n; k++) CHECK(best[k].memory > 0 && best[k].memory <= rule.limit, "%g bytes do not fit", best[k].memory);
             int m1 = planner_plan(&q, more, 1, &error); // fewer choices asked for: the same best
             CHECK(m1 == (n > 0) && (n == 0 || memcmp(&more[0].shape, &best[0].shape, sizeof best[0].shape) == 0), "the best depends on how many are asked for");
-            q.S = rule.S = 8192; // so short that gathers are seen
+            q.S = q.attended = rule.S = 8192; // so short that gathers are seen
             n = planner_plan(&q, best, MOST, &error);
             for (int k = 0; k < n; k++) check_degrees(&q, &best[k]);
         }
@@ -632,6 +632,18 @@ static void check_search(void) {
                         planner_step_time(&q, &a, &p);
                         CHECK(p.seconds >= best[0].seconds, "dp %d hp %d w %d is faster than the plan: %g < %g", dp, hp, w, p.seconds, best[0].seconds);
                     }
+
+    // Packed documents: attention's kernels take the share that is seen, transfers and matrices what they took, and MFU counts what is seen.
+    planner_choice whole = best[0], seen = best[0];
+    q.attended = q.S / 8;
+    planner_attention a = planner_attention_time(&q, &seen.shape, seen.cp_allgather);
+    planner_step_time(&q, &a, &seen);
+    CHECK(fabs(8 * seen.attention / whole.attention - 1) < 1e-12 && seen.linear == whole.linear && seen.alltoall == whole.alltoall && seen.ring_inner >= whole.ring_inner,
+          "attention %g of %g", seen.attention, whole.attention);
+    CHECK(fabs(seen.mfu * c.peak / (seen.tgs * flops_model_per_token(&m, q.S / 8)) - 1) < 1e-12, "MFU %g", seen.mfu);
+    CHECK(fabs(seen.hfu * c.peak / seen.tgs - whole.hfu * c.peak / whole.tgs + m.L * (seen.recompute == RECOMPUTE_FULL ? 4.5 : 3.5) * flops_attention_per_token(&m, q.S / 8 * 7)) < 1e-6 * whole.hfu * c.peak / whole.tgs,
+          "HFU %g", seen.hfu);
+    q.attended = q.S;
 
     // Asked for what table 6 measured (its schedule, w = 1, full recompute), the search itself names the paper's best cell of every GQA column.
     for (int64_t S = 131072; S <= 1048576; S *= 2) {
