@@ -42,7 +42,7 @@ static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->T
 // T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Buffers come from the arena; returns the mark behind those in which Q, K
 // and V leave, which stay in use from attention_2d_distribute_start to attention_2d_distribute_finish.
 static inline size_t attention_2d_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather,
-                                       bool dkv_bf16) {
+                                       bool dkv_bf16, bool packed) {
     a->g = g;
     a->heads = head_layout_make(g->shape.hp, H, Hkv, HS);
     a->T = T;
@@ -54,6 +54,7 @@ static inline size_t attention_2d_layout(attention_2d *a, arena *memory, const g
     a->ring.HS = HS;
     a->ring.allgather = allgather;
     a->ring.dkv_bf16 = dkv_bf16;
+    a->ring.packed = packed;
     a->ring.blocks = a->ring.blocks_skipped = 0;
     int64_t nq = attention_2d_q_count(a), nkv = attention_2d_kv_count(a);
     bool exchange = g->shape.hp > 1;

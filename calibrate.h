@@ -132,7 +132,7 @@ static inline void calibrate_adamw(calibration *c) {
 static inline void calibrate_hop_start(calibration *c, int lane) {
     int n = comm_size(c->lanes[lane]), me = comm_rank(c->lanes[lane]);
     size_t at = (size_t)lane * c->bytes;
-    comm_sendrecv_start(c->lanes[lane], c->send + at, (me + 1) % n, c->recv + at, (me + n - 1) % n, c->bytes);
+    comm_sendrecv_start(c->lanes[lane], c->send + at, c->bytes, (me + 1) % n, c->recv + at, c->bytes, (me + n - 1) % n);
 }
 static inline void calibrate_one_flow(calibration *c) {
     calibrate_hop_start(c, 0);

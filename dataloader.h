@@ -338,14 +338,32 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
 
 // ---- packed documents: a document ends with the token `end`; what a sample has after it is another document ----
 
+enum { DOCUMENT_PIECE = 16384 }; // tokens that are read at once
+
+// Where the document begins that goes on at a position of the sample: behind the last `end` of the tokens [from, position), else `begin` as it is.
+static inline bool dataloader_document_begin(dataloader *loader, int64_t sample, int64_t from, int64_t position, int32_t end, int64_t *begin, error_text *error) {
+    int32_t piece[DOCUMENT_PIECE];
+    for (int64_t at = min_i64(position, loader->S); at > from;) {
+        int64_t n = min_i64(at - from, DOCUMENT_PIECE);
+        if (!dataloader_read_tokens(loader, sample * loader->S + at - n, n, piece, error)) return false;
+        at -= n;
+        for (int64_t i = n; i > 0; i--)
+            if (piece[i - 1] == end) {
+                *begin = at + i;
+                return true;
+            }
+    }
+    return true;
+}
+
 // The same sample's documents. The label of a document's last token, which is the next one's first, becomes -100 (labels (T), from
-// dataloader_read with tokens (T)). first (hp T): for every row of the HP group, those that this rank has in attention, the position in the sample
-// of its document's first token. A sample's first token begins a document whatever stands before it; padding goes on with the last one.
-// Reads the rows of the HP group, and before each run back to where its first document begins.
+// dataloader_read with tokens (T)). first (hp T + 2 cp): for every row of the HP group, those that this rank has in attention, the position in the
+// sample of its document's first token; then the same for the first row of each of the sequence's chunks (cp = 1: 0). A sample's first token begins
+// a document whatever stands before it; padding goes on with the last one.
+// Reads the rows of the HP group, and before each chunk back to where its first document begins, or to the chunk before.
 static inline bool dataloader_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t end, const int32_t *tokens,
                                         int32_t *labels, int64_t *first, error_text *error) {
-    enum { PIECE = 16384 };
-    int32_t piece[PIECE];
+    int32_t piece[DOCUMENT_PIECE];
     int64_t stream = sample * loader->S; // where the sample begins
     for (int64_t t = 0; t < shard->T; t++)
         if (tokens[t] == end) labels[t] = LABEL_IGNORED;
@@ -353,21 +371,20 @@ static inline bool dataloader_documents(dataloader *loader, int64_t sample, cons
     row.T = shard->T * shard->hp;
     row.hp = 1;
     row.h = 0;
+    int64_t C = row.T / 2, *chunks = first + row.T;
+    chunks[0] = chunks[1] = 0;
+    for (int n = 1; n < 2 * shard->cp && shard->cp > 1; n++) {
+        chunks[n] = chunks[n - 1];
+        if (!dataloader_document_begin(loader, sample, (n - 1) * C, n * C, end, &chunks[n], error)) return false;
+    }
     for (int64_t t = 0; t < row.T;) {
-        int64_t run = sequence_shard_run(&row, t), position = sequence_shard_position(&row, t), begin = 0, at = min_i64(position, loader->S);
-        for (; begin == 0 && at > 0;) { // back to the last `end` before the run
-            int64_t n = min_i64(at, PIECE);
-            if (!dataloader_read_tokens(loader, stream + at - n, n, piece, error)) return false;
-            at -= n;
-            for (int64_t i = n; i > 0 && begin == 0; i--)
-                if (piece[i - 1] == end) begin = at + i;
-        }
+        int64_t run = sequence_shard_run(&row, t), position = sequence_shard_position(&row, t), begin = shard->cp > 1 ? chunks[position / C] : 0;
         for (int64_t i = 0; i < run; i++) {
             int64_t p = position + i;
-            if (p < loader->S && i % PIECE == 0 && !dataloader_read_tokens(loader, stream + p, min_i64(PIECE, min_i64(run - i, loader->S - p)), piece, error))
+            if (p < loader->S && i % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(loader, stream + p, min_i64(DOCUMENT_PIECE, min_i64(run - i, loader->S - p)), piece, error))
                 return false;
             first[t + i] = begin;
-            if (p < loader->S && piece[i % PIECE] == end) begin = p + 1;
+            if (p < loader->S && piece[i % DOCUMENT_PIECE] == end) begin = p + 1;
         }
         t += run;
     }

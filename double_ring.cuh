@@ -24,13 +24,20 @@
 #include "grid.h"      // defines: grid
 #include "trace.h"     // defines: transfer_finish, trace_*
 
-// Packed documents of one sequence: where the document of each query row begins. Both NULL: the whole sequence is one document.
-// What no query of this rank sees of a block is cut off it before the kernel is called; a block of which nothing is left is skipped. The
-// rings turn all the same, so the order of transfers and sums never depends on the data.
+// Packed documents of one sequence: where the document of each query row begins. All NULL: the whole sequence is one document.
+// What no query of this rank sees of a block is cut off it before the kernel is called; a block of which nothing is left is skipped. What no
+// other rank sees of a block stays at home (double_ring_part). The rings turn all the same, so the order of transfers and sums never depends
+// on the data.
 typedef struct {
-    const int64_t *first; // (Tc) on the device, ascending: position in the sequence of the first token of the row's document
-    const int64_t *host;  // the same on the host
+    const int64_t *first;  // (Tc) on the device, ascending: position in the sequence of the first token of the row's document
+    const int64_t *host;   // the same on the host
+    const int64_t *chunks; // (2 cp) on the host: the same of the first row of each of the sequence's chunks
 } document_rows;
+
+// What travels of a rank's KV and of its gradient: of each of its two chunks the rows from from[.] on, which other ranks see.
+typedef struct {
+    int64_t from[2];
+} double_ring_part;
 
 // One sequence's attention after SeqAlltoAll: q (Tc, Hq, HS), kv (Tc, 2 Hkv, HS) = [k heads | v heads] a row.
 typedef struct {
@@ -39,12 +46,14 @@ typedef struct {
     int Hq, Hkv, HS; // heads of this rank
     bool allgather;  // --cp-comm allgather: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
+    bool packed;     // sequences may be packed documents
     int64_t blocks, blocks_skipped; // since the layout, forward and backward: blocks of attention; those no query saw anything of
     // buffers, from the arena
     floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS)
     floatX *kv_out[2]; // outer ring: this window step's first block and the next one's
     floatX *kv_all;    // (cp, Tc, 2 Hkv, HS)
     float *dkv;        // being computed
+    float *dkv_own;    // packed: gradient of this rank's own block, by its own queries; at the end of all
     void *dkv_in[2];   // inner ring: arriving, being sent; as on the wire: float or bf16
     void *dkv_out[2];  // outer ring: arriving, being sent
     float *dkv_all;    // (cp, Tc, 2 Hkv, HS), or as many bf16 twice: being sent, arriving
@@ -53,6 +62,7 @@ typedef struct {
     // from double_ring_backward to double_ring_home: a buffer to compute in, and where dkv arrives
     float *home_sum;
     void *home_inner, *home_outer;
+    document_rows home_documents;
 } double_ring;
 
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
@@ -71,6 +81,7 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
         r->dkv_out[i] = outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
     }
     r->dkv = ARENA_TAKE(a, MEM_RING, float, n);
+    r->dkv_own = ring && r->packed ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
     r->kv_all = double_ring_gathers(r) ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
     r->dkv_all = double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
     bool scratch = double_ring_gathers(r) && !r->dkv_bf16;
@@ -179,27 +190,64 @@ static inline void double_ring_block_backward(double_ring *r, const double_ring_
     trace_compute("attention backward", k, began);
 }
 
-// Neighbours: a rank receives from the one before it and sends to the one after it.
-static inline void double_ring_hop(comm *group, const char *name, int step, const void *send, void *recv, size_t bytes) {
-    int n = comm_size(group), me = comm_rank(group);
-    trace_transfer(group, name, step);
-    comm_sendrecv_start(group, send, (me + 1) % n, recv, (me + n - 1) % n, bytes);
-}
-
 // The CP rank whose KV is in use at window step o, ring step i.
 static inline int double_ring_source(const grid *g, int o, int i) {
     int w = g->shape.w, windows = g->shape.cp / w;
     return grid_context_index(&g->shape, (g->place.window - o + windows) % windows, (g->place.pos - i + w) % w);
 }
 
+// What other ranks see of CP rank k's block. Documents are in order, so of a chunk it is what the next chunk that another rank has sees first.
+static inline double_ring_part double_ring_part_of(const double_ring *r, int k, document_rows documents) {
+    int cp = r->g->shape.cp;
+    int64_t C = r->Tc / 2;
+    double_ring_part part = {{0, 0}};
+    for (int i = 0; i < 2 && documents.chunks != NULL; i++) {
+        int chunk = i == 0 ? k : 2 * cp - 1 - k, next = chunk + 1 == 2 * cp - 1 - k ? chunk + 2 : chunk + 1;
+        part.from[i] = next < 2 * cp ? min_i64(C, max_i64(0, documents.chunks[next] - chunk * C)) : C;
+    }
+    return part;
+}
+// The part as runs of rows, one or two: run i is count[i] rows from at[i] on.
+static inline int double_ring_runs(const double_ring *r, double_ring_part part, int64_t *at, int64_t *count) {
+    int64_t C = r->Tc / 2;
+    at[0] = part.from[0];
+    count[0] = (part.from[1] == 0 ? r->Tc : C) - at[0];
+    at[1] = C + part.from[1];
+    count[1] = r->Tc - at[1];
+    return part.from[1] == 0 ? 1 : 2;
+}
+
+// Starts a hop of the block in use at window step o, ring step i, (Tc, 2 Hkv, HS) of `element` bytes, to the rank after this one; the block
+// that arrives has the next place of that ring. Of packed documents a hop is two transfers, of the parts of both chunks.
+static inline void double_ring_hop(const double_ring *r, comm *group, const char *name, int step, bool outer, int o, int i, const void *send, void *recv,
+                                   size_t element, document_rows documents) {
+    int n = comm_size(group), next = (comm_rank(group) + 1) % n, before = (comm_rank(group) + n - 1) % n;
+    size_t row = element * (size_t)(2 * r->Hkv * r->HS), C = (size_t)r->Tc / 2;
+    if (documents.chunks == NULL) {
+        trace_transfer(group, name, step);
+        comm_sendrecv_start(group, send, row * (size_t)r->Tc, next, recv, row * (size_t)r->Tc, before);
+        return;
+    }
+    double_ring_part leaves = double_ring_part_of(r, double_ring_source(r->g, o, i), documents);
+    double_ring_part arrives = double_ring_part_of(r, double_ring_source(r->g, outer ? o + 1 : o, outer ? i : i + 1), documents);
+    for (size_t half = 0; half < 2; half++) {
+        size_t from = (size_t)leaves.from[half], to = (size_t)arrives.from[half];
+        trace_transfer(group, name, step);
+        comm_sendrecv_start(group, (const char *)send + (half * C + from) * row, (C - from) * row, next, (char *)recv + (half * C + to) * row, (C - to) * row, before);
+    }
+}
+static inline void double_ring_hop_finish(comm *group, comm_kind kind, document_rows documents) {
+    transfer_finish(group, kind);
+    if (documents.chunks != NULL) transfer_finish(group, kind);
+}
+
 // out (Tc, Hq, HS) and lse (Hq, Tc) float = causal attention of q over the KV of all cp ranks. kv is this rank's own block.
 static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w, c = g->place.c;
-    size_t bytes = sizeof(floatX) * (size_t)double_ring_kv_count(r);
     if (double_ring_gathers(r)) {
         trace_transfer(g->kv_gather, "KV all-gather", 0);
-        comm_allgather_start(g->kv_gather, kv, r->kv_all, bytes);
+        comm_allgather_start(g->kv_gather, kv, r->kv_all, sizeof(floatX) * (size_t)double_ring_kv_count(r));
         double_ring_block_forward(r, out, lse, q, kv, c, documents);
         transfer_finish(g->kv_gather, COMM_KV_GATHER);
         for (int i = 1; i < cp; i++) {
@@ -210,33 +258,54 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
     }
     const floatX *first = kv; // the KV this window step starts from: intact until the outer ring has sent it
     for (int o = 0; o < windows; o++) {
-        if (o < windows - 1) double_ring_hop(g->kv_outer, "KV outer", o, first, r->kv_out[o % 2], bytes);
+        if (o < windows - 1) double_ring_hop(r, g->kv_outer, "KV outer", o, true, o, 0, first, r->kv_out[o % 2], sizeof(floatX), documents);
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
-            if (i < w - 1) double_ring_hop(g->kv_inner, "KV inner", i, block, r->kv_in[i % 2], bytes);
+            if (i < w - 1) double_ring_hop(r, g->kv_inner, "KV inner", i, false, o, i, block, r->kv_in[i % 2], sizeof(floatX), documents);
             double_ring_block_forward(r, out, lse, q, block, double_ring_source(g, o, i), documents);
-            if (i < w - 1) transfer_finish(g->kv_inner, COMM_KV_INNER);
+            if (i < w - 1) double_ring_hop_finish(g->kv_inner, COMM_KV_INNER, documents);
             block = r->kv_in[i % 2];
         }
-        if (o < windows - 1) transfer_finish(g->kv_outer, COMM_KV_OUTER);
+        if (o < windows - 1) double_ring_hop_finish(g->kv_outer, COMM_KV_OUTER, documents);
         first = r->kv_out[o % 2];
     }
 }
 
-// The sum in *sum onto the wire: *leaving is what to send, *sum a buffer to compute in. In float the two only change places.
-static inline void double_ring_put(const double_ring *r, void **leaving, float **sum) {
+// The sum in *sum, of rank k's dKV, onto the wire: *leaving is what to send, *sum a buffer to compute in. In float the two only change places.
+static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k, document_rows documents) {
     if (r->dkv_bf16) {
-        op_bf16_from_float((bf16 *)*leaving, *sum, double_ring_kv_count(r));
+        int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
+        int runs = double_ring_runs(r, double_ring_part_of(r, k, documents), at, count);
+        for (int i = 0; i < runs; i++) op_bf16_from_float((bf16 *)*leaving + at[i] * row, *sum + at[i] * row, count[i] * row);
         return;
     }
     void *sent = *sum;
     *sum = (float *)*leaving;
     *leaving = sent;
 }
-// sum += what came over the wire.
-static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived) {
-    if (r->dkv_bf16) op_add_bf16(sum, (const bf16 *)arrived, double_ring_kv_count(r));
-    else op_add_float(sum, (const float *)arrived, double_ring_kv_count(r));
+// sum += what came over the wire of rank k's dKV.
+static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived, int k, document_rows documents) {
+    int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
+    int runs = double_ring_runs(r, double_ring_part_of(r, k, documents), at, count);
+    for (int i = 0; i < runs; i++) {
+        if (r->dkv_bf16) op_add_bf16(sum + at[i] * row, (const bf16 *)arrived + at[i] * row, count[i] * row);
+        else op_add_float(sum + at[i] * row, (const float *)arrived + at[i] * row, count[i] * row);
+    }
+}
+
+// sum = what came over the wire of rank k's dKV, or another sum (`wire` false).
+static inline void double_ring_set(const double_ring *r, float *sum, const void *from, bool wire, int k, document_rows documents) {
+    int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
+    int runs = double_ring_runs(r, double_ring_part_of(r, k, documents), at, count);
+    for (int i = 0; i < runs; i++) {
+        float *to = sum + at[i] * row;
+        if (!wire || !r->dkv_bf16) {
+            device_copy(to, (const float *)from + at[i] * row, sizeof(float) * (size_t)(count[i] * row));
+            continue;
+        }
+        device_zero(to, sizeof(float) * (size_t)(count[i] * row));
+        op_add_bf16(to, (const bf16 *)from + at[i] * row, count[i] * row);
+    }
 }
 
 // --cp-comm allgather. As bf16 every share travels to its owner, who adds them up in float, in the order of ranks.
@@ -277,44 +346,53 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     }
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
-    size_t n = (size_t)double_ring_kv_count(r), kv_bytes = sizeof(floatX) * n, dkv_bytes = double_ring_dkv_element(r) * n;
+    size_t element = double_ring_dkv_element(r);
+    document_rows documents = t->documents;
     const floatX *first = kv;
     float *sum = r->dkv;
     void *arriving = r->dkv_in[0], *leaving = r->dkv_in[1], *arriving_out = r->dkv_out[0], *leaving_out = r->dkv_out[1];
     for (int o = 0; o < windows; o++) {
-        if (o < windows - 1) double_ring_hop(g->kv_outer, "KV outer", o, first, r->kv_out[o % 2], kv_bytes);
+        if (o < windows - 1) double_ring_hop(r, g->kv_outer, "KV outer", o, true, o, 0, first, r->kv_out[o % 2], sizeof(floatX), documents);
         // What the windows before have summed for the block that this rank has last in the window arrives during the whole window.
-        if (o > 0) double_ring_hop(g->dkv_outer, "dKV outer", o - 1, leaving_out, arriving_out, dkv_bytes);
+        if (o > 0) double_ring_hop(r, g->dkv_outer, "dKV outer", o - 1, true, o - 1, w - 1, leaving_out, arriving_out, element, documents);
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
-            if (i < w - 1) double_ring_hop(g->kv_inner, "KV inner", i, block, r->kv_in[i % 2], kv_bytes);
-            double_ring_block_backward(r, t, sum, block, double_ring_source(g, o, i));
-            if (i < w - 1) transfer_finish(g->kv_inner, COMM_KV_INNER);
+            int k = double_ring_source(g, o, i);
+            if (i < w - 1) double_ring_hop(r, g->kv_inner, "KV inner", i, false, o, i, block, r->kv_in[i % 2], sizeof(floatX), documents);
+            if (k == g->place.c && cp > 1 && documents.chunks != NULL) { // all of it stays, and what others see goes round
+                double_ring_block_backward(r, t, r->dkv_own, block, k);
+                double_ring_set(r, sum, r->dkv_own, false, k, documents);
+            } else {
+                double_ring_block_backward(r, t, sum, block, k);
+            }
+            if (i < w - 1) double_ring_hop_finish(g->kv_inner, COMM_KV_INNER, documents);
             block = r->kv_in[i % 2];
             if (i > 0) { // the sum of the ranks that had this block before
-                transfer_finish(g->dkv_inner, COMM_DKV_INNER);
-                double_ring_add(r, sum, arriving);
+                double_ring_hop_finish(g->dkv_inner, COMM_DKV_INNER, documents);
+                double_ring_add(r, sum, arriving, k, documents);
             }
             if (i == w - 1) break;
-            double_ring_put(r, &leaving, &sum);
-            double_ring_hop(g->dkv_inner, "dKV inner", i, leaving, arriving, dkv_bytes);
+            double_ring_put(r, &leaving, &sum, k, documents);
+            double_ring_hop(r, g->dkv_inner, "dKV inner", i, false, o, i, leaving, arriving, element, documents);
         }
-        if (o < windows - 1) transfer_finish(g->kv_outer, COMM_KV_OUTER);
+        if (o < windows - 1) double_ring_hop_finish(g->kv_outer, COMM_KV_OUTER, documents);
         first = r->kv_out[o % 2];
         if (windows == 1) break;
+        int last = double_ring_source(g, o, w - 1);
         if (o > 0) {
-            transfer_finish(g->dkv_outer, COMM_DKV_OUTER);
-            double_ring_add(r, sum, arriving_out);
+            double_ring_hop_finish(g->dkv_outer, COMM_DKV_OUTER, documents);
+            double_ring_add(r, sum, arriving_out, last, documents);
         }
-        double_ring_put(r, &leaving_out, &sum);
+        double_ring_put(r, &leaving_out, &sum, last, documents);
     }
     // Home: the sum that is here now belongs to the next window, next place.
-    if (cp > 1 && windows == 1) double_ring_put(r, &leaving, &sum);
+    if (cp > 1 && windows == 1) double_ring_put(r, &leaving, &sum, double_ring_source(g, 0, w - 1), documents);
     r->home_sum = sum;
     r->home_inner = arriving;
     r->home_outer = arriving_out;
-    if (windows > 1) double_ring_hop(g->dkv_outer, "dKV outer", windows - 1, leaving_out, arriving_out, dkv_bytes);
-    else if (w > 1) double_ring_hop(g->dkv_inner, "dKV inner", w - 1, leaving, arriving, dkv_bytes);
+    r->home_documents = documents;
+    if (windows > 1) double_ring_hop(r, g->dkv_outer, "dKV outer", windows - 1, true, windows - 1, w - 1, leaving_out, arriving_out, element, documents);
+    else if (w > 1) double_ring_hop(r, g->dkv_inner, "dKV inner", w - 1, false, 0, w - 1, leaving, arriving, element, documents);
 }
 
 // Once after double_ring_backward: dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
@@ -322,21 +400,22 @@ static inline float *double_ring_home(double_ring *r) {
     if (double_ring_gathers(r)) return double_ring_home_gathered(r);
     const grid *g = r->g;
     int w = g->shape.w, windows = g->shape.cp / w;
-    size_t n = (size_t)double_ring_kv_count(r);
+    document_rows documents = r->home_documents;
     void *home = r->home_sum;
     if (windows > 1) {
-        transfer_finish(g->dkv_outer, COMM_DKV_OUTER);
+        double_ring_hop_finish(g->dkv_outer, COMM_DKV_OUTER, documents);
         home = r->home_outer;
-        if (w > 1) double_ring_hop(g->dkv_inner, "dKV inner", w - 1, home, r->home_inner, double_ring_dkv_element(r) * n);
+        if (w > 1) double_ring_hop(r, g->dkv_inner, "dKV inner", w - 1, false, windows, w - 1, home, r->home_inner, double_ring_dkv_element(r), documents);
     }
     if (w > 1) {
-        transfer_finish(g->dkv_inner, COMM_DKV_INNER);
+        double_ring_hop_finish(g->dkv_inner, COMM_DKV_INNER, documents);
         home = r->home_inner;
     }
-    if (home == r->home_sum || !r->dkv_bf16) return (float *)home;
-    device_zero(r->home_sum, sizeof(float) * n);
-    double_ring_add(r, r->home_sum, home);
-    return r->home_sum;
+    if (home == r->home_sum) return r->home_sum;
+    if (documents.chunks == NULL && !r->dkv_bf16) return (float *)home;
+    float *sum = documents.chunks != NULL ? r->dkv_own : r->home_sum;
+    double_ring_set(r, sum, home, true, g->place.c, documents);
+    return sum;
 }
 
 #endif

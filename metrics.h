@@ -82,15 +82,15 @@ static inline int64_t step_sent(const step_report *r) { // bytes of a rank, all 
     for (int k = 0; k < COMM_CONTROL; k++) sent += r->sent[k].bytes_sent;
     return sent;
 }
-// Predictions beside measurements, once. seconds: of a step, the median of the first ones; planned: bytes of the arenas.
-static inline void prediction_print(const step_report *r, double seconds, double planned, const char *machines) {
+// Predictions beside measurements, once. seconds: of a step, the median of the first ones; planned: bytes of the arenas; packed: rings send less.
+static inline void prediction_print(const step_report *r, double seconds, double planned, const char *machines, bool packed) {
     char memory[32], used[32], sent[32], predicted[32];
     format_bytes(memory, sizeof memory, planned);
     format_bytes(used, sizeof used, r->memory_used);
     format_bytes(sent, sizeof sent, (double)step_sent(r));
     format_bytes(predicted, sizeof predicted, (double)r->predicted_sent);
-    printf("predicted for %s: %.1f ms a step, measured %.1f | memory %s, measured %s | sent by a rank %s a step, measured %s\n", machines,
-           1e3 * r->predicted_seconds, 1e3 * seconds, memory, used, predicted, sent);
+    printf("predicted for %s: %.1f ms a step, measured %.1f | memory %s, measured %s | sent by a rank %s%s a step, measured %s\n", machines,
+           1e3 * r->predicted_seconds, 1e3 * seconds, memory, used, packed ? "at most " : "", predicted, sent);
     fflush(stdout);
 }
 

@@ -45,15 +45,15 @@ typedef struct {
     checkpoint_store store;
     int64_t mlp_tile, loss_tile;
     bool keep_gate_up;
-    // On the host, the caller's: (grad_accum, B, Tc) position in its sequence of the first token of each attention row's document
-    // (dataloader_documents), to be there when a step starts. NULL: every sequence is one document.
+    // On the host, the caller's: (grad_accum, B, Tc + 2 cp) position in its sequence of the first token of the document of each attention row,
+    // and of the first row of each chunk (dataloader_documents), to be there when a step starts. NULL: every sequence is one document.
     // RoPE goes on turning with the position in the sequence: scores depend on differences of positions alone, so in each document they are
     // those of positions that restart at 0.
     const int64_t *documents;
-    const int64_t *documents_now; // (B, Tc) of this micro-step
+    const int64_t *documents_now; // (B, Tc + 2 cp) of this micro-step
     // device memory, from the arena
     int32_t *tokens, *labels; // (rows)
-    int64_t *first;           // (B, Tc) this micro-step's `documents`; packed only
+    int64_t *first;           // (B, Tc + 2 cp) this micro-step's `documents`; packed only
     float *table;             // (T, HS/2, 2): cos and sin of the local positions
     float *losses;            // (grad_accum, rows)
     floatX *x_last;           // (rows, D): input of the head
@@ -125,7 +125,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
-    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, rows * g->shape.hp) : NULL;
+    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, rows * g->shape.hp + run->B * 2 * g->shape.cp) : NULL;
     m->table = ARENA_TAKE(device, MEM_DATA, float, run->T * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 
@@ -147,7 +147,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));
     m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, arena_counts_cpu(device) ? 0 : op_linear_workspace());
     size_t mark = arena_mark(device); // attention, MLP, head and embedding are never live together: their buffers share one place
-    size_t sends = attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16);
+    size_t sends = attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
     m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
     m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
     arena_back_to(device, sends); // but for Q, K and V on their way (model_attention_again)
@@ -204,10 +204,12 @@ static inline attention_saved model_attention_saved(const model *m, const layer_
     s.kv = t->kv + b * nkv;
     s.out = t->out_row + b * nq;
     s.lse = t->lse + b * m->run.T * m->c.H;
-    s.documents.first = s.documents.host = NULL;
+    memset(&s.documents, 0, sizeof s.documents);
     if (m->documents != NULL) {
-        s.documents.first = m->first + b * m->attention.Tc;
-        s.documents.host = m->documents_now + b * m->attention.Tc;
+        int64_t Tc = m->attention.Tc, at = b * (Tc + 2 * m->g->shape.cp);
+        s.documents.first = m->first + at;
+        s.documents.host = m->documents_now + at;
+        s.documents.chunks = m->documents_now + at + Tc;
     }
     return s;
 }
@@ -387,7 +389,7 @@ static inline void model_take_batch(model *m, const int32_t *tokens, const int32
     device_from_host(m->tokens, tokens, sizeof(int32_t) * (size_t)m->rows);
     device_from_host(m->labels, labels, sizeof(int32_t) * (size_t)m->rows);
     if (m->documents == NULL) return;
-    int64_t n = m->run.B * m->attention.Tc;
+    int64_t n = m->run.B * (m->attention.Tc + 2 * m->g->shape.cp);
     m->documents_now = m->documents + micro * n;
     device_from_host(m->first, m->documents_now, sizeof(int64_t) * (size_t)n);
 }

@@ -38,7 +38,7 @@ typedef struct {
     sample_job sample;       // --sample-every
     int32_t *tokens, *labels; // (grad_accum, rows)
     int64_t *positions;       // (T)
-    int64_t *documents;       // (grad_accum, B, hp T), model.documents; NULL: --document-end none
+    int64_t *documents;       // (grad_accum, B, hp T + 2 cp), model.documents; NULL: --document-end none
     double peak_flops;        // of this rank; 0: not known
     size_t memory_before;     // device_memory_used before the arena
     cluster machines;         // that predictions are for
@@ -75,12 +75,14 @@ static void stop_training_on_error(trainer *t, error_text *error) {
 // Sequences of a step over all ranks.
 static int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.run.B * t->m.run.grad_accum; }
 
+// The documents of sequence s of a step.
+static int64_t *documents_of(const trainer *t, int64_t s) { return t->documents + s * (t->shard.T * t->shard.hp + 2 * t->shard.cp); }
 // One sample into the rows of sequence b of micro-step a.
 static bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
     if (!dataloader_read(data, sample, &t->shard, t->tokens + at, t->positions, t->labels + at, error)) return false;
     if (t->documents == NULL) return true;
-    return dataloader_documents(data, sample, &t->shard, (int32_t)t->o->document_end, t->tokens + at, t->labels + at, t->documents + at * t->shard.hp, error);
+    return dataloader_documents(data, sample, &t->shard, (int32_t)t->o->document_end, t->tokens + at, t->labels + at, documents_of(t, sequence), error);
 }
 // Evaluation: nothing into sequence b, when the last batch is short.
 static void read_nothing(trainer *t, int64_t b) {
@@ -120,7 +122,7 @@ static void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, f
         }
         evaluate_batch(t, losses, error);
         for (int64_t b = 0; b < B; b++) {
-            const int64_t *documents = t->documents != NULL ? t->documents + (b * t->shard.hp + t->shard.h) * T : NULL;
+            const int64_t *documents = t->documents != NULL ? documents_of(t, b) + t->shard.h * T : NULL;
             loss_by_position_add(sums, &t->shard, documents, t->labels + b * T, losses + b * T);
         }
     }
@@ -176,7 +178,7 @@ static int64_t attended_length(const trainer *t) {
     int64_t sums[2] = {0, 0}, T = t->shard.T, sequences = t->m.run.grad_accum * t->m.run.B; // tokens seen, tokens
     for (int64_t s = 0; s < sequences; s++)
         for (int64_t i = 0; i < T && t->positions[i] < t->shard.S; i++) {
-            sums[0] += t->positions[i] - t->documents[(s * t->shard.hp + t->shard.h) * T + i] + 1;
+            sums[0] += t->positions[i] - documents_of(t, s)[t->shard.h * T + i] + 1;
             sums[1]++;
         }
     comm_sum_int64(t->g.all, sums, 2);
@@ -385,7 +387,7 @@ static void train(trainer *t, error_text *error) {
         if (measured < PREDICTED_STEPS) {
             first_seconds[measured++] = r.seconds;
             if (first_rank && (measured == PREDICTED_STEPS || step + 1 == o->steps))
-                prediction_print(&r, median_of_first(first_seconds, measured), (double)t->device.peak + (double)t->host.peak, t->machines.name);
+                prediction_print(&r, median_of_first(first_seconds, measured), (double)t->device.peak + (double)t->host.peak, t->machines.name, t->documents != NULL);
         }
         if (!isfinite(result.norm) || !isfinite(result.loss)) {
             if (first_rank)
@@ -568,7 +570,7 @@ int main(int argc, char **argv) {
     model_layout(&t.m, &t.device, &t.host, &c, &t.g, &run);
     t.tokens = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
     t.labels = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
-    t.documents = run.packed ? HOST_NEW(int64_t, run.grad_accum * t.m.rows * t.shard.hp) : NULL;
+    t.documents = run.packed ? HOST_NEW(int64_t, run.grad_accum * run.B * (t.shard.T * t.shard.hp + 2 * t.shard.cp)) : NULL;
     t.m.documents = t.documents;
     t.positions = HOST_NEW(int64_t, t.shard.T);
     for (int64_t i = 0; i < t.shard.T; i++) t.positions[i] = sequence_shard_position(&t.shard, i);

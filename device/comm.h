@@ -64,8 +64,8 @@ void comm_free(comm *group);
 int comm_rank(const comm *group);
 int comm_size(const comm *group);
 
-// Sends `send` to rank `to` and receives `recv` from rank `from` (ranks of the comm; to == from == self copies).
-void comm_sendrecv_start(comm *group, const void *send, int to, void *recv, int from, size_t bytes);
+// Sends `send` to rank `to` and receives `recv` from rank `from` (ranks of the comm; to == from == self copies). recv_bytes: what `from` sends.
+void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from);
 // Block r of send (bytes each) goes to rank r; block r of recv came from rank r.
 void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes_per_rank);
 // recv = (size, bytes_per_rank), block r from rank r. `send` may be recv's own block.

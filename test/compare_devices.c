@@ -25,13 +25,13 @@ typedef struct {
 static model_config config_of(bool packed) { return fixture_config(UNITS - 2, 64, 4, 2, packed ? 64 : 16, 120, 250, false); }
 static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 
-// Documents of 37 tokens (or 296) in every other sample and of 20 (or 160) in the others, in the second micro-step the other way round: where those of this rank's rows of attention begin.
+// Documents of 37 tokens (or 296) in every other sample and of 20 (or 160) in the others, in the second micro-step the other way round: where those of this rank's rows of attention and of all chunks begin.
 static int64_t *documents_make(const fixture *f) {
-    int64_t Tc = f->shard.T * f->g.shape.hp, *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * Tc);
+    int64_t entries = fixture_document_entries(f), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
     for (int64_t b = 0; b < f->m.run.grad_accum * f->m.run.B; b++)
-        for (int64_t t = 0; t < Tc; t++) {
+        for (int64_t t = 0; t < entries; t++) {
             int64_t n = ((b + b / f->m.run.B) % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
-            documents[b * Tc + t] = min_i64(fixture_attention_position(f, t), f->S - 1) / n * n;
+            documents[b * entries + t] = min_i64(fixture_document_position(f, t), f->S - 1) / n * n;
         }
     return documents;
 }

@@ -44,6 +44,13 @@ static inline int64_t fixture_attention_position(const fixture *f, int64_t t) {
     return sequence_shard_position(&s, t % f->shard.T);
 }
 
+// Entries of a sequence in model.documents, and the position in the sequence that one is about: rows of attention, then the chunks' first rows.
+static inline int64_t fixture_document_entries(const fixture *f) { return f->shard.T * f->g.shape.hp + 2 * f->g.shape.cp; }
+static inline int64_t fixture_document_position(const fixture *f, int64_t entry) {
+    int64_t Tc = f->shard.T * f->g.shape.hp;
+    return entry < Tc ? fixture_attention_position(f, entry) : (entry - Tc) * (Tc / 2);
+}
+
 // run.T and run.kinds are set here; kind is given to every layer, RECOMPUTE_AUTO: one kind after the other. Memory starts as NaN.
 static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_run run, recompute_kind kind, int64_t S) {
     memset(f, 0, sizeof *f);

@@ -96,12 +96,12 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     attention_2d a;
     arena memory;
     memset(&memory, 0, sizeof memory);
-    attention_2d_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16);
+    attention_2d_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, false);
     size_t bytes = memory.peak;
     memset(&memory, 0, sizeof memory);
     memory.base = (char *)device_alloc(bytes);
     memset(memory.base, 0xff, bytes); // NaN: whatever is read before it is written shows
-    attention_2d_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16);
+    attention_2d_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, false);
     CHECK(memory.peak == bytes, "counting and taking memory disagree: %zu %zu", bytes, memory.peak);
 
     float *qkv = HOST_NEW(float, T * width), *dqkv = HOST_NEW(float, T * width), *table = HOST_NEW(float, T * HS);

@@ -27,18 +27,25 @@ static unsigned char *pattern_new(size_t bytes, int r, int what) {
     return x;
 }
 
-// A ring in both directions, and every rank with the one n/2 further.
-static void test_sendrecv(comm *g, size_t bytes) {
+// A ring in both directions, and every rank with the one n/2 further. unequal: every other rank sends a third of the bytes, or nothing.
+static void test_sendrecv(comm *g, size_t bytes, bool unequal) {
     int n = comm_size(g), r = comm_rank(g), hops[] = {1, n - 1, n / 2};
     for (int k = 0; k < 3; k++) {
         int to = (r + hops[k]) % n, from = (r + n - hops[k]) % n;
-        unsigned char *send = pattern_new(bytes, r, k), *recv = HOST_NEW(unsigned char, bytes);
-        comm_sendrecv_start(g, send, to, recv, from, bytes);
+        size_t leave = unequal && r % 2 == 1 ? bytes / 3 : bytes, arrive = unequal && from % 2 == 1 ? bytes / 3 : bytes;
+        unsigned char *send = pattern_new(leave, r, k), *recv = pattern_new(bytes, r, 7);
+        int64_t sent = comm_count(COMM_KV_INNER).bytes_sent;
+        comm_sendrecv_start(g, send, leave, to, recv, arrive, from);
         CHECK(comm_pending(g) == 1, "%d pending", comm_pending(g));
         comm_finish(g);
         CHECK(comm_pending(g) == 0, "%d pending", comm_pending(g));
-        CHECK(pattern_wrong(recv, bytes, from, k) == 0, "%d ranks, hop %d, %zu bytes: %zu wrong", n, hops[k], bytes, pattern_wrong(recv, bytes, from, k));
-        CHECK(pattern_wrong(send, bytes, r, k) == 0, "%d ranks: send was changed", n);
+        sent = comm_count(COMM_KV_INNER).bytes_sent - sent;
+        CHECK(sent == (to == r ? 0 : (int64_t)leave), "%d ranks, hop %d: %lld of %zu bytes counted", n, hops[k], (long long)sent, leave);
+        CHECK(pattern_wrong(recv, arrive, from, k) == 0, "%d ranks, hop %d, %zu bytes: %zu wrong", n, hops[k], arrive, pattern_wrong(recv, arrive, from, k));
+        size_t beyond = 0;
+        for (size_t i = arrive; i < bytes; i++) beyond += recv[i] != pattern(r, 7, i);
+        CHECK(beyond == 0, "%d ranks, hop %d: %zu bytes behind the %zu that arrive were changed", n, hops[k], beyond, arrive);
+        CHECK(pattern_wrong(send, leave, r, k) == 0, "%d ranks: send was changed", n);
         free(send);
         free(recv);
     }
@@ -118,7 +125,7 @@ static void test_in_flight(comm *lanes[3], int delayed) {
             send[lane][k] = pattern_new(bytes[k], r, lane * DEPTH + k);
             recv[lane][k] = HOST_NEW(unsigned char, bytes[k]);
             bool back = lane == 1;
-            comm_sendrecv_start(lanes[lane], send[lane][k], back ? previous : next, recv[lane][k], back ? next : previous, bytes[k]);
+            comm_sendrecv_start(lanes[lane], send[lane][k], bytes[k], back ? previous : next, recv[lane][k], bytes[k], back ? next : previous);
         }
     double sum = r; // a small sum on a comm with transfers under way
     comm_sum_double(lanes[0], &sum, 1);
@@ -151,7 +158,7 @@ static void test_deep(comm *g) {
     for (int k = 0; k < DEPTH; k++) {
         unsigned char *s = send + k * n * BYTES, *to = recv + k * n * BYTES;
         for (int b = 0; b < n; b++) pattern_fill(s + b * BYTES, BYTES, r, k);
-        if (k % 3 == 0) comm_sendrecv_start(g, s, (r + 1) % n, to, (r + n - 1) % n, BYTES);
+        if (k % 3 == 0) comm_sendrecv_start(g, s, BYTES, (r + 1) % n, to, BYTES, (r + n - 1) % n);
         if (k % 3 == 1) comm_alltoall_start(g, s, to, BYTES);
         if (k % 3 == 2) comm_allgather_start(g, s, to, BYTES);
     }
@@ -183,9 +190,9 @@ static void test_counters(comm *g, comm_kind kind) {
     int n = comm_size(g);
     int64_t others = n - 1;
     comm_count_reset();
-    test_sendrecv(g, 1000); // of its three hops n / 2 is one to itself if n == 1 only
+    test_sendrecv(g, 1000, false); // of its three hops n / 2 is one to itself if n == 1 only
     check_count(kind, n > 1 ? 3000 : 0, n > 1 ? 3 : 0, "sendrecv", n);
-    test_sendrecv(g, 0);
+    test_sendrecv(g, 0, false);
     check_count(kind, 0, 0, "sendrecv of nothing", n);
     test_alltoall(g, 77);
     check_count(kind, 77 * others, others, "alltoall", n);
@@ -203,7 +210,7 @@ static void test_wait_seconds(comm *g) {
     comm_barrier(g);
     comm_count_reset();
     if (r == 0) pause_seconds(0.3);
-    comm_sendrecv_start(g, &out, (r + 1) % n, &in, (r + n - 1) % n, 1);
+    comm_sendrecv_start(g, &out, 1, (r + 1) % n, &in, 1, (r + n - 1) % n);
     comm_finish(g);
     double waited = comm_count(COMM_KV_INNER).wait_seconds;
     if (r == 1) CHECK(waited > 0.15, "%d ranks: rank 1 waited %g s for a rank that comes 0.3 s late", n, waited);
@@ -211,7 +218,7 @@ static void test_wait_seconds(comm *g) {
     for (int asked = 0; asked < 2; asked++) { // a transfer takes its time, nobody waits
         comm_barrier(g);
         comm_count_reset();
-        comm_sendrecv_start(g, &out, (r + 1) % n, &in, (r + n - 1) % n, 1);
+        comm_sendrecv_start(g, &out, 1, (r + 1) % n, &in, 1, (r + n - 1) % n);
         if (asked == 1) pause_seconds(0.3);
         comm_finish(g);
         if (asked == 0) comm_count_reset();
@@ -344,7 +351,7 @@ static void test_ranks(int n, int delay) {
         comm_test_delay(delay, 11);
         omp_set_num_threads(n <= 2 ? 2 : 1);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            test_sendrecv(g, sizes[i]);
+            for (int unequal = 0; unequal < 2; unequal++) test_sendrecv(g, sizes[i], unequal == 1);
             test_alltoall(g, sizes[i] / 2);
             test_allgather(g, sizes[i] / 3, i % 2 == 0);
         }
@@ -363,7 +370,7 @@ static void test_ranks(int n, int delay) {
             size_t limit = limits[k];
             comm_test_piece_limit(limit);
             size_t bytes[] = {1, limit - 1, limit, limit + 1, 2 * limit, 3 * limit + 1};
-            for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) test_sendrecv(g, bytes[i]);
+            for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) test_sendrecv(g, bytes[i], i % 2 == 1);
             test_alltoall(g, 5 * limit / 2);
             test_allgather(g, 3 * limit, true);
             test_reduce_scatter(g, limit + 1, true);
@@ -387,21 +394,21 @@ static int end_as(const char *mode) {
     if (strcmp(mode, "silent-small") == 0 && r == 1) pause_seconds(60);
     if (strcmp(mode, "silent-small") == 0) comm_barrier(world);
     if (strcmp(mode, "too-many") == 0)
-        for (int k = 0; k < 257; k++) comm_sendrecv_start(g, out, me, in, me, 1);
+        for (int k = 0; k < 257; k++) comm_sendrecv_start(g, out, 1, me, in, 1, me);
     if (strcmp(mode, "free-early") == 0) {
-        comm_sendrecv_start(g, out, me, in, me, 1);
+        comm_sendrecv_start(g, out, 1, me, in, 1, me);
         comm_free(g);
     }
     if (strcmp(mode, "finish-early") == 0) comm_finish(g);
     if (strcmp(mode, "silent-all") == 0) {
         if (r == 1) pause_seconds(60);
         comm_allgather_start(g, out, in, 50);
-        comm_sendrecv_start(g, out, me, in, me, 1);
+        comm_sendrecv_start(g, out, 1, me, in, 1, me);
         comm_finish(g);
     }
     if (strcmp(mode, "busy") == 0) { // for longer than the limit, and never without a transfer under way
         for (int k = 0; k < 400; k++) {
-            comm_sendrecv_start(g, out, (me + 1) % n, in, (me + n - 1) % n, 50);
+            comm_sendrecv_start(g, out, 50, (me + 1) % n, in, 50, (me + n - 1) % n);
             if (k > 0) comm_finish(g);
             pause_seconds(0.01);
         }
@@ -412,7 +419,8 @@ static int end_as(const char *mode) {
         fflush(stdout);
     }
     do {
-        comm_sendrecv_start(g, out, (me + 1) % n, in, (me + n - 1) % n, strcmp(mode, "mismatch") == 0 && r == 1 ? 100 : 50);
+        size_t bytes = strcmp(mode, "mismatch") == 0 && r == 1 ? 100 : 50;
+        comm_sendrecv_start(g, out, bytes, (me + 1) % n, in, bytes, (me + n - 1) % n);
         comm_finish(g);
     } while (strcmp(mode, "endless") == 0);
     if (strcmp(mode, "silent") == 0) pause_seconds(60); // who has heard all is silent, too: only who waits for the silent rank speaks

@@ -180,7 +180,7 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
             for (int h = 0; h < hp; h++) {
                 sequence_shard s = sequence_shard_make(S, hp, cp, h, c, multiple);
                 int32_t *tokens = HOST_NEW(int32_t, s.T), *labels = HOST_NEW(int32_t, s.T);
-                int64_t *positions = HOST_NEW(int64_t, s.T), *first = HOST_NEW(int64_t, s.T * hp);
+                int64_t *positions = HOST_NEW(int64_t, s.T), *first = HOST_NEW(int64_t, s.T * hp + 2 * cp);
                 bool ok = dataloader_read(loader, sample, &s, tokens, positions, labels, &error) &&
                           dataloader_documents(loader, sample, &s, end, tokens, labels, first, &error);
                 CHECK(ok, "%s", error.text);
@@ -189,9 +189,9 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
                     int64_t label = p >= S || at + 1 >= STREAM || stream[at] == end ? LABEL_IGNORED : stream[at + 1];
                     wrong += labels[t] != label;
                 }
-                for (int64_t t = 0; t < s.T * hp; t++) { // rows of all HP ranks
-                    sequence_shard owner = sequence_shard_make(S, hp, cp, (int)(t / s.T), c, multiple);
-                    int64_t begin = min_i64(sequence_shard_position(&owner, t % s.T), S);
+                for (int64_t t = 0; t < s.T * hp + (cp > 1 ? 2 * cp : 0); t++) { // rows of all HP ranks, and all chunks
+                    sequence_shard owner = sequence_shard_make(S, hp, cp, (int)(t / s.T) % hp, c, multiple);
+                    int64_t begin = min_i64(t < s.T * hp ? sequence_shard_position(&owner, t % s.T) : (t - s.T * hp) * (s.T * hp / 2), S);
                     while (begin > 0 && stream[sample * S + begin - 1] != end) begin--;
                     wrong += first[t] != begin;
                 }
@@ -232,7 +232,7 @@ static void test_documents(void) {
     CHECK(open_data(&loader, "long.bin", LONG, 8, false, &error), "%s", error.text);
     sequence_shard s = sequence_shard_make(LONG, 1, 1, 0, 0, 1), last = sequence_shard_make(LONG, 1, 2, 0, 1, 1);
     int32_t *tokens = HOST_NEW(int32_t, LONG), *labels = HOST_NEW(int32_t, LONG);
-    int64_t *positions = HOST_NEW(int64_t, LONG), *first = HOST_NEW(int64_t, LONG), wrong = 0;
+    int64_t *positions = HOST_NEW(int64_t, LONG), *first = HOST_NEW(int64_t, LONG + 4), wrong = 0;
     CHECK(dataloader_read(&loader, 0, &s, tokens, positions, labels, &error) && dataloader_documents(&loader, 0, &s, 0, tokens, labels, first, &error), "%s", error.text);
     for (int64_t i = 0; i < LONG; i++) wrong += first[i] != (i < BEGIN ? 0 : i < LONG - 1 ? BEGIN : LONG - 1);
     CHECK(wrong == 0, "long documents: %lld of %d rows wrong", (long long)wrong, LONG);

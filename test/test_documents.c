@@ -11,6 +11,7 @@
 
 // Float sums in another order, as in test_grids.
 #define BOUND 1e-5
+#define BOUND_BF16 0.011 // --dkv-wire bf16, also as there
 
 enum { SIZES = 6, SAMPLES = 8, LAYOUTS = 7, UNITS = 4 };
 static const int sizes[SIZES] = {1, 2, 3, 4, 6, 8};
@@ -81,7 +82,7 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
 // Tokens, labels and documents of this rank's samples; a run that is not packed has the same tokens and labels. Returns documents.
 static int64_t *fill(fixture *f, int first_sample) {
     const grid_shape *g = &f->g.shape;
-    int64_t T = f->shard.T, Tc = T * g->hp, *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.rows * g->hp);
+    int64_t T = f->shard.T, entries = fixture_document_entries(f), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
     for (int64_t a = 0; a < f->m.run.grad_accum; a++)
         for (int64_t b = 0; b < f->m.run.B; b++) {
             int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.run.B + b, at = (a * f->m.run.B + b) * T;
@@ -90,7 +91,7 @@ static int64_t *fill(fixture *f, int first_sample) {
                 f->tokens[at + t] = position < f->S ? fixture_token(&f->m.c, sample, position) : 0;
                 f->labels[at + t] = position < f->S ? label_of(&f->m.c, f->S, sample, position) : -100;
             }
-            for (int64_t t = 0; t < Tc; t++) documents[at * g->hp + t] = begin_of((int)(sample % LAYOUTS), f->S, fixture_attention_position(f, t));
+            for (int64_t t = 0; t < entries; t++) documents[at / T * entries + t] = begin_of((int)(sample % LAYOUTS), f->S, fixture_document_position(f, t));
         }
     if (f->m.run.packed) f->m.documents = documents;
     return documents;
@@ -118,23 +119,55 @@ static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
             for (int64_t i = 0; i < Tc; i++)
                 for (int64_t j = 0; j < Tc; j++) {
                     int64_t query = sequence_shard_position(&mine, i), key = sequence_shard_position(&theirs, j);
-                    seen = seen || (key <= query && key >= documents[s * Tc + i]);
+                    seen = seen || (key <= query && key >= documents[s * fixture_document_entries(f) + i]);
                 }
             unseen += !seen;
         }
     return unseen;
 }
 
-static void check_grid(const reference *r, const model_config *c, grid_shape shape, bool allgather, recompute_kind kind, int64_t B, int64_t S, comm *ranks) {
+// The rows of KV that travel in one hop of every block of a sample: of each chunk those from the first one on that a rank sees which has it not.
+static int64_t rows_seen(const fixture *f, int layout) {
+    int64_t cp = f->g.shape.cp, C = f->shard.T * f->g.shape.hp / 2, rows = 0;
+    for (int64_t chunk = 0; chunk < 2 * cp; chunk++)
+        for (int64_t key = chunk * C; key < (chunk + 1) * C; key++) {
+            bool seen = false;
+            for (int64_t query = key; query < 2 * cp * C; query++)
+                seen = seen || (query / C != chunk && query / C != 2 * cp - 1 - chunk && begin_of(layout, f->S, query) <= key);
+            if (!seen) continue;
+            rows += (chunk + 1) * C - key;
+            break;
+        }
+    return rows;
+}
+// The rings carry what other ranks see and nothing else. passes: forward and backward ones of all layers; backward: backward ones.
+static void check_sent(const fixture *f, int64_t passes, int64_t backward, const char *where) {
+    const grid_shape *g = &f->g.shape;
+    const double_ring *r = &f->m.attention.ring;
+    int64_t windows = g->cp / g->w, row = (int64_t)2 * r->Hkv * r->HS, rows = 0, hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0);
+    for (int64_t a = 0; a < f->m.run.grad_accum; a++)
+        for (int64_t b = 0; b < f->m.run.B; b++) rows += rows_seen(f, (int)(((a * g->dp + f->g.place.d) * f->m.run.B + b) % LAYOUTS));
+    int64_t sums[4] = {0, 0, rows * row * passes * (g->cp - 1) * (int64_t)sizeof(floatX), rows * row * backward * hops * (int64_t)double_ring_dkv_element(r)};
+    sums[0] = g->cp * (comm_count(COMM_KV_INNER).bytes_sent + comm_count(COMM_KV_OUTER).bytes_sent);
+    sums[1] = g->cp * (comm_count(COMM_DKV_INNER).bytes_sent + comm_count(COMM_DKV_OUTER).bytes_sent);
+    comm_sum_int64(f->g.all, sums, 4);
+    CHECK(sums[0] == sums[2], "%s: %lld bytes of KV sent, %lld are seen", where, (long long)sums[0], (long long)sums[2]);
+    CHECK(sums[1] == sums[3], "%s: %lld bytes of dKV sent, %lld are seen", where, (long long)sums[1], (long long)sums[3]);
+}
+
+static void check_grid(const reference *r, const model_config *c, grid_shape shape, bool allgather, recompute_kind kind, int64_t B, int64_t S, bool dkv_bf16, comm *ranks) {
     char where[160];
-    snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s kind %d S %lld B %lld", shape.dp, shape.hp, shape.cp, shape.w,
-             shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring", (int)kind, (long long)S, (long long)B);
+    double bound = dkv_bf16 ? BOUND_BF16 : BOUND;
+    snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s%s kind %d S %lld B %lld", shape.dp, shape.hp, shape.cp, shape.w,
+             shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", (int)kind, (long long)S, (long long)B);
     model_run run = fixture_run(B, SAMPLES / shape.dp / B);
     run.cp_allgather = allgather;
     run.packed = true;
+    run.dkv_bf16 = dkv_bf16;
     fixture f;
     fixture_make(&f, c, shape, ranks, run, kind, S);
     int64_t *documents = fill(&f, 0), kept_twice = 0;
+    comm_count_reset();
     step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
     CHECK(fabs(s.loss - r->loss) <= BOUND * r->loss, "%s: loss %.8f, documents alone %.8f", where, s.loss, r->loss);
     for (int u = 0; u < c->L + 2; u++) {
@@ -142,12 +175,13 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
         for (int t = 0; t < f.m.units[u].tensor_count; t++) {
             zero_tensor *tensor = &f.m.units[u].tensors[t];
             double d = difference(gradient + tensor->offset, r->gradients[u] + tensor->offset, tensor->count);
-            CHECK(d <= BOUND, "%s: gradient of unit %d %s differs by %.1e", where, u, tensor->name, d);
+            CHECK(d <= bound, "%s: gradient of unit %d %s differs by %.1e", where, u, tensor->name, d);
         }
         free(gradient);
     }
     for (int l = 0; l < c->L; l++) kept_twice += f.kinds[l] == RECOMPUTE_FULL;
     int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f, documents), skipped = f.m.attention.ring.blocks_skipped;
+    if (!allgather) check_sent(&f, 2 * c->L + kept_twice, c->L, where);
     CHECK(skipped == unseen, "%s: %lld blocks skipped, %lld have nothing to see", where, (long long)skipped, (long long)unseen);
     free(documents);
     fixture_free(&f);
@@ -185,8 +219,8 @@ static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int6
     run.packed = true;
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
-    int64_t Tc = f.shard.T * shape.hp, *documents = HOST_NEW(int64_t, Tc), before = op_attention_tiles();
-    for (int64_t t = 0; t < Tc; t++) documents[t] = fixture_attention_position(&f, t) / length * length;
+    int64_t entries = fixture_document_entries(&f), *documents = HOST_NEW(int64_t, entries), before = op_attention_tiles();
+    for (int64_t t = 0; t < entries; t++) documents[t] = fixture_document_position(&f, t) / length * length;
     f.m.documents = documents;
     model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
     int64_t tiles = op_attention_tiles() - before;
@@ -223,8 +257,9 @@ int main(int argc, char **argv) {
                         memset(&shape, 0, sizeof shape);
                         shape.dp = dp; shape.hp = hp; shape.cp = cp; shape.w = w;
                         shape.placement = count % 2 == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST; // the other one with the other model
-                        check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1 + count / 2 % 2, S, ranks[i]);
-                        if (w == cp && cp > 1) check_grid(&r, c, shape, true, (recompute_kind)((count + 2) % 4), 2, S, ranks[i]);
+                        check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1 + count / 2 % 2, S, false, ranks[i]);
+                        if (cp > 1 && dp == 1) check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1, S, true, ranks[i]);
+                        if (w == cp && cp > 1) check_grid(&r, c, shape, true, (recompute_kind)((count + 2) % 4), 2, S, false, ranks[i]);
                         if (dp == 1 && sizes[i] != 6) check_one_document(c, shape, w == cp && cp > 1, S, ranks[i]);
                         count++;
                     }

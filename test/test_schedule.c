@@ -4,6 +4,7 @@
 // other with the strictest network there is (a transfer happens when both sides have started it and is seen when both finish).
 // Checked: no deadlock, the right block with the right mask at each step, every block used once, the same work at every step, no buffer
 // touched while it travels, every dKV home with the contribution of every rank exactly once, sent as float and as bf16. (F8, F9, F10, F42)
+// Of packed documents: what leaves one rank, of each hop and chunk, is what the next one takes.
 #include "../double_ring.cuh"
 #include "test.h"
 
@@ -20,7 +21,8 @@ typedef struct {
     attention_block block;
     int64_t first_query;
     bool merge;
-    size_t bytes;       // OP_ZERO
+    size_t bytes;       // OP_ZERO; OP_START: that leave
+    size_t arriving;    // OP_START: bytes that arrive
 } op;
 enum { MAX_OPS = 4096, BUFFERS = 16 };
 typedef struct {
@@ -38,10 +40,9 @@ static op *record(op_kind kind) {
 }
 int comm_rank(const comm *c) { return c->rank; }
 int comm_size(const comm *c) { return c->size; }
-void comm_sendrecv_start(comm *c, const void *send, int to, void *recv, int from, size_t bytes) {
-    (void)bytes;
+void comm_sendrecv_start(comm *c, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from) {
     op *o = record(OP_START);
-    o->lane = c->lane; o->to = c->members[to]; o->from = c->members[from]; o->read = send; o->write = recv;
+    o->lane = c->lane; o->to = c->members[to]; o->from = c->members[from]; o->read = send; o->write = recv; o->bytes = send_bytes; o->arriving = recv_bytes;
 }
 void comm_finish(comm *c) { record(OP_FINISH)->lane = c->lane; }
 void comm_allgather_start(comm *c, const void *s, void *r, size_t n) { (void)c; (void)s; (void)r; (void)n; abort(); }
@@ -110,7 +111,7 @@ static int buffer_of(player *p, const void *address) {
     return p->buffers++;
 }
 
-static float memory_dkv[64][5][64]; // only addresses matter
+static float memory_dkv[64][6][64]; // only addresses matter
 static void *dkv_begin(void *inside) { // of the buffer that an address lies in
     int64_t at = (char *)inside - (char *)memory_dkv;
     return (char *)memory_dkv + at / (int64_t)sizeof memory_dkv[0][0] * (int64_t)sizeof memory_dkv[0][0];
@@ -138,6 +139,7 @@ static bool play(int c, int64_t Tc) {
     const op *o = &programs[c].ops[p->at];
     if (o->kind == OP_START) {
         int read = buffer_of(p, o->read), write = buffer_of(p, o->write);
+        CHECK(o->bytes == o->arriving && o->bytes > 0, "rank %d: %zu bytes leave and %zu arrive", c, o->bytes, o->arriving);
         CHECK(p->travels[write] == 0 && p->travels[read] != 2, "rank %d starts a transfer on a buffer in flight", c);
         transfer_side *s = &sides[c][o->lane][started[c][o->lane]++];
         s->started = true;
@@ -277,7 +279,7 @@ static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
             const floatX *own = memory_kv[c][4];
             players[c].holds[buffer_of(&players[c], own)].owner = c;
             if (pass == 0) {
-                double_ring_forward(&rings[c], number, number, q, own, (document_rows){NULL, NULL});
+                double_ring_forward(&rings[c], number, number, q, own, (document_rows){NULL, NULL, NULL});
             } else {
                 double_ring_queries t;
                 memset(&t, 0, sizeof t);
@@ -299,9 +301,61 @@ static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
     }
 }
 
+// The h-th start of a lane in a program; NULL: it has no more.
+static const op *start_of(const program *p, int lane, int h) {
+    for (int i = 0, seen = 0; i < p->count; i++)
+        if (p->ops[i].kind == OP_START && p->ops[i].lane == lane && seen++ == h) return &p->ops[i];
+    return NULL;
+}
+// Packed documents: both sides of every transfer mean the same rows, without a word between them.
+static void check_parts(grid_shape shape, bool dkv_bf16) {
+    enum { ROWS = 8 }; // of a rank
+    int64_t begins[64 * ROWS], chunks[128], rows[ROWS], all = 0, most = 0;
+    for (int p = 0; p < shape.cp * ROWS; p++) begins[p] = p == 0 || test_random(3, (uint64_t)(p + 1000 * shape.cp)) > 0.4 ? p : begins[p - 1];
+    for (int n = 0; n < 2 * shape.cp; n++) chunks[n] = begins[n * ROWS / 2];
+    query_base = (int64_t)(intptr_t)memory_kv[0][0];
+    for (int c = 0; c < shape.cp; c++) {
+        make_ring(shape, c, dkv_bf16);
+        double_ring *r = &rings[c];
+        r->Tc = ROWS;
+        r->packed = true;
+        r->dkv_own = memory_dkv[c][5];
+        for (int i = 0; i < ROWS; i++) rows[i] = begins[(i < ROWS / 2 ? c : 2 * shape.cp - 2 - c) * ROWS / 2 + i];
+        float number[64];
+        double_ring_queries t;
+        memset(&t, 0, sizeof t);
+        t.dq = number; t.q = t.out = t.dout = memory_kv[0][0]; t.lse = t.delta = number;
+        t.documents = (document_rows){rows, rows, chunks};
+        programs[c].count = 0;
+        recording = &programs[c];
+        double_ring_forward(r, number, number, t.q, memory_kv[c][4], t.documents);
+        double_ring_backward(r, &t, memory_kv[c][4]);
+        double_ring_home(r);
+    }
+    for (int c = 0; c < shape.cp; c++)
+        for (int lane = 0; lane < 4; lane++) {
+            const op *out;
+            for (int h = 0; (out = start_of(&programs[c], lane, h)) != NULL; h++) {
+                const op *in = start_of(&programs[out->to], lane, h);
+                size_t row = (lane < 2 ? sizeof(floatX) : double_ring_dkv_element(&rings[c])) * 4; // make_ring's Hkv and HS
+                const char *from = (const char *)(lane < 2 ? (void *)memory_kv : (void *)memory_dkv), *of = (const char *)out->read;
+                size_t place = (size_t)(of - from) % (lane < 2 ? sizeof memory_kv[0][0] : sizeof memory_dkv[0][0]);
+                bool alike = in != NULL && in->from == c && in->arriving == out->bytes;
+                size_t taken = in == NULL ? 0 : (size_t)((const char *)in->write - from) % (lane < 2 ? sizeof memory_kv[0][0] : sizeof memory_dkv[0][0]);
+                CHECK(alike && taken == place && out->bytes <= ROWS / 2 * row, "cp %d w %d: rank %d, lane %d, start %d: %zu bytes at %zu leave, %zu at %zu arrive", shape.cp, shape.w, c,
+                      lane, h, out->bytes, place, in == NULL ? 0 : in->arriving, taken);
+                all += (int64_t)(out->bytes / row);
+                most += ROWS / 2;
+            }
+        }
+    CHECK(shape.cp < 4 || (all > 0 && 4 * all < 3 * most), "%lld of %lld rows travel", (long long)all, (long long)most);
+}
+
 static void check_schedule(grid_shape shape) {
     check_schedule_as(shape, false);
     check_schedule_as(shape, true);
+    check_parts(shape, false);
+    check_parts(shape, true);
 }
 
 int main(void) {

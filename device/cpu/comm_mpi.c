@@ -201,14 +201,14 @@ static void wait_for(const comm *group, transfer *t) {
     }
 }
 
-void comm_sendrecv_start(comm *group, const void *send, int to, void *recv, int from, size_t bytes) {
+void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from) {
     transfer *t = start(group, "sendrecv");
     if (to == group->rank && from == group->rank) {
-        copy_self(recv, send, bytes);
+        copy_self(recv, send, send_bytes);
         return;
     }
-    post_receive(group, t, recv, bytes, from);
-    post_send(group, t, send, bytes, to);
+    post_receive(group, t, recv, recv_bytes, from);
+    post_send(group, t, send, send_bytes, to);
 }
 
 // In step k every rank sends to the rank k places on and receives from the rank k places back, so that no rank is everyone's

@@ -82,9 +82,10 @@ static void start(comm *group, void *to, const void *from, size_t bytes) {
     if (bytes > 0 && to != from) device_copy(to, from, bytes); // device memory, on any device
 }
 
-void comm_sendrecv_start(comm *group, const void *send, int to, void *recv, int from, size_t bytes) {
+void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from) {
+    (void)recv_bytes;
     if (to != 0 || from != 0) comm_abort(EXIT_FAILED, "%s sendrecv: to rank %d, from rank %d, of one rank", comm_kind_name(group->kind), to, from);
-    start(group, recv, send, bytes);
+    start(group, recv, send, send_bytes);
 }
 void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) { start(group, recv, send, bytes_per_rank); }
 void comm_allgather_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) { start(group, recv, send, bytes_per_rank); }

@@ -240,15 +240,15 @@ static void check_call(const comm *group, ncclResult_t status, const char *opera
 }
 static void group_end(const comm *group, const char *operation) { nccl_wait(group, ncclGroupEnd(), operation); }
 
-void comm_sendrecv_start(comm *group, const void *send, int to, void *recv, int from, size_t bytes) {
+void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from) {
     bool alone = to == group->rank && from == group->rank;
-    transfer *t = begin(group, "sendrecv", group->world_rank[to], group->world_rank[from], alone ? 0 : bytes);
+    transfer *t = begin(group, "sendrecv", group->world_rank[to], group->world_rank[from], alone ? 0 : send_bytes);
     if (alone) {
-        copy_self(group, recv, send, bytes);
-    } else if (bytes > 0) { // send and receive in one group, or two ranks that send to each other wait forever
+        copy_self(group, recv, send, send_bytes);
+    } else if (send_bytes > 0 || recv_bytes > 0) { // send and receive in one group, or two ranks that send to each other wait forever
         check_call(group, ncclGroupStart(), "sendrecv");
-        check_call(group, ncclSend(send, bytes, ncclUint8, to, group->nccl, group->stream), "sendrecv");
-        check_call(group, ncclRecv(recv, bytes, ncclUint8, from, group->nccl, group->stream), "sendrecv");
+        if (send_bytes > 0) check_call(group, ncclSend(send, send_bytes, ncclUint8, to, group->nccl, group->stream), "sendrecv");
+        if (recv_bytes > 0) check_call(group, ncclRecv(recv, recv_bytes, ncclUint8, from, group->nccl, group->stream), "sendrecv");
         group_end(group, "sendrecv");
     }
     end(group, t, 1);
@@ -356,7 +356,7 @@ static void warm_up(comm *group, size_t bytes) {
         comm_finish(group);
         comm_allgather_start(group, buffer, other, bytes);
         break;
-    default: comm_sendrecv_start(group, buffer, next, other, before, bytes);
+    default: comm_sendrecv_start(group, buffer, bytes, next, other, bytes, before);
     }
     comm_finish(group);
     device_synchronize();

@@ -9,7 +9,7 @@ enum { LENGTH = 12, VOCABULARY = 300 };
 static void check_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t end, const int32_t *tokens, int32_t *labels) {
     error_text error = no_error();
     int32_t whole[LENGTH];
-    int64_t first[2 * LENGTH];
+    int64_t first[2 * LENGTH + 4];
     bool ok = dataloader_documents(loader, sample, shard, end, tokens, labels, first, &error);
     must_be_clear(ok, &error);
     MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
@@ -18,8 +18,8 @@ static void check_documents(dataloader *loader, int64_t sample, const sequence_s
     group.T = shard->T * shard->hp;
     group.hp = 1;
     group.h = 0;
-    for (int64_t t = 0; t < group.T; t++) {
-        int64_t position = sequence_shard_position(&group, t), begin = min_i64(position, LENGTH);
+    for (int64_t t = 0; t < group.T + 2 * shard->cp; t++) { // and the chunks'
+        int64_t position = t < group.T ? sequence_shard_position(&group, t) : (t - group.T) * (group.T / 2), begin = min_i64(position, LENGTH);
         while (begin > 0 && whole[begin - 1] != end) begin--;
         MUST(first[t] == begin, "row %lld, at %lld: its document begins at %lld, not %lld", (long long)t, (long long)position, (long long)begin, (long long)first[t]);
     }
