@@ -25,6 +25,20 @@ static void check_round_trip(const model_config *c, const char *folder) {
     text = config_read_file(path_join(folder, "config.json").text, &error);
     CHECK(text != NULL && strcmp(text, before) == 0, "%s: copied, it is %s", c->name, text);
     free(text);
+
+    // From that folder with one number of RoPE changed, or none left: it is read again as that.
+    model_config wanted = *c;
+    rope_scaling *r = &wanted.rope;
+    double *const numbers[] = {&wanted.rope_theta, &r->factor, &r->low_freq_factor, &r->high_freq_factor, &r->beta_fast, &r->beta_slow, &r->attention_factor};
+    for (size_t i = 0; i <= 8; i++) {
+        wanted = *c;
+        if (i < 7) *numbers[i] *= 1.25;
+        if (i == 7) r->original_length *= 2;
+        if (i == 8) memset(r, 0, sizeof *r);
+        ok = hf_write_config(c, folder, NULL, DTYPE_BF16, &error) && hf_write_config(&wanted, folder, folder, DTYPE_BF16, &error) && config_load(&back, folder, &error);
+        CHECK(ok && back.rope_theta == wanted.rope_theta && back.rope.kind == r->kind && memcmp(&back.rope.factor, &r->factor, sizeof *r - offsetof(rope_scaling, factor)) == 0,
+              "%s: change %zu is not read again: %s", c->name, i, error.text);
+    }
 }
 
 int main(int argc, char **argv) {
