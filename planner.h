@@ -458,7 +458,7 @@ static inline double planner_kept_bytes(const model_config *m, const cluster *c,
     double width = (double)m->H * m->HS, kv = 2.0 * (double)max_i64(m->Hkv, hp) * m->HS;
     if (kind == RECOMPUTE_FULL) return c->element_bytes * T * m->D;
     if (kind == RECOMPUTE_SELECTIVE) return T * (c->element_bytes * (m->D + width) + 4.0 * m->H);
-    return T * (c->element_bytes * (2.0 * m->D + 2 * width + kv + 2.0 * m->F) + 4.0 * m->H);
+    return T * (c->element_bytes * (2.0 * m->D + (hp > 1 ? 3 : 2) * width + kv + 2.0 * m->F) + 4.0 * m->H);
 }
 
 // FLOP of a token in projections, MLP and head. LoongTrain's runs recompute every projection of a layer: 8 L N_layer + 6 D V.

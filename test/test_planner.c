@@ -163,6 +163,23 @@ static void check_network(void) {
     CHECK(fabs(planner_collective(&cpus, 16, 1, 15e6) * cpus.nic_rate * cpus.collective_efficiency / (8 * 8e6) - 1) < 1e-12, "a collective of CPUs over nodes");
 }
 
+// What a layer keeps is what checkpoint.cuh takes for it.
+static void check_kept(void) {
+    model_config m = *config_preset("llama3-8b");
+    cluster c = load("h100");
+    enum { T = 256 };
+    for (int hp = 1; hp <= 16; hp *= 4)
+        for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++) {
+            activation_sizes n = {T * m.D, T * m.H * m.HS, T * m.H, T * 2 * (hp > m.Hkv ? hp : m.Hkv) * m.HS, T * 2 * m.F, hp == 1};
+            arena a;
+            memset(&a, 0, sizeof a);
+            a.element_bytes = 2;
+            checkpoint_take(&a, n, (recompute_kind)kind);
+            CHECK(planner_kept_bytes(&m, &c, hp, (recompute_kind)kind, T) == (double)a.used, "hp %d, kind %d: %g bytes are kept, predicted %g", hp, kind, (double)a.used,
+                  planner_kept_bytes(&m, &c, hp, (recompute_kind)kind, T));
+        }
+}
+
 // ---- the paper's MFU ----
 
 // MFU as LoongTrain's tables print it (Megatron-LM's formula as InternEvo has it, reproduced to the last digit by tables 3 and 6):
@@ -693,6 +710,7 @@ int main(void) {
     check_embedded_texts();
     check_bad_clusters();
     check_network();
+    check_kept();
     bool read = paper_read(&tables, "test/paper_tables", &error);
     CHECK(read, "%s", error.text);
     if (read) {
