@@ -157,10 +157,38 @@ static void check_network(void) {
     CHECK(fabs(planner_collective(&c, 8, 1, 1e9) * 300e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective inside a node");
     CHECK(fabs(planner_collective(&c, 64, 1, 1e9) * 100e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective over nodes");
     CHECK(fabs(planner_collective(&c, 8, 8, 1e9) * 100e9 * c.collective_efficiency / 8e9 - 1) < 1e-12, "eight collectives side by side");
+    CHECK(planner_collective(&c, 8, 16, 1e9) == planner_collective(&c, 8, 8, 1e9), "more ranks leave a node than there are");
     CHECK(planner_overlap(2, 1, 0.25) == 2.25 && planner_overlap(1, 2, 0.25) == 2, "a transfer under compute");
     CHECK(planner_overlap(1, 2, 1) == 3, "a transfer that ranks copy themselves, under compute that is shorter");
     cluster cpus = load("cpu"); // 8 of 16 ranks on each node, one NIC; a rank sends 8 of its 15 blocks there
     CHECK(fabs(planner_collective(&cpus, 16, 1, 15e6) * cpus.nic_rate * cpus.collective_efficiency / (8 * 8e6) - 1) < 1e-12, "a collective of CPUs over nodes");
+    CHECK(planner_hop(&cpus, 2e6, 0) == 50e-6 + 2e6 / 2e9 && planner_hop(&cpus, 2e6, 3) == 50e-6 + 3 * 2e6 / (1.25e9 * 0.8), "a hop takes its latency, too");
+    CHECK(planner_hop(&fat, 1e9, 1) == 1e9 / 45e9 && (fat.nic_rate = 1e12, planner_hop(&fat, 1e9, 1) == 1e9 / 150e9), "a hop is as slow as the slower of lane and NIC");
+    CHECK(planner_hop_both(&fat, 1e9, 1e9, 0) == 1e9 / 150e9 && (fat.nvlink_rate = 250e9, planner_hop_both(&fat, 1e9, 1e9, 0) == 2e9 / 250e9), "two lanes fill the links");
+    // Sequences of 6 ranks on nodes of 8: the first inside a node, the second on two of them.
+    grid_shape rings = planner_shape(&c, 4, 1, 6, 1, PLACEMENT_HEAD_FIRST), heads = planner_shape(&c, 4, 6, 1, 1, PLACEMENT_HEAD_FIRST);
+    CHECK(planner_nic_flows(&rings, true) == 1 && fabs(planner_hp_outside(&heads) - 4 / 6.0) < 1e-12, "the sequences after the first are not looked at");
+    // All-gather of KV, context-first: a CP group of 8 is a node.
+    grid_shape inside = planner_shape(&c, 1, 8, 8, 1, PLACEMENT_CONTEXT_FIRST);
+    CHECK(fabs(planner_pass_gather(&c, &inside, 0, 1e9, 2e9).outer / (7 * 3e9 / (300e9 * c.collective_efficiency)) - 1) < 1e-12, "an all-gather inside a node");
+}
+
+// Ranks that share a machine have more of it each when they are few. What is between machines, and what is a share of the peak, stays.
+static void check_share(void) {
+    static const char *const rates[] = {"memory", "peak", "hbm_rate", "nvlink_rate", "host_link_rate", "p2p_rate"};
+    static const char *const times[] = {"step_launch", "attention_launch", "hop_latency", "alltoall_latency", "alltoall_pack"};
+    cluster all = load("cpu"), two = all, many = all, gpus = load("h100"), few_gpus = gpus;
+    cluster_share(&two, 2);
+    cluster_share(&many, 16);
+    cluster_share(&few_gpus, 2);
+    CHECK(memcmp(&many, &all, sizeof all) == 0 && memcmp(&few_gpus, &gpus, sizeof gpus) == 0, "full machines, or GPUs, are shared");
+    for (int i = 0; i < CLUSTER_FIGURES; i++) {
+        const cluster_figure *f = &cluster_figures()[i];
+        double factor = strcmp(f->key, "ranks_sharing") == 0 ? 0.25 : 1;
+        for (int k = 0; k < 6; k++) factor = strcmp(f->key, rates[k]) == 0 ? 4 : factor;
+        for (int k = 0; k < 5; k++) factor = strcmp(f->key, times[k]) == 0 ? 0.25 : factor;
+        CHECK(*cluster_value(&two, f) == factor * *cluster_value(&all, f), "%s of 2 ranks on a machine of 8: %g, of 8 %g", f->key, *cluster_value(&two, f), *cluster_value(&all, f));
+    }
 }
 
 // What a layer keeps is what checkpoint.cuh takes for it.
@@ -398,6 +426,8 @@ static void check_our_schedule(void) {
     r.both_outer = 100;
     CHECK(fabs(planner_ring_late(&r) - (50 + 14 * 100 + 50 + 50 + 1)) < 1e-9, "ours, all network: %g", planner_ring_late(&r));
     CHECK(fabs(planner_ring_loongtrain(&r) - (16 * 3 * 2 + 15 * 100 + 1)) < 1e-9, "LoongTrain, all network: %g", planner_ring_loongtrain(&r));
+    r.inner_on_nic = true; // the inner hops of a window, four, share the NIC with the outer one
+    CHECK(fabs(planner_ring_late(&r) - (16 * 4 + 50 + 14 * 100 + 50 + 50 + 1)) < 1e-9, "ours, inner and outer hops on one NIC: %g", planner_ring_late(&r));
     r.w = r.windows = 1;
     CHECK(planner_ring_late(&r) == 1 && planner_ring_loongtrain(&r) == 1, "a ring of one communicates");
 }
@@ -506,7 +536,7 @@ static void check_choices(const planner_query *q, const planner_choice *best, in
     for (int i = 0; i < n; i++) {
         const planner_choice *p = &best[i];
         const grid_shape *s = &p->shape;
-        CHECK(s->dp * s->hp * s->cp == q->ranks && s->cp % s->w == 0 && q->model->H % s->hp == 0 && q->global_batch % s->dp == 0 && p->zg % p->zp == 0 &&
+        CHECK(s->dp * s->hp * s->cp == q->ranks && s->cp % s->w == 0 && q->model->H % s->hp == 0 && q->global_batch % (s->dp * q->batch) == 0 && p->zg % p->zp == 0 &&
                   p->zo % p->zg == 0 && q->ranks % p->zo == 0,
               "illegal choice: dp %d hp %d cp %d w %d ZeRO %d %d %d", s->dp, s->hp, s->cp, s->w, p->zp, p->zg, p->zo);
         CHECK(p->seconds > 0 && fabs(parts_sum(p) / p->seconds - 1) < 1e-12, "parts sum to %g of %g s", parts_sum(p), p->seconds);
@@ -596,6 +626,50 @@ static void check_hidden(const planner_query *ask) {
     }
 }
 
+// A step by hand: nothing hides where transfers take the compute's time. 4 micro-steps of 2 sequences on each of 2 groups of 8 x 4 ranks.
+static void check_step(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    c.overlap_cost = 1;
+    c.weight_bytes = 3;
+    planner_query q = planner_query_make(&m, &c, 131072, 16, 64);
+    q.batch = 2;
+    for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++) {
+        recompute_kind kinds[32];
+        for (int l = 0; l < 32; l++) kinds[l] = (recompute_kind)kind;
+        planner_choice p;
+        memset(&p, 0, sizeof p);
+        p.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST);
+        p.zp = 8;
+        p.zg = 16;
+        p.zo = 32;
+        p.recompute = (recompute_kind)kind;
+        p.offload = true;
+        planner_attention a = planner_attention_time(&q, &p.shape, false);
+        planner_step_time(&q, &a, &p);
+        int full = kind == RECOMPUTE_FULL, again = kind != RECOMPUTE_NONE;
+        double N = (double)config_parameters(&m), T = 131072 / 32, operations = 4 * 2 * 32, flop = flops_hardware_per_token(&m, q.S, kinds, true);
+        double linear_flop = flop - 32 * (3.5 + full) * flops_attention_per_token(&m, q.S);
+        const struct {
+            const char *name;
+            double seconds, expected;
+        } parts[] = {
+            {"attention", p.attention, operations * ((1 + full) * a.kernel_f + a.kernel_b)},
+            {"linear", p.linear, 4 * (2 * T * linear_flop / (c.linear_efficiency * c.peak) + N * 3 / c.hbm_rate)},
+            {"alltoall", p.alltoall, operations * (2 + again) * a.alltoall},
+            {"ring", p.ring_inner + p.ring_outer, operations * ((1 + full) * (a.forward.inner + a.forward.outer) + a.backward.inner + a.backward.outer)},
+            {"gather", p.gather, 4 * 2 * planner_collective(&c, 8, 1, 2 * N * 7 / 8)},
+            {"reduce", p.reduce, 4 * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + planner_collective(&c, 2, 16, 4 * N / 16 / 2) + planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2)},
+            {"update", p.update, planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4)},
+            {"optimizer", p.optimizer, N / 32 * (7 * 4 + 2) / (c.hbm_rate * c.optimizer_efficiency)},
+            {"offload", p.offloading, 4 * 2 * 2 * (32 - CHECKPOINT_SLOTS) * planner_kept_bytes(&m, &c, 8, p.recompute, T) / c.host_link_rate},
+            {"HFU", p.hfu, p.tgs * flop / c.peak},
+        };
+        for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+            CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9, "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
+    }
+}
+
 static void check_search(void) {
     enum { MOST = 8 };
     planner_choice best[MOST], more[MOST];
@@ -628,6 +702,17 @@ static void check_search(void) {
             for (int k = 0; k < n; k++) check_degrees(&q, &best[k]);
         }
     }
+
+    // 12 ranks on nodes of 8, two sequences a micro-step: neither a node's ranks nor as many data-parallel ranks as sequences are legal.
+    model_config small = preset("llama3-8b");
+    planner_query uneven = planner_query_make(&small, &h100, 32768, 4, 12);
+    memory_rule uneven_rule = {&small, 75e9, 32768};
+    uneven.batch = 2;
+    uneven.fits = fits_rule;
+    uneven.context = &uneven_rule;
+    int found = planner_plan(&uneven, best, MOST, &error);
+    CHECK(found > 0, "12 ranks: %s", error.text);
+    check_choices(&uneven, best, found);
 
     // Against every grid by hand: no other grid, and no other way to run it, is faster.
     model_config m = paper_model(true);
@@ -710,6 +795,7 @@ int main(void) {
     check_embedded_texts();
     check_bad_clusters();
     check_network();
+    check_share();
     check_kept();
     bool read = paper_read(&tables, "test/paper_tables", &error);
     CHECK(read, "%s", error.text);
@@ -721,6 +807,7 @@ int main(void) {
     check_our_schedule();
     model_config llama3_8b = preset("llama3-8b");
     check_published_memory(&llama3_8b);
+    check_step();
     check_search();
     return test_finish("test_planner", NULL);
 }
