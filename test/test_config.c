@@ -143,6 +143,10 @@ static void test_good_files(void) {
     write_changed(NULL, NULL);
     CHECK(load(&c, &error), "%s", error.text);
     CHECK(strncmp(c.name, "llama_config_", 13) == 0, "name \"%s\"", c.name);
+    char slash[300], name[128];
+    snprintf(slash, sizeof slash, "%s//", folder);
+    memcpy(name, c.name, sizeof name);
+    CHECK(config_load(&c, slash, &error) && strcmp(c.name, name) == 0, "%s is named \"%s\"", slash, c.name);
     CHECK(c.L == want.L && c.D == want.D && c.H == want.H && c.Hkv == want.Hkv && c.HS == want.HS && c.F == want.F && c.V == want.V &&
               c.rms_eps == want.rms_eps && c.rope_theta == want.rope_theta && c.tied == want.tied && c.max_position == want.max_position, "sizes");
     CHECK(c.rope.kind == ROPE_LLAMA3 && c.rope.factor == 8 && c.rope.low_freq_factor == 1 && c.rope.high_freq_factor == 4 && c.rope.original_length == 8192,
@@ -165,6 +169,7 @@ static void test_good_files(void) {
         {"rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 8192, \"beta_fast\": null}", 8, 128, 500000, ROPE_YARN},
         {"rope_scaling", "{\"rope_type\": \"default\", \"rope_theta\": 500000}", 8, 128, 500000, ROPE_PLAIN},
         {"architectures", NULL, 8, 128, 500000, ROPE_LLAMA3},
+        {"tie_word_embeddings", NULL, 8, 128, 500000, ROPE_LLAMA3},
         {"attention_dropout", "0", 8, 128, 500000, ROPE_LLAMA3},
         {"pretraining_tp", "1", 8, 128, 500000, ROPE_LLAMA3},
         {"quantization_config", "null", 8, 128, 500000, ROPE_LLAMA3},
@@ -172,6 +177,7 @@ static void test_good_files(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_changed(cases[i].key, cases[i].value);
         CHECK(load(&c, &error), "%s: %s", cases[i].key, error.text);
+        CHECK(!c.tied, "%s: tied", cases[i].key);
         CHECK(c.Hkv == cases[i].Hkv && c.HS == cases[i].HS && c.rope_theta == cases[i].theta && c.rope.kind == cases[i].kind, "%s = %s: %d %d %g %d",
               cases[i].key, cases[i].value != NULL ? cases[i].value : "absent", c.Hkv, c.HS, c.rope_theta, (int)c.rope.kind);
     }

@@ -125,6 +125,7 @@ static void test_values(void) {
     CHECK(parse(&o, GOOD, &e), "%s", e.text);
     CHECK(strcmp(o.model, "tiny") == 0 && strcmp(o.train_data, "x.bin") == 0 && o.val_data == NULL && o.log == NULL && o.from_scratch && !o.dry_run, "texts, flags");
     CHECK(o.hp == 1 && o.cp == 1 && o.dp == 0 && o.seq_len == 1024 && o.lr == 3e-4 && o.zero_params == 1 && o.zero_grads == 0 && o.mlp_tile == 0, "defaults");
+    CHECK(o.beta1 == 0.9 && o.beta2 == 0.95 && o.eps == 1e-8 && o.weight_decay == 0.1 && o.grad_clip == 1 && o.warmup == 0 && o.min_lr_fraction == 0.1 && o.wsd_decay == 0.1, "AdamW's defaults");
     CHECK(parse(&o, "--model=tiny --train-data=x=y.bin --seq-len=1M --hp=8 --lr=1e-3 --zero-params=full --memory-budget=40GiB --mlp-tile=4K --offload-activations=.5", &e) &&
               parse(&p, "--model tiny --train-data x=y.bin --seq-len 1048576 --hp 8 --lr .001 --zero-params full --memory-budget 42949672960 --mlp-tile 4096 --offload-activations 0.5", &e),
           "%s", e.text);
@@ -180,8 +181,9 @@ static void test_refusals(void) {
         {GOOD "--zero-params 3", "legal values are 1, 2, 4, 8"}, {GOOD "--zero-params 16", "does not divide the 8 ranks"},
         {GOOD "--zero-params 4 --zero-grads 2", "multiple of --zero-params 4"}, {GOOD "--zero-params full --zero-grads replica", "nested"},
         {GOOD "--zero-grads 4 --zero-optim 2", "multiple of --zero-grads 4"}, {GOOD "--warmup 101", "0 to --steps, 100"},
+        {GOOD "--dp 8 --batch-size 2 --global-batch 24", "legal values are multiples of 16"},
         {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine, wsd"}, {GOOD "--eval-every 3", "--val-data"},
-        {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--sample-prompt x", "need --sample-every"}, {GOOD "--sample-temperature 1", "need --sample-every"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
+        {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--sample-prompt x", "need --sample-every"}, {GOOD "--sample-tokens 1", "need --sample-every"}, {GOOD "--sample-temperature 1", "need --sample-every"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
         {GOOD "--resume", "need --out"}, {GOOD "--save-every 5", "need --out"}, {GOOD "--keep 2", "need --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--ranks 3", "--dry-run"},
         {GOOD "--rope-theta 1", "from 1.001 to 1e+15"}, {GOOD "--rope-theta 0", "from 1.001"}, {GOOD "--rope-scaling ntk", "\"ntk\" is not legal; legal values are llama3:"},
         {GOOD "--rope-scaling default", "none"}, {GOOD "--rope-scaling none:", "none"}, {GOOD "--rope-scaling linear", "\"factor\" is missing"},
@@ -274,6 +276,7 @@ static void test_grids(void) {
                     }
     CHECK(check(&o, GOOD "--hp 2 --cp 4", 8, &e) && o.inner_ring == 4 && o.dp == 1, "one ring by default");
     CHECK(check(&o, "--model tiny --dry-run --hp 2 --cp 4 --dp 3", 1, &e) && o.ranks == 24, "%s", e.text);
+    CHECK(check(&o, GOOD "--dp 4 --batch-size 3 --global-batch 24 --warmup 100", 4, &e) && o.grad_accum == 2, "%s", e.text); // all steps may be warm-up
     CHECK(check(&o, "--model llama3-8b --dry-run --hp 2 --cp 4 --ranks 64", 1, &e) && o.ranks == 64 && o.dp == 8, "%s", e.text);
 }
 
