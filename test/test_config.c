@@ -85,6 +85,17 @@ static void test_frequencies(void) {
     check_frequencies("yarn", &c, yarn, 0, 16, 1.2772588722239782);
     c.rope.attention_factor = 0.75;
     check_frequencies("yarn", &c, yarn, 0, 16, 0.75);
+    // Its rule in double where the ramp would begin before the first pair, at -2, or end behind the last dimension, at 33: both are cut.
+    for (int end = 0; end < 2; end++) {
+        c.rope.original_length = end == 0 ? 64 : 1 << 30;
+        c.rope.beta_fast = end == 0 ? 32 : 1e6;
+        double have[16], low = end == 0 ? 0 : 8, high = end == 0 ? 5 : 31;
+        config_rope_frequencies(&c, have);
+        for (int i = 0; i < 16; i++) {
+            double f = pow(10000, -2.0 * i / 32), ramp = fmin(fmax((i - low) / (high - low), 0), 1), want = f * (1 - ramp) + f / 16 * ramp;
+            CHECK(fabs(have[i] - want) <= 1e-6 * want, "yarn cut at end %d, pair %d: %.9g, not %.9g", end, i, have[i], want);
+        }
+    }
 
     // The rule itself in double, for both presets: kept below a wavelength of 8192/4, divided above 8192, a straight line in 1/wavelength between.
     for (int p = 0; p < 2; p++) {

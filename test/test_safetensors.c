@@ -221,7 +221,16 @@ static void test_round_trip(int64_t limit, int files) {
     CHECK(safetensors_find(&r, "tensor.10") == NULL, "a tensor that is not there");
     CHECK(error.text[0] == '\0', "%s", error.text);
     float big = 70000.0f;
-    CHECK(!safetensors_write(&w, &w.tensors[1], 0, 1, &big, &error) && strstr(error.text, "above what F16 holds") != NULL, "F16: %s", error.text);
+    CHECK(!safetensors_write(&w, &w.tensors[7], 79999, 1, &big, &error) && strstr(error.text, "element 79999 of \"tensor.7\" is 70000, above what F16 holds") != NULL, "F16: %s", error.text);
+    uint64_t before = 0, after = 0; // the last bytes of the last file are among those that tell files apart
+    error.text[0] = '\0';
+    CHECK(safetensors_hash(&r, &before, &error) && safetensors_write(&w, &w.tensors[8], 64 * 64 - 1, 1, &big, &error) && safetensors_hash(&r, &after, &error) && before != after, "%s", error.text);
+    if (files > 1) {
+        char total[64], *index = config_read_file(path_join(folder, "round.safetensors.index.json").text, &error);
+        snprintf(total, sizeof total, "\"total_size\":\t%lld\n", (long long)safetensors_bytes(&r));
+        CHECK(index != NULL && strstr(index, total) != NULL, "%s is not in %s", total, index != NULL ? index : error.text);
+        free(index);
+    }
     safetensors_close(&w);
     safetensors_close(&second);
     safetensors_close(&r);
