@@ -5,6 +5,12 @@
 #include "test.h"
 #include "../calibrate.h"
 
+// A rate of the file's notes, in FLOP/s.
+static double noted(const char *text, const char *line) {
+    const char *at = text != NULL ? strstr(text, line) : NULL;
+    return at != NULL ? 1e9 * strtod(at + strlen(line), NULL) : 0;
+}
+
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
     error_text error;
@@ -16,7 +22,7 @@ int main(int argc, char **argv) {
     o.cluster_out = file;
     CHECK(calibrate(&o, config_preset("nano"), world, 2, &error), "%s", error.text);
     if (comm_rank(world) == 0) {
-        static const char *const keys[] = {"gpus_per_node", "nic_rate", "nic_efficiency", "alltoall_efficiency", "p2p_rate", "nvlink_rate"};
+        static const char *const keys[] = {"gpus_per_node", "nic_rate", "nic_efficiency", "alltoall_efficiency", "p2p_rate", "nvlink_rate", "memory", "host_memory"};
         cluster machines;
         CHECK(cluster_load(&machines, file, &error), "%s", error.text);
         CHECK(machines.gpus_per_node == 2 && machines.ranks_sharing == 2, "nodes of %g ranks", machines.gpus_per_node);
@@ -33,6 +39,14 @@ int main(int argc, char **argv) {
         double predicted = 1e6 * planner_alltoall(&machines, &shape, bytes);
         CHECK(fabs(machines.nic_rate / (1e9 * fmax(one, together)) - 1) < 1e-3, "a NIC of %g B/s, measured %g and %g GB/s", machines.nic_rate, one, together);
         CHECK(fabs(predicted / microseconds - 1) < 0.02 || machines.alltoall_efficiency == 4, "alltoall: measured %g us, predicted %g", microseconds, predicted);
+        double linear = noted(text, "# linear layers: 256 rows at "), forward = noted(text, "# attention forward: blocks of 1024 rows x 512 keys at ");
+        double backward = noted(text, "# attention backward: blocks of 1024 rows x 512 keys at "), DF = 64 * 176, width = 64, T2 = 1024.0 * 1024.0; // of nano
+        CHECK(machines.peak > 0.999 * fmax(linear, fmax(forward, backward)), "a peak of %g FLOP/s below what was reached: %g, %g, %g", machines.peak, linear, forward, backward);
+        double measured = 18 * 256 * DF / linear, again = 18 * 256 * DF / (machines.linear_efficiency * machines.peak) + 3 * DF * machines.weight_bytes / machines.hbm_rate;
+        CHECK(fabs(again / measured - 1) < 2e-3 || machines.linear_efficiency == 1, "linear layers: measured %g s, predicted %g", measured, again);
+        measured = 2 * T2 * width / forward + 5 * T2 * width / backward;
+        again = T2 * width / machines.peak * (2 / machines.attention_forward_efficiency + 5 / machines.attention_backward_efficiency) + machines.step_launch;
+        CHECK(fabs(again / measured - 1) < 2e-3 || machines.attention_forward_efficiency == 1 || machines.attention_backward_efficiency == 1, "attention: measured %g s, predicted %g", measured, again);
         free(text);
         close(fd);
         remove(file);

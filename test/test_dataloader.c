@@ -317,10 +317,12 @@ static void test_limits(void) {
 
     int64_t huge[] = {1, 2, 4294967295, 3};
     write_tokens("huge.bin", 4, huge, 4);
-    CHECK(open_data(&loader, "huge.bin", 4, 128256, true, &error), "%s", error.text);
-    CHECK(!dataloader_read(&loader, 0, &s, tokens, positions, labels, &error) && strstr(error.text, "huge.bin: token 2 (byte 1032) is 4294967295") != NULL,
+    CHECK(open_data(&loader, "huge.bin", 2, 128256, false, &error), "%s", error.text);
+    s = sequence_shard_make(2, 1, 1, 0, 0, 1);
+    CHECK(!dataloader_read(&loader, 1, &s, tokens, positions, labels, &error) && strstr(error.text, "huge.bin: token 2 (byte 1032) is 4294967295") != NULL,
           "%s", error.text);
     dataloader_close(&loader);
+    s = sequence_shard_make(4, 1, 1, 0, 0, 1);
 
     char path[512];
     int64_t count = 1300000000, bytes = TOKEN_HEADER_BYTES + 4 * count;
@@ -630,7 +632,7 @@ static void test_bad_files(void) {
     check_refused("?.bin", "b.bin: is truncated");
 
     // A token beyond the vocabulary is found where it is read, also when it is only a label, in the next file.
-    values[0] = 300;
+    values[0] = 256;
     write_tokens("b.bin", 2, values, 8);
     dataloader loader;
     error_text error;
@@ -639,7 +641,7 @@ static void test_bad_files(void) {
     sequence_shard s = sequence_shard_make(8, 1, 1, 0, 0, 1);
     CHECK(open_data(&loader, "*.bin", 8, 256, false, &error), "%s", error.text);
     CHECK(!dataloader_read(&loader, 0, &s, read_tokens, positions, labels, &error) &&
-              strstr(error.text, "b.bin: token 0 (byte 1024) is 300; the model's vocabulary has 256: legal are 0 to 255") != NULL, "%s", error.text);
+              strstr(error.text, "b.bin: token 0 (byte 1024) is 256; the model's vocabulary has 256: legal are 0 to 255") != NULL, "%s", error.text);
     // A file that shrinks or goes away after it was opened.
     path_of(path, sizeof path, "a.bin");
     CHECK(truncate(path, 1030) == 0, "truncate");

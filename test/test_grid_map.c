@@ -5,7 +5,8 @@
 #include "test.h"
 
 static void check_shape(grid_shape s) {
-    int ranks = s.dp * s.hp * s.cp;
+    int ranks = s.dp * s.hp * s.cp, weave = grid_weave(&s);
+    CHECK(weave == 1 || s.w * weave * (s.placement == PLACEMENT_HEAD_FIRST ? s.hp : 1) <= s.gpus_per_node, "woven windows leave their node");
     bool *seen = HOST_NEW(bool, ranks), *context = HOST_NEW(bool, s.cp);
     for (int d = 0; d < s.dp; d++)
         for (int h = 0; h < s.hp; h++)
@@ -63,6 +64,8 @@ int main(void) {
         s.gpus_per_node = 8;
         s.nics_per_node = 4;
         CHECK(flows_on_a_nic(s) == 1, "w %d: %d flows on a NIC", w, flows_on_a_nic(s));
+        s.nics_per_node = 6; // some GPUs share a NIC
+        CHECK(grid_weave(&s) == 2, "6 NICs, w %d: %d windows are woven", w, grid_weave(&s));
         s.gpus_per_node = s.nics_per_node = 8; // a NIC for each GPU: windows of neighbours
         CHECK(grid_weave(&s) == 1 && flows_on_a_nic(s) == 1, "w %d: %d flows on a NIC", w, flows_on_a_nic(s));
     }
