@@ -56,9 +56,29 @@ static void check_auto_tiles(void) {
             }
 }
 
+// Memory of 8 layers, bf16 counted in any build: five that keep x_in alone are offloaded and three keep all. On the device three slots as
+// large as what an offloaded layer keeps, three whole layers and the working set; on the host what leaves, two layers.
+static void check_layout(void) {
+    enum { E = 256, L = 8 };
+    activation_sizes n = {1 * E, 2 * E, 3 * E, 4 * E, 5 * E, false};
+    recompute_kind kinds[L];
+    checkpoint_store s;
+    arena device, host;
+    for (int l = 0; l < L; l++) kinds[l] = l < 5 ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+    memset(&device, 0, sizeof device);
+    memset(&host, 0, sizeof host);
+    device.element_bytes = 2;
+    checkpoint_layout(&s, &device, &host, L, kinds, 5, n);
+    size_t all = 2 * (1 + 2 + 2 + 4 + 2 + 1 + 5) * E + 4 * 3 * E, work = 2 * (2 + 4 + 1 + 2 + 2) * E + 4 * 3 * E; // out_row, q, out; lse is float
+    CHECK(device.used == CHECKPOINT_SLOTS * 2 * E + 3 * all + work && host.used == 2 * 2 * E, "device %zu bytes, host %zu; %zu and %d by hand", device.used, host.used,
+          CHECKPOINT_SLOTS * 2 * E + 3 * all + work, 2 * 2 * E);
+    checkpoint_free(&s);
+}
+
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
     check_auto_tiles();
+    check_layout();
     static const int layers[] = {1, 2, 3, 7};
     for (int k = 0; k < 4; k++)
         for (int hp = 1; hp <= 2; hp++) {
