@@ -42,7 +42,7 @@ typedef struct {
     int64_t *held;                 // (L) micro-step whose activations the layer holds, or CHECKPOINT_NOT_KEPT
     size_t *block_bytes;           // (L) bytes of an offloaded layer's kept tensors, contiguous from x_in
     char **host;                   // (L); NULL: does not leave
-    int slot_layer[CHECKPOINT_SLOTS];       // whose tensors a slot holds, -1: none
+    int slot_layer[CHECKPOINT_SLOTS];       // whose tensors a slot holds, or held last; -1: none yet
     int64_t slot_ticket[CHECKPOINT_SLOTS];  // copy in flight, 0: none
     bool slot_leaving[CHECKPOINT_SLOTS];    // to the host, or from it
     device_copier *to_host, *to_device;
@@ -165,7 +165,7 @@ static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64
     s->slot_leaving[slot] = true;
 }
 
-// Backward: starts bringing a layer back, unless it never left its slot or lives on the device.
+// Backward: starts bringing a layer back, unless it never left its slot or lives on the device. Called behind checkpoint_backward of the layer above.
 static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
     if (layer < 0 || layer >= s->offloaded) return;
     int slot = layer % CHECKPOINT_SLOTS;
@@ -177,14 +177,10 @@ static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
 static inline layer_activations checkpoint_backward(checkpoint_store *s, int layer, int64_t micro) {
     if (s->held[layer] != micro)
         comm_abort(EXIT_FAILED, "layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
-    checkpoint_prefetch(s, layer);
     if (layer < s->offloaded) checkpoint_slot_wait(s, layer % CHECKPOINT_SLOTS);
     return checkpoint_view(s, layer);
 }
-static inline void checkpoint_backward_done(checkpoint_store *s, int layer) {
-    s->held[layer] = CHECKPOINT_NOT_KEPT;
-    if (layer < s->offloaded) s->slot_layer[layer % CHECKPOINT_SLOTS] = -1;
-}
+static inline void checkpoint_backward_done(checkpoint_store *s, int layer) { s->held[layer] = CHECKPOINT_NOT_KEPT; }
 static inline bool checkpoint_empty(const checkpoint_store *s) {
     for (int l = 0; l < s->L; l++)
         if (s->held[l] != CHECKPOINT_NOT_KEPT) return false;
