@@ -270,7 +270,7 @@ static inline bool model_files_check(const model *m, const safetensors *files, v
     for (int64_t i = 0; i < files->tensor_count && kind == VALUES_PARAMETERS; i++) { // what else is there
         const char *name = files->tensors[i].name, *rotary = ".rotary_emb.inv_freq";
         size_t n = strlen(name), tail = strlen(rotary);
-        bool known = (n > tail && strcmp(name + n - tail, rotary) == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);
+        bool known = (n > tail && strcmp(name + n - tail, rotary) == 0) || strcmp(name, "lm_head.weight") == 0;
         for (int u = 0; u < m->c.L + 2 && !known; u++)
             for (int t = 0; t < m->units[u].tensor_count; t++) {
                 file_part parts[FILE_PARTS];
