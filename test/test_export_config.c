@@ -41,6 +41,17 @@ static void check_round_trip(const model_config *c, const char *folder) {
     }
 }
 
+// The length in a tokenizer_config.json changes where it is the model's, and nowhere else.
+static void check_tokenizer_length(const char *folder, const char *before, const char *expected) {
+    error_text error;
+    error.text[0] = '\0';
+    path_text from = path_join(folder, "from"), to = path_join(folder, "to");
+    bool ok = file_write(from.text, before, strlen(before), &error) && hf_copy_tokenizer_config(from.text, to.text, 48, 64, &error);
+    char *text = ok ? config_read_file(to.text, &error) : NULL;
+    CHECK(text != NULL && strcmp(text, expected) == 0, "%s became %s", before, text != NULL ? text : error.text);
+    free(text);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     (void)argv;
@@ -59,6 +70,9 @@ int main(int argc, char **argv) {
     c.rope.beta_slow = 1;
     c.rope.attention_factor = 1.25;
     check_round_trip(&c, folder);
+    check_tokenizer_length(folder, "{\"model_max_length\": 48, \"b\": 48}", "{\"model_max_length\": 64, \"b\": 48}");
+    check_tokenizer_length(folder, "{\"model_max_length\": 1000000000000000019884624838656}", "{\"model_max_length\": 1000000000000000019884624838656}");
+    check_tokenizer_length(folder, "{\"b\": 48}", "{\"b\": 48}");
     CHECK(hf_short_number(1e-5f) == 1e-5 && hf_short_number(1e-6f) == 1e-6 && hf_short_number(0.1f) == 0.1 && (float)hf_short_number(1.0f / 3) == 1.0f / 3, "short numbers");
     folder_remove(folder);
     return test_finish("test_export_config", NULL);

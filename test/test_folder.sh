@@ -92,8 +92,10 @@ for name in f32 bf16 tied_f16; do
     check "$name: and narrows again to the same bits" tools equal $source "$dir/$name.back"
 done
 # From a preset: a folder that we read back; the same parameters on every grid.
-"$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/nano" >"$dir/out" 2>&1
-check 'preset: export' test -f "$dir/nano/config.json"
+mkdir "$dir/nano.unfinished" # of an export that was killed
+touch "$dir/nano.unfinished/model.safetensors.index.json"
+"$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/nano//" >"$dir/out" 2>&1
+check 'preset: export' [ "$(cd "$dir/nano" && echo *)" = 'config.json model.safetensors' ]
 check 'preset: parameters as they begin' tools begin "$dir/nano" 2
 mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full --export "$dir/nano2" >"$dir/out" 2>&1
 check 'preset: in and out again' tools equal "$dir/nano" "$dir/nano2"
@@ -114,10 +116,14 @@ check 'export: read again, it is yarn' tools stretched $golden/folder_f32 "$dir/
 cp -r $golden/folder_f32 "$dir/short_config"
 sed -i 's/"max_position_embeddings": 384/"max_position_embeddings": 48/' "$dir/short_config/config.json"
 printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 48, "b": 48}' >"$dir/short_config/tokenizer_config.json"
+companions='LICENSE USE_POLICY.md added_tokens.json chat_template.jinja generation_config.json merges.txt special_tokens_map.json tokenizer.json tokenizer.model vocab.json'
+for name in $companions README.md; do { echo "$name" && seq 20000; } >"$dir/short_config/$name"; done # of 100 KB
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 1 --lr 0 "${stretch[@]}" --out "$dir/yarn_states" --export "$dir/yarn2" >"$dir/out" 2>&1
 check 'export after training: as long as it was trained' tools rope $golden/folder_f32 "$dir/yarn2" "$rope" 64
 check 'and so says its tokenizer' [ "$(cat "$dir/yarn2/tokenizer_config.json")" = "$(printf '{"a": [1e30, "\\u00e9"],\n "model_max_length" : 64, "b": 48}')" ]
 "$binary" --model "$dir/yarn2" --steps 0 --threads 1 --export "$dir/yarn3" >"$dir/out" 2>&1
+for name in $companions; do check "export: $name is copied whole" cmp "$dir/short_config/$name" "$dir/yarn2/$name"; done
+check 'export: and nothing else' [ "$(ls "$dir/yarn2" | grep -v safetensors | wc -l)" -eq 12 ]
 check 'a length that did not change stays' cmp "$dir/yarn2/tokenizer_config.json" "$dir/yarn3/tokenizer_config.json"
 check 'a state says the same' tools rope $golden/folder_f32 "$dir/yarn_states/step-00000001" "$rope" 64
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 2 --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
@@ -158,6 +164,7 @@ refuse 'missing tensor' 'model.layers.1.mlp.up_proj.weight" is missing' 'del t["
 refuse 'unknown tensor' 'q_proj.bias" is unknown' 't["model.layers.0.self_attn.q_proj.bias"] = ("F32", [32], bytes(128))'
 refuse 'layer beyond config.json' 'model.layers.2.input_layernorm.weight" is unknown' 't["model.layers.2.input_layernorm.weight"] = ("F32", [32], bytes(128))'
 refuse 'another shape' 'k_proj.weight" is of another shape .2 sizes, 32, 16.; config.json says .16, 32.' 'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [32, 16], t[k][2])'
+refuse 'a matrix of another width' 'k_proj.weight" is of another shape .2 sizes, 16, 16.; config.json says .16, 32.' 'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [16, 16], t[k][2][:1024])'
 refuse 'a matrix for a vector' 'model.norm.weight" is of another shape' 't["model.norm.weight"] = ("F32", [32, 1], t["model.norm.weight"][2])'
 refuse 'dtype that is none of ours' '"I32"; legal values are F32, F16, BF16' 't["model.norm.weight"] = ("I32", [32], t["model.norm.weight"][2])'
 refuse 'no lm_head, not tied' 'lm_head.weight" is missing' 'del t["lm_head.weight"]'
