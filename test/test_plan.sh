@@ -135,6 +135,22 @@ for case in 'parameters 14.96 29.91' 'gradients 29.91 29.91' 'optimizer 89.74 59
     check "$category of a GPU and of the CPU" awk "BEGIN {g = $(bytes --cluster h100 --memory-budget 999GiB); c = $(bytes); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c > 0.99 * $cpu && c < 1.01 * $cpu)}"
 done
 
+# What a dry run counts: a node's memory shared by the ranks that there are, a budget instead of the machine's memory, layers to the nearest whole number,
+# rows padded as the machine's kernels want them, the documents' first tokens (8 bytes a row), and a copy of the states where training goes on beside it.
+says() { local text=$1; shift; "$binary" --dry-run "$@" | grep -qF "$text"; }
+check 'two ranks of a node, a budget' says 'longest sequence in 1.0 GiB and 931.3 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB
+check '0.4 of 4 layers are 2' says '; 2 offloaded' --model tiny --offload-activations 0.4
+check 'rows of a GPU' says ', 512 tokens a rank' --model nano --cluster h100 --seq-len 1000 --cp 2
+check 'and of a CPU' says ', 500 tokens a rank' --model nano --cluster cpu --seq-len 1000 --cp 2
+check 'packed documents' says "device $((8 * 1024 + $("$binary" --dry-run --model nano --hp 2 | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'))) host 0" --model nano --hp 2 --document-end 0
+check 'states at the end only' says ' host 0' --model nano --out x
+check 'states on the way' says ' host 1502976' --model nano --out x --save-every 1 # 125,248 parameters, 12 bytes each
+# --recompute auto uses what there is, and no more: layers that keep all beside selective ones, and selective ones beside full.
+for length in 256K 1200K; do
+    check "--recompute auto, half of the layers offloaded, $length" bash -c "'$binary' --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --zero-params full --zero-grads full \
+        --zero-optim full --offload-activations 0.5 --seq-len $length | awk '/^bytes of a rank/ {exit !(\$6 > 0.96 * 80e9 && \$6 <= 80e9)}'"
+done
+
 # scripts/run_*.sh: the choice, the memory and the speed in their headers are what --plan says now; their flags are in test_run.
 for script in scripts/run_llama3_8b_*.sh; do
     check "$script" bash -n "$script"
@@ -208,7 +224,10 @@ sed 's/^peak .*//' clusters/h100.txt >"$dir/missing.txt"
 sed 's/^peak .*/peak -1e15 # estimate: x/' clusters/h100.txt >"$dir/negative.txt"
 refuse 'a cluster file with a missing figure' "'peak' is missing" --model llama3-8b --plan --cluster "$dir/missing.txt"
 refuse 'a cluster file with a negative figure' "'peak' is '-1e15'; legal is a number from" --model llama3-8b --dry-run --cluster "$dir/negative.txt"
-refuse 'a degree beside --plan' '--cp is what --plan chooses' "${big[@]}" --cp 2
+for given in 'dp 1' 'cp 2' 'inner-ring 1' 'placement head-first' 'cp-comm ring' 'gpus-per-node 8' 'nics-per-node 8' 'zero-params 1' 'zero-grads 1' 'zero-optim 1' 'recompute full' \
+    'offload-activations 1'; do
+    refuse "--$given beside --plan" "--${given% *} is what --plan chooses" "${big[@]}" --$given
+done
 refuse 'a degree beside --hp auto' '--zero-params is what --hp auto chooses' --model nano --from-scratch --train-data "$dir/data.bin" --hp auto --zero-params 1
 refuse 'a plan of what a run refuses' '--warmup 50 is longer than the run' "${big[@]}" --ranks 8 --seq-len 8K --steps 10 --warmup 50
 refuse 'a batch that is no whole number of micro-batches' '--global-batch 3 is not a multiple of --batch-size 2' "${big[@]}" --ranks 8 --seq-len 8K --global-batch 3 --batch-size 2
