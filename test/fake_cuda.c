@@ -73,6 +73,7 @@ struct CUevent_st {
 struct ncclComm {
     MPI_Comm mpi;
     int size, polls;
+    int channels, channels_of_a_peer; // at most; on another machine
     ncclComm_t child, *child_at; // of a split under way
     bool finalized;
     uint64_t connected; // what was done before: to whom it sent, from whom it received, collectives
@@ -508,7 +509,9 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *r
     parent->child->syncs = compute_syncs;
     insist(parent->child->size > 1, "a communicator of one rank");
     insist(++communicators < MAX_COMMS, "too many communicators");
-    insist(config->maxCTAs <= 16 && config->cgaClusterSize == 1 && (config->maxCTAs > 4 || config->nChannelsPerNetPeer == 4), "what a communicator may take from compute");
+    insist(config->maxCTAs <= 32 && config->cgaClusterSize == 1, "what a communicator may take from compute");
+    parent->child->channels = config->maxCTAs;
+    parent->child->channels_of_a_peer = config->nChannelsPerNetPeer;
     parent->child_at = result;
     return ncclSuccess;
 }
@@ -573,9 +576,18 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
     insist(type == ncclUint8, "a receive of other things than bytes");
     return add_message(true, data, count, peer, comm, s);
 }
+// Channels of a message of up to 16 MB inside a machine (scheduleP2pTasksToPlan and addP2pToPlan in NCCL's enqueue.cc, 2.26 to 2.30).
+static int channels_of_a_message(ncclComm_t comm) {
+    int all = 1, channels;
+    while (all < comm->channels) all *= 2;
+    for (channels = all; channels > 1 && channels * comm->size > all;) channels /= 2;
+    return channels;
+}
 ncclResult_t ncclGroupEnd(void) {
     insist(group.depth-- == 1, "a group ends that has not begun");
     ncclComm_t comm = group.open->comm;
+    if (group.open->message_count == 2 && comm->size > 2 && comm->size <= 8)
+        insist(channels_of_a_message(comm) >= 4 && comm->channels_of_a_peer == 4, "a message on less than four of NCCL's channels");
     queue(group.stream, group.open);
     free(group.open);
     comm->polls = 2;

@@ -326,13 +326,15 @@ static comm *wrap(host_comm *host, comm_kind kind) {
     return group;
 }
 
-// SMs that a communicator may take from compute. A ring step must only keep up with a block of attention; SeqAlltoAll is waited for.
-static int most_ctas(comm_kind kind) {
-    switch (kind) {
-    case COMM_KV_INNER: case COMM_KV_OUTER: case COMM_DKV_INNER: case COMM_DKV_OUTER: return 4;
-    case COMM_SEQ_ALLTOALL: return 16;
-    default: return 8;
-    }
+static bool is_ring(comm_kind kind) { return kind == COMM_KV_INNER || kind == COMM_KV_OUTER || kind == COMM_DKV_INNER || kind == COMM_DKV_OUTER; }
+
+// SMs that a communicator may take from compute, one for each of its channels. SeqAlltoAll is waited for. A ring step must only keep up with a
+// block of attention, but NCCL shares the channels out among all ranks (scheduleP2pTasksToPlan: the transfer between two starts with channels /
+// ranks, a power of two, and inside a machine takes more only beyond 16 MB for each), so that four would carry a step on one or two, of some
+// 10 GB/s each over NVLink (NCCL takes two for each of a GPU's links). A transfer occupies the channels that it is given, not all.
+static int most_ctas(comm_kind kind, int size) {
+    if (is_ring(kind)) return size < 4 ? 8 * size : 32;
+    return kind == COMM_SEQ_ALLTOALL ? 16 : 8;
 }
 
 // One transfer of the comm's kind of so many bytes a rank: peers are connected, kernels loaded.
@@ -389,12 +391,12 @@ static void split_whole(comm *parent, comm *group, int colour, int key, comm_kin
     ncclComm_t nccl = NULL;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.maxCTAs = most_ctas(kind);
+    config.maxCTAs = most_ctas(kind, group == NULL ? 1 : group->size);
     // From Hopper on NCCL's blocks start four at a time, on neighbouring SMs. Beside compute SMs come free one by one.
     config.cgaClusterSize = 1;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     // A rank of a ring has two peers. NCCL thinks of all ranks and would use one or two channels, of some 14 GB/s each over the network.
-    if (most_ctas(kind) == 4) config.nChannelsPerNetPeer = 4;
+    if (is_ring(kind)) config.nChannelsPerNetPeer = 4;
 #endif
     bool member = group != NULL && group->size > 1;
     ncclResult_t status = ncclCommSplit(parent->whole, member ? colour : NCCL_SPLIT_NOCOLOR, key, &nccl, &config);
