@@ -334,7 +334,7 @@ static bool is_ring(comm_kind kind) { return kind == COMM_KV_INNER || kind == CO
 // 10 GB/s each over NVLink (NCCL takes two for each of a GPU's links). A transfer occupies the channels that it is given, not all.
 static int most_ctas(comm_kind kind, int size) {
     if (is_ring(kind)) return size < 4 ? 8 * size : 32;
-    return kind == COMM_SEQ_ALLTOALL ? 16 : 8;
+    return kind == COMM_SEQ_ALLTOALL ? 32 : 8;
 }
 
 // One transfer of the comm's kind of so many bytes a rank: peers are connected, kernels loaded.
