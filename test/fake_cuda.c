@@ -13,8 +13,10 @@
 #include <cblas.h>
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <linux/mempolicy.h>
 #include <mpi.h>
 #include <nccl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -342,8 +344,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
     (void)device;
-    insist(attribute == cudaDevAttrMultiProcessorCount, "an unknown attribute of a device");
-    *value = 132;
+    insist(attribute == cudaDevAttrMultiProcessorCount || attribute == cudaDevAttrHostNumaId, "an unknown attribute of a device");
+    *value = attribute == cudaDevAttrHostNumaId ? 0 : 132;
     return cudaSuccess;
 }
 const char *cudaGetErrorString(cudaError_t status) { return status == cudaSuccess ? "no error" : "a fake error"; }
@@ -407,6 +409,10 @@ static bool is_pinned(const void *p) {
 }
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
     (void)flags;
+    int policy;
+    unsigned long nodes = 0;
+    if (syscall(SYS_get_mempolicy, &policy, &nodes, 8 * sizeof nodes, p, MPOL_F_ADDR) == 0) // else forbidden here
+        insist(policy == MPOL_PREFERRED && nodes == 1, "pinned memory that may be far from the GPU");
     insist(pinned_count < 64, "too many pinned pieces of memory");
     pinned[pinned_count].at = (const char *)p;
     pinned[pinned_count++].bytes = bytes;
