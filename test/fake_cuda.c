@@ -6,7 +6,7 @@
 // FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer;
 // with FAKE_CUDA_FAIL=1 its communicators report an error then.
 // It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
-// FAKE_CUDA_SLOW=1: an event is not over before the host waits for it. FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free. NCCL calls answer "in progress" first, as non-blocking
+// FAKE_CUDA_SLOW=1: an event is not over before the host waits for it. FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_GPUS=N: a rank sees so many; FAKE_CUDA_OWN=1: of its own. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free. NCCL calls answer "in progress" first, as non-blocking
 // communicators do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
 #include "../common.h"
 
@@ -333,9 +333,9 @@ cudaError_t cudaDriverGetVersion(int *version) {
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
-    (void)device;
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "NVIDIA H200");
+    p->uuid.bytes[15] = (char)(getenv("FAKE_CUDA_OWN") != NULL ? job_rank() : device);
     p->major = 9;
     p->totalGlobalMem = (size_t)16 << 30;
     p->sharedMemPerBlockOptin = (size_t)163 << 10; // as much as the emulation lets a kernel have
@@ -467,7 +467,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId i
     insist(is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1") && is_set("CUDA_DEVICE_MAX_CONNECTIONS", "32") && is_set("NCCL_NVLS_ENABLE", "0") && is_set("NCCL_PAT_ENABLE", "0"),
            "settings of NCCL that are not made");
     const char *gpus = getenv("FAKE_CUDA_GPUS"), *host = getenv("NCCL_HOSTID");
-    if (gpus != NULL && strtol(gpus, NULL, 10) < size) // or NCCL refuses ranks on one GPU
+    if (gpus != NULL && strtol(gpus, NULL, 10) < size && getenv("FAKE_CUDA_OWN") == NULL) // or NCCL refuses ranks on one GPU
         insist(host != NULL && strlen(host) > 1 && strtol(host + strlen(host) - 1, NULL, 10) == me && is_set("NCCL_SOCKET_IFNAME", "lo") && is_set("NCCL_IB_DISABLE", "1") && is_set("NCCL_NET", "Socket"),
                "ranks that share a GPU are not machines of their own");
     insist(sscanf(id.internal, "%d %d", &root, &tag) == 2, "an id that no rank made");

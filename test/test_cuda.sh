@@ -68,6 +68,7 @@ sed 's/"num_hidden_layers": *[0-9]*/"num_hidden_layers": 6/' test/golden/folder_
 check 'layers that keep all and are offloaded: nor is a copy under way disturbed' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute none --offload-activations 1 --offload-optimizer
 check 'more ranks than GPUs are refused' ends_with 2 'start one rank per GPU' env FAKE_CUDA_GPUS=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
+check 'a launcher may show each rank its own GPU alone' env FAKE_CUDA_GPUS=1 FAKE_CUDA_OWN=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 TRAIN_LLAMA_TIMEOUT=0 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'a rank that stops ends the job with a reason' ends_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \
     $build/test/compare_devices-without-gpu compare "$dir/reference"

@@ -49,27 +49,43 @@ static const struct {
     {"RTX A6000", 155e12}, {"RTX 6000 Ada", 364e12}, {"RTX 5090", 209.5e12}, {"RTX 4090", 165.2e12}, {"RTX 3090", 71e12},
 };
 
+// Ranks of the job on this GPU, this one among them. By its number: a launcher may show each rank a GPU of its own alone. All ranks call, also those
+// that have none.
+static int ranks_on_this_gpu(void) {
+    comm *world = comm_world();
+    if (world == NULL) return 1; // a program that does without
+    int size = comm_size(world), same = 0;
+    int64_t *ids = HOST_NEW(int64_t, 2 * size), *own = ids + 2 * comm_rank(world);
+    memcpy(own, gpu.properties.uuid.bytes, sizeof gpu.properties.uuid.bytes);
+    comm_sum_int64(world, ids, 2 * size);
+    for (int r = 0; r < size; r++) same += memcmp(ids + 2 * r, own, sizeof gpu.properties.uuid.bytes) == 0;
+    free(ids);
+    return same;
+}
+
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
     (void)threads; // the host's part of a step runs on one thread
     int count = 0;
-    cudaError_t status = cudaGetDeviceCount(&count);
-    if (status != cudaSuccess)
+    cudaError_t counted = cudaGetDeviceCount(&count), status = counted;
+    if (counted == cudaSuccess && count > 0) {
+        gpu.index = local_rank % count;
+        status = cudaSetDevice(gpu.index);
+        if (status == cudaSuccess) status = cudaGetDeviceProperties(&gpu.properties, gpu.index);
+    }
+    gpu.ranks_sharing = ranks_on_this_gpu();
+    if (counted != cudaSuccess)
         return error_set(error, "no usable GPU: %s (%s); make DEVICE=cpu builds for a machine without one", cudaGetErrorString(status),
                          cudaGetErrorName(status));
     if (count == 0)
         return error_set(error, "no GPU is visible (CUDA_VISIBLE_DEVICES=%s)",
                          getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));
-    const char *share = getenv("TRAIN_LLAMA_SHARE_GPU");
-    if (local_ranks > count && (share == NULL || strcmp(share, "1") != 0))
-        return error_set(error,
-                         "%d ranks on a machine with %d visible GPUs; start one rank per GPU (for a test of correctness, "
-                         "TRAIN_LLAMA_SHARE_GPU=1 lets ranks share a GPU)",
-                         local_ranks, count);
-    gpu.index = local_rank % count;
-    gpu.ranks_sharing = (local_ranks - gpu.index + count - 1) / count;
-    status = cudaSetDevice(gpu.index);
-    if (status == cudaSuccess) status = cudaGetDeviceProperties(&gpu.properties, gpu.index);
     if (status != cudaSuccess) return error_set(error, "GPU %d does not start: %s", gpu.index, cudaGetErrorString(status));
+    const char *share = getenv("TRAIN_LLAMA_SHARE_GPU");
+    if (gpu.ranks_sharing > 1 && (share == NULL || strcmp(share, "1") != 0))
+        return error_set(error,
+                         "%d ranks on a GPU, %d on a machine where this rank sees %d GPUs; start one rank per GPU (for a test of correctness, "
+                         "TRAIN_LLAMA_SHARE_GPU=1 lets ranks share a GPU)",
+                         gpu.ranks_sharing, local_ranks, count);
     if (gpu.properties.major < 8)
         return error_set(error, "GPU %d is a %s of compute capability %d.%d; bf16 needs 8.0 or more", gpu.index, gpu.properties.name,
                          gpu.properties.major, gpu.properties.minor);
