@@ -7,7 +7,7 @@
 // with FAKE_CUDA_FAIL=1 its communicators report an error then.
 // It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
 // FAKE_CUDA_SLOW=1: an event is not over before the host waits for it. FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_GPUS=N: a rank sees so many; FAKE_CUDA_OWN=1: of its own. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free. NCCL calls answer "in progress" first, as non-blocking
-// communicators do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
+// communicators do. FAKE_CUDA_APART=1: the GPU's memory is not the host's. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
 #include "../common.h"
 
 #include <cblas.h>
@@ -16,6 +16,8 @@
 #include <linux/mempolicy.h>
 #include <mpi.h>
 #include <nccl.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -85,6 +87,80 @@ struct ncclComm {
 static struct CUstream_st *streams[MAX_STREAMS];
 static int stream_count;
 
+// ---- the GPU's memory ----
+
+// FAKE_CUDA_APART=1: the host cannot touch the GPU's memory, which is there only while a kernel or one of these libraries works: as on a GPU it ends
+// by a segmentation fault, or a system call by an error. And transfers take only memory of the GPU (test_comm gives them the host's).
+static struct {
+    char *at;
+    size_t bytes;
+    bool managed;
+} gpu_memory[256];
+static int gpu_memory_count;
+static bool apart(void) { return getenv("FAKE_CUDA_APART") != NULL; }
+static void protect(int i, bool open) {
+    if (!gpu_memory[i].managed) insist(mprotect(gpu_memory[i].at, gpu_memory[i].bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0, "mprotect");
+}
+static void gpu_works(bool begins) {
+    static int depth;
+    depth += begins ? 1 : -1;
+    if (apart() && depth == (begins ? 1 : 0))
+        for (int i = 0; i < gpu_memory_count; i++) protect(i, begins);
+}
+void emulation_runs(bool begins); // called by emulation.h
+void emulation_runs(bool begins) { gpu_works(begins); }
+
+static cudaError_t gpu_memory_take(void **p, size_t bytes, bool managed) {
+    insist(gpu_memory_count < 256, "too many pieces of memory");
+    size_t alignment = apart() && !managed ? 4096 : 256; // whole pages
+    if (alignment == 4096) bytes = (bytes + 4095) / 4096 * 4096;
+    if (posix_memalign(p, alignment, bytes) != 0) return cudaErrorMemoryAllocation;
+    memset(*p, 0xff, bytes); // NaN
+    gpu_memory[gpu_memory_count].at = (char *)*p;
+    gpu_memory[gpu_memory_count].bytes = bytes;
+    gpu_memory[gpu_memory_count].managed = managed;
+    if (apart()) protect(gpu_memory_count, false);
+    gpu_memory_count++;
+    return cudaSuccess;
+}
+cudaError_t cudaMalloc(void **p, size_t bytes) { return gpu_memory_take(p, bytes, false); }
+cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned flags) {
+    (void)flags;
+    return gpu_memory_take(p, bytes, true);
+}
+cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s) {
+    (void)s;
+    if (getenv("FAKE_CUDA_FULL") != NULL) return cudaErrorMemoryAllocation;
+    return cudaMalloc(p, bytes);
+}
+cudaError_t cudaFree(void *p) {
+    int i = 0;
+    if (p == NULL) return cudaSuccess;
+    while (i < gpu_memory_count && gpu_memory[i].at != p) i++;
+    insist(i < gpu_memory_count, "memory is freed that is not the GPU's");
+    if (apart()) protect(i, true);
+    free(p);
+    gpu_memory[i] = gpu_memory[--gpu_memory_count];
+    return cudaSuccess;
+}
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
+    (void)s;
+    return cudaFree(p);
+}
+static bool is_gpu_memory(const void *at, size_t bytes) {
+    for (int i = 0; i < gpu_memory_count; i++)
+        if ((const char *)at >= gpu_memory[i].at && (const char *)at + bytes <= gpu_memory[i].at + gpu_memory[i].bytes) return true;
+    return false;
+}
+// On the stack of the thread that launches: a launch takes its arguments from there.
+static bool is_argument(const void *at) {
+    static void *stack;
+    static size_t bytes;
+    pthread_attr_t attributes;
+    if (stack == NULL) insist(pthread_getattr_np(pthread_self(), &attributes) == 0 && pthread_attr_getstack(&attributes, &stack, &bytes) == 0, "no stack");
+    return (const char *)at >= (const char *)stack && (const char *)at < (const char *)stack + bytes;
+}
+
 // ---- what transfers under way forbid ----
 // From when work is queued on a lane until compute, or the host, waits for it, compute must not touch what it writes nor write what it reads, and
 // two lanes not what the other does; and it waits for all compute before it. Whatever numbers come of it: the order is checked, not the results.
@@ -116,7 +192,10 @@ static void compute_touches(const void *at, size_t bytes, bool writes) {
     no_conflict(NULL, at, bytes, writes);
 }
 void emulation_touched(const void *at, size_t bytes, bool writes); // called by races.cc
-void emulation_touched(const void *at, size_t bytes, bool writes) { compute_touches(at, bytes, writes); }
+void emulation_touched(const void *at, size_t bytes, bool writes) {
+    insist(is_gpu_memory(at, bytes) || is_argument(at), "a kernel touches memory that is not the GPU's");
+    compute_touches(at, bytes, writes);
+}
 
 static void lane_touches(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
     insist(under_way_count < (int)(sizeof under_way / sizeof under_way[0]), "too much is under way");
@@ -160,6 +239,7 @@ static void stall_if_asked(void) {
 
 static void do_work(work *w) {
     if (w->kind != COPY) stall_if_asked();
+    gpu_works(true);
     if (w->kind == COPY) {
         memmove(w->to, w->from, w->count);
     } else if (w->kind == GROUP) {
@@ -184,6 +264,7 @@ static void do_work(work *w) {
         memcpy(w->to, all, sizeof(float) * w->count);
         free(all);
     }
+    gpu_works(false);
 }
 static double seconds_now(void) {
     struct timespec now;
@@ -369,28 +450,6 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
     shared_allowed[i].bytes = value;
     return cudaSuccess;
 }
-cudaError_t cudaMalloc(void **p, size_t bytes) {
-    if (posix_memalign(p, 256, bytes) != 0) return cudaErrorMemoryAllocation;
-    memset(*p, 0xff, bytes); // NaN
-    return cudaSuccess;
-}
-cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned flags) {
-    (void)flags;
-    return cudaMalloc(p, bytes);
-}
-cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s) {
-    (void)s;
-    if (getenv("FAKE_CUDA_FULL") != NULL) return cudaErrorMemoryAllocation;
-    return cudaMalloc(p, bytes);
-}
-cudaError_t cudaFree(void *p) {
-    free(p);
-    return cudaSuccess;
-}
-cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
-    (void)s;
-    return cudaFree(p);
-}
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     const char *poor = getenv("FAKE_CUDA_POOR");
     *free_bytes = *total = (size_t)16 << 30;
@@ -431,6 +490,9 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s) {
     insist(kind != cudaMemcpyDefault || is_pinned(to) || is_pinned(from), "a copy beside compute from or to memory that is not pinned");
+    bool to_gpu = is_gpu_memory(to, bytes), from_gpu = is_gpu_memory(from, bytes), either = kind == cudaMemcpyDefault && (to_gpu || from_gpu);
+    if (apart())
+        insist(either || ((to_gpu || kind == cudaMemcpyDeviceToHost) && (from_gpu || kind == cudaMemcpyHostToDevice)), "a copy of memory that is not the GPU's");
     queue_copy(s, to, from, bytes);
     if (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToHost)
         host_memory_in_use = is_pinned(kind == cudaMemcpyHostToDevice ? from : to) || job_rank() % 2 == 1;
@@ -438,9 +500,11 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
     insist(bytes > 0, "a fill of nothing");
-    insist(s->compute, "memory set on a lane");
+    insist(s->compute && is_gpu_memory(p, bytes), "memory set on a lane, or that is not the GPU's");
     compute_touches(p, bytes, true);
+    gpu_works(true);
     memset(p, value, bytes);
+    gpu_works(false);
     return cudaSuccess;
 }
 
@@ -565,6 +629,7 @@ static ncclResult_t add_message(bool receives, void *data, size_t bytes, int pee
     insist(group.open->comm == NULL || group.open->comm == comm, "two communicators in one group");
     insist(group.open->message_count < MAX_MESSAGES && peer >= 0 && peer < comm->size, "a message to nobody");
     insist(comm->polls == 0, "a call while the one before is in progress");
+    insist(!apart() || is_gpu_memory(data, bytes), "a transfer of memory that is not the GPU's");
     message *m = &group.open->messages[group.open->message_count++];
     m->receives = receives;
     m->data = data;
@@ -601,6 +666,9 @@ ncclResult_t ncclGroupEnd(void) {
 }
 static ncclResult_t collective(work_kind kind, const void *from, void *to, size_t count, ncclComm_t comm, cudaStream_t s) {
     insist(comm->polls == 0, "a call while the one before is in progress");
+    size_t own = kind == REDUCE_SCATTER ? sizeof(float) * count : count, all = own * (size_t)comm->size;
+    insist(!apart() || is_gpu_memory(from, kind == REDUCE_SCATTER ? all : own), "a transfer of memory that is not the GPU's");
+    insist(!apart() || is_gpu_memory(to, kind == REDUCE_SCATTER ? own : all), "a transfer of memory that is not the GPU's");
     work *w = HOST_NEW(work, 1);
     w->kind = kind;
     w->from = from;
@@ -721,6 +789,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t 
 }
 static void matrix_touched(const void *x, const layout *l, bool writes) {
     size_t unit = l->type == CUDA_R_16BF ? 2 : 4;
+    insist(is_gpu_memory(x, unit * (size_t)l->columns * (size_t)l->leading), "a product of memory that is not the GPU's");
     for (int c = 0; c < l->columns; c++) compute_touches((const char *)x + unit * (size_t)c * (size_t)l->leading, unit * (size_t)l->rows, writes);
 }
 // x (rows, columns) as floats with leading dimension = rows.
@@ -757,6 +826,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
     if (*(const float *)beta != 0) matrix_touched(C, c, false);
     matrix_touched(D, result, true);
     compute_touches(workspace, workspace_bytes, true);
+    gpu_works(true);
     float *fa = floats_of(A, a), *fb = floats_of(B, b), scale = *(const float *)beta,
           *fc = scale != 0 ? floats_of(C, c) : HOST_NEW(float, (int64_t)m *n);
     cblas_sgemm(CblasColMajor, o->a == CUBLAS_OP_N ? CblasNoTrans : CblasTrans, o->b == CUBLAS_OP_N ? CblasNoTrans : CblasTrans, m, n, k,
@@ -769,6 +839,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
             if (result->type == CUDA_R_16BF) ((uint16_t *)D)[at] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
             else ((uint32_t *)D)[at] = bits;
         }
+    gpu_works(false);
     free(fa);
     free(fb);
     free(fc);

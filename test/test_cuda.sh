@@ -67,6 +67,12 @@ mkdir "$dir/deep" # more layers than there are slots for what is offloaded, or n
 sed 's/"num_hidden_layers": *[0-9]*/"num_hidden_layers": 6/' test/golden/folder_f32/config.json >"$dir/deep/config.json"
 check 'layers that keep all and are offloaded: nor is a copy under way disturbed' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute none --offload-activations 1 --offload-optimizer
+apart=(env FAKE_CUDA_APART=1 $build/train_llama-without-gpu --model test/golden/folder_f32 --train-data "$dir/numbers.bin" --val-data "$dir/numbers.bin" --seq-len 64
+    --eval-every 1 --eval-steps 1 --sample-every 1 --save-every 1 --out "$dir/apart" --resume --recompute none --offload-activations 1 --offload-optimizer)
+check 'the host touches no memory of the GPU' "${apart[@]}" --steps 1
+check 'nor where it resumes and exports' "${apart[@]}" --steps 2 --export "$dir/apart-folder"
+check 'nor of several ranks, whose transfers take no other' env FAKE_CUDA_APART=1 mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch \
+    --train-data "$dir/numbers.bin" --seq-len 64 --steps 1 --hp 1 --cp 2
 check 'more ranks than GPUs are refused' ends_with 2 'start one rank per GPU' env FAKE_CUDA_GPUS=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'a launcher may show each rank its own GPU alone' env FAKE_CUDA_GPUS=1 FAKE_CUDA_OWN=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 TRAIN_LLAMA_TIMEOUT=0 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"

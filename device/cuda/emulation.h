@@ -96,6 +96,8 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
+extern "C" void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c: is told when kernels run
+
 namespace emulation {
 
 constexpr unsigned WARP = 32, MAX_THREADS = 1024;
@@ -324,6 +326,7 @@ inline void launch_blocks(const char *kernel, dim3 grid, dim3 block, size_t shar
     m.shared_bytes = shared_bytes;
     m.launches++;
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    if (emulation_runs != nullptr) emulation_runs(true);
     for (uint64_t i = 0; i < blocks; i++) {
         uint64_t b = m.reverse ? blocks - 1 - i : i;
         m.block_index = dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y));
@@ -331,6 +334,7 @@ inline void launch_blocks(const char *kernel, dim3 grid, dim3 block, size_t shar
         m.block_number = b + 1;
         run_block();
     }
+    if (emulation_runs != nullptr) emulation_runs(false);
     free(m.shared);
 }
 
