@@ -33,7 +33,8 @@ for case in 'llama3-8b 8 h100 128K 128 1' 'llama3-8b 64 a100-4nic 1M 16 1' 'llam
     check "plan $case: reason and runner-up" grep -qE '^why 1: .*the runner-up is [0-9.]+ % slower' "$dir/plan"
     check "plan $case: JSON" python3 - "$dir/plan.json" "$dir/plan" "$2" "$1" <<'PY'
 import json, shlex, sys
-plan, command = json.load(open(sys.argv[1])), shlex.split(open(sys.argv[2]).read().splitlines()[-1])
+plan, lines = json.load(open(sys.argv[1])), open(sys.argv[2]).read().splitlines()
+command = shlex.split(lines[-1])
 assert command[:4] == ["mpirun", "-np", sys.argv[3], "./train_llama"], command
 flags = dict(zip(command, command[1:]))
 best = plan["choices"][0]
@@ -47,6 +48,15 @@ assert flags.get("--placement", "head-first") == best["placement"] and ("--offlo
 if "it's" in sys.argv[4]: assert best["inner_ring"] == 4 and flags["--gpus-per-node"] == "8" and flags["--nics-per-node"] == "4", command
 assert best["dp"] * best["hp"] * best["cp"] == plan["ranks"] == int(sys.argv[3])
 assert abs(sum(best["seconds"].values()) / best["step_s"] - 1) < 1e-9
+for i, c in enumerate(plan["choices"][:5]): # what is printed is what is in the file
+    at, s = next(k for k, line in enumerate(lines) if line.startswith(f"{i + 1}. dp {c['dp']} hp {c['hp']} cp {c['cp']}")), c["seconds"]
+    assert c["mfu"] < c["hfu"] and f" step {c['step_s']:.3f} s  TGS {c['tgs']:.1f}  MFU {100 * c['mfu']:.1f}%  HFU {100 * c['hfu']:.1f}% " in lines[at + 1], (lines[at + 1], c)
+    assert lines[at + 1].endswith("(a tie with 1)") == (i > 0 and c["slower_than_best"] <= 0.02) and abs(c["step_s"] / best["step_s"] - 1 - c["slower_than_best"]) < 1e-9, (lines[at + 1], c)
+    parts = (("SeqAlltoAll",) * 2, ("inner ring", "inner ring exposed"), ("outer ring", "outer ring exposed"), ("gather", "gathering exposed"), ("reduce", "reducing exposed"),
+             ("update", "parameter update"), ("offload", "offload exposed"))
+    assert lines[at + 2] == "   exposed ms: " + ", ".join(f"{name} {1e3 * s[key]:.1f}" for name, key in parts), (lines[at + 2], s)
+name, seconds = max(best["seconds"].items(), key=lambda part: part[1])
+assert any(line.startswith(f"why 1: its step is {name} {100 * seconds / best['step_s']:.0f} %") for line in lines), (name, seconds)
 assert abs(best["tgs"] * best["step_s"] * plan["ranks"] / (plan["seq_len"] * plan["global_batch"]) - 1) < 1e-9
 PY
     # The command is one that the parser takes, and its dry run is the memory of the plan.
@@ -142,6 +152,7 @@ check 'two ranks of a node, a budget' says 'longest sequence in 1.0 GiB and 931.
 check '0.4 of 4 layers are 2' says '; 2 offloaded' --model tiny --offload-activations 0.4
 check 'rows of a GPU' says ', 512 tokens a rank' --model nano --cluster h100 --seq-len 1000 --cp 2
 check 'and of a CPU' says ', 500 tokens a rank' --model nano --cluster cpu --seq-len 1000 --cp 2
+check 'two of the eight ranks that share a machine' says 'on cpu: 32 GB a rank, float' --model nano --cluster cpu --ranks 2
 check 'packed documents' says "device $((8 * 1024 + $("$binary" --dry-run --model nano --hp 2 | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'))) host 0" --model nano --hp 2 --document-end 0
 check 'states at the end only' says ' host 0' --model nano --out x
 check 'states on the way' says ' host 1502976' --model nano --out x --save-every 1 # 125,248 parameters, 12 bytes each

@@ -664,6 +664,7 @@ static void check_step(void) {
             {"optimizer", p.optimizer, N / 32 * (7 * 4 + 2) / (c.hbm_rate * c.optimizer_efficiency)},
             {"offload", p.offloading, 4 * 2 * 2 * (32 - CHECKPOINT_SLOTS) * planner_kept_bytes(&m, &c, 8, p.recompute, T) / c.host_link_rate},
             {"HFU", p.hfu, p.tgs * flop / c.peak},
+            {"MFU", p.mfu, p.tgs * flops_model_per_token(&m, q.S) / c.peak},
         };
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
             CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9, "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
