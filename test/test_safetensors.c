@@ -266,6 +266,10 @@ int main(int argc, char **argv) {
     test_round_trip(1 << 30, 1);
     test_round_trip(20000, 5);
     test_no_space();
+    error_text error;
+    error.text[0] = '\0';
+    path_text deep = path_join(folder, "a//b/c/");
+    CHECK(folder_make(deep.text, &error) && folder_make(deep.text, &error) && path_is_folder(path_join(folder, "a/b/c").text), "a folder in folders that are not there: %s", error.text);
     folder_remove(folder);
     return test_finish("test_safetensors", NULL);
 }
