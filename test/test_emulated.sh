@@ -75,6 +75,13 @@ check 'bf16: a float folder in and out, 2 ranks' mpirun -np 2 $emulated --model 
 check 'bf16: and again, offloaded' $emulated --model "$dir/one" --steps 0 --threads 1 --offload-optimizer --export "$dir/two"
 check 'bf16: both are equal' cmp "$dir/one/model.safetensors" "$dir/two/model.safetensors"
 check 'bf16: and as the CPU device writes it' bash -c "make -s DEVICE=cpu all && build/cpu/train_llama --model test/golden/folder_f32 --steps 0 --threads 1 --export '$dir/three' && cmp '$dir/one/model.safetensors' '$dir/three/model.safetensors'"
+mkdir "$dir/large" # its embedding travels in three pieces (VALUES_CHUNK)
+sed 's/"vocab_size": *[0-9]*/"vocab_size": 70000/' test/golden/folder_f32/config.json >"$dir/large/config.json"
+pieces=(--steps 0 --threads 1 --val-data "$dir/data.bin" --seq-len 64 --eval-steps 2)
+check 'bf16: large tensors out' $emulated --model "$dir/large" --from-scratch "${pieces[@]}" --log "$dir/large1.jsonl" --export "$dir/large1"
+check 'bf16: and in and out again, 2 ranks' mpirun -np 2 $emulated --model "$dir/large1" "${pieces[@]}" --cp 2 --zero-optim 2 --export "$dir/large2"
+check 'bf16: and in again' $emulated --model "$dir/large2" "${pieces[@]}" --log "$dir/large2.jsonl"
+check 'bf16: master weights and parameters are the same' bash -c "cmp '$dir/large1/model.safetensors' '$dir/large2/model.safetensors' && cmp '$dir/large1.jsonl' '$dir/large2.jsonl'"
 check 'bf16: a run saves its states' $emulated "${small[@]}" --out "$dir/states" --save-every 2
 mkdir "$dir/resumed"
 cp -r "$dir/states/step-00000002" "$dir/resumed"
