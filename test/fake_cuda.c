@@ -73,6 +73,7 @@ struct CUevent_st {
     struct CUstream_st *stream; // NULL: not recorded, which counts as over
     int64_t position, compute_work;
     double recorded; // seconds
+    bool timed;
 };
 struct ncclComm {
     MPI_Comm mpi;
@@ -346,8 +347,8 @@ cudaError_t cudaDeviceSynchronize(void) {
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
-    (void)flags;
     *event = (cudaEvent_t)host_alloc(sizeof(struct CUevent_st));
+    (*event)->timed = (flags & cudaEventDisableTiming) == 0;
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
@@ -388,6 +389,7 @@ static double event_seconds(cudaEvent_t event) { // when it was over
     return event->stream->compute ? event->recorded : fmax(event->recorded, last->done_at);
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
+    insist(from->timed && to->timed && from->stream != NULL && to->stream != NULL, "time between events that have none");
     insist(cudaEventQuery(from) == cudaSuccess && cudaEventQuery(to) == cudaSuccess, "time between events that are not over");
     *milliseconds = 0.25f;
     if (!to->stream->compute) *milliseconds = (float)(1e3 * (event_seconds(to) - event_seconds(from)));
