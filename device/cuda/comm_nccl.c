@@ -373,6 +373,8 @@ static void make_whole(comm *parent) {
     int version = 0;
     if (ncclGetVersion(&version) == ncclSuccess && version < NCCL_LEAST) // another library than this was built with
         device_fail("NCCL %d.%d.%d was loaded; 2.26.5 or newer is needed", version / 10000, version / 100 % 100, version % 100);
+    if (version < NCCL_VERSION(2, 28, 9) && parent->rank == 0 && parent->size > comm_local_ranks()) // release notes: "hangs at large scale"
+        fprintf(stderr, "note: NCCL before 2.28.9 may hang on many machines\n");
 #ifdef __aarch64__
     if (version < NCCL_VERSION(2, 29, 3) && parent->rank == 0) fprintf(stderr, "note: NCCL before 2.29.3 may hang on ARM\n");
 #endif
