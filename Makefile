@@ -138,10 +138,10 @@ $(BUILD)/test/test_cudnn_graphs: CFLAGS += -DCUDA_STUB='"$(dir $(CUDART_LIBRARY)
 .PHONY: emulated-kernels
 emulated-kernels: # one make for all programs that want them; BUILD here must not be BUILD there
 	$(MAKE) --no-print-directory DEVICE=emulated BUILD=$(EMULATED) $(WITHOUT_GPU_KERNELS)
-$(BUILD)/train_llama-without-gpu: train_llama.cu test/fake_cuda.c $(WITHOUT_GPU_HOST) $(KERNELS) $(HEADERS) | emulated-kernels
+$(BUILD)/train_llama-without-gpu: train_llama.cu test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(MPI_CFLAGS) -x c $< -x none test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
-$(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(KERNELS) $(HEADERS) | emulated-kernels
+$(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 
@@ -160,7 +160,7 @@ $(PTX)/%.o: $(PTX)/%.cc test/ptx.h
 $(PTX)/ptx_launch.o: test/ptx_launch.cc $(HEADERS)
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -g -O2 -Wall -Wextra -Werror -c $< -o $@
-$(BUILD)/test/%-ptx$(PTX_ARCH): test/%.c test/fake_cuda.c $(PTX_KERNELS) $(WITHOUT_GPU_HOST) $(HEADERS) | emulated-kernels
+$(BUILD)/test/%-ptx$(PTX_ARCH): test/%.c test/fake_cuda.c $(PTX_KERNELS) $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(RANKS_OF) $(MPI_CFLAGS) $< test/fake_cuda.c $(PTX_KERNELS) $(filter-out $(KERNELS:%.cu=$(EMULATED)/%.o),$(WITHOUT_GPU_KERNELS)) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 
