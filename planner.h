@@ -415,11 +415,11 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
     double width = (double)m->H * m->HS, sp = (double)g->hp * g->cp, E = (double)q->S * width / sp;
     // max(Hkv, hp) / H where one divides the other
     double replication = (double)g->hp * head_layout_make(g->hp, m->H, m->Hkv, m->HS).Hkv_local / m->H;
-    // Of packed documents a ring carries what other ranks see (double_ring_part): of a chunk of S / (2 cp) tokens half a document, as a rule.
-    double travels = allgather ? 1 : fmin(1, (double)q->attended * g->cp / (double)q->S);
+    // Of packed documents other ranks see half a document of a chunk of S / (2 cp) tokens, as a rule. A ring carries no more (double_ring_part).
+    double seen = fmin(1, (double)q->attended * g->cp / (double)q->S), travels = allgather ? 1 : seen;
     double kv = 2 * replication * E * c->element_bytes * travels, dkv = 2 * replication * E * q->dkv_bytes * travels;
     double flop = 2 * (double)q->S * (double)q->attended * width / (sp * g->cp);
-    double extra = c->merge_bytes * E / c->hbm_rate + c->step_launch;
+    double extra = (c->merge_bytes * E / c->hbm_rate + c->step_launch) * fmax(seen, 1.0 / g->cp); // a rank's own block is always there
     double kernel_f = flop / (c->attention_forward_efficiency * c->peak);
     double kernel_b = 2.5 * flop / (c->attention_backward_efficiency * c->peak);
     a.kernel_f = kernel_f * g->cp;
