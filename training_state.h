@@ -342,6 +342,7 @@ static inline bool state_same_model(const model_config *state, const model_confi
     return true;
 }
 static inline bool state_same_data(const training_progress *a, const training_progress *b, error_text *error) {
+    if (b->train_tokens == 0) return true; // no --train-data: nothing is trained
     if (a->seed != b->seed) return error_set(error, "was trained with --seed %lld; the order of samples goes on only with that", (long long)a->seed);
     if (a->seq_len != b->seq_len)
         return error_set(error, "was trained with --seq-len %lld; the order of samples goes on only with that (--model STATE starts anew from its weights)", (long long)a->seq_len);

@@ -131,6 +131,9 @@ check 'resume without the options: refused' [ $? -eq 2 ]
 check 'and says which differs' grep -q 'is of another model: "original_max_position_embeddings" is 40 there and 48' "$dir/out"
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 2 "${stretch[@]}" --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
 check 'resume with them: status 0' [ $? -eq 0 ]
+"$binary" --model "$dir/short_config" --threads 1 "${stretch[@]}" --steps 0 --out "$dir/yarn_states" --resume --export "$dir/yarn4" >"$dir/out" 2>&1
+check 'the newest state exported, without its data: status 0' [ $? -eq 0 ]
+check 'and it is the newest' grep -q 'from step 2,' "$dir/out"
 "$binary" --model nano --from-scratch --steps 0 --threads 1 --rope-scaling linear:factor=8 --rope-theta 1e6 --export "$dir/linear" >"$dir/out" 2>&1
 check 'preset: config.json says linear' python3 -c "
 import json
