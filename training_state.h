@@ -419,6 +419,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     if (*found) {
         progress->step = saved.step;
         progress->samples = saved.samples;
+        m->c.max_position = max_i64(m->c.max_position, saved.seq_len); // --steps 0 makes the model for no length of its own (options_model)
         for (int64_t bad = at + 2; first_rank && bad < states; bad++) { // newer than the good one
             state_name(name, "", steps[bad]);
             state_name(aside, "damaged-", steps[bad]);

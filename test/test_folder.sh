@@ -134,6 +134,7 @@ check 'resume with them: status 0' [ $? -eq 0 ]
 "$binary" --model "$dir/short_config" --threads 1 "${stretch[@]}" --steps 0 --out "$dir/yarn_states" --resume --export "$dir/yarn4" >"$dir/out" 2>&1
 check 'the newest state exported, without its data: status 0' [ $? -eq 0 ]
 check 'and it is the newest' grep -q 'from step 2,' "$dir/out"
+check 'and the export is as long as it was trained' tools rope $golden/folder_f32 "$dir/yarn4" "$rope" 64
 "$binary" --model nano --from-scratch --steps 0 --threads 1 --rope-scaling linear:factor=8 --rope-theta 1e6 --export "$dir/linear" >"$dir/out" 2>&1
 check 'preset: config.json says linear' python3 -c "
 import json
