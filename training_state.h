@@ -79,7 +79,7 @@ static inline void state_remove_unfinished(const char *folder) {
 }
 
 // Makes the folder if it is not there and locks it until state_store_close. False with a message: another run writes there; without
-// `resume`, a run has left states there; the folder cannot be made; ranks do not see the same one.
+// `resume`, a run has left states there, or `source` is one of them; the folder cannot be made; ranks do not see the same one.
 static inline bool state_store_open(state_store *s, comm *all, const char *folder, const char *source, int64_t keep, bool resume, error_text *error) {
     s->all = all;
     s->folder = folder;
@@ -91,6 +91,7 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
     if (comm_rank(all) == 0 && folder_make(folder, error)) {
         path_text path = path_join(folder, "lock");
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
+        struct stat here, above;
         s->lock = open(path.text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         int states = state_list(folder, steps);
         if (s->lock < 0) error_set(error, "--out %s: cannot be written to: %s", printable(folder).text, strerror(errno));
@@ -100,6 +101,10 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
         else if (states > 0 && !resume)
             error_set(error, "--out %s: a run has left states there, the last of step %lld; add --resume to go on from it, or name another folder",
                       printable(folder).text, (long long)steps[states - 1]);
+        else if (source != NULL && path_exists(path_join(source, "training_state.json").text) && stat(folder, &here) == 0 &&
+                 stat(path_join(source, "..").text, &above) == 0 && here.st_dev == above.st_dev && here.st_ino == above.st_ino)
+            error_set(error, "--model %s is a state of this --out: it goes when newer ones are complete, and all of them need its config and tokenizer; legal is the folder "
+                             "that the run began with (--resume goes on from the newest state), or a copy elsewhere", printable(source).text);
         else state_remove_unfinished(folder);
         free(steps);
     }

@@ -160,6 +160,11 @@ common[6]=50
 refuse 'another length' 'trained with --seq-len 100' --out "$dir/whole" --resume
 common[6]=100
 
+cp -r "$dir/whole" "$dir/inside" # its states would go one by one, and the one that the others are made after with them
+common[1]="$dir/inside/step-00000024"
+refuse 'a state of --out as --model' 'is a state of this --out' --out "$dir/../$(basename "$dir")/inside" --resume
+common[1]=nano
+
 # Two runs on one folder.
 common[length]=100000
 timeout 60 "$binary" "${common[@]}" --out "$dir/two" >"$dir/two.out" 2>&1 &
