@@ -576,6 +576,8 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
         return error_set(error, "%s has no meaning with --steps 0, which trains nothing; legal with it are --out with --resume, and --export", o->trace != NULL ? "--trace" : "--out");
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
         return error_set(error, "--resume, --save-every and --keep need --out DIR; legal is with it, or none of them");
+    if (o->out != NULL && o->export_to != NULL && strcmp(o->out, o->export_to) == 0)
+        return error_set(error, "--out %s is --export, too; legal are two folders", printable(o->out).text);
     if (options_given(o, "export-dtype") && o->export_to == NULL)
         return error_set(error, "--export-dtype has no meaning without --export DIR; legal is both or none");
     if (o->stochastic_rounding && sizeof(floatX) == sizeof(float) && !o->dry_run)

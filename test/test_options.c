@@ -184,7 +184,7 @@ static void test_refusals(void) {
         {GOOD "--dp 8 --batch-size 2 --global-batch 24", "legal values are multiples of 16"},
         {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine, wsd"}, {GOOD "--eval-every 3", "--val-data"},
         {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--sample-prompt x", "need --sample-every"}, {GOOD "--sample-tokens 1", "need --sample-every"}, {GOOD "--sample-temperature 1", "need --sample-every"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
-        {GOOD "--resume", "need --out"}, {GOOD "--save-every 5", "need --out"}, {GOOD "--keep 2", "need --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--ranks 3", "--dry-run"},
+        {GOOD "--resume", "need --out"}, {GOOD "--save-every 5", "need --out"}, {GOOD "--keep 2", "need --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--out one --export one", "two folders"}, {GOOD "--ranks 3", "--dry-run"},
         {GOOD "--rope-theta 1", "from 1.001 to 1e+15"}, {GOOD "--rope-theta 0", "from 1.001"}, {GOOD "--rope-scaling ntk", "\"ntk\" is not legal; legal values are llama3:"},
         {GOOD "--rope-scaling default", "none"}, {GOOD "--rope-scaling none:", "none"}, {GOOD "--rope-scaling linear", "\"factor\" is missing"},
         {GOOD "--rope-scaling linear:", "not legal; legal"}, {GOOD "--rope-scaling linear:factor", "not legal; legal"}, {GOOD "--rope-scaling linear:factor=", "not legal; legal"},
