@@ -39,7 +39,7 @@ typedef struct {
     int32_t *tokens, *labels; // (grad_accum, rows)
     int64_t *positions;       // (T)
     int64_t *documents;       // (grad_accum, B, hp T + 2 cp), model.documents; NULL: --document-end none
-    double peak_flops;        // of this rank; 0: not known
+    double peak_flops;        // of rank 0; 0: not known
     size_t memory_before;     // device_memory_used before the arena
     cluster machines;         // that predictions are for
     training_progress done;   // steps and samples, of this run and those it goes on from
@@ -554,12 +554,10 @@ int main(int argc, char **argv) {
     size_t device_bytes = t.device.peak, host_bytes = t.host.peak;
     memset(&t.device, 0, sizeof t.device);
     memset(&t.host, 0, sizeof t.host);
-    t.peak_flops = device_peak_flops();
-    if (t.peak_flops == 0) { // rank 0 measures while the others wait; before the arena, for it needs memory of its own
-        comm_barrier(world);
-        if (first_rank) t.peak_flops = device_measure_gemm();
-        comm_broadcast(world, &t.peak_flops, sizeof t.peak_flops, 0);
-    }
+    t.peak_flops = device_peak_flops(); // rank 0's counts: ranks may have different devices
+    comm_barrier(world);
+    if (first_rank && t.peak_flops == 0) t.peak_flops = device_measure_gemm(); // while the others wait; before the arena, for it needs memory of its own
+    comm_broadcast(world, &t.peak_flops, sizeof t.peak_flops, 0);
     t.memory_before = device_memory_used();
     t.device.base = (char *)device_alloc(device_bytes);
     t.host.base = host_bytes > 0 ? (char *)device_host_slab(host_bytes) : NULL;

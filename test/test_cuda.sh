@@ -88,7 +88,7 @@ unequal() {
     env FAKE_CUDA_POOR=1:76200 TRAIN_LLAMA_TIMEOUT=20 mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 1024 --steps 1 --hp 2 >"$dir/unequal" &&
         grep -q '1 layers keep all, 1 selective' "$dir/unequal"
 }
-check 'ranks with unequal memory, over fake CUDA' unequal
+check 'ranks with unequal memory and peak, over fake CUDA' unequal
 
 # --deterministic: what it asks of the libraries (the fake insists), what it refuses, and the same bits twice.
 fixed=(mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 256 --steps 2 --hp 2 --zero-optim full)
