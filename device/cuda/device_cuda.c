@@ -212,14 +212,17 @@ int64_t device_trace_spans(const device_span **spans) {
     device_synchronize();
     free(trace.spans);
     trace.spans = HOST_NEW(device_span, trace.count);
-    for (int64_t i = 0; i < trace.count; i++) {
+    cudaEvent_t before = trace.zero;
+    double now = trace.zero_seconds;
+    for (int64_t i = 0; i < trace.count; i++) { // from one to the next: of minutes a float does not hold the microseconds
         const traced_work *w = &trace.work[i];
-        float begin = 0, end = 0; // milliseconds
-        cuda_check(cudaEventElapsedTime(&begin, trace.zero, w->begin), "the trace");
-        cuda_check(cudaEventElapsedTime(&end, trace.zero, w->end), "the trace");
+        float idle = 0, busy = 0; // milliseconds
+        cuda_check(cudaEventElapsedTime(&idle, before, w->begin), "the trace");
+        cuda_check(cudaEventElapsedTime(&busy, w->begin, w->end), "the trace");
         trace.spans[i].name = w->name;
-        trace.spans[i].begin = trace.zero_seconds + 1e-3 * (double)begin;
-        trace.spans[i].end = trace.zero_seconds + 1e-3 * (double)end;
+        trace.spans[i].begin = now + 1e-3 * (double)idle;
+        trace.spans[i].end = now = trace.spans[i].begin + 1e-3 * (double)busy;
+        before = w->end;
     }
     *spans = trace.spans;
     return trace.count;
