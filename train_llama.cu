@@ -434,6 +434,9 @@ static void start_parameters(trainer *t, const char *folder, error_text *error) 
             printf(resumed ? "resume      %s: from step %lld, %lld samples done\n" : "resume      %s: holds no state; starting afresh\n", o->out,
                    (long long)t->done.step, (long long)t->done.samples);
     }
+    if (resumed && t->g.rank == 0 && o->steps > t->done.step && t->done.samples != t->done.step * step_sequences(t))
+        fprintf(stderr, "note: so far a step was %.6g sequences, and this command makes it %lld (--global-batch N says how many, whatever the ranks)\n",
+                (double)t->done.samples / (double)t->done.step, (long long)step_sequences(t));
     if (resumed) return;
     if (o->from_scratch) {
         zero_init(&t->m.zero, (uint64_t)o->seed, 0.02f, 0.02f / sqrtf(2.0f * (float)t->m.c.L));

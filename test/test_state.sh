@@ -89,6 +89,9 @@ from4 one 1 --batch-size 4
 from4 full 4 --hp 2 --cp 1 --batch-size 1 --grad-accum 2 --zero-params full
 from4 mixed 8 --hp 2 --cp 2 --batch-size 2 --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer
 from4 three 3 --cp 3 --batch-size 4 --zero-optim 3 --offload-optimizer --recompute selective
+check 'steps as large as before: no word of it' bash -c "! grep -q '^note' '$dir/mixed.err'"
+cp -r "$dir/whole/step-00000004" "$dir/four" && mkdir "$dir/larger" && mv "$dir/four" "$dir/larger/step-00000004"
+check 'larger steps: a note' ends_with 0 '^note: so far a step was 4 sequences, and this command makes it 6' "$binary" "${common[@]}" --resume --batch-size 6 --out "$dir/larger"
 mkdir "$dir/back" # a state of a sharded grid goes on on another
 mv "$dir/mixed/step-00000024" "$dir/back"
 common[length]=25 # the schedule is another one, too
