@@ -1,4 +1,4 @@
-// Token files -> this rank's tokens, positions and labels.
+// Token files -> this rank's tokens and labels, and which positions of a sequence these are.
 //
 // Files are llm.c's: 256 int32 of header (magic, version, count), then tokens: magic 20240520 version 1 = uint16, magic 20240801 version 7 =
 // uint32; little-endian. All files that match a pattern, sorted by name (bytes), are one stream of tokens. Sample n is the S tokens from
@@ -309,10 +309,9 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
     return true;
 }
 
-// This rank's rows of a sample: tokens, positions (global), labels; each (T), the caller's. Padding: token 0, label -100, its own position.
+// This rank's rows of a sample: tokens, labels; each (T), the caller's. Padding: token 0, label -100.
 // Reads only these rows and the one token after each run. Returns false with a message that names file and offset.
-static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int64_t *positions,
-                                   int32_t *labels, error_text *error) {
+static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int32_t *labels, error_text *error) {
     if (shard->S != loader->S || sample < 0 || sample >= dataloader_samples(loader))
         return error_set(error, "sample %lld of length %lld asked for; there are %lld of length %lld", (long long)sample, (long long)shard->S,
                          (long long)dataloader_samples(loader), (long long)loader->S);
@@ -321,7 +320,6 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
         int64_t first = sample * loader->S + position;                            // in the stream
         int64_t here = max_i64(0, min_i64(run, loader->S - position));            // rows that are not padding
         int64_t after = here > 0 && first + here < loader->total ? 1 : 0;         // the last row's label is in the stream
-        for (int64_t i = 0; i < run; i++) positions[t + i] = position + i;
         if (here > 0 && !dataloader_read_tokens(loader, first, here, tokens + t, error)) return false;
         for (int64_t i = 0; i + 1 < here; i++) labels[t + i] = tokens[t + i + 1];
         if (here > 0) labels[t + here - 1] = LABEL_IGNORED;

@@ -4,7 +4,7 @@
 //     attention_2d.cuh  double_ring.cuh   who attends to what, and what travels meanwhile
 //     zero_hybrid.cuh   checkpoint.cuh    which model states and activations a rank keeps
 //     model.h           the forward and backward pass, straight down
-//     dataloader.h      token files -> this rank's tokens, positions and labels
+//     dataloader.h      token files -> this rank's tokens and labels
 //     device/           memory, operations and communication of the CPU and the CUDA device
 #include "calibrate.h"  // defines: calibrate
 #include "data_sources.h" // defines: data_sources_*, dataloader_*, sequence_shard
@@ -37,7 +37,6 @@ typedef struct {
     data_sources train, val; // count 0: not given
     sample_job sample;       // --sample-every
     int32_t *tokens, *labels; // (grad_accum, rows)
-    int64_t *positions;       // (T)
     int64_t *documents;       // (grad_accum, B, hp T + 2 cp), model.documents; NULL: --document-end none
     double peak_flops;        // of rank 0; 0: not known
     size_t memory_before;     // device_memory_used before the arena
@@ -80,7 +79,7 @@ static int64_t *documents_of(const trainer *t, int64_t s) { return t->documents 
 // One sample into the rows of sequence b of micro-step a.
 static bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
-    if (!dataloader_read(data, sample, &t->shard, t->tokens + at, t->positions, t->labels + at, error)) return false;
+    if (!dataloader_read(data, sample, &t->shard, t->tokens + at, t->labels + at, error)) return false;
     if (t->documents == NULL) return true;
     return dataloader_documents(data, sample, &t->shard, (int32_t)t->o->document_end, t->tokens + at, t->labels + at, documents_of(t, sequence), error);
 }
@@ -177,8 +176,10 @@ static int64_t attended_length(const trainer *t) {
     if (t->documents == NULL) return t->shard.S;
     int64_t sums[2] = {0, 0}, T = t->shard.T, sequences = t->m.run.grad_accum * t->m.run.B; // tokens seen, tokens
     for (int64_t s = 0; s < sequences; s++)
-        for (int64_t i = 0; i < T && t->positions[i] < t->shard.S; i++) {
-            sums[0] += t->positions[i] - documents_of(t, s)[t->shard.h * T + i] + 1;
+        for (int64_t i = 0; i < T; i++) {
+            int64_t position = sequence_shard_position(&t->shard, i);
+            if (position >= t->shard.S) break; // padding
+            sums[0] += position - documents_of(t, s)[t->shard.h * T + i] + 1;
             sums[1]++;
         }
     comm_sum_int64(t->g.all, sums, 2);
@@ -573,9 +574,10 @@ int main(int argc, char **argv) {
     t.labels = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
     t.documents = run.packed ? HOST_NEW(int64_t, run.grad_accum * run.B * (t.shard.T * t.shard.hp + 2 * t.shard.cp)) : NULL;
     t.m.documents = t.documents;
-    t.positions = HOST_NEW(int64_t, t.shard.T);
-    for (int64_t i = 0; i < t.shard.T; i++) t.positions[i] = sequence_shard_position(&t.shard, i);
-    model_start(&t.m, t.positions);
+    int64_t *positions = HOST_NEW(int64_t, t.shard.T);
+    for (int64_t i = 0; i < t.shard.T; i++) positions[i] = sequence_shard_position(&t.shard, i);
+    model_start(&t.m, positions);
+    free(positions);
     t.m.zero.rounding.stochastic = o.stochastic_rounding;
     t.m.zero.rounding.seed = (uint64_t)o.seed;
     start_parameters(&t, folder, &error);
@@ -602,7 +604,6 @@ int main(int argc, char **argv) {
     sample_close(&t.sample);
     free(t.tokens);
     free(t.labels);
-    free(t.positions);
     free(t.documents);
     free(kinds);
     device_stop();

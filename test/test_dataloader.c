@@ -126,19 +126,17 @@ static void check_reading(dataloader *loader, int64_t S, int hp, int cp, int64_t
             for (int h = 0; h < hp; h++) {
                 sequence_shard s = sequence_shard_make(S, hp, cp, h, c, multiple);
                 int32_t *tokens = HOST_NEW(int32_t, s.T), *labels = HOST_NEW(int32_t, s.T);
-                int64_t *positions = HOST_NEW(int64_t, s.T);
                 for (int64_t t = 0; t < s.T; t++) tokens[t] = labels[t] = -77;
-                CHECK(dataloader_read(loader, sample, &s, tokens, positions, labels, &error), "%s", error.text);
+                CHECK(dataloader_read(loader, sample, &s, tokens, labels, &error), "%s", error.text);
                 for (int64_t t = 0; t < s.T; t++) {
                     int64_t p = sequence_shard_position(&s, t), at = sample * S + p;
                     bool padding = p >= S;
                     int64_t token = padding ? 0 : stream[at], label = padding || at + 1 >= STREAM ? LABEL_IGNORED : stream[at + 1];
-                    wrong += positions[t] != p || tokens[t] != token || labels[t] != label;
+                    wrong += tokens[t] != token || labels[t] != label;
                     valid += labels[t] >= 0;
                 }
                 free(tokens);
                 free(labels);
-                free(positions);
             }
     CHECK(wrong == 0, "S %lld hp %d cp %d multiple %lld: %lld rows wrong", (long long)S, hp, cp, (long long)multiple, (long long)wrong);
     int64_t want = n * S - (n * S == STREAM ? 1 : 0); // no token dropped: all have a label but the stream's last
@@ -157,7 +155,7 @@ static void test_reading(void) {
             CHECK(dataloader_samples(&loader) == STREAM / lengths[l], "%lld samples", (long long)dataloader_samples(&loader));
             for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++) check_reading(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16);
             sequence_shard s = sequence_shard_make(lengths[l], 1, 1, 0, 0, 1);
-            CHECK(!dataloader_read(&loader, dataloader_samples(&loader), &s, NULL, NULL, NULL, &error), "a sample beyond the last is read");
+            CHECK(!dataloader_read(&loader, dataloader_samples(&loader), &s, NULL, NULL, &error), "a sample beyond the last is read");
             dataloader_close(&loader);
         }
         dataloader loader;
@@ -180,12 +178,12 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
             for (int h = 0; h < hp; h++) {
                 sequence_shard s = sequence_shard_make(S, hp, cp, h, c, multiple);
                 int32_t *tokens = HOST_NEW(int32_t, s.T), *labels = HOST_NEW(int32_t, s.T);
-                int64_t *positions = HOST_NEW(int64_t, s.T), *first = HOST_NEW(int64_t, s.T * hp + 2 * cp);
-                bool ok = dataloader_read(loader, sample, &s, tokens, positions, labels, &error) &&
+                int64_t *first = HOST_NEW(int64_t, s.T * hp + 2 * cp);
+                bool ok = dataloader_read(loader, sample, &s, tokens, labels, &error) &&
                           dataloader_documents(loader, sample, &s, end, tokens, labels, first, &error);
                 CHECK(ok, "%s", error.text);
                 for (int64_t t = 0; t < s.T; t++) {
-                    int64_t p = positions[t], at = sample * S + p;
+                    int64_t p = sequence_shard_position(&s, t), at = sample * S + p;
                     int64_t label = p >= S || at + 1 >= STREAM || stream[at] == end ? LABEL_IGNORED : stream[at + 1];
                     wrong += labels[t] != label;
                 }
@@ -197,7 +195,6 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
                 }
                 free(tokens);
                 free(labels);
-                free(positions);
                 free(first);
             }
     CHECK(wrong == 0, "S %lld hp %d cp %d end %d: %lld rows wrong", (long long)S, hp, cp, end, (long long)wrong);
@@ -232,8 +229,8 @@ static void test_documents(void) {
     CHECK(open_data(&loader, "long.bin", LONG, 8, false, &error), "%s", error.text);
     sequence_shard s = sequence_shard_make(LONG, 1, 1, 0, 0, 1), last = sequence_shard_make(LONG, 1, 2, 0, 1, 1);
     int32_t *tokens = HOST_NEW(int32_t, LONG), *labels = HOST_NEW(int32_t, LONG);
-    int64_t *positions = HOST_NEW(int64_t, LONG), *first = HOST_NEW(int64_t, LONG + 4), wrong = 0;
-    CHECK(dataloader_read(&loader, 0, &s, tokens, positions, labels, &error) && dataloader_documents(&loader, 0, &s, 0, tokens, labels, first, &error), "%s", error.text);
+    int64_t *first = HOST_NEW(int64_t, LONG + 4), wrong = 0;
+    CHECK(dataloader_read(&loader, 0, &s, tokens, labels, &error) && dataloader_documents(&loader, 0, &s, 0, tokens, labels, first, &error), "%s", error.text);
     for (int64_t i = 0; i < LONG; i++) wrong += first[i] != (i < BEGIN ? 0 : i < LONG - 1 ? BEGIN : LONG - 1);
     CHECK(wrong == 0, "long documents: %lld of %d rows wrong", (long long)wrong, LONG);
     CHECK(dataloader_documents(&loader, 0, &last, 0, tokens, labels, first, &error) && first[0] == BEGIN && first[last.T / 2] == BEGIN, "%s %lld", error.text, (long long)first[0]);
@@ -241,7 +238,6 @@ static void test_documents(void) {
     free(values);
     free(tokens);
     free(labels);
-    free(positions);
     free(first);
 }
 
@@ -277,10 +273,9 @@ static void test_masks(void) {
                 for (int rank = 0; rank < grids[g][0] * grids[g][1]; rank++) {
                     sequence_shard s = sequence_shard_make(S, grids[g][0], grids[g][1], rank % grids[g][0], rank / grids[g][0], 1);
                     int32_t tokens[STREAM + 1], labels[STREAM + 1];
-                    int64_t positions[STREAM + 1];
-                    CHECK(dataloader_read(&loader, sample, &s, tokens, positions, labels, &error), "%s", error.text);
+                    CHECK(dataloader_read(&loader, sample, &s, tokens, labels, &error), "%s", error.text);
                     for (int64_t t = 0; t < s.T; t++) {
-                        int64_t p = positions[t], label = sample * S + p + 1;
+                        int64_t p = sequence_shard_position(&s, t), label = sample * S + p + 1;
                         wrong += labels[t] != (p >= S || label >= STREAM || mask[label] == 0 ? LABEL_IGNORED : stream[label]);
                     }
                 }
@@ -295,9 +290,8 @@ static void test_masks(void) {
     write_mask("2.bin.mask", mask, 200);
     sequence_shard s = sequence_shard_make(STREAM, 1, 1, 0, 0, 1);
     int32_t tokens[STREAM], labels[STREAM];
-    int64_t positions[STREAM];
     CHECK(open_data(&loader, "?.bin", STREAM, VOCABULARY, false, &error), "%s", error.text);
-    CHECK(!dataloader_read(&loader, 0, &s, tokens, positions, labels, &error) && strstr(error.text, "2.bin.mask: byte 150 is 2; legal are 0 and 1") != NULL, "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, tokens, labels, &error) && strstr(error.text, "2.bin.mask: byte 150 is 2; legal are 0 and 1") != NULL, "%s", error.text);
     dataloader_close(&loader);
 }
 
@@ -308,10 +302,9 @@ static void test_limits(void) {
     error_text error;
     sequence_shard s = sequence_shard_make(4, 1, 1, 0, 0, 1);
     int32_t tokens[4], labels[4];
-    int64_t positions[4];
     remove_files();
     write_tokens("edge.bin", 2, edge, 4);
-    CHECK(open_data(&loader, "edge.bin", 4, 65536, true, &error) && dataloader_read(&loader, 0, &s, tokens, positions, labels, &error), "%s", error.text);
+    CHECK(open_data(&loader, "edge.bin", 4, 65536, true, &error) && dataloader_read(&loader, 0, &s, tokens, labels, &error), "%s", error.text);
     CHECK(tokens[0] == 65535 && labels[1] == 65534 && labels[3] == LABEL_IGNORED, "%d %d %d", tokens[0], labels[1], labels[3]);
     dataloader_close(&loader);
 
@@ -319,7 +312,7 @@ static void test_limits(void) {
     write_tokens("huge.bin", 4, huge, 4);
     CHECK(open_data(&loader, "huge.bin", 2, 128256, false, &error), "%s", error.text);
     s = sequence_shard_make(2, 1, 1, 0, 0, 1);
-    CHECK(!dataloader_read(&loader, 1, &s, tokens, positions, labels, &error) && strstr(error.text, "huge.bin: token 2 (byte 1032) is 4294967295") != NULL,
+    CHECK(!dataloader_read(&loader, 1, &s, tokens, labels, &error) && strstr(error.text, "huge.bin: token 2 (byte 1032) is 4294967295") != NULL,
           "%s", error.text);
     dataloader_close(&loader);
     s = sequence_shard_make(4, 1, 1, 0, 0, 1);
@@ -338,7 +331,7 @@ static void test_limits(void) {
         printf("skipped: no room for a sparse file of %lld bytes\n", (long long)bytes);
     } else {
         CHECK(open_data(&loader, "sparse.bin", 4, 128256, false, &error), "%s", error.text);
-        CHECK(dataloader_read(&loader, count / 4 - 1, &s, tokens, positions, labels, &error), "%s", error.text);
+        CHECK(dataloader_read(&loader, count / 4 - 1, &s, tokens, labels, &error), "%s", error.text);
         CHECK(tokens[0] == 0 && tokens[1] == 11 && tokens[3] == 33 && labels[0] == 11 && labels[2] == 33 && labels[3] == LABEL_IGNORED, "%d %d %d", tokens[1],
               tokens[3], labels[0]);
         dataloader_close(&loader);
@@ -637,23 +630,22 @@ static void test_bad_files(void) {
     dataloader loader;
     error_text error;
     int32_t read_tokens[8], labels[8];
-    int64_t positions[8];
     sequence_shard s = sequence_shard_make(8, 1, 1, 0, 0, 1);
     CHECK(open_data(&loader, "*.bin", 8, 256, false, &error), "%s", error.text);
-    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, positions, labels, &error) &&
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) &&
               strstr(error.text, "b.bin: token 0 (byte 1024) is 256; the model's vocabulary has 256: legal are 0 to 255") != NULL, "%s", error.text);
     // A file that shrinks or goes away after it was opened.
     path_of(path, sizeof path, "a.bin");
     CHECK(truncate(path, 1030) == 0, "truncate");
     error.text[0] = '\0';
-    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, positions, labels, &error) && strstr(error.text, "a.bin: ends at byte 1030") != NULL, "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: ends at byte 1030") != NULL, "%s", error.text);
     unlink(path);
     dataloader_close(&loader);
     write_tokens("a.bin", 2, values + 1, 7);
     s = sequence_shard_make(7, 1, 1, 0, 0, 1);
     CHECK(open_data(&loader, "a.bin", 7, 256, false, &error), "%s", error.text);
     unlink(path);
-    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, positions, labels, &error) && strstr(error.text, "a.bin: cannot be opened") != NULL, "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: cannot be opened") != NULL, "%s", error.text);
     dataloader_close(&loader);
 }
 

@@ -18,9 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int i = 1; i < TOKENS; i++) legal = legal && data[i] <= 1; // token 0 is nobody's label
     for (int rank = 0; rank < 8; rank++) {
         int32_t tokens[LENGTH], labels[LENGTH];
-        int64_t positions[LENGTH];
         sequence_shard shard = sequence_shard_make(LENGTH, 2, 2, rank % 2, rank / 2 % 2, 1);
-        bool read = dataloader_read(&loader, rank / 4, &shard, tokens, positions, labels, &error);
+        bool read = dataloader_read(&loader, rank / 4, &shard, tokens, labels, &error);
         must_be_clear(read, &error);
         ok = ok && read;
         error = no_error();

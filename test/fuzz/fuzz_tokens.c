@@ -36,11 +36,10 @@ static void read_all(const char *pattern) {
     for (int64_t at = 0; at < min_i64(samples, 8); at++)
         for (int rank = 0; rank < 4; rank++) {
             int32_t tokens[LENGTH], labels[LENGTH];
-            int64_t positions[LENGTH];
             sequence_shard shard = sequence_shard_make(LENGTH, 2, 2, rank % 2, rank / 2, 1);
             int64_t sample = at < 4 ? at : samples - 1 - (at - 4); // the first and the last
             if (sample < 0) continue;
-            ok = dataloader_read(&loader, sample, &shard, tokens, positions, labels, &error);
+            ok = dataloader_read(&loader, sample, &shard, tokens, labels, &error);
             must_be_clear(ok, &error);
             MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
             error = no_error();
