@@ -96,7 +96,7 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
         format_bytes(have, sizeof have, room.device);
         return error_set(error, "a rank needs %s and may use %s; what lowers it: %smore ranks, --zero-params, --zero-grads and --zero-optim full, "
                                 "%ssmaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run shows the table)",
-                         need, have, keep_less, arena_is_cpu(&device) ? "" : "--offload-activations 1, --offload-optimizer, ");
+                         need, have, keep_less, !arena_is_cpu(&device) ? "--offload-activations 1, --offload-optimizer, " : run->saves ? "no --save-every, " : "");
     }
     if ((double)host.peak > room.host) {
         format_bytes(need, sizeof need, (double)host.peak);
