@@ -234,7 +234,7 @@ static inline void zero_free(zero_hybrid *z) {
 // Starts gathering a unit unless it is here already or is whole on this rank. Its slot's previous unit is given up.
 static inline void zero_fetch(zero_hybrid *z, int unit) {
     zero_update_start(z, z->zp == 1 ? unit + 1 : unit + 2);
-    if (z->zp == 1 || unit < 0 || unit >= z->unit_count) return;
+    if (z->zp == 1) return;
     int slot = z->units[unit].slot;
     if (z->param_slot_unit[slot] == unit) return;
     zero_update_finish(z, unit + 1);
