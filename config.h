@@ -159,9 +159,7 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
 
     const cJSON *type = config_member(scaling, "rope_type", error), *old_type = config_member(scaling, "type", error);
     if (type == NULL) type = old_type;
-    if (type == NULL && scaling == new_form) return error_set(error, "\"rope_parameters\" has no \"rope_type\"; legal values are default, llama3, linear, yarn");
-    if (type == NULL) return error_set(error, "\"rope_scaling\" has no \"rope_type\" (or \"type\"); legal values are default, llama3, linear, yarn");
-    if (!cJSON_IsString(type)) return error_set(error, "the type in \"%s\" is not a string; legal values are default, llama3, linear, yarn", where);
+    if (!cJSON_IsString(type)) return error_set(error, "\"%s\" has no \"rope_type\" that is a string; legal values are default, llama3, linear, yarn", where);
     if (old_type != NULL && (!cJSON_IsString(old_type) || strcmp(type->valuestring, old_type->valuestring) != 0))
         return error_set(error, "\"rope_type\" and \"type\" in \"%s\" differ; keep one", where);
 
