@@ -195,7 +195,7 @@ static inline bool safetensors_read_entry(safetensor *t, const cJSON *entry, int
     int64_t begin;
     if (!cJSON_IsArray(place) || cJSON_GetArraySize(place) != 2 || !safetensors_whole(place->child, &begin) || !safetensors_whole(place->child->next, end))
         return error_set(error, "tensor \"%s\" has no \"data_offsets\" of two whole numbers", name);
-    if (*end < begin || *end - begin != t->count * safetensors_dtype_bytes(t->dtype))
+    if (*end - begin != t->count * safetensors_dtype_bytes(t->dtype))
         return error_set(error, "tensor \"%s\": its \"data_offsets\" hold %lld bytes, but its shape in %s needs %lld", name, (long long)(*end - begin),
                          safetensors_dtype_name(t->dtype), (long long)(t->count * safetensors_dtype_bytes(t->dtype)));
     t->offset = begin;
@@ -416,7 +416,7 @@ static inline bool safetensors_chunks(const safetensors_file *file, const safete
 // must lie in the tensor: else a message.
 static inline bool safetensors_read(const safetensors *s, const safetensor *t, int64_t first, int64_t count, float *to, error_text *error) {
     safetensors_file *file = &s->files[t->file];
-    if (first < 0 || count < 0 || first > t->count || count > t->count - first)
+    if (first < 0 || count < 0 || count > t->count - first)
         return error_set(error, "%s: elements %lld to %lld of tensor \"%s\" asked for; it has %lld", file->path, (long long)first, (long long)(first + count),
                          printable(t->name).text, (long long)t->count);
     file->bytes_read += count * safetensors_dtype_bytes(t->dtype);

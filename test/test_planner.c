@@ -5,6 +5,7 @@
 #include "../planner.h"
 #include "paper_tables.h"
 #include "test.h"
+#include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,7 +113,16 @@ static void check_bad_clusters(void) {
     close(file);
     error.text[0] = '\0';
     CHECK(!cluster_load(&c, path, &error) && strstr(error.text, "not a cluster file") != NULL, "'%s'", error.text);
+    char lines[20000]; // more than such a file has, all empty; and a line that is too long
+    memset(lines, '\n', sizeof lines);
+    file = open(path, O_WRONLY);
+    CHECK(file >= 0 && write(file, lines, sizeof lines) == (ssize_t)sizeof lines, "cannot write %s", path);
+    close(file);
+    error.text[0] = '\0';
+    CHECK(!cluster_load(&c, path, &error) && strstr(error.text, "not a cluster file") != NULL, "'%s'", error.text);
     unlink(path);
+    snprintf(lines, sizeof lines, "peak 1e15 # estimate: %0490d", 0);
+    CHECK(!parse_with("peak", lines, &error) && strstr(error.text, "longer than 511 characters") != NULL, "'%s'", error.text);
 }
 
 // ---- placement and NICs ----

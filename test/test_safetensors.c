@@ -54,6 +54,7 @@ static void test_format_errors(void) {
     refuse("five sizes", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1],\"data_offsets\":[0,4]}}", 0, 4, "at most 4 sizes");
     refuse("no offsets", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 0, 4, "no \"data_offsets\"");
     refuse("three offsets", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 0, 4, "no \"data_offsets\"");
+    refuse("offsets that are no list", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":{\"b\":0,\"e\":4}}}", 0, 4, "no \"data_offsets\"");
     refuse("offset below 0", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,0]}}", 0, 4, "no \"data_offsets\"");
     refuse("offset 1e300", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,1e300]}}", 0, 4, "no \"data_offsets\"");
     refuse("end before begin", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 0, 4, "hold -4 bytes");
@@ -112,6 +113,9 @@ static void test_index_errors(void) {
     refuse_index("no weight_map", "{\"a\": 1}", "no \"weight_map\"");
     refuse_index("path out of the folder", "{\"weight_map\":{\"a\":\"../x.safetensors\"}}", "not given a file name of this folder");
     refuse_index("absolute path", "{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "not given a file name of this folder");
+    refuse_index("a number for a file", "{\"weight_map\":{\"a\":7}}", "not given a file name of this folder");
+    refuse_index("no name", "{\"weight_map\":{\"a\":\"\"}}", "not given a file name of this folder");
+    refuse_index("the folder above", "{\"weight_map\":{\"a\":\"..\"}}", "not given a file name of this folder");
     refuse_index("file missing", "{\"weight_map\":{\"a\":\"w.safetensors\"}}", "w.safetensors: cannot be opened");
     refuse_index("tensor in no file", "{\"weight_map\":{\"a\":\"x.safetensors\",\"c\":\"x.safetensors\"}}", "\"c\" is in no file");
     refuse_index("tensor not in the index", "{\"weight_map\":{\"b\":\"y.safetensors\",\"bb\":\"x.safetensors\"}}", "\"a\" is in a file, but not in");
