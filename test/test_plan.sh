@@ -146,14 +146,14 @@ for case in 'parameters 14.96 29.91' 'gradients 29.91 29.91' 'optimizer 89.74 59
 done
 
 # What a dry run counts: a node's memory shared by the ranks that there are, a budget instead of the machine's memory, layers to the nearest whole number,
-# rows padded as the machine's kernels want them, the documents' first tokens (8 bytes a row), and a copy of the states where training goes on beside it.
+# rows padded as the machine's kernels want them, the documents' first tokens (8 bytes a row, and of each chunk's first row), and a copy of the states where training goes on beside it.
 says() { local text=$1; shift; "$binary" --dry-run "$@" | grep -qF "$text"; }
 check 'two ranks of a node, a budget' says 'longest sequence in 1.0 GiB and 931.3 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB
 check '0.4 of 4 layers are 2' says '; 2 offloaded' --model tiny --offload-activations 0.4
 check 'rows of a GPU' says ', 512 tokens a rank' --model nano --cluster h100 --seq-len 1000 --cp 2
 check 'and of a CPU' says ', 500 tokens a rank' --model nano --cluster cpu --seq-len 1000 --cp 2
 check 'two of the eight ranks that share a machine' says 'on cpu: 32 GB a rank, float' --model nano --cluster cpu --ranks 2
-check 'packed documents' says "device $((8 * 1024 + $("$binary" --dry-run --model nano --hp 2 | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'))) host 0" --model nano --hp 2 --document-end 0
+check 'packed documents' says "device $((8 * 1024 + 256 + $("$binary" --dry-run --model nano --hp 2 | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'))) host 0" --model nano --hp 2 --document-end 0
 check 'states at the end only' says ' host 0' --model nano --out x
 check 'states on the way' says ' host 1502976' --model nano --out x --save-every 1 # 125,248 parameters, 12 bytes each
 # --recompute auto uses what there is, and no more: layers that keep all beside selective ones, and selective ones beside full.

@@ -43,7 +43,8 @@ for key in ("step", "loss", "grad_norm", "lr", "step_ms", "tokens", "tgs", "mfu"
     assert key in a[0], key
 for r in b[:6]: # bytes are as predicted (an evaluation leaves two layers gathered for the step after it, and has gathered what the update made)
     if "comm_bytes" in r:
-        assert sum(n for kind, n in r["comm_bytes"].items() if kind != "control") == r["predicted_comm_bytes"], r
+        sent = sum(n for kind, n in r["comm_bytes"].items() if kind != "control")
+        assert sent < r["predicted_comm_bytes"] if "packed" in sys.argv[2] else sent == r["predicted_comm_bytes"], r # packed: what is predicted is the most
         assert r["predicted_ms"] > 0 and r["mem_used_bytes"] > 0, r
 assert a[-2]["loss"] < a[0]["loss"] - 0.5, (a[0]["loss"], a[-2]["loss"])
 PY
