@@ -113,7 +113,7 @@ static inline const option_row *options_table(int *count) {
         {"Grid", "dkv-wire", "", OPTION_CHOICE, AT(dkv_wire), 0, 0, "fp32", "fp32|bf16", "number type in which the gradients of K and V go round a context-parallel group; every rank adds them up in float; bf16 sends half of the bytes and rounds before each hop"},
         {"Grid", "gpus-per-node", "N", OPTION_COUNT, AT(gpus_per_node), 1, 4096, "", "", "ranks of a node, to lay the windows over its NICs (if absent: windows of neighbours)"},
         {"Grid", "nics-per-node", "N", OPTION_COUNT, AT(nics_per_node), 1, 4096, "", "", "network cards of a node; goes with --gpus-per-node"},
-        {"Grid", "threads", "N", OPTION_COUNT, AT(threads), 1, 4096, "", "", "CPU threads of a rank (if absent: the cores, shared by the ranks of the machine)"},
+        {"Grid", "threads", "N", OPTION_COUNT, AT(threads), 1, 4096, "", "", "CPU threads of a rank, on the CPU device (if absent: the cores, shared by the ranks of the machine)"},
 
         {"Memory", "zero-params", "N|full|replica", OPTION_DEGREE, AT(zero_params), 1, 1048576, "replica", "", "ranks that parameters are sharded over"},
         {"Memory", "zero-grads", "N|full|replica", OPTION_DEGREE, AT(zero_grads), 1, 1048576, "", "", "the same for gradients; a multiple of --zero-params (if absent: equal to it)"},

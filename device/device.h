@@ -41,7 +41,7 @@ extern "C" {
 
 // Picks and starts the device of this rank. `local_rank` of `local_ranks` ranks share the machine; `threads` = CPU threads of
 // this rank, 0 = share the cores among the local ranks. Call once, after comm_init, before any operation.
-// Returns false with a message when there is no usable device.
+// Returns false with a message when there is no usable device, or, on a GPU, for more than one thread.
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error);
 void device_stop(void);
 // From now on an operation gives the same bits whenever it is given the same numbers, on GPUs of one model with the same libraries. Call

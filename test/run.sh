@@ -46,7 +46,7 @@ run() { # name ranks command...
     local name=$1 ranks=$2 log="$logs/$1.log" began=$SECONDS
     shift 2
     if [ "$ranks" -gt 1 ]; then set -- mpirun -np "$ranks" "$@"; fi
-    timeout 900 "$@" >"$log" 2>&1 </dev/null
+    timeout 1800 "$@" >"$log" 2>&1 </dev/null
     report "$name" $? $((SECONDS - began)) "$log"
 }
 build() { # make arguments; a build that fails is a failed test

@@ -64,7 +64,7 @@ static int ranks_on_this_gpu(void) {
 }
 
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
-    (void)threads; // the host's part of a step runs on one thread
+    if (threads > 1) return error_set(error, "--threads %d: a rank on a GPU computes on one thread of the host; legal is 1", threads);
     int count = 0;
     cudaError_t counted = cudaGetDeviceCount(&count), status = counted;
     if (counted == cudaSuccess && count > 0) {
