@@ -244,9 +244,9 @@ enum { EXPORT_LIMIT_GB = 5 }; // of a file, as transformers deals them
 // Whether --export FOLDER can be made: it must not be there yet, and its parent must.
 static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
-    if (path_exists(folder)) return error_set(error, "--export %s: is there already; legal is a folder that does not exist yet", printable(folder).text);
-    if (!path_is_folder(parent.text)) return error_set(error, "--export %s: %s is not a folder to make it in", printable(folder).text, printable(parent.text).text);
-    if (access(parent.text, W_OK) != 0) return error_set(error, "--export %s: %s cannot be written to: %s", printable(folder).text, printable(parent.text).text, strerror(errno));
+    if (path_exists(folder)) return error_set(error, "is there already; legal is a folder that does not exist yet");
+    if (!path_is_folder(parent.text)) return error_set(error, "%s is not a folder to make it in", printable(parent.text).text);
+    if (access(parent.text, W_OK) != 0) return error_set(error, "%s cannot be written to: %s", printable(parent.text).text, strerror(errno));
     return true;
 }
 // That, on rank 0, whether all ranks see its parent, and whether `like`, whose dtypes the export has (NULL: its own, or hf_import compares it), is the same on
@@ -254,7 +254,8 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
 static inline bool hf_export_check(comm *all, const char *folder, const char *like, error_text *error) {
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--export %s", printable(folder).text);
-    if (comm_rank(all) == 0) hf_export_check_here(folder, error);
+    error_text why = {""};
+    if (comm_rank(all) == 0 && !hf_export_check_here(folder, &why)) error_set(error, "%s: %s", what, why.text);
     if (!comm_agree(all, error) || !agree_on_folder(all, path_parent(folder).text, what, error)) return false;
     if (like == NULL) return true;
     safetensors files = safetensors_none();
