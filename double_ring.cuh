@@ -26,7 +26,7 @@
 
 // Packed documents of one sequence: where the document of each query row begins. All NULL: the whole sequence is one document.
 // What no query of this rank sees of a block is cut off it before the kernel is called; a block of which nothing is left is skipped. What no
-// other rank sees of a block stays at home (double_ring_part). The rings turn all the same, so the order of transfers and sums never depends
+// other rank sees of a block stays at home (double_ring_part; an all-gather takes all). The rings turn all the same, so the order of transfers and sums never depends
 // on the data.
 typedef struct {
     const int64_t *first;  // (Tc) on the device, ascending: position in the sequence of the first token of the row's document
@@ -207,8 +207,9 @@ static inline double_ring_part double_ring_part_of(const double_ring *r, int k, 
     }
     return part;
 }
-// The part as runs of rows, one or two: run i is count[i] rows from at[i] on.
-static inline int double_ring_runs(const double_ring *r, double_ring_part part, int64_t *at, int64_t *count) {
+// That as runs of rows, one or two: run i is count[i] rows from at[i] on.
+static inline int double_ring_runs(const double_ring *r, int k, document_rows documents, int64_t *at, int64_t *count) {
+    double_ring_part part = double_ring_part_of(r, k, documents);
     int64_t C = r->Tc / 2;
     at[0] = part.from[0];
     count[0] = (part.from[1] == 0 ? r->Tc : C) - at[0];
@@ -275,7 +276,7 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
 static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k, document_rows documents) {
     if (r->dkv_bf16) {
         int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
-        int runs = double_ring_runs(r, double_ring_part_of(r, k, documents), at, count);
+        int runs = double_ring_runs(r, k, documents, at, count);
         for (int i = 0; i < runs; i++) op_bf16_from_float((bf16 *)*leaving + at[i] * row, *sum + at[i] * row, count[i] * row);
         return;
     }
@@ -286,7 +287,7 @@ static inline void double_ring_put(const double_ring *r, void **leaving, float *
 // sum += what came over the wire of rank k's dKV.
 static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived, int k, document_rows documents) {
     int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
-    int runs = double_ring_runs(r, double_ring_part_of(r, k, documents), at, count);
+    int runs = double_ring_runs(r, k, documents, at, count);
     for (int i = 0; i < runs; i++) {
         if (r->dkv_bf16) op_add_bf16(sum + at[i] * row, (const bf16 *)arrived + at[i] * row, count[i] * row);
         else op_add_float(sum + at[i] * row, (const float *)arrived + at[i] * row, count[i] * row);
@@ -296,7 +297,7 @@ static inline void double_ring_add(const double_ring *r, float *sum, const void 
 // sum = what came over the wire of rank k's dKV, or another sum (`wire` false).
 static inline void double_ring_set(const double_ring *r, float *sum, const void *from, bool wire, int k, document_rows documents) {
     int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
-    int runs = double_ring_runs(r, double_ring_part_of(r, k, documents), at, count);
+    int runs = double_ring_runs(r, k, documents, at, count);
     for (int i = 0; i < runs; i++) {
         float *to = sum + at[i] * row;
         if (!wire || !r->dkv_bf16) {
