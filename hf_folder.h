@@ -48,7 +48,7 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
             began += device_seconds() - paused; // no part of reading
             model_files_read_master(m, &files, &buffer, &why);
         }
-        ok = comm_agree(m->g->all, &why);
+        ok = comm_agree_on_files(m->g->all, &why);
         if (ok && m->g->rank == 0)
             printf("read        %s: %.3f of %.3f MB on this rank, %.3f s\n", folder, 1e-6 * (double)safetensors_bytes_read(&files),
                    1e-6 * (double)safetensors_bytes(&files), device_seconds() - began);
@@ -275,10 +275,10 @@ static inline bool hf_export(model *m, const char *folder, const char *source, e
         folder_remove(temporary.text); // of an export that was killed
         if (hf_export_check_here(folder, error)) folder_make(temporary.text, error);
     }
-    if (comm_agree(m->g->all, error)) hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, NULL, NULL, error);
-    bool ok = comm_agree(m->g->all, error);
+    if (comm_agree_on_files(m->g->all, error)) hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, NULL, NULL, error);
+    bool ok = comm_agree_on_files(m->g->all, error);
     if (ok && first_rank) folder_publish(temporary.text, folder, error);
-    ok = comm_agree(m->g->all, error);
+    ok = comm_agree_on_files(m->g->all, error);
     if (!ok && first_rank) folder_remove(temporary.text);
     return ok;
 }

@@ -110,7 +110,7 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
     }
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--out %s", printable(folder).text);
-    bool ok = comm_agree(all, error);
+    bool ok = comm_agree_on_files(all, error); // a state that is unfinished may be large
     if (ok && !agree_on_folder(all, folder, what, error)) {
         ok = false;
         if (s->lock >= 0 && remove(path_join(folder, "lock").text) == 0 && made) rmdir(folder);
@@ -294,7 +294,7 @@ static inline bool state_save_advance(state_store *s, bool wait, error_text *err
         if (!wait && working > 0) break;
         if (s->threaded) pthread_join(s->worker, NULL);
         *error = s->why;
-        ok = comm_agree(s->all, error);
+        ok = comm_agree_on_files(s->all, error);
         if (ok && s->stage == SAVE_WRITING) {
             checksum_add_ranks(s->all, s->sums, VALUES_KINDS * model_checksums(s->m));
             state_save_stage(s, SAVE_NAMING, first_rank ? state_give_name : NULL);
@@ -373,7 +373,7 @@ static inline bool state_load(model *m, const char *folder, const uint64_t *sums
         model_files_check(m, &files, VALUES_M, error) && model_files_check(m, &files, VALUES_V, error) &&
         model_files_read(m, &files, VALUES_M, &buffer, read + count, error))
         model_files_read(m, &files, VALUES_V, &buffer, read + 2 * count, error);
-    if (comm_agree(m->g->all, error)) {
+    if (comm_agree_on_files(m->g->all, error)) {
         checksum_add_ranks(m->g->all, read, VALUES_KINDS * count);
         for (int64_t i = 0; i < VALUES_KINDS * count; i++) {
             if (read[i] == sums[i]) continue;

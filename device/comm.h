@@ -88,6 +88,8 @@ void comm_barrier(comm *group);
 // True if no rank of the comm holds an error; otherwise every rank gets the message of the lowest rank that does, and behind it which one on
 // which machine, but for rank 0.
 bool comm_agree(comm *group, error_text *error);
+// comm_agree after reading or writing files: waits without a limit, because a rank whose disk is slow may be late by more than any transfer.
+bool comm_agree_on_files(comm *group, error_text *error);
 
 comm_counters comm_count(comm_kind kind); // since the last reset, all comms of this kind
 void comm_count_reset(void);

@@ -192,6 +192,35 @@ check 'full disk: each save that failed is named' [ "$(grep -c '^warning: the st
 check 'full disk: nothing is left' [ "$(ls "$dir/disk")" = lock ]
 common[1]=nano common[length]=24 common[10]=5
 
+# A disk so slow on one rank that the other waits for longer than any transfer may take.
+cat >"$dir/slow.c" <<'C'
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void once(int *slept) {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (rank != NULL && strcmp(rank, "1") == 0 && !(*slept)++) sleep(6);
+}
+int fsync(int fd) {
+    static int slept;
+    once(&slept);
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
+}
+ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
+    static int slept;
+    if (bytes >= 1 << 14) once(&slept);
+    return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, bytes, at);
+}
+C
+gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/slow.c" -o "$dir/slow.so" -ldl || exit 1
+slow() { # option...: in $dir/out
+    TRAIN_LLAMA_TIMEOUT=4 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/slow.so" "$binary" "$@" --cp 2 --out "$dir/slow" >"$dir/out" 2>&1 </dev/null
+}
+check 'slow disk: the last state is written' slow "${common[@]}"
+check 'slow disk: a state is read, and an export written' slow --model nano --from-scratch --threads 1 --steps 0 --resume --export "$dir/slow_export"
+check 'slow disk: it was slow both times' [ "$(grep -E '^(read|exported) ' "$dir/out" | grep -cE '[ (]([6-9]|1.)\.[0-9]+ s\)?$')" -eq 2 ]
+
 # kill -9 of a random rank at random moments (by default 50), most of them inside a save. The run is too long to end by itself.
 RANDOM=${TEST_SEED:-17}
 kills=${KILLS:-50} ended=0

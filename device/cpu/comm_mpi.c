@@ -51,6 +51,7 @@ static comm *world; // NULL before comm_init and after comm_finalize
 static int local_rank, local_ranks;
 static comm_counters counters[COMM_KINDS];
 static double timeout_seconds = 600;
+static bool waits_for_files; // there is no limit for now
 static size_t piece_limit = PIECE_LIMIT;
 static int delay_microseconds;
 static uint64_t delay_state;
@@ -189,7 +190,7 @@ static void wait_for(const comm *group, transfer *t) {
         }
         check(code, group, t->operation, NULL);
         if (done) break;
-        if (timeout_seconds > 0 && MPI_Wtime() - began > timeout_seconds) end_timed_out(group, t);
+        if (timeout_seconds > 0 && !waits_for_files && MPI_Wtime() - began > timeout_seconds) end_timed_out(group, t);
     }
     for (int i = 0; i < t->pieces; i++) {
         int bytes = 0;
@@ -371,6 +372,12 @@ bool comm_agree(comm *group, error_text *error) {
     }
     broadcast_small(group, "agreement", error->text, sizeof error->text, (int)lowest);
     return false;
+}
+bool comm_agree_on_files(comm *group, error_text *error) {
+    waits_for_files = true;
+    bool ok = comm_agree(group, error);
+    waits_for_files = false;
+    return ok;
 }
 
 // ---- Groups ----

@@ -22,5 +22,6 @@ void host_comm_sum_int64(host_comm *group, int64_t *values, int count);
 void host_comm_broadcast(host_comm *group, void *host_data, size_t bytes, int root);
 void host_comm_barrier(host_comm *group);
 bool host_comm_agree(host_comm *group, error_text *error);
+bool host_comm_agree_on_files(host_comm *group, error_text *error);
 
 #endif

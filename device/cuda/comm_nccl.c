@@ -482,6 +482,7 @@ void comm_sum_int64(comm *group, int64_t *values, int count) { host_comm_sum_int
 void comm_broadcast(comm *group, void *host_data, size_t bytes, int root) { host_comm_broadcast(group->host, host_data, bytes, root); }
 void comm_barrier(comm *group) { host_comm_barrier(group->host); }
 bool comm_agree(comm *group, error_text *error) { return host_comm_agree(group->host, error); }
+bool comm_agree_on_files(comm *group, error_text *error) { return host_comm_agree_on_files(group->host, error); }
 
 // ---- start and end ----
 
