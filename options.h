@@ -570,6 +570,8 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
         return error_set(error, "--eval-every, --eval-steps and --eval-needles need --val-data; legal is with it, or none of them");
     if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
         return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature need --sample-every; legal is with it, or none of them");
+    if (o->batch_size > ((int64_t)1 << 40) / o->seq_len)
+        return error_set(error, "--batch-size %lld x --seq-len %lld tokens: legal are up to 1099511627776 tokens in a micro-step of a dp rank", (long long)o->batch_size, (long long)o->seq_len);
     if (o->eval_needles > 0 && o->seq_len < 64)
         return error_set(error, "--eval-needles: %lld tokens of --seq-len hold no needle, question and hay; legal are 64 or more", (long long)o->seq_len);
     if (o->steps == 0 && (o->trace != NULL || (o->out != NULL && !o->resume)))
