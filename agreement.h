@@ -1,5 +1,5 @@
-// What all ranks of a job must have in common, and several machines may not: the command, the model, the data, and one file system for what
-// they write together. Old copies on one machine's own disk would make nothing fail, and the result wrong.
+// Checks that all ranks of a job have the same command, model and data, and share a file system for what they write together. Several machines
+// may not: old copies on one machine's local disk would raise no error and make the result wrong.
 // Collective functions: every rank calls, and every rank gets the same answer and message.
 #ifndef AGREEMENT_H
 #define AGREEMENT_H
@@ -9,7 +9,7 @@
 #include "options.h"     // defines: options_table, option_format
 #include <time.h>
 
-// False with a message when some rank's number is not rank 0's. what: "--train-data: the files"; the message goes on from there.
+// False with a message when some rank's number is not rank 0's. what: how the message begins, such as "--train-data: the files".
 static inline bool agree_on_number(comm *all, uint64_t mine, const char *what, error_text *error) {
     uint64_t first = mine;
     comm_broadcast(all, &first, sizeof first, 0);
@@ -17,14 +17,14 @@ static inline bool agree_on_number(comm *all, uint64_t mine, const char *what, e
     return comm_agree(all, error);
 }
 
-// The same program and every option. Paths count as they are written.
+// Whether all ranks run the same program with the same value of every option. Paths are compared as they are written.
 static inline bool agree_on_options(comm *all, const options *o, error_text *error) {
     int count;
     const option_row *rows = options_table(&count);
     uint64_t mine[OPTION_ROWS_MAX], first[OPTION_ROWS_MAX];
     char value[OPTION_TEXT_BYTES + 8];
     uint64_t program = HASH_EMPTY;
-    struct stat entry; // compiled elsewhere, it may round otherwise, and copies of the parameters would drift apart
+    struct stat entry; // a program compiled elsewhere may round differently, and replicas of the parameters would drift apart
     int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &entry) != 0) error_set(error, "/proc/self/exe: cannot be opened: %s", strerror(errno));
     else file_hash_places(fd, "/proc/self/exe", (int64_t)entry.st_size, &program, error);
@@ -42,9 +42,10 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     return comm_agree(all, error);
 }
 
-// Whether every rank finds in `folder` what rank 0 makes there (a file that is gone when the call returns), and may write there itself. what: "--out DIR".
+// Whether every rank sees a file that rank 0 makes in `folder` (removed before the call returns) and may write there itself. what: how messages
+// name the folder, such as "--out DIR".
 static inline bool agree_on_folder(comm *all, const char *folder, const char *what, error_text *error) {
-    enum { TRIES = 20 }; // 2 s: some file systems of a network show new files late
+    enum { TRIES = 20 }; // 2 s: some network file systems show new files late
     path_text mark = path_join(folder, "seen-by-all-ranks-XXXXXX");
     int fd = -1;
     if (comm_rank(all) == 0) {

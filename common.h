@@ -1,4 +1,4 @@
-// Small things every file uses: memory that cannot fail quietly, integer helpers, user errors.
+// Small things every file uses: memory that cannot fail silently, integer helpers, user errors.
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -25,11 +25,11 @@
 #define PRINTF_LIKE(format_at, args_at)
 #endif
 
-// Exit statuses: what a script that starts a run can rely on. 2: another attempt would not mend it (an error of the user, divergence).
+// Exit statuses that a script which starts runs can rely on. 2: another attempt would not help (an error of the user, divergence).
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USER_ERROR = 2 };
 
-// A user error on its way to the user: what is wrong and which values are legal, in one line.
-// Functions that can meet one take `error_text *error` and return false; the first message wins.
+// The message of a user error: what is wrong and which values are legal, in one line.
+// Functions that can fail take `error_text *error` and return false; the first message wins.
 typedef struct {
     char text[1024]; // "" = no error
 } error_text;
@@ -52,7 +52,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t round_up(int64_t a, int64_t multiple) { return ceil_div(a, multiple) * multiple; }
 static inline int64_t gcd_i64(int64_t a, int64_t b) { return b == 0 ? a : gcd_i64(b, a % b); }
 
-// Host memory for set-up. Ends the process with a message when there is none; the caller frees.
+// Host memory for set-up, zeroed. Ends the process with a message when there is none; the caller frees.
 static inline void *host_alloc(size_t bytes) {
     void *p = calloc(1, bytes > 0 ? bytes : 1);
     if (p == NULL) {
@@ -63,8 +63,8 @@ static inline void *host_alloc(size_t bytes) {
 }
 #define HOST_NEW(type, count) ((type *)host_alloc(sizeof(type) * (size_t)(count)))
 
-// Bytes of memory of this machine, or what the control groups of this process allow, if that is less: containers, Slurm's --mem (cgroup v1 and v2).
-// root: "", or for tests a folder with proc and sys.
+// Bytes of memory of this machine, or the limit of this process's control groups if that is lower (containers, Slurm's --mem; cgroup v1 and v2).
+// root: "", or in tests a folder that holds proc and sys.
 static inline size_t machine_memory(const char *root) {
     unsigned long long least = (unsigned long long)sysconf(_SC_PHYS_PAGES) * (unsigned long long)sysconf(_SC_PAGESIZE), limit;
     char line[4096], path[8192];
@@ -73,7 +73,7 @@ static inline size_t machine_memory(const char *root) {
     while (groups != NULL && fgets(line, sizeof line, groups) != NULL) { // "0::/a/b" is version 2, "4:memory:/a/b" version 1
         line[strcspn(line, "\n")] = '\0';
         char *v1 = strstr(line, ":memory:"), *v2 = strncmp(line, "0::", 3) == 0 ? line + 3 : NULL, *group = v1 != NULL ? v1 + strlen(":memory:") : v2;
-        while (group != NULL) { // the group and all above it
+        while (group != NULL) { // the group and its ancestors
             snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s/%s", root, v1 != NULL ? "/memory" : "", group, v1 != NULL ? "memory.limit_in_bytes" : "memory.max");
             FILE *f = fopen(path, "r");
             if (f != NULL && fscanf(f, "%llu", &limit) == 1 && limit < least) least = limit; // "max": no limit

@@ -1,4 +1,4 @@
-// Files and folders: reading and writing whole ranges, folders that appear complete or not at all. Every message names the file.
+// Files and folders: reads and writes of whole ranges, folders that appear complete or not at all. Every message names the file.
 #ifndef FILES_H
 #define FILES_H
 
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// A path by value; "" when it would be too long, which no call opens.
+// A path by value; "" when it would be too long: no call opens that.
 typedef struct {
     char text[4096];
 } path_text;
@@ -29,14 +29,14 @@ static inline bool path_is_folder(const char *path) {
     return stat(path, &entry) == 0 && S_ISDIR(entry.st_mode);
 }
 
-// FNV-1a, carried on from `hash`: of one thing after another.
+// FNV-1a, continued from `hash`, so that several pieces can be hashed one after the other. Start from HASH_EMPTY.
 #define HASH_EMPTY 0xCBF29CE484222325ull
 static inline uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) hash = (hash ^ (uint64_t)((const unsigned char *)bytes)[i]) * 0x100000001B3ull;
     return hash;
 }
 
-// All of [offset, offset + bytes) of a file; false with a message.
+// Reads all of [offset, offset + bytes) of a file; false with a message.
 static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, int64_t offset, error_text *error) {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + (int64_t)done));
@@ -47,8 +47,8 @@ static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, 
     }
     return true;
 }
-// *hash, carried on: of the file's size and of four places in it, the first and the last among them. So files that somebody made anew are told
-// apart, for four small reads.
+// Continues *hash with the file's size and 4 KiB from each of four places, the first and the last bytes among them. Tells regenerated files
+// apart for four small reads.
 static inline bool file_hash_places(int fd, const char *path, int64_t bytes, uint64_t *hash, error_text *error) {
     enum { PLACE = 4096, PLACES = 4 };
     char place[PLACE];
@@ -70,7 +70,7 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
     return true;
 }
 
-// Makes a file of these bytes, on disk when the call returns.
+// Creates or replaces a file with these bytes, which are on disk when the call returns.
 static inline bool file_write(const char *path, const void *from, size_t bytes, error_text *error) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return error_set(error, "%s: cannot be made: %s", path, strerror(errno));
@@ -101,11 +101,11 @@ static inline bool file_copy(const char *from, const char *to, error_text *error
     return ok;
 }
 
-// The names in a folder are on disk when the call returns.
+// Syncs a folder: the names in it are on disk when the call returns.
 static inline bool folder_sync(const char *path, error_text *error) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
-    bool ok = fsync(fd) == 0 || errno == EINVAL || error_set(error, "%s: cannot be written: %s", path, strerror(errno)); // EINVAL: not on this file system
+    bool ok = fsync(fd) == 0 || errno == EINVAL || error_set(error, "%s: cannot be written: %s", path, strerror(errno)); // EINVAL: this file system has no such sync
     close(fd);
     return ok;
 }
@@ -115,10 +115,10 @@ static inline int folder_remove_entry(const char *path, const struct stat *entry
     (void)at;
     return remove(path);
 }
-// Removes a folder and all in it; links are removed, not followed. What is not there is no error.
+// Removes a folder and all in it; links are removed, not followed. A folder that does not exist is no error.
 static inline bool folder_remove(const char *path) { return nftw(path, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT; }
 
-// The folder that `path` stands in.
+// The parent folder of `path`.
 static inline path_text path_parent(const char *path) {
     path_text p;
     size_t n = strlen(path);
@@ -129,14 +129,14 @@ static inline path_text path_parent(const char *path) {
     if (length < 0 || length >= (int)sizeof p.text) p.text[0] = '\0';
     return p;
 }
-// A folder, and those that it stands in; true when it is there.
+// Makes a folder and its missing parents; true when it exists.
 static inline bool folder_make(const char *path, error_text *error) {
     path_text parent = path_parent(path);
     if (parent.text[0] != '\0' && !path_exists(parent.text) && !folder_make(parent.text, error)) return false;
     if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path))) return true;
     return error_set(error, "%s: the folder cannot be made: %s", path, strerror(errno));
 }
-// A complete temporary folder takes its name: afterwards it is there whole, on disk.
+// Renames a complete temporary folder to its final name. On return it is whole and on disk under that name.
 static inline bool folder_publish(const char *temporary, const char *path, error_text *error) {
     if (!folder_sync(temporary, error)) return false;
     if (rename(temporary, path) != 0) return error_set(error, "%s: cannot be renamed to %s: %s", temporary, path, strerror(errno));
