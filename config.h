@@ -14,12 +14,12 @@ typedef struct {
     double factor;                            // llama3, linear, yarn: context is this many times longer, >= 1
     double low_freq_factor, high_freq_factor; // llama3
     int64_t original_length;                  // llama3, yarn: tokens of the context before stretching
-    double beta_fast, beta_slow;              // yarn: rotations
-    double attention_factor;                  // yarn: on cos and sin; 0 = 0.1 ln(factor) + 1
+    double beta_fast, beta_slow;              // yarn: rotations of a pair over original_length
+    double attention_factor;                  // yarn: multiplies cos and sin; 0 = 0.1 ln(factor) + 1
 } rope_scaling;
 
 typedef struct {
-    char name[128];      // preset, or the folder's last part
+    char name[128];      // preset, or the last part of the folder's path
     int L, D, H, Hkv, HS; // layers, hidden size, query heads, key/value heads, head size (even); H % Hkv == 0
     int F, V;            // feed-forward size, vocabulary
     float rms_eps;
@@ -55,7 +55,7 @@ static inline bool config_same_rope(const model_config *a, const model_config *b
 
 // ---- presets ----
 
-// The table of presets; *count = how many. Static memory.
+// The table of presets, in static memory; *count = how many.
 static inline const model_config *config_presets(int *count) {
     static const model_config presets[] = {
         // name             L     D   H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
@@ -95,7 +95,7 @@ static inline void config_preset_names(char *text, size_t size) {
 
 // ---- config.json ----
 
-// The member `key` of an object: NULL if absent or null. Twice in one object: an error, because readers differ in which one counts.
+// The member `key` of an object: NULL if absent or null. A key that appears twice is an error, because readers differ in which one they take.
 static inline const cJSON *config_member(const cJSON *object, const char *key, error_text *error) {
     const cJSON *found = NULL;
     for (const cJSON *at = object->child; at != NULL; at = at->next)
@@ -105,7 +105,7 @@ static inline const cJSON *config_member(const cJSON *object, const char *key, e
         }
     return found == NULL || cJSON_IsNull(found) ? NULL : found;
 }
-// A number in [low, high] into *value, which keeps its default if the key is absent; a NAN default means the key must be there.
+// Reads a number in [low, high] into *value, which keeps its default if the key is absent. A NAN default means that the key is required.
 static inline bool config_number(double *value, const cJSON *object, const char *key, bool whole, double low, double high, error_text *error) {
     const cJSON *at = config_member(object, key, error);
     const char *kind = whole ? "whole number" : "number";
@@ -124,7 +124,7 @@ static inline bool config_int(int *value, const cJSON *object, const char *key, 
     *value = (int)x;
     return true;
 }
-// The key must be absent, null, or the one value that we compute with.
+// The key must be absent, null, or the one value that we support.
 static inline bool config_must_be(const cJSON *object, const char *key, const char *text, error_text *error) {
     const cJSON *at = config_member(object, key, error);
     if (at == NULL) return error->text[0] == '\0';
@@ -139,7 +139,7 @@ static inline bool config_must_be_false(const cJSON *object, const char *key, er
     return error_set(error, "\"%s\" is not false; only models without it are supported: the legal value is false", key);
 }
 
-// "rope_scaling", or "rope_parameters" in newer folders. Also takes a "rope_theta" that stands inside.
+// Reads "rope_scaling", or "rope_parameters" in newer folders, and a "rope_theta" beside or inside it.
 static inline bool config_read_rope(model_config *c, const cJSON *json, error_text *error) {
     rope_scaling *rope = &c->rope;
     const cJSON *old_form = config_member(json, "rope_scaling", error), *new_form = config_member(json, "rope_parameters", error);
@@ -180,7 +180,7 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
                          printable(type->valuestring).text);
     rope->kind = kinds[k].kind;
 
-    for (const cJSON *at = scaling->child; at != NULL; at = at->next) { // a key that we do not compute with changes the model
+    for (const cJSON *at = scaling->child; at != NULL; at = at->next) { // a key that we do not implement would change the model
         char word[64];
         int n = snprintf(word, sizeof word, " %s ", at->string);
         bool known = n < (int)sizeof word && strchr(at->string, ' ') == NULL &&
@@ -221,7 +221,7 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
     return error->text[0] == '\0';
 }
 
-// All that we read of config.json. Everything that would change the model and that we do not compute is refused.
+// Reads all that we use of config.json. Refuses everything that would change the model and that we do not implement.
 static inline bool config_read(model_config *c, const cJSON *json, error_text *error) {
     if (!cJSON_IsObject(json)) return error_set(error, "the file is not a JSON object");
     const cJSON *type = config_member(json, "model_type", error), *names = config_member(json, "architectures", error);
@@ -266,7 +266,7 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     return config_read_rope(c, json, error);
 }
 
-// The text of a file of at most `limit` bytes, NUL-terminated, no NUL inside; the caller frees. NULL with a message.
+// Reads a text file of at most `limit` bytes: NUL-terminated, no NUL inside; the caller frees. NULL with a message that does not name the file.
 static inline char *config_read_text(const char *path, size_t limit, error_text *error) {
     FILE *f = fopen(path, "rb");
     if (f == NULL) {
@@ -289,8 +289,8 @@ static inline char *config_read_text(const char *path, size_t limit, error_text 
 }
 static inline char *config_read_file(const char *path, error_text *error) { return config_read_text(path, (size_t)1 << 20, error); }
 
-// *config = the preset `model`, or what the config.json in folder `model` says (a preset's name comes first: write ./NAME for a folder
-// of that name). Returns false with a one-line message: no such model, not a Llama, or something in it that we do not compute.
+// *config = the preset `model`, or what the config.json in folder `model` says (a preset takes precedence: write ./NAME for a folder
+// of that name). Returns false with a one-line message: no such model, not a Llama, or something in it that we do not implement.
 static inline bool config_load(model_config *config, const char *model, error_text *error) {
     memset(config, 0, sizeof *config);
     const model_config *preset = config_preset(model);
@@ -299,7 +299,7 @@ static inline bool config_load(model_config *config, const char *model, error_te
         return true;
     }
     size_t length = strlen(model);
-    char path[4096 + 16]; // the longest path_text, and the name
+    char path[4096 + 16]; // the longest path_text and "/config.json"
     struct stat entry;
     if (length == 0 || length + 16 > sizeof path || stat(model, &entry) != 0 || !S_ISDIR(entry.st_mode)) {
         char names[512];
@@ -339,7 +339,7 @@ static inline int64_t config_parameters(const model_config *c) {
 }
 
 // inv_freq (HS/2) = angle per token of each pair, exactly as Hugging Face transformers rounds them: every operation in float, so that
-// weights trained there keep their meaning. Angles themselves are the caller's, in double. Returns the factor on cos and sin (yarn;
+// weights trained there keep their meaning. The caller forms the angles, in double. Returns the factor on cos and sin (yarn;
 // otherwise 1).
 static inline double config_rope_frequencies(const model_config *config, double *inv_freq) {
     const rope_scaling *rope = &config->rope;
@@ -347,7 +347,7 @@ static inline double config_rope_frequencies(const model_config *config, double 
     int half = config->HS / 2, dim = config->HS;
     float factor = (float)rope->factor;
 
-    double low = 0, high = 0; // yarn: pairs below low keep their frequency, above high are divided
+    double low = 0, high = 0; // yarn: pairs below low keep their frequency, those above high are divided by factor
     if (rope->kind == ROPE_YARN) {
         double scale = dim / (2 * log(config->rope_theta));
         low = floor(scale * log((double)rope->original_length / (rope->beta_fast * 2 * pi)));

@@ -1,13 +1,13 @@
 // Several streams of tokens: a mixture of sources to train on, validation sets by name.
 //     --train-data 'GLOB'   or a mixture   '[NAME=]GLOB:WEIGHT,[NAME=]GLOB:WEIGHT,...'
 //     --val-data   'GLOB'   or sets        'NAME=GLOB,NAME=GLOB,...'
-// A comma ends a source; NAME is letters, digits, '.', '_' and '-' before the first '='; WEIGHT is what follows a ':' in the last part of the
-// path. A file whose own name has one of the three is still reached: '?' stands for any character, and './' before a pattern is no NAME.
+// A comma ends a source; NAME is letters, digits, '.', '_' and '-' before the first '='; WEIGHT follows the last ':' in the last part of the
+// path. Files whose names contain one of these three can still be given: '?' matches any character, and a pattern that begins with './' has no NAME.
 //
-// Weights are relative and decimal, so their ratios are those of whole numbers a_i with sum M, and the mixture has the period M. In a period
-// sample n comes from the source whose next turn ends first among those whose turn has begun; turn j of source i is the samples
-// [floor(j M / a_i), ceil((j+1) M / a_i)). These turns can always be kept (Baruah, Cohen, Plaxton, Varvel: Proportionate progress, 1996,
-// theorem 1, one processor), so after any n samples every source has had less than one sample more or less than its share n a_i / M.
+// Weights are relative decimal numbers. Their ratios are those of whole numbers a_i with sum M, so the mixture repeats with period M. Within a
+// period, turn j of source i is the range of samples [floor(j M / a_i), ceil((j+1) M / a_i)). Among the sources whose next turn has begun, sample n
+// comes from the one whose turn ends first. Every source then gets a sample in each of its turns (Baruah, Cohen, Plaxton, Varvel: Proportionate
+// progress, 1996, theorem 1, one processor), so after any n samples it has had its share n a_i / M to within less than one sample.
 #ifndef DATA_SOURCES_H
 #define DATA_SOURCES_H
 
@@ -18,7 +18,7 @@ enum { DATA_SOURCES_MAX = 64, DATA_SOURCE_NAME = 64, MIXTURE_PERIOD_MAX = 1 << 2
 typedef struct {
     char name[DATA_SOURCE_NAME]; // "": none given
     char *pattern;
-    int64_t weight; // of the sum, `period`
+    int64_t weight; // a_i; `period` is their sum
     dataloader data;
 } data_source;
 
@@ -26,8 +26,8 @@ typedef struct {
     data_source *sources; // (count)
     int count;
     int64_t period;     // M
-    uint8_t *source_of; // (period): whose sample n of a period is,
-    int32_t *index_of;  // (period): and how many that source has had in the period before it
+    uint8_t *source_of; // (period): the source of sample n of a period,
+    int32_t *index_of;  // (period): and how many samples of the period that source has had before it
 } data_sources;
 
 static inline void data_sources_close(data_sources *s) {
@@ -41,7 +41,7 @@ static inline void data_sources_close(data_sources *s) {
     memset(s, 0, sizeof *s);
 }
 
-// "0.7" -> 700000: digits with at most six after a point, above 0, at most 1000000.
+// "0.7" -> 700000 millionths. Legal are digits, at most six of them after a point, for a weight above 0 and at most 1000000.
 static inline bool data_weight_parse(const char *text, int64_t *millionths) {
     int64_t n = 0;
     int places = -1; // digits after the point; -1: no point yet
@@ -61,7 +61,7 @@ static inline bool data_weight_parse(const char *text, int64_t *millionths) {
     return digits > 0 && n > 0 && n <= 1000000000000;
 }
 
-// One source, text changed in place, into s->sources[s->count].
+// Parses one source into s->sources[s->count]; changes text in place.
 static inline bool data_source_parse(data_sources *s, char *text, bool weights, const char *option, error_text *error) {
     data_source *source = &s->sources[s->count];
     size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
@@ -90,7 +90,7 @@ static inline bool data_source_parse(data_sources *s, char *text, bool weights, 
     return source->pattern != NULL || error_set(error, "out of host memory");
 }
 
-// Whose turn it is in each place of a period.
+// Fills source_of and index_of for one period (the schedule at the top of this file).
 static inline bool data_sources_schedule(data_sources *s, const char *option, error_text *error) {
     int64_t divisor = 0, M = 0, *had = HOST_NEW(int64_t, s->count);
     for (int i = 0; i < s->count; i++) divisor = gcd_i64(s->sources[i].weight, divisor);
@@ -116,9 +116,9 @@ static inline bool data_sources_schedule(data_sources *s, const char *option, er
     return ok;
 }
 
-// Opens the sources in `text`, the value of `option` ("--train-data"): weights true: a mixture, shuffled; false: validation sets, in order.
-// S, V, seed: as in dataloader_open; every source has an order of its own. Returns false with a message, and nothing open; else the caller
-// calls data_sources_close.
+// Opens the sources in `text`, the value of `option` ("--train-data"). weights: true = a mixture, shuffled; false = validation sets, in order.
+// S, V, seed: as in dataloader_open; every source has an order of its own. On failure returns false with a message and leaves nothing open;
+// otherwise the caller calls data_sources_close.
 static inline bool data_sources_open(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V, uint64_t seed, error_text *error) {
     memset(s, 0, sizeof *s);
     s->sources = HOST_NEW(data_source, DATA_SOURCES_MAX);
@@ -134,7 +134,7 @@ static inline bool data_sources_open(data_sources *s, const char *text, const ch
         if (!ok) break;
         data_source *source = &s->sources[s->count];
         s->count++;
-        uint64_t own_seed = seed + dataloader_hash((uint64_t)(s->count - 1)); // of the first source: the seed itself
+        uint64_t own_seed = seed + dataloader_hash((uint64_t)(s->count - 1)); // the first source's is the seed itself
         ok = dataloader_open(&source->data, source->pattern, S, V, own_seed, weights, error);
         at = end + 1;
     }
@@ -146,14 +146,14 @@ static inline bool data_sources_open(data_sources *s, const char *text, const ch
     return ok;
 }
 
-// The sample at `counter` of the run (dataloader_counter): its source's number, and *sample of that source.
+// The sample at `counter` of the run (dataloader_counter): returns the index of its source; *sample = its number within that source.
 static inline int data_sources_at(const data_sources *s, int64_t counter, int64_t *sample) {
     int64_t place = counter % s->period;
     int i = s->source_of[place];
     *sample = dataloader_sample_at(&s->sources[i].data, counter / s->period * s->sources[i].weight + s->index_of[place]);
     return i;
 }
-// How many of the first `counters` samples of the run are source i's.
+// How many of the first `counters` samples of the run come from source i.
 static inline int64_t data_sources_drawn(const data_sources *s, int i, int64_t counters) {
     int64_t drawn = counters / s->period * s->sources[i].weight;
     for (int64_t n = 0; n < counters % s->period; n++) drawn += s->source_of[n] == i;
@@ -161,8 +161,8 @@ static inline int64_t data_sources_drawn(const data_sources *s, int i, int64_t c
 }
 static inline const char *data_source_label(const data_source *source) { return source->name[0] != '\0' ? source->name : source->pattern; }
 
-// What packed documents leave of attention: *attended is the length of one document in which a token sees as many tokens as one of the run's first
-// `samples` samples does on average; `end` ends a document. Reads them whole. False with a message.
+// How far tokens of packed documents see: *attended = the length of one document in which a token attends to as many tokens, on average, as in the
+// run's first `samples` samples, where `end` ends a document. Reads these samples whole. False with a message.
 static inline bool data_sources_attended(data_sources *s, int64_t samples, int32_t end, int64_t *attended, error_text *error) {
     int64_t S = s->sources[0].data.S, seen = 0, sample;
     int32_t *tokens = HOST_NEW(int32_t, S);
@@ -186,7 +186,7 @@ static inline int64_t data_sources_tokens(const data_sources *s) {
     for (int i = 0; i < s->count; i++) tokens += s->sources[i].data.total;
     return tokens;
 }
-// What the order of a mixture depends on besides seed and length: weights and samples of the sources in their order; 0 for one source.
+// A hash of what the order of a mixture depends on besides seed and length: each source's weight and number of samples, in order. 0 for one source.
 static inline int64_t data_sources_order(const data_sources *s) {
     uint64_t hash = 0;
     for (int i = 0; i < s->count && s->count > 1; i++)
@@ -194,14 +194,14 @@ static inline int64_t data_sources_order(const data_sources *s) {
     return (int64_t)(hash >> 12); // below 2^52: a whole number in JSON
 }
 
-// Of the files of all sources (file_hash_places).
+// A hash of the files of all sources (file_hash_places).
 static inline uint64_t data_sources_hash(const data_sources *s) {
     uint64_t hash = HASH_EMPTY;
     for (int i = 0; i < s->count; i++) hash = hash_bytes(hash, &s->sources[i].data.hash, sizeof s->sources[i].data.hash);
     return hash;
 }
 
-// One line a source at the start of a run: share, samples, and how far into them the run goes. samples: of the whole run.
+// Prints a line for each source at the start of a run: share, samples, and how many the run draws. samples: of the whole run.
 static inline void data_sources_print(const data_sources *s, int64_t samples) {
     for (int i = 0; i < s->count; i++) {
         int64_t own = dataloader_samples(&s->sources[i].data), drawn = data_sources_drawn(s, i, samples);

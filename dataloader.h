@@ -1,12 +1,12 @@
-// Token files -> this rank's tokens and labels, and which positions of a sequence these are.
+// Token files -> this rank's tokens and labels, and their positions in the sequence.
 //
 // Files are llm.c's: 256 int32 of header (magic, version, count), then tokens: magic 20240520 version 1 = uint16, magic 20240801 version 7 =
-// uint32; little-endian. All files that match a pattern, sorted by name (bytes), are one stream of tokens. Sample n is the S tokens from
-// n S on. The label of a token is the token after it in the stream, whoever holds that one: another rank's rows, the next sample or the
+// uint32; little-endian. All files that match a pattern, sorted by name (bytes), form one stream of tokens. Sample n is the S tokens from
+// n S on. The label of a token is the token after it in the stream, even if that is in another rank's rows, the next sample or the
 // next file. Only the stream's very last token has none (-100).
 //
 // Loss masks: a file FILE.mask beside a token file FILE has one byte for each of its tokens, no header: 1 = learnt, 0 = never a label (such
-// as the prompts of instructions). A token file without one is learnt whole.
+// as the prompts in instruction data). Without a mask, all tokens of a file are learnt.
 #ifndef DATALOADER_H
 #define DATALOADER_H
 
@@ -25,7 +25,7 @@ typedef struct {
     int hp, cp, h, c;       // degrees, and this rank's place
 } sequence_shard;
 
-// S >= 1. The least padding with which T and, when cp > 1, a chunk's T hp / 2 rows are multiples of `multiple` (>= 1).
+// S >= 1. Pads as little as possible to make T a multiple of `multiple` (>= 1), and with cp > 1 also the T hp / 2 rows of a chunk.
 static inline sequence_shard sequence_shard_make(int64_t S, int hp, int cp, int h, int c, int64_t multiple) {
     if (cp > 1 && hp % 2 != 0) multiple *= 2;
     sequence_shard s;
@@ -45,7 +45,7 @@ static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t
     int64_t C = s->T * s->hp / 2;
     return row < C ? s->c * C + row : (2 * s->cp - 1 - s->c) * C + (row - C);
 }
-// How many local rows from t on have consecutive positions: the sequence is read in at most two such runs.
+// How many local rows from t on have consecutive positions. A rank's rows are at most two such runs.
 static inline int64_t sequence_shard_run(const sequence_shard *s, int64_t t) {
     int64_t row = s->h * s->T + t, C = s->T * s->hp / 2;
     return s->cp > 1 && row < C ? min_i64(s->T - t, C - row) : s->T - t;
@@ -57,8 +57,8 @@ enum { TOKEN_HEADER_BYTES = 1024, TOKEN_MAGIC_16 = 20240520, TOKEN_VERSION_16 = 
 
 typedef struct {
     char *path;
-    int64_t first, count; // place in the stream, tokens
-    bool masked;          // path.mask is there
+    int64_t first, count; // its first token's index in the stream; tokens
+    bool masked;          // path.mask exists
 } token_file;
 
 typedef struct {
@@ -86,7 +86,7 @@ static inline void dataloader_close(dataloader *loader) {
     loader->fd = -1;
 }
 
-// Header and size of one file -> *count tokens of *width bytes; *hash: file_hash_places.
+// Checks header and size of one token file -> *count tokens of *width bytes each. Continues *hash (file_hash_places).
 static inline bool token_file_check(const char *path, int64_t *count, int *width, uint64_t *hash, error_text *error) {
     struct stat entry;
     if (stat(path, &entry) != 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
@@ -123,7 +123,7 @@ static inline bool token_file_check(const char *path, int64_t *count, int *width
     return true;
 }
 
-// The loss mask of a token file of `count` tokens -> *masked: whether it has one; *hash as above.
+// Checks the loss mask of a token file of `count` tokens -> *masked: whether it has one. Continues *hash as above.
 static inline bool token_mask_check(const char *path, int64_t count, bool *masked, uint64_t *hash, error_text *error) {
     char mask[4096];
     struct stat entry;
@@ -171,9 +171,9 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
     return true;
 }
 
-// Opens the files that match `pattern` (as in a shell: * ? [..], no ~ or {}) and checks header and size of each. S >= 1: tokens of a sample;
-// V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. Returns false with a message, and nothing open; else
-// the caller calls dataloader_close.
+// Opens the files that match `pattern` (as in a shell: * ? [..], no ~ or {}) and checks header, size and loss mask of each. S >= 1: tokens of a
+// sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false with a message and leaves
+// nothing open; otherwise the caller calls dataloader_close.
 static inline bool dataloader_open(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
     memset(loader, 0, sizeof *loader);
     loader->fd = -1;
@@ -202,8 +202,8 @@ static inline uint64_t dataloader_hash(uint64_t x) { // a bijection of 64-bit nu
     x *= 0xC4CEB9FE1A85EC53ull;
     return x ^ (x >> 33);
 }
-// A permutation of [0, n) for each (seed, epoch), computed without a table: a Feistel network on the next even number of bits, applied
-// again while the result lies outside (less than 4 times on average).
+// A permutation of [0, n) for each (seed, epoch), computed without a table: a Feistel network on the smallest even number of bits that holds
+// n values, applied again while its result is outside [0, n) (fewer than 4 passes on average).
 static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n, int64_t index) {
     if (n <= 1) return 0;
     int half = 1;
@@ -221,10 +221,10 @@ static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n
     return (int64_t)x;
 }
 
-// The place in the run's order of samples of sequence b of dp rank d in micro-step `micro` = step * grad_accum + its place in the step:
+// Where sequence b of dp rank d in micro-step `micro` (= step * grad_accum + its index in the step) stands in the run's order of samples:
 //     counter = (micro * dp + d) * batch + b
-// A step takes dp * grad_accum * batch consecutive counters, so every grid with that product sees the same samples in each step, in the
-// same order. hp and cp do not enter: the ranks of one sequence see one sample. Progress of a run is counted in samples.
+// A step takes dp * grad_accum * batch consecutive counters, so every grid with the same product sees the same samples in each step, in the
+// same order. hp and cp do not matter: all ranks of an SP group read the same sample. Progress of a run is counted in samples.
 static inline int64_t dataloader_counter(int64_t micro, int64_t dp, int64_t d, int64_t batch, int64_t b) { return (micro * dp + d) * batch + b; }
 
 // The sample at `counter`: every sample once per epoch of dataloader_samples counters.
@@ -235,7 +235,7 @@ static inline int64_t dataloader_sample_at(const dataloader *loader, int64_t cou
 
 // ---- reading ----
 
-// The file that holds the stream's token `place`.
+// The index of the file that holds token `place` of the stream.
 static inline int64_t dataloader_file_of(const dataloader *loader, int64_t place) {
     int64_t low = 0, high = loader->file_count - 1;
     while (low < high) {
@@ -245,13 +245,13 @@ static inline int64_t dataloader_file_of(const dataloader *loader, int64_t place
     }
     return low;
 }
-// count tokens of the stream from `first` on into to (int32); checks every one against V.
+// Reads tokens [first, first + count) of the stream into to (int32) and checks each against V.
 static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int64_t count, int32_t *to, error_text *error) {
     for (int64_t f = dataloader_file_of(loader, first); count > 0; f++) {
         const token_file *file = &loader->files[f];
         int64_t at = first - file->first, n = min_i64(count, file->count - at);
         size_t bytes = (size_t)n * (size_t)loader->width;
-        if (loader->fd < 0 || loader->open_file != f) { // one open file at a time: thousands of shards need no more descriptors than one
+        if (loader->fd < 0 || loader->open_file != f) { // one open file at a time: thousands of token files need one descriptor
             if (loader->fd >= 0) close(loader->fd);
             loader->fd = open(file->path, O_RDONLY | O_CLOEXEC);
             loader->open_file = f;
@@ -280,7 +280,7 @@ static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int
     return true;
 }
 
-// labels (count) are the stream's tokens from `first` on: -100 for those that their file's loss mask leaves out.
+// labels (count) hold the stream's tokens from `first` on. Sets those that their file's loss mask excludes to -100.
 static inline bool dataloader_mask_labels(const dataloader *loader, int64_t first, int64_t count, int32_t *labels, error_text *error) {
     char path[4096];
     uint8_t mask[4096];
@@ -309,7 +309,7 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
     return true;
 }
 
-// This rank's rows of a sample: tokens, labels; each (T), the caller's. Padding: token 0, label -100.
+// Reads this rank's rows of a sample into tokens and labels, each (T), the caller's. Padding: token 0, label -100.
 // Reads only these rows and the one token after each run. Returns false with a message that names file and offset.
 static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int32_t *labels, error_text *error) {
     if (shard->S != loader->S || sample < 0 || sample >= dataloader_samples(loader))
@@ -319,7 +319,7 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
         int64_t run = sequence_shard_run(shard, t), position = sequence_shard_position(shard, t);
         int64_t first = sample * loader->S + position;                            // in the stream
         int64_t here = max_i64(0, min_i64(run, loader->S - position));            // rows that are not padding
-        int64_t after = here > 0 && first + here < loader->total ? 1 : 0;         // the last row's label is in the stream
+        int64_t after = here > 0 && first + here < loader->total ? 1 : 0;         // 1 if the last row's label exists
         if (here > 0 && !dataloader_read_tokens(loader, first, here, tokens + t, error)) return false;
         for (int64_t i = 0; i + 1 < here; i++) labels[t + i] = tokens[t + i + 1];
         if (here > 0) labels[t + here - 1] = LABEL_IGNORED;
@@ -334,11 +334,12 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
     return true;
 }
 
-// ---- packed documents: a document ends with the token `end`; what a sample has after it is another document ----
+// ---- packed documents: the token `end` ends a document; the token after it begins the next ----
 
-enum { DOCUMENT_PIECE = 16384 }; // tokens that are read at once
+enum { DOCUMENT_PIECE = 16384 }; // tokens read at once
 
-// Where the document begins that goes on at a position of the sample: behind the last `end` of the tokens [from, position), else `begin` as it is.
+// *begin = the begin of the document that `position` of the sample belongs to: right after the last `end` among the tokens [from, position).
+// Unchanged if there is none.
 static inline bool dataloader_document_begin(dataloader *loader, int64_t sample, int64_t from, int64_t position, int32_t end, int64_t *begin, error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
     for (int64_t at = min_i64(position, loader->S); at > from;) {
@@ -354,18 +355,18 @@ static inline bool dataloader_document_begin(dataloader *loader, int64_t sample,
     return true;
 }
 
-// The same sample's documents. The label of a document's last token, which is the next one's first, becomes -100 (labels (T), from
-// dataloader_read with tokens (T)). first (hp T + 2 cp): for every row of the HP group, those that this rank has in attention, the position in the
-// sample of its document's first token; then the same for the first row of each of the sequence's chunks (cp = 1: 0). A sample's first token begins
-// a document whatever stands before it; padding goes on with the last one.
-// Reads the rows of the HP group, and before each chunk back to where its first document begins, or to the chunk before.
+// The documents of a sample that dataloader_read has read into tokens (T) and labels (T). The label of a document's last token would be the first
+// token of the next document: it becomes -100. first (hp T + 2 cp): for every row of the HP group (the rows that this rank has in attention), the
+// position in the sample of the first token of the row's document; then the same for the first row of each of the sequence's chunks (cp = 1: 0).
+// A sample's first token always begins a document. Padding continues the last document, or is one of its own if the sample's last token is `end`.
+// Reads the rows of the HP group; and for each chunk backwards from its first row, to the begin of that row's document or of the chunk before.
 static inline bool dataloader_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t end, const int32_t *tokens,
                                         int32_t *labels, int64_t *first, error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
-    int64_t stream = sample * loader->S; // where the sample begins
+    int64_t stream = sample * loader->S; // where the sample begins in it
     for (int64_t t = 0; t < shard->T; t++)
         if (tokens[t] == end) labels[t] = LABEL_IGNORED;
-    sequence_shard row = *shard; // of the whole HP group, as if one rank held it
+    sequence_shard row = *shard; // the rows of the whole HP group, as if one rank held them
     row.T = shard->T * shard->hp;
     row.hp = 1;
     row.h = 0;
