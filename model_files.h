@@ -1,20 +1,20 @@
-// The model's states in safetensors files, under the names and shapes of Hugging Face: which rows of which tensor in a file are a tensor
-// of ours, and each rank reading and writing its own pieces of them. Files hold whole, unsharded tensors: nothing in them tells the grid.
+// The model states in safetensors files, under the names and shapes of Hugging Face: which tensors in a file make up a tensor of ours, and how
+// each rank reads and writes its own pieces. Files hold whole, unsharded tensors, so they do not depend on the grid.
 #ifndef MODEL_FILES_H
 #define MODEL_FILES_H
 
 #include "model.h" // defines: model, zero_hybrid
 #include "safetensors.h"
 
-// What a rank holds of a unit. Parameters are the master weights where there are such, and floatX rounds them.
+// The kinds of model states. Parameters are the master weights where those exist (floatX holds them rounded).
 typedef enum { VALUES_PARAMETERS, VALUES_M, VALUES_V, VALUES_KINDS } values_kind;
-static inline const char *values_suffix(values_kind kind) { // of the names in files
+static inline const char *values_suffix(values_kind kind) { // of tensor names in files
     static const char *const suffixes[VALUES_KINDS] = {"", ".exp_avg", ".exp_avg_sq"};
     return suffixes[kind];
 }
 
 // A tensor in a file: a run of rows of a tensor of ours. "wqkv" is the rows of q_proj, then k_proj, then v_proj; "w_gate_up" those of
-// gate_proj, then up_proj; every other tensor of ours is one tensor of theirs.
+// gate_proj, then up_proj; every other tensor of ours is one tensor in a file.
 typedef struct {
     char name[128];
     int dims;
@@ -30,7 +30,7 @@ static inline void file_part_set(file_part *p, values_kind kind, int layer, cons
     p->shape[1] = columns;
     p->count = columns > 0 ? rows * columns : rows;
 }
-// The parts of a tensor of a unit, in order; returns how many, 1 to FILE_PARTS.
+// The file parts of a tensor of a unit, in order; returns how many, 1 to FILE_PARTS.
 static inline int file_parts(const model *m, values_kind kind, int unit, int tensor, file_part *parts) {
     const model_config *c = &m->c;
     int64_t D = c->D, F = c->F, q = (int64_t)c->H * c->HS, kv = (int64_t)c->Hkv * c->HS;
@@ -57,10 +57,10 @@ static inline int file_parts(const model *m, values_kind kind, int unit, int ten
 
 // ---- a rank's values as floats on the host ----
 
-enum { VALUES_CHUNK = 1 << 20 }; // floats that travel at once: 4 MB, a large page for each of a few threads
+enum { VALUES_CHUNK = 1 << 20 }; // floats copied at once: 4 MB, a large page for each of a few threads
 typedef struct {
     float *host;   // (VALUES_CHUNK)
-    float *device; // (VALUES_CHUNK), to read parameters where floatX is not float
+    float *device; // (VALUES_CHUNK), for reading parameters where floatX is not float; else NULL
 } values_buffer;
 static inline bool values_buffer_make(values_buffer *b, error_text *error) {
     bool cast = sizeof(floatX) != sizeof(float);
@@ -73,30 +73,31 @@ static inline void values_buffer_free(values_buffer *b) {
     if (b->device != NULL) device_free(b->device, sizeof(float) * VALUES_CHUNK);
 }
 
-// The float array of this rank's optimizer piece of a unit, (count / zo); on the host when offloaded. NULL: parameters that are floatX.
+// The float array of this rank's optimizer piece of a unit, (count / zo); on the host when offloaded. NULL: parameters without master weights.
 static inline float *values_piece(const zero_hybrid *z, values_kind kind, int unit) {
     if (kind == VALUES_M) return z->m[unit];
     if (kind == VALUES_V) return z->v[unit];
     return z->master[unit];
 }
-// Element `at` of the unit, which lies in this rank's optimizer piece: what is on the host (values_on_host) can be used as it is.
+// Where element `at` of the unit is. It must lie in this rank's optimizer piece (parameters without master weights: in its parameter shard).
+// The host may use the pointer if values_on_host.
 static inline float *values_at(const zero_hybrid *z, values_kind kind, int unit, int64_t at) {
     int64_t count = z->units[unit].count;
     float *states = values_piece(z, kind, unit);
     if (states != NULL) return states + (at - z->optim_piece * (count / z->zo));
-    return (float *)z->params[unit] + (at - z->param_piece * (count / z->zp)); // floatX is float
+    return (float *)z->params[unit] + (at - z->param_piece * (count / z->zp)); // without master weights floatX is float
 }
 static inline bool values_on_host(const zero_hybrid *z, values_kind kind, int unit) {
     return device_is_host() || (z->offload && values_piece(z, kind, unit) != NULL);
 }
-// to (n, on the host) = elements [at, at + n) of the unit, which lie in this rank's optimizer piece.
+// Copies elements [at, at + n) of the unit, which lie in this rank's optimizer piece, to `to` (n, on the host).
 static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, float *to) {
     const float *from = values_at(z, kind, unit, at);
-    if (values_on_host(z, kind, unit) && !device_is_host()) memcpy(to, from, sizeof(float) * (size_t)n); // a slab
+    if (values_on_host(z, kind, unit) && !device_is_host()) memcpy(to, from, sizeof(float) * (size_t)n); // an offloaded slab
     else device_to_host(to, from, sizeof(float) * (size_t)n);
 }
-// Elements [at, at + n) of the unit, all of one tensor, which lie in this rank's parameter shard, = buffer->host rounded to floatX, as the
-// step that they were saved after did (z->rounding.step; step 0, a model that was not trained here: to nearest even).
+// Sets elements [at, at + n) of the unit, all of one tensor and in this rank's parameter shard, to buffer->host rounded to floatX. They are
+// rounded as they were in the step after which they were saved (z->rounding.step; 0 = a model that was not trained here: to nearest even).
 static inline void values_set_parameters(zero_hybrid *z, int unit, int tensor, int64_t at, int64_t n, const values_buffer *buffer) {
     floatX *to = z->params[unit] + (at - z->param_piece * (z->units[unit].count / z->zp));
     device_from_host(buffer->device == NULL ? (void *)to : buffer->device, buffer->host, sizeof(float) * (size_t)n);
@@ -105,14 +106,15 @@ static inline void values_set_parameters(zero_hybrid *z, int unit, int tensor, i
     if (buffer->device != NULL) op_round(to, buffer->device, n, how);
 }
 
-// The padding around tensors: elements [from, to) of the unit.
+// Zeroes elements [from, to) of the unit: the padding around tensors.
 static inline void values_zero_parameters(zero_hybrid *z, int unit, int64_t from, int64_t to) {
     if (from < to) device_zero(z->params[unit] + (from - z->param_piece * (z->units[unit].count / z->zp)), sizeof(floatX) * (size_t)(to - from));
 }
 
 // ---- checksums ----
 
-// Of a tensor of floats: a sum, modulo 2^64, of one hash per (index, bits). Any ranks, holding any parts, get the same by adding.
+// Checksum of elements [first, first + n) of a tensor: the sum, modulo 2^64, of a hash per (index, bits). The checksums of a tensor's parts add up
+// to that of the tensor, however it is divided among ranks.
 static inline uint64_t checksum_of(const float *x, int64_t first, int64_t n) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -124,7 +126,7 @@ static inline uint64_t checksum_of(const float *x, int64_t first, int64_t n) {
     }
     return sum;
 }
-// Adds the sums of all ranks. Collective. In halves, so that no addition overflows.
+// sums (count) = their sums over all ranks. Collective. Adds 32-bit halves, so that no addition overflows.
 static inline void checksum_add_ranks(comm *all, uint64_t *sums, int64_t count) {
     int64_t *halves = HOST_NEW(int64_t, 2 * count);
     for (int64_t i = 0; i < count; i++) {
@@ -135,13 +137,13 @@ static inline void checksum_add_ranks(comm *all, uint64_t *sums, int64_t count) 
     for (int64_t i = 0; i < count; i++) sums[i] = (uint64_t)halves[2 * i] + ((uint64_t)halves[2 * i + 1] << 32);
     free(halves);
 }
-// One sum per tensor of each unit: model_checksums of them, that of (unit, tensor) at unit * ZERO_MAX_TENSORS + tensor.
+// How many checksums one kind of values has; that of (unit, tensor) is at unit * ZERO_MAX_TENSORS + tensor.
 static inline int64_t model_checksums(const model *m) { return (int64_t)(m->c.L + 2) * ZERO_MAX_TENSORS; }
 
 // ---- ranges of our tensors in files ----
 
-// Elements [first, first + count) of a tensor of ours, into the parts in the files (from_values) or out of them (to_values; the other is NULL).
-// The parts were checked or added before.
+// Writes elements [first, first + count) of a tensor of ours from from_values to its parts in the files, or reads them into to_values (the other
+// one is NULL). Call after model_files_check or model_files_add.
 static inline bool model_file_range(const model *m, const safetensors *files, values_kind kind, int unit, int tensor, int64_t first, int64_t count,
                                     const float *from_values, float *to_values, error_text *error) {
     file_part parts[FILE_PARTS];
@@ -161,7 +163,7 @@ static inline bool model_file_range(const model *m, const safetensors *files, va
     return true;
 }
 
-// m->saving (VALUES_KINDS, shares of all units) = this rank's shares, as they are after the compute issued so far.
+// Copies this rank's shares of all units to m->saving (VALUES_KINDS, zero_shares), as they are after the compute issued so far.
 static inline void model_copy_shares(model *m) {
     float *to = m->saving;
     for (int k = 0; k < VALUES_KINDS; k++)
@@ -171,8 +173,8 @@ static inline void model_copy_shares(model *m) {
         }
 }
 
-// Writes one kind of values: each rank its shares, out of `copy` (m->saving of this kind; buffer may be NULL: then no device is touched), or
-// with copy NULL as they are now, through the buffer. sums (model_checksums; NULL: not wanted): += those of what was written.
+// Writes one kind of values; each rank writes its shares. copy: this kind's part of m->saving (buffer is not used, nor the device); NULL: writes
+// the values as they are now, through the buffer. sums (model_checksums; may be NULL): += the checksums of what this rank wrote.
 static inline bool model_files_write(const model *m, const safetensors *files, values_kind kind, const float *copy, values_buffer *buffer, uint64_t *sums,
                                      error_text *error) {
     const zero_hybrid *z = &m->zero;
@@ -196,7 +198,7 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
 }
 
 // Reads one kind of values: parameters into this rank's parameter shards, moments into its optimizer pieces. A rank
-// reads nothing else. sums as above, or NULL: each element counts on one rank.
+// reads nothing else. sums (model_checksums; may be NULL): += the checksums of what was read; each element counts on one rank only.
 static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
     zero_hybrid *z = &m->zero;
     bool parameters = kind == VALUES_PARAMETERS;
@@ -211,7 +213,7 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 float *values = in_place ? values_at(z, kind, u, at) : buffer->host;
                 if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error)) return false;
-                int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // what lies in this rank's optimizer piece
+                int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // the part in this rank's optimizer piece
                 if (sums != NULL && a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values + (a - at), a - tensor->offset, b - a);
                 if (in_place) continue;
                 if (parameters) values_set_parameters(z, u, t, at, n, buffer);
@@ -224,7 +226,7 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
     }
     return true;
 }
-// Master weights (where floatX is not float) in full precision: after model_files_read of the parameters and zero_reset_states.
+// Reads the master weights (where floatX is not float) in full precision. Call after model_files_read of the parameters and zero_reset_states.
 static inline bool model_files_read_master(model *m, const safetensors *files, values_buffer *buffer, error_text *error) {
     zero_hybrid *z = &m->zero;
     for (int u = 0; u < z->unit_count && z->master[u] != NULL; u++) {
@@ -246,8 +248,8 @@ static inline bool model_files_read_master(model *m, const safetensors *files, v
 
 // ---- sets of files ----
 
-// Whether the files hold exactly the tensors of this kind, in our shapes. lm_head may stand beside tied embeddings (hf_import compares
-// it), and rotary_emb.inv_freq, which old folders keep, follows from config.json.
+// Whether the files hold all tensors of this kind, in our shapes. Beside parameters nothing else is legal, except an lm_head beside tied
+// embeddings (hf_import compares them) and rotary_emb.inv_freq, which old folders contain and which follows from config.json.
 static inline bool model_files_check(const model *m, const safetensors *files, values_kind kind, error_text *error) {
     for (int u = 0; u < m->c.L + 2; u++)
         for (int t = 0; t < m->units[u].tensor_count; t++) {
@@ -267,7 +269,7 @@ static inline bool model_files_check(const model *m, const safetensors *files, v
                 }
             }
         }
-    for (int64_t i = 0; i < files->tensor_count && kind == VALUES_PARAMETERS; i++) { // what else is there
+    for (int64_t i = 0; i < files->tensor_count && kind == VALUES_PARAMETERS; i++) { // tensors that do not belong there
         const char *name = files->tensors[i].name, *rotary = ".rotary_emb.inv_freq";
         size_t n = strlen(name), tail = strlen(rotary);
         bool known = (n > tail && strcmp(name + n - tail, rotary) == 0) || strcmp(name, "lm_head.weight") == 0;
@@ -282,7 +284,7 @@ static inline bool model_files_check(const model *m, const safetensors *files, v
     return true;
 }
 
-// Adds the tensors of one kind, to be written in `dtype`, or in the dtype that they have in `like` (may be NULL).
+// Adds the tensors of one kind to files, to be written in `dtype`, or in the dtype that they have in `like` (may be NULL).
 static inline void model_files_add(const model *m, safetensors *files, values_kind kind, safetensors_dtype dtype, const safetensors *like) {
     for (int u = 0; u < m->c.L + 2; u++)
         for (int t = 0; t < m->units[u].tensor_count; t++) {

@@ -1,7 +1,7 @@
-// The safetensors format, one file or a folder of several with an index: 8 bytes of header length (little-endian), a JSON header that
-// gives each tensor's dtype, shape and place in the bytes after it, and those bytes, without holes. Everything is checked before a
-// tensor is read: nothing in a file can make a read outside of it. Values are floats on our side; F16 and BF16 widen exactly.
-// The machine must be little-endian, as every machine with a device of ours is.
+// The safetensors format, in one file or a folder of several with an index: 8 bytes of header length (little-endian), a JSON header that
+// gives each tensor's dtype, shape and place in the data, then the data, without holes. Everything is checked before a tensor is read:
+// no file can cause a read outside of it. Values are floats on our side; F16 and BF16 widen exactly.
+// The machine must be little-endian, as every machine that our devices run on is.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 
@@ -26,14 +26,14 @@ typedef struct {
     int dims;
     int64_t shape[SAFETENSORS_DIMS];
     int64_t count;  // elements
-    int file;       // index of safetensors.files
+    int file;       // index into safetensors.files
     int64_t offset; // of its first byte in the file
 } safetensor;
 
 typedef struct {
     char *path;
     int fd; // -1: not open
-    int64_t bytes_read; // of tensors, by this process
+    int64_t bytes_read; // tensor bytes that this process has read
 } safetensors_file;
 
 // A set of tensors in one or several files: opened to read, or laid out to write. Start from safetensors_none(); safetensors_close frees.
@@ -108,26 +108,26 @@ static inline uint32_t bits_of_float(float x) {
     return bits;
 }
 static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
-static inline float float_of_f16(uint16_t h) { // without branches, so that loops of it become vector code; as all below
+static inline float float_of_f16(uint16_t h) { // without branches, as all conversions below, so that loops over them become vector code
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fffu;
     uint32_t special = 0x7f800000u | (magnitude & 0x3ff) << 13; // infinite, NaN
     uint32_t subnormal = bits_of_float((float)magnitude * 0x1p-24f), normal = (magnitude << 13) + (112u << 23);
     return float_of_bits(sign | (magnitude >= 0x7c00 ? special : magnitude >= 0x400 ? normal : subnormal));
 }
-// To the nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; a NaN stays a NaN.
 static inline uint16_t bf16_of_float(float x) {
     uint32_t bits = bits_of_float(x), high = bits >> 16;
     uint32_t nan = (high & 0x7f) != 0 ? high : high | 0x40, rounded = (bits + 0x7fffu + (high & 1)) >> 16;
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
-static inline uint16_t f16_of_float(float x) { // above 65519: infinite
+static inline uint16_t f16_of_float(float x) { // magnitudes of 65520 and above: infinite
     uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffffu;
     uint32_t nan = 0x7c00 | ((a >> 13 & 0x3ff) != 0 ? a >> 13 & 0x3ff : 0x200);
     uint32_t normal = (a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13, subnormal = (uint32_t)(int32_t)rintf(float_of_bits(a < 0x38800000u ? a : 0) * 0x1p24f);
     return (uint16_t)(sign | (a > 0x7f800000u ? nan : a >= 0x477ff000u ? 0x7c00 : a >= 0x38800000u ? normal : subnormal));
 }
 
-// n numbers at once, bit by bit what the functions above give. The processor's own conversion is several times as fast, and gives the same where
+// n numbers at once, bit for bit as the functions above. The processor's own conversion is several times as fast, and agrees with them where
 // there is no NaN and nothing that F16 cannot hold.
 #ifdef __F16C__
 enum { F16_LANES = 8 };
@@ -147,7 +147,7 @@ static inline void f16_to_floats(float *to, const uint16_t *from, int64_t n) {
     for (int64_t i = 0; i < plain; i += F16_LANES) f16_to_float_lanes(to + i, from + i);
     for (int64_t i = plain; i < n; i++) to[i] = float_of_f16(from[i]);
 }
-// Returns the first of them that is finite and that F16 cannot hold (65520 or more); n: there is none.
+// Returns the index of the first finite number that F16 cannot hold (magnitude 65520 or more); n if there is none.
 static inline int64_t f16_from_floats(uint16_t *to, const float *from, int64_t n) {
     unsigned special = 0;
     for (int64_t i = 0; i < n; i++) special |= (bits_of_float(from[i]) & 0x7fffffffu) >= 0x477ff000u;
@@ -161,13 +161,13 @@ static inline int64_t f16_from_floats(uint16_t *to, const float *from, int64_t n
 
 // ---- reading ----
 
-// A JSON number that is a whole number in [0, 2^53].
+// Reads a JSON number; false unless it is a whole number in [0, 2^53].
 static inline bool safetensors_whole(const cJSON *at, int64_t *value) {
     if (!cJSON_IsNumber(at) || !(at->valuedouble >= 0 && at->valuedouble <= 9007199254740992.0) || at->valuedouble != floor(at->valuedouble)) return false;
     *value = (int64_t)at->valuedouble;
     return true;
 }
-// The description of one tensor; *end = its last byte + 1, both relative to the data.
+// Reads the description of one tensor. t->offset and *end (its last byte + 1) are relative to the begin of the data.
 static inline bool safetensors_read_entry(safetensor *t, const cJSON *entry, int64_t *end, error_text *error) {
     short_text shown = printable(t->name);
     const char *name = shown.text;
@@ -215,7 +215,7 @@ static inline int safetensors_by_place(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-// The header's tensors from `first` on: names once, and data without overlap or hole up to its end at `data_bytes`.
+// Checks the tensors of one header: each name once, and data without overlap or hole up to its end at `data_bytes`. Sorts extents.
 static inline bool safetensors_check_extents(safetensors_extent *extents, int64_t count, int64_t data_bytes, error_text *error) {
     qsort(extents, (size_t)count, sizeof *extents, safetensors_by_name);
     for (int64_t i = 1; i < count; i++)
@@ -286,7 +286,7 @@ static inline bool safetensors_add_file(safetensors *s, const char *path, error_
     return ok;
 }
 
-// The files of an index, and whether index and files name the same tensors in the same files.
+// Adds the files that an index names, and checks that index and files have the same tensors in the same files.
 static inline bool safetensors_read_index(safetensors *s, const char *folder, const cJSON *json, error_text *error) {
     const cJSON *map = cJSON_IsObject(json) ? config_member(json, "weight_map", error) : NULL;
     if (!cJSON_IsObject(map)) return error_set(error, "has no \"weight_map\" object");
@@ -332,7 +332,7 @@ static inline bool safetensors_read_index(safetensors *s, const char *folder, co
 }
 
 // Opens STEM.safetensors of a folder, or the files that STEM.safetensors.index.json names (stem "model" in a Hugging Face folder), and
-// checks all headers. s from safetensors_none(). False with a message that names the file, and nothing open.
+// checks all headers. s from safetensors_none(). On failure returns false with a message that names the file, and leaves nothing open.
 static inline bool safetensors_open(safetensors *s, const char *folder, const char *stem, error_text *error) {
     char single[64], index[96];
     snprintf(single, sizeof single, "%s.safetensors", stem);
@@ -357,7 +357,7 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     return error_set(error, "%s: %s", path.text, why.text);
 }
 
-// Of all files (file_hash_places).
+// *hash = that of all files (file_hash_places).
 static inline bool safetensors_hash(const safetensors *s, uint64_t *hash, error_text *error) {
     struct stat entry;
     *hash = HASH_EMPTY;
@@ -368,9 +368,9 @@ static inline bool safetensors_hash(const safetensors *s, uint64_t *hash, error_
     return true;
 }
 
-enum { SAFETENSORS_CHUNK = 1 << 15 }; // elements that are converted at once: they stay in the cache
+enum { SAFETENSORS_CHUNK = 1 << 15 }; // elements converted at once: few enough to stay in the cache
 
-// Elements [at, at + n) of a tensor, n <= SAFETENSORS_CHUNK.
+// Reads elements [at, at + n) of a tensor as floats, n <= SAFETENSORS_CHUNK.
 static inline bool safetensors_read_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, float *to, error_text *error) {
     if (t->dtype == DTYPE_F32) return file_pread(file->fd, file->path, to, sizeof(float) * (size_t)n, t->offset + 4 * at, error);
     uint16_t raw[SAFETENSORS_CHUNK];
@@ -382,7 +382,7 @@ static inline bool safetensors_read_chunk(const safetensors_file *file, const sa
     return true;
 }
 
-// Elements [at, at + n) of a 16-bit tensor, n <= SAFETENSORS_CHUNK.
+// Writes elements [at, at + n) of a 16-bit tensor, n <= SAFETENSORS_CHUNK.
 static inline bool safetensors_write_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, const float *from, error_text *error) {
     uint16_t raw[SAFETENSORS_CHUNK];
     if (t->dtype == DTYPE_BF16) {
@@ -396,7 +396,7 @@ static inline bool safetensors_write_chunk(const safetensors_file *file, const s
     return file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error);
 }
 
-// Elements [first, first + count), by all threads of the rank: into the file (from) or out of it (to); the other is NULL.
+// Writes elements [first, first + count) from `from`, or reads them into `to` (the other one is NULL), with all threads of the rank.
 static inline bool safetensors_chunks(const safetensors_file *file, const safetensor *t, int64_t first, int64_t count, const float *from, float *to,
                                       error_text *error) {
     bool ok = true;
@@ -412,8 +412,8 @@ static inline bool safetensors_chunks(const safetensors_file *file, const safete
     return ok;
 }
 
-// Elements [first, first + count) of a tensor as floats into to, by all threads of the rank: fresh memory is the slow part. first and count
-// must lie in the tensor: else a message.
+// Reads elements [first, first + count) of a tensor as floats into to. All threads of the rank read, because the first touch of fresh memory is
+// the slow part. A range outside of the tensor is an error.
 static inline bool safetensors_read(const safetensors *s, const safetensor *t, int64_t first, int64_t count, float *to, error_text *error) {
     safetensors_file *file = &s->files[t->file];
     if (first < 0 || count < 0 || count > t->count - first)
@@ -423,7 +423,7 @@ static inline bool safetensors_read(const safetensors *s, const safetensor *t, i
     return safetensors_chunks(file, t, first, count, NULL, to, error);
 }
 
-// Bytes of all tensors, and of those that this process has read.
+// Bytes of all tensors, and how many of them this process has read.
 static inline int64_t safetensors_bytes(const safetensors *s) {
     int64_t n = 0;
     for (int64_t i = 0; i < s->tensor_count; i++) n += s->tensors[i].count * safetensors_dtype_bytes(s->tensors[i].dtype);
@@ -437,7 +437,7 @@ static inline int64_t safetensors_bytes_read(const safetensors *s) {
 
 // ---- writing ----
 
-// One more tensor to write: of up to two sizes. Files and places come with safetensors_lay_out.
+// Adds a tensor to write, of up to SAFETENSORS_DIMS sizes. safetensors_lay_out sets its file and offset.
 static inline void safetensors_add(safetensors *s, const char *name, safetensors_dtype dtype, int dims, const int64_t *shape) {
     safetensor *t = safetensors_push(s, name);
     t->dtype = dtype;
@@ -449,7 +449,7 @@ static inline void safetensors_add(safetensors *s, const char *name, safetensors
     }
 }
 
-// The header of a file, of a length that keeps the data aligned to 64 bytes; the caller frees. Sets the tensors' places.
+// The header of a file, *length bytes: padded so that the data is aligned to 64 bytes; the caller frees. Sets the offsets of the file's tensors.
 static inline char *safetensors_make_header(safetensors *s, int file, size_t *length, int64_t *file_bytes) {
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(cJSON_AddObjectToObject(json, "__metadata__"), "format", "pt");
@@ -483,9 +483,9 @@ static inline char *safetensors_make_header(safetensors *s, int file, size_t *le
     return header;
 }
 
-// Deals the tensors added to files of at most `limit` bytes of data (a larger tensor gets a file of its own), gives each its place, and makes
-// the files in `folder`: the same on every rank that added the same, in any order, so that ranks need not wait for each other. first: also
-// writes headers and index (one rank does). Then safetensors_write, and safetensors_sync.
+// Distributes the added tensors over files of at most `limit` bytes of data (a larger tensor gets a file of its own), sets their offsets, and
+// creates the files in `folder`. Ranks that added the same tensors get the same files, whichever calls first, so they need not wait for each
+// other. first: also writes headers and index (one rank does). Continue with safetensors_write, then safetensors_sync.
 static inline bool safetensors_lay_out(safetensors *s, const char *folder, const char *stem, int64_t limit, bool first, error_text *error) {
     int64_t bytes = 0, total = 0;
     int files = 0;
@@ -507,7 +507,7 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         size_t length;
         int64_t file_bytes;
         char *header = safetensors_make_header(s, f, &length, &file_bytes);
-        // Not to be read: of a page that it has read NFS may write all, with what it held of other machines' parts.
+        // Write-only: NFS may write back all of a page that it has read, and with it stale bytes of other machines' parts.
         int fd = open(path.text, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
         bool ok = fd >= 0 || error_set(error, "%s: cannot be made: %s", path.text, strerror(errno));
         safetensors_push_file(s, path.text, fd);
@@ -533,14 +533,14 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
     return ok;
 }
 
-// Writes elements [first, first + count) of a tensor, rounded to its dtype: to 16 bits by all threads of the rank, F32 as it is by one (a file
-// takes one write at a time). A finite value that F16 cannot hold is refused.
+// Writes elements [first, first + count) of a tensor, rounded to its dtype. All threads of the rank convert to 16 bits; one thread writes F32 as
+// it is (a file takes one write at a time). A finite value that F16 cannot hold is an error.
 static inline bool safetensors_write(const safetensors *s, const safetensor *t, int64_t first, int64_t count, const float *from, error_text *error) {
     const safetensors_file *file = &s->files[t->file];
     if (t->dtype == DTYPE_F32) return file_pwrite(file->fd, file->path, from, sizeof(float) * (size_t)count, t->offset + 4 * first, error);
     return safetensors_chunks(file, t, first, count, from, NULL, error);
 }
-// What this process wrote is on disk when the call returns.
+// Syncs all files: what this process wrote is on disk when the call returns.
 static inline bool safetensors_sync(const safetensors *s, error_text *error) {
     for (int i = 0; i < s->file_count; i++)
         if (fsync(s->files[i].fd) != 0) return error_set(error, "%s: cannot be written: %s", s->files[i].path, strerror(errno));
