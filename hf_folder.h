@@ -1,5 +1,5 @@
-// Hugging Face folders in and out: config.json, *.safetensors, tokenizer files. Importing, each rank reads only the rows that its shards
-// hold. Exporting, each distinct piece has one writer. Ranks must see one file system.
+// Import and export of Hugging Face folders: config.json, *.safetensors, tokenizer files. On import, each rank reads only the rows that its
+// shards hold. On export, each distinct piece has one writer. All ranks must see one file system.
 // Collective functions: every rank calls, and every rank gets the same answer and message.
 #ifndef HF_FOLDER_H
 #define HF_FOLDER_H
@@ -9,9 +9,9 @@
 #include "options.h"     // defines: export_dtype_kind
 #include <fnmatch.h>
 
-// ---- in ----
+// ---- import ----
 
-// lm_head beside tied embeddings must be equal to them; ranks share the comparing.
+// An lm_head beside tied embeddings must be equal to them; each rank compares a share.
 static inline bool hf_check_tied(const model *m, const safetensors *files, values_buffer *buffer, error_text *error) {
     const safetensor *a = safetensors_find(files, "model.embed_tokens.weight"), *b = safetensors_find(files, "lm_head.weight");
     if (!m->c.tied || b == NULL) return true;
@@ -28,9 +28,9 @@ static inline bool hf_check_tied(const model *m, const safetensors *files, value
     return true;
 }
 
-// Parameters (and master weights) from the folder's files; moments zero. sums (model_checksums) or NULL: those of what was read, on this
-// rank. Rank 0 prints what it read. Collective; false with a message that names the folder: a tensor missing, unknown, of another shape;
-// anything wrong with a file.
+// Reads parameters (and master weights) from the folder's files and zeroes the moments. sums (model_checksums; may be NULL): += the checksums of
+// what this rank read. Rank 0 prints how much it read. Collective; false with a message that names the folder: a tensor missing, unknown or of
+// another shape; anything wrong with a file; files that differ between ranks.
 static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error_text *error) {
     error_text why;
     why.text[0] = '\0';
@@ -40,12 +40,12 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     uint64_t hash = 0;
     bool ok = values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why) &&
               safetensors_hash(&files, &hash, &why);
-    if (comm_agree(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) { // one line for what is wrong with the folder, before anything large is read
+    if (comm_agree(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) { // a bad folder: one line, before anything large is read
         ok = ok && hf_check_tied(m, &files, &buffer, &why) && model_files_read(m, &files, VALUES_PARAMETERS, &buffer, sums, &why);
         if (ok) {
             double paused = device_seconds();
             zero_reset_states(&m->zero);
-            began += device_seconds() - paused; // no part of reading
+            began += device_seconds() - paused; // not counted as reading
             model_files_read_master(m, &files, &buffer, &why);
         }
         ok = comm_agree_on_files(m->g->all, &why);
@@ -59,7 +59,7 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     return error_set(error, "%s: %s", printable(folder).text, why.text);
 }
 
-// ---- out ----
+// ---- export ----
 
 static inline double hf_short_number(float x) { // the double with the fewest digits that is x in float: 1e-05, not 9.99999974737875e-06
     char text[32];
@@ -71,7 +71,7 @@ static inline double hf_short_number(float x) { // the double with the fewest di
 }
 static inline const char *hf_dtype_name(safetensors_dtype d) { return d == DTYPE_F32 ? "float32" : d == DTYPE_F16 ? "float16" : "bfloat16"; }
 
-// Numbers that Hugging Face wants as floats are printed as such, 8.0 and not 8: cJSON does not keep the difference.
+// Makes numbers that Hugging Face wants as floats print as such, 8.0 and not 8: cJSON does not keep the difference.
 static inline void hf_print_floats(cJSON *json) {
     static const char *const keys = " rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow attention_factor attention_dropout ";
     for (cJSON *at = json->child, *next; at != NULL; at = next) {
@@ -85,7 +85,7 @@ static inline void hf_print_floats(cJSON *json) {
     }
 }
 
-// The object that rope_scaling and rope_parameters are; the caller deletes.
+// The object for rope_scaling or rope_parameters; the caller deletes.
 static inline cJSON *hf_rope(const rope_scaling *r) {
     static const char *const kinds[] = {"default", "llama3", "linear", "yarn"};
     cJSON *rope = cJSON_CreateObject();
@@ -99,7 +99,7 @@ static inline cJSON *hf_rope(const rope_scaling *r) {
     if (r->kind == ROPE_YARN && r->attention_factor > 0) cJSON_AddNumberToObject(rope, "attention_factor", r->attention_factor);
     return rope;
 }
-// What the options changed of a source's config.json, in the form that stands there: RoPE, and the length that the model is made for.
+// Changes a source's config.json as the options did: RoPE (in the older or newer form, as the file has it) and max_position_embeddings.
 static inline void hf_change_config(cJSON *json, const model_config *c, error_text *error) {
     model_config was;
     memset(&was, 0, sizeof was);
@@ -141,7 +141,7 @@ static inline cJSON *hf_config(const model_config *c) {
     return j;
 }
 
-// config.json: the source folder's with its dtype and what the options changed, or a new one.
+// Writes config.json, with `dtype`: the source folder's with what the options changed, or a new one (source NULL).
 static inline bool hf_write_config(const model_config *c, const char *folder, const char *source, safetensors_dtype dtype, error_text *error) {
     cJSON *json;
     if (source != NULL) {
@@ -168,7 +168,7 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
     free(text);
     return ok;
 }
-// tokenizer_config.json, byte by byte, but for a "model_max_length" that was the length of the model: it becomes the new one.
+// Copies tokenizer_config.json byte by byte, except for a "model_max_length" that is `was`, the length of the source's model: it becomes `now`.
 static inline bool hf_copy_tokenizer_config(const char *from, const char *to, int64_t was, int64_t now, error_text *error) {
     error_text why;
     why.text[0] = '\0';
@@ -190,7 +190,7 @@ static inline bool hf_copy_tokenizer_config(const char *from, const char *to, in
     free(text);
     return ok;
 }
-// Tokenizer, generation defaults and licence of the source folder, whose model was made for `was` tokens; what is written is made for `now`.
+// Copies tokenizer, generation defaults and licence of the source folder, whose model was made for `was` tokens; the one written is for `now`.
 static inline bool hf_copy_companions(const char *source, const char *folder, int64_t was, int64_t now, error_text *error) {
     static const char *const patterns[] = {"generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json",
                                            "merges.txt", "chat_template.*", "LICENSE*", "USE_POLICY*"};
@@ -211,10 +211,11 @@ static inline bool hf_copy_companions(const char *source, const char *folder, in
     return ok;
 }
 
-// This rank's part of filling an empty folder: config.json and the files of `source` (NULL: none) that belong beside it on rank 0, the headers
-// there, and each rank's share of the parameters, in files of at most `limit` bytes. copy: m->saving, or NULL: the parameters as they are now.
-// sums (model_checksums; NULL: not wanted): += those of what this rank wrote, before rounding to the dtype. Not collective: every rank calls when it likes, with
-// a copy also from a thread of its own, and the folder is filled when all have returned. False with a message: the folder is half-written.
+// Writes this rank's part of a model into an empty folder: its share of the parameters, in files of at most `limit` bytes of data. Rank 0 also
+// writes config.json, copies what belongs beside it from `source` (NULL: nothing), and writes the headers. copy: m->saving; NULL: the parameters as
+// they are now. sums (model_checksums; may be NULL): += the checksums of what this rank wrote, before rounding to the dtype. Not collective: ranks
+// may call at different times, and with a copy also from a thread; the folder is complete when all have returned. False with a message: the folder
+// is half-written.
 static inline bool hf_write(const model *m, const char *folder, const char *source, export_dtype_kind dtype, int64_t limit, const float *copy, uint64_t *sums,
                             error_text *error) {
     bool first_rank = m->g->rank == 0, as_source = dtype == EXPORT_AUTO && source != NULL;
@@ -222,7 +223,7 @@ static inline bool hf_write(const model *m, const char *folder, const char *sour
     values_buffer buffer = {NULL, NULL};
     safetensors_dtype fallback = dtype == EXPORT_BF16 ? DTYPE_BF16 : dtype == EXPORT_F16 ? DTYPE_F16 : DTYPE_F32;
     bool ok = !as_source || safetensors_open(&like, source, "model", error);
-    if (copy == NULL) buffer.host = HOST_NEW(float, VALUES_CHUNK); // nothing is rounded on the device, which may be full
+    if (copy == NULL) buffer.host = HOST_NEW(float, VALUES_CHUNK); // writing needs no buffer on the device, which may be full
     if (ok) {
         model_files_add(m, &files, VALUES_PARAMETERS, fallback, as_source ? &like : NULL);
         if (first_rank) ok = hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error);
@@ -239,9 +240,9 @@ static inline bool hf_write(const model *m, const char *folder, const char *sour
     return ok;
 }
 
-enum { EXPORT_LIMIT_GB = 5 }; // of a file, as transformers deals them
+enum { EXPORT_LIMIT_GB = 5 }; // of a file, as transformers splits models
 
-// Whether --export FOLDER can be made: it must not be there yet, and its parent must.
+// Whether --export FOLDER can be made: it must not exist yet, and its parent must exist and be writable.
 static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
     if (path_exists(folder)) return error_set(error, "is there already; legal is a folder that does not exist yet");
@@ -249,8 +250,9 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
     if (access(parent.text, W_OK) != 0) return error_set(error, "%s cannot be written to: %s", printable(parent.text).text, strerror(errno));
     return true;
 }
-// That, on rank 0, whether all ranks see its parent, and whether `like`, whose dtypes the export has (NULL: its own, or hf_import compares it), is the same on
-// all: where tensors lie in the files follows from them. Collective, long before hf_export.
+// Whether hf_export will be able to make the folder: hf_export_check_here on rank 0, and all ranks see its parent and may write there. like: the
+// folder whose dtypes the export takes; it must be the same on all ranks, because the layout of the files depends on these dtypes. NULL: the export
+// takes no folder's dtypes, or hf_import compares that folder. Collective; called long before hf_export.
 static inline bool hf_export_check(comm *all, const char *folder, const char *like, error_text *error) {
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--export %s", printable(folder).text);
@@ -272,7 +274,7 @@ static inline bool hf_export(model *m, const char *folder, const char *source, e
     snprintf(temporary.text, sizeof temporary.text, "%.*s.unfinished", (int)n, folder);
     bool first_rank = m->g->rank == 0;
     if (first_rank) {
-        folder_remove(temporary.text); // of an export that was killed
+        folder_remove(temporary.text); // left by an export that was killed
         if (hf_export_check_here(folder, error)) folder_make(temporary.text, error);
     }
     if (comm_agree_on_files(m->g->all, error)) hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, NULL, NULL, error);

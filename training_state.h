@@ -1,17 +1,18 @@
-// Training state: what a run needs to go on as if it had never stopped, in a folder --out DIR:
-//     DIR/lock                        held by the run that writes here
+// Training state: what a run needs to continue as if it had never stopped, in a folder --out DIR:
+//     DIR/lock                        locked by the run that writes here
 //     DIR/step-00000123/              a complete state: a Hugging Face folder in F32 (transformers loads it), and beside it
 //         optimizer/*.safetensors       both moments of every tensor, in F32
 //         training_state.json           step, samples, what the order of samples depends on, a checksum of every tensor
-//     DIR/unfinished-*                a state on its way in or out; the next run removes it
+//     DIR/unfinished-*                a state that is being written or removed; the next run removes what is left of it
 //     DIR/damaged-*                   a state that did not pass its checksums, set aside
-// Tensors are whole, so that a state resumes on any grid and any ZeRO degrees. Every distinct piece has one writer. A state is written under
-// another name, synced and renamed: a step-* folder is whole, and its checksums tell when a disk has changed it since.
-//     state_save_start     copies the rank's shares to host memory (m->saving) and has a thread write them; without such memory it writes here
-//     state_save_advance   at the end of later steps: when all ranks have written, a thread of rank 0 gives the state its name and removes the
-//                          oldest; when it has, the save is over
-// Threads work on files and nothing else: no communication, no device. The functions are collective: every rank calls, and gets the same answer
-// and message. Ranks must see one file system.
+// Tensors are stored whole, so that a state resumes on any grid and any ZeRO degrees. Each distinct piece has one writer. A state is written under
+// a temporary name, synced and renamed, so every step-* folder is complete; its checksums show when a disk has changed it since.
+//     state_save_start     copies the rank's shares to host memory (m->saving) and starts a thread that writes them; without that memory it writes
+//                          them before it returns
+//     state_save_advance   at the end of later steps: when all ranks have written, a thread of rank 0 renames the state to its final name and removes
+//                          the oldest; the save is over when it has
+// These threads only work on files: no communication, no device. The functions are collective: every rank calls, and gets the same answer
+// and message. All ranks must see one file system.
 #ifndef TRAINING_STATE_H
 #define TRAINING_STATE_H
 
@@ -21,9 +22,9 @@
 
 typedef struct {
     int64_t step, samples;                // done
-    int64_t seed, seq_len, train_tokens;  // the order of samples depends on these: a state goes on only with the same
-    int64_t train_order;                  // and on the weights of a mixture (data_sources_order)
-    int64_t document_end;                 // what a sample teaches depends on --document-end; -1: none
+    int64_t seed, seq_len, train_tokens;  // the order of samples depends on these: a run resumes a state only with the same
+    int64_t train_order;                  // and on the mixture of sources (data_sources_order)
+    int64_t document_end;                 // --document-end, which labels and attention depend on: also the same; -1: none
 } training_progress;
 
 typedef enum { SAVE_NONE, SAVE_WRITING, SAVE_NAMING } save_stage;
@@ -31,26 +32,26 @@ typedef struct {
     comm *all;
     const char *folder; // --out
     const char *source; // Hugging Face folder of the model, whose tokenizer and config go into each state; NULL: none
-    int64_t keep;       // complete states that stay; the older are removed after a newer is complete
+    int64_t keep;       // complete states to keep; older ones are removed once a newer one is complete
     int lock;           // file descriptor of rank 0, -1 elsewhere
-    // the state on its way
+    // the save in progress
     save_stage stage;
     bool threaded;                // the stage runs in `worker`
     pthread_t worker;
-    bool worked;                  // set by the stage when it is done
+    bool worked;                  // set by the stage's work when it is done
     const model *m;
     training_progress progress;
-    path_text unfinished;         // its folder
+    path_text unfinished;         // its folder until it is renamed
     uint64_t *sums;               // (VALUES_KINDS, model_checksums)
-    double wait_seconds, write_seconds; // of this rank: training stood, files were written
-    error_text why;               // why the stage has failed
+    double wait_seconds, write_seconds; // of this rank: how long training stood still, how long files were written
+    error_text why;               // why the stage has failed; "": it has not
 } state_store;
 
 enum { STATE_FORMAT = 2, STATE_NAME = 32, STATES_MAX = 4096 };
 
 static inline void state_name(char *name, const char *prefix, int64_t step) { snprintf(name, STATE_NAME, "%sstep-%08lld", prefix, (long long)step); }
 
-// The steps of the step-* folders, ascending, into steps (STATES_MAX); returns how many. Only rank 0 looks into the folder.
+// Lists the steps of the step-* folders, ascending, in steps (STATES_MAX); returns how many. Only rank 0 looks into the folder.
 static inline int state_compare_steps(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
@@ -63,7 +64,7 @@ static inline int state_list(const char *folder, int64_t *steps) {
         int64_t step;
         char name[STATE_NAME];
         if (strncmp(entry->d_name, "step-", 5) != 0 || !option_parse_whole(entry->d_name + 5, true, &step)) continue;
-        state_name(name, "", step); // others, such as step-7 or step-1KiB, are no states of ours
+        state_name(name, "", step); // other names, such as step-7 or step-1KiB, are not our states
         if (strcmp(entry->d_name, name) == 0 && path_is_folder(path_join(folder, name).text)) steps[count++] = step;
     }
     closedir(list);
@@ -78,8 +79,8 @@ static inline void state_remove_unfinished(const char *folder) {
     closedir(list);
 }
 
-// Makes the folder if it is not there and locks it until state_store_close. False with a message: another run writes there; without
-// `resume`, a run has left states there, or `source` is one of them; the folder cannot be made; ranks do not see the same one.
+// Makes the folder if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run has left
+// states there and `resume` is false; `source` is one of its states; the folder cannot be made or written to; ranks do not see the same one.
 static inline bool state_store_open(state_store *s, comm *all, const char *folder, const char *source, int64_t keep, bool resume, error_text *error) {
     s->all = all;
     s->folder = folder;
@@ -120,7 +121,7 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
     return ok;
 }
 static inline void state_store_close(state_store *s) {
-    if (s->lock >= 0) close(s->lock); // and gives the lock up
+    if (s->lock >= 0) close(s->lock); // also releases the lock
     s->lock = -1;
 }
 
@@ -203,7 +204,7 @@ static inline bool state_read_json(const char *folder, training_progress *p, uin
 
 // ---- save ----
 
-// This rank's part of the moments, as hf_write does with the parameters; sums: both kinds.
+// Writes this rank's part of both moments, as hf_write does with the parameters. sums (2, model_checksums): += their checksums.
 static inline bool state_write_moments(const model *m, const char *folder, uint64_t *sums, error_text *error) {
     safetensors files = safetensors_none();
     values_buffer buffer = {NULL, NULL};
@@ -220,7 +221,7 @@ static inline bool state_write_moments(const model *m, const char *folder, uint6
     values_buffer_free(&buffer);
     return ok;
 }
-// Removes all but the newest `keep`; renamed first, so that no half-removed folder is called step-*.
+// Removes all states but the newest `keep`. Renames each first, so that no half-removed folder is called step-*.
 static inline void state_remove_old(const state_store *s) {
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
     int count = state_list(s->folder, steps);
@@ -234,7 +235,7 @@ static inline void state_remove_old(const state_store *s) {
     free(steps);
 }
 
-// Stage 1, on every rank, when the folders are there: its part of the state, which is all but training_state.json and the folder's name.
+// Stage 1, on every rank, once the folders exist: writes its part of everything but training_state.json.
 static inline void *state_write(void *store) {
     state_store *s = (state_store *)store;
     double began = device_seconds();
@@ -247,7 +248,7 @@ static inline void *state_write(void *store) {
     __atomic_store_n(&s->worked, true, __ATOMIC_RELEASE);
     return NULL;
 }
-// Stage 2, on rank 0: the state becomes complete, and the oldest beyond `keep` go.
+// Stage 2, on rank 0: writes training_state.json, renames the folder, which completes the state, and removes the oldest states beyond `keep`.
 static inline void *state_give_name(void *store) {
     state_store *s = (state_store *)store;
     char name[STATE_NAME];
@@ -258,15 +259,15 @@ static inline void *state_give_name(void *store) {
     __atomic_store_n(&s->worked, true, __ATOMIC_RELEASE);
     return NULL;
 }
-static inline void state_save_stage(state_store *s, save_stage stage, void *(*work)(void *)) { // work NULL: nothing for this rank
+static inline void state_save_stage(state_store *s, save_stage stage, void *(*work)(void *)) { // work NULL: nothing to do on this rank
     s->stage = stage;
     s->worked = work == NULL;
     s->threaded = work != NULL && s->m->saving != NULL && pthread_create(&s->worker, NULL, work, s) == 0;
     if (work != NULL && !s->threaded) work(s);
 }
 
-// Starts saving the state as step-<progress->step>; none may be on its way. With m->saving training goes on at once: what is saved is the model
-// as it is now. What goes wrong is state_save_advance's to say.
+// Starts saving the state as step-<progress->step>; no other save may be in progress. What is saved is the model as it is now; with m->saving,
+// training continues at once. state_save_advance reports errors.
 static inline void state_save_start(state_store *s, model *m, const training_progress *progress) {
     char name[STATE_NAME];
     double began = device_seconds();
@@ -278,12 +279,12 @@ static inline void state_save_start(state_store *s, model *m, const training_pro
     s->why.text[0] = '\0';
     if (comm_rank(s->all) == 0 && folder_make(s->unfinished.text, &s->why)) folder_make(path_join(s->unfinished.text, "optimizer").text, &s->why);
     if (m->saving != NULL) model_copy_shares(m);
-    comm_barrier(s->all); // the folders are there; where they are not to be seen, a rank must not make its own
+    comm_barrier(s->all); // from here on the folders exist; a rank that does not see them must not make its own
     state_save_stage(s, SAVE_WRITING, state_write);
     s->wait_seconds = device_seconds() - began;
 }
-// Takes the state on its way as far as it can come now, with `wait` to its end; then s->stage is SAVE_NONE. False with a message: no space, no
-// permission; the save is over then, nothing of this state is left, and the states before it are untouched: the run can go on.
+// Advances the save in progress as far as it can go now; with `wait`, to its end. s->stage is SAVE_NONE when the save is over. False with a
+// message (no space, no permission): the save has failed and left nothing, earlier states are untouched, and the run can go on.
 static inline bool state_save_advance(state_store *s, bool wait, error_text *error) {
     bool first_rank = comm_rank(s->all) == 0, ok = true;
     double began = device_seconds();
@@ -313,7 +314,7 @@ static inline bool state_save_advance(state_store *s, bool wait, error_text *err
 
 // ---- resume ----
 
-// A state of another model is refused with what differs.
+// The numbers of a model's config that a state and the run that resumes it must have in common; state_same_model names the first that differs.
 enum { STATE_SIZES = 18 };
 static inline void state_sizes(const model_config *c, double *sizes) {
     const rope_scaling *r = &c->rope;
@@ -347,7 +348,7 @@ static inline bool state_same_model(const model_config *state, const model_confi
     return true;
 }
 static inline bool state_same_data(const training_progress *a, const training_progress *b, error_text *error) {
-    if (b->train_tokens == 0) return true; // no --train-data: nothing is trained
+    if (b->train_tokens == 0) return true; // no --train-data: no training
     if (a->seed != b->seed) return error_set(error, "was trained with --seed %lld; the order of samples goes on only with that", (long long)a->seed);
     if (a->seq_len != b->seq_len)
         return error_set(error, "was trained with --seq-len %lld; the order of samples goes on only with that (--model STATE starts anew from its weights)", (long long)a->seq_len);
@@ -362,7 +363,8 @@ static inline bool state_same_data(const training_progress *a, const training_pr
     return true;
 }
 
-// Everything of a state into the model; false: damaged, with a message.
+// Loads parameters and moments of a state into the model and compares their checksums with sums (VALUES_KINDS, model_checksums). False with a
+// message: the state is damaged. Collective.
 static inline bool state_load(model *m, const char *folder, const uint64_t *sums, error_text *error) {
     int64_t count = model_checksums(m);
     uint64_t *read = HOST_NEW(uint64_t, VALUES_KINDS * count);
@@ -388,9 +390,9 @@ static inline bool state_load(model *m, const char *folder, const uint64_t *sums
     return error->text[0] == '\0';
 }
 
-// Loads the newest state that is whole. In: what progress says of this run's data; out: its step and samples. *found false:
-// there is no state, and model and progress are as before. Damaged states are skipped with a line on stderr, and set aside when an older
-// one is good. False with a message: a state of another model, seed, length or data; states, but none that is whole.
+// Loads the newest state that is not damaged. progress in: this run's seed, length and data; out: the state's step and samples. *found false:
+// there is no state, and model and progress are as before. Damaged states are skipped with a line on stderr, and renamed to damaged-* if an older
+// one is good. False with a message: a state of another model, seed, length, data or --document-end; there are states, but all are damaged.
 static inline bool state_resume(state_store *s, model *m, training_progress *progress, bool *found, error_text *error) {
     bool first_rank = comm_rank(s->all) == 0;
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0, at;
@@ -424,8 +426,8 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     if (*found) {
         progress->step = saved.step;
         progress->samples = saved.samples;
-        m->c.max_position = max_i64(m->c.max_position, saved.seq_len); // --steps 0 makes the model for no length of its own (options_model)
-        for (int64_t bad = at + 2; first_rank && bad < states; bad++) { // newer than the good one
+        m->c.max_position = max_i64(m->c.max_position, saved.seq_len); // with --steps 0, options_model does not raise it to --seq-len
+        for (int64_t bad = at + 2; first_rank && bad < states; bad++) { // the states newer than the good one
             state_name(name, "", steps[bad]);
             state_name(aside, "damaged-", steps[bad]);
             folder_remove(path_join(s->folder, aside).text);
