@@ -1,9 +1,9 @@
 // What an evaluation measures besides the mean loss: loss by position in the sequence, and needles in a haystack.
 //
-// Needle in a haystack: NEEDLE_KEY + NEEDLE_VALUE random tokens are put at a depth into a sample of the validation text, and the key alone
+// Needle in a haystack: NEEDLE_KEY + NEEDLE_VALUE random tokens are put at a depth into a sample of the validation text, and the same tokens
 // again at its end. A model that uses its context predicts the value there, as an induction head does (Olsson et al. 2022: match what stood
-// before, copy what came after); no generation is needed, for the value's tokens are given one after the other and each must be the arg max.
-// A guess is right once in V. It says whether tokens that far back are reached, not whether the text in between is understood.
+// before, copy what came after). No generation is needed: each token of the value must be the arg max, given the true tokens before it.
+// A guess is right once in V. The test says whether tokens that far back are reached, not whether the text in between is understood.
 #ifndef EVALUATION_H
 #define EVALUATION_H
 
@@ -29,7 +29,7 @@ static inline void position_text(char *text, size_t size, int64_t position) {
     else if (position > 0 && position % 1024 == 0) snprintf(text, size, "%lldK", (long long)(position / 1024));
     else snprintf(text, size, "%lld", (long long)position);
 }
-// "8K-64K"; the last bucket of a sequence of S tokens ends there.
+// "8K-64K"; the last bucket of a sequence ends at its length S.
 static inline void position_bucket_name(char *text, size_t size, int bucket, int64_t S) {
     char from[24], to[24];
     int64_t begin = 0, end = POSITION_FIRST;
@@ -41,8 +41,8 @@ static inline void position_bucket_name(char *text, size_t size, int bucket, int
     position_text(to, sizeof to, min_i64(end, S));
     snprintf(text, size, "%s-%s", from, to);
 }
-// Adds this rank's rows of one sequence: labels, losses (T) on the host. documents (T): where in the sequence each row's document begins, from
-// which its position counts (dataloader_documents); NULL: the sequence is one document.
+// Adds this rank's rows of one sequence: labels, losses (T) on the host. documents (T): where in the sequence each row's document begins
+// (dataloader_documents); the row's position counts from there. NULL: the sequence is one document.
 static inline void loss_by_position_add(loss_by_position *sums, const sequence_shard *shard, const int64_t *documents, const int32_t *labels, const float *losses) {
     for (int64_t t = 0; t < shard->T; t++) {
         if (labels[t] < 0) continue;
@@ -63,7 +63,7 @@ static inline double loss_by_position_mean(const loss_by_position *sums) {
 
 // ---- logits of single rows ----
 
-// Logits (V), on the host, of one local row of the last model_evaluate. No collective: the head is still gathered.
+// Logits (V), on the host, of one local row of the last model_evaluate. Not collective: the head's parameters are still gathered.
 static inline void evaluation_logits(model *m, int64_t row, float *logits) {
     int64_t V = m->c.V, D = m->c.D;
     const floatX *w_out = m->c.tied ? model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING)
@@ -92,15 +92,16 @@ typedef struct {
     double right[NEEDLE_DEPTHS], loss[NEEDLE_DEPTHS], tokens[NEEDLE_DEPTHS]; // sums over the values' tokens
 } needle_scores;
 
-// Needle `number` of the run, drawn from (seed, number) over the whole vocabulary, into this rank's rows of one sequence: tokens, labels (T).
-// Depth 0 is the sequence's begin, NEEDLE_DEPTHS - 1 right before the question. Only the value's tokens at the end keep a label.
+// Puts needle `number` of the run, drawn from (seed, number) over the whole vocabulary, into this rank's rows of one sequence: tokens, labels (T).
+// Depth 0 is the begin of the sequence, NEEDLE_DEPTHS - 1 is right before the question, the needle's copy at the end. All labels are ignored but
+// those of the copy's value.
 static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t seed, int64_t number, int depth, int32_t *tokens, int32_t *labels) {
     int64_t length = NEEDLE_KEY + NEEDLE_VALUE, question = shard->S - length, place = (shard->S - 2 * length) * depth / (NEEDLE_DEPTHS - 1);
     int32_t needle[NEEDLE_KEY + NEEDLE_VALUE];
     for (int64_t i = 0; i < length; i++)
         needle[i] = (int32_t)(dataloader_hash(dataloader_hash(seed + 0x6E6565646C65ull) + (uint64_t)(number * length + i)) % (uint64_t)V);
     for (int64_t t = 0; t < shard->T; t++) {
-        int64_t position = sequence_shard_position(shard, t), next = position + 1 - question; // place of the label in the needle
+        int64_t position = sequence_shard_position(shard, t), next = position + 1 - question; // the label's index in the needle
         labels[t] = next >= NEEDLE_KEY && next < length ? needle[next] : LABEL_IGNORED;
         if (position >= place && position < place + length) tokens[t] = needle[position - place];
         if (position >= question && position < shard->S) tokens[t] = needle[position - question];
@@ -128,7 +129,7 @@ typedef struct {
     needle_scores needles;
 } evaluation_report;
 
-static inline int evaluation_buckets(const evaluation_report *r) { return 1 + position_bucket(r->S - 1); } // those that exist
+static inline int evaluation_buckets(const evaluation_report *r) { return 1 + position_bucket(r->S - 1); } // those that S tokens reach
 static inline double evaluation_ratio(double sum, double count) { return count > 0 ? sum / count : NAN; }
 
 static inline void evaluation_print(const evaluation_report *r) {
@@ -157,7 +158,7 @@ static inline void evaluation_print(const evaluation_report *r) {
     fflush(stdout);
 }
 
-// One line: "val_loss" and "val_loss_by_position" are those of the one set without a name, or objects of the sets' names.
+// Writes one JSON line: "val_loss" and "val_loss_by_position" are those of the one set without a name, or objects with the sets' names as keys.
 static inline void evaluation_log(FILE *f, const evaluation_report *r) {
     char key[64];
     bool named = r->names[0][0] != '\0';

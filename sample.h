@@ -1,7 +1,7 @@
-// --sample-every: tokens from the running model, printed with their text where tokens can be read.
+// --sample-every: tokens drawn from the running model, printed with their text where it is known.
 //
-// There is no cache of keys and values: every token is a forward pass of the model as it is sharded, over the whole padded sequence, whose rows
-// after the last token are causally invisible to it. Simple, the same on every grid, and meant for a look at the model, not for serving.
+// There is no KV cache: every token takes a forward pass of the sharded model over the whole padded sequence; the rows after the last token are
+// causally invisible to it. Simple, the same on every grid, and meant for a look at the model, not for serving.
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
@@ -9,7 +9,7 @@
 #include "files.h"      // defines: path_join
 #include "options.h"    // defines: options
 
-enum { SAMPLE_PROMPT = 32 }; // tokens of the data that are the prompt when none is given
+enum { SAMPLE_PROMPT = 32 }; // tokens of the data that serve as the prompt when none is given
 
 typedef struct {
     uint8_t *bytes; // NULL: not known
@@ -19,15 +19,15 @@ typedef struct {
 typedef struct {
     int64_t prompt, count; // tokens given; tokens to draw
     int32_t *tokens;       // (prompt + count)
-    token_text *texts;     // (V) on rank 0; NULL: tokens are printed as numbers alone, for this reason:
+    token_text *texts;     // (V) on rank 0; NULL: tokens are printed as numbers alone, for the reason in why
     error_text why;
     int64_t V;
 } sample_job;
 
 // ---- the prompt ----
 
-// "1,15,42" -> token numbers below V; anything else is text, legal where tokens are bytes (V = 256). tokens (room for strlen(text)).
-// Returns how many, or 0 with a message.
+// "1,15,42" -> token numbers below V; anything else is text, legal where tokens are bytes (V = 256). tokens: room for strlen(text).
+// Returns how many tokens, or 0 with a message.
 static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *tokens, error_text *error) {
     int64_t count = 0;
     if (strspn(text, "0123456789,") != strlen(text)) {
@@ -51,10 +51,10 @@ static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *
     }
 }
 
-// ---- text of tokens: a byte-level BPE's tokenizer.json, or bytes ----
+// ---- text of tokens: the tokenizer.json of a byte-level BPE, or bytes ----
 
-// The bytes of one entry of a byte-level vocabulary, where every byte is written as one printable character: 33-126, 161-172 and 174-255 as
-// themselves, the other 68 in order as U+0100, U+0101, ... (GPT-2's bytes_to_unicode). to: room for strlen(text).
+// Decodes one entry of a byte-level vocabulary, where every byte is written as one printable character: 33-126, 161-172 and 174-255 as
+// themselves, the other 68 in order as U+0100, U+0101, ... (GPT-2's bytes_to_unicode). to: room for strlen(text). Returns the number of bytes.
 static inline int64_t token_text_decode(const char *text, uint8_t *to) {
     int64_t n = 0;
     for (const uint8_t *at = (const uint8_t *)text; *at != 0;) {
@@ -63,10 +63,10 @@ static inline int64_t token_text_decode(const char *text, uint8_t *to) {
             code = (code & 0x1F) << 6 | (at[1] & 0x3F);
             length = 2;
         }
-        int extra = code - 256; // place among the 68: 0-32, 127-160, 173
+        int extra = code - 256; // index among the 68: 0-32, 127-160, 173
         if (extra >= 0 && extra < 68) to[n++] = (uint8_t)(extra < 33 ? extra : extra < 67 ? 127 + extra - 33 : 173);
         else if (length == 2 && code < 256) to[n++] = (uint8_t)code;
-        else for (int i = 0; i < length; i++) to[n++] = at[i]; // ASCII, and what no byte is written as
+        else for (int i = 0; i < length; i++) to[n++] = at[i]; // ASCII, and characters that stand for no byte
         at += length;
     }
     return n;
@@ -87,7 +87,7 @@ static inline bool token_text_is_byte_level(const cJSON *decoder) { // ByteLevel
         if (token_text_is_byte_level(at)) return true;
     return false;
 }
-// The text of every token of FOLDER/tokenizer.json, (V), or NULL with the reason: it is not there, or no byte-level BPE.
+// The text of every token of FOLDER/tokenizer.json, (V); NULL with the reason if the file cannot be read or is not a byte-level BPE.
 static inline token_text *token_texts_read(const char *folder, int64_t V, error_text *why) {
     error_text reason;
     reason.text[0] = '\0';
@@ -120,7 +120,7 @@ static inline token_text *token_texts_of_bytes(void) {
     return texts;
 }
 
-// Bytes of a valid UTF-8 sequence of 2 to 4 bytes that may be shown, else 1. Not U+0080 to U+009F, which move a terminal's cursor.
+// Length of the valid UTF-8 sequence of 2 to 4 bytes at `at`, if it may be shown; else 1. U+0080 to U+009F may not: they move a terminal's cursor.
 static inline int64_t sample_utf8_length(const uint8_t *at, int64_t left) {
     int length = at[0] >= 0xC2 && at[0] < 0xE0 ? 2 : at[0] >= 0xE0 && at[0] < 0xF0 ? 3 : at[0] >= 0xF0 && at[0] < 0xF5 ? 4 : 1;
     if (length > left || (at[0] == 0xC2 && at[1] < 0xA0)) return 1;
@@ -128,7 +128,7 @@ static inline int64_t sample_utf8_length(const uint8_t *at, int64_t left) {
         if ((at[i] & 0xC0) != 0x80) return 1;
     return length;
 }
-// The tokens' text between quotation marks, all that is not text escaped as in C.
+// Prints the tokens' text between quotation marks; everything that is not text is escaped as in C.
 static inline void sample_print_text(FILE *f, const token_text *texts, const int32_t *tokens, int64_t count) {
     int64_t bytes = 0;
     for (int64_t i = 0; i < count; i++) bytes += texts[tokens[i]].length;
@@ -167,7 +167,7 @@ static inline int32_t sample_choose(const float *logits, int64_t V, double tempe
         left -= exp(((double)logits[i] - top) / temperature);
         if (left < 0) return (int32_t)i;
     }
-    return best; // rounding
+    return best; // rounding left a remainder
 }
 // Draws job->count tokens after the prompt into job->tokens, the same on every rank. rows_tokens, rows_labels (rows): scratch on the host.
 // Collective; prompt + count <= S. seed: of the draws.
@@ -175,16 +175,16 @@ static inline void sample_draw(sample_job *job, model *m, const sequence_shard *
     int64_t V = m->c.V;
     float *logits = HOST_NEW(float, V);
     const int64_t *documents = m->documents;
-    m->documents = NULL; // one document
+    m->documents = NULL; // the sequence is one document
     for (int64_t i = 0; i < m->rows; i++) rows_labels[i] = LABEL_IGNORED;
     for (int64_t n = job->prompt; n < job->prompt + job->count; n++) {
         int64_t next = 0;
-        for (int64_t i = 0; i < m->rows; i++) { // every sequence of the batch is this one
+        for (int64_t i = 0; i < m->rows; i++) { // every sequence of the batch is the same
             int64_t position = sequence_shard_position(shard, i % shard->T);
             rows_tokens[i] = position < n ? job->tokens[position] : 0;
         }
         model_evaluate(m, rows_tokens, rows_labels);
-        for (int64_t t = 0; t < shard->T && m->g->place.d == 0; t++) { // one rank of the first data parallel group has the row
+        for (int64_t t = 0; t < shard->T && m->g->place.d == 0; t++) { // one rank of dp index 0 has the row
             if (sequence_shard_position(shard, t) != n - 1) continue;
             evaluation_logits(m, t, logits);
             next = sample_choose(logits, V, temperature, (double)(dataloader_hash(seed + dataloader_hash((uint64_t)n)) >> 11) * 0x1p-53);
@@ -196,10 +196,10 @@ static inline void sample_draw(sample_job *job, model *m, const sequence_shard *
     free(logits);
 }
 
-// ---- of a run ----
+// ---- sampling in a run ----
 
-// The prompt of --sample-prompt, or the first tokens of `data` (NULL: there are none); on rank 0 also the text of tokens: of the model's folder (NULL: none), or bytes
-// where V is 256. False with a message. The caller calls sample_close.
+// Takes the prompt from --sample-prompt, or else from the first tokens of `data` (NULL: none), and on rank 0 the text of tokens from the model's
+// folder (NULL: none), or else bytes where V is 256. False with a message. The caller calls sample_close.
 static inline bool sample_open(sample_job *job, const options *o, int64_t V, const char *folder, dataloader *data, bool first_rank, error_text *error) {
     memset(job, 0, sizeof *job);
     job->V = V;
@@ -220,7 +220,7 @@ static inline bool sample_open(sample_job *job, const options *o, int64_t V, con
     if (job->texts == NULL && V == 256) job->texts = token_texts_of_bytes();
     return true;
 }
-// What will be drawn, at the start of a run.
+// Prints at the start of a run what will be drawn.
 static inline void sample_print_start(const sample_job *job) {
     printf("sample      %lld tokens after", (long long)job->count);
     for (int64_t i = 0; i < job->prompt; i++) printf(" %d", (int)job->tokens[i]);
@@ -233,7 +233,7 @@ static inline void sample_close(sample_job *job) {
     free(job->tokens);
     memset(job, 0, sizeof *job);
 }
-// Two lines, and one in the log: "sample_tokens", those drawn. Rank 0 alone; log may be NULL.
+// Prints the drawn tokens, and prompt and tokens as text where it is known; writes "sample_tokens" as a line of the log (may be NULL). Rank 0 only.
 static inline void sample_print(const sample_job *job, int64_t step, int64_t steps, FILE *log) {
     const int32_t *drawn = job->tokens + job->prompt;
     printf("sample %4lld/%lld | tokens", (long long)step, (long long)steps);
