@@ -171,9 +171,9 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
     return true;
 }
 
-// Opens the files that match `pattern` (as in a shell: * ? [..], no ~ or {}) and checks header, size and loss mask of each. S >= 1: tokens of a
-// sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false with a message and leaves
-// nothing open; otherwise the caller calls dataloader_close.
+// Opens the files that match `pattern` (as in a shell: * ? [..], no ~ or {}) and checks each one's header and size, and the size of its loss mask.
+// S >= 1: tokens of a sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false with a
+// message and leaves nothing open; otherwise the caller calls dataloader_close.
 static inline bool dataloader_open(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
     memset(loader, 0, sizeof *loader);
     loader->fd = -1;
@@ -338,7 +338,7 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
 
 enum { DOCUMENT_PIECE = 16384 }; // tokens read at once
 
-// *begin = the begin of the document that `position` of the sample belongs to: right after the last `end` among the tokens [from, position).
+// *begin = the start of the document that `position` of the sample belongs to: right after the last `end` among the tokens [from, position).
 // Unchanged if there is none.
 static inline bool dataloader_document_begin(dataloader *loader, int64_t sample, int64_t from, int64_t position, int32_t end, int64_t *begin, error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
@@ -359,11 +359,11 @@ static inline bool dataloader_document_begin(dataloader *loader, int64_t sample,
 // token of the next document: it becomes -100. first (hp T + 2 cp): for every row of the HP group (the rows that this rank has in attention), the
 // position in the sample of the first token of the row's document; then the same for the first row of each of the sequence's chunks (cp = 1: 0).
 // A sample's first token always begins a document. Padding continues the last document, or is one of its own if the sample's last token is `end`.
-// Reads the rows of the HP group; and for each chunk backwards from its first row, to the begin of that row's document or of the chunk before.
+// Reads the rows of the HP group; and for each chunk backwards from its first row, to the start of that row's document or of the chunk before.
 static inline bool dataloader_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t end, const int32_t *tokens,
                                         int32_t *labels, int64_t *first, error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
-    int64_t stream = sample * loader->S; // where the sample begins in it
+    int64_t stream = sample * loader->S; // where the sample begins
     for (int64_t t = 0; t < shard->T; t++)
         if (tokens[t] == end) labels[t] = LABEL_IGNORED;
     sequence_shard row = *shard; // the rows of the whole HP group, as if one rank held them

@@ -167,7 +167,7 @@ static inline bool safetensors_whole(const cJSON *at, int64_t *value) {
     *value = (int64_t)at->valuedouble;
     return true;
 }
-// Reads the description of one tensor. t->offset and *end (its last byte + 1) are relative to the begin of the data.
+// Reads the description of one tensor. t->offset and *end (its last byte + 1) are relative to the start of the data.
 static inline bool safetensors_read_entry(safetensor *t, const cJSON *entry, int64_t *end, error_text *error) {
     short_text shown = printable(t->name);
     const char *name = shown.text;
