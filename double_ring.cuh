@@ -1,21 +1,22 @@
 // Double-Ring-Attention (LoongTrain section 4.3, Algorithm 2) over the cp ranks of a context-parallel group.
 //
-// The sequence is dealt in causal balance: it is cut in 2 cp chunks, and CP rank c holds chunks c and 2 cp - 1 - c, in that order
-// (dataloader.h). So the block of (queries of c, keys of k) is one of three calls, all of the same work:
+// The sequence is sharded for causal balance: it is cut in 2 cp chunks, and CP rank c holds chunks c and 2 cp - 1 - c, in that order
+// (dataloader.h). So the block of (queries of c, keys of k) is one of three calls, all with the same amount of work:
 //     k == c   causal on the local pair
 //     k <  c   all queries x the first half of the keys       (chunk k is before both, chunk 2 cp - 1 - k after both)
 //     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)
 //
-// The cp ranks form windows of w. In window step o the inner ring passes the KV of one window around while the KV that the *next*
-// window step starts from comes from the neighbouring window (outer ring): that transfer hides behind the whole window.
-// Backward: the KV travels the same way, and the gradient of each KV block follows its block. dKV of a window starts from zero;
-// what earlier windows contributed arrives during the whole window and is added at its end, so both outer transfers are hidden
-// (LoongTrain's own code waits for dKV after one ring step). In every window a rank has the block of the place after its own last, so
-// that is where a block's sums meet, window after window; one outer and one inner hop at the very end bring every dKV home.
+// The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the outer
+// ring brings the block that the *next* window step starts from, from the window before: that transfer hides behind the whole window step.
+// Backward: the KV travels the same way, and the gradient of each KV block follows its block. In each window step dKV starts from zero. The sum
+// of the earlier window steps arrives during the whole window step and is added at its end, so both outer transfers are hidden (LoongTrain's own
+// code waits for dKV after one ring step). The last block of a window step is always that of the next place (pos + 1) of some window. So the sums
+// for a block end every window step at the same place, and outer hops alone pass them on; one outer and one inner hop at the very end bring
+// every dKV home.
 //
-// dKV is summed in float on every rank. --dkv-wire fp32 sends the sums as they are, bf16 (as LoongTrain does) half of the bytes: a sum is
-// rounded before each hop, each time by at most 2^-9 of itself. In all a gradient is off by less than sqrt(cp) 2^-8 of the largest one
-// (test_attention). With all-gather the shares go straight to their owner: one rounding each.
+// dKV is summed in float on every rank. --dkv-wire fp32 sends the sums as they are. bf16 (as LoongTrain does) sends half the bytes: a sum is
+// rounded before each hop, each time by at most 2^-9 of itself. In total a gradient is off by less than sqrt(cp) 2^-8 of the largest one
+// (test_attention). With --cp-comm allgather each contribution goes straight to its owner: one rounding each.
 #ifndef DOUBLE_RING_CUH
 #define DOUBLE_RING_CUH
 
@@ -25,16 +26,16 @@
 #include "trace.h"     // defines: transfer_finish, trace_*
 
 // Packed documents of one sequence: where the document of each query row begins. All NULL: the whole sequence is one document.
-// What no query of this rank sees of a block is cut off it before the kernel is called; a block of which nothing is left is skipped. What no
-// other rank sees of a block stays at home (double_ring_part; an all-gather takes all). The rings turn all the same, so the order of transfers and sums never depends
-// on the data.
+// Keys that no query of this rank sees, and queries that see no key, are cut off a block before the kernel is called; an empty block is skipped.
+// KV rows that no other rank sees are not sent (double_ring_part), except by --cp-comm allgather, which sends whole blocks. Every hop still takes
+// place, so the order of transfers and sums never depends on the data.
 typedef struct {
     const int64_t *first;  // (Tc) on the device, ascending: position in the sequence of the first token of the row's document
     const int64_t *host;   // the same on the host
-    const int64_t *chunks; // (2 cp) on the host: the same of the first row of each of the sequence's chunks
+    const int64_t *chunks; // (2 cp) on the host: the same for the first row of each chunk of the sequence
 } document_rows;
 
-// What travels of a rank's KV and of its gradient: of each of its two chunks the rows from from[.] on, which other ranks see.
+// The part of a rank's KV, and of its gradient, that travels: in each of its two chunks i, the rows from from[i] to the end, which other ranks see.
 typedef struct {
     int64_t from[2];
 } double_ring_part;
@@ -47,19 +48,19 @@ typedef struct {
     bool allgather;  // --cp-comm allgather: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
     bool packed;     // sequences may be packed documents
-    int64_t blocks, blocks_skipped; // since the layout, forward and backward: blocks of attention; those no query saw anything of
+    int64_t blocks, blocks_skipped; // since the layout, forward and backward: all blocks of attention; those skipped as empty
     // buffers, from the arena
     floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS)
     floatX *kv_out[2]; // outer ring: this window step's first block and the next one's
     floatX *kv_all;    // (cp, Tc, 2 Hkv, HS)
-    float *dkv;        // being computed
-    float *dkv_own;    // packed: gradient of this rank's own block, by its own queries; at the end of all
-    void *dkv_in[2];   // inner ring: arriving, being sent; as on the wire: float or bf16
-    void *dkv_out[2];  // outer ring: arriving, being sent
-    float *dkv_all;    // (cp, Tc, 2 Hkv, HS), or as many bf16 twice: being sent, arriving
+    float *dkv;        // the sum being computed
+    float *dkv_own;    // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
+    void *dkv_in[2];   // inner ring: arriving, being sent; float or bf16, as on the wire
+    void *dkv_out[2];  // outer ring: the same
+    float *dkv_all;    // (cp, Tc, 2 Hkv, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
     void *scratch;     // attention kernels
     void *scatter_scratch;
-    // from double_ring_backward to double_ring_home: a buffer to compute in, and where dkv arrives
+    // what double_ring_backward leaves for double_ring_home: a buffer to compute in (cp = 1: the result), and where dKV arrives
     float *home_sum;
     void *home_inner, *home_outer;
     document_rows home_documents;
@@ -93,10 +94,10 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     whole.q_stride = r->Hq * r->HS; whole.kv_stride = 2 * r->Hkv * r->HS;
     whole.causal = true;
     size_t forward = op_attention_scratch(whole, false), backward = op_attention_scratch(whole, true);
-    if (arena_counts_cpu(a)) { // which packs K and V
+    if (arena_counts_cpu(a)) { // the CPU's kernel packs K and V
         forward = sizeof(float) * (size_t)n;
         backward = 0;
-    } else if (arena_counts_other(a)) { // a GPU's library writes dq, dk and dv of a block in bf16 and sums dq in float before that
+    } else if (arena_counts_other(a)) { // a GPU's library sums dq of a block in float, then writes dq, dk and dv in bf16
         int64_t q = r->Tc * r->Hq * r->HS;
         forward = 0;
         backward = (size_t)(q + n) * arena_element(a) + (size_t)q * sizeof(float);
@@ -104,7 +105,7 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->scratch = arena_take(a, MEM_WORKSPACE, 1, forward > backward ? forward : backward);
 }
 
-// The block of CP rank c's queries with CP rank k's keys, and where its first query and key row stand. Tq = Tk = 0: no query sees a key.
+// The block of this rank's queries and CP rank k's keys, and the rows of q and kv at which it starts. Tq = Tk = 0: no query sees a key.
 static inline attention_block double_ring_block(const double_ring *r, int k, document_rows documents, int64_t *first_query, int64_t *first_key) {
     int c = r->g->place.c, cp = r->g->shape.cp;
     attention_block b;
@@ -131,7 +132,7 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
     const int64_t *first = d.host, whole = b.Tq;
     if (!b.causal) {
         int64_t last = b.Tk > chunk ? d.at[1] + chunk - 1 : d.at[0] + chunk - 1, low = 0, high = b.Tq; // position of the last key
-        while (low < high) { // queries after the first whose document begins behind the last key see nothing
+        while (low < high) { // binary search for the first query whose document begins after the last key: it and those behind it see nothing
             int64_t middle = (low + high) / 2;
             if (first[middle] <= last) low = middle + 1;
             else high = middle;
@@ -141,18 +142,19 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
             b.Tk = 0;
             return b;
         }
-        *first_key = attention_first_key(&d, first[0], b.Tk); // keys before the first query's document: none sees them
+        *first_key = attention_first_key(&d, first[0], b.Tk); // no query sees the keys before the first query's document
         b.Tk -= *first_key;
         d = attention_documents_from(d, 0, *first_key);
     }
-    // Else every query sees every key. A cut block keeps its documents, too: its size is one of many, and cuDNN compiles for each (attention_blocks.c).
+    // The kernel gets the documents where a boundary hides keys from some query. A cut block always gets them: its size is one of many, and without
+    // them cuDNN would compile a kernel for each size (attention_blocks.c).
     if (b.Tq < whole || *first_key > 0 || attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d;
     return b;
 }
 
-// out (Tc, Hq, HS), lse (Hq, Tc) merged with the block of CP rank k. A rank's own block comes first and sets them.
+// Merges the block of CP rank k into out (Tc, Hq, HS) and lse (Hq, Tc). A rank's own block comes first and sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k, document_rows documents) {
-    int64_t query, key; // the first rows of each
+    int64_t query, key; // first rows
     attention_block b = double_ring_block(r, k, documents, &query, &key);
     r->blocks++;
     r->blocks_skipped += b.Tq == 0;
@@ -196,7 +198,8 @@ static inline int double_ring_source(const grid *g, int o, int i) {
     return grid_context_index(&g->shape, (g->place.window - o + windows) % windows, (g->place.pos - i + w) % w);
 }
 
-// What other ranks see of CP rank k's block. Documents are in order, so of a chunk it is what the next chunk that another rank has sees first.
+// The part of CP rank k's block that other ranks see. A document is contiguous, so what other ranks see of a chunk is what the first row of the
+// next chunk on another rank sees.
 static inline double_ring_part double_ring_part_of(const double_ring *r, int k, document_rows documents) {
     int cp = r->g->shape.cp;
     int64_t C = r->Tc / 2;
@@ -207,7 +210,7 @@ static inline double_ring_part double_ring_part_of(const double_ring *r, int k, 
     }
     return part;
 }
-// That as runs of rows, one or two: run i is count[i] rows from at[i] on.
+// The same part as runs of contiguous rows: run i is count[i] rows from at[i] on. Returns the number of runs, 1 or 2.
 static inline int double_ring_runs(const double_ring *r, int k, document_rows documents, int64_t *at, int64_t *count) {
     double_ring_part part = double_ring_part_of(r, k, documents);
     int64_t C = r->Tc / 2;
@@ -218,8 +221,8 @@ static inline int double_ring_runs(const double_ring *r, int k, document_rows do
     return part.from[1] == 0 ? 1 : 2;
 }
 
-// Starts a hop of the block in use at window step o, ring step i, (Tc, 2 Hkv, HS) of `element` bytes, to the rank after this one; the block
-// that arrives has the next place of that ring. Of packed documents a hop is two transfers, of the parts of both chunks.
+// Starts a hop: sends the block in use at window step o, ring step i, KV or dKV, (Tc, 2 Hkv, HS) of `element` bytes each, to the next rank of the
+// group. The block that arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each chunk's part.
 static inline void double_ring_hop(const double_ring *r, comm *group, const char *name, int step, bool outer, int o, int i, const void *send, void *recv,
                                    size_t element, document_rows documents) {
     int n = comm_size(group), next = (comm_rank(group) + 1) % n, before = (comm_rank(group) + n - 1) % n;
@@ -272,7 +275,8 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
     }
 }
 
-// The sum in *sum, of rank k's dKV, onto the wire: *leaving is what to send, *sum a buffer to compute in. In float the two only change places.
+// Puts the sum of rank k's dKV, in *sum, into wire format. Afterwards *leaving is the buffer to send, *sum one to compute in. For float this swaps
+// the two pointers.
 static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k, document_rows documents) {
     if (r->dkv_bf16) {
         int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
@@ -284,7 +288,7 @@ static inline void double_ring_put(const double_ring *r, void **leaving, float *
     *sum = (float *)*leaving;
     *leaving = sent;
 }
-// sum += what came over the wire of rank k's dKV.
+// sum += rank k's dKV as it came over the wire; only the rows that travel.
 static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived, int k, document_rows documents) {
     int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
     int runs = double_ring_runs(r, k, documents, at, count);
@@ -294,7 +298,7 @@ static inline void double_ring_add(const double_ring *r, float *sum, const void 
     }
 }
 
-// sum = what came over the wire of rank k's dKV, or another sum (`wire` false).
+// sum = rank k's dKV as it came over the wire, or from another float sum (`wire` false); only the rows that travel.
 static inline void double_ring_set(const double_ring *r, float *sum, const void *from, bool wire, int k, document_rows documents) {
     int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
     int runs = double_ring_runs(r, k, documents, at, count);
@@ -309,7 +313,7 @@ static inline void double_ring_set(const double_ring *r, float *sum, const void 
     }
 }
 
-// --cp-comm allgather. As bf16 every share travels to its owner, who adds them up in float, in the order of ranks.
+// --cp-comm allgather. With dkv_bf16 an all-to-all takes every contribution to its owner, who adds them in float, in the order of ranks.
 static inline void double_ring_backward_gathered(double_ring *r, const double_ring_queries *t, const floatX *kv) {
     const grid *g = r->g;
     int cp = g->shape.cp, c = g->place.c;
@@ -338,8 +342,8 @@ static inline float *double_ring_home_gathered(double_ring *r) {
     return r->dkv;
 }
 
-// t->dq = the sum over all blocks. Leaves dkv of this rank's own KV on its way home: compute that is issued before double_ring_home hides
-// it. All sums are float, each in an order that the ring fixes.
+// t->dq = the sum over all blocks. The dKV of this rank's own KV is still in flight on return: compute issued before double_ring_home hides it.
+// All sums are float, each in an order that the ring fixes.
 static inline void double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
     if (double_ring_gathers(r)) {
         double_ring_backward_gathered(r, t, kv);
@@ -354,13 +358,13 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     void *arriving = r->dkv_in[0], *leaving = r->dkv_in[1], *arriving_out = r->dkv_out[0], *leaving_out = r->dkv_out[1];
     for (int o = 0; o < windows; o++) {
         if (o < windows - 1) double_ring_hop(r, g->kv_outer, "KV outer", o, true, o, 0, first, r->kv_out[o % 2], sizeof(floatX), documents);
-        // What the windows before have summed for the block that this rank has last in the window arrives during the whole window.
+        // The earlier window steps' sum for the block that this rank uses last in this window step arrives during the whole window step.
         if (o > 0) double_ring_hop(r, g->dkv_outer, "dKV outer", o - 1, true, o - 1, w - 1, leaving_out, arriving_out, element, documents);
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
             int k = double_ring_source(g, o, i);
             if (i < w - 1) double_ring_hop(r, g->kv_inner, "KV inner", i, false, o, i, block, r->kv_in[i % 2], sizeof(floatX), documents);
-            if (k == g->place.c && cp > 1 && documents.chunks != NULL) { // all of it stays, and what others see goes round
+            if (k == g->place.c && cp > 1 && documents.chunks != NULL) { // the whole gradient stays here; the rows that others see go round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
                 double_ring_set(r, sum, r->dkv_own, false, k, documents);
             } else {
@@ -386,7 +390,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
         }
         double_ring_put(r, &leaving_out, &sum, last, documents);
     }
-    // Home: the sum that is here now belongs to the next window, next place.
+    // The way home: the sum that is here now belongs to the next place of the next window.
     if (cp > 1 && windows == 1) double_ring_put(r, &leaving, &sum, double_ring_source(g, 0, w - 1), documents);
     r->home_sum = sum;
     r->home_inner = arriving;
@@ -396,7 +400,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     else if (w > 1) double_ring_hop(r, g->dkv_inner, "dKV inner", w - 1, false, 0, w - 1, leaving, arriving, element, documents);
 }
 
-// Once after double_ring_backward: dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
+// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
 static inline float *double_ring_home(double_ring *r) {
     if (double_ring_gathers(r)) return double_ring_home_gathered(r);
     const grid *g = r->g;
