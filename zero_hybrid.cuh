@@ -1,23 +1,24 @@
 // Hybrid ZeRO (LoongTrain section 5.1, after AMSP): parameters, gradients and optimizer states are each sharded over zp, zg, zo ranks,
 // independently, over data *and* sequence parallel ranks together: 1 = Full-Replica, all ranks = Full-Sharding, else Partial.
 //
-// Model states are cut in units (embedding, each layer, head); a unit is one flat vector, padded so that every rank count divides it.
+// Model states are divided into units (embedding, each layer, head); a unit is one flat vector, padded so that every rank count divides it.
 // zp divides zg divides zo divides the number of ranks, so shards are nested: a rank's optimizer piece lies inside its gradient shard,
 // which lies inside its parameter shard. Groups are runs of consecutive ranks: keep Partial degrees inside a node.
 //
-//   forward, backward   unit u+1 is gathered (group of zp) while unit u computes
-//   backward            gradients of unit u go their way while unit u-1 computes, one stage per unit:
+//   forward, backward   the next unit (forward u+1, backward u-1) is gathered in the group of zp while unit u computes
+//   backward            the gradients of unit u advance one stage while each of the units u-1, u-2, ... computes:
 //                         1  reduce-scatter in the group of zg             every micro-step, when zg > 1
 //                         2  reduce-scatter of the shard to zo pieces      last micro-step, when zo > zg
 //                         3  all-reduce across the replicas of the piece   last micro-step, as reduce-scatter + all-gather
-//   update              AdamW on the rank's piece; in the next forward pass all-gather of the new parameters into the parameter shards (group of
-//                       zo / zp), unit u+1 while unit u computes
+//   update              AdamW on the rank's piece. The next forward pass all-gathers the new parameters into the parameter shards (group of zo / zp),
+//                       those of unit u+1 while unit u computes
 //
-// Bytes a rank sends, n = padded elements of a unit, s = sizeof(floatX), R = ranks / zo, A = micro-steps of a step:
-//   gather   n s (zp-1)/zp  times: embedding A, head A (tied: 1 each), layers L + max(L-2, 0) (2A-1) in all (two layers stay where they are at each turn)
+// Bytes a rank sends per step, n = padded elements of a unit, s = sizeof(floatX), R = ranks / zo, A = micro-steps of a step:
+//   gather   n s (zp-1)/zp  times: embedding A, head A (tied: 1 each), all layers together L + max(L-2, 0) (2A-1): where the passes turn from
+//                           forward to backward and back, two layers are still in their slots
 //   reduce   4 n (A (zg-1)/zg + (1/zg) (1 - zg/zo) + 2 (1/zo) (R-1)/R)
 //   update   n s (1/zp) (1 - zp/zo)
-// Everything adds in float, in one order (comm.h); replicas get the same bits because a sum is made once and then gathered.
+// All sums are float, in a fixed order (comm.h); replicas get the same bits because each sum is computed once and then gathered.
 #ifndef ZERO_HYBRID_CUH
 #define ZERO_HYBRID_CUH
 
@@ -33,14 +34,14 @@ typedef struct {
     const char *name;
     int64_t offset, count; // elements
     bool decay;            // weight decay applies (matrices), or not (norm weights)
-    bool product;          // the whole gradient is a product of matrices, which can be stored where there is nothing to add to
+    bool product;          // the whole gradient is one product of matrices: where there is nothing to add to yet, it is stored
 } zero_tensor;
 
 typedef struct {
     int64_t count; // elements, padded
     zero_tensor tensors[ZERO_MAX_TENSORS];
     int tensor_count;
-    int slot; // where it is gathered: layers take turns in 0 and 1, embedding 2, head 3
+    int slot; // where it is gathered: layers alternate between 0 and 1, embedding 2, head 3
 } zero_unit;
 
 static inline void zero_unit_add(zero_unit *u, const char *name, int64_t count, bool decay, bool product) {
@@ -50,10 +51,10 @@ static inline void zero_unit_add(zero_unit *u, const char *name, int64_t count, 
     t->count = count;
     t->decay = decay;
     t->product = product;
-    u->count = round_up(u->count + count, 64); // tensors start on 128 bytes at least
+    u->count = round_up(u->count + count, 64); // tensors are aligned to 128 bytes at least
 }
 
-// What lies of a tensor in elements [begin, end) of its unit, as a range of the unit; false: nothing.
+// The part of a tensor that lies in elements [begin, end) of its unit: elements [*from, *to) of the unit. False: none of it does.
 static inline bool zero_span(const zero_tensor *t, int64_t begin, int64_t end, int64_t *from, int64_t *to) {
     *from = max_i64(begin, t->offset);
     *to = min_i64(end, t->offset + t->count);
@@ -71,24 +72,24 @@ typedef struct {
     int unit_count;
     zero_unit *units; // the model's
     int64_t largest;  // elements of the largest unit
-    rounding_rule rounding; // of stored parameters: whether stochastic, and its seed; set after zero_describe, zero: to nearest even
-    comm *gather, *reduce[ZERO_STAGES], *update, *pieces; // pieces: one replica of all pieces
+    rounding_rule rounding; // of stored parameters: `stochastic` and `seed`, set after zero_describe; all zero: round to nearest even
+    comm *gather, *reduce[ZERO_STAGES], *update, *pieces; // pieces: the zo ranks that together hold every optimizer piece once
     // per unit, from the arena
     floatX **params; // (count / zp)
     float **grads;   // (count / zg)
     float **m, **v, **master; // (count / zo); on the host when offloaded; master NULL when floatX is float
-    // gathered units (zp > 1) and gradients on their way to shards (zg > 1)
+    // gathered units (zp > 1) and gradients before their reduce-scatter (zg > 1)
     floatX *param_slot[ZERO_SLOTS];
     int param_slot_unit[ZERO_SLOTS]; // -1: empty
     int fetching[ZERO_SLOTS], fetching_count; // units whose gather has started, oldest first
     float *grad_slot[ZERO_SLOTS];
     int grad_slot_unit[ZERO_SLOTS];
-    bool *grads_begun; // per unit: begun in this step
+    bool *grads_begun; // per unit: has a gradient in this step (used when zg = 1)
     zero_reduction reducing[ZERO_STAGES + 1];
     int reducing_count;
     bool first_micro, last_micro;
-    int updating, updated; // units whose new parameters have been sent for, and have arrived in the parameter shards
-    float *arrived;             // (largest / zg) one micro-step's shard, before it is added
+    int updating, updated; // units whose new parameters are being all-gathered or have arrived; those that have arrived in the parameter shards
+    float *arrived;             // (largest / zg) one micro-step's gradient shard, before it is added
     void *scratch[ZERO_STAGES]; // of the reductions
     // optimizer offload
     bool offload;
@@ -96,14 +97,14 @@ typedef struct {
     device_copier *to_device, *to_host;
 } zero_hybrid;
 
-// A rank's pieces: nested digits, so that optimizer pieces lie inside gradient shards inside parameter shards.
+// A rank's pieces: each index refines the one before, so that optimizer pieces lie inside gradient shards inside parameter shards.
 static inline void zero_pieces(int rank, int zp, int zg, int zo, int *param_piece, int *grad_piece, int *optim_piece) {
     *param_piece = rank % zp;
     *grad_piece = *param_piece * (zg / zp) + rank / zp % (zg / zp);
     *optim_piece = *grad_piece * (zo / zg) + rank / zg % (zo / zg);
 }
 
-// The degrees and this rank's pieces. Needs zp | zg | zo | ranks (options.h checks). Pads the units; they stay the caller's.
+// Sets the degrees and this rank's pieces. Needs zp | zg | zo | ranks (options.h checks). Pads the units; they stay the caller's.
 static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, int zg, int zo, zero_unit *units, int unit_count) {
     memset(z, 0, sizeof *z);
     z->ranks = ranks; z->rank = rank;
@@ -118,8 +119,8 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->grad_slot_unit[s] = -1;
 }
 
-// A rank's share of a unit when all ranks divide it: the ranks that hold copies of an optimizer piece divide it among them. Units are padded:
-// both divide. Begin and length in elements of the unit.
+// A rank's share of a unit when it is divided among all ranks: the replicas of an optimizer piece divide it further among themselves. Units are
+// padded, so both divisions are exact. Begin and length in elements of the unit.
 static inline int64_t zero_share(const zero_hybrid *z, int unit) { return z->units[unit].count / z->ranks; }
 static inline int64_t zero_share_begin(const zero_hybrid *z, int unit) {
     return z->optim_piece * (z->units[unit].count / z->zo) + z->rank / z->zo * zero_share(z, unit);
@@ -138,8 +139,9 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
     return n;
 }
 
-// Takes all memory: `device` for the device, `host` for offloaded optimizer states. share_edges: the lives of embedding and head in
-// their slots do not overlap (untied), so they share one place. The per-unit tables are host memory of z (zero_free).
+// Takes all memory: from `device`, and from `host` for offloaded optimizer states. accumulates: more than one micro-step in a step. share_edges:
+// embedding and head are never in their slots at the same time (untied), so they share one place. The per-unit tables are host memory of z
+// (zero_free).
 static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, bool offload, bool share_edges) {
     int units = z->unit_count;
     bool masters = arena_element(device) != sizeof(float);
@@ -174,12 +176,12 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, replicas, (size_t)(z->largest / z->zo / replicas)));
 }
 
-// New parameters lie in optimizer pieces.
+// The optimizer pieces hold new parameters: every unit is to be all-gathered again.
 static inline void zero_update_due(zero_hybrid *z) {
     if (z->zo > z->zp) z->updating = z->updated = 0;
 }
-// Those of the first `units` units are sent for, or are there. Not more than are needed next: NCCL starts no transfer before those of any lane that
-// were issued before it, and on one lane each waits for the one before.
+// Starts the all-gathers of the first `units` units, as far as they are not started yet. Callers ask only for the units needed next, to keep other
+// transfers from waiting behind them: NCCL starts transfers in the order in which they were issued on all lanes, and one lane runs one at a time.
 static inline void zero_update_start(zero_hybrid *z, int units) {
     for (; z->updating < min_i64(units, z->unit_count); z->updating++) {
         int64_t piece = z->units[z->updating].count / z->zo;
@@ -205,7 +207,7 @@ static inline void zero_connect(zero_hybrid *z, comm *all) {
     z->reduce[REDUCE_BACK] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
     z->update = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
     z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
-    zero_update_due(z); // what is there already, once: every step sends the same
+    zero_update_due(z); // the first step gathers parameters that are already there, so that every step sends the same
     if (z->offload) {
         z->to_device = device_copier_new();
         z->to_host = device_copier_new();
@@ -231,14 +233,14 @@ static inline void zero_free(zero_hybrid *z) {
 
 // ---- parameters ----
 
-// Starts gathering a unit unless it is here already or is whole on this rank. Its slot's previous unit is given up.
+// Starts gathering a unit, unless it is in its slot already or this rank holds all of it (zp = 1). Gives up the unit that was in the slot.
 static inline void zero_fetch(zero_hybrid *z, int unit) {
     zero_update_start(z, z->zp == 1 ? unit + 1 : unit + 2);
     if (z->zp == 1) return;
     int slot = z->units[unit].slot;
     if (z->param_slot_unit[slot] == unit) return;
     zero_update_finish(z, unit + 1);
-    for (int s = 0; s < ZERO_SLOTS; s++) // slots that share a place
+    for (int s = 0; s < ZERO_SLOTS; s++) // also the slot that shares this place
         if (z->param_slot[s] == z->param_slot[slot]) z->param_slot_unit[s] = -1;
     z->param_slot_unit[slot] = unit;
     z->fetching[z->fetching_count++] = unit;
@@ -246,7 +248,7 @@ static inline void zero_fetch(zero_hybrid *z, int unit) {
     comm_allgather_start(z->gather, z->params[unit], z->param_slot[slot], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
 }
 
-// The whole parameters of a unit, (count). Fetches them if nobody has; waits for the gather.
+// The whole parameters of a unit, (count). Fetches them if zero_fetch has not; waits for the gather.
 static inline const floatX *zero_params(zero_hybrid *z, int unit) {
     if (z->zp == 1) {
         zero_update_finish(z, unit + 1);
@@ -272,7 +274,7 @@ static inline void zero_begin_micro_step(zero_hybrid *z, bool first, bool last) 
     if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
 }
 
-// Starts the stage after r->stage, skipping those that have nothing to do. Returns false when the unit has arrived.
+// Starts the stage after r->stage, skipping those with nothing to do. Returns false when no stage is left for this micro-step.
 static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
     const zero_unit *unit = &z->units[r->unit];
     int replicas = z->ranks / z->zo;
@@ -282,7 +284,7 @@ static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
     r->stage++;
     if (r->stage == REDUCE_SHARD && z->zg == 1) r->stage = REDUCE_PIECE;
     if (r->stage == REDUCE_PIECE && z->zo == z->zg) r->stage = REDUCE_REPLICAS;
-    if (r->stage >= (z->last_micro ? ZERO_STAGES : REDUCE_PIECE)) return false; // across groups only when the last micro-step is in
+    if (r->stage >= (z->last_micro ? ZERO_STAGES : REDUCE_PIECE)) return false; // stages across groups only after the last micro-step
     if (r->stage >= REDUCE_REPLICAS && replicas == 1) return false;
     comm *group = z->reduce[r->stage];
     void *scratch = z->scratch[r->stage];
@@ -298,8 +300,8 @@ static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
     return true;
 }
 
-// Finishes the stage that each unit on its way is in, oldest unit first, and starts its next one. Units enter one by one and move
-// together, so no stage ever holds two.
+// Finishes the current stage of each unit in flight, oldest unit first, and starts its next one. Units enter one at a time and advance
+// together, so no two are ever in the same stage.
 static inline void zero_advance(zero_hybrid *z) {
     int kept = 0;
     for (int i = 0; i < z->reducing_count; i++) {
@@ -315,7 +317,7 @@ static inline void zero_advance(zero_hybrid *z) {
     z->reducing_count = kept;
 }
 
-static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // zeros, but where a product will be stored
+static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // zeros, except where a product will be stored
     int64_t from = 0;
     for (int t = 0; t < unit->tensor_count; t++) {
         const zero_tensor *tensor = &unit->tensors[t];
@@ -325,8 +327,8 @@ static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // ze
     }
     device_zero(grads + from, sizeof(float) * (size_t)(unit->count - from));
 }
-// Where the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use of a step (zg = 1) or
-// micro-step (zg > 1): then the tensors that are products hold anything, and the caller stores them; the others are zero.
+// The buffer to which the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use in a step (zg = 1)
+// or micro-step (zg > 1): then tensors with `product` set are uninitialized, and the caller stores into them; the others are zero.
 static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
     if (z->zg == 1) {
         *adds = z->grads_begun[unit];
@@ -345,7 +347,7 @@ static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
     return z->grad_slot[slot];
 }
 
-// The unit's gradient of this micro-step is complete: what is on its way moves on, and this one starts.
+// The unit's gradient of this micro-step is complete: the units in flight advance one stage, and this one enters its first.
 static inline void zero_grads_done(zero_hybrid *z, int unit) {
     zero_advance(z);
     zero_reduction r;
@@ -354,7 +356,7 @@ static inline void zero_grads_done(zero_hybrid *z, int unit) {
     if (zero_next_stage(z, &r)) z->reducing[z->reducing_count++] = r;
 }
 
-// Call at the end of a micro-step: all gradients are in their shards (and, after the last one, summed over all ranks).
+// Call at the end of a micro-step: drains the stages. All gradients are then in their shards (after the last micro-step, summed over all ranks).
 static inline void zero_grads_finish(zero_hybrid *z) {
     while (z->reducing_count > 0) zero_advance(z);
 }
@@ -374,7 +376,7 @@ static inline double zero_grad_norm(zero_hybrid *z) {
     return sqrt(sum);
 }
 
-// How elements first, first + 1, ... of a tensor are rounded after `step`: as wherever else they lie on other grids.
+// How elements first, first + 1, ... of a tensor are rounded after `step`: the same way on every grid, whichever rank holds them.
 static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int tensor, int64_t first, int64_t step) {
     rounding_rule r = z->rounding;
     r.tensor = (uint64_t)(unit * ZERO_MAX_TENSORS + tensor);
@@ -415,7 +417,7 @@ static inline int64_t zero_window_copy(zero_hybrid *z, int unit, bool to_device)
 // One optimizer step on all units. Afterwards zero_params gives the new parameters, bit-equal across replicas.
 static inline void zero_update(zero_hybrid *z, adamw_args args) {
     int64_t arriving[2] = {0, 0}, leaving[2] = {0, 0};
-    zero_update_finish(z, z->unit_count); // of the step before, if no forward pass has
+    zero_update_finish(z, z->unit_count); // the previous step's all-gathers, unless a forward pass has finished them
     if (z->offload) arriving[0] = zero_window_copy(z, 0, true);
     for (int u = 0; u < z->unit_count; u++) {
         double began = trace_now();
@@ -436,10 +438,10 @@ static inline void zero_update(zero_hybrid *z, adamw_args args) {
     }
     zero_update_due(z);
     for (int i = 0; z->offload && i < 2 && i < z->unit_count; i++) device_copy_finish(z->to_host, leaving[i]);
-    for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = -1; // gathered copies are old
+    for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = -1; // gathered copies are out of date
 }
 
-// Parameters drawn from (seed, unit, tensor, element): the same numbers on every grid. Norm weights are 1; matrices Gaussian with sigma,
+// Random parameters from (seed, unit, tensor, element): the same numbers on every grid. Norm weights are 1; matrices are Gaussian with sigma,
 // those that write into the residual stream ("wo", "w_down") with residual_sigma.
 static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float residual_sigma) {
     for (int u = 0; u < z->unit_count; u++) {
@@ -457,7 +459,7 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
     }
 }
 
-// Zero moments, and master weights equal to the parameters: call after the parameters are set and before the first update.
+// Sets moments to zero and master weights to the parameters. Call after the parameters are set and before the first update.
 static inline void zero_reset_states(zero_hybrid *z) {
     for (int u = 0; u < z->unit_count; u++) {
         int64_t piece = z->units[u].count / z->zo, n = z->units[u].count;
