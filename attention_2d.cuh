@@ -1,13 +1,13 @@
 // 2D-Attention (LoongTrain sections 4.1, 4.2, Algorithm 1): SeqAlltoAll over the hp ranks of a head-parallel group turns "my tokens,
-// all heads" into "the whole context row's tokens, my heads"; Double-Ring-Attention runs over the cp ranks; SeqAlltoAll turns back.
+// all heads" into "all tokens of the group, my heads"; Double-Ring-Attention runs over the cp ranks; a second SeqAlltoAll turns back.
 //
 //     qkv (T, H + 2 Hkv, HS)  --rotate, deal-->  q (hp, T, Hq, HS), kv (hp, T, 2 Hkv', HS)  --SeqAlltoAll-->
 //     q (Tc, Hq, HS), kv (Tc, 2 Hkv', HS)   with Tc = hp T rows in sequence order, Hq = H / hp
 //     --ring-->  out (Tc, Hq, HS), lse (Hq, Tc)  --SeqAlltoAll-->  out (T, H, HS)
 //
 // RoPE writes straight into the send layout, so there is no pack kernel. With hp > Hkv a key/value head is sent to every peer that
-// needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, where they come back.
-// A rank sends (LoongTrain 4.5.4), of E = sizeof(floatX) bytes each, per layer and sequence:
+// needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, on the rank they come back to.
+// Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
 #define ATTENTION_2D_CUH
@@ -28,10 +28,10 @@ typedef struct {
     head_layout heads;
     int64_t T, Tc; // local rows before and after SeqAlltoAll
     double_ring ring;
-    floatX *q_send;  // (hp, T, Hq, HS); also dout, dq and out on their way; with hp = 1 there is nothing to send, and none of the four
-    floatX *q_recv;  // (hp, T, Hq, HS)
-    floatX *kv_send; // (hp, T, 2 Hkv', HS)
-    floatX *kv_recv;
+    floatX *q_send;  // (hp, T, Hq, HS): q, dout, dq. With hp = 1 nothing is sent, and these four are NULL
+    floatX *q_recv;  // (hp, T, Hq, HS): out, dout, dq
+    floatX *kv_send; // (hp, T, 2 Hkv', HS): kv, dkv
+    floatX *kv_recv; // the same: dkv
     float *out_float; // (Tc, Hq, HS): out accumulates in float; dq in the backward pass
     float *delta;     // (Hq, Tc)
 } attention_2d;
@@ -39,8 +39,8 @@ typedef struct {
 static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
 static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
-// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Buffers come from the arena; returns the mark behind those in which Q, K
-// and V leave, which stay in use from attention_2d_distribute_start to attention_2d_distribute_finish.
+// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Takes the buffers from the arena. Returns the arena's mark after q_send and
+// kv_send, which are in use from attention_2d_distribute_start to attention_2d_distribute_finish.
 static inline size_t attention_2d_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather,
                                        bool dkv_bf16, bool packed) {
     a->g = g;
@@ -74,8 +74,8 @@ static inline void attention_2d_alltoall_start(const attention_2d *a, const char
     comm_alltoall_start(a->g->hp_group, send, recv, sizeof(floatX) * (size_t)(count / a->g->shape.hp));
 }
 
-// saved q, kv from qkv (T, H + 2 Hkv, HS); table: angles of the local rows, (T, HS/2, 2). The first half of the forward pass, and what
-// Selective Checkpoint++ runs again in the backward pass. They are there after attention_2d_distribute_finish.
+// saved.q and saved.kv from qkv (T, H + 2 Hkv, HS); table: cos and sin of the local rows, (T, HS/2, 2). Both are complete after
+// attention_2d_distribute_finish. The first part of the forward pass; Selective Checkpoint++ runs it again in the backward pass.
 static inline void attention_2d_distribute_start(const attention_2d *a, attention_saved saved, const floatX *qkv, const float *table) {
     if (a->g->shape.hp == 1) {
         op_rope_pack_forward(saved.q, saved.kv, qkv, table, a->T, a->heads);
@@ -91,8 +91,8 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
     transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
 }
 
-// out (T, H, HS) from saved.out: the last step of the forward pass, also run again under Selective Checkpoint++. With hp = 1 the two
-// are one buffer and there is nothing to do.
+// out (T, H, HS) from saved.out, complete after attention_2d_collect_finish. The last part of the forward pass; Selective Checkpoint++ runs it
+// again in the backward pass. With hp = 1 the two are one buffer and there is nothing to do.
 static inline void attention_2d_collect_start(const attention_2d *a, attention_saved saved) {
     if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll out", saved.out, a->q_recv, attention_2d_q_count(a));
 }
@@ -102,7 +102,7 @@ static inline void attention_2d_collect_finish(const attention_2d *a, floatX *ou
     op_heads_unpack(out, a->q_recv, a->T, a->heads);
 }
 
-// The ring between the two: saved.out and saved.lse from saved.q and saved.kv.
+// The part between the two: saved.out and saved.lse from saved.q and saved.kv.
 static inline void attention_2d_ring_forward(attention_2d *a, attention_saved saved) {
     double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, saved.kv, saved.documents);
     op_cast_from_float(saved.out, a->out_float, attention_2d_q_count(a));
@@ -114,7 +114,7 @@ static inline void attention_2d_send_dkv(const attention_2d *a, const float *dkv
 }
 
 // dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved, in two halves: compute that is issued between them hides the
-// way of dKV and dQ home.
+// transfers of dKV and dQ back to their ranks.
 static inline void attention_2d_backward_start(attention_2d *a, const floatX *dout, attention_saved saved) {
     int64_t nq = attention_2d_q_count(a);
     const floatX *dout_row = dout; // (Tc, Hq, HS)

@@ -1,12 +1,12 @@
 // What a layer keeps from its forward to its backward pass, and where.
 //     none       every tensor below
-//     full       x_in; the rest is computed again, the attention ring included
+//     full       x_in; the rest is recomputed, including the attention ring
 //     selective  x_in, out_row and lse (Selective Checkpoint++, LoongTrain section 5.2): the attention kernel and its ring never run
 //                twice; Q, K, V are projected and exchanged again
 // The kind is chosen per layer. What a layer does not keep lives in one working set that all such layers share.
-// The first layers can be offloaded: their kept tensors stay in one of three device slots while the layer computes, leave for the host
-// behind the next layers, and come back one layer ahead of the backward pass. The last three of them it finds in their slots: they never leave,
-// for it writes gradients over what they keep.
+// The first layers can be offloaded: a layer's kept tensors are in one of three device slots while it computes, are copied to the host while
+// the next layers compute, and come back one layer ahead of the backward pass. The last three offloaded layers are never copied: the backward
+// pass finds them in their slots, and a copy could still be reading what it overwrites with gradients.
 #ifndef CHECKPOINT_CUH
 #define CHECKPOINT_CUH
 
@@ -23,7 +23,7 @@ typedef struct {
     floatX *q, *kv;  // per sequence (Tc, Hq, HS) and (Tc, 2 Hkv', HS)
     floatX *out;     // (rows, H, HS); with hp = 1 the same memory as out_row
     floatX *x_mid;   // (rows, D)
-    floatX *gate_up; // (rows, 2F), or NULL: computed again, tile by tile
+    floatX *gate_up; // (rows, 2F), or NULL: recomputed tile by tile
 } layer_activations;
 
 typedef struct {
@@ -41,14 +41,14 @@ typedef struct {
     layer_activations work;        // the shared working set
     int64_t *held;                 // (L) micro-step whose activations the layer holds, or CHECKPOINT_NOT_KEPT
     size_t *block_bytes;           // (L) bytes of an offloaded layer's kept tensors, contiguous from x_in
-    char **host;                   // (L); NULL: does not leave
+    char **host;                   // (L) where an offloaded layer is copied to; NULL: never copied
     int slot_layer[CHECKPOINT_SLOTS];       // whose tensors a slot holds, or held last; -1: none yet
     int64_t slot_ticket[CHECKPOINT_SLOTS];  // copy in flight, 0: none
-    bool slot_leaving[CHECKPOINT_SLOTS];    // to the host, or from it
+    bool slot_leaving[CHECKPOINT_SLOTS];    // that copy goes to the host; false: it comes from there
     device_copier *to_host, *to_device;
 } checkpoint_store;
 
-// The tensors that `kind` keeps, from the arena, contiguous.
+// Takes the tensors that `kind` keeps from the arena, contiguous; the others are NULL.
 static inline layer_activations checkpoint_take(arena *a, activation_sizes n, recompute_kind kind) {
     layer_activations t;
     memset(&t, 0, sizeof t);
@@ -65,7 +65,8 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     return t;
 }
 
-// kinds (L): copied. offloaded: how many of the first layers live on the host.
+// Takes all buffers. kinds (L): copied. offloaded: number of layers, from the first, that are offloaded. The tables are host memory of s
+// (checkpoint_free).
 static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded,
                                      activation_sizes n) {
     memset(s, 0, sizeof *s);
@@ -76,7 +77,7 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
     s->held = HOST_NEW(int64_t, L);
     s->block_bytes = HOST_NEW(size_t, L);
     s->host = HOST_NEW(char *, L);
-    recompute_kind most = RECOMPUTE_NONE, least = RECOMPUTE_FULL; // that any layer recomputes; that any offloaded layer does
+    recompute_kind most = RECOMPUTE_NONE, least = RECOMPUTE_FULL; // most: of any layer; least: of any offloaded layer
     for (int l = 0; l < L; l++) {
         s->kinds[l] = kinds[l];
         s->held[l] = CHECKPOINT_NOT_KEPT;
@@ -97,7 +98,7 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         if (offloaded > 0) s->slots[i] = checkpoint_take(device, n, least);
         s->slot_layer[i] = -1;
     }
-    if (most != RECOMPUTE_NONE) { // the working set: what the layer that keeps least does not keep
+    if (most != RECOMPUTE_NONE) { // the working set, for the layer that keeps least
         s->work.q = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.kv = ARENA_TAKE_X(device, MEM_WORKSPACE, n.kv);
         s->work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, n.x);
@@ -128,7 +129,7 @@ static inline void checkpoint_slot_wait(checkpoint_store *s, int slot) {
     s->slot_ticket[slot] = 0;
 }
 
-// Where a layer's tensors stand now: kept ones in its memory or slot, the others in the working set.
+// Where a layer's tensors are now: kept ones in its memory or slot, the others in the working set.
 static inline layer_activations checkpoint_view(const checkpoint_store *s, int layer) {
     layer_activations t = layer < s->offloaded ? s->slots[layer % CHECKPOINT_SLOTS] : s->kept[layer];
     recompute_kind kind = s->kinds[layer];
@@ -145,16 +146,16 @@ static inline layer_activations checkpoint_view(const checkpoint_store *s, int l
     return t;
 }
 
-// Forward: the layer's tensors, x_in to be written by whoever computes the layer's input. Call before that.
+// Forward: makes the layer's slot free and returns its tensors. Call before x_in is written, by whoever computes the layer's input.
 static inline layer_activations checkpoint_forward(checkpoint_store *s, int layer) {
     if (layer < s->offloaded) {
         int slot = layer % CHECKPOINT_SLOTS;
-        checkpoint_slot_wait(s, slot); // the layer that was here has left
+        checkpoint_slot_wait(s, slot); // until the layer that was here is on the host
         s->slot_layer[slot] = layer;
     }
     return checkpoint_view(s, layer);
 }
-// The layer's forward pass is issued. micro: the micro-step, or CHECKPOINT_NOT_KEPT in evaluation.
+// Call when the layer's forward pass is issued: starts its copy to the host. micro: the micro-step, or CHECKPOINT_NOT_KEPT in evaluation.
 static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64_t micro) {
     if (s->held[layer] != CHECKPOINT_NOT_KEPT)
         comm_abort(EXIT_FAILED, "activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);
@@ -165,15 +166,16 @@ static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64
     s->slot_leaving[slot] = true;
 }
 
-// Backward: starts bringing a layer back, unless it never left its slot or lives on the device. Called behind checkpoint_backward of the layer above.
+// Backward: starts copying a layer back, unless it is still in its slot or is not offloaded. Call after checkpoint_backward of the layer above.
 static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
     if (layer < 0 || layer >= s->offloaded) return;
     int slot = layer % CHECKPOINT_SLOTS;
-    if (s->slot_layer[slot] == layer) return; // else nothing is under way there: the slot's last layer was waited for in its backward pass
+    if (s->slot_layer[slot] == layer) return; // otherwise no copy is in flight there: the backward pass of the slot's last layer waited for it
     s->slot_layer[slot] = layer;
     s->slot_ticket[slot] = device_copy_start(s->to_device, s->slots[slot].x_in, s->host[layer], s->block_bytes[layer]);
     s->slot_leaving[slot] = false;
 }
+// Backward: the layer's tensors; waits for their copy. Ends the job unless they are those of micro-step `micro`.
 static inline layer_activations checkpoint_backward(checkpoint_store *s, int layer, int64_t micro) {
     if (s->held[layer] != micro)
         comm_abort(EXIT_FAILED, "layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
