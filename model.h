@@ -21,13 +21,13 @@ typedef struct {
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     bool packed;          // samples are packed documents: see model.documents
     const recompute_kind *kinds; // (L)
-    int offload_layers;   // the first so many layers keep their activations on the host
+    int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     bool offload_optimizer;
-    bool saves;           // host memory for a copy of the model states, so that training goes on while they are written
-    size_t element_bytes; // of floatX on the device that is counted for; 0: this build's
+    bool saves;           // reserves host memory for a copy of the model states, so that training continues while they are written
+    size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
 } model_run;
 
-// Tensors by their place in a unit.
+// Indices of units, and of tensors in a unit.
 enum { UNIT_EMBEDDING = 0 };                                           // units: embedding, layers, head
 enum { T_EMBEDDING = 0 };                                              // (V, D)
 enum { T_NORM1, T_WQKV, T_WO, T_NORM2, T_W_GATE_UP, T_W_DOWN };        // of a layer
@@ -45,10 +45,10 @@ typedef struct {
     checkpoint_store store;
     int64_t mlp_tile, loss_tile;
     bool keep_gate_up;
-    // On the host, the caller's: (grad_accum, B, Tc + 2 cp) position in its sequence of the first token of the document of each attention row,
-    // and of the first row of each chunk (dataloader_documents), to be there when a step starts. NULL: every sequence is one document.
-    // RoPE goes on turning with the position in the sequence: scores depend on differences of positions alone, so in each document they are
-    // those of positions that restart at 0.
+    // Packed documents, (grad_accum, B, Tc + 2 cp) from dataloader_documents: for each attention row, the position in its sequence of the first
+    // token of its document; then the same for the first row of each chunk. Host memory of the caller, filled before a step starts. NULL: every
+    // sequence is one document. RoPE uses the position in the sequence: scores depend on differences of positions only, so within a document
+    // they are the same as with positions that restart at 0.
     const int64_t *documents;
     const int64_t *documents_now; // (B, Tc + 2 cp) of this micro-step
     // device memory, from the arena
@@ -62,19 +62,20 @@ typedef struct {
     float *rstd;              // (rows)
     floatX *qkv;              // (rows, (H + 2 Hkv) HS); its gradient in the backward pass
     floatX *dout;             // (rows, H HS)
-    floatX *act;              // (mlp_tile, F); in the backward pass its gradient first
+    floatX *act;              // (mlp_tile, F); in the backward pass first its gradient
     floatX *gate_up;          // (mlp_tile, 2F)
     floatX *logits;           // (loss_tile, V)
     void *norm_scratch, *embedding_scratch, *product_scratch;
-    float *saving;            // (3, this rank's shares of all units) on the host: parameters and moments being written; NULL: run.saves is not set
+    float *saving;            // (3, zero_shares) on the host: copy of parameters and both moments while it is written; NULL: run.saves is not set
 } model;
 
 // ---- memory ----
 
-// Tile lengths chosen for the user: equal tiles, of rows as wide as `width`. They depend on the model and the device's numbers alone, so that
-// they are the same on every rank and for every kind of recompute. Each tile adds its weights' gradient to memory once: 8 bytes a weight
-// beside 2 rows FLOP. A CPU (float, element 4) has that hidden from 256 rows on, and works from its caches: about 2^24 elements to a tile. On
-// a GPU (bf16) of 660 TFLOP/s and 4 TB/s the memory takes 660 / rows of the product's time: 8192 rows at least, and up to 1 GiB.
+// --mlp-tile auto and --loss-tile auto: rows of a tile, in equal tiles of rows with `width` elements. They depend only on the model, `rows` and the
+// element size, so that they are the same on every rank and for every kind of recompute. Each tile reads and writes the gradient of its weights
+// once: 8 bytes per weight, for 2 x (rows of the tile) FLOP. A CPU (float, element 4) hides that from 256 rows on, and works from its caches: about
+// 2^24 elements per tile. On a GPU (bf16) of 660 TFLOP/s and 4 TB/s that traffic takes 660 / rows of the product's time: at least 8192 rows, and
+// up to 1 GiB.
 static inline int64_t model_auto_tile(int64_t rows, int64_t width, size_t element) {
     int64_t most = element == sizeof(float) ? max_i64(256, ((int64_t)1 << 24) / width) : max_i64(8192, ((int64_t)1 << 29) / width);
     return min_i64(rows, round_up(ceil_div(rows, ceil_div(rows, most)), 64));
@@ -103,9 +104,9 @@ static inline void model_describe_units(model *m) {
     if (!c->tied) zero_unit_add(head, "lm_head", V * D, true, true);
 }
 
-// Lays out every buffer of a rank in `device` and `host`, the one function behind both a run and a dry run: with arenas without a
-// base it only counts, and needs neither communicators nor a device. g must have shape, place, rank and ranks set. The model keeps
-// the pointer to g; model_free releases the tables.
+// Lays out every buffer of a rank in `device` and `host`. A run and a dry run both use this function: with arenas without a base it
+// only counts, and needs neither communicators nor a device. g must have shape, place, rank and ranks set. The model keeps the
+// pointer to g; model_free releases the tables.
 static inline void model_layout(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_run *run) {
     memset(m, 0, sizeof *m);
     m->c = *c;
@@ -116,7 +117,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     int64_t rows = m->rows, D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
     m->mlp_tile = run->mlp_tile > 0 ? min_i64(run->mlp_tile, rows) : model_auto_tile(rows, 2 * F, arena_element(device));
     m->loss_tile = run->loss_tile > 0 ? min_i64(run->loss_tile, rows) : model_auto_tile(rows, V, arena_element(device));
-    m->keep_gate_up = run->mlp_tile == 0; // a tile length asked for bounds every (rows, F) tensor
+    m->keep_gate_up = run->mlp_tile == 0; // a given --mlp-tile bounds gate_up, too: it is recomputed tile by tile
 
     model_describe_units(m);
     zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
@@ -150,7 +151,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     size_t sends = attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
     m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
     m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
-    arena_back_to(device, sends); // but for Q, K and V on their way (model_attention_again)
+    arena_back_to(device, sends); // the MLP spares q_send and kv_send: they are in flight during its backward pass (model_attention_again)
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * F);
     arena_back_to(device, mark);
@@ -160,19 +161,19 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     device->used = device->peak;
 }
 
-// After model_layout with memory: communicators over g->all, angles of this rank's positions (T, on the host).
+// Call after model_layout with memory: creates communicators over g->all, and the RoPE table of this rank's positions (T, on the host). Collective.
 static inline void model_start(model *m, const int64_t *positions) {
     zero_connect(&m->zero, m->g->all);
     checkpoint_start(&m->store);
     op_linear_use_workspace(m->product_scratch);
-    if (m->saving != NULL) memset(m->saving, 0, sizeof(float) * 3 * (size_t)zero_shares(&m->zero)); // so that the first save waits for no pages
+    if (m->saving != NULL) memset(m->saving, 0, sizeof(float) * 3 * (size_t)zero_shares(&m->zero)); // touches the pages, for the first save
     int half = m->c.HS / 2;
     int64_t T = m->run.T;
     double *frequencies = HOST_NEW(double, half);
     float *table = HOST_NEW(float, T * half * 2);
     double factor = config_rope_frequencies(&m->c, frequencies);
     for (int64_t t = 0; t < T; t++)
-        for (int i = 0; i < half; i++) { // angles in double: position x frequency loses 0.06 rad in float at 2^20
+        for (int i = 0; i < half; i++) { // angles in double: in float, position x frequency is off by 0.06 rad at 2^20
             double angle = (double)positions[t] * frequencies[i];
             table[(t * half + i) * 2] = (float)(cos(angle) * factor);
             table[(t * half + i) * 2 + 1] = (float)(sin(angle) * factor);
@@ -182,7 +183,7 @@ static inline void model_start(model *m, const int64_t *positions) {
     free(frequencies);
 }
 static inline void model_free(model *m) {
-    op_linear_use_workspace(NULL); // the arena's goes away; so no model is laid out and freed beside one that runs
+    op_linear_use_workspace(NULL); // the arena's memory goes away. Global: do not lay out and free a model while another one runs
     zero_free(&m->zero);
     checkpoint_free(&m->store);
     free(m->units);
@@ -196,7 +197,7 @@ static inline const floatX *model_tensor(const model *m, const floatX *unit, int
 static inline float *model_gradient(const model *m, float *unit, int layer_unit, int tensor) {
     return unit + m->units[layer_unit].tensors[tensor].offset;
 }
-// Sequence b's part of what a layer's attention keeps.
+// The part of a layer's kept tensors that belongs to sequence b.
 static inline attention_saved model_attention_saved(const model *m, const layer_activations *t, int64_t b) {
     int64_t nq = attention_2d_q_count(&m->attention), nkv = attention_2d_kv_count(&m->attention);
     attention_saved s;
@@ -229,8 +230,9 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
 }
-// Selective Checkpoint++: out_row and lse are there already; x_mid, and what leads to it, is made again. out travels while Q, K and V are projected,
-// and these, which attention's backward pass is the next to read, until attention_2d_distribute_finish.
+// Selective Checkpoint++: out_row and lse were kept; recomputes Q, K, V, out and x_mid. The projection of Q, K and V hides the transfer of the first
+// sequence's out. The transfer of the last sequence's Q, K and V is left in flight: attention's backward pass reads them next, after the caller's
+// attention_2d_distribute_finish.
 static inline void model_attention_again(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
     attention_2d_collect_start(&m->attention, model_attention_saved(m, t, 0));
@@ -282,7 +284,7 @@ static inline void model_forward(model *m, int64_t micro) {
 
 // ---- loss ----
 
-// Losses of this micro-step's rows at losses (rows). backward: also dx = gradient of x_last, and gradients of the head (and of the tied
+// Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, and gradients of the head (and of the tied
 // embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
@@ -295,7 +297,7 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
     const floatX *p = zero_params(&m->zero, head);
     const floatX *norm = model_tensor(m, p, head, T_FINAL_NORM);
     const floatX *w_out = model_tensor(m, m->c.tied ? zero_params(&m->zero, UNIT_EMBEDDING) : p, out_unit, out_tensor);
-    bool adds = true, tied_adds; // tied: always added: zero_grads begins the embedding with zeros, for its gradient is not a product alone
+    bool adds = true, tied_adds; // tied: always added, because the embedding's gradient is more than a product and zero_grads starts it from zeros
     float *dhead = backward ? zero_grads(&m->zero, head, &adds) : NULL;
     float *dw_out = backward ? model_gradient(m, m->c.tied ? zero_grads(&m->zero, UNIT_EMBEDDING, &tied_adds) : dhead, out_unit, out_tensor) : NULL;
     double began = trace_now();
@@ -318,7 +320,7 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
 
 // ---- backward ----
 
-// dx: gradient of x_out -> gradient of x_mid; gradients of the MLP's weights: added, or stored the first time (zero_grads).
+// dx: gradient of x_out -> gradient of x_mid. dp: gradients of the MLP's weights are added (`adds`) or stored (zero_grads).
 static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, F = m->c.F;
     const floatX *w_gate_up = model_tensor(m, p, unit, T_W_GATE_UP), *w_down = model_tensor(m, p, unit, T_W_DOWN);
@@ -337,7 +339,8 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
                         m->norm_scratch);
 }
 
-// dx: gradient of x_mid -> gradient of x_in; gradients of the attention's weights. What needs neither dQ nor dKV hides their way home.
+// dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. Work that needs neither dQ nor dKV hides their
+// transfers.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
@@ -376,7 +379,7 @@ static inline void model_backward(model *m, int64_t micro) {
         checkpoint_backward_done(&m->store, l);
         zero_grads_done(&m->zero, unit);
     }
-    bool adds; // none of its tensors is a product
+    bool adds; // not needed: the embedding's gradient always starts from zeros
     op_embedding_backward(zero_grads(&m->zero, UNIT_EMBEDDING, &adds), m->tokens, m->dx, m->rows, m->c.D, m->embedding_scratch);
     zero_grads_done(&m->zero, UNIT_EMBEDDING);
     zero_grads_finish(&m->zero);
@@ -384,7 +387,7 @@ static inline void model_backward(model *m, int64_t micro) {
 
 // ---- one step's worth ----
 
-// tokens, labels (rows) of micro-step `micro` from the host to the device, and where its documents begin.
+// Copies tokens, labels (rows) of micro-step `micro` from the host to the device, and where its documents begin.
 static inline void model_take_batch(model *m, const int32_t *tokens, const int32_t *labels, int64_t micro) {
     device_from_host(m->tokens, tokens, sizeof(int32_t) * (size_t)m->rows);
     device_from_host(m->labels, labels, sizeof(int32_t) * (size_t)m->rows);
@@ -408,8 +411,8 @@ typedef struct {
     int64_t valid; // labels counted
 } step_result;
 
-// One optimizer step: tokens and labels (grad_accum, rows) on the host. Clips the gradient to norm `clip` (0: never). The update is left
-// out when loss or gradient is not finite: the caller sees both and decides. Loss, norm and update are those of the whole batch on any grid.
+// One optimizer step: tokens and labels (grad_accum, rows) on the host. Clips the gradient to norm `clip` (0: never). When loss or gradient norm is
+// not finite, the update is skipped: the caller sees both and decides. Loss, norm and update are those of the whole batch on any grid. Collective.
 static inline step_result model_step(model *m, const int32_t *tokens, const int32_t *labels, adamw_args args, double clip) {
     int64_t accum = m->run.grad_accum;
     step_result r;
@@ -430,7 +433,7 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     return r;
 }
 
-// A forward pass alone: the token losses of this rank's rows into m->losses. Its documents are those of micro-step 0.
+// A forward pass alone: the token losses of this rank's rows into m->losses. Uses the documents of micro-step 0. Collective.
 static inline void model_evaluate(model *m, const int32_t *tokens, const int32_t *labels) {
     model_take_batch(m, tokens, labels, 0);
     model_forward(m, CHECKPOINT_NOT_KEPT);
