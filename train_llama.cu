@@ -1,9 +1,9 @@
 // train_llama: trains Llama-3 models on very long sequences. mpirun -np N ./train_llama --help
 //
 // This file reads like a table of contents: options -> grid -> memory -> data -> training loop -> finish.
-//     attention_2d.cuh  double_ring.cuh   who attends to what, and what travels meanwhile
+//     attention_2d.cuh  double_ring.cuh   who attends to what, and which transfers run meanwhile
 //     zero_hybrid.cuh   checkpoint.cuh    which model states and activations a rank keeps
-//     model.h           the forward and backward pass, straight down
+//     model.h           the forward and backward pass as straight-line calls
 //     dataloader.h      token files -> this rank's tokens and labels
 //     device/           memory, operations and communication of the CPU and the CUDA device
 #include "calibrate.h"  // defines: calibrate
@@ -41,17 +41,17 @@ typedef struct {
     double peak_flops;        // of rank 0; 0: not known
     size_t memory_before;     // device_memory_used before the arena
     cluster machines;         // that predictions are for
-    training_progress done;   // steps and samples, of this run and those it goes on from
+    training_progress done;   // steps and samples, of this run and of those it resumes
     state_store states;       // --out
-    bool stopped, save_failed, report_failed; // by a signal; the last state could not be saved; nor could --log or --trace, of this or another rank
+    bool stopped, save_failed, report_failed; // stopped by a signal; the last state was not saved; --log or --trace of some rank was not written
 } trainer;
 
-// SIGTERM and SIGUSR1 with --out: the step in progress is finished, the state saved, and the run ends.
+// SIGTERM and SIGUSR1 with --out: the run finishes the step in progress, saves the state and ends.
 static volatile sig_atomic_t stop_signal;
 static void on_stop_signal(int number) { stop_signal = number; }
 
-// Takes the state on its way further, if there is one; with `wait` to its end. One that cannot be saved costs only itself: training goes on, and
-// only the last one decides the exit status.
+// Advances the save in progress, if there is one; with `wait` completes it. When a save fails, training continues: only the last save decides the
+// exit status. Collective.
 static void advance_save(trainer *t, bool wait, FILE *log) {
     if (t->states.stage == SAVE_NONE) return;
     error_text why;
@@ -64,7 +64,7 @@ static void advance_save(trainer *t, bool wait, FILE *log) {
     if (log != NULL) fprintf(log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true", 1e3 * waited, 1e3 * written);
     fflush(stdout);
 }
-// As stop_on_error, but the state on its way is completed first.
+// As stop_on_error, but completes the save in progress first.
 static void stop_training_on_error(trainer *t, error_text *error) {
     if (comm_agree(t->g.all, error)) return;
     advance_save(t, true, NULL);
@@ -76,14 +76,14 @@ static int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.ru
 
 // The documents of sequence s of a step.
 static int64_t *documents_of(const trainer *t, int64_t s) { return t->documents + s * (t->shard.T * t->shard.hp + 2 * t->shard.cp); }
-// One sample into the rows of sequence b of micro-step a.
+// Reads one sample into the rows of sequence b of micro-step a.
 static bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
     if (!dataloader_read(data, sample, &t->shard, t->tokens + at, t->labels + at, error)) return false;
     if (t->documents == NULL) return true;
     return dataloader_documents(data, sample, &t->shard, (int32_t)t->o->document_end, t->tokens + at, t->labels + at, documents_of(t, sequence), error);
 }
-// Evaluation: nothing into sequence b, when the last batch is short.
+// Fills sequence b with ignored rows: the last batch of an evaluation can be short.
 static void read_nothing(trainer *t, int64_t b) {
     for (int64_t i = b * t->shard.T; i < (b + 1) * t->shard.T; i++) {
         t->tokens[i] = 0;
@@ -91,7 +91,7 @@ static void read_nothing(trainer *t, int64_t b) {
     }
 }
 
-// The data of the next step, all of its micro-steps. Collective: ends every rank when one cannot read.
+// Reads the data of the next step, all of its micro-steps. Collective: ends every rank when one cannot read.
 static void read_step(trainer *t, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
     for (int64_t a = 0; a < A; a++) {
@@ -104,13 +104,13 @@ static void read_step(trainer *t, error_text *error) {
     stop_training_on_error(t, error);
 }
 
-// Runs the batch that was read; losses (rows) on the host.
+// Evaluates the batch that was read: its losses go to losses (rows) on the host. Collective.
 static void evaluate_batch(trainer *t, float *losses, error_text *error) {
     stop_training_on_error(t, error);
     model_evaluate(&t->m, t->tokens, t->labels);
     device_to_host(losses, t->m.losses, sizeof(float) * (size_t)t->m.rows);
 }
-// Token-weighted losses of the first samples of a validation set: the same samples on every grid of one global batch.
+// Adds up token losses over the first samples of a validation set: the same samples on every grid with the same global batch. Collective.
 static void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
     int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * step_sequences(t));
@@ -128,7 +128,7 @@ static void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, f
     comm_sum_double(t->g.all, sums->loss, POSITION_BUCKETS);
     comm_sum_double(t->g.all, sums->tokens, POSITION_BUCKETS);
 }
-// --eval-needles at each depth, in the first samples of the first validation set: needle n is at depth n % NEEDLE_DEPTHS.
+// Tries --eval-needles needles at each depth, in the first samples of a validation set: needle n is at depth n % NEEDLE_DEPTHS. Collective.
 static void evaluate_needles(trainer *t, dataloader *data, needle_scores *scores, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
     float *logits = HOST_NEW(float, t->m.c.V);
@@ -150,7 +150,7 @@ static void evaluate_needles(trainer *t, dataloader *data, needle_scores *scores
     comm_sum_double(t->g.all, scores->tokens, NEEDLE_DEPTHS);
     free(logits);
 }
-// Everything there is to evaluate, printed and logged. Collective.
+// Evaluates all validation sets and --eval-needles; prints and logs the results. Collective.
 static void evaluate(trainer *t, FILE *log, error_text *error) {
     evaluation_report r;
     memset(&r, 0, sizeof r);
@@ -170,8 +170,8 @@ static void evaluate(trainer *t, FILE *log, error_text *error) {
     if (log != NULL) evaluation_log(log, &r);
 }
 
-// The length of a sequence without documents in which a token sees as many tokens as one of this step does on average: what attention's FLOPs
-// are counted by. Collective.
+// The length of one document in which a token sees on average as many tokens as in this step: the S by which attention's FLOPs are counted.
+// Collective.
 static int64_t attended_length(const trainer *t) {
     if (t->documents == NULL) return t->shard.S;
     int64_t sums[2] = {0, 0}, T = t->shard.T, sequences = t->m.run.grad_accum * t->m.run.B; // tokens seen, tokens
@@ -220,12 +220,12 @@ static void print_start(const trainer *t, const model_config *c, const recompute
     fflush(stdout);
 }
 
-// What this rank's memory has grown by since before the arena: on the CPU arena and host arena together.
+// Growth of this rank's memory, in bytes, since before the arenas were allocated. On the CPU it covers both arenas, on a GPU device memory only.
 static double memory_used(const trainer *t) { return (double)device_memory_used() - (double)t->memory_before; }
 
-enum { PREDICTED_STEPS = 4 }; // after so many the predictions are printed beside what was measured
+enum { PREDICTED_STEPS = 4 }; // steps measured before the predictions are printed beside the measurements
 
-// The median of n seconds without the first, which warms up, if there are more.
+// The median of n step times, without the first, a warm-up, unless it is the only one. Sorts them.
 static double median_of_first(double *seconds, int n) {
     int from = n > 1 ? 1 : 0;
     for (int i = from; i < n; i++)
@@ -237,7 +237,7 @@ static double median_of_first(double *seconds, int n) {
     return (seconds[from + (n - from - 1) / 2] + seconds[from + (n - from) / 2]) / 2;
 }
 
-// What memory_used says, beside what was planned.
+// Measured memory beside the plan.
 static void print_memory(const trainer *t) {
     char measured[32], planned[32];
     double plan = (double)t->device.peak + (double)t->host.peak, used = memory_used(t);
@@ -246,7 +246,7 @@ static void print_memory(const trainer *t) {
     printf("memory measured %s, planned %s (%.3f of the plan)\n", measured, planned, used / plan);
 }
 
-// Time that rank 0 stood waiting for transfers, per step and kind.
+// Time that rank 0 waited for transfers, per step and kind.
 static void print_waits(const double *seconds, int64_t steps) {
     printf("waited for transfers, ms a step:");
     for (int k = 0; k < COMM_KINDS; k++)
@@ -261,7 +261,7 @@ static bool stop_agreed(trainer *t) {
     return stops > 0;
 }
 
-// --log on the first rank, NULL without one and on the others; a run that goes on appends.
+// Opens --log on rank 0; NULL without it and on other ranks. A run that has steps behind it appends. Collective.
 static FILE *open_log(const trainer *t, error_text *error) {
     FILE *log = NULL;
     if (t->o->log != NULL && t->g.rank == 0) {
@@ -271,8 +271,8 @@ static FILE *open_log(const trainer *t, error_text *error) {
     stop_on_error(error);
     return log;
 }
-// A log or a trace that cannot be written, such as on a full disk, is no reason to lose the model: the run goes on, and its exit status says so.
-// Collective.
+// Warns of a log or trace that cannot be written, such as on a full disk. That is no reason to lose the model: the run continues, and its exit
+// status reports the failure. Collective.
 static void report_failure(trainer *t, error_text *error) {
     if (comm_agree(t->g.all, error)) return;
     if (t->g.rank == 0) fprintf(stderr, "warning: %s\n", error->text);
@@ -281,7 +281,7 @@ static void report_failure(trainer *t, error_text *error) {
 }
 static void close_log(trainer *t, FILE *log, error_text *error) {
     if (log != NULL) {
-        bool ok = ferror(log) == 0; // each line is flushed, and fclose says nothing of those that were lost
+        bool ok = ferror(log) == 0; // each line is flushed on its own, and fclose does not report those that were lost
         if (fclose(log) != 0 || !ok) error_set(error, "--log %s: not all of it could be written", t->o->log);
     }
     report_failure(t, error);
@@ -291,7 +291,7 @@ static path_text trace_path(const trainer *t) {
     snprintf(p.text, sizeof p.text, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank);
     return p;
 }
-// Before the run: whether --trace can be written at its end. Leaves no file behind that was not there.
+// Checks, before the run, that --trace can be written at its end. Leaves no new file behind.
 static void trace_check(const trainer *t, error_text *error) {
     path_text path = trace_path(t);
     bool there = path_exists(path.text);
@@ -305,7 +305,7 @@ static void sample(trainer *t, FILE *log) {
     if (t->g.rank == 0) sample_print(&t->sample, t->done.step, t->o->steps, log);
 }
 
-// What is said of the step that is just done, but for predictions and the time that is left.
+// The report of the step just done, except predictions and the time left, which the caller adds.
 static step_report report_step(const trainer *t, step_result result, double lr, double seconds, int64_t attended) {
     const model_config *c = &t->m.c;
     step_report r;
@@ -327,13 +327,13 @@ static step_report report_step(const trainer *t, step_result result, double lr, 
     for (int k = 0; k < COMM_KINDS; k++) r.sent[k] = comm_count((comm_kind)k);
     return r;
 }
-// What is due when a step is done: a state, an evaluation, a sample; and the end of the run when a signal asks for it.
+// What is due after a step: saving a state, an evaluation, a sample, and ending the run when a signal asks for it. Collective.
 static void after_step(trainer *t, FILE *log, error_text *error) {
     const options *o = t->o;
     int64_t step = t->done.step;
     bool last = step == o->steps, save = o->out != NULL && (last || (o->save_every > 0 && step % o->save_every == 0));
     advance_save(t, save, log);
-    if (save) state_save_start(&t->states, &t->m, &t->done); // before an evaluation, which bad validation data ends the run in
+    if (save) state_save_start(&t->states, &t->m, &t->done); // before an evaluation, where bad validation data ends the run
     if (save && last) advance_save(t, true, log);
     if (t->val.count > 0 && ((o->eval_every > 0 && step % o->eval_every == 0) || last)) evaluate(t, log, error);
     if (o->sample_every > 0 && (step % o->sample_every == 0 || last)) sample(t, log);
@@ -396,7 +396,7 @@ static void train(trainer *t, error_text *error) {
                         (long long)step + 1, result.loss, result.norm);
             advance_save(t, true, log);
             comm_finalize();
-            exit(EXIT_USER_ERROR); // the same command would most likely come to it again
+            exit(EXIT_USER_ERROR); // the same command would most likely diverge again
         }
         after_step(t, log, error);
     }
@@ -416,7 +416,7 @@ static void train(trainer *t, error_text *error) {
     }
 }
 
-// The newest whole state of --out with --resume, else random parameters or those of the folder.
+// Loads the newest complete state of --out with --resume; otherwise random parameters, or those of the folder.
 static void start_parameters(trainer *t, const char *folder, error_text *error) {
     const options *o = t->o;
     bool resumed = false;
@@ -448,7 +448,7 @@ static void start_parameters(trainer *t, const char *folder, error_text *error) 
     stop_on_error(error);
 }
 
-// --export: the trained model as a Hugging Face folder. A disk that is full ends the run with status 1.
+// --export: writes the trained model as a Hugging Face folder. A failure, such as a full disk, ends the run with status 1.
 static void finish_export(trainer *t, const char *source, error_text *error) {
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
@@ -463,7 +463,7 @@ static void finish_export(trainer *t, const char *source, error_text *error) {
 int main(int argc, char **argv) {
     error_text error;
     memset(&error, 0, sizeof error);
-    signal(SIGXFSZ, SIG_IGN); // a file over the limit is an error of the write, with a message
+    signal(SIGXFSZ, SIG_IGN); // a file over the size limit then makes the write fail, with a message
     if (!comm_init(&argc, &argv, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;
@@ -548,7 +548,7 @@ int main(int argc, char **argv) {
                         device_is_host() ? INFINITY : (double)machine_memory("") / comm_local_ranks()};
     plan_memory(&o, &c, &t.g, &run, kinds, room, &error);
     stop_on_error(&error);
-    double *most = HOST_NEW(double, c.L); // ranks may have unequal memory or scratch: what a layer recomputes on one, with its transfers, it does on all
+    double *most = HOST_NEW(double, c.L); // recompute communicates, so ranks must agree where memory or scratch differ: on the kind that keeps least
     for (int l = 0; l < c.L; l++) most[l] = kinds[l];
     comm_max_double(world, most, c.L);
     for (int l = 0; l < c.L; l++) kinds[l] = (recompute_kind)most[l];
@@ -558,9 +558,9 @@ int main(int argc, char **argv) {
     size_t device_bytes = t.device.peak, host_bytes = t.host.peak;
     memset(&t.device, 0, sizeof t.device);
     memset(&t.host, 0, sizeof t.host);
-    t.peak_flops = device_peak_flops(); // rank 0's counts: ranks may have different devices
+    t.peak_flops = device_peak_flops(); // rank 0's value is used: ranks may have different devices
     comm_barrier(world);
-    if (first_rank && t.peak_flops == 0) t.peak_flops = device_measure_gemm(); // while the others wait; before the arena, for it needs memory of its own
+    if (first_rank && t.peak_flops == 0) t.peak_flops = device_measure_gemm(); // while the others wait; before the arena: it needs its own memory
     comm_broadcast(world, &t.peak_flops, sizeof t.peak_flops, 0);
     t.memory_before = device_memory_used();
     t.device.base = (char *)device_alloc(device_bytes);
@@ -586,7 +586,7 @@ int main(int argc, char **argv) {
 
     if (t.done.step < o.steps) {
         train(&t, &error);
-    } else if (t.val.count > 0 || o.sample_every > 0) { // nothing to train: what was asked for about the model as it is
+    } else if (t.val.count > 0 || o.sample_every > 0) { // nothing left to train: evaluates and samples the model as it is
         FILE *log = open_log(&t, &error);
         if (t.val.count > 0) evaluate(&t, log, &error);
         if (o.sample_every > 0) sample(&t, log);
