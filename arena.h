@@ -1,5 +1,5 @@
-// One arena for device memory and one for host memory: every buffer of a run is laid out before its first step, by one function that
-// can also run without memory (--dry-run): an arena without a base hands out no pointers and only counts.
+// One arena for device memory and one for host memory. Every buffer of a run is laid out before its first step, by one function (model_layout)
+// that also serves --dry-run: an arena without a base hands out no pointers and only counts.
 #ifndef ARENA_H
 #define ARENA_H
 
@@ -14,7 +14,7 @@ typedef enum {
     MEM_RING,        // buffers of SeqAlltoAll and the rings
     MEM_REDUCTION,   // scratch of gather and reduce
     MEM_DATA,        // tokens, labels, angles, losses
-    MEM_SAVING,      // copy of the model states while it is written
+    MEM_SAVING,      // copy of the model states while it is written to a file
     MEM_CATEGORIES
 } memory_category;
 
@@ -26,9 +26,9 @@ static inline const char *memory_category_name(memory_category c) {
 
 typedef struct {
     char *base; // NULL: counting only
-    size_t element_bytes; // of floatX, while counting for a device other than this build's (2: bf16 of a GPU, 4: float of a CPU); 0: this build's
+    size_t element_bytes; // of floatX, when counting for a device other than this build's (2: bf16 of a GPU, 4: float of a CPU); 0: this build's
     size_t used, peak;
-    size_t by_category[MEM_CATEGORIES]; // bytes handed out; buffers that share their place by a mark are each counted
+    size_t by_category[MEM_CATEGORIES]; // bytes handed out; buffers that share a place (arena_back_to) count each
 } arena;
 
 // 256-byte aligned memory for `count` elements of `element` bytes; NULL while counting.
@@ -41,19 +41,20 @@ static inline void *arena_take(arena *a, memory_category category, int64_t count
     return p;
 }
 #define ARENA_TAKE(a, category, type, count) ((type *)arena_take(a, category, (int64_t)(count), sizeof(type)))
-// The same for floatX, whose size another device has for itself.
+// The same for floatX (ARENA_TAKE_X): its size is that of the device that is counted for.
 static inline size_t arena_element(const arena *a) { return a->element_bytes > 0 ? a->element_bytes : sizeof(floatX); }
 static inline bool arena_counts_other(const arena *a) { return arena_element(a) != sizeof(floatX); }
-static inline bool arena_is_cpu(const arena *a) { return arena_element(a) == sizeof(float); } // what is counted for
-static inline bool arena_counts_cpu(const arena *a) { return arena_counts_other(a) && arena_is_cpu(a); } // a build for GPUs does
-// comm_reduce_scatter_scratch of the device that is counted for: a GPU's library has memory of its own, a CPU gets the blocks of the others (comm_mpi.c).
+static inline bool arena_is_cpu(const arena *a) { return arena_element(a) == sizeof(float); } // the device that is counted for
+static inline bool arena_counts_cpu(const arena *a) { return arena_counts_other(a) && arena_is_cpu(a); } // only a GPU build does
+// comm_reduce_scatter_scratch of the device that is counted for: a GPU's library has memory of its own, a CPU receives the other ranks' blocks there
+// (comm_mpi.c).
 static inline size_t arena_reduce_scatter_scratch(const arena *a, int ranks, size_t count_per_rank) {
     if (!arena_counts_other(a)) return comm_reduce_scatter_scratch(ranks, count_per_rank);
     return arena_counts_cpu(a) ? (size_t)(ranks - 1) * count_per_rank * sizeof(float) : 0;
 }
 #define ARENA_TAKE_X(a, category, count) ((floatX *)arena_take(a, category, (int64_t)(count), arena_element(a)))
 
-// Buffers taken after the mark give their place back: those taken next share it. For buffers whose lives do not overlap.
+// arena_back_to gives up the place of all buffers taken after the mark, for those taken next. For buffers that are never live together.
 static inline size_t arena_mark(const arena *a) { return a->used; }
 static inline void arena_back_to(arena *a, size_t mark) { a->used = mark; }
 

@@ -1,5 +1,5 @@
-// The rank grid (design: LoongTrain sections 4.1, 4.3, 4.4): which data, head and context parallel place a rank has, the windows of
-// the double ring, and the communicators between them.
+// The rank grid (design: LoongTrain sections 4.1, 4.3, 4.4): a rank's place in the data-, head- and context-parallel dimensions, the windows of
+// the double ring, and the communicators.
 #ifndef GRID_H
 #define GRID_H
 
@@ -10,14 +10,14 @@ typedef enum { PLACEMENT_HEAD_FIRST, PLACEMENT_CONTEXT_FIRST } placement_kind;
 // The shape of the grid: plain numbers, the same on every rank.
 typedef struct {
     int dp, hp, cp;           // degrees; dp hp cp = number of ranks
-    int w;                    // inner ring: CP ranks to a window; divides cp
+    int w;                    // inner ring: CP ranks per window; divides cp
     placement_kind placement;
-    int gpus_per_node, nics_per_node; // only to lay the windows; 0 = not known (contiguous windows)
+    int gpus_per_node, nics_per_node; // used to lay out the windows; 0 = not known (contiguous windows)
 } grid_shape;
 
 // A rank's place. sp = hp cp ranks work on one sequence.
 typedef struct {
-    int d, h, c;     // data, head and context parallel index
+    int d, h, c;     // data-, head- and context-parallel index
     int window, pos; // window of the outer ring, place in the inner ring
 } grid_place;
 
@@ -27,9 +27,9 @@ static inline int grid_rank(const grid_shape *g, int d, int h, int c) {
     return d * g->hp * g->cp + in_sequence;
 }
 
-// How many windows are woven into each other. The hop from the last window of a node to the next node should leave through as many
-// NICs as the window has ranks; on nodes where several GPUs share a NIC, neighbours must then be in different windows. Woven windows
-// stay inside a node; where that cannot be, windows are contiguous.
+// How many windows are interleaved. The outer hop from the last window of a node to the next node should leave through as many NICs as
+// the window has ranks. On nodes where several GPUs share a NIC, neighbours must then be in different windows. Interleaved windows stay
+// inside a node; where that is impossible, windows are contiguous (1).
 static inline int grid_weave(const grid_shape *g) {
     if (g->gpus_per_node <= 0 || g->nics_per_node <= 0 || g->w == 1) return 1;
     int gpus_per_nic = (int)ceil_div(g->gpus_per_node, g->nics_per_node);
@@ -57,7 +57,7 @@ static inline grid_place grid_place_of(const grid_shape *g, int rank) {
     return p;
 }
 
-// A rank's communicators. KV and dKV, inner and outer, are separate lanes: on one lane a transfer would wait for the one before it.
+// A rank's grid: place and communicators. KV and dKV, inner and outer, are separate lanes: on one lane a transfer would wait for the one before it.
 typedef struct {
     grid_shape shape;
     grid_place place;
@@ -69,8 +69,8 @@ typedef struct {
     comm *kv_gather, *dkv_scatter; // the CP group, ordered by c: in place of the four rings with --cp-comm allgather
 } grid;
 
-// Creates the grid over all ranks of `all` (kept, not owned); needs dp hp cp = its size. Only the communicators that are used: on a GPU each
-// takes some 100 MB. Every rank calls; grid_free releases.
+// Creates the grid over all ranks of `all` (kept, not owned); needs dp hp cp = its size. Creates either the rings' communicators or those of
+// `allgather`: on a GPU each takes some 100 MB. Every rank calls; grid_free releases.
 static inline void grid_create(grid *g, grid_shape shape, bool allgather, comm *all) {
     memset(g, 0, sizeof *g);
     g->shape = shape;

@@ -7,12 +7,12 @@
 #include "config.h"     // defines: model_config
 #include "device/comm.h" // defines: comm_counters, COMM_KINDS
 
-// Multiply-adds count 2. Matrices that a token passes: every projection and the head; the embedding is a look-up and counts nothing.
+// FLOPs of a token's matrix products, a multiply-add counting 2: every projection and the head. The embedding is a look-up and counts nothing.
 static inline double flops_matrices_per_token(const model_config *c) {
     double D = c->D, heads = (double)c->H * c->HS, kv = (double)c->Hkv * c->HS;
     return 2 * (c->L * (D * (heads + 2 * kv) + heads * D + 3 * D * c->F) + D * c->V);
 }
-// Scores and values of causal attention in one layer, counted half: a token sees S/2 keys on average.
+// FLOPs of a token's causal attention in one layer (scores, and the weighted sum of values), counted half: a token sees S/2 keys on average.
 static inline double flops_attention_per_token(const model_config *c, int64_t S) { return 2.0 * (double)S * c->H * c->HS; }
 
 // Model FLOPs of a training token: forward once, backward twice that, recompute not counted, causal attention counted half.
@@ -20,8 +20,8 @@ static inline double flops_model_per_token(const model_config *c, int64_t S) {
     return 3 * (flops_matrices_per_token(c) + c->L * flops_attention_per_token(c, S));
 }
 
-// Hardware FLOPs of a training token: what is really computed. Attention backward makes the scores again (2.5 x forward), and each layer
-// computes again what its kind says: selective wqkv, wo and gate_up; full the same and the attention.
+// Hardware FLOPs of a training token: what is really computed. Attention's backward pass recomputes the scores (2.5 x forward), and each layer
+// recomputes what its kind says: selective wqkv, wo and gate_up; full the same and the attention. gate_up_kept: layers that keep all keep gate_up.
 static inline double flops_hardware_per_token(const model_config *c, int64_t S, const recompute_kind *kinds, bool gate_up_kept) {
     double D = c->D, heads = (double)c->H * c->HS, kv = (double)c->Hkv * c->HS, attention = flops_attention_per_token(c, S);
     double total = 3 * flops_matrices_per_token(c) + c->L * 3.5 * attention;
@@ -41,7 +41,7 @@ typedef struct {
     double tgs;          // tokens per second and rank
     double mfu, hfu;     // fractions of peak; < 0: not known
     size_t memory;       // bytes of device memory of this rank's arena
-    double memory_used;  // bytes that this rank has taken since before the arena, device and host
+    double memory_used;  // bytes that this rank's memory has grown by since before the arenas; on a GPU device memory only
     double predicted_seconds;
     int64_t predicted_sent; // bytes of a rank, all kinds but COMM_CONTROL
     double eta_seconds;
@@ -82,7 +82,8 @@ static inline int64_t step_sent(const step_report *r) { // bytes of a rank, all 
     for (int k = 0; k < COMM_CONTROL; k++) sent += r->sent[k].bytes_sent;
     return sent;
 }
-// Predictions beside measurements, once. seconds: of a step, the median of the first ones; planned: bytes of the arenas; packed: rings send less.
+// Prints predictions beside measurements, once a run. seconds: measured, the median of the first steps; planned: bytes of both arenas; packed: the
+// rings send less than predicted.
 static inline void prediction_print(const step_report *r, double seconds, double planned, const char *machines, bool packed) {
     char memory[32], used[32], sent[32], predicted[32];
     format_bytes(memory, sizeof memory, planned);

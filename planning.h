@@ -1,4 +1,4 @@
-// What fits: from options to a run's memory, before a device is touched. The same functions serve a run and --dry-run.
+// What fits: computes a run's memory from its options, before a device is touched. A run and --dry-run use the same functions.
 #ifndef PLANNING_H
 #define PLANNING_H
 
@@ -31,13 +31,13 @@ static inline grid plan_grid(const options *o, int ranks, int rank) {
     return g;
 }
 
-// Local rows are padded to a multiple of this on the machines that are counted for (NULL: this build's).
+// Local rows are padded to a multiple of this on the machines that are planned for (NULL: this build's device).
 static inline int64_t plan_row_multiple(const cluster *machines) {
     if (machines == NULL || machines->element_bytes == sizeof(floatX)) return DEVICE_ROW_MULTIPLE;
     return machines->element_bytes == 2 ? 128 : 1; // see device.h
 }
 
-// The run that the options ask for, T local tokens; kinds (L) is filled with --recompute and must outlive the run.
+// The run that the options ask for, with T local tokens. Fills kinds (L) with --recompute (auto: full); kinds must outlive the run.
 static inline model_run plan_run(const options *o, const model_config *c, int64_t T, recompute_kind *kinds) {
     model_run run;
     memset(&run, 0, sizeof run);
@@ -60,8 +60,8 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
     return run;
 }
 
-// Bytes of a rank that its budget must hold: those of the device; on CPUs, where host and device are one memory, both. *device and *host are filled
-// with what is where.
+// Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both. Fills *device and *host with the
+// counts of each.
 static inline size_t plan_bytes(const model_config *c, const grid *g, const model_run *run, arena *device, arena *host) {
     model m;
     memset(device, 0, sizeof *device);
@@ -72,7 +72,7 @@ static inline size_t plan_bytes(const model_config *c, const grid *g, const mode
     return device->peak + (arena_is_cpu(device) ? host->peak : 0);
 }
 
-// What a rank may use, in bytes. host: beside the device's, so no limit on CPUs, whose budget holds both.
+// What a rank may use, in bytes. host: beside the device's; INFINITY on CPUs, where `device` covers both.
 typedef struct {
     double device, host;
 } memory_room;
@@ -81,9 +81,9 @@ static inline bool plan_in_room(const model_config *c, const grid *g, const mode
     return (double)plan_bytes(c, g, run, device, host) <= room.device && (double)host->peak <= room.host;
 }
 
-// --recompute auto: each layer the fastest kind that fits. Selective before none, because the attention that selective saves costs more
-// time per byte than the rest; layers that keep more come last, where what they keep lives shortest.
-// Sets kinds (which run points to). Refused when even the least memory is above the room, or the kind asked for is.
+// --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
+// attention that selective saves takes more time per byte than the rest. The layers that keep more are the last ones: what they keep lives shortest.
+// Sets kinds (which run points to). False with a message when even full recompute (auto), or the kind asked for, needs more than `room`.
 static inline bool plan_memory(const options *o, const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room,
                                error_text *error) {
     arena device, host;
@@ -107,7 +107,7 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
     }
     if (o->recompute != RECOMPUTE_AUTO) return true;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
-        int fits = 0, fails = L + 1; // layers of this kind, from the last
+        int fits = 0, fails = L + 1; // binary search: layers of this kind, counted from the last layer
         while (fails - fits > 1) {
             int middle = (fits + fails) / 2;
             for (int l = 0; l < L; l++) kinds[l] = l >= L - middle ? (recompute_kind)kind : (recompute_kind)(kind + 1);
@@ -128,7 +128,7 @@ typedef struct {
     int ranks;
 } plan_question;
 
-// The run of sequences of S tokens, whatever --seq-len says; *g is filled with rank 0's place, kinds (L) as plan_run does.
+// The run with sequences of S tokens in place of --seq-len. Fills *g with rank 0's grid, and kinds (L) as plan_run does.
 static inline model_run plan_run_of(const plan_question *q, int64_t S, grid *g, recompute_kind *kinds) {
     *g = plan_grid(q->o, q->ranks, 0);
     sequence_shard shard = sequence_shard_make(S, g->shape.hp, g->shape.cp, 0, 0, plan_row_multiple(q->machines));
@@ -136,14 +136,14 @@ static inline model_run plan_run_of(const plan_question *q, int64_t S, grid *g, 
     run.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
     return run;
 }
-// Whether sequences of S tokens fit with the least that --recompute allows.
+// Whether sequences of S tokens fit, with the least memory that --recompute allows.
 static inline bool plan_holds(const plan_question *q, int64_t S, memory_room room, recompute_kind *kinds) {
     arena device, host;
     grid g;
     model_run run = plan_run_of(q, S, &g, kinds);
     return plan_in_room(q->c, &g, &run, room, &device, &host);
 }
-// A rank's device, or --memory-budget, and its share of the node's host memory.
+// What a rank may use: the memory of its device, or --memory-budget; and its share of the node's host memory. INFINITY where not known.
 static inline memory_room plan_room(const plan_question *q) {
     memory_room room = {INFINITY, INFINITY};
     if (q->machines != NULL) room.device = q->machines->memory;
@@ -152,7 +152,8 @@ static inline memory_room plan_room(const plan_question *q) {
     return room;
 }
 
-// --dry-run: the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor device.
+// --dry-run: prints the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor device. False
+// with a message when the options do not fit.
 static inline bool dry_run(const options *o, const model_config *c, const cluster *machines, int ranks, error_text *error) {
     plan_question q = {o, c, machines, ranks};
     recompute_kind *kinds = HOST_NEW(recompute_kind, c->L);

@@ -4,10 +4,10 @@
 
 #include "options.h" // defines: options, lr_schedule kinds
 
-// step counts optimizer steps from 0, whatever ranks and micro-steps make one. Linear warm-up to --lr over --warmup steps; then
+// step counts optimizer steps from 0, independent of ranks and micro-steps. Linear warm-up to --lr over --warmup steps; then
 //   constant  --lr
 //   cosine    half a cosine down to --lr x --min-lr-fraction at the last step
-//   wsd       --lr, and over the last --wsd-decay of all steps linearly down to --lr x --min-lr-fraction
+//   wsd       --lr; over the last --wsd-decay (a fraction) of all steps linearly down to --lr x --min-lr-fraction
 static inline double learning_rate(const options *o, int64_t step) {
     double low = o->lr * o->min_lr_fraction;
     if (step < o->warmup) return o->lr * (double)(step + 1) / (double)o->warmup;

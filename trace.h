@@ -1,8 +1,8 @@
-// Chrome trace events (open the file in Perfetto or chrome://tracing): compute on one track, every kind of transfer on its own, from
-// its start to the end of the wait for it, and the waits on a track of theirs: all by the host's clock, which on CUDA shows when work was queued.
-// What the GPU did, and how long it stood waiting for each kind of transfer, is then on a track "kernels" (dev/trace_sum.py sums it up).
-// Off unless trace_open is called; costs nothing then.
-// The trace of a process is its only state, global because events come from every module.
+// Chrome trace events (open the file in Perfetto or chrome://tracing). Compute has one track, and the waits for transfers another. Each kind of
+// transfer has a track of its own, with events from the start of a transfer to the end of the wait for it. Times are by the host's clock: on CUDA
+// they show when work was queued. There a track "kernels" shows what the GPU did, and how long it waited for each kind of transfer
+// (dev/trace_sum.py sums it up). Off, and free of cost, unless trace_open is called.
+// One global trace per process, because events come from every module.
 #ifndef TRACE_H
 #define TRACE_H
 
@@ -57,7 +57,7 @@ static inline void trace_compute(const char *name, int index, double began) {
     if (trace_global.on) trace_add(name, TRACE_COMPUTE, index, began, device_seconds());
 }
 
-// Call beside each comm_*_start, and transfer_finish in the place of comm_finish. Transfers of a comm finish in order.
+// Call trace_transfer before each comm_*_start, and transfer_finish in place of comm_finish. Transfers of a comm finish in order.
 static inline void trace_transfer(comm *group, const char *name, int index) {
     trace_state *t = &trace_global;
     if (!t->on) return;
@@ -103,7 +103,7 @@ static inline bool trace_write(const char *path, int rank) {
         fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", spans[i].name, rank, kernels,
                 1e6 * (spans[i].begin - trace_global.zero), 1e6 * (spans[i].end - spans[i].begin));
     fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}\n]\n", rank, rank);
-    bool ok = ferror(f) == 0; // fclose says nothing of what was lost before
+    bool ok = ferror(f) == 0; // fclose does not report what was lost before
     return fclose(f) == 0 && ok;
 }
 
