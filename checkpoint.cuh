@@ -34,7 +34,7 @@ typedef struct {
 enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
 
 typedef struct {
-    int L, offloaded; // layers; the first `offloaded` of them go to the host
+    int L, offloaded; // layers; the first `offloaded` of them compute in slots
     recompute_kind *kinds;         // (L)
     layer_activations *kept;       // (L) resident layers: their memory
     layer_activations slots[CHECKPOINT_SLOTS];
@@ -146,7 +146,7 @@ static inline layer_activations checkpoint_view(const checkpoint_store *s, int l
     return t;
 }
 
-// Forward: makes the layer's slot free and returns its tensors. Call before x_in is written, by whoever computes the layer's input.
+// Forward: the layer's tensors; waits until its slot is free. Call before x_in is written, by whoever computes the layer's input.
 static inline layer_activations checkpoint_forward(checkpoint_store *s, int layer) {
     if (layer < s->offloaded) {
         int slot = layer % CHECKPOINT_SLOTS;
@@ -155,7 +155,7 @@ static inline layer_activations checkpoint_forward(checkpoint_store *s, int laye
     }
     return checkpoint_view(s, layer);
 }
-// Call when the layer's forward pass is issued: starts its copy to the host. micro: the micro-step, or CHECKPOINT_NOT_KEPT in evaluation.
+// Call when the layer's forward pass is issued: starts its copy to the host, if it is to leave. micro: micro-step; CHECKPOINT_NOT_KEPT in evaluation.
 static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64_t micro) {
     if (s->held[layer] != CHECKPOINT_NOT_KEPT)
         comm_abort(EXIT_FAILED, "activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);

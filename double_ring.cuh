@@ -35,7 +35,7 @@ typedef struct {
     const int64_t *chunks; // (2 cp) on the host: the same for the first row of each chunk of the sequence
 } document_rows;
 
-// The part of a rank's KV, and of its gradient, that travels: in each of its two chunks i, the rows from from[i] to the end, which other ranks see.
+// The part of a rank's KV, and of its gradient, that travels: in each of its two chunks i, the rows from from[i] on. Other ranks see only these.
 typedef struct {
     int64_t from[2];
 } double_ring_part;

@@ -128,7 +128,7 @@ static void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, f
     comm_sum_double(t->g.all, sums->loss, POSITION_BUCKETS);
     comm_sum_double(t->g.all, sums->tokens, POSITION_BUCKETS);
 }
-// Tries --eval-needles needles at each depth, in the first samples of a validation set: needle n is at depth n % NEEDLE_DEPTHS. Collective.
+// Scores --eval-needles needles at each depth, in the first samples of a validation set: needle n is at depth n % NEEDLE_DEPTHS. Collective.
 static void evaluate_needles(trainer *t, dataloader *data, needle_scores *scores, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
     float *logits = HOST_NEW(float, t->m.c.V);
@@ -305,7 +305,7 @@ static void sample(trainer *t, FILE *log) {
     if (t->g.rank == 0) sample_print(&t->sample, t->done.step, t->o->steps, log);
 }
 
-// The report of the step just done, except predictions and the time left, which the caller adds.
+// The report of the step that has finished, except predictions and the time left, which the caller adds.
 static step_report report_step(const trainer *t, step_result result, double lr, double seconds, int64_t attended) {
     const model_config *c = &t->m.c;
     step_report r;

@@ -88,7 +88,7 @@ typedef struct {
     zero_reduction reducing[ZERO_STAGES + 1];
     int reducing_count;
     bool first_micro, last_micro;
-    int updating, updated; // units whose new parameters are being all-gathered or have arrived; those that have arrived in the parameter shards
+    int updating, updated; // how many units' all-gathers of new parameters have started; have finished
     float *arrived;             // (largest / zg) one micro-step's gradient shard, before it is added
     void *scratch[ZERO_STAGES]; // of the reductions
     // optimizer offload
