@@ -1,12 +1,12 @@
 // Attention on the CPU: blocked, with running maxima and sums, so that no (Tq, Tk) matrix exists.
 //
 // Every matrix product runs on tiles that stay in the L2 cache, through one register-blocked loop (`product`). Tiles are packed:
-// rows padded with zeros to whole registers, so that any head size and any number of tokens take the same path; and keys and values cut
-// in panels as wide as a register tile, so that the panel in use lies in one piece of the L1 cache (long rows would meet in few of its sets).
+// rows are padded with zeros to whole registers, so that any head size and any number of tokens take the same path; keys and values are cut
+// into panels as wide as a register tile, so that the panel in use is contiguous in the L1 cache (long rows would compete for few of its sets).
 // Forward: a task is two tiles of queries of one head; it walks over the keys. K is transposed and V packed once per call.
 // Backward: a task is one tile of keys of one key/value head; it walks over the queries of all its heads and owns its dK and dV.
-// Packed documents: tiles of keys before the documents of a tile of queries are never touched, in both directions.
-// Tiles of dQ receive one addend per tile of keys, always in ascending order: a task waits for its turn. Tasks are taken in
+// Packed documents: tiles of keys before the documents of a tile of queries are never touched, in either direction.
+// A tile of dQ receives one addend per tile of keys, always in ascending order: a task waits for its turn. Tasks are taken in
 // ascending order too, so the task that is waited for is always running, and the result is the same for any number of threads.
 #include "../ops.h"
 #include "simd.h"
@@ -18,11 +18,11 @@
 
 enum {
     QUERY_TILE = 64, // rows of a tile of queries
-    QUERY_TASK = 2 * QUERY_TILE, // rows of a forward task: each tile of keys that it fetches serves two tiles of queries
+    QUERY_TASK = 2 * QUERY_TILE, // rows of a forward task: each tile of keys that it loads serves two tiles of queries
     KEY_TILE = 192,  // rows of a tile of keys
     REGISTER_ROWS = LANES == 16 ? 8 : 4, // a register tile is this many rows by a panel
-    KEY_PANEL = 3 * LANES,  // where columns are keys: divides KEY_TILE
-    HEAD_PANEL = 2 * LANES, // where columns are a head's elements
+    KEY_PANEL = 3 * LANES,  // width of a panel whose columns are keys; divides KEY_TILE
+    HEAD_PANEL = 2 * LANES, // width of a panel whose columns are a head's elements
     THREADS_MIN = 16
 };
 
@@ -34,7 +34,7 @@ const char *op_attention_engine(bool documents) { return documents ? "this devic
 // ---- products of tiles ----
 
 // c (m, n) = a b, or += if `add`; a is (m, k), or (k, m) if `transposed`; b is (k, n) in panels of columns. m is a multiple of
-// REGISTER_ROWS, n of LANES. Called with constant `transposed`, `add` and `width` only: the accumulators are then registers.
+// REGISTER_ROWS, n of LANES. Always called with constant `transposed`, `add` and `width`, so that the accumulators are registers.
 static inline __attribute__((always_inline)) void product_columns(const bool transposed, const bool add, const int width, int m, int k,
                                                                   const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                                                                   int64_t c_row) {
@@ -63,7 +63,7 @@ static inline __attribute__((always_inline)) void product_columns(const bool tra
         }
     }
 }
-// Column j of b is column j % panel of the panel at b + j / panel * b_panel, whose rows are b_row apart.
+// The same for any n: column j of b is column j % panel of the panel at b + j / panel * b_panel, whose rows are b_row apart.
 static inline __attribute__((always_inline)) void product(const bool transposed, const bool add, const int panel, int m, int n, int k,
                                                           const float *a, int64_t a_row, const float *b, int64_t b_row, int64_t b_panel, float *c,
                                                           int64_t c_row) {
@@ -74,25 +74,25 @@ static inline __attribute__((always_inline)) void product(const bool transposed,
         if (width == 1) product_columns(transposed, add, 1, m, k, a, a_row, b, b_row, c, c_row);
     }
 }
-// Scores: c (m, n keys) = a (m, HS) times a tile of keys or values as pack_transposed makes it.
+// Scores: c (m, n keys) = a (m, HS) times a tile of keys or values from pack_transposed.
 static __attribute__((noinline)) void product_keys(int m, int n, int HS, const float *a, int64_t a_row, const float *b, float *c) {
     product(false, false, KEY_PANEL, m, n, HS, a, a_row, b, KEY_PANEL, (int64_t)HS * KEY_PANEL, c, KEY_TILE);
 }
-// c (m, n of a head) = or += a (m, keys) times a tile as pack_panels makes it.
+// c (m, n elements of a head) = or += a (m, keys) times a tile from pack_panels.
 static __attribute__((noinline)) void product_head_set(int m, int n, int keys, const float *a, const float *b, float *c, int64_t c_row) {
     product(false, false, HEAD_PANEL, m, n, keys, a, KEY_TILE, b, HEAD_PANEL, KEY_TILE * HEAD_PANEL, c, c_row);
 }
 static __attribute__((noinline)) void product_head_add(int m, int n, int keys, const float *a, const float *b, float *c, int64_t c_row) {
     product(false, true, HEAD_PANEL, m, n, keys, a, KEY_TILE, b, HEAD_PANEL, KEY_TILE * HEAD_PANEL, c, c_row);
 }
-// c (m keys, n of a head) += a (rows, m keys) transposed, times a tile of rows as pack_rows makes it.
+// c (m keys, n elements of a head) += a (rows, m keys) transposed, times a tile from pack_rows.
 static __attribute__((noinline)) void product_transposed_add(int m, int n, int rows, const float *a, const float *b, int64_t width, float *c) {
     product(true, true, HEAD_PANEL, m, n, rows, a, KEY_TILE, b, width, HEAD_PANEL, c, width);
 }
 
 // ---- packing ----
 
-// tile (rows_padded, width) = factor * from (rows, HS), zeros around it.
+// tile (rows_padded, width) = factor * from (rows, HS), padded with zeros.
 static void pack_rows(float *tile, const floatX *from, int64_t stride, int rows, int rows_padded, int HS, int width, float factor) {
     for (int r = 0; r < rows; r++) {
         for (int d = 0; d < HS; d++) tile[r * width + d] = factor * from[r * stride + d];
@@ -100,12 +100,12 @@ static void pack_rows(float *tile, const floatX *from, int64_t stride, int rows,
     }
     memset(tile + rows * width, 0, sizeof(float) * (size_t)(rows_padded - rows) * (size_t)width);
 }
-// tile (panels of a head, KEY_TILE, HEAD_PANEL) = from (rows, HS), zeros around it.
+// tile (panels of a head, KEY_TILE, HEAD_PANEL) = from (rows, HS), padded with zeros.
 static void pack_panels(float *tile, const floatX *from, int64_t stride, int rows, int HS) {
     for (int d0 = 0; d0 < HS; d0 += HEAD_PANEL, tile += KEY_TILE * HEAD_PANEL) pack_rows(tile, from + d0, stride, rows, KEY_TILE, (int)min_i64(HEAD_PANEL, HS - d0), HEAD_PANEL, 1);
 }
-// tile (panels of keys, HS, KEY_PANEL) = from (rows, HS) transposed, zeros in the columns from `rows` on. Strips of LANES keep both sides in
-// few cache lines.
+// tile (panels of keys, HS, KEY_PANEL) = from (rows, HS) transposed, zeros in the columns from `rows` on. Strips of LANES rows keep source and
+// tile in few cache lines.
 static void pack_transposed(float *tile, const floatX *from, int64_t stride, int rows, int HS) {
     for (int r0 = 0; r0 < KEY_TILE; r0 += LANES) {
         float *to = tile + (int64_t)(r0 / KEY_PANEL) * KEY_PANEL * HS + r0 % KEY_PANEL;
@@ -132,18 +132,18 @@ static int threads_for(attention_block b) {
     int threads = omp_get_max_threads(), most = threads_at_most();
     return threads < most ? threads : most;
 }
-// How many of the keys [key, key + keys) query row `row` sees.
+// How many of the keys [key, key + keys) query row `row` sees, the first of them, as far as `causal` decides.
 static int keys_seen(attention_block b, int64_t row, int64_t key, int keys) {
     if (!b.causal || row - key >= keys) return keys;
     return row < key ? 0 : (int)(row - key + 1);
 }
-// The first key row that query row `row` sees, whatever `causal` says; rows after it see none before.
+// The first key row that query row `row` sees, as far as documents decide; later query rows see none before it either.
 static int64_t first_key(attention_block b, int64_t row) {
     return b.documents.first == NULL ? 0 : attention_first_key(&b.documents, b.documents.first[row], b.Tk);
 }
-// How many of the keys [key, key + keys) stand before the document of query row `row`.
+// How many of the keys [key, key + keys) lie before the document of query row `row`.
 static int keys_before(attention_block b, int64_t row, int64_t key, int keys) { return (int)max_i64(0, min_i64(first_key(b, row) - key, keys)); }
-// How many keys of the tile of `size` keys from `key` on are seen by any of the query rows up to `last_row`.
+// How many keys of the tile of `size` keys from `key` on any of the query rows up to `last_row` sees, as far as `causal` decides.
 static int keys_in_tile(attention_block b, int64_t last_row, int64_t key, int size) {
     return keys_seen(b, last_row, key, (int)min_i64(size, b.Tk - key));
 }
@@ -160,7 +160,7 @@ typedef struct { // of one thread
 
 static int64_t forward_thread_floats(int HS) { return QUERY_TASK * (2 * padded_width(HS) + 16 + 1) + QUERY_TILE * KEY_TILE; }
 
-// s (rows, keys) scores -> e^(s - max), with the running maximum and sum; out is scaled down where the maximum grows.
+// s (rows, keys): scores become e^(s - max), with the running maximum and sum; where the maximum grows, out and sum are scaled down.
 static void forward_softmax(const forward_tiles *t, attention_block b, int64_t query, int rows, int64_t key, int keys) {
     int width = padded_width(b.HS), columns = (int)round_up(keys, LANES);
     for (int r = 0; r < rows; r++) {
@@ -169,7 +169,7 @@ static void forward_softmax(const forward_tiles *t, attention_block b, int64_t q
         for (int c = 0; c < before_document; c++) s[c] = -INFINITY;
         for (int c = seen; c < columns; c++) s[c] = -INFINITY;
         float before = t->max[r];
-        vec even = vec_set(before), odd = even; // two chains: one would wait for itself
+        vec even = vec_set(before), odd = even; // two dependency chains: with one, each maximum would wait for the last
         for (int c = 0; c + LANES < columns; c += 2 * LANES) {
             even = vec_max(even, vec_load(s + c));
             odd = vec_max(odd, vec_load(s + c + LANES));
@@ -178,7 +178,7 @@ static void forward_softmax(const forward_tiles *t, attention_block b, int64_t q
         float max = vec_max_lanes(vec_max(even, odd));
         vec sum = vec_load(t->sum + r * LANES);
         if (max > before) {
-            vec shrink = vec_exp(vec_set(before - max)); // the first time out and sum are zero
+            vec shrink = vec_exp(vec_set(before - max)); // the first time, out and sum are still zero
             sum *= shrink;
             for (int d = 0; d < width; d += LANES) vec_store(out + d, vec_load(out + d) * shrink);
             t->max[r] = max;
@@ -192,7 +192,7 @@ static void forward_softmax(const forward_tiles *t, attention_block b, int64_t q
     }
 }
 
-// Writes one finished row, or merges it into what earlier blocks left there.
+// out (HS) = row_factor * row and *lse = row_lse; with `merge`, merged into what earlier blocks left there.
 static void write_row(float *out, float *lse, const float *row, float row_factor, float row_lse, int HS, bool merge) {
     float kept = 0, added = row_factor;
     if (merge && row_lse == -INFINITY) return;
@@ -216,7 +216,7 @@ static void forward_task(const forward_tiles *t, float *out, float *lse, const f
     pack_rows(t->q, q, b.q_stride, rows, rows_padded, b.HS, width, b.scale);
     memset(t->out, 0, sizeof(float) * (size_t)(rows_padded * width));
     memset(t->sum, 0, sizeof(float) * QUERY_TASK * LANES);
-    for (int r = 0; r < rows; r++) t->max[r] = -1e30f; // finite: a row that sees no key of a tile must not meet inf - inf
+    for (int r = 0; r < rows; r++) t->max[r] = -1e30f; // finite: a row that sees no key of a tile must not compute inf - inf
     for (int64_t key = first_key(b, query) / KEY_TILE * KEY_TILE; key < b.Tk && keys_in_tile(b, query + rows - 1, key, KEY_TILE) > 0; key += KEY_TILE) {
         const float *k_tile = k_packed + key * b.HS, *v_tile = v_packed + key * width;
         for (int first = 0; first < rows; first += QUERY_TILE) {
@@ -232,7 +232,7 @@ static void forward_task(const forward_tiles *t, float *out, float *lse, const f
     }
     for (int r = 0; r < rows; r++) {
         float sum = vec_sum_lanes(vec_load(t->sum + r * LANES));
-        bool any = sum != 0; // a NaN is seen too
+        bool any = sum != 0; // true for NaN, too
         write_row(out + r * b.q_stride, lse + r, t->out + r * width, any ? 1 / sum : 0, any ? t->max[r] + logf(sum) : -INFINITY, b.HS, merge);
     }
 }
@@ -311,7 +311,7 @@ static int64_t backward_thread_floats(int HS) {
     return KEY_TILE * (3 * width + 2 * HS) + QUERY_TILE * (3 * width + 2 * KEY_TILE);
 }
 
-// p (rows, keys) scores -> probabilities, ds (rows, keys) gradient of probabilities -> gradient of scores.
+// p (rows, keys): scores become probabilities. ds (rows, keys): the gradient of the probabilities becomes that of the scores.
 static void backward_softmax(const backward_tiles *t, const float *lse, const float *delta, attention_block b, int64_t query, int rows,
                              int64_t key, int keys) {
     int columns = (int)round_up(keys, LANES);
@@ -328,7 +328,7 @@ static void backward_softmax(const backward_tiles *t, const float *lse, const fl
     }
 }
 
-// Keys of a backward task: fewer than fit where there would be fewer than 16 tasks for the threads.
+// Keys of a backward task: KEY_TILE, or fewer where that would leave fewer than 16 tasks for the threads.
 static int backward_step(attention_block b) {
     int step = KEY_TILE;
     while (step > QUERY_TILE && ceil_div(b.Tk, step) * b.Hkv < 16) step /= 2;
@@ -336,7 +336,7 @@ static int backward_step(attention_block b) {
 }
 
 // One tile of keys with all query heads of its key/value head. All pointers begin at the head; k, v, dk and dv also at the key.
-// turn (heads of the group, query tiles) counts the tiles of keys that have added to a tile of dq, those before its documents included.
+// turn (heads of the group, query tiles): how many tiles of keys are done with a tile of dq; those before its documents count as done.
 static void backward_task(const backward_tiles *t, float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v,
                           const floatX *dout, const float *lse, const float *delta, attention_block b, int64_t key, _Atomic int32_t *turn) {
     int step = backward_step(b), width = padded_width(b.HS), rows_of_keys = (int)min_i64(step, b.Tk - key), n = (int)round_up(b.HS, LANES);
@@ -352,7 +352,7 @@ static void backward_task(const backward_tiles *t, float *dq, float *dk, float *
             int rows = (int)min_i64(QUERY_TILE, b.Tq - query), rows_padded = (int)round_up(rows, REGISTER_ROWS);
             int keys = keys_in_tile(b, query + rows - 1, key, step), columns = (int)round_up(keys, LANES);
             if (keys <= 0) continue;
-            if (first_key(b, query) >= key + rows_of_keys) break; // this document and those after it begin later
+            if (first_key(b, query) >= key + rows_of_keys) break; // the documents of these and all later queries begin behind the keys
             tiles_computed++;
             pack_rows(t->q, q + at, b.q_stride, rows, rows_padded, b.HS, width, b.scale);
             pack_rows(t->dout, dout + at, b.q_stride, rows, rows_padded, b.HS, width, 1);
@@ -372,7 +372,7 @@ static void backward_task(const backward_tiles *t, float *dq, float *dk, float *
             atomic_store_explicit(mine, (int32_t)(key / step + 1), memory_order_release);
         }
     }
-    for (int r = 0; r < rows_of_keys; r++) { // the scale of dk is in q
+    for (int r = 0; r < rows_of_keys; r++) { // dk has its scale from q
         for (int d = 0; d < b.HS; d++) {
             dk[r * b.kv_stride + d] = t->dk[r * width + d];
             dv[r * b.kv_stride + d] = t->dv[r * width + d];

@@ -1,8 +1,8 @@
 // Communication between ranks by MPI. Every transfer is a set of MPI_Irecv and MPI_Isend that `*_start` posts and comm_finish
-// waits for. The only thread that calls MPI is the one that called comm_init; comm_abort is anyone's (comm_nccl.c watches from another).
+// waits for. Only the thread that called comm_init calls MPI, but any thread may call comm_abort (the watching thread of comm_nccl.c does).
 //
 // Transfers of one comm are told apart by their tag, which counts up from 1; the small blocking functions use tag 0.
-// MPI has no way to notice that a peer stands still, so every wait has a limit: TRAIN_LLAMA_TIMEOUT seconds (default 600, 0 = no
+// MPI cannot notice that a peer has stopped, so every wait has a limit: TRAIN_LLAMA_TIMEOUT seconds (default 600, 0 = no
 // limit) after which the job ends with a message that names who waits for whom.
 #include "../comm.h"
 #include "launch.h" // defines: launch_is_single
@@ -10,7 +10,7 @@
 #include <time.h>
 
 enum {
-    MAX_PENDING = 64,      // transfers of one comm that are started and not finished
+    MAX_PENDING = 64,      // most transfers of one comm that are started and not finished
     TAG_SMALL = 0,         // the small blocking functions
     TAG_CYCLE = 30000,     // transfers use tags 1 to 30000 in turn; MPI promises tags up to 32767
     SUM_CHUNK = 4096,      // floats summed at a time: stays in the first-level cache
@@ -30,7 +30,7 @@ typedef struct {
     mpi_piece *piece;
     MPI_Request *request;
     MPI_Status *status;
-    // What a reduce-scatter still has to add when its pieces are there; sum_to is NULL for the others.
+    // What a reduce-scatter still has to add when its pieces have arrived; sum_to is NULL for other transfers.
     float *sum_to;        // (count)
     const float *own;     // (count), may be sum_to
     const float *arrived; // (size - 1, count), of the other ranks in their order
@@ -44,7 +44,7 @@ struct comm {
     int *world_rank;               // (size): ranks of this comm as ranks of the job, for messages to the user
     transfer pending[MAX_PENDING]; // transfer number n is entry n % MAX_PENDING
     int64_t started, finished;     // transfers so far
-    transfer small;                // the one of the small blocking functions
+    transfer small;                // used by the small blocking functions
 };
 
 static comm *world; // NULL before comm_init and after comm_finalize
@@ -88,8 +88,8 @@ static void check(int code, const comm *group, const char *operation, const mpi_
     comm_abort(EXIT_FAILED, "%s %s (rank %d of %d in its group): %s%s", comm_kind_name(group->kind), operation, group->rank, group->size, message, reason);
 }
 
-// The wait limit has passed: says which messages are still missing (at most 4) and ends the job; but where all have come while this process itself
-// stood still, it returns.
+// The wait limit has passed: names the messages still missing (at most 4) and ends the job. Returns if none is: all arrived while this process
+// itself was stopped.
 static void end_timed_out(const comm *group, const transfer *t) {
     char missing[512] = "";
     int named = 0, unfinished = 0;
@@ -177,7 +177,7 @@ static void post_send(comm *group, transfer *t, const void *from, size_t bytes, 
     }
 }
 
-// Waits until all pieces are sent and received. MPI_Testall gives the core away between two looks (mpi_yield_when_idle, set in
+// Waits until all pieces are sent and received. MPI_Testall yields the core between polls (mpi_yield_when_idle, set in
 // comm_init); a sched_yield of our own on top of that doubles the time of small messages when ranks outnumber cores.
 static void wait_for(const comm *group, transfer *t) {
     double began = MPI_Wtime();
@@ -212,7 +212,7 @@ void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int t
     post_send(group, t, send, send_bytes, to);
 }
 
-// In step k every rank sends to the rank k places on and receives from the rank k places back, so that no rank is everyone's
+// In step k every rank sends to the rank k places after it and receives from the rank k places before it, so that no rank is everyone's
 // first target.
 static int rank_after(const comm *group, int k) { return (group->rank + k) % group->size; }
 static int rank_before(const comm *group, int k) { return (group->rank + group->size - k) % group->size; }
@@ -236,7 +236,7 @@ void comm_allgather_start(comm *group, const void *send, void *recv, size_t byte
 
 size_t comm_reduce_scatter_scratch(int ranks, size_t count_per_rank) { return (size_t)(ranks - 1) * count_per_rank * sizeof(float); }
 
-// Every rank gets the blocks that it is to sum from all others; reduce_sum adds them when they are there.
+// Every rank receives the blocks that it is to sum from all others; reduce_sum adds them when they have arrived.
 void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size_t count_per_rank, void *scratch) {
     transfer *t = start(group, "reduce_scatter");
     size_t bytes = count_per_rank * sizeof(float);
@@ -251,7 +251,7 @@ void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size
     for (int k = 1; k < group->size; k++) post_send(group, t, send + (size_t)rank_after(group, k) * count_per_rank, bytes, rank_after(group, k));
 }
 
-// sum_to = ((block of rank 0 + block of rank 1) + block of rank 2) + ..., with the own block in its place.
+// sum_to = ((block of rank 0 + block of rank 1) + block of rank 2) + ..., this rank's own block at its place in the order.
 static void reduce_sum(const comm *group, const transfer *t) {
     int64_t chunks = ceil_div((int64_t)t->count, SUM_CHUNK);
 #pragma omp parallel for schedule(static) if (chunks >= 16)
@@ -285,7 +285,7 @@ int comm_pending(const comm *group) { return (int)(group->started - group->finis
 
 // ---- Small and blocking ----
 
-// all (size, bytes), used on rank 0 only: block r from rank r.
+// Gathers `bytes` bytes of every rank on rank 0. all (size, bytes), used on rank 0 only: block r from rank r.
 static void gather_small(comm *group, const char *operation, const void *mine, void *all, size_t bytes) {
     transfer *t = &group->small;
     begin(t, operation, TAG_SMALL);
@@ -330,7 +330,7 @@ void comm_sum_int64(comm *group, int64_t *values, int count) {
     broadcast_small(group, "sum", values, sizeof *values * (size_t)count, 0);
 }
 
-// NaN is larger than everything, so that it cannot get lost.
+// NaN counts as larger than everything, so that it cannot get lost.
 void comm_max_double(comm *group, double *values, int count) {
     double *all = HOST_NEW(double, group->size * (int64_t)count); // (size, count)
     gather_small(group, "max", values, all, sizeof *values * (size_t)count);
@@ -363,7 +363,7 @@ bool comm_agree(comm *group, error_text *error) {
     free(all);
     broadcast_small(group, "agreement", &lowest, sizeof lowest, 0);
     if (lowest == group->size) return true;
-    if (lowest == group->rank && lowest > 0) { // not what rank 0 sees, too
+    if (lowest == group->rank && lowest > 0) { // rank 0 does not have it: say where it is
         char machine[MPI_MAX_PROCESSOR_NAME];
         size_t length = strlen(error->text);
         int n;
@@ -382,7 +382,7 @@ bool comm_agree_on_files(comm *group, error_text *error) {
 
 // ---- Groups ----
 
-// Takes over `mpi`, a communicator of this program alone.
+// Takes ownership of `mpi`, a communicator that nothing else uses.
 static comm *wrap(MPI_Comm mpi, comm_kind kind) {
     comm *group = HOST_NEW(comm, 1);
     group->mpi = mpi;
@@ -405,7 +405,7 @@ static comm *wrap(MPI_Comm mpi, comm_kind kind) {
 
 comm *comm_split(comm *parent, int colour, int key, comm_kind kind) {
     MPI_Comm mpi;
-    comm_barrier(parent); // has the wait limit, which MPI_Comm_split has not
+    comm_barrier(parent); // it has the wait limit, which MPI_Comm_split lacks
     check(MPI_Comm_split(parent->mpi, colour < 0 ? MPI_UNDEFINED : colour, key, &mpi), parent, "split", NULL);
     return mpi == MPI_COMM_NULL ? NULL : wrap(mpi, kind);
 }
@@ -436,11 +436,11 @@ int comm_size(const comm *group) { return group->size; }
 
 bool comm_init(int *argc, char ***argv, error_text *error) {
     // Launch settings of Open MPI that still take effect here; what mpirun itself reads is in scripts/mpi_env.sh. A value that the
-    // user set wins. With more ranks than cores a rank that waits must give its core away: 8 ranks on 2 cores exchange 4 bytes in
+    // user set wins. With more ranks than cores a waiting rank must yield its core: 8 ranks on 2 cores then exchange 4 bytes in
     // 13 us instead of 27 ms. Copies through shared memory are no slower than by process_vm_readv, which containers often forbid.
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    // On one machine Open MPI 5 needs no IPv6, over which it would say of every pair of ranks that it finds no way between them.
+    // On one machine Open MPI 5 needs no IPv6, over which it would report for every pair of ranks that it finds no route between them.
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     if (all != NULL && here != NULL && strcmp(all, here) == 0) setenv("OMPI_MCA_btl_tcp_disable_family", "6", 0);
     int provided;
@@ -452,7 +452,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     MPI_Comm_rank(local, &local_rank);
     MPI_Comm_size(local, &local_ranks);
     MPI_Comm_free(&local);
-    const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"); // rank 0's: mpirun does not take its environment to other machines
+    const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"); // rank 0's counts: mpirun does not pass its environment to other machines
     double seconds = timeout_seconds;
     if (limit != NULL && world->rank == 0) {
         char *end;
@@ -461,7 +461,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
             error_set(error, "TRAIN_LLAMA_TIMEOUT=%s: not a number of seconds; legal is 0 (no limit) or more", limit);
     }
     if (!comm_agree(world, error)) {
-        if (world->rank == 0) fprintf(stderr, "error: %s\n", error->text); // before any rank ends: mpirun then ends the others
+        if (world->rank == 0) fprintf(stderr, "error: %s\n", error->text); // before any rank ends, as mpirun then ends the others
         comm_finalize();
         exit(EXIT_USER_ERROR);
     }
@@ -475,7 +475,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     return true;
 }
 
-bool comm_use_deterministic(error_text *error) { // they always have
+bool comm_use_deterministic(error_text *error) { // sums always have one order here
     (void)error;
     return true;
 }
@@ -493,6 +493,6 @@ void comm_count_reset(void) { memset(counters, 0, sizeof counters); }
 
 void comm_test_delay(int max_microseconds, uint64_t seed) {
     delay_microseconds = max_microseconds;
-    delay_state = seed * 1000003u + (uint64_t)world->rank; // every rank its own delays
+    delay_state = seed * 1000003u + (uint64_t)world->rank; // each rank has its own delays
 }
 void comm_test_piece_limit(size_t bytes) { piece_limit = bytes > 0 ? bytes : PIECE_LIMIT; }

@@ -1,9 +1,9 @@
-// Communication of a build without MPI: one rank, whose transfers are copies to itself. Started as several ranks it refuses.
+// Communication of a build without MPI: one rank, whose transfers are copies to itself. Refuses to start as one of several ranks.
 #include "../comm.h"
 #include "launch.h" // defines: launch_is_single
 #include <unistd.h>
 
-enum { MAX_PENDING = 64 }; // as comm_mpi.c, so that a program that runs here runs there
+enum { MAX_PENDING = 64 }; // as in comm_mpi.c, so that a program that runs here also runs there
 
 struct comm {
     comm_kind kind;
@@ -27,8 +27,8 @@ void comm_abort(int status, const char *format, ...) {
 bool comm_init(int *argc, char ***argv, error_text *error) {
     (void)argc, (void)argv;
     if (!launch_is_single("this build has no MPI (MPI=0). Build with MPI=1, or start one rank", error)) {
-        // One message is enough. mpirun takes a second to end the other ranks when the first has ended; where nobody ends them, they
-        // say it too. (The rank's number has a name of its own with every launcher: OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID.)
+        // One message is enough: ranks other than 0 sleep before they return. mpirun takes a second to end them once rank 0 has exited;
+        // where no launcher ends them, they print the message too. Each launcher has its own name for the rank's number.
         const char *names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"};
         for (int i = 0; i < 4; i++)
             if (getenv(names[i]) != NULL && strcmp(getenv(names[i]), "0") != 0) {
@@ -42,7 +42,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     return true;
 }
 
-bool comm_use_deterministic(error_text *error) { // they always have
+bool comm_use_deterministic(error_text *error) { // there are no sums
     (void)error;
     return true;
 }
@@ -115,5 +115,5 @@ bool comm_agree_on_files(comm *group, error_text *error) { return comm_agree(gro
 comm_counters comm_count(comm_kind kind) { return counters[kind]; }
 void comm_count_reset(void) {}
 
-void comm_test_delay(int max_microseconds, uint64_t seed) { (void)max_microseconds, (void)seed; } // nothing here can come late
+void comm_test_delay(int max_microseconds, uint64_t seed) { (void)max_microseconds, (void)seed; } // nothing here can be late
 void comm_test_piece_limit(size_t bytes) { (void)bytes; }

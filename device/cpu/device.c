@@ -1,4 +1,4 @@
-// The CPU as a device: memory of the host, threads of OpenMP, copies that are done when they are started.
+// The CPU as a device: host memory, OpenMP threads, copies that complete when they are started. See device/device.h.
 #include "../device.h"
 #include "../ops.h"
 
@@ -10,14 +10,14 @@
 #include <unistd.h>
 
 static char name[256] = "CPU (not started)";
-static int ranks_here = 1, cores_here = 1; // of this machine, or of the part of it that the job was given
+static int ranks_here = 1, cores_here = 1; // on this machine, or on the part of it that the job was given
 
 static int allowed_cpus(void) {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-// Cores among the CPUs this process may use: of the hardware threads of a core only the first counts.
+// Physical cores among the CPUs this process may use: only the first hardware thread of a core counts.
 static int allowed_cores(void) {
     cpu_set_t set;
     int cores = 0;
@@ -57,8 +57,8 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
         return error_set(error, "device_start: local rank %d of %d with %d threads makes no sense", local_rank, local_ranks, threads);
     }
     ranks_here = local_ranks;
-    // mpirun binds each of one or two ranks to a single core. Look at what the job may use in all, and go back to the given binding
-    // if that is wide enough for the threads of this rank.
+    // With one or two ranks mpirun binds each to a single core. Count the cores that the job may use in all, and return to the given
+    // binding if it is wide enough for the threads of this rank.
     cpu_set_t given, all;
     bool known = sched_getaffinity(0, sizeof given, &given) == 0;
     memset(&all, 0xff, sizeof all);
@@ -67,7 +67,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     if (threads == 0) threads = (int)max_i64(1, cores_here / local_ranks);
     if (known && CPU_COUNT(&given) >= threads) sched_setaffinity(0, sizeof given, &given);
 
-    openblas_set_num_threads(threads); // its builds without OpenMP have threads of their own
+    openblas_set_num_threads(threads); // builds of it without OpenMP have their own threads
     omp_set_dynamic(0);
     omp_set_num_threads(threads);
     char model[128];
@@ -82,7 +82,7 @@ const char *device_determinism(void) { return "yes: every sum on this device has
 void device_stop(void) {}
 const char *device_name(void) { return name; }
 int device_threads(void) { return omp_get_max_threads(); }
-double device_peak_flops(void) { return 0; } // clock and units differ too much from part to part: device_measure_gemm says what there is
+double device_peak_flops(void) { return 0; } // not known: clock and vector units vary too much between CPUs; see device_measure_gemm
 
 double device_measure_gemm(void) {
     const int64_t n = 1024;
@@ -98,12 +98,12 @@ double device_measure_gemm(void) {
     } while (device_seconds() - began < 0.1);
     device_free(x, sizeof(float) * 3 * n * n);
     double busy = (double)ranks_here * omp_get_max_threads();
-    return busy > cores_here ? best * cores_here / busy : best; // more threads than cores: each rank has its share
+    return busy > cores_here ? best * cores_here / busy : best; // more threads than cores: each rank gets its share
 }
 
 size_t device_memory_total(void) { return machine_memory("") / (size_t)ranks_here; }
 
-size_t device_memory_used(void) { // without shared pages: MPI's, for messages, are more with every rank of the machine
+size_t device_memory_used(void) { // without shared pages: those that MPI uses for messages grow with the ranks on the machine
     long pages = 0, resident = 0, shared = 0;
     FILE *f = fopen("/proc/self/statm", "r");
     if (f != NULL) {
@@ -113,7 +113,7 @@ size_t device_memory_used(void) { // without shared pages: MPI's, for messages, 
     return (size_t)(resident - shared) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-// Memory is not touched: the system gives pages when they are first written. Large pieces ask for large pages.
+// Does not touch the memory: the kernel maps pages when they are first written. Large allocations ask for huge pages.
 void *device_alloc(size_t bytes) {
     const size_t huge = (size_t)2 << 20;
     void *p = NULL;
@@ -129,7 +129,7 @@ void *device_host_slab(size_t bytes) { return device_alloc(bytes); }
 void device_host_slab_free(void *p, size_t bytes) { device_free(p, bytes); }
 bool device_is_host(void) { return true; }
 
-// Pieces of 1 MB, so that all threads move memory.
+// In pieces of 1 MiB, so that all threads move memory.
 enum { PIECE = 1 << 20 };
 void device_zero(void *p, size_t bytes) {
 #pragma omp parallel for schedule(static) if (bytes > PIECE)

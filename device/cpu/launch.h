@@ -1,13 +1,13 @@
-// What the program that started this one says about ranks.
+// Whether a launcher (mpirun, srun) started this process as one of several ranks.
 #ifndef LAUNCH_H
 #define LAUNCH_H
 
 #include "../../common.h"
 
-// For a process that knows of no other rank: false with a message when it was started as one of several. They would all train
-// the same and write over each other's files. `why` ends the message: the likely reason, and what to do.
+// For a process that knows of no other rank: false with a message when a launcher started several. They would all train
+// the same and overwrite each other's files. `why` ends the message: the likely reason, and what to do.
 static inline bool launch_is_single(const char *why, error_text *error) {
-    // Slurm: only a step (srun) counts. A batch script is one process, whatever SLURM_NTASKS says.
+    // Slurm: only a step (srun) counts. A batch script is a single process, whatever SLURM_NTASKS says.
     static const struct {
         const char *launcher, *ranks;
     } known[] = {

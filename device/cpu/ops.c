@@ -1,5 +1,5 @@
-// The operations of the CPU device, attention aside (attention.c). Matrix products run on OpenBLAS, everything else is plain loops.
-// A result never depends on the number of threads: work is cut by shape alone, and sums have a fixed order.
+// The operations of the CPU device, except attention (attention.c). Matrix products run on OpenBLAS, everything else is plain loops.
+// Only matrix products may depend on the number of threads: elsewhere work is cut by shape alone, and sums have a fixed order.
 #include "../ops.h"
 #include "simd.h"
 
@@ -8,7 +8,7 @@
 
 enum {
     PARALLEL_ELEMENTS = 32768, // below this many elements waking the threads costs more than they save
-    SUM_PARTS = 64             // sums over many rows or elements are cut in this many parts, added in order
+    SUM_PARTS = 64             // sums over many rows or elements are cut into this many parts, which are added in order
 };
 
 // ---- embedding ----
@@ -52,7 +52,7 @@ void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *w
     }
 }
 
-// With g = dy * weight: dx += rstd * (g - x * rstd^2 * mean(g * x)). Rows are cut in SUM_PARTS parts; each sums its share of dweight.
+// With g = dy * weight: dx += rstd * (g - x * rstd^2 * mean(g * x)). Rows are cut into SUM_PARTS parts; each sums its share of dweight.
 void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
                          int64_t D, void *scratch) {
     float *shares = (float *)scratch; // (parts, D)
@@ -90,7 +90,7 @@ size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) 
 // ---- linear ----
 
 // c (M, N) = a b, plus what c holds if `add`, plus residual (M, N) if not NULL. a is (M, K), or (K, M) if a_transposed; b likewise.
-// The BLAS's own threads split the work: another number of them may round the last bit otherwise, the same number never does.
+// The BLAS splits the work over its own threads: the last bit of a result may depend on their number, but not on the run.
 static void matrix_product(float *c, const float *a, bool a_transposed, const float *b, bool b_transposed, const float *residual, bool add,
                            int64_t M, int64_t N, int64_t K) {
     const int64_t k_most = (int64_t)1 << 30; // the BLAS takes 32-bit sizes
@@ -112,12 +112,12 @@ void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int
     matrix_product(dw, dy, true, x, false, NULL, add, out, in, T);
 }
 
-size_t op_linear_workspace(void) { return 0; } // the BLAS has memory of its own
+size_t op_linear_workspace(void) { return 0; } // the BLAS allocates its own
 void op_linear_use_workspace(void *workspace) { (void)workspace; }
 
 // ---- RoPE and head layout ----
 
-// to (HS) = from (HS) turned by the angles of one token, `direction` +1 or -1; to += if `add`. angles (HS/2, 2): cos, sin.
+// to (HS) = from (HS) rotated by the angles of one token, forward (`direction` +1) or back (-1); to += if `add`. angles (HS/2, 2): cos, sin.
 static void rotate_head(float *RESTRICT to, const float *RESTRICT from, const float *RESTRICT angles, int HS, float direction, bool add) {
     int half = HS / 2;
     for (int i = 0; i < half; i++) {
@@ -169,7 +169,7 @@ void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *d
 }
 
 void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) {
-    int64_t piece = (int64_t)heads.Hq * heads.HS; // of one token, at one peer
+    int64_t piece = (int64_t)heads.Hq * heads.HS; // elements of one token and peer
 #pragma omp parallel for collapse(2) schedule(static) if (T * piece * heads.peers > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < T; t++) {
         for (int peer = 0; peer < heads.peers; peer++) {
@@ -334,8 +334,8 @@ void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, i
     }
 }
 
-// ADAMW_BLOCK elements, by one piece of code without a rest: compilers contract a loop's vectors and its last scalars differently (clang on aarch64),
-// and an element's bits must not depend on where threads and shards are cut.
+// Updates ADAMW_BLOCK elements in a loop without a remainder: compilers may contract the vector body and the scalar remainder of a loop differently
+// (clang on aarch64), and an element's bits must not depend on where threads and shards are cut.
 enum { ADAMW_BLOCK = 64 };
 typedef struct {
     float beta1, beta2, eps, grad_scale, rate, unbias, keep;

@@ -23,7 +23,7 @@ static inline vec vec_load(const float *p) { return *(const vec *)p; }
 static inline void vec_store(float *p, vec x) { *(vec *)p = x; }
 static inline vec vec_set(float x) { return x - (vec){0}; }
 
-// The first n <= LANES floats at p, zeros after them; and the way back.
+// Loads the first n floats at p, zeros in the other lanes; stores the first n lanes. n >= LANES: all.
 static inline vec vec_load_part(const float *p, int64_t n) {
     if (n >= LANES) return vec_load(p);
     vec x = {0};
@@ -47,7 +47,7 @@ static inline float vec_max_lanes(vec x) {
     }
     return a[0];
 }
-// Over the lanes, halves folded together: a fixed order.
+// The sum of the lanes; halves are folded together, a fixed order.
 static inline float vec_sum_lanes(vec x) {
     float a[LANES];
     memcpy(a, &x, sizeof a);
@@ -60,7 +60,7 @@ static inline float vec_sum_lanes(vec x) {
 
 // e^x for x <= 88, relative error below 1.2e-7. Below -64 it is 0 (e^-64 = 1.6e-28), so that no denormal numbers follow.
 // x = n ln 2 + r with n whole and |r| <= ln(2)/2; a polynomial gives e^r and n is added to its exponent bits. Adding 1.5 * 2^23
-// rounds to a whole number, which is then also what the lowest bits of the sum hold. NaN stays NaN.
+// rounds to a whole number and leaves that number in the lowest bits of the sum. NaN stays NaN.
 static inline vec vec_exp(vec x) {
     const float to_whole = 0x1.8p23f;
     vec shifted = x * 1.442695041f + to_whole;
