@@ -1,9 +1,9 @@
-// The planner: which grid (dp, hp, cp, w, placement), ZeRO degrees and recompute are fastest on a cluster that need not be at hand.
-// Three parts: the description of a cluster (clusters/*.txt), the time model, and the search over what is legal.
+// The planner: which grid (dp, hp, cp, w, placement), ZeRO degrees and recompute are fastest on a cluster, which need not be at hand.
+// Three parts: the description of a cluster (clusters/*.txt), the time model, and the search over all legal choices.
 //
-// The time model is LoongTrain's analysis (section 4.5) completed by what the paper leaves out: flows that share a NIC, overlap that slows
-// compute, the merge of partial results, launches, packing. For LoongTrain's schedule it is held to the paper's tables 2, 4, 5 and 6
-// (test/test_planner.c). Measured there: 32 and 64 GPUs, 128K to 1M tokens, one model size, w > 1 context-first only; anything else is
+// The time model is LoongTrain's analysis (section 4.5) plus what the paper leaves out: flows that share a NIC, overlap that slows
+// compute, the merge of partial results, launches, packing. For LoongTrain's schedule it is tested against the paper's tables 2, 4, 5 and 6
+// (test/test_planner.c). Those cover 32 and 64 GPUs, 128K to 1M tokens, one model size, and w > 1 with context-first only; anything else is
 // extrapolation. Units: seconds, bytes, FLOP, bytes/s, FLOP/s; a multiply-add counts 2.
 #ifndef PLANNER_H
 #define PLANNER_H
@@ -21,16 +21,16 @@
 typedef enum { FIGURE_MEASURED, FIGURE_DATASHEET, FIGURE_ESTIMATE, FIGURE_KINDS } figure_kind;
 enum { CLUSTER_FIGURES = 28 };
 
-// One cluster: nodes that are all alike, and what one GPU and its kernels do. Every figure is a line of the cluster's file.
+// One cluster: identical nodes, and what one GPU and its kernels reach. Every figure is a line of the cluster's file.
 typedef struct {
     char name[96];
     // a node
-    double gpus_per_node, nics_per_node; // GPU g of a node uses NIC g nics / gpus
-    double ranks_sharing;                // 0: every rank has a GPU of its own; n: ranks share a machine (CPUs), and figures are of n of them
+    double gpus_per_node, nics_per_node; // GPU g of a node uses NIC floor(g nics / gpus)
+    double ranks_sharing;                // 0: every rank has its own GPU; n: ranks share a machine (CPUs), and the figures hold when n of them do
     double nic_rate;                     // bytes/s of one NIC, each way
     double nvlink_rate;                  // bytes/s of a GPU inside its node, each way
     double host_link_rate;               // bytes/s of a GPU to host memory, each way
-    double host_memory;                  // bytes of a node
+    double host_memory;                  // bytes per node
     // a GPU
     double memory;                       // bytes
     double peak;                         // FLOP/s of matrix products in the training type
@@ -39,17 +39,17 @@ typedef struct {
     // attention kernels
     double attention_forward_efficiency, attention_backward_efficiency; // of peak
     double merge_bytes;                  // bytes of memory traffic per Q element and ring step: out and lse, dQ, dK, dV accumulate
-    double step_launch;                  // s of a ring step, forward and backward together
-    double attention_launch;             // s of an attention operation, forward and backward together
-    double overlap_cost;                 // compute is slowed by this share of the transfer time under it
+    double step_launch;                  // s: constant cost of a ring step, forward and backward together
+    double attention_launch;             // s: constant cost of an attention operation, forward and backward together
+    double overlap_cost;                 // compute is slowed by this fraction of the time of the transfers that it hides
     // transfers
     double nic_efficiency;               // of nic_rate, one flow of a ring
     double p2p_rate;                     // bytes/s of one send/receive lane inside a node
-    double hop_latency;                  // s of a ring hop, whatever its size; ranks that share cores take turns at each
+    double hop_latency;                  // s per ring hop of any size; includes waiting where ranks share cores
     double alltoall_latency;             // s
     double alltoall_pack;                // s per byte: transposes and copies
     double alltoall_efficiency;          // of nic_rate; above 1 when a part is hidden
-    double alltoall_congestion;          // slowdown per doubling of hp
+    double alltoall_congestion;          // slowdown (fraction) per doubling of hp
     // everything else
     double linear_efficiency;            // of peak: projections, MLP, head, with norms and loss
     double weight_bytes;                 // bytes of memory traffic per parameter and micro-step that the matrix products do not hide
@@ -61,7 +61,7 @@ typedef struct {
 typedef struct {
     const char *key;
     size_t at; // offset in cluster
-    double low, high;
+    double low, high; // legal values, both included
     bool whole;
 } cluster_figure;
 
@@ -106,7 +106,8 @@ static inline const char *figure_kind_name(figure_kind kind) {
     return kind == FIGURE_MEASURED ? "measured" : kind == FIGURE_DATASHEET ? "datasheet" : "estimate";
 }
 
-// A line is "key value # kind: comment", a comment "# ...", or empty. Fills *c; false with a message that names source, line and key.
+// A line is "key value # kind: comment", a comment "# ...", or empty; it is modified. Sets the figure in *c and marks it in seen (CLUSTER_FIGURES).
+// False with a message that names source, line and key.
 static inline bool cluster_parse_line(cluster *c, bool *seen, char *line, int number, const char *source, error_text *error) {
     const cluster_figure *figures = cluster_figures();
     char *hash = strchr(line, '#'), *rest = NULL;
@@ -157,7 +158,7 @@ static inline bool cluster_parse(cluster *c, const char *text, const char *sourc
     return true;
 }
 
-// A cluster by its name (those of clusters/, built in) or from a file.
+// Fills *c with a cluster by its name (those of clusters/ are built in) or from a file. False with a message.
 static inline bool cluster_load(cluster *c, const char *name_or_file, error_text *error) {
     char known[256] = "", text[16384];
     short_text shown = printable(name_or_file);
@@ -178,7 +179,7 @@ static inline bool cluster_load(cluster *c, const char *name_or_file, error_text
     return cluster_parse(c, text, shown.text, error);
 }
 
-// The cluster as `ranks` ranks see it: those that share a machine have more of it each when they are few.
+// The cluster as `ranks` ranks see it: where ranks share a machine, each gets a larger part of it when there are fewer of them.
 static inline void cluster_share(cluster *c, int ranks) {
     if (c->ranks_sharing == 0) return;
     double more = c->ranks_sharing / fmin(ranks, c->gpus_per_node);
@@ -189,7 +190,7 @@ static inline void cluster_share(cluster *c, int ranks) {
     c->ranks_sharing = fmin(ranks, c->gpus_per_node);
 }
 
-// What the figures stand on, in one line: "13 measured, 9 datasheet, 3 estimate".
+// Where the figures come from, in one line: "13 measured, 9 datasheet, 3 estimate".
 static inline void cluster_basis(const cluster *c, char *text, size_t size) {
     int count[FIGURE_KINDS] = {0, 0, 0};
     for (int i = 0; i < CLUSTER_FIGURES; i++) count[c->kinds[i]]++;
@@ -199,40 +200,40 @@ static inline void cluster_basis(const cluster *c, char *text, size_t size) {
 // ---- questions and answers ----
 
 typedef enum {
-    SCHEDULE_LOONGTRAIN, // what LoongTrain's tables were measured with: dKV of a window is waited for after one ring step; bf16 dKV
-    SCHEDULE_LATE_DKV,   // ours (double_ring.cuh): dKV of a window travels behind the whole next window; KV and dKV on lanes of their own
+    SCHEDULE_LOONGTRAIN, // that of LoongTrain's tables: waits for dKV of a window after one ring step; dKV in bf16
+    SCHEDULE_LATE_DKV,   // ours (double_ring.cuh): dKV of a window hides behind the whole next window; KV and dKV on separate lanes
 } planner_schedule;
 
 typedef struct {
-    grid_shape shape; // its gpus_per_node and nics_per_node lay the windows
+    grid_shape shape; // its gpus_per_node and nics_per_node decide how windows are laid out
     bool cp_allgather;
     int zp, zg, zo;
     recompute_kind recompute;
-    bool offload; // kept activations live on the host
+    bool offload; // all kept activations go to the host
     // predicted
-    double seconds;         // a step
-    double tgs, mfu, hfu;   // tokens/s and GPU; fractions of peak
-    double attention, linear, optimizer, launch; // seconds of compute in a step; launch: constant costs of attention operations and steps
+    double seconds;         // of a step
+    double tgs, mfu, hfu;   // tokens per second and GPU; fractions of peak
+    double attention, linear, optimizer, launch; // seconds of compute in a step; launch: launches and merging of attention operations and ring steps
     double alltoall, ring_inner, ring_outer, gather, reduce, update, offloading; // exposed seconds in a step
-    double memory;          // bytes, as the callback said; 0: nobody was asked
+    double memory;          // bytes of a rank, from planner_query.fits; 0 without one
 } planner_choice;
 
 typedef struct {
     const model_config *model;
     const cluster *machines;
     int64_t S;            // tokens of a sequence
-    int64_t attended;     // of packed documents: the length of one document in which a token sees as many tokens; else S
-    int64_t global_batch; // sequences of a step
-    int64_t batch;        // sequences of a micro-step on a data-parallel rank
+    int64_t attended;     // packed documents: length of a single document in which a token sees as many tokens on average; else S
+    int64_t global_batch; // sequences of a step, over all ranks
+    int64_t batch;        // sequences of a micro-step of one data-parallel index
     int ranks;
     planner_schedule schedule;
     double dkv_bytes;     // bytes of a dKV element on the wire: 4 (ours), 2 (LoongTrain)
-    // Whether a choice fits; *bytes is what a rank needs. NULL: everything fits.
+    // Whether a choice fits in memory; sets *bytes to what a rank needs. NULL: everything fits.
     bool (*fits)(void *context, const planner_choice *choice, double *bytes);
     void *context;
 } planner_query;
 
-// Our schedule, everything fits.
+// The defaults: our schedule, one sequence a micro-step, no packed documents, dKV in float, everything fits. *model and *machines must outlive it.
 static inline planner_query planner_query_make(const model_config *model, const cluster *machines, int64_t S, int64_t global_batch,
                                                int ranks) {
     planner_query q;
@@ -259,9 +260,9 @@ static inline grid_shape planner_shape(const cluster *c, int dp, int hp, int cp,
     return s;
 }
 
-// ---- the network: who meets whom ----
+// ---- the network: which flows share a NIC ----
 
-// Flows of a ring hop that meet on the busiest NIC (send or receive side) over all CP groups; 0: no hop leaves a node.
+// How many flows of a ring hop share the busiest NIC (send or receive side), counted over all CP groups; 0: no hop leaves a node.
 // outer: the hop to the same place of the next window; otherwise the hop to the next place of the window.
 static inline int planner_nic_flows(const grid_shape *g, bool outer) {
     int gpus = g->gpus_per_node, nics = g->nics_per_node, ranks = g->dp * g->hp * g->cp, windows = g->cp / g->w, most = 0;
@@ -280,13 +281,13 @@ static inline int planner_nic_flows(const grid_shape *g, bool outer) {
     return most;
 }
 
-// Seconds of a ring hop of `bytes` a rank: the slowest of its flows counts.
+// Seconds of a ring hop of `bytes` per rank, that of the slowest flow. flows: from planner_nic_flows.
 static inline double planner_hop(const cluster *c, double bytes, int flows) {
     double inside = bytes / c->p2p_rate;
     return c->hop_latency + (flows == 0 ? inside : fmax(inside, bytes * flows / (c->nic_rate * c->nic_efficiency)));
 }
 
-// The share of a rank's HP group, itself counted, that lies in other nodes; the largest over all ranks.
+// The fraction of a rank's HP group (itself included) that lies on other nodes; the largest over all ranks.
 static inline double planner_hp_outside(const grid_shape *g) {
     int sp = g->hp * g->cp, most = 0;
     for (int rank = 0; rank < g->dp * sp; rank++) {
@@ -299,8 +300,8 @@ static inline double planner_hp_outside(const grid_shape *g) {
 }
 
 // Seconds of an all-gather or reduce-scatter in which a rank of a group of `size` sends `bytes`. Members are `stride` ranks apart, so
-// min(stride, GPUs of a node) groups leave a node together, through all its NICs: of each, NCCL's ring does once. On CPUs every rank sends to every
-// other itself (comm_mpi.c).
+// min(stride, GPUs of a node) groups leave a node at the same time and share all its NICs: NCCL's ring leaves it once per group. On CPUs every rank
+// sends to every other directly (comm_mpi.c).
 static inline double planner_collective(const cluster *c, int size, int stride, double bytes) {
     if (size == 1) return 0;
     if ((double)size * stride <= c->gpus_per_node) return bytes / (c->nvlink_rate * c->collective_efficiency);
@@ -311,29 +312,29 @@ static inline double planner_collective(const cluster *c, int size, int stride, 
 
 // ---- attention of one layer, one sequence ----
 
-// Compute with a transfer under it: the longer of the two, and compute stands still for a share of the transfer's time (all of it where ranks copy
-// themselves).
+// Seconds of compute that overlaps with a transfer: the longer of the two, where compute is slowed by the fraction `cost` of the transfer's time (all
+// of it on CPUs, where the ranks copy themselves).
 static inline double planner_overlap(double compute, double transfer, double cost) { return fmax(compute + cost * transfer, transfer); }
 
-// One pass around the rings. Seconds of a ring step's compute, and of hops: inside a window and to the next one. Forward: no dKV.
+// One pass around the rings, in seconds: the compute of a ring step, and hops inside a window (inner) and to the next one (outer). Forward: no dKV.
 typedef struct {
     int w, windows;
     double step;
-    double kv_inner, dkv_inner, both_inner; // both: when KV and dKV travel together
+    double kv_inner, dkv_inner, both_inner; // both: KV and dKV in flight at the same time
     double kv_outer, dkv_outer, both_outer;
     bool inner_on_nic; // inner hops leave the node, so they share NICs with the outer ones
     double overlap_cost;
 } planner_ring;
 
-// LoongTrain section 4.5.3, T_inner_ring = A (w - 1) + B, but with as many outer hops as there are (one less than windows). Each is charged
-// against one ring step, as the paper prints it: its table 5 agrees, because its code waits for dKV there.
+// LoongTrain section 4.5.3, T_inner_ring = A (w - 1) + B, but with the actual number of outer hops, one less than windows. An outer hop hides
+// behind one ring step only, as in the paper's formula; its table 5 agrees, because its code waits for dKV after that step.
 static inline double planner_ring_loongtrain(const planner_ring *r) {
     return r->windows * (r->w - 1) * planner_overlap(r->step, r->kv_inner + r->dkv_inner, r->overlap_cost) +
            (r->windows - 1) * planner_overlap(r->step, r->kv_outer + r->dkv_outer, r->overlap_cost) + r->step;
 }
 
-// double_ring.cuh, hop by hop. In a window: KV of step i + 1 travels behind step i, dKV of step i behind step i + 1. Between windows: KV of
-// the next window and dKV of the one before travel behind all of this window. At the very end dKV comes home: an outer and an inner hop.
+// double_ring.cuh, hop by hop. In a window: KV of step i + 1 hides behind step i, dKV of step i behind step i + 1. Between windows: KV of
+// the next window and dKV of the previous one hide behind all of this window. At the very end dKV comes home, exposed: an outer and an inner hop.
 static inline double planner_ring_late(const planner_ring *r) {
     double window = 0, inner_wire = 0, total = 0;
     for (int i = 0; i < r->w; i++) {
@@ -354,8 +355,8 @@ static inline double planner_ring_seconds(const planner_ring *r, planner_schedul
     return schedule == SCHEDULE_LOONGTRAIN ? planner_ring_loongtrain(r) : planner_ring_late(r);
 }
 
-// What a pass costs: compute alone, what inner hops add, what outer hops add. home: of these the first hop of dKV home (all-gather: the reduce-scatter),
-// which other compute of the layer may hide.
+// Seconds of a pass: compute alone, what inner hops add, what outer hops add. home, a part of what they add: the first hop of dKV home (all-gather:
+// the reduce-scatter), which other compute of the layer may hide.
 typedef struct {
     double compute, inner, outer, home;
 } planner_pass;
@@ -373,21 +374,21 @@ static inline planner_pass planner_pass_split(planner_ring r, planner_schedule s
 
 typedef struct {
     planner_pass forward, backward;
-    double alltoall; // s of Q, K, V and out, one direction; the backward pass moves as much
+    double alltoall; // s of SeqAlltoAll of Q, K, V and out in one pass; the backward pass moves as much
     double launch;   // s of the constant cost of an attention operation, forward and backward together (a third of it forward)
-    double kernel_f, kernel_b; // s inside the attention kernels; the rest of compute is merging and launches
+    double kernel_f, kernel_b; // s inside the attention kernels, forward and backward; the rest of compute is merging and launches
 } planner_attention;
 
-// SeqAlltoAll of Q, K, V and out (LoongTrain 4.5.4 gives the volume): volume = (2 + 2 rep) E elements, packed, and its outside share
-// through the node's NICs.
+// Seconds of SeqAlltoAll of Q, K, V and out. `bytes`, (2 + 2 rep) E elements of a rank (LoongTrain section 4.5.4), are packed, and the part that
+// leaves the node goes through its NICs.
 static inline double planner_alltoall(const cluster *c, const grid_shape *g, double bytes) {
     if (g->hp == 1) return 0;
-    double nic_share = c->gpus_per_node / c->nics_per_node; // GPUs to a NIC
+    double nic_share = c->gpus_per_node / c->nics_per_node; // GPUs per NIC
     return c->alltoall_latency + bytes * c->alltoall_pack +
            bytes * planner_hp_outside(g) * nic_share * (1 + c->alltoall_congestion * log2(g->hp)) / (c->nic_rate * c->alltoall_efficiency);
 }
 
-// --cp-comm allgather: all KV arrive behind the first step; dKV leave after the last one (double_ring.cuh).
+// --cp-comm allgather: the all-gather of KV hides behind the first ring step, the reduce-scatter of dKV follows the last (double_ring.cuh).
 static inline planner_pass planner_pass_gather(const cluster *c, const grid_shape *g, double step, double kv_bytes, double dkv_bytes) {
     planner_pass p;
     int stride = g->placement == PLACEMENT_HEAD_FIRST ? g->hp : 1;
@@ -400,14 +401,15 @@ static inline planner_pass planner_pass_gather(const cluster *c, const grid_shap
     return p;
 }
 
-// Seconds of a KV and a dKV hop that run together: inside a node two lanes, side by side until the links are full; on a NIC they share it.
+// Seconds of a KV and a dKV hop at the same time: inside a node two lanes side by side, until the links are full; a NIC they share.
 static inline double planner_hop_both(const cluster *c, double kv, double dkv, int flows) {
     if (flows > 0) return planner_hop(c, kv + dkv, flows);
     return fmax(planner_hop(c, fmax(kv, dkv), 0), (kv + dkv) / c->nvlink_rate);
 }
 
-// One attention operation. E = S H HS / sp elements of Q a rank. FLOP of a ring step: 2 S^2 H HS / (sp cp), causal and balanced
-// (section 4.5.2), S attended of packed documents, as if all steps had alike; backward 2.5 times that. KV chunk: max(Hkv, hp) / H 2 E elements (section 4.5.3).
+// One attention operation. E = S H HS / sp elements of Q a rank. FLOP of a ring step: 2 S^2 H HS / (sp cp), causal and balanced (section 4.5.2),
+// backward 2.5 times that. With packed documents S^2 becomes S attended, taken to be spread evenly over the steps. KV chunk: max(Hkv, hp) / H 2 E
+// elements (section 4.5.3).
 static inline planner_attention planner_attention_time(const planner_query *q, const grid_shape *g, bool allgather) {
     const cluster *c = q->machines;
     const model_config *m = q->model;
@@ -415,11 +417,11 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
     double width = (double)m->H * m->HS, sp = (double)g->hp * g->cp, E = (double)q->S * width / sp;
     // max(Hkv, hp) / H where one divides the other
     double replication = (double)g->hp * head_layout_make(g->hp, m->H, m->Hkv, m->HS).Hkv_local / m->H;
-    // Of packed documents other ranks see half a document of a chunk of S / (2 cp) tokens, as a rule. A ring carries no more (double_ring_part).
+    // Packed documents: of a chunk of S / (2 cp) tokens, other ranks typically see half a document, and a ring carries no more (double_ring_part).
     double seen = fmin(1, (double)q->attended * g->cp / (double)q->S), travels = allgather ? 1 : seen;
     double kv = 2 * replication * E * c->element_bytes * travels, dkv = 2 * replication * E * q->dkv_bytes * travels;
     double flop = 2 * (double)q->S * (double)q->attended * width / (sp * g->cp);
-    double extra = (c->merge_bytes * E / c->hbm_rate + c->step_launch) * fmax(seen, 1.0 / g->cp); // a rank's own block is always there
+    double extra = (c->merge_bytes * E / c->hbm_rate + c->step_launch) * fmax(seen, 1.0 / g->cp); // a rank's own block is never skipped
     double kernel_f = flop / (c->attention_forward_efficiency * c->peak);
     double kernel_b = 2.5 * flop / (c->attention_backward_efficiency * c->peak);
     a.kernel_f = kernel_f * g->cp;
@@ -461,19 +463,19 @@ static inline double planner_kept_bytes(const model_config *m, const cluster *c,
     return T * (c->element_bytes * (2.0 * m->D + (hp > 1 ? 3 : 2) * width + kv + 2.0 * m->F) + 4.0 * m->H);
 }
 
-// FLOP of a token in projections, MLP and head. LoongTrain's runs recompute every projection of a layer: 8 L N_layer + 6 D V.
+// FLOP per token in projections, MLP and head. LoongTrain's runs recompute every projection of a layer: 8 L N_layer + 6 D V.
 static inline double planner_linear_flop(const planner_query *q, recompute_kind kind) {
     const model_config *m = q->model;
     double matrices = flops_matrices_per_token(m);
     if (q->schedule == SCHEDULE_LOONGTRAIN) return 3 * matrices + (matrices - 2.0 * m->D * m->V);
     double D = m->D, width = (double)m->H * m->HS, kv = (double)m->Hkv * m->HS;
-    bool again = kind != RECOMPUTE_NONE; // as flops_hardware_per_token counts: w_down is not run again
+    bool again = kind != RECOMPUTE_NONE; // as flops_hardware_per_token counts: w_down is not recomputed
     return 3 * matrices + (again ? 2 * m->L * (D * (width + 2 * kv) + width * D + 2 * D * m->F) : 0);
 }
 
-// Fills what is predicted of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of it.
-//     step = sequences (L (forward + backward + 2 alltoall + again) + linear) + ZeRO that is not hidden + optimizer
-//     again = full: forward + alltoall; selective: alltoall behind the matrices (Q, K, V must be there: the attention is kept); none: 0
+// Fills the predicted fields of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of its shape.
+//     step = sequences (L (forward + backward + 2 alltoall + again) + linear) + exposed ZeRO and offload + optimizer
+//     again = full: forward + alltoall; selective: alltoall hidden behind the matrices (attention is kept; Q, K, V are exchanged again); none: 0
 static inline void planner_step_time(const planner_query *q, const planner_attention *a, planner_choice *p) {
     const model_config *m = q->model;
     const cluster *c = q->machines;
@@ -485,22 +487,22 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     p->attention = layers * ((1 + again) * a->kernel_f + a->kernel_b);
     p->launch = layers * ((1 + again) * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) - p->attention;
     p->linear = micro * linear;
-    double matrices = linear * 2 / 3 / (B * L); // of a layer's backward pass
+    double matrices = linear * 2 / 3 / (B * L); // s, of a layer's backward pass
     double alltoall_again = p->recompute == RECOMPUTE_SELECTIVE ? planner_overlap(matrices, a->alltoall, c->overlap_cost) - matrices : again * a->alltoall;
     p->alltoall = layers * (2 * a->alltoall + alltoall_again);
     p->ring_inner = layers * ((1 + again) * a->forward.inner + a->backward.inner);
     p->ring_outer = layers * ((1 + again) * a->forward.outer + a->backward.outer);
-    // The gradient of wo hides the first hop home of a micro-step's last sequence.
+    // The gradient of wo hides the first hop home of dKV, for the last sequence of a micro-step.
     double wo = B * T * 2 * m->D * m->H * m->HS / (c->linear_efficiency * c->peak), home = a->backward.home;
     double hidden = micro * L * (wo + home - planner_overlap(wo, home, c->overlap_cost));
     double *ring = p->cp_allgather || g->w < g->cp ? &p->ring_outer : &p->ring_inner;
     *ring = fmax(0, *ring - hidden); // fmax: rounding
     p->gather = p->reduce = p->update = p->offloading = p->optimizer = 0;
     if (q->schedule == SCHEDULE_LOONGTRAIN) {
-        // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (its ZeRO setting is not printed).
+        // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (the paper does not give its ZeRO setting).
         p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
     } else {
-        // zero_hybrid.cuh's bytes. Gathers and reductions hide behind a pass's compute, the update behind a step's first forward pass.
+        // The bytes of zero_hybrid.cuh. Gathers and reductions hide behind the compute of a pass, the update behind the first forward pass of a step.
         double forward = B * L * (a->forward.compute + a->launch / 3) + linear / 3;
         double backward = B * L * (again * a->forward.compute + a->backward.compute + 2 * a->launch / 3) + linear * 2 / 3;
         int replicas = q->ranks / p->zo;
@@ -508,9 +510,9 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         double reduce_always = planner_collective(c, p->zg, 1, 4 * N * (p->zg - 1) / p->zg);
         double reduce_last = planner_collective(c, p->zo / p->zg, p->zg, 4 * N / p->zg * (1 - (double)p->zg / p->zo)) +
                              planner_collective(c, replicas, p->zo, 2 * 4 * N / p->zo * (replicas - 1) / replicas);
-        double gathered = planner_overlap(backward, gather, c->overlap_cost); // a backward pass with its gathers, with every reduction too,
-        double reduced = planner_overlap(backward, gather + reduce_always, c->overlap_cost);
-        double last = planner_overlap(backward, gather + reduce_always + reduce_last, c->overlap_cost); // and the last micro-step's
+        double gathered = planner_overlap(backward, gather, c->overlap_cost); // a backward pass with its gathers;
+        double reduced = planner_overlap(backward, gather + reduce_always, c->overlap_cost); // with the reductions of every micro-step, too;
+        double last = planner_overlap(backward, gather + reduce_always + reduce_last, c->overlap_cost); // and with those of the last one only
         double forward_gathered = planner_overlap(forward, gather, c->overlap_cost);
         p->gather = micro * (forward_gathered - forward + gathered - backward);
         p->reduce = micro * (reduced - gathered) + last - reduced;
@@ -533,9 +535,9 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
 
 // ---- the search ----
 
-// The best way to run one grid: over ZeRO degrees (none, a node, all), recompute and offload, the fastest that fits. Of equals the least
-// sharded, which is enumerated first; but more is sharded where that takes at most a thousandth more time and a tenth of the device's memory less.
-// False: nothing fits.
+// The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits, over ZeRO degrees (1, a node, all ranks),
+// recompute and offload. Equally fast: the least sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the
+// time and saves at least a tenth of the device's memory. False: nothing fits.
 static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
     enum { MOST = 64 };
     planner_choice tries[MOST];
@@ -577,7 +579,7 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
     return count > 0;
 }
 
-// Keeps `best` sorted by time; *count of at most `most`.
+// Inserts a choice into best (*count of at most `most`), which stays sorted by time; drops the slowest when it is full.
 static inline void planner_insert(planner_choice *best, int *count, int most, const planner_choice *choice) {
     int at = *count;
     while (at > 0 && choice->seconds < best[at - 1].seconds) at--;
@@ -587,7 +589,7 @@ static inline void planner_insert(planner_choice *best, int *count, int most, co
     best[at] = *choice;
 }
 
-// Fills best[0 ... n-1], fastest first, one entry a grid, and returns n; 0 with a message when no grid is legal or nothing fits.
+// Fills best[0 ... n-1], fastest first, one entry per grid, n <= max_choices, and returns n; 0 with a message when no grid is legal or nothing fits.
 static inline int planner_plan(const planner_query *q, planner_choice *best, int max_choices, error_text *error) {
     const model_config *m = q->model;
     int count = 0, legal = 0, longest = 0;
@@ -599,7 +601,7 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
             for (int placement = PLACEMENT_HEAD_FIRST; placement <= PLACEMENT_CONTEXT_FIRST; placement++) {
                 if (placement == PLACEMENT_CONTEXT_FIRST && (hp == 1 || cp == 1)) continue; // the same grid
                 for (int w = 1; w <= cp; w++) {
-                    if (cp % w != 0 || (w == cp && cp > 1)) continue; // one window of all is one ring, as w = 1 is
+                    if (cp % w != 0 || (w == cp && cp > 1)) continue; // one window of all ranks is one ring, as is w = 1
                     for (int allgather = 0; allgather <= (w == 1 && cp > 1); allgather++) {
                         planner_choice choice;
                         memset(&choice, 0, sizeof choice);
@@ -624,7 +626,7 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
     return count;
 }
 
-// A gap below this is inside the model's error: a tie.
+// A relative gap below this is inside the model's error: a tie.
 #define PLANNER_TIE 0.02
 
 // Where the time of a step goes; the parts sum to its seconds.

@@ -63,7 +63,7 @@ static inline __attribute__((always_inline)) void product_columns(const bool tra
         }
     }
 }
-// The same for any n: column j of b is column j % panel of the panel at b + j / panel * b_panel, whose rows are b_row apart.
+// The same for any n that LANES divides: column j of b is column j % panel of the panel at b + j / panel * b_panel, whose rows are b_row apart.
 static inline __attribute__((always_inline)) void product(const bool transposed, const bool add, const int panel, int m, int n, int k,
                                                           const float *a, int64_t a_row, const float *b, int64_t b_row, int64_t b_panel, float *c,
                                                           int64_t c_row) {
@@ -132,7 +132,7 @@ static int threads_for(attention_block b) {
     int threads = omp_get_max_threads(), most = threads_at_most();
     return threads < most ? threads : most;
 }
-// How many of the keys [key, key + keys) query row `row` sees, the first of them, as far as `causal` decides.
+// How many of the keys [key, key + keys), counted from the first, query row `row` sees as far as `causal` decides.
 static int keys_seen(attention_block b, int64_t row, int64_t key, int keys) {
     if (!b.causal || row - key >= keys) return keys;
     return row < key ? 0 : (int)(row - key + 1);
