@@ -1,6 +1,6 @@
-// --calibrate: measures on the machines at hand what the planner's figures of a cluster are, and writes them as a cluster file.
-// All ranks measure at once, so that what they share (cores, memory, links) is shared while it is measured; a figure is the mean of the
-// ranks. Links need two ranks, links between nodes two nodes; what cannot be measured stays as it is in --cluster.
+// --calibrate: measures the planner's figures of a cluster on the machines at hand, and writes them as a cluster file.
+// All ranks measure at once, so that what they share (cores, memory, links) is shared while it is measured; a figure is the mean over the
+// ranks. Links need two ranks, links between nodes two nodes; what cannot be measured keeps its value from --cluster.
 #ifndef CALIBRATE_H
 #define CALIBRATE_H
 
@@ -9,15 +9,15 @@
 #include "device/ops.h"
 #include "plan.h" // defines: cluster, plan_cluster_name
 
-#define CALIBRATE_WINDOW 0.05 // s: longer than the turns that ranks take on a core
+#define CALIBRATE_WINDOW 0.05 // s: longer than a time slice of ranks that share a core
 enum { CALIBRATE_ROWS = 1024, CALIBRATE_COPY_BYTES = 16 << 20, CALIBRATE_LINK_BYTES = 1 << 20, CALIBRATE_LINEAR_ROWS = 256, CALIBRATE_WEIGHT_BYTES = 16 << 20, CALIBRATE_LITTLE = 64 };
 
-// What the timed pieces of work use. All pointers are device memory.
+// What the timed pieces of work use. All pointers to numbers are device memory.
 typedef struct {
-    comm *lanes[2], *world; // two groups of the ranks of a node: transfers on them run side by side; who measures
+    comm *lanes[2], *world; // lanes: two comms of the ranks of a node, whose transfers run side by side; world: the ranks that measure
     int D, H, Hkv, HS, F;
     int64_t rows;                     // of the linear layers
-    int64_t layers, turn;             // weights of so many layers take turns: in a model, too, none is still in the cache when it is wanted
+    int64_t layers, turn;             // the weights of `layers` layers are used in turn: as in a model, none is still in the cache when it is needed
     int64_t T;                        // rows of an attention block
     size_t bytes;                     // of a transfer
     floatX *x, *w, *y;
@@ -25,18 +25,18 @@ typedef struct {
     floatX *q, *kv, *out_x;
     float *out, *lse, *delta, *dq, *dkv;
     void *scratch;
-    char *send, *recv;                // of a copy, of two flows, of an alltoall
+    char *send, *recv;                // of a copy, two flows, or an alltoall
     device_copier *copier;
-    char notes[1536]; // lines of what was measured on the way to the figures, for the file
-    size_t noted;
+    char notes[1536]; // comment lines for the file: the measurements behind the figures
+    size_t noted;     // characters of notes in use
 } calibration;
 typedef void calibrate_work(calibration *c);
 
-// Seconds of `work` on the mean rank, all ranks of c->world at it at once, for each of the `sizes` that *size may have: as often as goes into
-// CALIBRATE_WINDOW, or `times` times when the ranks must do the same number (transfers). The best of several windows: other programs only ever take
-// time. The sizes take turns, so that a spell of other programs' work does not fall on one of them alone.
+// seconds (count) = seconds of one run of `work`, mean over the ranks, while all ranks of c->world run it, with *size set to each of `sizes` (count).
+// A window repeats the work for CALIBRATE_WINDOW, or `times` times when all ranks must do the same number (transfers). The best of several windows
+// counts, because other programs can only add time. The sizes alternate, so that a burst of other programs' work does not hit one of them alone.
 static inline void calibrate_sizes(calibration *c, calibrate_work *work, int times, int64_t *size, const int64_t *sizes, int count, double *seconds) {
-    bool alone = comm_size(c->world) == 1; // waits for no other rank's turn on a core
+    bool alone = comm_size(c->world) == 1; // shares no core with another rank: short windows will do
     double window = alone ? CALIBRATE_WINDOW / 25 : CALIBRATE_WINDOW, all = 0;
     for (int k = 0; k < count; k++) seconds[k] = INFINITY;
     for (int i = -1; i < 4 || (alone && all < 4 * count * CALIBRATE_WINDOW); i++)
@@ -72,7 +72,7 @@ static inline double calibrate_seconds(calibration *c, calibrate_work *work, int
 // ---- the work ----
 
 static inline void calibrate_gemm(calibration *c) { op_linear_forward(c->y, c->x, c->w, NULL, c->rows, c->D, c->F); }
-// Matrices, norm and activation of a feed-forward part, forward and backward: what linear layers reach with all that stands around them.
+// Matrices, norm and activation of an MLP, forward and backward: what linear layers reach together with the operations around them.
 static inline void calibrate_linear(calibration *c) {
     int64_t n = c->rows, D = c->D, F = c->F, at = c->turn++ % c->layers * 3 * F * D;
     floatX *up = c->w + at, *down = up + 2 * F * D;
@@ -87,7 +87,7 @@ static inline void calibrate_linear(calibration *c) {
     op_linear_backward_weight(dup, c->y, c->out_x, n, D, 2 * F, false);
     op_linear_backward_input(c->x, c->y, up, n, D, 2 * F);
 }
-// A ring step: all queries with half of the keys, merged into what is there.
+// A ring step: all queries with half of the keys, merged into earlier results.
 static inline attention_block calibrate_block(const calibration *c) {
     attention_block b;
     memset(&b, 0, sizeof b);
@@ -106,13 +106,13 @@ static inline void calibrate_backward(calibration *c) {
     int64_t v = (int64_t)c->Hkv * c->HS;
     op_attention_backward(c->dq, c->dkv, c->dkv + v, c->q, c->kv, c->kv + v, c->out_x, c->out_x, c->lse, c->delta, calibrate_block(c), true, c->scratch);
 }
-// What a ring step does with dKV besides.
+// What a ring step does with dKV besides attention.
 static inline void calibrate_merge(calibration *c) {
     int64_t n = c->T * 2 * c->Hkv * c->HS;
     device_zero(c->dkv, sizeof(float) * (size_t)(n / 2)); // the half of the rows that no query sees
     op_add_float(c->dkv, c->dkv + n, n);
 }
-// What an attention operation does once, whatever the ring.
+// What an attention operation does once, whatever the number of ring steps.
 static inline void calibrate_around(calibration *c) {
     op_cast_from_float(c->out_x, c->out, c->T * c->H * c->HS);
     op_attention_delta(c->delta, c->out_x, c->q, calibrate_block(c));
@@ -149,7 +149,7 @@ static inline void calibrate_overlapped(calibration *c) {
     calibrate_gemm(c);
     comm_finish(c->lanes[0]);
 }
-// A little attention, as between two transfers of a step: ranks that share a core then have turns to wait for.
+// A little attention, as between two transfers of a step: ranks that share a core then have to wait for each other.
 static inline void calibrate_little(calibration *c) {
     c->T = CALIBRATE_LITTLE;
     calibrate_forward(c);
@@ -159,7 +159,7 @@ static inline void calibrate_little_hop(calibration *c) {
     calibrate_little(c);
     comm_finish(c->lanes[0]);
 }
-// As SeqAlltoAll: Q, KV and out, a third of the volume each.
+// Like SeqAlltoAll: Q, KV and out, a third of the volume each.
 static inline void calibrate_alltoall(calibration *c) {
     for (int i = 0; i < 3; i++) {
         comm_alltoall_start(c->lanes[0], c->send, c->recv, c->bytes / 3);
@@ -170,7 +170,7 @@ static inline void calibrate_little_alltoall(calibration *c) {
     calibrate_little(c);
     calibrate_alltoall(c);
 }
-static inline void calibrate_collectives(calibration *c) { // as much by all-gather as by reduce-scatter
+static inline void calibrate_collectives(calibration *c) { // the same volume by all-gather and by reduce-scatter
     int n = comm_size(c->lanes[0]);
     comm_allgather_start(c->lanes[0], c->send, c->recv, c->bytes / (size_t)n);
     comm_finish(c->lanes[0]);
@@ -197,8 +197,8 @@ static inline void calibrate_set(cluster *machines, const char *key, double valu
     }
 }
 
-// Seconds of an attention block of T rows (2 flop T^2 width, forward flop = 1) as launch + quadratic T^2, neither below 0, from two lengths.
-// Returns FLOP/s of the longer.
+// Measures an attention block of T rows (2 flop T^2 H HS FLOP; flop = 1 for forward) at two lengths, and sets *launch and *quadratic such that
+// launch + quadratic T^2 is its seconds, neither below 0. Returns FLOP/s at the longer length.
 static inline double calibrate_fit(calibration *c, const char *name, double flop, calibrate_work *work, double *launch, double *quadratic) {
     const int64_t lengths[2] = {CALIBRATE_ROWS / 4, CALIBRATE_ROWS};
     const double T[2] = {CALIBRATE_ROWS / 4, CALIBRATE_ROWS};
@@ -221,7 +221,7 @@ static inline void calibrate_kernels(calibration *c, cluster *machines) {
     const int64_t sizes[3] = {CALIBRATE_LINEAR_ROWS / 4, CALIBRATE_LINEAR_ROWS / 2, CALIBRATE_LINEAR_ROWS};
     calibrate_sizes(c, calibrate_linear, 0, &c->rows, sizes, 3, linear);
     for (int i = 0; i < 3; i++) calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)sizes[i], 18e-9 * (double)sizes[i] * D * F / linear[i]);
-    // Seconds of a layer as weights + per_row rows, neither below 0: what the weights cost on their own, and the rate of the products.
+    // Seconds of a layer = weights + per_row rows, neither term below 0: the cost of reading the weights, and the rate of the products.
     double per_row = fmin((linear[2] - linear[0]) / (0.75 * rows), linear[2] / rows);
     if (per_row <= 0) per_row = linear[2] / rows; // noise
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
@@ -230,7 +230,7 @@ static inline void calibrate_kernels(calibration *c, cluster *machines) {
     calibrate_set(machines, "optimizer_efficiency", (28 + sizeof(floatX)) / 16.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_adamw, 0) / hbm, FIGURE_MEASURED);
     double reached[2] = {calibrate_fit(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]),
                          calibrate_fit(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1])};
-    // On a CPU no data sheet says the peak: it is the best of what was reached. (Not of what follows from two sizes: after noise that is any number.)
+    // A CPU's peak is in no data sheet: it is the best rate that was measured. (Not an extrapolation from two sizes: noise can make that any number.)
     double forward = 2 * width / quadratic[0], backward = 5 * width / quadratic[1], matrices = 18 * D * F / per_row;
     double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : fmax(fmax(2 * rows * D * F / gemm, rows * 18 * D * F / linear[2]), fmax(reached[0], reached[1]));
     calibrate_set(machines, "peak", peak, sheet > 0 ? FIGURE_DATASHEET : FIGURE_MEASURED);
@@ -260,7 +260,7 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
     c->bytes = 256;
     calibrate_set(machines, "hop_latency", calibrate_seconds(c, calibrate_little_hop, 10 * TIMES) - little, FIGURE_MEASURED);
     double volume[2], seconds[2];
-    for (int i = 0; i < 2; i++) { // two sizes: a constant and a rate
+    for (int i = 0; i < 2; i++) { // two sizes give a constant and a rate
         c->bytes = i == 0 ? 3 * 256 : CALIBRATE_LINK_BYTES / 8 / 3 * 3;
         volume[i] = (double)c->bytes * (others + 1);
         seconds[i] = calibrate_seconds(c, calibrate_little_alltoall, 10 * TIMES) - little;
@@ -272,13 +272,13 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
     calibrate_set(machines, "alltoall_latency", seconds[0] - per_byte * volume[0], FIGURE_MEASURED);
 }
 
-// Links between nodes of `local` ranks each, after calibrate_links: every rank sends to its like on the next node, then one a NIC does; an alltoall of all
-// ranks. The number of NICs is the cluster's, at most one a rank.
+// Links between nodes of `local` ranks each, after calibrate_links: first every rank sends to the same local rank of the next node, then one rank per
+// NIC does; last an alltoall of all ranks. The number of NICs is the cluster's, at most one per rank.
 static inline void calibrate_nodes(calibration *c, cluster *machines, int local) {
     enum { TIMES = 10 };
     comm *world = c->world, *inside = c->lanes[0];
     int n = comm_size(world), me = comm_rank(world) % local, nics = (int)fmin(machines->nics_per_node, local);
-    bool first = me == 0 || me * nics / local != (me - 1) * nics / local; // of those that share its NIC
+    bool first = me == 0 || me * nics / local != (me - 1) * nics / local; // of the ranks that share its NIC
     comm *across = comm_split(world, me, comm_rank(world), COMM_KV_OUTER), *firsts = comm_split(world, first ? 0 : -1, comm_rank(world), COMM_CONTROL);
     comm *all = comm_split(world, 0, comm_rank(world), COMM_SEQ_ALLTOALL);
     c->bytes = CALIBRATE_LINK_BYTES;
@@ -289,7 +289,7 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     c->world = world;
     comm_broadcast(world, &one, sizeof one, 0);
     double bytes = (double)c->bytes, share = (double)local / nics, rate = fmax(bytes * share / together, bytes / one);
-    if (nics < machines->nics_per_node) calibrate_set(machines, "nics_per_node", nics, FIGURE_MEASURED); // no rank for the others: they carry nothing
+    if (nics < machines->nics_per_node) calibrate_set(machines, "nics_per_node", nics, FIGURE_MEASURED); // the others have no rank and carry nothing
     calibrate_set(machines, "nic_rate", rate, FIGURE_MEASURED);
     calibrate_set(machines, "nic_efficiency", bytes / one / rate, FIGURE_MEASURED);
     // planner_alltoall, solved for its efficiency
@@ -306,7 +306,7 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     comm_free(all);
 }
 
-// The cluster as a file that cluster_load reads; comment says where, notes (whole lines) what was measured on the way.
+// Writes the cluster as a file that cluster_load reads. comment: where it was measured; notes (whole comment lines): what its figures come from.
 static inline void calibrate_write(FILE *f, const cluster *machines, const char *comment, const char *notes) {
     cluster copy = *machines;
     fprintf(f, "# Written by train_llama --calibrate: %s.\n%s\n", comment, notes);
@@ -317,7 +317,7 @@ static inline void calibrate_write(FILE *f, const cluster *machines, const char 
     }
 }
 
-// Ranks of a node, on which they follow one another: false with a message when they do not, or nodes differ.
+// Sets *local to the ranks per node. Collective; false with a message when nodes differ in it, or the ranks of a node are not consecutive.
 static inline bool calibrate_local_ranks(comm *world, int *local, error_text *error) {
     *local = comm_local_ranks();
     if (!agree_on_number(world, (uint64_t)*local, "--calibrate: the numbers of ranks on a machine", error)) return false;
@@ -326,12 +326,12 @@ static inline bool calibrate_local_ranks(comm *world, int *local, error_text *er
     return comm_agree(world, error);
 }
 
-// --calibrate, after device_start, on nodes of `local` ranks each. The shapes are those of the model (NULL: tiny). Collective; false with a message.
+// --calibrate, after device_start, on nodes of `local` ranks each, with the shapes of the model (NULL: tiny). Collective; false with a message.
 static inline bool calibrate(const options *o, const model_config *model, comm *world, int local, error_text *error) {
     cluster machines;
     if (comm_rank(world) == 0) cluster_load(&machines, plan_cluster_name(o), error);
     if (!comm_agree(world, error)) return false;
-    comm_broadcast(world, &machines, sizeof machines, 0); // a file may be of one machine, or differ, and who sends depends on it
+    comm_broadcast(world, &machines, sizeof machines, 0); // other machines may lack the file or differ in it, and it decides which ranks send
     const model_config *m = model != NULL ? model : config_preset("tiny");
     int ranks = comm_size(world);
     calibration c;
@@ -347,7 +347,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     size_t reduce = comm_reduce_scatter_scratch(local, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)local);
     int64_t wide = max_i64(2 * m->F, (int64_t)m->H * m->HS), Tq = c.T * m->H * m->HS, Tkv = c.T * 2 * m->Hkv * m->HS, matrices = 3 * c.layers * m->F * m->D;
     int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)CALIBRATE_LINK_BYTES * max_i64(2, ceil_div(ranks, 8))); // two flows, or an alltoall of all ranks
-    size_t memory_total = device_memory_total(); // before any is taken here
+    size_t memory_total = device_memory_total(); // before any is allocated here
     arena memory;
     memset(&memory, 0, sizeof memory);
     for (int pass = 0; pass < 2; pass++) { // counts, then lays out

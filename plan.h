@@ -1,4 +1,4 @@
-// --plan and --hp auto: the planner's search (planner.h) over this product's options, with its own memory (planning.h) as what fits.
+// --plan and --hp auto: the planner's search (planner.h) for a run's options; what fits is decided by the run's own memory layout (planning.h).
 #ifndef PLAN_H
 #define PLAN_H
 
@@ -6,11 +6,11 @@
 #include "planner.h"  // defines: planner_*, cluster_*
 #include "planning.h" // defines: plan_run_of, plan_in_room, plan_question
 
-enum { PLAN_SHOWN = 5, PLAN_LISTED = 256, PLAN_SAMPLES = 16 }; // grids that are printed, and that --plan-json lists; samples that are looked at for documents
+enum { PLAN_SHOWN = 5, PLAN_LISTED = 256, PLAN_SAMPLES = 16 }; // grids printed; grids in --plan-json; samples read to see how long documents are
 
-// --cluster, or the machines that this build is for.
+// --cluster, or the default of this build: cpu for float, h100 for bf16.
 static inline const char *plan_cluster_name(const options *o) { return o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100"; }
-// The machines that predictions are for, as `ranks` ranks see them.
+// Fills *machines with the cluster that predictions are for, as `ranks` ranks see it. False with a message.
 static inline bool plan_cluster(cluster *machines, const options *o, int ranks, error_text *error) {
     if (!cluster_load(machines, plan_cluster_name(o), error)) return false;
     cluster_share(machines, ranks);
@@ -18,7 +18,7 @@ static inline bool plan_cluster(cluster *machines, const options *o, int ranks, 
 }
 static inline int64_t plan_global_batch(const options *o) { return o->global_batch > 0 ? o->global_batch : o->batch_size * o->grad_accum; }
 
-// The options with a choice in the place of what they say about grid, ZeRO, recompute and offload. --cp-comm allgather knows no windows.
+// A copy of the options in which a choice replaces grid, ZeRO degrees, recompute and offload. --cp-comm allgather has no windows: --inner-ring is cp.
 static inline options plan_chosen(const options *o, const planner_choice *p) {
     options t = *o;
     const grid_shape *s = &p->shape;
@@ -40,7 +40,7 @@ static inline options plan_chosen(const options *o, const planner_choice *p) {
     return t;
 }
 
-// Whether sequences of S tokens fit: a rank in the budget (*bytes of the device), the ranks of a node in its memory (*host bytes).
+// Whether sequences of S tokens fit: a rank in its budget (*bytes of device memory), the ranks of a node in its host memory (*host_bytes together).
 static inline bool plan_fits_at(const plan_question *q, const planner_choice *p, int64_t S, double *bytes, double *host_bytes) {
     options t = plan_chosen(q->o, p);
     plan_question chosen = {&t, q->c, q->machines, p->shape.dp * p->shape.hp * p->shape.cp};
@@ -54,7 +54,7 @@ static inline bool plan_fits_at(const plan_question *q, const planner_choice *p,
     *host_bytes = (double)host.peak * fmin(chosen.ranks, q->machines->gpus_per_node);
     return fits;
 }
-// planner_query's callback.
+// planner_query.fits, with a plan_question as context.
 static inline bool plan_fits(void *context, const planner_choice *p, double *bytes) {
     const plan_question *q = (const plan_question *)context;
     double host_bytes;
@@ -68,7 +68,7 @@ static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
         for (int cp = 1; cp <= ranks / hp && q->c->H % hp == 0; cp++) {
             int dp = ranks / (hp * cp);
             if (dp * hp * cp != ranks || plan_global_batch(q->o) % (dp * q->o->batch_size) != 0 || S < 2 * (int64_t)hp * cp) continue;
-            for (int way = 0; way < 2; way++) { // all-gather keeps all KV, so only rings are asked
+            for (int way = 0; way < 2; way++) { // without and with offload; rings only, because an all-gather holds all KV
                 planner_choice p;
                 memset(&p, 0, sizeof p);
                 p.shape = planner_shape(q->machines, dp, hp, cp, 1, PLACEMENT_HEAD_FIRST);
@@ -81,10 +81,10 @@ static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
     return false;
 }
 
-// What would fit, after the message that nothing does: the longest sequence on these ranks, or the ranks that these sequences need.
+// Appends to the message that nothing fits what would: the longest sequence on these ranks, and how many ranks these sequences need.
 static inline void plan_say_what_fits(const plan_question *q, error_text *error) {
     char text[256] = "";
-    int64_t low = 1, high = q->o->seq_len; // low fits (or is 1), high does not
+    int64_t low = 1, high = q->o->seq_len; // low fits (or is 1), high does not fit
     while (high - low > max_i64(1, low / 128)) {
         int64_t middle = low + (high - low) / 2;
         if (plan_any_fits(q, q->ranks, middle)) low = middle;
@@ -101,9 +101,10 @@ static inline void plan_say_what_fits(const plan_question *q, error_text *error)
     snprintf(error->text + used, sizeof error->text - used, "%s", text[0] != '\0' ? text : "; nor do shorter sequences, or up to 16 times the ranks");
 }
 
-// ---- what a run that is laid out will take ----
+// ---- predictions for a run that is laid out ----
 
-// Seconds of a step: layers of each kind of recompute, offloaded or not, by their number. attended: as in planner_query.
+// Seconds of a step: the mean of the predictions for each kind of recompute, offloaded or not, weighted by how many layers have it. attended: as
+// in planner_query.
 static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S, int64_t attended) {
     const model_run *run = &m->run;
     const grid_shape *s = &m->g->shape;
@@ -133,7 +134,7 @@ static inline double plan_predict_seconds(const model *m, const cluster *machine
     return seconds;
 }
 
-// Bytes that a rank sends in a step, all kinds but COMM_CONTROL: the formulas of attention_2d.cuh, double_ring.cuh and zero_hybrid.cuh.
+// Bytes that a rank sends in a step, all kinds except COMM_CONTROL: the formulas of attention_2d.cuh, double_ring.cuh and zero_hybrid.cuh.
 static inline int64_t plan_predict_sent(const model *m) {
     const model_config *c = &m->c;
     const zero_hybrid *z = &m->zero;
@@ -144,7 +145,7 @@ static inline int64_t plan_predict_sent(const model *m) {
     int64_t kv_hops = g->cp - 1, dkv_hops = g->cp - 1; // all-gather
     if (!m->run.cp_allgather) {
         kv_hops = windows * (g->w - 1) + windows - 1;
-        dkv_hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0); // the last ones: home
+        dkv_hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0); // the last of each bring dKV home
     }
     for (int l = 0; l < L; l++) {
         recompute_kind kind = m->store.kinds[l];
@@ -164,7 +165,7 @@ static inline int64_t plan_predict_sent(const model *m) {
 
 // ---- the search ----
 
-// planner_query.attended of the run's data, said on one line where documents are packed. False with a message.
+// Sets *attended, as in planner_query, from the run's data; prints it when documents are packed. False with a message.
 static inline bool plan_attended(const options *o, const model_config *c, int64_t *attended, error_text *error) {
     *attended = o->seq_len;
     if (o->document_end < 0) return true;
@@ -180,8 +181,8 @@ static inline bool plan_attended(const options *o, const model_config *c, int64_
     return ok;
 }
 
-// The choices for these options on q->ranks ranks, best first; 0 with a message. What the planner chooses may not be given. attended: as in
-// planner_query.
+// Fills best with at most `most` choices for these options on q->ranks ranks, fastest first, and returns their number; 0 with a message. Options
+// that the planner chooses must not be given. attended: as in planner_query.
 static inline int plan_search(const plan_question *q, int64_t attended, planner_choice *best, int most, error_text *error) {
     static const char *const chosen[] = {"dp", "cp", "inner-ring", "placement", "cp-comm", "gpus-per-node", "nics-per-node", "zero-params", "zero-grads",
                                          "zero-optim", "recompute", "offload-activations"};
@@ -219,7 +220,7 @@ static inline int plan_search(const plan_question *q, int64_t attended, planner_
 static inline const char *plan_recompute_name(recompute_kind kind) {
     return kind == RECOMPUTE_NONE ? "none" : kind == RECOMPUTE_SELECTIVE ? "selective" : "full";
 }
-// The command that trains with these options: what the user gave, and a choice.
+// Prints the command that trains with a choice and the other options that the user gave.
 static inline void plan_command(FILE *f, const options *given, const planner_choice *p) {
     static const char *const left_out[] = {"plan", "plan-json", "dry-run", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch"};
     options t = plan_chosen(given, p);
@@ -299,7 +300,7 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
     plan_command(stdout, o, &best[0]);
 }
 
-// --plan-json: the n choices as an object; false with a message.
+// --plan-json: writes the n choices as a JSON object; false with a message.
 static inline bool plan_write_json(const plan_question *q, int64_t attended, const planner_choice *best, int n, error_text *error) {
     cJSON *plan = cJSON_CreateObject(), *choices = cJSON_CreateArray(), *figures = cJSON_CreateObject();
     int kinds[FIGURE_KINDS] = {0, 0, 0};
@@ -348,7 +349,7 @@ static inline bool plan_write_json(const plan_question *q, int64_t attended, con
     return ok || error_set(error, "--plan-json %s: cannot be written", printable(q->o->plan_json).text);
 }
 
-// --plan on one rank; `started` ranks are running. False with a message.
+// --plan; one rank calls. started: the ranks that are running, planned for without --ranks. False with a message.
 static inline bool plan_show(const options *o, const model_config *c, int started, error_text *error) {
     cluster machines;
     planner_choice best[PLAN_LISTED];
@@ -359,7 +360,7 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     if (!plan_attended(o, c, &attended, error)) return false;
     int n = plan_search(&q, attended, best, PLAN_LISTED, error);
     if (n == 0) return false;
-    options chosen = plan_chosen(o, &best[0]); // the command that is printed must be one that a run takes
+    options chosen = plan_chosen(o, &best[0]); // a run must accept the command that is printed
     chosen.dry_run = true;
     chosen.ranks = ranks;
     chosen.plan_json = NULL;
@@ -369,7 +370,8 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     return true;
 }
 
-// --hp auto: the best choice for these ranks into the options. One rank plans for all, because machines may round differently. Collective.
+// --hp auto: puts the best choice for these ranks into the options. Rank 0 plans for all, because machines may round differently. Collective; false
+// with a message.
 static inline bool plan_apply(options *o, const model_config *c, comm *world, error_text *error) {
     cluster machines;
     planner_choice best;
