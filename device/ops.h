@@ -1,7 +1,8 @@
 // Every operation the model needs, forward and backward. All tensors are row-major and live on the device.
 // Names: T rows (tokens), D hidden, H query heads, Hkv key/value heads, HS head size, F feed-forward, V vocabulary.
-// Convention: `+=` says that a buffer accumulates, `=` that it is overwritten. No operation allocates; all buffers are the caller's. The size of
-// `scratch` in bytes comes from the *_scratch function beside the operation (pure arithmetic, callable without a device).
+// Convention: `+=` says that a buffer accumulates, `=` that it is overwritten. All buffers are the caller's. The size of `scratch` in bytes comes
+// from the *_scratch function beside the operation (pure arithmetic, callable without a device). No operation allocates, except on CUDA for a
+// moment at the first product of a shape (to time algorithms) and the first attention of a head size (to check cuDNN).
 // No operation knows ranks, layers or options. Accumulators of gradients are float. A failure ends all ranks with a message.
 #ifndef OPS_H
 #define OPS_H
@@ -119,7 +120,7 @@ void op_attention_delta(float *delta, const floatX *out, const floatX *dout, att
 // all blocks merged.
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch);
-size_t op_attention_scratch(attention_block block, bool backward); // bytes, enough for every call with Tq and Tk up to the block's
+size_t op_attention_scratch(attention_block block, bool backward); // bytes: enough for every call with Tq and Tk up to the block's
 int64_t op_attention_calls(void); // calls of op_attention_forward by this rank since start (for tests)
 int64_t op_attention_tiles(void); // tiles of scores computed since start, forward and backward, without those that documents skip; CUDA: not counted, 0
 const char *op_attention_engine(bool documents); // for the start-up print: what computes a block (documents: one with a document boundary in it)
