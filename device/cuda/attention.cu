@@ -1,13 +1,13 @@
-// Attention by hand: flash-style forward and backward kernels in float, the merge of two blocks, and delta. See device/ops.h.
+// Hand-written attention: flash-style forward and backward kernels in float, the merge of two blocks, and delta. See device/ops.h.
 //
-// They are the attention of DEVICE=emulated and the second opinion beside cuDNN: simple before fast. A block of P R threads holds a tile of
-// R rows and walks over tiles of R rows of the other side; P neighbouring threads share a row, and thread `part` of them keeps the
-// columns part, part + P, ... of its result. Nothing is added by two blocks, so all sums have one order.
+// DEVICE=emulated computes attention with them, and cuDNN's results are checked against them: simplicity before speed. A thread block of
+// P R threads holds a tile of R rows and walks over tiles of R rows of the other side. P neighbouring threads share a row; thread `part`
+// of them accumulates columns part, part + P, ... of its result. No two thread blocks add to the same number, so every sum has a fixed order.
 #include "attention_rows.cuh"
 
 // ---- tiles ----
 
-// tile (R, pitch) = rows [first, first + R) of one head, times factor; rows from `end` on are 0. All threads of the block take part.
+// tile (R, pitch) = rows [first, first + R) of one head, times factor; rows from `end` on are 0. All threads of the block must call it.
 template <int R>
 __device__ __forceinline__ void tile_load(float *tile, const floatX *head, int64_t stride, int64_t first, int64_t end, int HS, int packed,
                                           float factor) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(P * R, 1)
     tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
     int64_t from = attention_first_visible(b, i);
     for (int64_t j0 = attention_first_visible(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
-        __syncthreads(); // the tiles before have been used
+        __syncthreads(); // all threads are done with the previous tiles
         tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
         tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
         __syncthreads();
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(P * R, 1)
         __syncwarp();
         float before = largest;
         for (int c = 0; c < R; c++) largest = fmaxf(largest, mine[c]);
-        __syncwarp(); // all P have seen the scores
+        __syncwarp(); // all P threads have read the scores
         for (int c = part; c < R; c += P) mine[c] = mine[c] == -INFINITY ? 0.0f : expf(mine[c] - largest);
         __syncwarp();
         float keep = before == -INFINITY ? 0.0f : expf(before - largest);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(P * R, 1)
     float lse_new = total > 0 ? largest + logf(total) : -INFINITY, scale_new = total > 0 ? 1 / total : 0.0f, scale_old = 0;
     if (merge) {
         float lse_old = exists ? *lse_at : -INFINITY, weight_new;
-        __syncwarp(); // all P have read lse
+        __syncwarp(); // all P threads have read lse
         lse_new = merge_weights(lse_old, lse_new, &scale_old, &weight_new);
         scale_new *= weight_new;
     }
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(P * R, 1)
     to_global<P>(dv + j * b.dkv.row + kv_head * b.dkv.head, sum_v, part, HS, add);
 }
 
-// ---- launchers: tiles of 32 rows, 4 threads each, up to head size 128; of 16 rows, 8 threads each, above ----
+// ---- launchers: up to head size 128 tiles of 32 rows, 4 threads per row; above, tiles of 16 rows, 8 threads per row ----
 
 static void attention_check(attention_shape b) {
     if (b.HS < 1 || b.HS > 256 || b.Hkv < 1 || b.Hq % b.Hkv != 0)
@@ -194,7 +194,7 @@ static void attention_check(attention_shape b) {
 static int attention_packed(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
     return packs(b.HS, q, k, v, dout) && b.q.row % PACK == 0 && b.q.head % PACK == 0 && b.kv.row % PACK == 0 && b.kv.head % PACK == 0;
 }
-static size_t tiles_bytes(int R, int HS, int tiles, int squares) { // and lse, delta
+static size_t tiles_bytes(int R, int HS, int tiles, int squares) { // plus lse and delta
     return sizeof(float) * (size_t)(tiles * R * (HS + 1) + squares * R * (R + 1) + 2 * R);
 }
 
@@ -226,7 +226,7 @@ void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q,
 
 // ---- merge and delta ----
 
-// One block to a token: first its heads' weights, then its elements.
+// One block per token: first the merge weights of its heads, then its elements.
 template <int W>
 __global__ void attention_merge_kernel(float *out, float *lse, const float *out_b, const float *lse_b, int H, int HS, int64_t stride,
                                        int64_t lse_stride, int64_t stride_b, int64_t lse_stride_b) {
@@ -260,7 +260,7 @@ void op_attention_merge(float *out, float *lse, const float *out_b, const float 
     attention_merge(out, lse, out_b, lse_b, T, H, HS, stride, lse_stride, stride, lse_stride);
 }
 
-// One block to a token.
+// One block per token.
 template <int W, class E>
 __global__ void attention_sum_heads_kernel(float *to, const E *from, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head, bool add) {
     int64_t t = blockIdx.x;
@@ -306,7 +306,7 @@ void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, i
     if (n > 0) LAUNCH(attention_lse_copy_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, from, n, rows, known, from_stride);
 }
 
-// One block to a token. `lanes` neighbouring threads, a power of two up to 32, share a head.
+// One block per token. `lanes` neighbouring threads, a power of two up to 32, share a head.
 template <int W> __global__ void attention_delta_kernel(float *delta, const floatX *out, const floatX *dout, attention_shape b, int lanes) {
     int64_t t = blockIdx.x;
     int part = (int)threadIdx.x % lanes;

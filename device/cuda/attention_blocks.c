@@ -6,7 +6,7 @@
 size_t attention_call_workspace(attention_shape s) {
     size_t slack = 4096;
     if (!s.backward) return slack;
-    return sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS) + slack; // engines before Hopper sum dq up in memory of their own
+    return sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS) + slack; // engines for GPUs before Hopper accumulate dq in their workspace
 }
 
 static bool deterministic, blackwell;
@@ -65,17 +65,17 @@ int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int
     return rows >= max_i64(Tq, Tk) ? max_i64(Tq, Tk) : max_i64(rows, 128);
 }
 attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
-    int64_t floats = backward ? (3 * Tq + 2 * Tk) * HS + 2 * Tq : Tq * HS + Tq; // of scratch for one query head
+    int64_t floats = backward ? (3 * Tq + 2 * Tk) * HS + 2 * Tq : Tq * HS + Tq; // of scratch per query head
     int64_t heads = max_i64(1, most_scratch / (4 * max_i64(floats, 1)));
     attention_run run = {(int)max_i64(1, min_i64(heads * Hkv / Hq, Hkv)), Hq / Hkv};
-    while (backward && (run.members > heads || Hq / Hkv % run.members != 0)) run.members--; // a part of a group: a divisor of it
+    while (backward && (run.members > heads || Hq / Hkv % run.members != 0)) run.members--; // part of a group: must divide it
     return run;
 }
 
-// ---- scratch: pieces of the caller's memory, each on 256 bytes ----
+// ---- scratch: pieces of the caller's memory, each aligned to 256 bytes ----
 
 typedef struct {
-    char *at; // NULL: counting
+    char *at; // NULL: only count the bytes
     size_t used;
 } scratch_memory;
 
@@ -86,7 +86,7 @@ static void *take(scratch_memory *m, size_t bytes) {
 }
 
 typedef struct {
-    float *out, *lse; // of a forward call that is merged afterwards
+    float *out, *lse; // results of a forward call that are merged or copied afterwards
     void *workspace;
 } forward_scratch;
 static forward_scratch forward_take(scratch_memory *m, attention_shape s) {
@@ -123,7 +123,7 @@ static size_t call_scratch(attention_block b, bool backward, attention_run run) 
 
 // ---- a tile: loops over runs of key/value heads ----
 
-// The first row after `row` that another document has, or rows.
+// The first row after `row` that belongs to another document, or `rows`.
 static int64_t document_end(const int64_t *first, int64_t row, int64_t rows) {
     int64_t low = row + 1, high = rows;
     while (low < high) {
@@ -133,7 +133,8 @@ static int64_t document_end(const int64_t *first, int64_t row, int64_t rows) {
     }
     return low;
 }
-// On the diagonal: the queries of each document see just the same rows of keys. Off it: all queries see all keys. So it is for double_ring_block.
+// On the diagonal (causal): each document occupies the same rows of queries and of keys. Off it: all queries see all keys. Both always hold for the
+// blocks of double_ring_block.
 static bool documents_can_be_cut(attention_block b) {
     const attention_documents *d = &b.documents;
     if (!b.causal) return attention_first_key(d, d->host[b.Tq - 1], b.Tk) == 0;
@@ -142,10 +143,11 @@ static bool documents_can_be_cut(attention_block b) {
     return b.Tq == b.Tk;
 }
 
-// For the engine? What cuDNN's kernels are known to be right for: whole tiles of 128 rows (on other lengths backward kernels before 9.15.1 may read
-// outside, and Hopper's up to 9.30 give NaN in dq for scores far below 0), heads in pieces of 8, addresses on 16 bytes (`addresses`: all of
-// the call but lse, or'ed). Causal: every key is seen. Last, what it is found to be here: the first time by running it (attention_engine_agrees).
-// Packed documents are cut to such rows (part_from), and their lse is copied.
+// Does the engine compute this block? Only what cuDNN's kernels are known to get right: whole tiles of 128 rows (on other lengths backward kernels
+// before 9.15.1 may read out of bounds, and Hopper's up to 9.30 give NaN in dq for scores far below 0), head sizes and strides divisible by 8,
+// addresses aligned to 16 bytes (`addresses`: all of the call except lse, or'ed). Causal: no key without a query that sees it. Packed documents
+// are cut into such rows later (part_from) and their lse is copied, so these need no check. Last, the engine must agree with the hand-written
+// kernels on this device, which the first call finds out by running it (attention_engine_agrees).
 static bool is_for_engine(attention_block b, const float *lse, uintptr_t addresses) {
     if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
     bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk) && documents_can_be_cut(b)
@@ -153,7 +155,7 @@ static bool is_for_engine(attention_block b, const float *lse, uintptr_t address
     return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 && attention_engine_agrees(b.HS, b.documents.first != NULL);
 }
 
-// By hand: on tensor cores where the shape allows it, else in float.
+// The hand-written kernels: on tensor cores where the shape allows it, else in float.
 static void forward_by_hand(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge) {
     attention_shape s = attention_whole_shape(b);
     if (!attention_mma_forward(out, lse, q, k, v, s, b.scale, merge)) attention_kernel_forward(out, lse, q, k, v, s, b.scale, merge);
@@ -165,18 +167,19 @@ static void backward_by_hand(float *dq, float *dk, float *dv, const floatX *q, c
         attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale, add_dq, add_dkv);
 }
 
-static attention_block part_of(attention_block b, attention_run run) { // so many of its heads
+static attention_block part_of(attention_block b, attention_run run) { // the same rows, as many heads as the run has
     b.Hq = run.kv * run.members;
     b.Hkv = run.kv;
     return b;
 }
-// lse of so many heads without gaps: cuDNN has read and written it so, whatever strides it was told (forward before 9.12, backward before 9.26).
+// Copies lse (heads, rows) between two head strides. The engine's lse is always dense, because cuDNN assumed that whatever strides it was given
+// (forward before 9.12, backward before 9.26).
 static void copy_lse(float *to, const float *from, int heads, int64_t rows, int64_t to_stride, int64_t from_stride) {
     attention_sum_heads(to, from, false, heads, 1, 1, (int)rows, from_stride, to_stride, rows, false);
 }
 
-// b: of the rows that are wanted; the engine is asked for Tq and Tk. apart: results go to scratch, so that one compiled kernel is enough for pieces
-// that set, that add, and for which the engine is asked for more rows.
+// b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more; 0: the hand-written kernels compute b. apart: results always
+// go through scratch, so that one compiled kernel serves pieces that set, pieces that add, and pieces computed with extra rows.
 static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, int64_t Tq, int64_t Tk, bool apart,
                          bool merge, void *scratch) {
     int group = b.Hq / b.Hkv;
@@ -215,8 +218,8 @@ static void forward_tile(float *out, float *lse, const floatX *q, const floatX *
     }
 }
 
-// A call writes straight to dq where that is set, and to dk and dv where they are set and there is one query head to a key/value head; else to
-// scratch, from where they are added up.
+// A call writes directly to dq where dq is set, and to dk and dv where they are set, stay in float and have one query head per key/value head.
+// Everything else (all results if `apart`) goes to scratch and is summed from there.
 static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                           const floatX *dout, const float *lse, const float *delta, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool add_dq, bool add_dkv,
                           void *scratch) {
@@ -268,7 +271,7 @@ static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, cons
 
 // ---- is the engine right? ----
 
-// Root mean square of the difference of two tensors over that of b; infinite where one is not finite.
+// Root mean square of a - b divided by that of b; infinite if either tensor is not finite.
 static double apart(const float *a, const float *b, int64_t n) {
     float *x = HOST_NEW(float, 2 * n), *y = x + n;
     double d = 0, s = 0;
@@ -281,9 +284,9 @@ static double apart(const float *a, const float *b, int64_t n) {
     free(x);
     return isfinite(d) && isfinite(s) ? sqrt(d / s) : INFINITY;
 }
-// Two small blocks, a causal one and one of half the queries (documents: one where the engine is asked for more rows than there are), by the engine
-// and by the hand-written kernels in float. False, with a warning, when they are farther apart than the engine's rounding of weights and their
-// gradients to bf16 (2^-9 each) can bring them.
+// Computes two small blocks, a causal one and one with half the queries (documents: a causal one, for which the engine is asked for more rows than
+// are wanted), with the engine and with the hand-written kernels in float. False, with a warning, when the results differ by more than the engine's
+// rounding of weights and their gradients to bf16 (2^-9 each) explains.
 static bool engine_is_right(int HS, bool documents) {
     enum { T = 256, HQ = 4, HKV = 2 };
     const double bound = 1.0 / 128;
@@ -300,7 +303,7 @@ static bool engine_is_right(int HS, bool documents) {
     size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + call_scratch(b, false, all) + call_scratch(b, true, all) + 16 * 256;
     scratch_memory m = {(char *)device_alloc(bytes), 0};
     if (m.at == NULL) device_fail("no memory to check the attention engine: %zu bytes", bytes);
-    float *results[2][4], *delta = (float *)take(&m, sizeof(float) * (size_t)n); // out, lse, dq, dk and dv: the engine's, and by hand
+    float *results[2][4], *delta = (float *)take(&m, sizeof(float) * (size_t)n); // [engine, by hand][out, lse, dq, dk and dv]
     int64_t sizes[4] = {nq, n, nq, nkv};
     for (int who = 0; who < 2; who++)
         for (int i = 0; i < 4; i++) results[who][i] = (float *)take(&m, sizeof(float) * (size_t)sizes[i]);
@@ -347,17 +350,17 @@ bool attention_engine_agrees(int HS, bool documents) {
 typedef struct {
     attention_block b;
     int64_t at;
-    bool engine, document; // document: all of one, so of any size, where a whole block has one of few
-    int64_t spare;         // rows of q, k and v that follow in memory: the engine may compute them, too
-    int64_t most;          // rows of a piece
+    bool engine, document; // computed by the engine; part of a single long document, whose length is arbitrary (whole blocks have few lengths)
+    int64_t spare;         // rows of q, k and v that follow in memory: the engine may compute them as padding
+    int64_t most;          // most rows of a piece
 } block_part;
 
-// Is so much of a document worth the engine's calls, and what is compiled for them?
+// Is this much of one document worth the engine's calls and the kernels compiled for them?
 static bool document_is_long(attention_block b, int64_t queries, int64_t keys) {
     return min_i64(queries, keys) >= least_rows && queries * keys / (b.causal ? 2 : 1) * b.Hq * b.HS >= least_work;
 }
-// The part of a block that begins with query `at`. A block without documents is one part, and so is one off the diagonal, where it is all of one
-// document. On the diagonal a part is a long document, or all the shorter ones up to the next of those.
+// The part of a block that begins with query `at`. A block without documents is one part. So is a block off the diagonal, which holds a single
+// document. On the diagonal a part is one long document, or all shorter ones up to the next long one.
 static block_part part_from(attention_block b, int64_t at, bool engine) {
     block_part p;
     memset(&p, 0, sizeof p);
@@ -390,13 +393,14 @@ static block_part part_from(attention_block b, int64_t at, bool engine) {
     return p;
 }
 
-// Rows [at, at + rows) of a part. The engine is asked for `asked` of them: `rows`, or more, whose results are thrown away; 0: not asked.
+// Rows [at, at + rows) of a part. The engine computes `asked` rows from `at` on: `rows`, or more, whose results are discarded; 0: none.
 typedef struct {
     int64_t at, rows, asked;
 } row_piece;
 
-// Rows from `at` on, up to `end`. A document is cut into few sizes, as the engine is compiled for each: powers of two, the largest first. What is
-// left is rounded up to one where that wastes little: queries that follow see a document's keys, but no query of it sees the rows that follow.
+// The piece that begins at row `at` of the rows up to `end`. A document is cut into few different sizes, because the engine is compiled for each:
+// least_rows times powers of two, the largest first. The last piece is rounded up to such a size where that wastes little and extra rows exist.
+// They do no harm: extra queries see the document's keys (and are discarded), but the document's queries see no extra key.
 static row_piece piece_from(const block_part *p, int64_t at, int64_t end) {
     int64_t left = end - at, size = least_rows;
     row_piece piece = {at, min_i64(left, p->most), min_i64(left, p->most)};
@@ -466,8 +470,8 @@ size_t op_attention_scratch(attention_block block, bool backward) {
     int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
     block.Tq = min_i64(block.Tq, rows);
     block.Tk = min_i64(block.Tk, rows);
-    // Calls with fewer rows may take more heads at a time. A run of n heads is taken only while it stays under most_scratch, so
-    // that bound covers all of them; a single head (forward: a group) may need more, at full length.
+    // Calls with fewer rows may take more heads at a time. A run of several heads is chosen only while it stays under most_scratch,
+    // so that bound covers them. A single head (forward: a group) may need more, at full length.
     attention_run all = {block.Hkv, block.Hq / block.Hkv};
     size_t most = call_scratch(block, backward, attention_call_run(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
     size_t all_heads = call_scratch(block, backward, all), bound = (size_t)most_scratch + 16384; // of calls with fewer rows; 16384: alignment and slack

@@ -1,12 +1,12 @@
 // One call of an attention engine, and how a block of op_attention_* is cut into calls (attention_blocks.c). The engine is cuDNN on a GPU
-// (attention_cudnn.c) and the hand-written kernels in float in the emulated build (attention_emulated.c): all that lies above is the same in
-// both. A CUDA build without cuDNN has none (attention_by_hand.c).
+// (attention_cudnn.c) and the hand-written kernels in float in the emulated build (attention_emulated.c); everything above this interface is the
+// same in both. A CUDA build without cuDNN has no engine (attention_by_hand.c).
 #ifndef ATTENTION_CALL_H
 #define ATTENTION_CALL_H
 
 #include "internal.h"
 
-// Rows and heads of a tensor lie `row` and `head` elements apart; the elements of a head are neighbours.
+// Rows and heads of a tensor lie `row` and `head` elements apart; the elements of a head are contiguous.
 typedef struct {
     int64_t row, head;
 } head_strides;
@@ -18,12 +18,12 @@ typedef struct {
     int Hq, Hkv, HS;       // Hq % Hkv == 0
     head_strides q, kv;    // q also for dout and (backward) out; kv for k and v
     head_strides out;      // forward: out
-    head_strides dq, dkv;  // backward: dq; dk and dv (an engine's: of every query head)
-    int64_t lse_head, delta_head; // from one head to the next; an engine's: Tq (cuDNN's kernels for the A100 take it for that before 9.26)
-    attention_documents documents; // first == NULL but for the hand-written kernels
+    head_strides dq, dkv;  // backward: dq; dk and dv (from an engine: one per query head)
+    int64_t lse_head, delta_head; // from one head to the next; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
+    attention_documents documents; // first == NULL except for the hand-written kernels
 } attention_shape;
 
-// The tensors of a call. All on the device, in bf16 but those marked.
+// The tensors of a call. All are on the device and in bf16, except where marked.
 enum {
     ATTENTION_Q = 1, ATTENTION_K, ATTENTION_V,
     ATTENTION_OUT,            // float in the forward pass
@@ -33,8 +33,8 @@ enum {
     ATTENTION_ONE,            // float, on the host: 1 (backward)
     ATTENTION_DOUT,
     ATTENTION_DQ,             // float
-    ATTENTION_DK, ATTENTION_DV, // float, or bf16 (dkv_bf16); what each query head adds to those of its key/value head
-    ATTENTION_DQ_SUM,         // float, (Hq, Tq, HS) dense: the engine's own
+    ATTENTION_DK, ATTENTION_DV, // float, or bf16 (dkv_bf16); one per query head: its contribution to its key/value head's
+    ATTENTION_DQ_SUM,         // float, (Hq, Tq, HS) dense: the engine's accumulator
     ATTENTION_DELTA,          // float, (Hq, Tq): the engine writes rowsum(dout out)
     ATTENTION_TENSORS
 };
@@ -44,43 +44,45 @@ extern "C" {
 #endif
 
 bool attention_call_possible(void); // false: this build has no engine, and hand-written kernels compute everything, without scratch
-bool attention_call_takes(attention_shape shape); // false: the engine does not take it, and the caller uses the hand-written kernels
-// Runs a call of a shape that the engine takes: out and lse = ..., or dq, dk, dv = (not +=). tensors[id] is the address of each tensor that
-// the shape has (those on the host are the engine's).
+bool attention_call_takes(attention_shape shape); // false: the engine does not support it; the caller uses the hand-written kernels
+// Runs a call of a shape that the engine takes: out and lse = ..., or dq, dk, dv = (not +=). tensors[id]: the address of each device tensor that
+// the shape uses; the engine supplies those on the host.
 void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace);
-// Bytes of workspace that are set aside for a call: what cuDNN's engines ask for on all our GPUs (test_cudnn_graphs). Pure arithmetic.
+// Bytes of workspace reserved for a call: enough for cuDNN on all our GPUs (test_cudnn_graphs). Pure arithmetic.
 size_t attention_call_workspace(attention_shape shape);
 
-// Is the engine right for this head size (documents: and for more rows than there are)? Found out once, on a small problem, beside the hand-written
-// kernels in float; with a warning when it is not. They compute attention (packed documents) then, as they do what the engine does not take.
+// Does the engine agree with the hand-written kernels in float for this head size (documents: also when asked for more rows than are wanted)? Checked
+// once, on a small problem, with a warning when it does not; then the hand-written kernels compute attention (documents: of packed documents).
 bool attention_engine_agrees(int HS, bool documents);
 
-// The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each, all of its group or (kv == 1) a part.
+// The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each: its whole group or (kv == 1) part of it.
 typedef struct {
     int kv, members;
 } attention_run;
-// The call on all rows of a block for so many heads. q_apart, kv_apart: out (backward: dq), and dk and dv, go to scratch, without gaps, to be
-// merged or added; else straight to the caller's tensors (dk and dv only when there is one query head to a key/value head).
+// The shape of a call on all rows of a block for the heads of `run`. q_apart: out (backward: dq) goes to scratch, dense, to be merged or added;
+// kv_apart: so do dk and dv. Otherwise they go directly to the caller's tensors (dk and dv only with one query head per key/value head).
 attention_shape attention_call_shape(attention_block block, bool backward, bool q_apart, bool kv_apart, attention_run run);
 // All heads of a block at once, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
 attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
 
-// A block is cut so that no call reaches more than 2^31 - 1 elements of a tensor, and (where one head allows it) none needs more than 768 MiB of
-// scratch: into square tiles of rows, and runs of heads. A call should have many rows and heads, or parts of the GPU have nothing to do. A
-// backward call leaves dk and dv of each query head apart, in float: cuDNN would add those of a group up in bf16 only.
+// A block is cut into square tiles of rows and runs of heads, so that no call spans more than 2^31 - 1 elements of a tensor and none needs more
+// than 768 MiB of scratch (unless a single head does; forward: a group). Within that a call takes as many rows and heads as it can, to keep all of
+// the GPU busy.
+// A backward call writes dk and dv of each query head separately, in float: cuDNN would sum those of a group only in bf16.
 int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk);
-attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the most that a call takes
-// On Blackwell cuDNN's engine of that generation can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to the one it
-// has for the A100. So there each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay float. And tiles have at
-// most 65536 rows: before 9.21.1 causal forward calls "could hang with extremely long sequence lengths" (release notes, which name no length).
+attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the largest that one call takes
+// cuDNN's engine for Blackwell can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to its A100 engine. So on Blackwell
+// each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay in float. Tiles have at most 65536 rows there:
+// before 9.21.1 causal forward calls "could hang with extremely long sequence lengths" (release notes, which name no length).
 void attention_use_blackwell(bool yes);
-// device_use_deterministic, of attention: hand-written kernels compute the backward pass. cuDNN's, asked for an order, takes no memory for one when
-// dq is float.
+// device_use_deterministic for attention: the hand-written kernels compute the backward pass. cuDNN's, asked to be deterministic, needs no memory
+// for a fixed order when dq is float, so there is no sign that it has one.
 void attention_use_deterministic(void);
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
-// Packed documents: what a block has of one goes to the engine where that is 2^34 products or more (pairs of query and key that see each other x heads x
-// HS; 2900 rows on the diagonal with 32 heads of 128: an estimate), in pieces of 512 rows or more. For tests: of `rows`, and any work; 0: these limits.
+// Packed documents: a document's share of a block goes to the engine if it is 2^34 products or more (visible query-key pairs x heads x HS; 2900 rows
+// on the diagonal with 32 heads of 128; the limit is an estimate), in pieces of 512 rows or more. For tests: pieces of `rows` or more, however little
+// the work; 0: these limits.
 void attention_test_documents(int64_t rows);
 int64_t attention_test_engine_tiles(void); // tiles that the engine was asked for since start, forward and backward
 
@@ -90,8 +92,8 @@ void attention_kernel_forward(float *out, float *lse, const floatX *q, const flo
                               bool merge);
 void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
                                const float *lse, const float *delta, attention_shape shape, float scale, bool add_dq, bool add_dkv);
-// The same on tensor cores (attention_mma.cu): bf16, heads of 64 or 128 in pieces of 16 bytes, at most 2^31 rows; false, and nothing done, for
-// other shapes. Weights are rounded to bf16, as cuDNN does.
+// The same on tensor cores (attention_mma.cu): bf16, head size 64 or 128, rows and heads aligned to 16 bytes, fewer than 2^31 - 256 rows. For other
+// shapes they do nothing and return false. Weights are rounded to bf16, as cuDNN does.
 bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape shape, float scale, bool merge);
 bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
                             const float *lse, const float *delta, attention_shape shape, float scale, bool add_dq, bool add_dkv);

@@ -27,7 +27,7 @@ static void check(cudnnStatus_t status, const char *what) {
 
 static void start(void) {
     if (cudnn.handle != NULL) return;
-    size_t version = cudnnGetVersion(); // the library that was loaded may be another than this was built with
+    size_t version = cudnnGetVersion(); // the library loaded may differ from the one built against
     if (version < 91002) device_fail("cuDNN %zu.%zu.%zu was loaded; 9.10.2 or newer is needed", version / 10000, version / 100 % 100, version % 100);
     if (version < 91501)
         fprintf(stderr, "note: cuDNN %zu.%zu.%zu: versions from 9.15.1 on have fewer known errors in attention\n", version / 10000, version / 100 % 100, version % 100);
@@ -49,11 +49,11 @@ static attention_plan *plan_of(attention_shape shape) {
     attention_plan *p = &cudnn.plans[cudnn.count++];
     memset(p, 0, sizeof *p);
     p->shape = shape;
-    attention_graph *g = HOST_NEW(attention_graph, 1); // stays: the plan refers to its descriptors
+    attention_graph *g = HOST_NEW(attention_graph, 1); // kept: the plan refers to its descriptors
     const char *kind = shape.backward ? "backward" : "forward";
     bool found = false;
     if (attention_graph_build(g, shape, cudnn.handle)) attention_graph_choose(g, NULL);
-    for (int i = 0; i < g->config_count; i++) { // compiles the kernel; the first that works in the workspace that is planned
+    for (int i = 0; i < g->config_count; i++) { // compiles the kernel; takes the first that fits the reserved workspace
         int64_t workspace = 0, one = 0;
         check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan), "plan");
         check(cudnnBackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn.handle), "plan");
@@ -85,7 +85,7 @@ const char *op_attention_engine(bool documents) {
 }
 bool attention_call_possible(void) { return true; }
 
-// Backward engines for heads beyond 128 are taken only where NVIDIA's own callers take them: 256, on Hopper.
+// Above head size 128 the backward engine is used only where NVIDIA's own callers use it: 256, on Hopper.
 bool attention_call_takes(attention_shape shape) {
     if (shape.backward && shape.HS > 128 && !(shape.HS == 256 && device_compute_capability() / 10 == 9)) return false;
     return !plan_of(shape)->refused;
@@ -101,7 +101,7 @@ void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
         if (id == ATTENTION_SCALE) address = &scale;
         if (id == ATTENTION_MINUS_INFINITY && shape.causal) address = &minus_infinity;
         if (id == ATTENTION_ONE && shape.backward) address = &one;
-        if (address == NULL) continue; // not of this graph
+        if (address == NULL) continue; // not in this graph
         ids[count] = id;
         addresses[count++] = address;
     }

@@ -1,19 +1,19 @@
 // DEVICE=emulated: the attention engine is the hand-written kernels. See attention_call.h.
 #include "attention_call.h"
 
-void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c: is told when the GPU's memory is touched
+void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c, if linked: told when device memory is in use
 
 const char *op_attention_engine(bool documents) { return documents ? "the hand-written kernels, tiles of other documents skipped" : "the hand-written kernel"; }
 bool attention_call_possible(void) { return true; }
 
-bool attention_call_takes(attention_shape s) { return s.HS != 40; } // so that test_kernels sees what is done about a shape that no engine takes
+bool attention_call_takes(attention_shape s) { return s.HS != 40; } // lets test_kernels test a shape that no engine takes
 
 void attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     if (emulation_runs != NULL) emulation_runs(true);
-    memset(workspace, 0xff, attention_call_workspace(s)); // whoever else has this memory finds NaN
+    memset(workspace, 0xff, attention_call_workspace(s)); // NaN for anyone else who uses this memory
     if (s.backward) memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));
     if (emulation_runs != NULL) emulation_runs(false);
-    if (s.HS == 48 && s.backward) scale *= 1.1f; // so that test_kernels sees what is done about an engine that is wrong
+    if (s.HS == 48 && s.backward) scale *= 1.1f; // lets test_kernels test an engine that is wrong
     const floatX *q = (const floatX *)tensors[ATTENTION_Q], *k = (const floatX *)tensors[ATTENTION_K],
                  *v = (const floatX *)tensors[ATTENTION_V];
     float *lse = (float *)tensors[ATTENTION_LSE];

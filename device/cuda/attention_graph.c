@@ -1,7 +1,7 @@
 // See attention_graph.h. The operations and their order are those that cuDNN's SDPA engines recognise.
 #include "attention_graph.h"
 
-// ---- descriptors: the first error stays in g->error, and nothing is tried after it ----
+// ---- descriptors: the first error is kept in g->error and turns all later calls into no-ops ----
 
 static bool good(const attention_graph *g) { return g->error.text[0] == '\0'; }
 
@@ -65,11 +65,11 @@ static tensor tensor_describe(cudnnDataType_t type, int64_t heads, int64_t rows,
     memset(&t, 0, sizeof t);
     t.type = type;
     t.size[0] = 1; t.size[1] = heads; t.size[2] = rows; t.size[3] = columns;
-    t.stride[0] = heads * rows * columns; // one batch: never stepped
+    t.stride[0] = heads * rows * columns; // one batch: never used
     t.stride[1] = head_stride; t.stride[2] = row_stride; t.stride[3] = column_stride;
     return t;
 }
-// Of (rows, HS) a head, in memory; `transposed` presents it as (HS, rows).
+// A tensor in memory, (rows, HS) per head; `transposed` presents each head as (HS, rows).
 static tensor memory(attention_graph *g, int64_t id, cudnnDataType_t type, int64_t heads, int64_t rows, head_strides s, bool transposed) {
     int64_t HS = g->shape.HS;
     tensor t =
@@ -80,7 +80,7 @@ static tensor row_numbers(attention_graph *g, int64_t id, int64_t head_stride) {
     return tensor_make(g, tensor_describe(CUDNN_DATA_FLOAT, g->shape.Hq, g->shape.Tq, 1, head_stride, 1, 1), IN_MEMORY, id);
 }
 static tensor intermediate(attention_graph *g, cudnnDataType_t type, int64_t rows,
-                           int64_t columns) { // of every query head, never in memory
+                           int64_t columns) { // one per query head, never in memory
     tensor t = tensor_describe(type, g->shape.Hq, rows, columns, rows * columns, columns, 1);
     return tensor_make(g, t, VIRTUAL, ++g->next_virtual);
 }
@@ -95,7 +95,7 @@ static void add_operation(attention_graph *g, cudnnBackendDescriptor_t operation
     finalize(g, operation, what);
     if (good(g)) g->operations[g->operation_count++] = operation;
 }
-// y = mode(x, b, t); b and t NULL where the mode has no such operand. axis: of GEN_INDEX, else -1.
+// y = mode(x, b, t); b and t NULL where the mode has no such operand. axis: for GEN_INDEX, else -1.
 static void pointwise(attention_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t precision, int64_t axis, const tensor *x,
                       const tensor *b, const tensor *t, const tensor *y) {
     const char *what = "pointwise operation";
@@ -128,7 +128,7 @@ static void multiply_matrices(attention_graph *g, const tensor *a, const tensor 
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, d, what);
     add_operation(g, operation, what);
 }
-static void reduce(attention_graph *g, cudnnReduceTensorOp_t how, const tensor *x, const tensor *y) { // over the sizes that y has not
+static void reduce(attention_graph *g, cudnnReduceTensorOp_t how, const tensor *x, const tensor *y) { // over the dimensions that have size 1 in y
     const char *what = "reduction";
     cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     cudnnBackendDescriptor_t d = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what), operation;
@@ -151,7 +151,7 @@ static void reshape(attention_graph *g, const tensor *x, const tensor *y) {
 
 // ---- the two graphs ----
 
-// s where the key's number is at most the query's, else -infinity; s itself when the shape is not causal.
+// s where the key's index is at most the query's, else -infinity; s itself when the shape is not causal.
 static tensor masked(attention_graph *g, tensor s) {
     if (!g->shape.causal) return s;
     tensor row = scores(g, CUDNN_DATA_INT32), column = scores(g, CUDNN_DATA_INT32), visible = scores(g, CUDNN_DATA_BOOLEAN),
