@@ -1,21 +1,21 @@
-// Attention by hand on tensor cores: bf16, heads of 64 and 128, any number of rows, packed documents. See attention_call.h.
+// Hand-written attention on tensor cores: bf16, head sizes 64 and 128, any number of rows, packed documents. See attention_call.h.
 //
-// For what cuDNN does not take, short documents above all. All three kernels are one walk: a block of 4 warps
-// owns 64 rows of one side (queries; keys for dk and dv), a warp 16 of them, and goes over tiles of N columns, rows of the other side,
-// loading one while it computes the one before. Scores s (rows, columns) are the product of two tiles; they stay in registers, become weights
-// there and the left factor of the next product:
+// For what cuDNN does not take, above all short documents. All three kernels walk the same way: a block of 4 warps owns 64 rows of one side
+// (queries; keys for dk and dv), 16 per warp, and goes over tiles of N columns, which are rows of the other side, loading the next tile while it
+// computes the current one. Scores s (rows, columns) are the product of two tiles. They stay in registers, where they become weights, the left
+// factor of the next product:
 //     forward    weights p = e^(s - lse)                     out += p v
 //     dq         weights ds = p (dout v^T - delta)           dq += ds k
 //     dk, dv     the same transposed: rows are keys          dv += p^T dout, dk += ds^T q
-// Weights are rounded to bf16, sums are float. No two blocks add to one number: all sums have one order. (FlashAttention-2,
-// arXiv 2307.08691, Algorithms 1 and 2; its backward kernel adds dq from many blocks instead of computing scores twice.)
+// Weights are rounded to bf16, sums are float. No two blocks add to the same number, so every sum has a fixed order. (FlashAttention-2,
+// arXiv 2307.08691, Algorithms 1 and 2; its backward kernel adds dq from many blocks instead of computing the scores twice.)
 #include "attention_rows.cuh"
 
-constexpr int ROWS = 64, THREADS = 128; // of a block
+constexpr int ROWS = 64, THREADS = 128; // per block
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
 static __device__ __forceinline__ int lane_of_warp() { return (int)(threadIdx.x % 32); }
-// Of element e of 16 x 8 sums: its row is row_of(e), its column column_of(e). See multiply_add in emulation.h.
+// Row and column of this lane's element e of 16 x 8 sums. See multiply_add in emulation.h.
 static __device__ __forceinline__ int row_of(int e) { return lane_of_warp() / 4 + e / 2 * 8; }
 static __device__ __forceinline__ int column_of(int e) { return lane_of_warp() % 4 * 2 + e % 2; }
 static __device__ __forceinline__ float quad_sum(float x) { // over the lanes that share a row
@@ -29,18 +29,18 @@ static __device__ __forceinline__ float quad_max(float x) {
 
 // ---- tiles (rows, HS) in shared memory ----
 
-// Rows lie PITCH numbers apart: an odd number of 16-byte pieces, so that 8 rows read at one column touch all banks once.
+// Rows lie PITCH elements apart: an odd number of 16-byte pieces, so that 8 rows read at the same column touch every bank once.
 template <int HS> constexpr int PITCH = HS + 8;
 
-// tile = rows [first, first + COUNT) of one head; from `end` on the last one again, which nothing is seen of. Started only.
+// Starts copying rows [first, first + COUNT) of one head to tile. From `end` on the last row is repeated; nothing of it is used.
 template <int COUNT, int HS> __device__ __forceinline__ void tile_start(bf16 *tile, const bf16 *head, int64_t stride, int first, int end) {
-    constexpr int PIECES = HS / 8; // of a row; a thread copies the same piece of every THREADS / PIECES-th row
+    constexpr int PIECES = HS / 8; // per row; a thread copies the same piece of every THREADS / PIECES-th row
     int begin = (int)(threadIdx.x / PIECES), column = (int)(threadIdx.x % PIECES) * 8;
 #pragma unroll
     for (int row = begin; row < begin + COUNT; row += THREADS / PIECES)
         copy_async<16>(tile + row * PITCH<HS> + column, head + min(first + row, end - 1) * stride + column);
 }
-// numbers (n) = from [first, first + n), in the same way.
+// Starts copying numbers (n) = from [first, first + n), repeating the last one from `end` on.
 static __device__ __forceinline__ void numbers_start(float *numbers, const float *from, int first, int end, int n) {
     if ((int)threadIdx.x < n) copy_async<4>(numbers + threadIdx.x, from + min(first + (int)threadIdx.x, end - 1));
 }
@@ -69,7 +69,7 @@ template <int HS, int N> __device__ __forceinline__ void scores(float (&s)[N / 8
         }
     }
 }
-// sum (16, HS) += weights (16, N) columns (N, HS). What a lane holds of the weights is what it needs of them as the left factor.
+// sum (16, HS) += weights (16, N) columns (N, HS). Each lane already holds the weights that it must supply as the left factor.
 template <int HS, int N> __device__ __forceinline__ void accumulate(float (&sum)[HS / 8][4], const float (&weights)[N / 8][4], const bf16 *columns) {
     int lane = lane_of_warp();
 #pragma unroll
@@ -89,7 +89,7 @@ template <int HS, int N> __device__ __forceinline__ void accumulate(float (&sum)
 struct alignas(8) two_floats {
     float x, y;
 };
-// The two neighbours at `to` = old * (them) + new * (x, y); old 0: they are not read.
+// The two floats at `to` = scale_old * (their old values) + scale_new * (x, y); scale_old 0: the old values are not read.
 static __device__ __forceinline__ void store_two(float *to, float x, float y, float scale_new, float scale_old) {
     two_floats *at = reinterpret_cast<two_floats *>(to), before = {0, 0};
     if (scale_old != 0) before = *at;
@@ -115,9 +115,9 @@ __device__ __forceinline__ void rows_to_global(float *head, int64_t stride, cons
 static __device__ __forceinline__ int first_key(const attention_shape &b, int i) { return (int)attention_first_visible(b, i); }
 static __device__ __forceinline__ int key_end(const attention_shape &b, int i) { return b.causal && i + 1 < b.Tk ? i + 1 : (int)b.Tk; }
 
-// Scores of what is not visible become -infinity. s (16, N): rows from `row`, columns from `column`; KEYS: rows are keys, columns queries.
+// Sets the scores of invisible pairs to -infinity. s (16, N): rows from `row`, columns from `column`; KEYS: rows are keys, columns queries.
 template <bool KEYS, int N> __device__ __forceinline__ void hide(float (&s)[N / 8][4], const attention_shape &b, int row, int column) {
-    constexpr int QUERIES = KEYS ? N / 4 : 2; // of a lane: (column 8 n + column_of(e)), or rows; what each sees is found out once
+    constexpr int QUERIES = KEYS ? N / 4 : 2; // per lane: columns 8 n + column_of(e), or rows; what each sees is computed once
 #pragma unroll
     for (int i = 0; i < QUERIES; i++) {
         int query = KEYS ? column + i / 2 * 8 + column_of(i % 2) : row + row_of(2 * i), from = (int)b.Tk, end = key_end(b, query);
@@ -129,33 +129,33 @@ template <bool KEYS, int N> __device__ __forceinline__ void hide(float (&s)[N / 
         }
     }
 }
-// lse in units of log2 e, for e^(s - lse) by exp2f. -infinity (of a row that sees nothing) becomes finite: -infinity minus it must not be NaN.
+// lse as a logarithm to base 2, for e^(s - lse) by exp2f. -infinity (a row that sees nothing) becomes finite, or -infinity - lse would be NaN.
 static __device__ __forceinline__ float lse_units(float lse) { return fmaxf(lse * LOG2_E, -1e38f); }
 
 // ---- forward ----
 
-template <int HS> constexpr int FORWARD_COLUMNS = HS == 64 ? 64 : 32; // three blocks and more to an SM, of an A100 too
+template <int HS> constexpr int FORWARD_COLUMNS = HS == 64 ? 64 : 32; // three or more blocks fit an SM, of an A100 too
 
-// Block (x, y): 64 query rows of head y, those that see most first.
+// Block (x, y): 64 query rows of head y, the last rows (which see most keys) first.
 template <int HS> __global__ void __launch_bounds__(THREADS)
 attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, attention_shape b, float scale, bool merge) {
     constexpr int N = FORWARD_COLUMNS<HS>, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
-    bf16 *qs = shared, *ks = qs + ROWS * PITCH<HS>, *vs = ks + 2 * TILE; // ks, vs: the tile in use and the next
+    bf16 *qs = shared, *ks = qs + ROWS * PITCH<HS>, *vs = ks + 2 * TILE; // ks, vs: two tiles each, the one in use and the next
     int head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv), Tq = (int)b.Tq, Tk = (int)b.Tk;
     int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, mine = (int)(threadIdx.x / 32) * 16;
     auto start = [&](int key, int stage) {
         tile_start<N, HS>(ks + stage * TILE, k + kv_head * b.kv.head, b.kv.row, key, Tk);
         tile_start<N, HS>(vs + stage * TILE, v + kv_head * b.kv.head, b.kv.row, key, Tk);
     };
-    float sum[HS / 8][4], largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}; // of two rows; scores times log2 e; total: of this lane's columns
+    float sum[HS / 8][4], largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}; // of two rows; largest: times log2 e; total: of this lane's columns
     int all_from = first_key(b, min(first + ROWS, Tq) - 1), end = key_end(b, first + ROWS - 1), stage = 0, j = first_key(b, first);
     zero(sum);
     tile_start<ROWS, HS>(qs, q + head * b.q.head, b.q.row, first, Tq);
     start(j, 0);
     for (; j < end; j += N, stage ^= 1) {
         copy_async_wait();
-        __syncthreads(); // this tile is there for all, and all are done with the one before
+        __syncthreads(); // every thread's copies have arrived, and all threads are done with the previous tile
         if (j + N < end) start(j + N, stage ^ 1);
         float s[N / 8][4];
         scores<HS, N>(s, qs + mine * PITCH<HS>, ks + stage * TILE);
@@ -180,7 +180,7 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
         }
         accumulate<HS, N>(sum, s, vs + stage * TILE);
     }
-    copy_async_wait(); // of a block that sees no key
+    copy_async_wait(); // for a block that sees no key
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int i = first + mine + row_of(2 * h);
@@ -188,7 +188,7 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
         float lse_new = all > 0 ? largest[h] * LN_2 + logf(all) : -INFINITY, *lse_at = lse + head * b.lse_head + i;
         if (merge) {
             float lse_old = i < Tq ? *lse_at : -INFINITY, weight_new;
-            __syncwarp(); // the lanes of the row have read lse
+            __syncwarp(); // all lanes of the row have read lse
             lse_new = merge_weights(lse_old, lse_new, &scale_old, &weight_new);
             scale_new *= weight_new;
         }
@@ -202,7 +202,7 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
 
 // ---- backward ----
 
-// Block (x, y): dq of 64 query rows of head y, those that see most first.
+// Block (x, y): dq of 64 query rows of head y, the last rows first.
 template <int HS> __global__ void __launch_bounds__(THREADS)
 attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse, const float *delta, attention_shape b,
                         float scale, bool add) {
@@ -268,7 +268,7 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
             numbers_start(deltas + stage * N, delta + head * b.delta_head, query, Tq, N);
         };
         int i = b.causal ? first : 0, stage = 0;
-        __syncthreads(); // all are done with the head before
+        __syncthreads(); // all threads are done with the previous head
         start(i, 0);
         for (; i < Tq && first_key(b, i) < first + ROWS; i += N, stage ^= 1) {
             copy_async_wait();
@@ -289,7 +289,7 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
             accumulate<HS, N>(sum_v, s, os + stage * TILE);
             accumulate<HS, N>(sum_k, dp, qs + stage * TILE);
         }
-        copy_async_wait(); // of a tile that turned out to see nothing
+        copy_async_wait(); // for a tile that was started, but sees nothing
     }
     rows_to_global<HS>(dk + kv_head * b.dkv.head, b.dkv.row, sum_k, scale, first + mine, Tk, add);
     rows_to_global<HS>(dv + kv_head * b.dkv.head, b.dkv.row, sum_v, 1, first + mine, Tk, add);
@@ -299,13 +299,13 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
 
 static bool strides_fit(head_strides s, int multiple) { return s.row % multiple == 0 && s.head % multiple == 0; }
 static bool addresses_fit(uintptr_t bits, int multiple) { return bits % (uintptr_t)multiple == 0; }
-// bf16, a head size that the kernels are made for, 16 bytes at a time of what is read and 8 of what is written.
+// bf16, a supported head size, inputs that can be read 16 bytes at a time. (The callers check that outputs can be written 8 bytes at a time.)
 static bool takes(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
     uintptr_t bits = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)dout;
     return sizeof(floatX) == sizeof(bf16) && (b.HS == 64 || b.HS == 128) && b.Tq > 0 && b.Tk > 0 && b.Tq <= INT32_MAX - 256 && b.Tk <= INT32_MAX - 256 &&
            strides_fit(b.q, 8) && strides_fit(b.kv, 8) && addresses_fit(bits, 16);
 }
-static const bf16 *as_bf16(const floatX *x) { return (const bf16 *)x; } // of takes
+static const bf16 *as_bf16(const floatX *x) { return (const bf16 *)x; } // after takes()
 
 static size_t tiles_bytes(int HS, int rows) { return sizeof(bf16) * (size_t)(rows * (HS + 8)); }
 

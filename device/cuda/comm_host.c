@@ -1,4 +1,4 @@
-// See comm_host.h: comm_mpi.c with its public names changed. comm_abort keeps its own and serves both.
+// See comm_host.h: comm_mpi.c with its public names prefixed by host_. comm_abort keeps its name and serves both.
 #define comm host_comm
 #define comm_init host_comm_init
 #define comm_finalize host_comm_finalize

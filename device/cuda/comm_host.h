@@ -1,5 +1,5 @@
-// The communication of the CPU device (device/cpu/comm_mpi.c) under names with host_ in front: what comm_nccl.c starts from, and what it
-// uses for small things on host memory. See device/comm.h for what each function does.
+// The communication of the CPU device (device/cpu/comm_mpi.c) with its names prefixed by host_: comm_nccl.c starts from it, and uses it for
+// small messages in host memory. See device/comm.h for what each function does.
 #ifndef COMM_HOST_H
 #define COMM_HOST_H
 

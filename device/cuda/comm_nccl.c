@@ -1,18 +1,18 @@
-// Communication between GPUs by NCCL. See device/comm.h. Ranks find each other by MPI (comm_host.h), which also carries what is small and
-// lies on the host. A build without MPI uses device/cpu/comm_single.c instead of this file.
+// Communication between GPUs by NCCL. See device/comm.h. Ranks find each other through MPI (comm_host.h), which also carries small messages
+// in host memory. A build without MPI uses device/cpu/comm_single.c instead of this file.
 //
-// A comm is an NCCL communicator and a stream. `start` lets its stream wait for the compute issued so far and queues one group of NCCL
-// calls; `finish` lets compute wait for that group. The host waits for neither. One thread launches, in program order, which is the same
-// on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT makes that the order on the GPU too, so that several comms cannot block each other.
-// Communicators are split from one of all ranks, and their peers connected by transfers of the comm's kind, in comm_split: nothing is set up
-// inside a step.
-// A second thread watches: an asynchronous error, or a transfer that stands for TRAIN_LLAMA_TIMEOUT seconds (default 600, 0: never), ends
-// the job with rank, transfer, its number and its peers.
-// A reduce-scatter adds in the order of NCCL's ring, which is fixed for a communicator and a count; a sum is made once, so that all ranks
-// that gather it have the same bits.
+// A comm is an NCCL communicator and a stream. `start` makes that stream wait for the compute issued so far and queues one group of NCCL
+// calls; `finish` makes the compute stream wait for that group. Neither blocks the host. One thread launches, in program order, which is the
+// same on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT makes the GPU follow that order too, so that several comms cannot deadlock.
+// comm_split splits each communicator from one of all the parent's ranks and connects its peers by transfers of the comm's kind, so that
+// nothing is set up inside a step.
+// A second thread watches: an asynchronous error, or a transfer that is stuck for TRAIN_LLAMA_TIMEOUT seconds (default 600, 0: no limit),
+// ends the job with a message that names the rank, the transfer, its number and its peers.
+// A reduce-scatter adds in the order of NCCL's ring, which is fixed for a communicator and a count. Each sum is computed only once, so all
+// ranks that gather it get the same bits.
 //
-// Test mode, TRAIN_LLAMA_SHARE_GPU=1: several ranks share a GPU. NCCL refuses that for ranks of one machine, so each rank calls itself a
-// machine of its own (NCCL_HOSTID) and they talk through sockets: right, and slow.
+// Test mode, TRAIN_LLAMA_SHARE_GPU=1: several ranks share a GPU. NCCL refuses that for ranks of one machine, so each rank claims to be a
+// machine of its own (NCCL_HOSTID) and they talk through sockets: correct, but slow.
 #include "comm_host.h"
 #include "internal.h"
 
@@ -29,17 +29,17 @@ enum { NCCL_LEAST = NCCL_VERSION(2, 26, 5) };
 #endif
 
 enum {
-    RING = 256,     // transfers of one comm that the GPU may be behind the host
-    MAX_COMMS = 128 // comms that exist at a time
+    RING = 256,     // how many transfers of one comm the host may be ahead of the GPU
+    MAX_COMMS = 128 // comms with an NCCL communicator at a time
 };
 
 typedef struct {
     const char *operation;
-    int to, from; // ranks of the job; -1: all of the comm
+    int to, from; // ranks of the job; -1: all ranks of the comm
     size_t bytes;
-    cudaEvent_t begun;  // on the comm's stream: compute before it is done
-    cudaEvent_t done;   // on the comm's stream
-    cudaEvent_t waited; // on the compute stream, before it waits for done
+    cudaEvent_t begun;  // on the comm's stream: the compute that the transfer waits for is done
+    cudaEvent_t done;   // on the comm's stream: the transfer is done
+    cudaEvent_t waited; // on the compute stream: it now waits for `done`
 } transfer;
 
 struct comm {
@@ -48,13 +48,13 @@ struct comm {
     int rank, size;
     int *world_rank; // (size)
     ncclComm_t nccl; // NULL: one rank, or for control only
-    ncclComm_t whole; // of all its ranks, no transfers: what comms are split from; NULL before the first
+    ncclComm_t whole; // of all its ranks, only for splitting comms from it, not for transfers; NULL before the first split
     cudaStream_t stream;
     cudaEvent_t ready; // compute issued before the newest transfer
     transfer ring[RING]; // transfer number n is entry n % RING
-    int64_t started, finished, measured; // measured: done, and its waiting time counted
+    int64_t started, finished, measured; // measured: done, and their waiting time counted
     // the watching thread's view
-    int64_t watched; // transfers seen done
+    int64_t watched; // transfers it has seen complete
     double watched_since;
 };
 
@@ -82,7 +82,7 @@ static const char *peers_text(const comm *group, const transfer *t, char *text, 
     return text;
 }
 
-// NCCL is asynchronous (blocking = 0): a call may still be under way when it returns. nccl: the communicator it was made for.
+// Waits for a call to complete: NCCL is asynchronous (blocking = 0), so a call may still be in progress when it returns. nccl: its communicator.
 static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t status, const char *what) {
     double began = device_seconds();
     while (status == ncclInProgress) {
@@ -107,7 +107,7 @@ static bool is_over(const comm *group, cudaEvent_t event) {
         device_fail("%s (rank %d of %d in its group): the GPU has failed: %s", comm_kind_name(group->kind), group->rank, group->size, cudaGetErrorString(status));
     return status == cudaSuccess;
 }
-// Called with the lock held. Ends the job when a transfer has failed or stands too long.
+// Called with the lock held. Ends the job when a transfer has failed or is stuck for too long.
 static void watch(comm *group) {
     ncclResult_t status = ncclSuccess;
     if (ncclCommGetAsyncError(group->nccl, &status) == ncclSuccess && status != ncclSuccess && status != ncclInProgress)
@@ -116,7 +116,7 @@ static void watch(comm *group) {
     int64_t before = group->watched;
     if (group->watched < group->started - RING) group->watched = group->started - RING;
     while (group->watched < group->started && is_over(group, group->ring[group->watched % RING].done)) group->watched++;
-    const transfer *t = &group->ring[group->watched % RING]; // the oldest; its time runs when the compute before it is done
+    const transfer *t = &group->ring[group->watched % RING]; // the oldest unfinished one; its clock starts when the compute before it is done
     if (group->watched != before || group->watched == group->started || !is_over(group, t->begun)) group->watched_since = device_seconds();
     if (timeout_seconds > 0 && device_seconds() - group->watched_since > timeout_seconds) {
         char peers[256];
@@ -127,8 +127,8 @@ static void watch(comm *group) {
                     peers_text(group, t, peers, sizeof peers), timeout_seconds);
     }
 }
-// The driver may hold up the watching thread together with the one that it watches. Then this ends the rank, and mpirun the others.
-static char standing[160]; // a global, made before the alarm is set: a signal's handler may not format
+// The driver may block the watching thread together with the one that it watches. Then this signal handler ends the rank, and mpirun the others.
+static char standing[160]; // the message, formatted before the alarm is set: a signal handler must not call snprintf
 static void driver_stands(int signal_number) {
     (void)signal_number;
     ssize_t written = write(STDERR_FILENO, standing, strlen(standing));
@@ -170,8 +170,8 @@ static void test_delay(void) {
     usleep((useconds_t)((delay_state >> 33) % (uint64_t)(delay_microseconds + 1)));
 }
 
-// Adds up how long compute stood still for the transfers that are over: from the place where it began to wait to the transfer's end.
-// Waits for the GPU for the first `at_least` of the finished ones.
+// Adds up how long the compute stream stalled for transfers: from `waited` to `done`. Counts the finished transfers (comm_finish) in order, up to
+// the first that the GPU has not completed; the host waits for the first `at_least` of them.
 static void measure(comm *group, int64_t at_least) {
     for (int64_t i = 0; group->measured < group->finished; i++) {
         transfer *t = &group->ring[group->measured % RING];
@@ -190,9 +190,9 @@ static void measure(comm *group, int64_t at_least) {
 
 static void make_stream(comm *group) {
     if (group->stream != NULL) return;
-    int least, most; // the urgent have the lower number
+    int least, most; // higher priority: lower number
     cuda_check(cudaDeviceGetStreamPriorityRange(&least, &most), "the stream of a comm");
-    // A transfer that is ready gets the next SMs that come free, before what is left of a product or of attention: others wait for it.
+    // A transfer that is ready gets the next free SMs, before the remaining blocks of a matrix product or of attention: other ranks wait for it.
     cuda_check(cudaStreamCreateWithPriority(&group->stream, cudaStreamNonBlocking, most), "the stream of a comm");
     cuda_check(cudaEventCreateWithFlags(&group->ready, cudaEventDisableTiming), "the stream of a comm");
     for (int i = 0; i < RING; i++) {
@@ -202,7 +202,7 @@ static void make_stream(comm *group) {
     }
 }
 
-// A transfer between `begin` and `end`: the calls that it consists of go to group->stream.
+// A transfer consists of the calls queued on group->stream between `begin` and `end`.
 static transfer *begin(comm *group, const char *operation, int to, int from, size_t bytes) {
     test_delay();
     make_stream(group);
@@ -285,7 +285,7 @@ void comm_allgather_start(comm *group, const void *send, void *recv, size_t byte
 size_t comm_reduce_scatter_scratch(int ranks, size_t count_per_rank) {
     (void)ranks;
     (void)count_per_rank;
-    return 0; // NCCL has memory of its own
+    return 0; // NCCL uses its own memory
 }
 void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size_t count_per_rank, void *scratch) {
     (void)scratch;
@@ -328,16 +328,16 @@ static comm *wrap(host_comm *host, comm_kind kind) {
 
 static bool is_ring(comm_kind kind) { return kind == COMM_KV_INNER || kind == COMM_KV_OUTER || kind == COMM_DKV_INNER || kind == COMM_DKV_OUTER; }
 
-// SMs that a communicator may take from compute, one for each of its channels. SeqAlltoAll is waited for. A ring step must only keep up with a
-// block of attention, but NCCL shares the channels out among all ranks (scheduleP2pTasksToPlan: the transfer between two starts with channels /
-// ranks, a power of two, and inside a machine takes more only beyond 16 MB for each), so that four would carry a step on one or two, of some
-// 10 GB/s each over NVLink (NCCL takes two for each of a GPU's links). A transfer occupies the channels that it is given, not all.
+// SMs that a communicator may take from compute, one per channel. Compute waits for SeqAlltoAll, so it gets many. A ring step need only keep up
+// with a block of attention, but NCCL divides the channels among all ranks (scheduleP2pTasksToPlan: a transfer between two ranks starts with
+// channels / ranks, a power of two, and inside a machine gets more only beyond 16 MB per channel). With four channels in all a step would run on
+// one or two, at some 10 GB/s each over NVLink (NCCL uses two per link of a GPU). A transfer occupies only the channels that it is given.
 static int most_ctas(comm_kind kind, int size) {
     if (is_ring(kind)) return size < 4 ? 8 * size : 32;
     return kind == COMM_SEQ_ALLTOALL ? 32 : 8;
 }
 
-// One transfer of the comm's kind of so many bytes a rank: peers are connected, kernels loaded.
+// Runs the comm's kind of transfer with `bytes` per rank, which makes NCCL connect the peers and load its kernels.
 static void warm_up(comm *group, size_t bytes) {
     char *buffer = (char *)device_alloc(2 * bytes * (size_t)group->size);
     if (buffer == NULL) device_fail("no memory to connect the ranks of a %s group", comm_kind_name(group->kind));
@@ -367,11 +367,11 @@ static void warm_up(comm *group, size_t bytes) {
     device_free(buffer, 0);
 }
 
-// Ranks find each other once, for the parent's communicator; those of its comms are split from it.
+// Creates parent->whole, for which the ranks must find each other; the parent's comms are split from it.
 static void make_whole(comm *parent) {
     ncclUniqueId id;
     int version = 0;
-    if (ncclGetVersion(&version) == ncclSuccess && version < NCCL_LEAST) // another library than this was built with
+    if (ncclGetVersion(&version) == ncclSuccess && version < NCCL_LEAST) // the library loaded may differ from the one built against
         device_fail("NCCL %d.%d.%d was loaded; 2.26.5 or newer is needed", version / 10000, version / 100 % 100, version % 100);
     if (version < NCCL_VERSION(2, 28, 9) && parent->rank == 0 && parent->size > comm_local_ranks()) // release notes: "hangs at large scale"
         fprintf(stderr, "note: NCCL before 2.28.9 may hang on many machines\n");
@@ -388,21 +388,21 @@ static void make_whole(comm *parent) {
     ncclResult_t status = ncclCommInitRankConfig(&parent->whole, parent->size, id, parent->rank, &config);
     nccl_wait_for(parent->whole, parent, status, "start");
 }
-// All ranks of the parent call it; group NULL: this one is in none.
+// All ranks of the parent call it; group NULL: this rank is in no new comm.
 static void split_whole(comm *parent, comm *group, int colour, int key, comm_kind kind) {
     ncclComm_t nccl = NULL;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = most_ctas(kind, group == NULL ? 1 : group->size);
-    // From Hopper on NCCL's blocks start four at a time, on neighbouring SMs. Beside compute SMs come free one by one.
+    // From Hopper on NCCL's blocks start in clusters of four, on neighbouring SMs; beside compute, SMs become free one at a time.
     config.cgaClusterSize = 1;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    // A rank of a ring has two peers. NCCL thinks of all ranks and would use one or two channels, of some 14 GB/s each over the network.
+    // A rank of a ring has two peers. NCCL plans for all ranks and would use one or two channels per peer, at some 14 GB/s each over the network.
     if (is_ring(kind)) config.nChannelsPerNetPeer = 4;
 #endif
     bool member = group != NULL && group->size > 1;
     ncclResult_t status = ncclCommSplit(parent->whole, member ? colour : NCCL_SPLIT_NOCOLOR, key, &nccl, &config);
-    if (status == ncclSuccess) status = ncclInProgress; // it says "success" when the work has begun: the parent knows when it is done
+    if (status == ncclSuccess) status = ncclInProgress; // "success" means that the split has begun: the parent's communicator knows when it is done
     nccl_wait_for(parent->whole, parent, status, "split"); // `nccl` is filled only now (NCCL issue 1472)
     if (!member) return;
     if (nccl == NULL) device_fail("%s split: NCCL gave no communicator", comm_kind_name(kind));
@@ -423,7 +423,7 @@ static void connect_ranks(comm *group) {
     comms[comm_total++] = group;
     pthread_mutex_unlock(&lock);
     start_watching();
-    warm_up(group, 64); // NCCL connects peers when it first takes an algorithm, and takes another for what is small
+    warm_up(group, 64); // NCCL connects peers when it first uses an algorithm, and uses another one for small messages
     warm_up(group, (size_t)round_up(ceil_div(1 << 24, group->size), 64)); // 16 MB in all
     host_comm_barrier(group->host);
 }
@@ -489,19 +489,19 @@ bool comm_agree_on_files(comm *group, error_text *error) { return host_comm_agre
 static void set_unless_set(const char *name, const char *value) { setenv(name, value, 0); }
 
 bool comm_init(int *argc, char ***argv, error_text *error) {
-    // Read when CUDA and NCCL start, which an MPI that knows CUDA does in MPI_Init. A queue of the GPU's own for each stream (8 unless told):
-    // where two streams share one, each waits for what holds up the other.
-    // Kernels are loaded when they are first launched (CUDA_MODULE_LOADING's default), which may wait for the transfers before. Those wait for
-    // nobody who waits for us: all ranks launch in one order, so that the rank that is furthest behind can always go on.
+    // Read when CUDA and NCCL start, which a CUDA-aware MPI does in MPI_Init. CUDA_DEVICE_MAX_CONNECTIONS gives each stream its own hardware
+    // queue (there are 8 by default): where two streams share a queue, one blocks the other.
+    // Kernels are loaded at their first launch (CUDA_MODULE_LOADING's default), which may wait for earlier transfers. That cannot deadlock: all
+    // ranks launch in the same order, so the rank that is furthest behind can always go on.
     set_unless_set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
     set_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
-    // NVLink's own sums and multicast are set up for each communicator, whether it uses them or not, and from 2.29 on a communicator fails
-    // where they do (containers, a fabric manager that is not there). PAT, for what is small, would connect hundreds of MB a communicator.
+    // NVLS (sums and multicast in NVLink's switches) is set up for each communicator, whether it is used or not, and from 2.29 on a communicator
+    // fails where that fails (containers, no fabric manager). PAT, for small messages, would take hundreds of MB of buffers per communicator.
     set_unless_set("NCCL_NVLS_ENABLE", "0");
     set_unless_set("NCCL_PAT_ENABLE", "0");
     if (!host_comm_init(argc, argv, error)) return false;
     const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"), *share = getenv("TRAIN_LLAMA_SHARE_GPU");
-    if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked rank 0's
+    if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked rank 0's value
     host_comm_broadcast(host_comm_world(), &timeout_seconds, sizeof timeout_seconds, 0);
     if (share != NULL && strcmp(share, "1") == 0) {
         char id[32];
@@ -516,8 +516,8 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     world = wrap(host_comm_world(), COMM_CONTROL);
     return true;
 }
-// NCCL reads these when it is first used. A ring of one protocol adds in an order that the communicator and the count fix; trees and
-// NVLink's own sums, and whichever the tuner takes for a size, may differ from one version or network to the next.
+// NCCL reads these when it is first used. A ring with one protocol adds in an order that depends only on the communicator and the count. Trees,
+// NVLS and the tuner's choice among them for a size may differ from one version or network to the next.
 bool comm_use_deterministic(error_text *error) {
     static const char *const settings[2][2] = {{"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}};
     for (int i = 0; i < 2; i++) {
@@ -559,4 +559,4 @@ void comm_test_delay(int max_microseconds, uint64_t seed) {
     delay_microseconds = max_microseconds;
     delay_state = seed * 1000003u + (uint64_t)world->rank;
 }
-void comm_test_piece_limit(size_t bytes) { (void)bytes; } // NCCL counts in 64 bits
+void comm_test_piece_limit(size_t bytes) { (void)bytes; } // NCCL takes 64-bit counts: no pieces
