@@ -1,8 +1,8 @@
 // The GPU as a device: memory, the compute stream, lanes for copies to and from the host. See device/device.h.
 //
-// All operations run on one stream that waits for no other (device_compute_stream). A lane of copies and a communicator (comm_nccl.c)
-// each have a stream of their own; events order them: `start` lets the lane wait for the compute issued so far, `finish` lets later
-// compute wait for the lane. The host never waits inside a step but in device_to_host.
+// All operations run on one non-blocking stream (device_compute_stream). Each lane of copies and each communicator (comm_nccl.c) has its own
+// stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish` makes later compute wait for the lane. Inside a
+// step the host waits only in device_to_host, and in device_from_host where that cannot know when `from` has been read.
 #include "attention_call.h"
 
 #include "../comm.h"
@@ -37,7 +37,7 @@ void cuda_check(cudaError_t status, const char *what) {
 
 // ---- start and stop ----
 
-// Dense bf16 FLOP/s with float accumulation, from NVIDIA's data sheets. The first name that the GPU's name contains counts.
+// Dense bf16 FLOP/s with float accumulation, from NVIDIA's data sheets. The first entry whose name occurs in the GPU's name counts.
 static const struct {
     const char *name;
     double flops;
@@ -49,11 +49,11 @@ static const struct {
     {"RTX A6000", 155e12}, {"RTX 6000 Ada", 364e12}, {"RTX 5090", 209.5e12}, {"RTX 4090", 165.2e12}, {"RTX 3090", 71e12},
 };
 
-// Ranks of the job on this GPU, this one among them. By its number: a launcher may show each rank a GPU of its own alone. All ranks call, also those
-// that have none.
+// Ranks of the job on this GPU, this one included. Counted by UUID, because a launcher may show each rank only its own GPU. All ranks call it, also
+// those without a GPU.
 static int ranks_on_this_gpu(void) {
     comm *world = comm_world();
-    if (world == NULL) return 1; // a program that does without
+    if (world == NULL) return 1; // a program without communication
     int size = comm_size(world), same = 0;
     int64_t *ids = HOST_NEW(int64_t, 2 * size), *own = ids + 2 * comm_rank(world);
     memcpy(own, gpu.properties.uuid.bytes, sizeof gpu.properties.uuid.bytes);
@@ -122,8 +122,8 @@ double device_peak_flops(void) {
         if (strstr(gpu.properties.name, peaks[i].name) != NULL) return peaks[i].flops / gpu.ranks_sharing;
     return 0;
 }
-// What is free now, without what the libraries take later: NCCL for the groups of ZeRO (a buffer for each channel and peer, some 100 MB a group),
-// kernels that cuDNN compiles, the products' algorithms.
+// What is free now, minus a reserve for what the libraries take later: NCCL for the groups of ZeRO (a buffer per channel and peer, some 100 MB a
+// group), kernels that cuDNN compiles, the algorithms of matrix products.
 size_t device_memory_total(void) {
     size_t free_bytes = 0, total = 0, reserve = (size_t)2 << 30;
     cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
@@ -214,7 +214,7 @@ int64_t device_trace_spans(const device_span **spans) {
     trace.spans = HOST_NEW(device_span, trace.count);
     cudaEvent_t before = trace.zero;
     double now = trace.zero_seconds;
-    for (int64_t i = 0; i < trace.count; i++) { // from one to the next: of minutes a float does not hold the microseconds
+    for (int64_t i = 0; i < trace.count; i++) { // from one event to the next: a float of minutes cannot hold microseconds
         const traced_work *w = &trace.work[i];
         float idle = 0, busy = 0; // milliseconds
         cuda_check(cudaEventElapsedTime(&idle, before, w->begin), "the trace");
@@ -235,7 +235,7 @@ void cuda_launch_prepare(const void *kernel, const char *name, size_t shared_byt
     static struct {
         const void *kernel;
         size_t bytes;
-    } allowed[KERNELS]; // by the calls so far: each may wait for copies under way
+    } allowed[KERNELS]; // set so far; not set again, because each call may wait for copies in flight
     cuda_span_begin(name);
     if (shared_bytes <= 48 * 1024) return;
     int i = 0;
@@ -254,7 +254,7 @@ void cuda_launch_check(const char *name) {
 
 // ---- memory ----
 
-// TRAIN_LLAMA_TEST_MANAGED=1: memory that the host reads, too, for tests that look into tensors (test_kernels).
+// TRAIN_LLAMA_TEST_MANAGED=1: managed memory, for tests that read tensors on the host (test_kernels).
 void *device_alloc(size_t bytes) {
     void *p = NULL;
     const char *managed = getenv("TRAIN_LLAMA_TEST_MANAGED");
@@ -262,7 +262,7 @@ void *device_alloc(size_t bytes) {
     if (bytes == 0) bytes = 256;
     cudaError_t status = shared ? cudaMallocManaged(&p, bytes, cudaMemAttachGlobal) : cudaMalloc(&p, bytes);
     if (status == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); // forget it: the caller says what is missing
+        cudaGetLastError(); // clear it: the caller reports what is missing
         return NULL;
     }
     cuda_check(status, "cudaMalloc");
@@ -273,19 +273,19 @@ void device_free(void *p, size_t bytes) {
     cuda_check(cudaFree(p), "cudaFree");
 }
 
-// Memory of the processor that the GPU hangs on, where there are several: no launcher need bind the rank to it. A wish, as containers may forbid.
+// Prefers memory of the NUMA node that the GPU is attached to, so that no launcher need bind the rank to it. Best effort: containers may forbid it.
 static void near_the_gpu(void *p, size_t bytes) {
     int node = -1;
     if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, gpu.index) != cudaSuccess) cudaGetLastError();
     unsigned long nodes = node >= 0 && node < 64 ? 1ul << node : 0;
-    if (nodes != 0) (void)syscall(SYS_mbind, p, bytes, MPOL_PREFERRED, &nodes, 8 * sizeof nodes + 1, 0); // the kernel takes one bit less
+    if (nodes != 0) (void)syscall(SYS_mbind, p, bytes, MPOL_PREFERRED, &nodes, 8 * sizeof nodes + 1, 0); // the kernel uses one bit less than it is told
 }
-// Large pages of the host, pinned in one go: pinning costs time per page.
+// Huge pages where possible, pinned in one call: pinning costs time per page.
 void *device_host_slab(size_t bytes) {
     if (bytes == 0) bytes = 1;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return NULL;
-    madvise(p, bytes, MADV_HUGEPAGE); // a wish
+    madvise(p, bytes, MADV_HUGEPAGE); // best effort
     near_the_gpu(p, bytes);
     cudaError_t status = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
     if (status == cudaSuccess) return p;
@@ -303,14 +303,14 @@ void device_host_slab_free(void *p, size_t bytes) {
 bool device_is_host(void) { return false; }
 
 void device_zero(void *p, size_t bytes) {
-    if (bytes > 0) cuda_check(cudaMemsetAsync(p, 0, bytes, gpu.compute), "device_zero"); // a whole unit of products leaves nothing between them
+    if (bytes > 0) cuda_check(cudaMemsetAsync(p, 0, bytes, gpu.compute), "device_zero"); // 0: a unit of matrices only has no gaps to zero
 }
 void device_copy(void *to, const void *from, size_t bytes) {
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, gpu.compute), "device_copy");
 }
 void device_from_host(void *to, const void *from, size_t bytes) {
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, gpu.compute), "device_from_host");
-    // From pageable memory the call returns when `from` has been read. From pinned memory, or where the GPU reads the host's pages itself, it may
+    // From pageable memory the call returns when `from` has been read. From pinned memory, or where the GPU accesses pageable memory itself, it may
     // return at once.
     struct cudaPointerAttributes attributes;
     cuda_check(cudaPointerGetAttributes(&attributes, from), "device_from_host");
@@ -329,7 +329,7 @@ enum { LANE_EVENTS = 64 };
 struct device_copier {
     cudaStream_t stream;
     cudaEvent_t ready; // compute issued before the newest copy
-    // Of ticket t: done[t % LANE_EVENTS]. When a later ticket has taken the place, waiting for that one is enough.
+    // Ticket t has done[t % LANE_EVENTS]. When a later ticket has reused the event, waiting for that one is enough.
     cudaEvent_t done[LANE_EVENTS];
     int64_t tickets;
 };

@@ -1,4 +1,4 @@
-// DEVICE=emulated: the device of the emulated kernels is the CPU; its memory is host memory and its stream is program order.
+// DEVICE=emulated: the emulated kernels run on the CPU; device memory is host memory, and work runs when issued, in program order.
 #include "attention_call.h"
 
 #include "../comm.h"
@@ -28,7 +28,7 @@ const char *device_name(void) {
 int device_threads(void) { return threads_of_rank; }
 double device_peak_flops(void) { return 0; }
 
-double device_measure_gemm(void) { // through op_linear, so casts included: what this device can do
+double device_measure_gemm(void) { // through op_linear, so casts are included: the real rate of this device
     int64_t n = 512;
     size_t bytes = sizeof(floatX) * (size_t)(n * n);
     floatX *buffers[3];
@@ -61,7 +61,7 @@ size_t device_memory_used(void) { // resident pages of this process, as the CPU 
 void *device_alloc(size_t bytes) {
     void *p = NULL;
     if (posix_memalign(&p, 256, bytes > 0 ? bytes : 1) != 0) return NULL;
-    memset(p, 0xff, bytes); // NaN: what nobody has written shows
+    memset(p, 0xff, bytes); // NaN: reads of unwritten memory show
     return p;
 }
 void device_free(void *p, size_t bytes) {

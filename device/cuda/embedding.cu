@@ -1,7 +1,7 @@
 // Embedding. See device/ops.h.
 #include "kernel.cuh"
 
-// One block to a token.
+// One block per token.
 template <int W> __global__ void embedding_forward_kernel(floatX *x, const int32_t *tokens, const floatX *table, int64_t D) {
     int64_t t = blockIdx.x, token = tokens[t];
     for (int64_t d = (int64_t)threadIdx.x * W; d < D; d += (int64_t)blockDim.x * W) {
@@ -16,9 +16,9 @@ void op_embedding_forward(floatX *x, const int32_t *tokens, const floatX *table,
     else LAUNCH(embedding_forward_kernel<1>, grid_size(T), block_size(D, 256), 0, x, tokens, table, D);
 }
 
-// The gradient without atomics on floats: the places are sorted by (token, place), then each token's rows are added up in their order.
-// The sort is bitonic: no two keys are equal, so any order of comparisons gives the same result. A million tokens take 210 steps, 55 of
-// them one after another in shared memory in a single launch: a few milliseconds of a step of many seconds.
+// The gradient without float atomics: positions are sorted by (token, position), then the rows of each token are added up in that order.
+// The sort is bitonic. No two keys are equal, so any order of comparisons gives the same result. A million tokens take 210 sort steps, the
+// first 55 of them in shared memory in a single launch: a few milliseconds of a training step of many seconds.
 enum { SORT_CHUNK = 1024 }; // keys that one block sorts in shared memory
 
 static __device__ __forceinline__ void sort_pair(uint64_t *keys, int64_t i, int64_t stride, bool ascending) {
@@ -28,10 +28,10 @@ static __device__ __forceinline__ void sort_pair(uint64_t *keys, int64_t i, int6
         keys[i + stride] = a;
     }
 }
-// The p-th pair of keys that are `stride` (a power of two) apart.
+// Index of the first key of the p-th pair of keys that are `stride` (a power of two) apart.
 static __device__ __forceinline__ int64_t pair_place(int64_t p, int64_t stride) { return p / stride * 2 * stride + p % stride; }
 
-// keys (n, a power of two): token in the high half, place in the low; those beyond T come last.
+// keys (n, a power of two): token in the high half, position in the low; those beyond T come last.
 __global__ void sort_keys_kernel(uint64_t *keys, const int32_t *tokens, int64_t T, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) keys[i] = i < T ? (uint64_t)(uint32_t)tokens[i] << 32 | (uint64_t)i : ~(uint64_t)0;
@@ -60,7 +60,7 @@ __global__ void sort_chunk_kernel(uint64_t *keys, int chunk, int64_t first_run, 
     __syncthreads();
     for (int i = (int)threadIdx.x; i < chunk; i += (int)blockDim.x) keys[base + i] = part[i];
 }
-// One block to a place in the sorted keys and blockDim.x W columns: where a token's run starts, it adds up the run, and reads some rows ahead.
+// One block per sorted key and blockDim.x W columns. The block where a token's run of keys starts adds up the whole run, AT_A_TIME loads in flight.
 template <int W> __global__ void embedding_backward_kernel(float *dtable, const uint64_t *keys, const floatX *dx, int64_t T, int64_t D) {
     int64_t i = blockIdx.x, d = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;
     uint32_t token = (uint32_t)(keys[i] >> 32);

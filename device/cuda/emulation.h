@@ -2,10 +2,10 @@
 //
 //     LAUNCH(kernel, grid, block, shared_bytes, arguments...)    kernel<<<grid, block, shared_bytes, compute stream>>>(arguments...)
 //     DYN_SHARED(type, name)                                     the block's shared memory; the only kind that kernels may use
-//     load_matrices, multiply_add, copy_async...                 the instructions of tensor cores (mma.sync), copies to shared memory, wide stores
+//     load_matrices, multiply_add, copy_async...                 tensor-core instructions (mma.sync), async copies to shared memory, wide stores
 //
-// Emulated, a block's threads are fibers on one thread of the host. A fiber runs CUDA threads one after another to their end; one that
-// reaches a barrier or a shuffle stands still until all its partners are there. What the emulation shows that a GPU may hide:
+// Under emulation a block's threads are fibers on one host thread. A fiber runs CUDA threads to their end, one after another; when one reaches
+// a barrier or a shuffle, its fiber is suspended until all partners have arrived. Errors that the emulation shows and a GPU may hide:
 //     a thread that never reaches a barrier its block waits at    "deadlock" with the kernel's name and who waits where, then abort
 //     lanes of a warp at different shuffles or barriers           "lanes of one warp are at ..."
 //     reading shared memory that nobody has written               NaN: shared memory is filled with NaN before every block
@@ -14,11 +14,11 @@
 //                                                                 one warp run far ahead of the others
 //     addresses outside a buffer, shared memory included          AddressSanitizer, which knows the fibers' stacks
 //     a launch that no GPU would take                             "cannot launch" with the limit
-//     copies to shared memory used before they were waited for    done as late as allowed; at once with EMULATION_REVERSE=1
-//     two threads that touch one place in no order, one writing   "race" with the kernel's name and both threads, then abort: in the
+//     copies to shared memory used before they were waited for    copies are done as late as allowed; at once with EMULATION_REVERSE=1
+//     unordered accesses to one place, at least one a write       "race" with the kernel's name and both threads, then abort: in the
 //                                                                 build SANITIZE=races (races.cc), whatever order they ran in here
-// What it cannot show: speed, what other numbers would lead to, and what nvcc makes of the kernels (test/ptx_to_cc.py: its PTX on the same threads).
-// Kernels keep to full warps: blocks are multiples of 32 threads, and every lane takes part in a shuffle.
+// What it cannot show: speed, behaviour on other inputs, and what nvcc makes of the kernels (test/ptx_to_cc.py runs its PTX on the same threads).
+// Kernels use full warps only: blocks are multiples of 32 threads, and every lane takes part in a shuffle.
 #ifndef EMULATION_H
 #define EMULATION_H
 
@@ -38,8 +38,8 @@
     type *name = reinterpret_cast<type *>(dynamic_shared_memory)
 
 // Tensor cores, sm_80 on: see "mma.m16n8k16", "ldmatrix" and "cp.async" in the PTX ISA. All lanes of a warp take part in the first two.
-// Four matrices of 8 x 8 16-bit numbers from shared memory: lane n gives the address of row n % 8 (16 bytes, on 16 bytes) of matrix n / 8 and
-// gets of each matrix row lane / 4, columns 2 (lane % 4) and the next (TRANSPOSED: of its transpose), the first in the lower half.
+// Loads four 8 x 8 matrices of 16-bit numbers from shared memory. Lane n passes the address of row n % 8 (16 bytes, 16-byte aligned) of matrix
+// n / 8. In r[i] it gets row n / 4, columns 2 (n % 4) and the next, of matrix i (TRANSPOSED: of its transpose), the first in the lower half.
 template <bool TRANSPOSED> static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *row) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     if constexpr (TRANSPOSED)
@@ -53,21 +53,21 @@ static __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// Starts a copy of BYTES (4 or 16) to shared memory. copy_async_wait: those of this thread are done.
+// Starts a copy of BYTES (4 or 16) to shared memory. copy_async_wait waits for all copies of this thread.
 template <int BYTES> static __device__ __forceinline__ void copy_async(void *to_shared, const void *from) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to_shared);
     if constexpr (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
     else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 }
 static __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// The words at `to`, in global memory and on its own size, in one instruction; nvcc may make several of an assignment (CUDA 13.0 for sm_90 did).
+// Stores w at `to`, in global memory and aligned to the size of w, with one instruction; nvcc may split an assignment (CUDA 13.0 for sm_90 did).
 static __device__ __forceinline__ void store_words(void *to, const uint32_t (&w)[4]) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
 }
 static __device__ __forceinline__ void store_words(void *to, const uint32_t (&w)[2]) {
     asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(w[0]), "r"(w[1]) : "memory");
 }
-// The 128 bytes around an address, from memory to cache.
+// Prefetches the 128 bytes around an address to the L2 cache.
 static __device__ __forceinline__ void prefetch(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 #else // emulated
@@ -96,7 +96,7 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-extern "C" void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c: is told when kernels run
+extern "C" void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c, if linked: told when kernels run
 
 namespace emulation {
 
@@ -114,7 +114,7 @@ struct pending_copy {
     size_t bytes;
     bool done;
 };
-// A stack of its own. `where` and `warp` belong to the CUDA thread that it runs at the moment.
+// A stack. The fields from `where` on belong to the CUDA thread that runs on it at the moment.
 struct fiber {
 #ifdef EMULATION_PORTABLE_SWITCH
     ucontext_t context;
@@ -136,13 +136,13 @@ struct product_operands {
 };
 struct warp_state {
     unsigned lanes, arrived, barriers;
-    const char *what; // the lanes that have arrived wait at
+    const char *what; // what the lanes that have arrived wait at
     uint64_t exchange[2][WARP];
     product_operands operands[WARP];
     std::vector<fiber *> waiting;
 };
 
-// The one block that runs at a time. Launches, blocks and barriers are counted for races.cc.
+// The launch and its running block; only one block runs at a time. Launches, blocks and barriers are counted for races.cc.
 struct machine {
     const char *kernel;
     void (*body)(void *);
@@ -162,7 +162,7 @@ struct machine {
 };
 inline machine m;
 
-// What the emulation itself reads and writes is not the kernel's. What it does for the kernel it tells by touch.
+// While one exists, accesses are the emulation's own, not the kernel's. Those that it makes for the kernel it reports through touch.
 struct aside {
     bool before = m.in_kernel;
     aside() { m.in_kernel = false; }
@@ -179,7 +179,7 @@ inline void touch(const void *, size_t, bool) {}
 #ifdef EMULATION_PORTABLE_SWITCH
 inline void switch_stacks(fiber *from, fiber *to) { swapcontext(&from->context, &to->context); }
 #else
-// Saves the registers that a call preserves on the old stack, stores its address in *save, continues on `to`.
+// Pushes the callee-saved registers on the old stack, stores its stack pointer in *save and continues on the stack `to`.
 extern "C" void emulation_switch(void **save, void *to);
 __asm__(".text\n.weak emulation_switch\n.type emulation_switch,@function\nemulation_switch:\n"
         "    push %rbp\n    push %rbx\n    push %r12\n    push %r13\n    push %r14\n    push %r15\n"
@@ -189,7 +189,7 @@ __asm__(".text\n.weak emulation_switch\n.type emulation_switch,@function\nemulat
 inline void switch_stacks(fiber *from, fiber *to) { emulation_switch(&from->stack_pointer, to->stack_pointer); }
 #endif
 
-// AddressSanitizer keeps the bounds of the stack in use: it is told before and after each switch.
+// AddressSanitizer tracks the bounds of the current stack, so it is told before and after each switch.
 inline void switch_fibers(fiber *from, fiber *to) {
 #ifdef __SANITIZE_ADDRESS__
     const void *bottom = to == &m.scheduler ? m.scheduler_stack : to->stack;
@@ -251,7 +251,7 @@ inline fiber *fiber_new() {
 #else
     static unsigned count = 0; // stacks start at different offsets, or all would compete for the same cache sets
     void **top = (void **)(f->stack + STACK_BYTES - 128 - (count++ % 64) * 192);
-    top[6] = (void *)fiber_main; // below it: six registers; after the return address the stack is 8 off 16, as after a call
+    top[6] = (void *)fiber_main; // below it: six registers; past the return address the stack is 8 off 16 bytes, as at a function's entry
     f->stack_pointer = top;
 #endif
     return f;
@@ -278,12 +278,12 @@ inline void run_block() {
         m.warps[w].lanes = m.threads - w * WARP < WARP ? m.threads - w * WARP : WARP;
         m.warps[w].arrived = m.warps[w].barriers = 0;
     }
-    size_t head = 0; // of m.ready
+    size_t head = 0; // of the queue m.ready
     while (m.ended < m.threads) {
-        if (head < m.ready.size() && m.reverse) { // who was woken last: one warp runs on to the block's next barrier, far ahead of the others
+        if (head < m.ready.size() && m.reverse) { // last woken, first run: one warp runs to the block's next barrier, far ahead of the others
             m.current = m.ready.back();
             m.ready.pop_back();
-        } else if (head < m.ready.size()) { // in turn: the warps keep step
+        } else if (head < m.ready.size()) { // first woken, first run: the warps keep in step
             m.current = m.ready[head++];
         } else if (m.started < m.threads) {
             if (m.idle.empty()) m.idle.push_back(fiber_new());
@@ -348,7 +348,7 @@ inline void touch_copy(const pending_copy &c) {
     touch(c.from, c.bytes, false);
     touch(c.to, c.bytes, true);
 }
-inline void touch_copies() { // of this thread, under way: they may write now as well as when they began
+inline void touch_copies() { // this thread's, in flight: they may write now as well as when they were started
     for (const pending_copy &c : m.current->copies) touch_copy(c);
 }
 inline void block_barrier() {
@@ -363,7 +363,7 @@ inline void block_barrier() {
     }
     touch_copies();
 }
-inline void warp_barrier(const char *what, bool orders_memory) { // as __syncwarp does; shuffles and tensor cores do not
+inline void warp_barrier(const char *what, bool orders_memory) { // orders_memory: __syncwarp does; shuffles and tensor cores do not
     aside here;
     warp_state &w = m.warps[m.current->warp];
     if (w.arrived > 0 && strcmp(w.what, what) != 0) device_fail("emulation: %s: lanes of one warp are at %s and at %s", m.kernel, w.what, what);
@@ -380,7 +380,7 @@ inline void warp_barrier(const char *what, bool orders_memory) { // as __syncwar
     }
     if (orders_memory) touch_copies();
 }
-// Two buffers taken in turn: a lane can write for the next shuffle while another still reads from this one.
+// Two buffers used in turn: a lane can write for the next shuffle while another still reads from this one.
 template <class T> inline T shuffle(T value, unsigned from_lane) {
     static_assert(sizeof(T) <= 8, "shuffles move up to 8 bytes");
     aside here;
@@ -408,7 +408,7 @@ inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed) {
         const uint16_t *second = (const uint16_t *)(uintptr_t)rows[8 * i + (transposed ? t + 1 : g)];
         first += transposed ? g : t;
         second += transposed ? g : t + 1;
-        touch(first, 2, false); // of rows that other lanes have named: in no order with what those have just written
+        touch(first, 2, false); // rows that other lanes passed: not ordered with what those lanes have just written
         touch(second, 2, false);
         low = *first;
         high = *second;
@@ -421,7 +421,7 @@ inline float half_of(uint32_t pair, unsigned half) { // as bf16
     memcpy(&x, &bits, 4);
     return x;
 }
-// The last lane that comes computes for all of them.
+// The last lane to arrive computes for all of them.
 inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     aside here;
     fiber *self = m.current;
@@ -490,7 +490,7 @@ template <int N> static inline void store_words(void *to, const uint32_t (&w)[N]
     *(words *)to = all;
 }
 static inline void prefetch(const void *at) {
-    emulation::aside here; // no thread sees what it reads
+    emulation::aside here; // not an access of the kernel: no thread sees what is read
     (void)*(const volatile char *)at;
 }
 static inline int min(int a, int b) { return a < b ? a : b; }

@@ -1,5 +1,5 @@
 // What the files of device/cuda share. Two builds use them: DEVICE=cuda (device_cuda.c, linear_cublaslt.c, attention_cudnn.c, comm_nccl.c) and
-// DEVICE=emulated (device_emulated.c, linear_emulated.c and the CPU's communication); the kernels (*.cu) and their launchers are the same.
+// DEVICE=emulated (device_emulated.c, linear_emulated.c and the CPU's communication); the kernels (*.cu) and their launchers are the same in both.
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
 
@@ -18,21 +18,22 @@ extern "C" {
 #define NO_RETURN _Noreturn
 #endif
 
-// Prints the message and ends every rank of the job (comm_abort): for failures that no caller can mend.
+// Prints the message and ends every rank of the job (comm_abort): for failures that no caller can recover from.
 NO_RETURN void device_fail(const char *format, ...) PRINTF_LIKE(1, 2);
 
 cudaStream_t device_compute_stream(void); // the one stream of all operations
 
 #ifndef DEVICE_EMULATED
-// Ends every rank when a call of the CUDA runtime failed; `what` says during what. Prints CUDA's own words.
+// Ends every rank when a call of the CUDA runtime failed. Prints `what` (what was being done) and CUDA's own error text.
 void cuda_check(cudaError_t status, const char *what);
-// Around every launch (emulation.h): lets the kernel use more shared memory than the 48 KiB that need no permission; ends on an error.
+// Before and after every launch (LAUNCH in emulation.h): lets the kernel use more than 48 KiB of shared memory, which needs an opt-in; ends every
+// rank when the launch fails.
 void cuda_launch_prepare(const void *kernel, const char *name, size_t shared_bytes);
 void cuda_launch_check(const char *name);
-// Around work that is queued on the compute stream by other means: named in the trace when there is one (device_trace_start).
-void cuda_span_begin(const char *name); // a text that stays
+// Before and after work that is queued on the compute stream by other means: its name in the trace, if there is one (device_trace_start).
+void cuda_span_begin(const char *name); // not copied: must stay valid
 void cuda_span_end(void);
-void linear_use_deterministic(void); // device_use_deterministic, of matrix products
+void linear_use_deterministic(void); // device_use_deterministic for matrix products
 int device_compute_capability(void); // times 10: 80, 90, 100
 #endif
 
@@ -41,19 +42,20 @@ enum { REDUCTION_BLOCKS = 512 };
 double *device_reduction_scratch(void);
 size_t device_shared_memory(void); // bytes that one block may have
 
-// op_attention_merge with strides of its own for out_b (stride_b, lse_stride_b).
+// op_attention_merge with separate strides for out_b and lse_b (stride_b, lse_stride_b).
 void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
                      int64_t lse_stride, int64_t stride_b, int64_t lse_stride_b);
-// to (T, heads, HS) = or += (add) from (T, heads, members, HS), of float or bf16, added up over the members in their order. Rows of `from` are
-// from_row elements apart and have no gaps; in `to` rows are to_row and heads to_head elements apart.
+// to (T, heads, HS) = or += (add) from (T, heads, members, HS), float or bf16, summed over the members in order. Rows of `from` are from_row elements
+// apart, each contiguous; in `to` rows are to_row and heads to_head elements apart.
 void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row,
                          int64_t to_head, bool add);
-// to (heads, rows) = the first `known` of from (heads, from_stride), then 1e30: with that e^(score - lse) = 0, and a row adds nothing to any gradient.
+// to (heads, rows) = for each head the first `known` of from (heads, from_stride), then 1e30, which makes e^(score - lse) 0: these rows add nothing
+// to any gradient.
 void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t from_stride);
 
 // For tests: launchers that are free to choose use this many threads a block (a multiple of 32 up to 1024; 0 = their own choice).
 void kernels_test_block_size(int threads);
-void linear_test_sms_left(int sms); // for benchmarks: matrix products leave so many SMs to others (0: none)
+void linear_test_sms_left(int sms); // for benchmarks: matrix products leave this many SMs to others (0: none)
 
 #ifdef __cplusplus
 }
