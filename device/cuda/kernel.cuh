@@ -48,7 +48,7 @@ static __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
 #endif
 }
 
-// e^x in two instructions where expf takes eight, which is more than a memory-bound kernel has. Its error is some (|x| + 4) 2^-24 of it; below 2^-126 it is 0.
+// e^x in two instructions; expf takes eight, too many for a memory-bound kernel. Relative error: some (|x| + 4) 2^-24; results below 2^-126 are 0.
 static __device__ __forceinline__ float fast_exp(float x) {
 #ifdef __CUDACC__
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x * 1.44269504f));
@@ -57,7 +57,7 @@ static __device__ __forceinline__ float fast_exp(float x) {
     return expf(x);
 #endif
 }
-// 1 / (1 + e^-x), in four.
+// 1 / (1 + e^-x), in four instructions.
 static __device__ __forceinline__ float sigmoid(float x) {
     float below = 1 + fast_exp(-x);
 #ifdef __CUDACC__
@@ -68,16 +68,16 @@ static __device__ __forceinline__ float sigmoid(float x) {
 #endif
 }
 
-// ---- loads and stores of W neighbours: one instruction for 16 bytes where W elements fill them, for 8 bytes of 4 bf16 ----
+// ---- loads and stores of W contiguous elements: one instruction per 16 bytes where W elements fill them, per 8 bytes for 4 bf16 ----
 
 template <int BYTES> struct alignas(BYTES) chunk {
     uint32_t words[BYTES / 4];
 };
-constexpr int PACK = 16 / (int)sizeof(floatX); // floatX in 16 bytes: the W of the fast variant of kernels, 1 that of the slow one
-constexpr int FLOAT_PACK = 4;                  // the same where most of what moves is float: a warp's instruction then takes whole sectors
+constexpr int PACK = 16 / (int)sizeof(floatX); // floatX in 16 bytes: W of a kernel's fast variant (the slow one has 1)
+constexpr int FLOAT_PACK = 4;                  // the same where most of the traffic is float: a warp's instruction then covers whole sectors
 template <int W, class E> constexpr int CHUNK_BYTES = W * sizeof(E) % 16 == 0 ? 16 : W == 4 ? 8 : 0; // 0: element by element
 
-template <class E> __device__ __forceinline__ void from_word(float *x, uint32_t word) { // 1 float, 2 bf16
+template <class E> __device__ __forceinline__ void from_word(float *x, uint32_t word) { // 1 float or 2 bf16
     if constexpr (sizeof(E) == 4) {
         memcpy(x, &word, 4);
     } else {
@@ -122,7 +122,7 @@ template <int W, class E> __device__ __forceinline__ void store(E *to, const flo
     }
 }
 
-// The same for the last, shorter piece of a row: elements from `count` on are 0 and are not stored.
+// The same for the last, shorter piece of a row: elements from `count` on are loaded as 0 and not stored.
 template <int W, class E> __device__ __forceinline__ void load_some(float (&x)[W], const E *from, int count) {
     if (count >= W) {
         load<W>(x, from);
@@ -136,13 +136,13 @@ template <int W, class E> __device__ __forceinline__ void store_some(E *to, cons
         store<W>(to, x);
     } else {
 #pragma unroll
-        for (int i = 0; i < W; i++) // not to `count`: x must stay in registers
+        for (int i = 0; i < W; i++) // not up to `count`: x must stay in registers
             if (i < count) to[i] = from_float<E>(x[i]);
     }
 }
 
-// N pieces of W elements of a row, as they are stored: begin, begin + step, ..., those before `end`. A kernel with few threads on an SM reads
-// several before it looks at the first, or it would wait for memory most of the time.
+// Loads N pieces of W elements of a row, unconverted: at begin, begin + step, ..., those before `end`. A kernel with few threads per SM loads several
+// before it uses the first, or it would wait for memory most of the time.
 template <int W> using stored_piece = std::conditional_t<W == 1, floatX, chunk<16>>;
 template <int N, int W> __device__ __forceinline__ void load_pieces(stored_piece<W> (&piece)[N], const floatX *row, int begin, int step, int end) {
 #pragma unroll
@@ -170,7 +170,7 @@ template <class T> __device__ __forceinline__ T block_sum(T x, T *shared) {
     int warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
     x = warp_sum(x);
     if (warps == 1) return x;
-    __syncthreads(); // the sum before this one has been read
+    __syncthreads(); // all threads have read the previous sum
     if (lane == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
     return warp_sum(lane < warps ? shared[lane] : 0);
@@ -178,7 +178,7 @@ template <class T> __device__ __forceinline__ T block_sum(T x, T *shared) {
 
 // ---- grids ----
 
-// Flat work of n elements, W to a thread: where this thread starts, and how many elements it has (W, fewer at the end, 0 beyond it).
+// Flat work of n elements, W per thread: where this thread starts, and how many elements it has (W, fewer at the end, 0 beyond it).
 template <int W> __device__ __forceinline__ int flat_range(int64_t n, int64_t *begin) {
     *begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
     int64_t left = n - *begin;

@@ -1,6 +1,6 @@
 // Matrix products by cuBLASLt: bf16 factors, sums in float. See device/ops.h.
 //
-// cuBLASLt counts in columns, we in rows: our (rows, columns) is its (columns x rows). Its D (m x n) = op(A) op(B) + beta C is then
+// cuBLASLt is column-major, we are row-major: our (rows, columns) is its (columns x rows). Its D (m x n) = op(A) op(B) + beta C is then
 //     forward          y  (T, out)  = x w^T + residual   m = out, n = T,   k = in    A = w, transposed   B = x
 //     backward input   dx (T, in)   = dy w               m = in,  n = T,   k = out   A = w               B = dy
 //     backward weight  dw (out, in) (+)= dy^T x          m = in,  n = out, k = T     A = x               B = dy, transposed   D, C float
@@ -31,7 +31,7 @@ enum { MAX_PROPOSALS = 8, TIMED_RUNS = 3 };
 
 static struct {
     cublasLtHandle_t handle; // NULL: not started
-    void *workspace, *own; // own: when nobody has named any
+    void *workspace, *own; // own: allocated here while the caller has named none
     bool deterministic;
     int32_t sms; // linear_test_sms_left
     product_plan *plans;
@@ -47,7 +47,7 @@ static void start(void) {
     check(cublasLtCreate(&lt.handle), "start");
 }
 
-static const size_t workspace_bytes = (size_t)32 << 20; // what NVIDIA names for Hopper; enough for all before it
+static const size_t workspace_bytes = (size_t)32 << 20; // NVIDIA's recommendation for Hopper; enough for all GPUs before it
 size_t op_linear_workspace(void) { return workspace_bytes; }
 void op_linear_use_workspace(void *workspace) {
     if (lt.own != NULL) cuda_check(cudaFree(lt.own), "the workspace of matrix products");
@@ -93,7 +93,7 @@ static cublasStatus_t run(const product_plan *p, const void *a, const void *b, c
                           workspace_bytes, device_compute_stream());
 }
 
-// Seconds of one run, or infinity when the algorithm refuses.
+// Seconds of one run, or infinity when the algorithm refuses the product.
 static double time_algorithm(const product_plan *p, const void *a, const void *b, const void *c, void *d, cudaEvent_t began,
                              cudaEvent_t ended) {
     if (run(p, a, b, c, d) != CUBLAS_STATUS_SUCCESS) return INFINITY;
@@ -107,7 +107,7 @@ static double time_algorithm(const product_plan *p, const void *a, const void *b
     return 1e-3 * (double)milliseconds / TIMED_RUNS;
 }
 
-// The algorithm of the same product without its addition, where that one has been chosen and does this product, too.
+// Takes the algorithm chosen for the same product without the addition, if there is one and it supports this product too.
 static bool choose_as_without_addition(product_plan *p) {
     product_shape s = p->shape;
     s.adds = false;
@@ -122,9 +122,9 @@ static bool choose_as_without_addition(product_plan *p) {
     return false;
 }
 
-// Keeps the fastest of the proposals. Each run writes the result once more, d. A product that adds to its own result cannot be run twice:
-// its runs write to memory taken for the purpose, in the order of the stream; when there is none, the choice is the one made without the
-// addition, else the library's first, and a note says so.
+// Keeps the fastest of the proposals. Each timed run writes the result, d, again. A product that adds to its own result cannot be run twice: its
+// runs write to temporary memory, allocated and freed in stream order. Without memory for that, it takes the algorithm chosen for the product
+// without the addition, or else cuBLASLt's first proposal, with a note.
 static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b, const void *c, void *d) {
     p->algorithm = proposals[0].algo;
     if (count == 1) return;
@@ -163,8 +163,8 @@ static void set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmul
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "preference");
 }
 
-// cuBLAS 12.6.3 to 13.4.0: algorithm 66 loses the last terms of a long sum that is split in parts of unequal length, without an error (CUDA's
-// release notes, bug 6580689).
+// cuBLAS 12.6.3 to 13.4.0: algorithm 66 silently loses the last terms of a long sum that is split into parts of unequal length (CUDA's release
+// notes, bug 6580689).
 static bool loses_terms(const cublasLtMatmulAlgo_t *algorithm, int64_t terms) {
     int32_t id = 0, parts = 1;
     size_t written;
@@ -211,20 +211,20 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s.alignment, sizeof s.alignment);
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s.alignment, sizeof s.alignment);
     set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s.alignment, sizeof s.alignment);
-    // The parts of a sum that is split are added in float: not rounded to bf16 first, nor in place, in the order in which they come.
+    // Split sums: the parts are added in float, neither rounded to bf16 first nor added in place in order of arrival.
     const uint32_t reductions[2] = {CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_NONE};
     const int64_t terms = s.kind == FORWARD ? s.in : s.kind == BACKWARD_INPUT ? s.out : s.T;
     cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS];
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     int count = 0;
-    for (int i = 0; i < 2 && count == 0; i++) { // the second time: not split at all
+    for (int i = 0; i < 2 && count == 0; i++) { // the second time: sums not split at all
         int found = 0;
         set_preference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions[i], sizeof reductions[i]);
         status = cublasLtMatmulAlgoGetHeuristic(lt.handle, p->operation, p->a, p->b, p->c, p->c, preference, MAX_PROPOSALS, proposals, &found);
         for (int k = 0; k < found && status == CUBLAS_STATUS_SUCCESS; k++)
             if (proposals[k].state == CUBLAS_STATUS_SUCCESS && !loses_terms(&proposals[k].algo, terms)) proposals[count++] = proposals[k];
     }
-    if (lt.deterministic && count > 1) count = 1; // no choice by time, which varies
+    if (lt.deterministic && count > 1) count = 1; // no choice by timing, which varies
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
         device_fail("cuBLASLt has no algorithm for %s: %s", shape_text(s), cublasLtGetStatusString(status));
     check(cublasLtMatmulPreferenceDestroy(preference), "preference");

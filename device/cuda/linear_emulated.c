@@ -3,7 +3,7 @@
 
 #include <cblas.h>
 
-// x as float, in memory that grows and is kept: slot 0, 1, 2 for the two factors and the result.
+// x (if not NULL) as float, in a buffer that is kept and grows: slot 0, 1, 2 for the two factors and the result.
 static float *working_copy(int slot, const floatX *x, int64_t n) {
     static float *copies[3];
     static int64_t sizes[3];

@@ -1,21 +1,21 @@
 // Cross-entropy on a tile of logits. See device/ops.h.
 #include "kernel.cuh"
 
-// The sum of exponentials with the largest logit taken out: sum e^(x - largest).
+// A sum of exponentials with the largest logit factored out: sum = sum of e^(x - largest).
 struct softmax_sum {
     float largest, sum;
 };
-// Those of a warp's lanes as one of all their logits, the same bits in every lane.
+// Combines those of a warp's lanes into one over all their logits, the same bits in every lane.
 static __device__ __forceinline__ softmax_sum warp_softmax(softmax_sum mine) {
     softmax_sum all = mine;
 #pragma unroll
     for (int mask = 16; mask > 0; mask /= 2) all.largest = fmaxf(all.largest, __shfl_xor_sync(0xffffffffu, all.largest, mask));
-    all.sum = warp_sum(mine.largest == -INFINITY ? 0.0f : mine.sum * fast_exp(mine.largest - all.largest)); // -inf: has seen no logit above it
+    all.sum = warp_sum(mine.largest == -INFINITY ? 0.0f : mine.sum * fast_exp(mine.largest - all.largest)); // -inf: no logit above it seen
     return all;
 }
 
-// One block to a row. The row is read once from memory: going backward, its first `kept` logits are in shared memory when the gradient takes
-// their place, and the rest (of Llama-3's 128256 in bf16 on Hopper a tenth) comes from cache: two whole rows would not fit there for each SM.
+// One block per row. The row is read from memory only once: for the backward pass its first `kept` logits stay in shared memory until the gradient
+// replaces them. The rest (a tenth of Llama-3's 128256 in bf16 on Hopper) is read again from cache, which could not hold two whole rows per SM.
 constexpr int SUMS = 32; // one for each warp of the largest block
 
 template <int W>
@@ -65,7 +65,7 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
     float factor = scale / all.sum;
     for (int v = first; v < width; v += step) {
         float x[W];
-        if (v < kept) load<W>(x, row_kept + v); // this thread's own
+        if (v < kept) load<W>(x, row_kept + v); // stored by this thread
         else load<W>(x, row + v);
 #pragma unroll
         for (int k = 0; k < W; k++) x[k] = fast_exp(x[k] - all.largest) * factor;

@@ -1,4 +1,4 @@
-// SwiGLU. See device/ops.h. A block takes part of one row, so that a thread needs no 64-bit division.
+// SwiGLU. See device/ops.h. A block computes part of one row, so that a thread needs no 64-bit division.
 #include "kernel.cuh"
 
 // This thread's place: row t, column c; false beyond the row's end.

@@ -1,7 +1,7 @@
 // RMSNorm. See device/ops.h.
 #include "kernel.cuh"
 
-// One block to a row, which waits in shared memory for its sum: the rows of all blocks at work are more than the cache holds.
+// One block per row. The row stays in shared memory until its sum is known: the rows of all running blocks are more than the cache holds.
 template <int W>
 __global__ void rmsnorm_forward_kernel(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t D, float eps) {
     DYN_SHARED(float, sums);                                // (32)
@@ -28,7 +28,7 @@ __global__ void rmsnorm_forward_kernel(floatX *y, float *rstd, const floatX *x, 
     if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
     for (int d = first; d < width; d += step) {
         float v[W], w[W];
-        load<W>(v, kept + d); // this thread's own
+        load<W>(v, kept + d); // stored by this thread
         load<W>(w, weight + d);
 #pragma unroll
         for (int k = 0; k < W; k++) v[k] = v[k] * scale * w[k];
@@ -42,8 +42,8 @@ void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *w
     else LAUNCH(rmsnorm_forward_kernel<1>, grid_size(T), block_size(D, 256), shared, y, rstd, x, weight, D, eps);
 }
 
-// Block b takes the rows [b rows, (b + 1) rows). A thread keeps its columns for all of them, so that their part of dweight needs no
-// barrier: it lies in shared memory, (D) float, and goes to partial (blocks, D). What comes after a barrier is fetched before it.
+// Block b computes rows [b rows, (b + 1) rows). A thread has the same columns in all of them, so that it accumulates their dweight without a
+// barrier, in shared memory, (D) float; at the end that goes to partial (blocks, D). Data needed after a barrier is prefetched before it.
 // With n_i = x_i rstd and g_i = dy_i weight_i:
 //     dx_i += rstd (g_i - n_i mean(g n)),   dweight_i += dy_i n_i
 template <int W>
@@ -52,7 +52,7 @@ __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX
     DYN_SHARED(float, shared);
     float *sums = shared, *dweight = shared + 32;
     int pieces = (int)D / W, first = (int)threadIdx.x, step = (int)blockDim.x;
-    constexpr int V = W < 4 ? W : 4; // 16 bytes of float: those of neighbouring threads are neighbours, or they would meet in the same banks
+    constexpr int V = W < 4 ? W : 4; // 16 bytes of float, next to those of the neighbouring threads: no bank conflicts
     auto sum = [&](int p, int k) -> float & { return dweight[V * p + k % V + k / V * (V * pieces)]; };
     for (int p = first; p < pieces; p += step)
         for (int k = 0; k < W; k++) sum(p, k) = 0;
@@ -96,13 +96,13 @@ __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX
         store<W>(partial + blockIdx.x * D + p * W, part);
     }
 }
-// dweight (D) += the partial sums (blocks, D). A block takes 32 columns, one to a lane; a warp adds up every warps-th partial sum.
+// dweight (D) += the partial sums (blocks, D). A block takes 32 columns, one per lane; a warp adds up every warps-th partial sum.
 __global__ void rmsnorm_dweight_kernel(float *dweight, const float *partial, int blocks, int64_t D) {
     DYN_SHARED(float, sums); // (warps, 32)
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
     int64_t d = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0;
-#pragma unroll 16 // so many loads at a time
+#pragma unroll 16 // 16 loads at a time
     for (int b = d < D ? warp : blocks; b < blocks; b += warps) sum += partial[b * D + d];
     sums[threadIdx.x] = sum;
     __syncthreads();
@@ -112,7 +112,7 @@ __global__ void rmsnorm_dweight_kernel(float *dweight, const float *partial, int
     dweight[d] = sum;
 }
 
-enum { NORM_BLOCKS = 528 }; // at most; a fixed number, so that the order of the sums does not depend on the GPU
+enum { NORM_BLOCKS = 528 }; // at most; a constant, so that the order of the sums does not depend on the GPU
 static int norm_blocks(int64_t T) { return (int)ceil_div(T, ceil_div(T, NORM_BLOCKS)); } // none is empty
 
 size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) * (size_t)(min_i64(T, NORM_BLOCKS) * D); }

@@ -13,7 +13,7 @@ unsigned grid_size(int64_t blocks) {
     return (unsigned)blocks;
 }
 
-// Launches a kernel<W> over n elements: W a pack when all addresses allow it, else 1. n == 0: nothing.
+// Launches a kernel<W> over n elements: W = pack when all addresses allow it, else 1. n == 0: nothing.
 #define LAUNCH_FLAT(kernel, pack, all_aligned, n, ...)                                                                           \
     do {                                                                                                                         \
         int threads = block_size(ceil_div(n, pack), 256);                                                                        \
@@ -70,7 +70,7 @@ void op_add_bf16(float *to, const bf16 *from, int64_t n) {
 template <bool SQUARES, int W> __global__ void sum_kernel(double *partial, const float *x, int64_t n) {
     DYN_SHARED(double, shared);
     double sum = 0;
-    constexpr int AT_A_TIME = 4; // loads before the first sum
+    constexpr int AT_A_TIME = 4; // loads before the first addition
     int64_t step = (int64_t)gridDim.x * blockDim.x * W, i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
     auto add = [&](const float (&v)[W]) {
 #pragma unroll
@@ -101,7 +101,7 @@ static double sum_of(const float *x, int64_t n, bool squares) {
     if (n == 0) return 0;
     double *partial = device_reduction_scratch(), *total = partial + REDUCTION_BLOCKS, result;
     int threads = block_size(n, 256);
-    int blocks = (int)min_i64(REDUCTION_BLOCKS, ceil_div(n, (int64_t)threads * 16)); // of n alone: the order never depends on the device
+    int blocks = (int)min_i64(REDUCTION_BLOCKS, ceil_div(n, (int64_t)threads * 16)); // from n alone: the order never depends on the device
     auto sum_packs_kernel = squares ? sum_kernel<true, 4> : sum_kernel<false, 4>, sum_ones_kernel = squares ? sum_kernel<true, 1> : sum_kernel<false, 1>;
     if (aligned16(x)) LAUNCH(sum_packs_kernel, blocks, threads, sizeof(double) * 32, partial, x, n);
     else LAUNCH(sum_ones_kernel, blocks, threads, sizeof(double) * 32, partial, x, n);
@@ -112,7 +112,7 @@ static double sum_of(const float *x, int64_t n, bool squares) {
 double op_sum_float(const float *x, int64_t n) { return sum_of(x, n, false); }
 double op_sum_squares(const float *x, int64_t n) { return sum_of(x, n, true); }
 
-// 64 well-mixed bits from a counter (the finish of splitmix64).
+// 64 well-mixed bits from a counter (one step of splitmix64).
 static __host__ __device__ __forceinline__ uint64_t mix_bits(uint64_t x) {
     x += 0x9E3779B97F4A7C15ull;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -122,10 +122,10 @@ static __host__ __device__ __forceinline__ uint64_t mix_bits(uint64_t x) {
 
 // ---- stochastic rounding ----
 
-// The key of a call's draws; element i of the tensor then takes the low 16 bits of one hash.
+// The key of a call's draws; element i of the tensor then uses the low 16 bits of one hash of key and i.
 static uint64_t rounding_key(rounding_rule how) { return mix_bits(mix_bits(mix_bits(how.seed) ^ how.tensor) ^ (uint64_t)how.step); }
-// x at one of the two numbers of floatX beside it: a random number below the step between them is added to the magnitude, and what
-// floatX does not hold is cut off. Exact where floatX holds x; infinities and NaN stay (from_float sees to them).
+// Rounds x to one of its two neighbours in floatX: adds a random number, less than the step between them, to the magnitude and truncates to
+// floatX. Exact where floatX holds x; infinities and NaN are returned as they are (from_float handles them).
 static __device__ __forceinline__ float round_at_random(float x, uint64_t key, int64_t element) {
 #ifdef DEVICE_BF16
     uint32_t bits;

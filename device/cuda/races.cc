@@ -1,31 +1,31 @@
-// make DEVICE=emulated SANITIZE=races: a race detector for the emulated kernels. The compiler's -fsanitize=thread puts a call of one of the
-// functions at the end of this file before every access to memory; they are ours, and know CUDA's order instead of POSIX threads'. (Not before
-// what memcpy moves beyond 16 bytes; no kernel has that.)
+// make DEVICE=emulated SANITIZE=races: a race detector for the emulated kernels. With -fsanitize=thread the compiler calls one of the functions at
+// the end of this file before every memory access. They replace ThreadSanitizer's and know CUDA's ordering rules instead of POSIX threads'. (A memcpy
+// of more than 16 bytes is not seen; no kernel has one.)
 //
 // Two accesses to the same bytes in one launch, at least one of them a write, are a race unless
 //     one thread does both, or
 //     a __syncthreads of their block lies between them, or
 //     a __syncwarp of their warp lies between them (a shuffle or an instruction of tensor cores orders no memory).
-// So blocks share nothing that one of them writes. A copy_async writes from its start to its wait. It is the order that counts, not when the
-// threads of the emulation came to run: one run shows what every run on a GPU could do, for the numbers that it was given.
-// The first race ends the program. Of the reads since the last write three are remembered, of threads and warps that differ.
+// So blocks may share nothing that one of them writes. A copy_async may write at any time from its start to its wait. Only this order counts, not
+// when the emulation happened to run the threads: one run stands for every run on a GPU with the same input.
+// The first race ends the program. Of the reads since the last write three are remembered, from different threads and warps.
 #include "emulation.h"
 
-extern "C" void emulation_touched(const void *at, size_t bytes, bool writes) __attribute__((weak)); // test/fake_cuda.c: is told of all but shared memory
+extern "C" void emulation_touched(const void *at, size_t bytes, bool writes) __attribute__((weak)); // test/fake_cuda.c: told of all but shared memory
 
 #include <dlfcn.h>
 #include <unordered_map>
 
 namespace emulation {
 
-// Who touched a place and how far it had come. place.block == 0: nobody.
+// Which thread touched a place, and how many barriers it had passed. block == 0: nobody.
 struct access {
     uint32_t block, thread;
     uint32_t block_barriers, warp_barriers;
 };
 struct place {
-    uint32_t block;         // of shared memory: whose
-    access write, reads[3]; // the last one; the last of another thread of its warp; the last of another warp
+    uint32_t block;         // of shared memory: the block that used it last
+    access write, reads[3]; // the last ones; reads: by any thread, by another thread of that warp, by another warp
 };
 constexpr uintptr_t GRAIN = 2, PAGE = 1024; // bytes of a place, of a page
 struct page {
@@ -78,7 +78,7 @@ static const char *access_text(char (&text)[128], const access &a, bool writes) 
 static void touch_from(const void *memory, size_t bytes, bool writes, const void *code) {
     fiber *self = m.current;
     uintptr_t begin = (uintptr_t)memory;
-    if (begin - (uintptr_t)self->stack < STACK_BYTES || begin - (uintptr_t)self < sizeof *self || begin - (uintptr_t)&m < sizeof m) return; // the thread's own
+    if (begin - (uintptr_t)self->stack < STACK_BYTES || begin - (uintptr_t)self < sizeof *self || begin - (uintptr_t)&m < sizeof m) return; // the thread's own, the emulation's
     bool shared = begin - (uintptr_t)m.shared < m.shared_bytes;
     if (!shared && emulation_touched != nullptr) emulation_touched(memory, bytes, writes);
     access now = {(uint32_t)m.block_number, self->warp * WARP + self->lane, m.barriers, m.warps[self->warp].barriers};
@@ -86,7 +86,7 @@ static void touch_from(const void *memory, size_t bytes, bool writes, const void
     for (uintptr_t at = begin / GRAIN * GRAIN; at < begin + bytes; at += GRAIN) {
         if (p == nullptr || at % PAGE == 0) p = page_of(at);
         place &x = p->places[at % PAGE / GRAIN];
-        if (shared && x.block != now.block) { // it was another block's
+        if (shared && x.block != now.block) { // left over from another block
             memset((void *)&x, 0, sizeof x);
             x.block = now.block;
         }
@@ -99,7 +99,7 @@ static void touch_from(const void *memory, size_t bytes, bool writes, const void
             continue;
         }
         const access &last = x.reads[0];
-        bool of_another_block = x.reads[2].block != 0 && x.reads[2].block != now.block; // stays: no write to come is in order with it
+        bool of_another_block = x.reads[2].block != 0 && x.reads[2].block != now.block; // kept: no later write can be ordered after it
         if (last.block != now.block || last.thread / WARP != now.thread / WARP) x.reads[2] = of_another_block ? x.reads[2] : last;
         else if (last.thread != now.thread) x.reads[1] = last;
         x.reads[0] = now;

@@ -1,8 +1,8 @@
 // Rotary position embedding fused with the layout change for SeqAlltoAll, and the layout change alone. See device/ops.h.
-// One block to a token; its threads share the token's heads out in pieces of W elements.
+// One block per token; its threads divide the token's heads in pieces of W elements.
 #include "kernel.cuh"
 
-// Rotates W pairs (a, b) by the angles at table: (a c - b s, a s + b c); direction -1 turns back.
+// Rotates W pairs (a, b) by the angles at table: (a c - b s, a s + b c); direction -1 rotates back.
 template <int W> __device__ __forceinline__ void rotate(float (&a)[W], float (&b)[W], const float *table, float direction) {
     float angle[2 * W];
     load<2 * W>(angle, table);
@@ -17,7 +17,7 @@ template <int W> __device__ __forceinline__ void rotate(float (&a)[W], float (&b
 template <int W>
 __global__ void rope_pack_kernel(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout l) {
     int64_t t = blockIdx.x;
-    int half = l.HS / 2, pieces = half / W, slots = l.Hq + 2 * l.Hkv_local; // of a peer: its query heads, key slots, value slots
+    int half = l.HS / 2, pieces = half / W, slots = l.Hq + 2 * l.Hkv_local; // per peer: its query heads, key slots, value slots
     const floatX *row = qkv + t * (l.H + 2 * l.Hkv) * l.HS;
     for (int item = (int)threadIdx.x; item < l.peers * slots * pieces; item += (int)blockDim.x) {
         int i = item % pieces * W, slot = item / pieces % slots, peer = item / pieces / slots;
@@ -40,8 +40,8 @@ __global__ void rope_pack_kernel(floatX *q_send, floatX *kv_send, const floatX *
     }
 }
 
-// Copy c of key/value head h is what slot c of all peers' slots in a row (peer c / Hkv_local, its slot c % Hkv_local) holds; the copies of
-// one head are neighbours: from h copies to (h + 1) copies with copies = group / group_local.
+// Number the slots of all peers in a row: slot c is slot c % Hkv_local of peer c / Hkv_local. The copies of key/value head h then are in slots
+// [h copies, (h + 1) copies), with copies = group / group_local.
 template <int W, class E>
 __global__ void rope_unpack_kernel(floatX *dqkv, const E *dq_recv, const E *dkv_recv, const float *table, int64_t T, head_layout l) {
     int64_t t = blockIdx.x;
