@@ -350,7 +350,7 @@ bool attention_engine_agrees(int HS, bool documents) {
 typedef struct {
     attention_block b;
     int64_t at;
-    bool engine, document; // computed by the engine; part of a single long document, whose length is arbitrary (whole blocks have few lengths)
+    bool engine, document; // engine: it computes the part. document: one long document, of any length (whole blocks have few lengths)
     int64_t spare;         // rows of q, k and v that follow in memory: the engine may compute them as padding
     int64_t most;          // most rows of a piece
 } block_part;
@@ -359,8 +359,8 @@ typedef struct {
 static bool document_is_long(attention_block b, int64_t queries, int64_t keys) {
     return min_i64(queries, keys) >= least_rows && queries * keys / (b.causal ? 2 : 1) * b.Hq * b.HS >= least_work;
 }
-// The part of a block that begins with query `at`. A block without documents is one part. So is a block off the diagonal, which holds a single
-// document. On the diagonal a part is one long document, or all shorter ones up to the next long one.
+// The part of a block that begins with query `at`. A block without documents is one part. So is one that the engine does not take, and one off the
+// diagonal, which holds a single document. On the diagonal a part is one long document, or all shorter ones up to the next long one.
 static block_part part_from(attention_block b, int64_t at, bool engine) {
     block_part p;
     memset(&p, 0, sizeof p);

@@ -76,8 +76,8 @@ attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, 
 // each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay in float. Tiles have at most 65536 rows there:
 // before 9.21.1 causal forward calls "could hang with extremely long sequence lengths" (release notes, which name no length).
 void attention_use_blackwell(bool yes);
-// device_use_deterministic for attention: the hand-written kernels compute the backward pass. cuDNN's, asked to be deterministic, needs no memory
-// for a fixed order when dq is float, so there is no sign that it has one.
+// device_use_deterministic for attention: the hand-written kernels compute the backward pass. cuDNN's, asked to be deterministic, takes no memory for
+// a fixed order when dq is float, so there is no sign that it has one.
 void attention_use_deterministic(void);
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
 // Packed documents: a document's share of a block goes to the engine if it is 2^34 products or more (visible query-key pairs x heads x HS; 2900 rows

@@ -394,7 +394,7 @@ static void split_whole(comm *parent, comm *group, int colour, int key, comm_kin
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = most_ctas(kind, group == NULL ? 1 : group->size);
-    // From Hopper on NCCL's blocks start in clusters of four, on neighbouring SMs; beside compute, SMs become free one at a time.
+    // From Hopper on NCCL's default is clusters of four blocks, on neighbouring SMs. Beside compute, SMs become free one at a time.
     config.cgaClusterSize = 1;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     // A rank of a ring has two peers. NCCL plans for all ranks and would use one or two channels per peer, at some 14 GB/s each over the network.

@@ -65,7 +65,7 @@ void op_add_bf16(float *to, const bf16 *from, int64_t n) {
     LAUNCH_FLAT(add_bf16_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);
 }
 
-// ---- sums to one number: each thread strides over the vector, blocks leave partial sums, one warp adds them in their order ----
+// ---- sums to one number: each thread strides over the vector, blocks leave partial sums, one warp adds them in a fixed order ----
 
 template <bool SQUARES, int W> __global__ void sum_kernel(double *partial, const float *x, int64_t n) {
     DYN_SHARED(double, shared);

@@ -78,7 +78,8 @@ static const char *access_text(char (&text)[128], const access &a, bool writes) 
 static void touch_from(const void *memory, size_t bytes, bool writes, const void *code) {
     fiber *self = m.current;
     uintptr_t begin = (uintptr_t)memory;
-    if (begin - (uintptr_t)self->stack < STACK_BYTES || begin - (uintptr_t)self < sizeof *self || begin - (uintptr_t)&m < sizeof m) return; // the thread's own, the emulation's
+    // Not checked: the thread's own stack, and the emulation's state.
+    if (begin - (uintptr_t)self->stack < STACK_BYTES || begin - (uintptr_t)self < sizeof *self || begin - (uintptr_t)&m < sizeof m) return;
     bool shared = begin - (uintptr_t)m.shared < m.shared_bytes;
     if (!shared && emulation_touched != nullptr) emulation_touched(memory, bytes, writes);
     access now = {(uint32_t)m.block_number, self->warp * WARP + self->lane, m.barriers, m.warps[self->warp].barriers};
