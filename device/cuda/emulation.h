@@ -408,7 +408,7 @@ inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed) {
         const uint16_t *second = (const uint16_t *)(uintptr_t)rows[8 * i + (transposed ? t + 1 : g)];
         first += transposed ? g : t;
         second += transposed ? g : t + 1;
-        touch(first, 2, false); // rows that other lanes passed: not ordered with what those lanes have just written
+        touch(first, 2, false); // rows that other lanes passed: not ordered with the latest writes of those lanes
         touch(second, 2, false);
         low = *first;
         high = *second;
