@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes what the planner and the dry run say into the repository: docs/plans.md, docs/memory.md, scripts/run_llama3_8b_*.sh.
+"""Writes the results of the planner and the dry run into the repository: docs/plans.md, docs/memory.md, scripts/run_llama3_8b_*.sh.
 
     dev/plan_tables.py            all of it (about two minutes, most of it starting the program)
     dev/plan_tables.py scripts    the scripts only
 
-Needs a build (make DEVICE=cpu); test/test_plan.sh holds the scripts to the planner.
+Needs a build (make DEVICE=cpu); test/test_plan.sh checks the scripts against the planner.
 """
 import json
 import math
@@ -23,14 +23,14 @@ GIB = 1 << 30
 
 
 def ask(*options):
-    """Standard output and error of the program, and the seconds it took."""
+    """Runs the program: its standard output, its standard error and the seconds it took."""
     began = time.monotonic()
     done = subprocess.run([BINARY, *map(str, options)], capture_output=True, text=True)
     return done.stdout, done.stderr.strip(), time.monotonic() - began
 
 
 def plan(model, length, ranks, cluster):
-    """The plan as JSON with its command and seconds, or a text: why there is none."""
+    """The plan as JSON with its command, or a text with the reason why there is none; and the seconds it took."""
     with tempfile.NamedTemporaryFile(suffix=".json") as f:
         out, error, seconds = ask("--plan", "--model", model, "--ranks", ranks, "--cluster", cluster, "--seq-len", length,
                                   "--global-batch", TOKENS_OF_A_STEP // LENGTHS[length], "--plan-json", f.name)
@@ -65,18 +65,24 @@ def plans():
     slowest = 0
     text = """# Which degrees should I use
 
-Made by `dev/plan_tables.py`: one `--plan` per row. Predictions for machines that were not at hand: the clusters stand on data sheets and
-estimates (`clusters/h100.txt`, `clusters/h200.txt` say which figure is which), so read them as an order of configurations rather than as
-promises; plans less than 2 % apart are ties. With `--calibrate` your own machine's figures take their place.
-Every row: 16 Mi tokens a step, bf16 with fp32 master weights, 8 GPUs and 8 NICs a node; 80 GB (H100) or 141 GB (H200) and 2 TB of host
-memory a node. Grid: dp x hp x cp, w = inner ring. ZeRO: ranks that parameters / gradients / optimizer states are sharded over.
-TGS: tokens per second and GPU; MFU: model FLOPs, causal attention counted half, recompute not counted.
+Made by `dev/plan_tables.py` with one `--plan` per row. These are predictions for machines that were not at hand. The clusters are described by
+data sheets and estimates (`clusters/h100.txt` and `clusters/h200.txt` say which figure is which). Read the tables as an order of configurations,
+not as promises; plans less than 2 % apart are ties. `--calibrate` measures your own machine, whose figures then replace these.
 
-What the tables say, in short: shard heads up to a node first (hp 8, the 8 key/value heads of these models), then data parallel, and grow the ring
-(cp) only when one node cannot hold a sequence or there are not enough sequences for more dp; offload keeps every activation where host
-memory is there; recompute is the last resort.
+Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs, 8 NICs and 2 TB of host memory, 80 GB (H100) or 141 GB (H200) a GPU.
 
-Pictures of the same, over (hp, cp), by kind of time and by kind of memory: [planner.md](planner.md).
+- Grid: dp x hp x cp, w = inner ring.
+- ZeRO: the number of ranks that parameters / gradients / optimizer states are sharded over.
+- TGS: tokens per second and GPU.
+- MFU: model FLOPs, causal attention counted half, recompute not counted.
+
+What the tables say, in short:
+
+1. Shard heads up to a node first (hp 8, the number of key/value heads of these models), then use data parallelism.
+2. Grow the ring (cp) only when one node cannot hold a sequence, or when there are not enough sequences for more dp.
+3. Offload keeps every activation if there is enough host memory. Recompute is the last resort.
+
+Plots of the same results, over (hp, cp), by kind of time and by kind of memory: [planner.md](planner.md).
 
 What the planner prints:
 
@@ -104,7 +110,7 @@ What the planner prints:
 
 
 def dry_run(length, ranks, cluster):
-    """Rows of the memory table in GiB (device, host), the choice, the longest length."""
+    """The rows of the memory table in GiB (device, host), the choice and the longest length; None: does not fit."""
     out, error, _ = ask("--dry-run", "--hp", "auto", "--model", "llama3-8b", "--ranks", ranks, "--cluster", cluster, "--seq-len", length,
                         "--global-batch", TOKENS_OF_A_STEP // LENGTHS[length])
     if error:
@@ -119,12 +125,16 @@ def memory():
     names = ["parameters", "gradients", "optimizer", "activations", "workspace", "attention rings"]
     text = """# Memory of Llama-3-8B
 
-Made by `dev/plan_tables.py`: one `--dry-run --hp auto` per row, the fastest choice of the planner that fits (16 Mi tokens a step; the rows are
-those of [plans.md](plans.md)). GiB of a GPU, bf16 with fp32 gradients, moments and master weights; `GPU` is 80e9 or 141e9 bytes, which leaves
-about 5 GB of the real device to the driver and the libraries. Workspace and rings of different moments share their place, so the parts sum to
-more than all of it. Host: GiB of one rank. Longest: tokens that the same choice still holds, in the 2e12 bytes of
-a node's host, too. The scratch of attention is an estimate (bf16 gradients of a block and a float dQ); nothing here was measured on a GPU. On
-the CPU device the plan is within 5 % of what is measured (`test/test_memory.sh`).
+Made by `dev/plan_tables.py` with one `--dry-run --hp auto` per row: the fastest choice of the planner that fits, at 16 Mi tokens a step. The rows
+are those of [plans.md](plans.md). Nothing here was measured on a GPU. On the CPU device the plan is within 5 % of the measured memory
+(`test/test_memory.sh`).
+
+- All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention is an estimate
+  (bf16 gradients of a block and a float dQ).
+- GPU: 80e9 or 141e9 bytes, which leaves about 5 GB of the real device to the driver and the libraries.
+- In all: workspace and ring buffers that are needed at different times share memory, so the categories sum to more than this.
+- Host: GiB of one rank.
+- Longest: the number of tokens up to which the same choice fits, also in the 2e12 bytes of host memory of a node.
 
 | S | GPUs | GPU | choice | """ + " | ".join(names) + " | in all | host | longest |\n" + "|---" * (len(names) + 7) + "|\n"
     for length in ("128K", "256K", "512K", "1M"):
@@ -145,7 +155,7 @@ SCRIPT = """#!/usr/bin/env bash
 #
 #   tokens    {step_tokens:.1f} M a step ({batch} sequences of {S}), {total_tokens:.2f} G in {steps} steps
 #   FLOPs     {flops:.2e} by the model's count (causal attention half, recompute not counted)
-#   rope      theta {theta:.2e} = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA says otherwise
+#   rope      theta {theta:.2e} = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
 #   grid      dp {dp} x hp {hp} x cp {cp}; ZeRO {zero}; recompute {recompute}
 #   memory    {memory:.1f} GiB of a GPU by the dry run{host}
 #   expected  TGS {tgs:.0f}, MFU {mfu:.1f} %, {step:.0f} s a step, {hours:.1f} h in all: predicted by --plan for the cluster h100, whose figures are
@@ -153,10 +163,10 @@ SCRIPT = """#!/usr/bin/env bash
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_{name}.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_{name}.sh
-# MODEL is a Hugging Face folder, DATA are token files: docs/finetune.md has every step before and after. Options after the script's name are added,
-# such as --export DIR; LAUNCH=echo prints the command and starts nothing.
-# States go to OUT (default llama3-8b-{name}), and a run that ends before its time goes on from the newest: at once, up to 20 times, here; when the
-# same command is given again, after the end of an allocation, which Slurm announces a step and 10 minutes before by SIGUSR1.
+# MODEL is a Hugging Face folder, DATA are token files; docs/finetune.md has every step before and after. Options after the script's name, such as
+# --export DIR, are added to the command. LAUNCH=echo prints the command and starts nothing.
+# States go to OUT (default llama3-8b-{name}). A run that ends early continues from the newest state: this script makes up to 20 attempts, one right after
+# the other. After the end of an allocation, which Slurm announces by SIGUSR1 a step and 10 minutes ahead, give the same command again.
 # Made by dev/plan_tables.py from the plan; test/test_plan.sh compares.
 #SBATCH --job-name=llama3-8b-{name}
 #SBATCH --nodes={nodes}
@@ -177,7 +187,7 @@ for attempt in {{1..20}}; do
         {flags} \\
         --rope-theta "${{ROPE_THETA:-{theta:.2e}}}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \\
         --log "llama3-8b-{name}.jsonl" --out "${{OUT:-llama3-8b-{name}}}" --save-every 5 --resume "$@" || status=$?
-    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; what another attempt does not mend
+    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # 0: done, or stopped by a signal; 2: another attempt would not help
     echo "attempt $attempt ended with status $status" >&2
     sleep "${{PAUSE:-10}}"
 done
@@ -190,7 +200,7 @@ def scripts():
         answer, _ = plan("llama3-8b", length, ranks, "h100")
         c, S, steps, name = answer["choices"][0], LENGTHS[length], 500, length.lower()
         tokens = TOKENS_OF_A_STEP * steps
-        # what follows --global-batch in the plan's command is the choice
+        # the choice is what follows --global-batch in the plan's command
         flags = re.search(r"--global-batch \d+ (.*)$", answer["command"])[1]
         host = c["host_bytes_of_node"] / GIB
         figures = ", ".join(f"{n} {kind}" for kind, n in answer["figures"].items())
@@ -199,7 +209,7 @@ def scripts():
             step_tokens=TOKENS_OF_A_STEP / 1e6, total_tokens=tokens / 1e9, flops=c["mfu"] * 989e12 / c["tgs"] * tokens, dp=c["dp"], hp=c["hp"], cp=c["cp"],
             zero=zero_text(c), recompute=recompute_text(c), memory=c["memory_bytes"] / GIB, host=f", {host:.0f} GiB of host memory a node" if host else "",
             tgs=c["tgs"], mfu=100 * c["mfu"], step=c["step_s"], hours=c["step_s"] * steps / 3600, figures=figures, flags=flags,
-            theta=500000 * (S / 8192) ** (128 / 126), notice=60 * math.ceil(c["step_s"] / 60 + 10)))  # a step to its end, 10 min to save
+            theta=500000 * (S / 8192) ** (128 / 126), notice=60 * math.ceil(c["step_s"] / 60 + 10)))  # time to finish a step, and 10 min to save
         os.chmod(os.path.join(ROOT, f"scripts/run_llama3_8b_{name}.sh"), 0o755)
 
 

@@ -3,7 +3,7 @@
 #
 #   tokens    16.8 M a step (64 sequences of 262144), 8.39 G in 500 steps
 #   FLOPs     2.11e+21 by the model's count (causal attention half, recompute not counted)
-#   rope      theta 1.69e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA says otherwise
+#   rope      theta 1.69e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
 #   grid      dp 2 x hp 4 x cp 1; ZeRO 8/8/8; recompute none, offload
 #   memory    49.3 GiB of a GPU by the dry run, 1452 GiB of host memory a node
 #   expected  TGS 1818, MFU 46.2 %, 1154 s a step, 160.3 h in all: predicted by --plan for the cluster h100, whose figures are
@@ -11,10 +11,10 @@
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_256k.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_256k.sh
-# MODEL is a Hugging Face folder, DATA are token files: docs/finetune.md has every step before and after. Options after the script's name are added,
-# such as --export DIR; LAUNCH=echo prints the command and starts nothing.
-# States go to OUT (default llama3-8b-256k), and a run that ends before its time goes on from the newest: at once, up to 20 times, here; when the
-# same command is given again, after the end of an allocation, which Slurm announces a step and 10 minutes before by SIGUSR1.
+# MODEL is a Hugging Face folder, DATA are token files; docs/finetune.md has every step before and after. Options after the script's name, such as
+# --export DIR, are added to the command. LAUNCH=echo prints the command and starts nothing.
+# States go to OUT (default llama3-8b-256k). A run that ends early continues from the newest state: this script makes up to 20 attempts, one right after
+# the other. After the end of an allocation, which Slurm announces by SIGUSR1 a step and 10 minutes ahead, give the same command again.
 # Made by dev/plan_tables.py from the plan; test/test_plan.sh compares.
 #SBATCH --job-name=llama3-8b-256k
 #SBATCH --nodes=1
@@ -35,7 +35,7 @@ for attempt in {1..20}; do
         --dp 2 --hp 4 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
         --rope-theta "${ROPE_THETA:-1.69e+07}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         --log "llama3-8b-256k.jsonl" --out "${OUT:-llama3-8b-256k}" --save-every 5 --resume "$@" || status=$?
-    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; what another attempt does not mend
+    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # 0: done, or stopped by a signal; 2: another attempt would not help
     echo "attempt $attempt ended with status $status" >&2
     sleep "${PAUSE:-10}"
 done

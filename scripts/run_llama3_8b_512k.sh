@@ -3,7 +3,7 @@
 #
 #   tokens    16.8 M a step (32 sequences of 524288), 8.39 G in 500 steps
 #   FLOPs     3.84e+21 by the model's count (causal attention half, recompute not counted)
-#   rope      theta 3.42e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA says otherwise
+#   rope      theta 3.42e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
 #   grid      dp 2 x hp 8 x cp 1; ZeRO 8/8/16; recompute none, offload
 #   memory    43.7 GiB of a GPU by the dry run, 1452 GiB of host memory a node
 #   expected  TGS 987, MFU 45.6 %, 1063 s a step, 147.6 h in all: predicted by --plan for the cluster h100, whose figures are
@@ -11,10 +11,10 @@
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_512k.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_512k.sh
-# MODEL is a Hugging Face folder, DATA are token files: docs/finetune.md has every step before and after. Options after the script's name are added,
-# such as --export DIR; LAUNCH=echo prints the command and starts nothing.
-# States go to OUT (default llama3-8b-512k), and a run that ends before its time goes on from the newest: at once, up to 20 times, here; when the
-# same command is given again, after the end of an allocation, which Slurm announces a step and 10 minutes before by SIGUSR1.
+# MODEL is a Hugging Face folder, DATA are token files; docs/finetune.md has every step before and after. Options after the script's name, such as
+# --export DIR, are added to the command. LAUNCH=echo prints the command and starts nothing.
+# States go to OUT (default llama3-8b-512k). A run that ends early continues from the newest state: this script makes up to 20 attempts, one right after
+# the other. After the end of an allocation, which Slurm announces by SIGUSR1 a step and 10 minutes ahead, give the same command again.
 # Made by dev/plan_tables.py from the plan; test/test_plan.sh compares.
 #SBATCH --job-name=llama3-8b-512k
 #SBATCH --nodes=2
@@ -35,7 +35,7 @@ for attempt in {1..20}; do
         --dp 2 --hp 8 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 16 --recompute none --offload-activations 1 \
         --rope-theta "${ROPE_THETA:-3.42e+07}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         --log "llama3-8b-512k.jsonl" --out "${OUT:-llama3-8b-512k}" --save-every 5 --resume "$@" || status=$?
-    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # done, or stopped by a signal; what another attempt does not mend
+    if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # 0: done, or stopped by a signal; 2: another attempt would not help
     echo "attempt $attempt ended with status $status" >&2
     sleep "${PAUSE:-10}"
 done
