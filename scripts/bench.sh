@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Measures on this machine's CPU, side by side in one run: `make bench`. Prints tables; benchmarks/cpu.md keeps a copy with its hardware.
+# Measures ours and the peers side by side on this machine's CPU: `make bench`. Prints tables; benchmarks/cpu.md keeps a copy with its hardware.
 #   1. operations: linear layers beside the best OpenBLAS rate of the same shapes, attention in % of the measured FMA peak
 #   2. a whole training step of a 125M Llama at T 512 and 4096, alternating with PyTorch (python3 with torch, or TORCH_PYTHON=...)
 #   3. many ranks on few cores: 8 ranks x 1 thread against 2 ranks x 1 thread, the same work
 #   4. import and export of a folder in memory (/dev/shm), beside cp of its file: the rate of the page cache
 #   5. how long training waits while its state is saved, beside the copy to host memory that it must wait for
-# Takes about 15 minutes on 2 cores; RUNS=n sets how often 2 and 3 repeat (default 3), and 4, six times as often.
+# Takes about 15 minutes on 2 cores. RUNS=n repeats parts 2 and 3 n times (default 3), and part 4 six times as often.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/mpi_env.sh
@@ -73,7 +73,7 @@ a=$(median <"$dir/two") b=$(median <"$dir/eight")
 printf '2 ranks (hp 2) %.1f ms   8 ranks (hp 2 x cp 4, ZeRO full) %.1f ms   ratio %.2f\n' "$a" "$b" "$(awk "BEGIN {print $b / $a}")"
 
 echo; echo "== 4. import and export, 124.7 M parameters, 1 rank x $threads threads, in /dev/shm, the best of the runs =="
-convert() { # option...: in and out again, into $memory/out
+convert() { # option...: makes or reads a model and exports it to $memory/out
     rm -rf "$memory/out"
     OMP_NUM_THREADS=$threads build/cpu/train_llama --steps 0 --threads $threads --export "$memory/out" "$@" >"$dir/out" 2>&1 || { tail -5 "$dir/out"; exit 1; }
 }
@@ -82,7 +82,7 @@ for dtype in f32 bf16 f16; do
     mv "$memory/out" "$memory/model"
     mb=$(($(stat -c %s "$memory/model/model.safetensors") / 1000000))
     : >"$dir/cp"; : >"$dir/import"; : >"$dir/export"
-    for ((i = 0; i < 6 * runs; i++)); do # in turn; many, for memory that a virtual machine takes anew from its host costs several times the copy
+    for ((i = 0; i < 6 * runs; i++)); do # alternating; many times, because memory that a virtual machine gets anew from its host costs several times the copy
         convert --model "$memory/model"
         cmp "$memory/model/model.safetensors" "$memory/out/model.safetensors"
         sed -n 's/^read .* \([0-9.]*\) s$/\1/p' "$dir/out" >>"$dir/import"
@@ -100,5 +100,5 @@ done
 echo; echo "== 5. saving: 124.7 M parameters and both moments, 1.50 GB, to $dir while training goes on, 1 rank x $threads threads, T 512 =="
 ours 1 "$threads" "$dir/out" --seq-len 512 --steps 38 --recompute none --save-every 10 --out "$dir/states"
 copy=$(sed -n 's/^copy to the host: [0-9.]*\/\([0-9.]*\).*/\1/p' "$dir/ops")
-sed -n '/^saved/p' "$dir/out" | head -3 # the last save has no training beside it
+sed -n '/^saved/p' "$dir/out" | head -3 # during the last save nothing trains
 sed -n 's/^saved.*waited \([0-9.]*\) s.*/\1/p' "$dir/out" | head -3 | median | awk -v copy="$copy" '{printf "training waited %.3f s (median); a copy of 1.50 GB takes %.3f s: ratio %.2f\n", $1, 1.497 / copy, $1 * copy / 1.497}'

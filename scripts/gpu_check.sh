@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in one command on one GPU machine, in less than ten minutes: builds DEVICE=cuda for the GPU that is
-# here, runs the GPU tests, the points that were open without a GPU (test/gpu_points.c) and the benchmarks, and leaves one report file, and
-# cuDNN's properties of the GPU beside it.
-#   scripts/gpu_check.sh [--report FILE] [--only WORD]...   only: steps whose name contains one of the words, and what prepares them
+# Checks everything that only a GPU can show, with one command on one GPU machine, in less than ten minutes: builds DEVICE=cuda for the GPU at
+# hand, runs the GPU tests, the points that stayed open without a GPU (test/gpu_points.c) and the benchmarks. Leaves one report file, and beside
+# it a file of cuDNN's properties of the GPU.
+#   scripts/gpu_check.sh [--report FILE] [--only WORD]...   --only: the steps whose name contains one of the words, and those that prepare them
 #   scripts/gpu_check.sh --dry-run                          lists the steps, their time limits and commands; runs nothing
-#   scripts/gpu_check.sh --rest REPORT                      only the steps that did not pass in this report, which the new one begins with
+#   scripts/gpu_check.sh --rest REPORT                      only the steps that did not pass in this report; the new report begins with a copy of it
 #   scripts/gpu_check.sh --pack [toolkit]                   on a connected machine (Debian, Ubuntu): fetches into gpu_check_pack/ what a bare GPU
-#                                                           machine may lack: Open MPI, cJSON and the CPU device's results (some 30 MB); toolkit: CUDA,
-#                                                           cuDNN, NCCL as wheels, too (2.3 GB). Copy this folder with it; the check takes from it what
-#                                                           the machine does not have
-#   scripts/gpu_check.sh --rehearse                         the same steps without a GPU, on small sizes, over fakes of the libraries and the
-#                                                           emulated kernels: proves the script and the programs, measures nothing
-# GPU_CHECK_COMMIT=NAME: what the report says of the sources where they come without .git.
-# Needs: a GPU with its driver, gcc, g++, make. Without Open MPI (here or in the pack) the build is for one rank, and steps of several are skipped.
-# The steps come in the order of what they show, so that a check that is cut short leaves the most; the report is written step by step.
+#                                                           machine may lack: Open MPI, cJSON and the CPU device's results (some 30 MB); toolkit: also
+#                                                           CUDA, cuDNN and NCCL as wheels (2.3 GB). Copy the repository with this folder to the GPU
+#                                                           machine; the check takes from it what the machine lacks
+#   scripts/gpu_check.sh --rehearse                         the same steps without a GPU, with small sizes, over fakes of the libraries and the
+#                                                           emulated kernels: proves that the script and the programs work, measures nothing
+# GPU_CHECK_COMMIT=NAME: the commit that the report names if the sources come without .git.
+# Needs: a GPU with its driver, gcc, g++, make. Without Open MPI (on the machine or in the pack) the build is for one rank, and steps of several
+# ranks are skipped.
+# The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step.
 # Closes with a table of the benchmarks and "N passed, N failed, N skipped". Exit status: 0 no step failed, 1 some did, 2 it could not start.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 pack=$PWD/gpu_check_pack
 report=gpu_check_report.txt mode=check only=() rest= pack_toolkit=0
-total_limit=580 # seconds, from here: with what is left of ten minutes a killed step's log and the table are written
+total_limit=580 # seconds, from here; the rest of the ten minutes is for a killed step's log and the table
 began=$SECONDS
 while [ $# -gt 0 ]; do
     case $1 in
@@ -46,7 +47,7 @@ make_pack() {
     local packages=(openmpi-bin libopenmpi-dev libcjson-dev) names lib needed file
     rm -rf "$pack"
     mkdir -p "$pack/debs" "$pack/debian" || return 1
-    # Everything they depend on but what every machine with a compiler has; that must not be replaced.
+    # All their dependencies, except what every machine with a compiler has, which must not be replaced.
     names=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "${packages[@]}" |
         grep -E '^[a-z0-9]' | grep -vE '^(libc6|libc-|libc-dev|libcrypt|linux-libc|libgcc|libstdc|gcc|g\+\+|cpp|gfortran|libgfortran-|flang|libflang|libclang|libllvm|libmlir|autoconf|automake|autotools|libasan|libtsan|liblsan|libubsan|libjs-|libpam|libselinux|libsemanage|binutils|debconf|cdebconf|dpkg|perl|libperl|openssh|ssh|install-info|tar|coreutils|adduser|passwd|base-)' |
         sort -u | xargs apt-cache show --no-all-versions 2>/dev/null | sed -n 's/^Package: //p' | sort -u) # without the virtual ones
@@ -55,7 +56,7 @@ make_pack() {
     for deb in "$pack"/debs/*.deb; do dpkg -x "$deb" "$pack/debian" || return 1; done
     rm -rf "$pack/debs"
     [ -e "$pack/debian/usr/bin/orterun" ] || { echo "error: Open MPI is not in the pack: no package openmpi-bin could be fetched" >&2; return 1; }
-    # Of all that, what Open MPI's programs, libraries and plugins load: the machine's own libraries shall not be hidden by others.
+    # Of all that, keep only what Open MPI's programs, libraries and plugins load, so that nothing else hides the machine's own libraries.
     lib=$(dirname "$(find "$pack/debian/usr/lib" -maxdepth 2 -name 'libcjson.so*' | head -1)")
     needed=$(find "$pack/debian/usr/bin/orterun" "$pack/debian/usr/bin/orted" "$lib/openmpi" "$lib/pmix2" "$lib"/libmpi.so* "$lib"/libcjson.so* -type f |
         LD_LIBRARY_PATH=$lib:$lib/openmpi/lib xargs ldd 2>/dev/null | sed -n "s|.*=> \($lib/[^ ]*\) .*|\1|p" | sort -u | xargs readlink -f)
@@ -70,13 +71,13 @@ make_pack() {
         python3 -m pip install --quiet --no-deps --upgrade --target "$pack/wheels" nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-nvrtc \
             nvidia-cuda-cccl nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13 || echo "note: the toolkit's wheels cannot be fetched; the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"
     else echo "note: no pip here: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"; fi
-    # What the CPU device computes for compare_devices, so that the GPU machine needs no BLAS.
+    # The CPU device's results for compare_devices, so that the GPU machine needs no BLAS.
     make --no-print-directory DEVICE=cpu MPI=0 BUILD=build/cpu-pack build/cpu-pack/test/compare_devices >/dev/null &&
         build/cpu-pack/test/compare_devices write "$pack/reference" 1024 50 >/dev/null || echo "note: no reference of the CPU device: the GPU machine needs OpenBLAS to make one"
     echo "packed: $pack, $(du -sh "$pack" | cut -f1). Copy the folder $PWD to the GPU machine and run scripts/gpu_check.sh there."
 }
 make_options=()
-use_pack() { # takes from it what the machine lacks
+use_pack() { # takes from the pack what the machine lacks
     local lib include
     [ -d "$pack/debian/usr" ] || return 0
     lib=$(dirname "$(find "$pack/debian/usr/lib" -maxdepth 2 -name 'libcjson.so*' | head -1)")
@@ -89,10 +90,10 @@ use_pack() { # takes from it what the machine lacks
         export PATH=$pack/bin:$pack/debian/usr/bin:$PATH OPAL_PREFIX=$pack/debian/usr OPAL_LIBDIR=$lib OPAL_PKGLIBDIR=$lib/openmpi/lib/openmpi
         export OPAL_PKGDATADIR=$pack/debian/usr/share/openmpi OMPI_MCA_mca_base_component_path=$lib/openmpi/lib/openmpi3:$lib/openmpi/lib/openmpi
         export PMIX_INSTALL_PREFIX=$lib/pmix2
-        have ssh || have rsh || export OMPI_MCA_plm=isolated # it wants one of them, for other machines
-        export OMPI_MCA_mca_base_component_show_load_errors=0 # plugins for networks that are not here
+        have ssh || have rsh || export OMPI_MCA_plm=isolated # Open MPI wants ssh or rsh, to reach other machines
+        export OMPI_MCA_mca_base_component_show_load_errors=0 # of plugins for networks that this machine lacks
     fi
-    export CPATH=$include:$include/$(basename "$lib")${CPATH:+:$CPATH} LIBRARY_PATH=$lib${LIBRARY_PATH:+:$LIBRARY_PATH} # an empty part would be the working folder
+    export CPATH=$include:$include/$(basename "$lib")${CPATH:+:$CPATH} LIBRARY_PATH=$lib${LIBRARY_PATH:+:$LIBRARY_PATH} # an empty entry would mean the working folder
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$lib:$lib/openmpi/lib
     if ! have nvcc && [ ! -x /usr/local/cuda/bin/nvcc ]; then
         local home
@@ -109,7 +110,8 @@ fi
 
 # ---- what is here ----
 
-# Where no daemon keeps the driver's state, it starts every GPU anew for each program, one to three seconds a GPU; not while a device file is open.
+# Unless a daemon keeps the driver's state, the driver initializes every GPU anew for each program, one to three seconds a GPU. An open device
+# file prevents that.
 if [ $mode = check ]; then
     for device in /dev/nvidia[0-9]*; do [ -r "$device" ] && { exec {held}<"$device"; } 2>/dev/null; done
 fi
@@ -132,7 +134,7 @@ build=build/cuda-check-${arch:-90}$([ $mpi = 1 ] || echo -single)
 make_options+=("BUILD=$build")
 if [ ${#missing[@]} -eq 0 ] || [ $mode = list ]; then
     if have make && ! why=$(make --no-print-directory -n "${make_options[@]}" $build/train_llama 2>&1); then missing+=("$(grep -o 'DEVICE=cuda: .*' <<<"$why" | head -1)"); fi
-    # A driver starts programs of its own CUDA and of older ones.
+    # A driver runs programs of its own CUDA version and of older ones.
     toolkit=$(sed -nE 's/^CUDA ([0-9]+)\..*/\1/p' <<<"${why:-}" | head -1) driver=$(nvidia-smi -q 2>/dev/null | sed -nE 's/^CUDA .*: *([0-9]+)\..*/\1/p' | head -1)
     [ $mode = check ] && [ "${driver:-99}" -lt "${toolkit:-0}" ] && missing+=("a driver for CUDA $toolkit: this one knows CUDA $driver at most (CUDA_HOME=DIR names another toolkit)")
     echo '#include <cjson/cJSON.h>' | gcc -E - >/dev/null 2>&1 || missing+=("cJSON's header (libcjson-dev, or scripts/gpu_check.sh --pack on a connected machine)")
@@ -145,7 +147,7 @@ fi
 # ---- steps ----
 
 passed=0 failed=0 skipped=0
-properties=${report%.txt}_gpu.json # cuDNN's properties of the GPU: test_cudnn_graphs checks with them on any machine
+properties=${report%.txt}_gpu.json # cuDNN's properties of the GPU, with which test_cudnn_graphs repeats its check on any machine
 if [ $mode != list ]; then
     dir=$(mktemp -d) || exit 2
     rm -f "$properties"
@@ -179,7 +181,7 @@ step() {
         skip=
         return 0
     fi
-    [ $mode = rehearse ] && limit=$((10 * limit)) # on any machine, beside other work
+    [ $mode = rehearse ] && limit=$((10 * limit)) # may run on any machine, beside other work
     [ $mode = check ] && [ $left -lt 5 ] && skip="no time left of $total_limit s"
     [ $mode = check ] && [ $limit -gt $left ] && limit=$left
     if [ -n "$skip" ]; then
@@ -227,7 +229,7 @@ else
 fi
 step 'build' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" "${programs[@]}" $build/text_to_tokens
 
-# What each step needs of those before it: programs, data, models.
+# What later steps need of these: reference, data, models.
 reference=$pack/reference
 if [ $mode = rehearse ] || { [ ! -e "$reference" ] && [ $mode != list ]; }; then
     reference=$dir/reference
@@ -242,7 +244,7 @@ tiny=("${one[@]}" 2)
 # Tests that look into tensors use managed memory; several ranks share the GPU as if each were a machine of its own.
 export TRAIN_LLAMA_TIMEOUT=60
 managed=(env TRAIN_LLAMA_TEST_MANAGED=1) sharing=(env TRAIN_LLAMA_TEST_MANAGED=1 TRAIN_LLAMA_SHARE_GPU=1 FAKE_CUDA_GPUS=1)
-points() { # N...: the points of gpu_points, each by itself
+points() { # N...: these points of gpu_points, each in a step of its own
     local point
     for point in "$@"; do
         [ $mode = rehearse ] && [ $point = 6 ] && gpu_only
@@ -250,9 +252,10 @@ points() { # N...: the points of gpu_points, each by itself
     done
 }
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-# Under memcheck and racecheck. memcheck would also count what the libraries ask the driver for in vain (cuGetProcAddress of a function that is newer than
-# it): API errors of ours the program reports itself. racecheck only of our own kernels, for in others' it reports what their authors know; cuDNN's and
-# cuBLAS's, too, may have _kernel in their names (cudnn_generated_..._kernel0_0, splitKreduce_kernel).
+# Runs a command under memcheck and under racecheck. memcheck does not report API errors: it would also count the libraries' failed queries to the driver
+# (cuGetProcAddress of a function that is newer than the driver), and our programs report their own API errors. racecheck covers our own kernels alone,
+# because in others' it reports what their authors know. Those of cuDNN and cuBLAS are excluded by name, because they, too, may have _kernel in their
+# names (cudnn_generated_..._kernel0_0, splitKreduce_kernel).
 sanitized() { # NAME COMMAND...
     local name=$1 tool only_ours
     shift
@@ -266,8 +269,8 @@ sanitized() { # NAME COMMAND...
 }
 torch=${TORCH_PYTHON:-python3}
 [ $mode = check ] && has_torch=$(timeout -k 5 60 "$torch" -c 'import torch; print(int(torch.cuda.is_available()))' 2>/dev/null </dev/null)
-export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what one length compiles serves the next
-steps_of() { # MODEL K: a step of so many thousand tokens, ours and PyTorch's, one right after the other
+export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what is compiled for one length is reused for the next
+steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTorch's
     local model=$1 S=$2 accum=1 name
     name=$(basename "$model")
     [ $S = 8 ] && accum=4 # with one sequence a step spends a tenth of its time in the optimizer, which no real run does
@@ -286,7 +289,7 @@ exposed() { # MODEL
 }
 eight=$dir/llama-8b-8-layers
 
-# In the order of what they show.
+# The steps that show most come first.
 step 'kernels, cuBLASLt, cuDNN against double' 180 "${managed[@]}" $build/test/test_kernels$suffix
 step 'Hugging Face goldens, bf16' 60 "${managed[@]}" $build/test/test_golden$suffix
 step 'curve and gradients beside the CPU device, 1 rank' 60 "${managed[@]}" $build/test/compare_devices$suffix compare "$reference" $length $curve
@@ -322,8 +325,9 @@ gpu_only; step 'cuDNN graphs, support check without the device' 120 $build/test/
 
 # ---- the benchmarks side by side ----
 
-# From the steps' logs in the report: medians of the steps but the first two (of three: the first), tokens/s and model FLOPs by one count for both
-# (MFU of PyTorch: ours by the ratio of tokens/s), and our step beside the time that its products and its attention took alone.
+# The figures come from the steps' logs in the report: medians without the first two steps (of three steps: without the first). Tokens/s and model FLOPs
+# are counted alike for both (PyTorch's MFU is ours times the ratio of tokens/s). Beside our step stands the time that its products and its attention
+# took alone.
 table() {
     awk '
         function median(list, n, from,   i, j, x) {

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Makes a small real data set of bytes: DIR/train.bin and DIR/val.bin (the last 5 %), from English text of at least 1 MB.
-#   scripts/prepare_text.sh DIR              the text files of Debian's packages fortunes and fortunes-min: installed ones, or downloaded
-#                                            and unpacked below DIR (no root needed, nothing is installed)
-#   scripts/prepare_text.sh DIR FILE...      your own text files
+# Makes a small data set of bytes from real English text of at least 1 MB: DIR/train.bin and DIR/val.bin (the last 5 %).
+#   scripts/prepare_text.sh DIR              from the text files of Debian's packages fortunes and fortunes-min: the installed ones, or downloaded
+#                                            and unpacked below DIR (no root needed, nothing is installed). An existing data set is kept
+#   scripts/prepare_text.sh DIR FILE...      from your own text files
 # Also writes DIR/text.txt (the text) and DIR/unigram_entropy.txt (nats; the loss of a model that only knows how often each byte occurs).
-# What is there already is kept.
 set -euo pipefail
 least=1000000
 
@@ -21,7 +20,7 @@ if [ $# -eq 0 ] && [ -s "$dir/train.bin" ] && [ -s "$dir/val.bin" ] && [ -s "$di
     exit 0
 fi
 
-# The plain texts of a folder of fortunes: beside them lie indexes (.dat) and links (.u8).
+# The plain texts of a folder of fortunes, without its indexes (.dat) and links (.u8).
 texts_in() { [ -d "$1" ] && find "$1" -maxdepth 1 -type f ! -name '*.dat' ! -name '*.u8' | LC_ALL=C sort; }
 
 if [ $# -eq 0 ]; then

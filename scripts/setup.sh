@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the CPU build needs on Debian and Ubuntu, if it is missing: a C compiler, make, Open MPI, OpenBLAS, cJSON.
-#   scripts/setup.sh            does nothing when all is there (found by compiling, however it was installed)
+# Installs what the CPU build and the tests need on Debian and Ubuntu, if it is missing: gcc, g++, make, Python, pkill, Open MPI, OpenBLAS, cJSON.
+#   scripts/setup.sh            does nothing if nothing is missing (libraries are found by compiling, however they were installed)
 #   scripts/setup.sh --check    only says what is missing; exit status 1 if anything is
-# The CUDA build also needs the CUDA toolkit, cuDNN and NCCL of the machine; this script leaves them alone.
+# The CUDA build also needs the machine's CUDA toolkit, cuDNN and NCCL; this script leaves them alone.
 set -euo pipefail
 check_only=0
 case "${1:-}" in
