@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Is the planner's order of step times the measured one? 20 configurations of one problem on 1 to 8 ranks of this machine, after
---calibrate on as many ranks. Prints each configuration, Spearman's rank correlation, and the regret: how much slower the configuration
-with the best prediction is than the fastest one.
+"""Compares the planner's order of step times with the measured order: 20 configurations of one problem on 1 to 8 ranks of this machine.
 
     dev/bench_planner.py [--rounds 3] [--steps 4] [--seq-len 1024] [--global-batch 8] [--model tiny]
-    dev/two_machines.sh 200mbit dev/bench_planner.py --nodes 4       # 20 of 8 ranks, 4 on each of two machines
+    dev/two_machines.sh 200mbit dev/bench_planner.py --nodes 4       # 20 configurations of 8 ranks, 4 on each of two machines
 
-Configurations take turns, so that a machine that is busy for a while slows all of them; the median of the rounds counts. About 10 minutes.
+Runs --calibrate on each number of ranks first. Prints each configuration, Spearman's rank correlation, and the regret: how much slower the
+configuration with the best prediction is than the fastest one. Configurations take turns, so that a machine that is busy for a while slows all
+of them; the median of the rounds counts. About 10 minutes.
 """
 import argparse
 import json
@@ -40,7 +40,7 @@ CONFIGURATIONS = [  # ranks, options
     (8, "--cp 8 --inner-ring 2 --zero-params full --recompute selective"),
     (8, "--dp 2 --hp 4 --zero-params full --recompute full"),
 ]
-BETWEEN_NODES = [  # of all ranks; N: those of a node
+BETWEEN_NODES = [  # options on all 2N ranks; N: ranks of a node
     "--dp 2N --recompute none",
     "--dp 2N --zero-params N --recompute none",
     "--dp 2N --zero-params full --recompute selective",
@@ -77,7 +77,7 @@ def run(ranks, options, hosts=()):
 
 
 def ranks_of(values):
-    """Places in ascending order, equal values sharing the mean of theirs."""
+    """The rank of each value in ascending order; equal values share the mean of their ranks."""
     order = sorted(range(len(values)), key=lambda i: values[i])
     places = [0.0] * len(values)
     for i in range(len(values)):

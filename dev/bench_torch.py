@@ -5,7 +5,7 @@
     python3 dev/bench_torch.py --tokens 4096 --steps 5
 
 12 layers, D 768, 12 heads, 4 key/value heads of 64, F 2048, V 32000 untied, fp32, batch 1, random weights and tokens. The defaults
-are the fastest settings found (benchmarks/peers_cpu.md); options switch them one at a time. Nothing else must run on the machine.
+are the fastest settings found (benchmarks/peers_cpu.md); options switch them one at a time. Nothing else should run on the machine.
 Packages: dev/requirements.txt (torch alone is enough).
 """
 import argparse
@@ -42,7 +42,7 @@ def parse():
     return parser.parse_args()
 
 
-# Read by glibc and OpenMP when the process starts, so the process starts again with them.
+# glibc and OpenMP read these when a process starts, so the process restarts itself with them.
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 40),  # big tensors from the heap, which stays mapped: no page faults each step
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -52,7 +52,8 @@ ENVIRONMENT = {
 
 
 def preloaded_library(blas):
-    """MKL chooses AVX2 code on CPUs that are not Intel's, at half the speed of AVX-512; this answers its question with yes."""
+    """The library to preload for --blas. MKL uses AVX2 code on CPUs that are not Intel's, at half the speed of AVX-512; the library
+    that is built here tells it that the CPU is Intel's."""
     if blas == "mkl":
         return ""
     if blas != "mkl-avx512":
@@ -153,7 +154,7 @@ class Llama(nn.Module):
 
 
 def flops_per_step(T):
-    """Products of matrices, forward and backward; causal attention counted half."""
+    """FLOPs of the matrix products, forward and backward; causal attention counted half."""
     weights = L * (D * (H + 2 * HKV) * HS + H * HS * D + 3 * D * F) + V * D
     return 6 * weights * T + 6 * L * H * HS * T * T
 

@@ -4,12 +4,15 @@
     python3 dev/bench_torch_cuda.py --model llama3.2-1b --tokens 8192 --grad-accum 4 --steps 5
     python3 dev/bench_torch_cuda.py --model llama-8b-8-layers --tokens 131072 --steps 2
 
-The shapes of scripts/gpu_check.sh: same sizes, same GPU. What PyTorch (2.6 or newer) offers without other packages, at the trainer's precision:
-torch.compile of the layer, cuDNN or flash SDPA, bf16 parameters whose float values and float sums of gradients the optimizer keeps (--autocast:
-float parameters, which each sequence rounds again: more memory traffic), bf16 residuals, fused AdamW; the loss in tiles of tokens, whose gradients are made
-with it; and as many layers as the memory asks for computed again in the backward pass but for their attention. Prints tokens/s, model TFLOP/s
-(causal attention counted half, recompute not at all) and the peak of memory; leaves no file. `--device cpu --model small` only shows that it runs.
-Packages: dev/requirements.txt (torch alone is enough).
+scripts/gpu_check.sh runs it with the sizes of our own steps, on the same GPU. It uses what PyTorch (2.6 or newer) offers without other packages,
+at the trainer's precision:
+  - torch.compile of the layer, cuDNN or flash SDPA, bf16 residuals, fused AdamW;
+  - bf16 parameters; the optimizer keeps their float values and the float sums of their gradients (--autocast: float parameters, which are
+    rounded again for each sequence: more memory traffic);
+  - the loss in tiles of tokens, which computes its gradients in the same pass;
+  - as many layers as the memory requires are recomputed in the backward pass, except for their attention.
+Prints tokens/s, model TFLOP/s (causal attention counted half, recompute not at all) and the peak of memory; leaves no file.
+`--device cpu --model small` only shows that it runs. Packages: dev/requirements.txt (torch alone is enough).
 """
 import argparse
 import functools
@@ -54,16 +57,16 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 L, D, H, HKV, HS, F, V, TIED = MODELS[args.model]
 ATTENTION = [torch.ops.aten._scaled_dot_product_cudnn_attention.default, torch.ops.aten._scaled_dot_product_flash_attention.default,
-             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default]  # what recomputing keeps
+             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default]  # the results that recomputing keeps
 
 
 def layers_recomputed():
-    """The fewest that let the activations fit, with 15 % of the memory left for what one layer and the loss need while they run. Should that
-    be too few, the first step says so and more are taken."""
+    """The fewest layers that must be recomputed for the activations to fit, with 15 % of the memory left for what one layer and the loss need
+    while they run. If these are too few, the first step runs out of memory and main takes more."""
     if args.recompute != "auto" or args.device == "cpu":
         return L if args.recompute == "yes" else 0
     weights = L * (D * (H + 2 * HKV) * HS + H * HS * D + 3 * D * F) + V * D * (1 if TIED else 2)
-    kept, least = [2 * args.tokens * n for n in (2 * D + 2 * (H + 2 * HKV) * HS + 2 * F, D + H * HS)]  # bytes of a layer that keeps all, that is recomputed
+    kept, least = [2 * args.tokens * n for n in (2 * D + 2 * (H + 2 * HKV) * HS + 2 * F, D + H * HS)]  # bytes of a layer that keeps all, and of one that is recomputed
     left = 0.85 * torch.cuda.mem_get_info()[1] - 18 * weights
     return next((n for n in range(L) if (L - n) * kept + n * least < left), L)
 
@@ -102,8 +105,8 @@ class Layer(nn.Module):
 
 
 class TiledLoss(torch.autograd.Function):
-    """Mean cross-entropy of x w^T, x (T, D) in bf16, over the sequences of a step. Makes the gradients with the loss (where backward starts), so
-    that logits are made once."""
+    """Mean cross-entropy of x w^T, x (T, D) in bf16, over the sequences of a step. The forward pass also computes the gradients, so that the
+    logits are computed only once."""
 
     @staticmethod
     def forward(ctx, x, weight, labels):
@@ -121,7 +124,7 @@ class TiledLoss(torch.autograd.Function):
         return total / count
 
     @staticmethod
-    def backward(ctx, one):  # nothing comes after the loss: it is 1
+    def backward(ctx, one):  # nothing comes after the loss, so its gradient is 1
         dx, dw = ctx.saved_tensors
         return dx, dw, None
 
@@ -149,12 +152,12 @@ class Llama(nn.Module):
 
 
 def flops_per_step(T):
-    """Products of matrices, forward and backward; causal attention counted half."""
+    """FLOPs of the matrix products, forward and backward; causal attention counted half."""
     weights = L * (D * (H + 2 * HKV) * HS + H * HS * D + 3 * D * F) + V * D
     return 6 * weights * T + 6 * L * H * HS * T * T
 
 
-def add_to(master, p):  # as soon as p has a sequence's gradient
+def add_to(master, p):  # called as soon as p has the gradient of a sequence
     master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
     p.grad = None
 
@@ -180,7 +183,7 @@ def main():
     compiled = "no" if args.eager else "whole" if args.whole else "by layer"
     if compiled == "whole":
         model.compile(dynamic=False)
-    elif compiled == "by layer":  # the first one's code serves all
+    elif compiled == "by layer":  # all layers use the code of the first
         for layer in model.layers:
             layer.compile(dynamic=False)
         model.loss = torch.compile(model.loss, dynamic=False)

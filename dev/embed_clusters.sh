@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes planner_clusters.h: the text of every clusters/*.txt as C, so that a binary knows them wherever it runs.
+# Writes planner_clusters.h: the text of every clusters/*.txt as C, so that a binary knows these clusters wherever it runs.
 set -e
 cd "$(dirname "$0")/.."
 {

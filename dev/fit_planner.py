@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Fits the planner's constants to LoongTrain's tables and writes clusters/a100-4nic.txt.
 
-    python3 dev/fit_planner.py            fits and prints how well; writes nothing
-    python3 dev/fit_planner.py --write    writes the file too, and planner_clusters.h
+    python3 dev/fit_planner.py            fits and prints the accuracy; writes nothing
+    python3 dev/fit_planner.py --write    also writes the file, and planner_clusters.h
 
-The model is the product's: planner.h, compiled here as a shared library. It starts from clusters/a100-4nic-datasheet.txt and
-fits 14 figures to 80 times and, at a lower weight, the SeqAlltoAll column of 20 of those cells (test/paper_tables.h,
+The model is the product's own: planner.h, compiled here as a shared library. The fit starts from clusters/a100-4nic-datasheet.txt. It
+fits 14 figures to 80 times and, at a lower weight, to the SeqAlltoAll column of 20 of those cells (test/paper_tables.h,
 paper_cell_fitted); all other cells are held out. Needs gcc, numpy, scipy.
 """
 import argparse
@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 START = "a100-4nic-datasheet"
-ALLTOALL_WEIGHT = 0.5  # SeqAlltoAll is a small part of a time, and its column is noisier
+ALLTOALL_WEIGHT = 0.5  # SeqAlltoAll is a small part of a step's time, and its column is noisier
 
 # figure, lower and upper bound; fitted on a logarithmic scale between them
 FITTED = [
@@ -68,7 +68,7 @@ class Model:
         self.buffer = (ctypes.c_double * n)()
 
     def predict(self, values):
-        """Seconds of every cell with these values of the fitted figures."""
+        """Predicted seconds of every cell, with these values of the fitted figures."""
         for (key, _, _), value in zip(FITTED, values):
             if not self.library.planner_set(key.encode(), float(value)):
                 sys.exit(f"fit_planner: planner.h has no figure '{key}'")
@@ -84,7 +84,7 @@ def start_values():
 
 
 def fit(model):
-    """Least squares of log(predicted / measured), with a soft loss: a few cells (w = 8) follow no formula known."""
+    """Least squares of log(predicted / measured), with a soft loss: a few cells (w = 8) follow no known formula."""
     weight = np.where(model.alltoall, ALLTOALL_WEIGHT, 1.0)[model.fitted]
 
     def residuals(x):

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Small Hugging Face folders as transformers writes them, with the loss and logits that transformers gets from them, for test/test_folder.sh.
+"""Makes small Hugging Face folders, as transformers writes them, with the loss and logits that transformers computes, for test/test_folder.sh.
 
     python3 dev/make_golden_folder.py           writes test/golden/folder_f32, folder_bf16, folder_tied_f16 and folder_tokens.bin
     python3 dev/make_golden_folder.py --check DIR
-                                                loads a folder that train_llama wrote from one of them with transformers: prints loss and
-                                                logits beside the stored ones; exits 1 when they differ
+                                                loads with transformers a folder that train_llama wrote from one of these: prints loss and
+                                                logits beside the stored ones; exits 1 if they differ
 
-Packages: dev/requirements.txt. Each folder: config.json, safetensors (sharded with an index, the tied one a single file), expected.json:
+Packages: dev/requirements.txt. A folder holds config.json, safetensors (sharded with an index, the tied one a single file) and expected.json:
     loss     mean over sequences 0 and 1 (of S tokens each) of the token file's stream; the label of a token is the next token of the stream
-    logits   of the last position of sequence 0, the first 16
-    stretched   the loss when --rope-scaling and --rope-theta take the place of what config.json says
-All in fp32, whatever dtype the file has.
+    logits   the first 16, of the last position of sequence 0
+    stretched   the loss when --rope-scaling and --rope-theta replace what config.json says
+All are computed in fp32, whatever dtype the file has.
 """
 import argparse
 import json
@@ -69,7 +69,7 @@ def make(root):
                              head_dim=8, max_position_embeddings=384, rms_norm_eps=1e-5, rope_parameters=dict(LLAMA3), tie_word_embeddings=f["tied"],
                              bos_token_id=1, eos_token_id=2)
         model = LlamaForCausalLM(config)
-        for parameter in model.parameters():  # larger than the usual start, so that every tensor matters to the loss
+        for parameter in model.parameters():  # larger than the usual initial values, so that every tensor matters to the loss
             parameter.data = torch.randn_like(parameter) * (0.2 if parameter.dim() > 1 else 0.3) + (0 if parameter.dim() > 1 else 1)
         if f["tied"]:
             model.tie_weights()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Golden files: small Llama models of Hugging Face transformers with their loss, logits and gradients (fp32, CPU, eager attention).
+"""Makes the golden files: small Llama models of Hugging Face transformers with their loss, logits and gradients (fp32, CPU, eager attention).
 
     python3 dev/make_goldens.py            writes test/golden/*.bin; twice on one machine gives the same bytes
-    python3 dev/make_goldens.py --check    writes nothing; exits 1 unless the files in test/golden are exactly those
+    python3 dev/make_goldens.py --check    writes nothing; exits 1 unless it would write exactly the files in test/golden
 
 Packages: dev/requirements.txt. test/golden.h reads the files.
 
@@ -27,7 +27,7 @@ import os
 import struct
 import sys
 
-# One thread and one instruction set, so that sums have one order.
+# One thread and one instruction set, so that the order of sums is fixed.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["ATEN_CPU_CAPABILITY"] = "default"
 os.environ["MKL_CBWR"] = "COMPATIBLE"
@@ -62,7 +62,7 @@ CONFIGS = {
 
 
 def layer_parameters(layer):
-    """The file's tensors of one layer, each as the list of the model's tensors whose rows it holds."""
+    """The tensors that the file has of one layer, each as a list of the model's tensors whose rows it holds."""
     attention, mlp = layer.self_attn, layer.mlp
     return [
         [layer.input_layernorm.weight],
@@ -85,7 +85,7 @@ def parameters_in_order(model, tied):
 
 
 def check_rope(model, c):
-    """A scaled rope is only tested if it has frequencies that are kept, smoothed and divided; a linear one divides all."""
+    """A scaled rope tests something only if some frequencies are kept, some smoothed and some divided; a linear one divides all."""
     if c["rope"] is None:
         return
     plain = [c["theta"] ** (-2.0 * i / c["HS"]) for i in range(c["HS"] // 2)]
@@ -114,8 +114,8 @@ def make_model(c, random):
     with torch.no_grad():
         for p in model.parameters():
             gauss = torch.randn(p.shape, generator=random)
-            # Matrices large enough that attention is far from uniform; norm weights around one. Numbers of bf16, as real folders hold: a device
-            # that stores bf16 trains this very model.
+            # Matrices large enough that attention is far from uniform; norm weights around one. All values are exact in bf16, as in real folders,
+            # so a device that stores bf16 trains this very model.
             p.copy_((c.get("scale", 0.2) * gauss if p.dim() == 2 else 1.0 + 0.2 * gauss).bfloat16())
     check_rope(model, c)
     return model

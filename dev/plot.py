@@ -2,7 +2,7 @@
 """Plots the logs of train_llama (--log FILE.jsonl): loss, validation loss, gradient norm, TGS, MFU, memory, bytes sent.
 
     python3 dev/plot.py --terminal run.jsonl              the loss as text, in the terminal; needs nothing but Python 3
-    python3 dev/plot.py -o run.png run.jsonl other.jsonl  all of them as a picture; needs matplotlib
+    python3 dev/plot.py -o run.png run.jsonl other.jsonl  all of the above as a picture; needs matplotlib
 
 A line of a log is one JSON object with "step"; keys that are absent or null are left out of their plot. With several logs every
 plot shows all of them. A log that was resumed may repeat steps: the last line of a step counts.
@@ -37,13 +37,13 @@ def number(x):
 
 
 def flat(value, name):
-    """The numbers of an object by path: {"a": {"b": 1}} under "key" is ("key/a/b", 1)."""
+    """The numbers inside an object with their paths: {"a": {"b": 1}} under "key" is ("key/a/b", 1)."""
     for key, part in value.items():
         yield from flat(part, f"{name}/{key}") if isinstance(part, dict) else [(f"{name}/{key}", part)]
 
 
 def read_log(path):
-    """{key: [(step, value), ...]} in order of steps; an object becomes one series a member: "comm_bytes/KIND", "val_loss/SET"."""
+    """{key: [(step, value), ...]} in order of steps; an object becomes one series per member: "comm_bytes/KIND", "val_loss/SET"."""
     values = {}
     with open(path, encoding="utf-8") as f:
         for line_number, line in enumerate(f, 1):
@@ -154,7 +154,7 @@ def plot_terminal(paths, logs, keys, args):
             for have in log:
                 if have == key or have.startswith(key + "/"):
                     series.append((f"{name} {have.partition('/')[2] or titles[key]}", log[have]))
-        # Braille dots of several logs cannot be told apart: one chart each, below each other.
+        # Braille dots of several logs cannot be told apart: one chart per log, one below the other.
         groups = [[s] for s in series] if braille else [series]
         for group in groups:
             text = chart(titles[key], group, width, args.height, braille, args.log_scale)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws what --plan-json and --dry-run say: docs/plan_tgs.png, docs/plan_time.png, docs/plan_memory.png.
+"""Plots the results of --plan-json and --dry-run: docs/plan_tgs.png, docs/plan_time.png, docs/plan_memory.png.
 
     python3 dev/plot_planner.py      needs matplotlib and a build (make DEVICE=cpu)
 
-Llama-3-8B on 64 H100, for docs/planner.md. Predictions, as the tables of docs/plans.md are.
+Llama-3-8B on 64 H100, for docs/planner.md. All of it is predicted, as the tables of docs/plans.md are.
 """
 import json
 import os
@@ -24,7 +24,7 @@ NOTHING = "#e4e4e4"
 
 
 def every_grid(length, global_batch):
-    """The choices of a plan: of every grid the fastest way to run it that fits."""
+    """The choices of a plan: for every grid, the fastest way to run it that fits."""
     with tempfile.NamedTemporaryFile(suffix=".json") as f:
         _, error, _ = ask("--plan", "--model", MODEL, "--ranks", RANKS, "--cluster", CLUSTER, "--seq-len", length, "--global-batch", global_batch,
                           "--plan-json", f.name)
@@ -34,7 +34,7 @@ def every_grid(length, global_batch):
 
 
 def fastest_by_degrees(choices):
-    """{(hp, cp): choice}: over placements, windows and cp-comm."""
+    """{(hp, cp): choice}: the fastest over all placements, windows and kinds of cp-comm."""
     best = {}
     for c in choices:  # sorted by time
         best.setdefault((c["hp"], c["cp"]), c)

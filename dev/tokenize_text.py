@@ -5,16 +5,16 @@
 
 Writes data/train_000001.bin, data/train_000002.bin, ... which train_llama reads with --train-data 'data/train_*.bin'.
 Each .txt file is one document; each line of a .jsonl file is one, in its field "text" (--field); .gz is unpacked on the way.
-The tokenizer adds what it adds by itself (Llama-3: <|begin_of_text|> before each document), and --end its token after each.
+The tokenizer adds its own special tokens (Llama-3: <|begin_of_text|> before each document); --end adds its token after each document.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|eot_id|>' pairs.jsonl
 
-For fine-tuning: each line is a document of a prompt and a completion, and beside each token file lies its loss mask, data/tuning_000001.bin.mask:
-one byte a token, 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts.
+For fine-tuning: each line is a document of a prompt and a completion. Beside each token file it writes a loss mask, data/tuning_000001.bin.mask,
+with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --ids 'Once upon a time'
 
-Prints the tokens of a text as --sample-prompt takes them.
+Prints the tokens of a text in the form that --sample-prompt accepts.
 Package: pip install tokenizers
 """
 import argparse
@@ -30,9 +30,9 @@ import time
 
 from tokenizers import Tokenizer
 
-BATCH_BYTES = 1 << 20  # text that a process gets at a time; a longer document is cut at a line end
+BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut at a line end
 
-tokenizer = None  # of each process
+tokenizer = None  # each process has its own
 end_token = None
 
 
@@ -48,7 +48,7 @@ def encode(batch):
     for text, first, last, learnt in batch:
         if first:
             ids.extend(tokenizer.encode(text).ids)
-        else:  # the middle of a document: nothing is added before it
+        else:  # the middle of a document: no special tokens are added
             ids.extend(tokenizer.encode(text, add_special_tokens=False).ids)
         if last and end_token is not None:
             ids.append(end_token)
@@ -57,7 +57,7 @@ def encode(batch):
 
 
 def pieces(text_lines):
-    """The lines of one document -> pieces of at most about BATCH_BYTES, cut at line ends."""
+    """The lines of one document -> pieces (text, first, last, learnt) of at most about BATCH_BYTES, cut at line ends."""
     piece, size, first = [], 0, True
     for line in text_lines:
         if size > 0 and size + len(line) > BATCH_BYTES:
@@ -70,7 +70,7 @@ def pieces(text_lines):
 
 
 def documents(paths, fields):
-    """fields: of a text, or of a prompt and a completion"""
+    """The pieces of all documents. fields: the field of a text, or those of a prompt and a completion"""
     for path in paths:
         opener = gzip.open if path.endswith(".gz") else open
         with opener(path, "rt", encoding="utf-8", errors="strict", newline="") as f:
@@ -111,7 +111,7 @@ def batches(items):
 
 
 class Shards:
-    """Token files of at most `most` tokens each; a file gets its name when it is whole."""
+    """Token files of at most `most` tokens each; a file gets its final name when it is complete."""
 
     def __init__(self, prefix, width, most, masked):
         self.prefix, self.width, self.most, self.masked = prefix, width, most, masked

@@ -3,7 +3,7 @@
 
     python3 dev/trace_sum.py [--last] trace.json [trace.json.rank1 ...]
 
---last: only what the GPU did after the last step but one (the first steps choose algorithms and compile kernels), and how long it did nothing.
+--last: only what the GPU did in the last step, and how long it was idle (the first steps also choose algorithms and compile kernels).
 
 The track "wait" is the exposed time of transfers; the track "kernels" (CUDA) is the time of every kernel, product and attention call on the GPU.
 Durations of nested events (a layer and its attention) are counted under each name. Needs nothing but Python.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two machines in one: runs a command on machine "nodea", from which mpirun reaches "nodeb". Each has its own name, network and shared memory; between
-# them is a cable of RATE each way (as tc writes it; none: as fast as it goes). Cores and disk are those of this machine.
+# Two machines in one: runs a command on machine "nodea", from which mpirun reaches "nodeb". Each has its own name, network and shared memory. The
+# cable between them has RATE each way (in tc's notation; none: no limit). Cores and disk are those of this machine.
 #   dev/two_machines.sh 1gbit mpirun --host nodea:2,nodeb:2 build/cpu/train_llama ...
 #   dev/two_machines.sh 1gbit dev/bench_planner.py --nodes 4
 # Needs root (network namespaces) and iproute2. Leaves nothing behind.
@@ -11,7 +11,7 @@ source scripts/mpi_env.sh
 rate=$1
 shift
 dir=$(mktemp -d)
-here=train_llama_$$ # in names of namespaces: others may run this, too
+here=train_llama_$$ # in the names of the namespaces, so that several runs do not collide
 clean() {
     ip netns delete ${here}_nodea 2>/dev/null || true
     ip netns delete ${here}_nodeb 2>/dev/null || true
@@ -28,7 +28,7 @@ for node in nodea nodeb; do
     ip -n ${here}_$node link set cable up
     [ "$rate" = none ] || tc -n ${here}_$node qdisc add dev cable root tbf rate "$rate" burst 256k latency 20ms
 done
-# on NODE COMMAND...: what mpirun takes for ssh
+# on NODE COMMAND...: what mpirun uses in place of ssh
 cat >"$dir/on" <<EOF
 #!/usr/bin/env bash
 node=\$1
