@@ -65,11 +65,13 @@ def plans():
     slowest = 0
     text = """# Which degrees should I use
 
-Made by `dev/plan_tables.py` with one `--plan` per row. These are predictions for machines that were not at hand. The clusters are described by
-data sheets and estimates (`clusters/h100.txt` and `clusters/h200.txt` say which figure is which). Read the tables as an order of configurations,
-not as promises; plans less than 2 % apart are ties. `--calibrate` measures your own machine, whose figures then replace these.
+Made by `dev/plan_tables.py` with one `--plan` per row. These are predictions for machines that were not at hand. The clusters are
+described by data sheets and estimates (`clusters/h100.txt` and `clusters/h200.txt` say which figure is which). Read the tables as
+an order of configurations, not as promises; plans less than 2 % apart are ties. `--calibrate` measures your own machine, whose
+figures then replace these.
 
-Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs, 8 NICs and 2 TB of host memory, 80 GB (H100) or 141 GB (H200) a GPU.
+Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs, 8 NICs and 2 TB of host memory, 80 GB (H100) or
+141 GB (H200) a GPU.
 
 - Grid: dp x hp x cp, w = inner ring.
 - ZeRO: the number of ranks that parameters / gradients / optimizer states are sharded over.
@@ -125,12 +127,12 @@ def memory():
     names = ["parameters", "gradients", "optimizer", "activations", "workspace", "attention rings"]
     text = """# Memory of Llama-3-8B
 
-Made by `dev/plan_tables.py` with one `--dry-run --hp auto` per row: the fastest choice of the planner that fits, at 16 Mi tokens a step. The rows
-are those of [plans.md](plans.md). Nothing here was measured on a GPU. On the CPU device the plan is within 5 % of the measured memory
-(`test/test_memory.sh`).
+Made by `dev/plan_tables.py` with one `--dry-run --hp auto` per row: the fastest choice of the planner that fits, at 16 Mi tokens a
+step. The rows are those of [plans.md](plans.md). Nothing here was measured on a GPU. On the CPU device the plan is within 5 % of
+the measured memory (`test/test_memory.sh`).
 
-- All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention is an estimate
-  (bf16 gradients of a block and a float dQ).
+- All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention is
+  an estimate (bf16 gradients of a block and a float dQ).
 - GPU: 80e9 or 141e9 bytes, which leaves about 5 GB of the real device to the driver and the libraries.
 - In all: workspace and ring buffers that are needed at different times share memory, so the categories sum to more than this.
 - Host: GiB of one rank.
