@@ -41,7 +41,7 @@ typedef struct {
     double tgs;          // tokens per second and rank
     double mfu, hfu;     // fractions of peak; < 0: not known
     size_t memory;       // bytes of device memory of this rank's arena
-    double memory_used;  // bytes that this rank's memory has grown by since before the arenas; on a GPU device memory only
+    double memory_used;  // bytes that this rank's memory has grown by since before the arenas, device and host
     double predicted_seconds;
     int64_t predicted_sent; // bytes of a rank, all kinds but COMM_CONTROL
     double eta_seconds;

@@ -220,7 +220,7 @@ static void print_start(const trainer *t, const model_config *c, const recompute
     fflush(stdout);
 }
 
-// Growth of this rank's memory, in bytes, since before the arenas were allocated. On the CPU it covers both arenas, on a GPU device memory only.
+// Growth of this rank's memory, in bytes, since before the arenas were allocated; the plan is both arenas.
 static double memory_used(const trainer *t) { return (double)device_memory_used() - (double)t->memory_before; }
 
 enum { PREDICTED_STEPS = 4 }; // steps measured before the predictions are printed beside the measurements

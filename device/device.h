@@ -54,7 +54,7 @@ int device_threads(void);             // CPU threads that this rank uses
 double device_peak_flops(void);       // dense peak of a rank in FLOP/s of floatX, from the data sheet; 0 if not known
 double device_measure_gemm(void);     // FLOP/s of a rank in a large square GEMM when all local ranks compute; call on one while the others wait (0.1 s)
 size_t device_memory_total(void);     // bytes a rank could take now, at most (CPU: the machine's or container's memory / local ranks)
-size_t device_memory_used(void);      // bytes in use now (CPU: resident in this process and not shared; CUDA: allocated on the device)
+size_t device_memory_used(void);      // bytes in use now (CPU: resident in this process and not shared; CUDA: allocated on the device, and host slabs)
 
 // Memory. Both return memory aligned to 256 bytes with undefined contents, or NULL when there is not enough (a slab that cannot be pinned prints
 // why). The caller frees it with the matching function and the same `bytes`. Host slabs are host memory, pinned on CUDA.

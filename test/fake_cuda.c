@@ -6,7 +6,7 @@
 // FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer;
 // with FAKE_CUDA_FAIL=1 its communicators report an error then.
 // It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
-// FAKE_CUDA_SLOW=1: an event is not over before the host waits for it. FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_GPUS=N: a rank sees so many; FAKE_CUDA_OWN=1: of its own. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free, and a name that nobody knows. NCCL calls answer "in progress" first, as non-blocking
+// FAKE_CUDA_SLOW=1: an event is not over before the host waits for it. FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_GPUS=N: a rank sees so many; FAKE_CUDA_OWN=1: of its own. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free, and a name that no data sheet of ours has. NCCL calls answer "in progress" first, as non-blocking
 // communicators do. FAKE_CUDA_APART=1: the GPU's memory is not the host's. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
 #include "../common.h"
 
@@ -418,7 +418,7 @@ cudaError_t cudaDriverGetVersion(int *version) {
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     memset(p, 0, sizeof *p);
     const char *poor = getenv("FAKE_CUDA_POOR");
-    snprintf(p->name, sizeof p->name, poor != NULL && strtol(poor, NULL, 10) == job_rank() ? "of no data sheet" : "NVIDIA H200");
+    snprintf(p->name, sizeof p->name, poor != NULL && strtol(poor, NULL, 10) == job_rank() ? "NVIDIA RTX A1000" : "NVIDIA H200");
     p->uuid.bytes[15] = (char)(getenv("FAKE_CUDA_OWN") != NULL ? job_rank() : device);
     p->major = 9;
     p->totalGlobalMem = (size_t)16 << 30;
@@ -456,6 +456,7 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     const char *poor = getenv("FAKE_CUDA_POOR");
     *free_bytes = *total = (size_t)16 << 30;
+    for (int i = 0; i < gpu_memory_count; i++) *free_bytes -= gpu_memory[i].bytes;
     if (poor != NULL && strtol(poor, NULL, 10) == job_rank() && strchr(poor, ':') != NULL) *free_bytes = (size_t)strtol(strchr(poor, ':') + 1, NULL, 10) << 10;
     return cudaSuccess;
 }

@@ -90,6 +90,9 @@ unequal() {
         grep -q '1 layers keep all, 1 selective' "$dir/unequal"
 }
 check 'ranks with unequal memory and peak, over fake CUDA' unequal
+offloading=($build/train_llama-without-gpu --model tiny --from-scratch --train-data "$dir/data.bin" --seq-len 512 --steps 1 --offload-optimizer --offload-activations 1 --recompute none)
+check 'memory measured is that of the plan, the host'"'"'s, too' ends_with 0 '(1.000 of the plan)' "${offloading[@]}"
+check 'an RTX A1000 is no A100: its peak is measured' ends_with 0 'GEMM rate measured at start' env FAKE_CUDA_POOR=0:16000000 "${offloading[@]}"
 
 # --deterministic: what it asks of the libraries (the fake insists), what it refuses, and the same bits twice.
 fixed=(mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 256 --steps 2 --hp 2 --zero-optim full)

@@ -7,6 +7,7 @@
 
 #include "../comm.h"
 
+#include <ctype.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -20,6 +21,7 @@ static struct {
     char name[400];
     cudaStream_t compute;
     double *reduction;
+    size_t pinned; // bytes of host slabs
 } gpu;
 
 void device_fail(const char *format, ...) {
@@ -37,7 +39,8 @@ void cuda_check(cudaError_t status, const char *what) {
 
 // ---- start and stop ----
 
-// Dense bf16 FLOP/s with float accumulation, from NVIDIA's data sheets. The first entry whose name occurs in the GPU's name counts.
+// Dense bf16 FLOP/s with float accumulation, from NVIDIA's data sheets. The first entry whose name occurs in the GPU's
+// name counts, but not as part of a longer number: an RTX A1000 is no A100.
 static const struct {
     const char *name;
     double flops;
@@ -118,8 +121,11 @@ void device_stop(void) {
 const char *device_name(void) { return gpu.started ? gpu.name : "GPU (not started)"; }
 int device_threads(void) { return 1; }
 double device_peak_flops(void) {
-    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
-        if (strstr(gpu.properties.name, peaks[i].name) != NULL) return peaks[i].flops / gpu.ranks_sharing;
+    if (strstr(gpu.properties.name, "Laptop") != NULL) return 0; // another chip under the same name
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
+        const char *at = strstr(gpu.properties.name, peaks[i].name);
+        if (at != NULL && !isdigit((unsigned char)at[strlen(peaks[i].name)])) return peaks[i].flops / gpu.ranks_sharing;
+    }
     return 0;
 }
 // What is free now, minus a reserve for what the libraries take later: NCCL for the groups of ZeRO (a buffer per channel and peer, some 100 MB a
@@ -132,7 +138,7 @@ size_t device_memory_total(void) {
 size_t device_memory_used(void) {
     size_t free_bytes = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
-    return total - free_bytes;
+    return total - free_bytes + gpu.pinned;
 }
 cudaStream_t device_compute_stream(void) { return gpu.compute; }
 double *device_reduction_scratch(void) { return gpu.reduction; }
@@ -288,7 +294,10 @@ void *device_host_slab(size_t bytes) {
     madvise(p, bytes, MADV_HUGEPAGE); // best effort
     near_the_gpu(p, bytes);
     cudaError_t status = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
-    if (status == cudaSuccess) return p;
+    if (status == cudaSuccess) {
+        gpu.pinned += bytes;
+        return p;
+    }
     cudaGetLastError();
     munmap(p, bytes);
     fprintf(stderr, "error: %zu bytes of the host cannot be pinned: %s (ulimit -l, the container's memory limit; drivers from 580 on pin less than 512 GiB a rank)\n", bytes,
@@ -297,8 +306,10 @@ void *device_host_slab(size_t bytes) {
 }
 void device_host_slab_free(void *p, size_t bytes) {
     if (p == NULL) return;
+    if (bytes == 0) bytes = 1;
     cuda_check(cudaHostUnregister(p), "cudaHostUnregister");
-    munmap(p, bytes > 0 ? bytes : 1);
+    munmap(p, bytes);
+    gpu.pinned -= bytes;
 }
 bool device_is_host(void) { return false; }
 
