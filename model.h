@@ -161,7 +161,41 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     device->used = device->peak;
 }
 
-// Call after model_layout with memory: creates communicators over g->all, and the RoPE table of this rank's positions (T, on the host). Collective.
+static inline void model_free(model *m) {
+    op_linear_use_workspace(NULL); // the arena's memory goes away. Global: do not lay out and free a model while another one runs
+    zero_free(&m->zero);
+    checkpoint_free(&m->store);
+    free(m->units);
+}
+
+// Takes the arenas' memory, as much as model_layout counts, and lays out the model in it. False with a message when there is not enough: nothing is
+// left to free then. model_release gives the model and the memory back.
+static inline bool model_allocate(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_run *run, error_text *error) {
+    memset(device, 0, sizeof *device);
+    memset(host, 0, sizeof *host);
+    model_layout(m, device, host, c, g, run);
+    model_free(m);
+    size_t device_bytes = device->peak, host_bytes = host->peak;
+    memset(device, 0, sizeof *device);
+    memset(host, 0, sizeof *host);
+    device->base = (char *)device_alloc(device_bytes);
+    host->base = host_bytes > 0 ? (char *)device_host_slab(host_bytes) : NULL;
+    if (device->base == NULL || (host_bytes > 0 && host->base == NULL)) {
+        if (device->base != NULL) device_free(device->base, device_bytes);
+        if (host->base != NULL) device_host_slab_free(host->base, host_bytes);
+        return error_set(error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host%s", device_bytes, host_bytes,
+                         run->saves ? "; --save-every holds a copy of the states there, smaller with more ranks" : "");
+    }
+    model_layout(m, device, host, c, g, run);
+    return true;
+}
+static inline void model_release(model *m, arena *device, arena *host) {
+    model_free(m);
+    device_free(device->base, device->peak);
+    if (host->base != NULL) device_host_slab_free(host->base, host->peak);
+}
+
+// Call after model_allocate: creates communicators over g->all, and the RoPE table of this rank's positions (T, on the host). Collective.
 static inline void model_start(model *m, const int64_t *positions) {
     zero_connect(&m->zero, m->g->all);
     checkpoint_start(&m->store);
@@ -182,13 +216,6 @@ static inline void model_start(model *m, const int64_t *positions) {
     free(table);
     free(frequencies);
 }
-static inline void model_free(model *m) {
-    op_linear_use_workspace(NULL); // the arena's memory goes away. Global: do not lay out and free a model while another one runs
-    zero_free(&m->zero);
-    checkpoint_free(&m->store);
-    free(m->units);
-}
-
 // ---- forward ----
 
 static inline const floatX *model_tensor(const model *m, const floatX *unit, int layer_unit, int tensor) {

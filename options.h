@@ -65,7 +65,7 @@ typedef struct {
     const char *sample_prompt;
     double sample_temperature;
     // other
-    bool deterministic;
+    bool deterministic, verify;
     bool dry_run, plan, calibrate;
     int64_t ranks;
     const char *cluster, *plan_json, *cluster_out;
@@ -154,6 +154,7 @@ static inline const option_row *options_table(int *count) {
         {"Output", "sample-temperature", "X", OPTION_REAL, AT(sample_temperature), 0, 100, "0", "", "draw from softmax(logits / X); 0 = always the most likely token"},
 
         {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "", "the same command gives the same bits; on CUDA: fixed algorithms instead of the fastest, and the slower backward pass of our own attention kernels; the CPU device is always deterministic"},
+        {"Other", "verify", "", OPTION_FLAG, AT(verify), 0, 0, "", "", "before training, run one step of a small model on this grid and on one rank, and refuse to train if their gradients differ: for new machines, libraries and grids"},
         {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "", "print a rank's memory by category and, with --cluster or --memory-budget, the longest sequence that fits; trains nothing, needs neither ranks nor a device"},
         {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "", "print the fastest configurations for --ranks ranks of --cluster, and the command for the best one; trains nothing"},
         {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "", "write the plan as JSON, with every grid that fits (at most the 256 fastest); requires --plan"},

@@ -18,6 +18,7 @@
 #include "sample.h"     // defines: sample_*
 #include "schedule.h"   // defines: learning_rate
 #include "training_state.h" // defines: state_*, training_progress
+#include "verify.h" // defines: verify
 #include <signal.h>
 
 // Ends every rank with status 2 when any rank holds an error; rank 0 says which. Collective.
@@ -553,23 +554,15 @@ int main(int argc, char **argv) {
     comm_max_double(world, most, c.L);
     for (int l = 0; l < c.L; l++) kinds[l] = (recompute_kind)most[l];
     free(most);
-    model_layout(&t.m, &t.device, &t.host, &c, &t.g, &run);
-    model_free(&t.m);
-    size_t device_bytes = t.device.peak, host_bytes = t.host.peak;
-    memset(&t.device, 0, sizeof t.device);
-    memset(&t.host, 0, sizeof t.host);
     t.peak_flops = device_peak_flops(); // rank 0's value is used: ranks may have different devices
     comm_barrier(world);
     if (first_rank && t.peak_flops == 0) t.peak_flops = device_measure_gemm(); // while the others wait; before the arena: it needs its own memory
     comm_broadcast(world, &t.peak_flops, sizeof t.peak_flops, 0);
-    t.memory_before = device_memory_used();
-    t.device.base = (char *)device_alloc(device_bytes);
-    t.host.base = host_bytes > 0 ? (char *)device_host_slab(host_bytes) : NULL;
-    if (t.device.base == NULL || (host_bytes > 0 && t.host.base == NULL))
-        error_set(&error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host%s", device_bytes, host_bytes,
-                  run.saves ? "; --save-every holds a copy of the states there, smaller with more ranks" : "");
+    if (o.verify) verify(&c, &run, &t.g, &error);
     stop_on_error(&error);
-    model_layout(&t.m, &t.device, &t.host, &c, &t.g, &run);
+    t.memory_before = device_memory_used();
+    model_allocate(&t.m, &t.device, &t.host, &c, &t.g, &run, &error);
+    stop_on_error(&error);
     t.tokens = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
     t.labels = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
     t.documents = run.packed ? HOST_NEW(int64_t, run.grad_accum * run.B * (t.shard.T * t.shard.hp + 2 * t.shard.cp)) : NULL;
@@ -595,9 +588,7 @@ int main(int argc, char **argv) {
     if (o.export_to != NULL && !t.stopped) finish_export(&t, folder, &error);
     if (o.out != NULL) state_store_close(&t.states);
 
-    model_free(&t.m);
-    device_free(t.device.base, device_bytes);
-    if (host_bytes > 0) device_host_slab_free(t.host.base, host_bytes);
+    model_release(&t.m, &t.device, &t.host);
     grid_free(&t.g);
     data_sources_close(&t.train);
     data_sources_close(&t.val);

@@ -60,17 +60,17 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     run.T = f->shard.T;
     for (int l = 0; l < c->L; l++) f->kinds[l] = kind == RECOMPUTE_AUTO ? (recompute_kind)(l % 3) : kind;
     run.kinds = f->kinds;
-    model_layout(&f->m, &f->device, &f->host, c, &f->g, &run);
+    error_text error = {""};
+    arena device, host; // which only count
+    memset(&device, 0, sizeof device);
+    memset(&host, 0, sizeof host);
+    model_layout(&f->m, &device, &host, c, &f->g, &run);
     model_free(&f->m);
-    size_t device_bytes = f->device.peak, host_bytes = f->host.peak;
-    memset(&f->device, 0, sizeof f->device);
-    memset(&f->host, 0, sizeof f->host);
-    f->device.base = (char *)device_alloc(device_bytes);
-    f->host.base = (char *)device_host_slab(host_bytes);
-    memset(f->device.base, 0xff, device_bytes);
-    memset(f->host.base, 0xff, host_bytes);
-    model_layout(&f->m, &f->device, &f->host, c, &f->g, &run);
-    CHECK(f->device.peak == device_bytes && f->host.peak == host_bytes, "layouts differ: %zu %zu", f->device.peak, device_bytes);
+    bool enough = model_allocate(&f->m, &f->device, &f->host, c, &f->g, &run, &error);
+    CHECK(enough, "%s", error.text);
+    CHECK(f->device.peak == device.peak && f->host.peak == host.peak, "layouts differ: %zu %zu", f->device.peak, device.peak);
+    memset(f->device.base, 0xff, f->device.peak);
+    if (f->host.base != NULL) memset(f->host.base, 0xff, f->host.peak);
     int64_t *positions = HOST_NEW(int64_t, run.T);
     for (int64_t t = 0; t < run.T; t++) positions[t] = sequence_shard_position(&f->shard, t);
     model_start(&f->m, positions);
@@ -84,9 +84,7 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
 static inline void fixture_free(fixture *f) {
     free(f->tokens);
     free(f->labels);
-    model_free(&f->m);
-    device_free(f->device.base, f->device.peak);
-    device_host_slab_free(f->host.base, f->host.peak);
+    model_release(&f->m, &f->device, &f->host);
     grid_free(&f->g);
 }
 

@@ -1,0 +1,65 @@
+// ranks: 8
+// --verify: passes on grids that are right, of every kind, and finds what is wrong with a grid: each rank's rows, heads or samples, and rings that go
+// the wrong way, of all of which the loss shows little or nothing. (F3, F26, F46)
+#include "../verify.h"
+#include "model_fixture.h"
+
+static const recompute_kind kinds[6] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_FULL};
+
+static grid_shape shape_of(int dp, int hp, int cp, int w) {
+    grid_shape s;
+    memset(&s, 0, sizeof s);
+    s.dp = dp; s.hp = hp; s.cp = cp; s.w = w;
+    return s;
+}
+static model_run run_of(int zp, int zg, int zo) {
+    model_run run = fixture_run(3, 3);
+    run.zp = zp; run.zg = zg; run.zo = zo;
+    run.kinds = kinds;
+    return run;
+}
+// fault: what is wrong with the grid, if anything.
+typedef enum { NO_FAULT, WRONG_ROWS, WRONG_HEADS, WRONG_SAMPLES, CROSSED_DKV, NOT_A_NUMBER } fault_kind;
+static void check_verify(const char *where, grid_shape shape, model_run run, fault_kind fault, comm *world) {
+    model_config c = fixture_config(6, 64, 8, 4, 8, 600, 2000, false);
+    grid g;
+    error_text error;
+    error.text[0] = '\0';
+    grid_create(&g, shape, run.cp_allgather, world);
+    grid wrong = g;
+    if (fault == WRONG_ROWS) wrong.place.c = shape.cp - 1 - g.place.c;
+    if (fault == WRONG_HEADS) wrong.place.h = shape.hp - 1 - g.place.h;
+    if (fault == WRONG_SAMPLES) wrong.place.d = 0;
+    if (fault == CROSSED_DKV) {
+        wrong.dkv_inner = g.dkv_outer;
+        wrong.dkv_outer = g.dkv_inner;
+    }
+    if (fault == NOT_A_NUMBER) c.rms_eps = NAN;
+    bool ok = verify(&c, &run, &wrong, &error);
+    CHECK(ok == (fault == NO_FAULT) && ok == (error.text[0] == '\0'), "%s: %s", where, ok ? "nothing was found" : error.text);
+    CHECK(ok || strstr(error.text, "is not that of one rank") != NULL, "%s: %s", where, error.text);
+    grid_free(&g);
+}
+
+int main(int argc, char **argv) {
+    comm *world = test_start(&argc, &argv);
+    model_run run = run_of(1, 2, 8);
+    check_verify("hp 2, cp 4, w 2", shape_of(1, 2, 4, 2), run, NO_FAULT, world);
+    check_verify("wrong rows", shape_of(1, 2, 4, 2), run, WRONG_ROWS, world);
+    check_verify("wrong heads", shape_of(1, 2, 4, 2), run, WRONG_HEADS, world);
+    check_verify("crossed dKV", shape_of(1, 2, 4, 2), run, CROSSED_DKV, world);
+    check_verify("not a number", shape_of(1, 2, 4, 2), run, NOT_A_NUMBER, world);
+    check_verify("wrong samples", shape_of(4, 2, 1, 1), run, WRONG_SAMPLES, world);
+    run = run_of(2, 4, 4);
+    run.packed = true;
+    run.offload_layers = 5;
+    run.offload_optimizer = true;
+    check_verify("packed documents, offload", shape_of(2, 1, 4, 4), run, NO_FAULT, world);
+    check_verify("packed documents, wrong rows", shape_of(2, 1, 4, 4), run, WRONG_ROWS, world);
+    run.cp_allgather = run.dkv_bf16 = true;
+    check_verify("all-gather, dKV as bf16", shape_of(2, 2, 2, 2), run, NO_FAULT, world);
+    check_verify("all-gather, wrong rows", shape_of(2, 2, 2, 2), run, WRONG_ROWS, world);
+    int status = test_finish("test_verify", world);
+    comm_finalize();
+    return status;
+}

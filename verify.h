@@ -1,0 +1,186 @@
+// --verify: one step of a small model on this run's grid, beside the same step on one rank. It finds on the machines at hand what no loss shows:
+// a gradient that misses a rank's share, counts it twice or meets the wrong rows.
+//
+// What is distributed is the run's own: device, ranks and links, grid, placement, windows, --cp-comm, --dkv-wire, ZeRO degrees, heads, packed
+// documents, what layers recompute and offload. What every rank computes by itself is small: at most 4 layers, hidden size 256, F 512, 1000 tokens in
+// the vocabulary; VERIFY_ROWS rows of a sequence per rank; up to 2 sequences and 2 micro-steps. The tokens are random numbers, the same on every grid.
+#ifndef VERIFY_H
+#define VERIFY_H
+
+#include "dataloader.h"  // defines: sequence_shard, dataloader_hash, LABEL_IGNORED
+#include "model_files.h" // defines: model, file_parts
+
+enum { VERIFY_ROWS = DEVICE_ROW_MULTIPLE > 1 ? 2 * DEVICE_ROW_MULTIPLE : 32 }; // fills both chunks of a rank, on a GPU with tiles for cuDNN
+
+// How far this grid's step may be from one rank's, for the loss and for each tensor's gradient (the norm of the difference over the norm). In float
+// only the order of sums differs. Where numbers are stored in bf16, each is off by up to 2^-9 of itself: a cosine of 0.999 is 0.045. --dkv-wire bf16 adds
+// sqrt(cp) 2^-8 (double_ring.cuh).
+typedef struct {
+    double loss, gradient;
+} verify_bounds;
+static inline verify_bounds verify_bounds_of(const model_run *run, int cp) {
+    verify_bounds b = {1e-5, 1e-4};
+    if (sizeof(floatX) == 2) b.loss = 1.0 / 256, b.gradient = 0.04;
+    if (run->dkv_bf16) b.gradient += sqrt(cp) / 256;
+    return b;
+}
+
+typedef struct {
+    grid g;
+    model m;
+    arena device, host;
+    sequence_shard shard;
+    step_result result;
+} verify_model;
+
+// Tokens in each of the packed documents of a sample.
+static inline int64_t verify_document(int64_t sample) { return 37 + 60 * (sample % 3); }
+static inline int32_t verify_token(int V, int64_t sample, int64_t position) {
+    return (int32_t)(dataloader_hash((uint64_t)(sample << 32 | position)) % (uint64_t)V);
+}
+
+// Makes the model and runs one step of it on v->g; its gradient stays in v->m.zero. Every grid sees the same samples (dataloader_counter). Collective over
+// v->g.all. False with a message: a rank has not enough memory; nothing is left to release then.
+static inline bool verify_step(verify_model *v, const model_config *c, model_run run, int64_t S, error_text *error) {
+    const grid_shape *s = &v->g.shape;
+    v->shard = sequence_shard_make(S, s->hp, s->cp, v->g.place.h, v->g.place.c, DEVICE_ROW_MULTIPLE);
+    run.T = v->shard.T;
+    bool ok = model_allocate(&v->m, &v->device, &v->host, c, &v->g, &run, error);
+    if (!comm_agree(v->g.all, error)) {
+        if (ok) model_release(&v->m, &v->device, &v->host);
+        return false;
+    }
+    int64_t T = run.T, sequences = run.grad_accum * run.B, Tc = T * s->hp, entries = Tc + 2 * s->cp;
+    int64_t *positions = HOST_NEW(int64_t, T), *documents = HOST_NEW(int64_t, sequences * entries);
+    int32_t *tokens = HOST_NEW(int32_t, sequences * T), *labels = HOST_NEW(int32_t, sequences * T);
+    for (int64_t n = 0; n < sequences; n++) {
+        int64_t sample = dataloader_counter(n / run.B, s->dp, v->g.place.d, run.B, n % run.B), document = run.packed ? verify_document(sample) : S;
+        for (int64_t t = 0; t < T; t++) {
+            int64_t position = positions[t] = sequence_shard_position(&v->shard, t), next = position + 1;
+            bool label = next < S && next % document != 0 && (sample % 2 == 0 || position % 5 > 0); // unequal numbers of labels
+            tokens[n * T + t] = position < S ? verify_token(c->V, sample, position) : 0;
+            labels[n * T + t] = label ? verify_token(c->V, sample, next) : LABEL_IGNORED;
+        }
+        for (int64_t e = 0; e < entries; e++) { // of rows of attention, which are those of all HP ranks, and of the chunks' first rows
+            sequence_shard of = sequence_shard_make(S, s->hp, s->cp, (int)min_i64(e / T, s->hp - 1), v->g.place.c, DEVICE_ROW_MULTIPLE);
+            int64_t position = e < Tc ? sequence_shard_position(&of, e % T) : (e - Tc) * (Tc / 2);
+            documents[n * entries + e] = min_i64(position, S - 1) / document * document;
+        }
+    }
+    model_start(&v->m, positions);
+    if (run.packed) v->m.documents = documents;
+    zero_init(&v->m.zero, 1, 1 / sqrtf((float)c->D), 0.5f / sqrtf((float)c->D)); // scores of about 1: attention is neither uniform nor one key's
+    zero_reset_states(&v->m.zero);
+    adamw_args still; // learning rate 0
+    memset(&still, 0, sizeof still);
+    still.eps = 1;
+    still.step = 1;
+    v->result = model_step(&v->m, tokens, labels, still, 0);
+    device_synchronize();
+    free(positions);
+    free(documents);
+    free(tokens);
+    free(labels);
+    return true;
+}
+
+// This rank's piece of the gradient of a unit, on the host (count / zo); the caller frees.
+static inline float *verify_gradient(const verify_model *v, int unit) {
+    const zero_hybrid *z = &v->m.zero;
+    int64_t n = z->units[unit].count / z->zo;
+    float *gradient = HOST_NEW(float, n);
+    device_to_host(gradient, zero_optim_grads(z, unit), sizeof(float) * (size_t)n);
+    return gradient;
+}
+
+// Compares the gradients of all tensors, divided as in files (file_parts), over all ranks: the norm of the difference over the norm. Returns the largest;
+// name: that of its tensor. `one` holds whole gradients, the same on every rank.
+static inline double verify_compare(const verify_model *here, const verify_model *one, char *name, size_t bytes) {
+    int units = here->m.c.L + 2, n = units * ZERO_MAX_TENSORS * FILE_PARTS;
+    const zero_hybrid *z = &here->m.zero;
+    double *sums = HOST_NEW(double, 2 * n), worst = -1; // squares of the difference, of the gradient
+    for (int u = 0; u < units; u++) {
+        float *mine = verify_gradient(here, u), *whole = verify_gradient(one, u);
+        int64_t piece = z->units[u].count / z->zo, begin = z->optim_piece * piece;
+        for (int t = 0; t < z->units[u].tensor_count; t++) {
+            file_part parts[FILE_PARTS];
+            int64_t at = z->units[u].tensors[t].offset;
+            for (int p = 0, count = file_parts(&here->m, VALUES_PARAMETERS, u, t, parts); p < count; at += parts[p++].count) {
+                double *sum = &sums[2 * ((u * ZERO_MAX_TENSORS + t) * FILE_PARTS + p)];
+                for (int64_t i = max_i64(at, begin); i < min_i64(at + parts[p].count, begin + piece); i++) {
+                    double d = (double)mine[i - begin] - (double)whole[i];
+                    sum[0] += d * d;
+                    sum[1] += (double)whole[i] * (double)whole[i];
+                }
+            }
+        }
+        free(mine);
+        free(whole);
+    }
+    comm_sum_double(here->g.all, sums, 2 * n);
+    for (int i = 0; i < n; i++) {
+        file_part parts[FILE_PARTS];
+        double apart = sums[2 * i] == 0 ? 0 : sqrt(sums[2 * i] / sums[2 * i + 1]);
+        int tensor = i / FILE_PARTS % ZERO_MAX_TENSORS, unit = i / FILE_PARTS / ZERO_MAX_TENSORS;
+        if (tensor >= z->units[unit].tensor_count || i % FILE_PARTS >= file_parts(&here->m, VALUES_PARAMETERS, unit, tensor, parts)) continue;
+        if (apart <= worst) continue; // a NaN is not
+        worst = isnan(apart) ? INFINITY : apart;
+        snprintf(name, bytes, "%s", parts[i % FILE_PARTS].name);
+    }
+    free(sums);
+    return worst;
+}
+
+// c, run, g: the run's. Prints what it found on rank 0. False with a message when this grid's step is not that of one rank. Takes and gives back
+// memory of its own. Collective.
+static inline bool verify(const model_config *c, const model_run *run, const grid *g, error_text *error) {
+    model_config small = *c;
+    small.L = (int)min_i64(c->L, 4);
+    small.D = (int)min_i64(c->D, 256);
+    small.F = (int)min_i64(c->F, 512);
+    small.V = (int)min_i64(c->V, 1000);
+    int64_t S = (int64_t)VERIFY_ROWS * g->shape.hp * g->shape.cp - 1; // 1 row of padding
+    recompute_kind kinds[4], none[4] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_NONE};
+    for (int l = 0; l < small.L; l++) kinds[l] = run->kinds[small.L > 1 ? l * (c->L - 1) / (small.L - 1) : 0];
+    verify_model here, one;
+    memset(&here, 0, sizeof here);
+    memset(&one, 0, sizeof one);
+    model_run distributed = *run, alone;
+    distributed.B = min_i64(run->B, 2);
+    distributed.grad_accum = min_i64(run->grad_accum, 2);
+    distributed.kinds = kinds;
+    distributed.offload_layers = (int)ceil_div((int64_t)run->offload_layers * small.L, c->L);
+    distributed.saves = false;
+    memset(&alone, 0, sizeof alone);
+    alone.B = 1;
+    alone.grad_accum = g->shape.dp * distributed.B * distributed.grad_accum;
+    alone.zp = alone.zg = alone.zo = 1;
+    alone.packed = run->packed;
+    alone.kinds = none;
+    here.g = *g;
+    grid_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.dp = shape.hp = shape.cp = shape.w = 1;
+    comm *self = comm_split(g->all, g->rank, 0, COMM_CONTROL);
+    grid_create(&one.g, shape, false, self);
+
+    bool ok = verify_step(&one, &small, alone, S, error);
+    if (comm_agree(g->all, error) && verify_step(&here, &small, distributed, S, error)) {
+        char name[128];
+        verify_bounds bounds = verify_bounds_of(run, g->shape.cp);
+        double apart = verify_compare(&here, &one, name, sizeof name), loss = here.result.loss, expected = one.result.loss;
+        if (!(apart <= bounds.gradient && fabs(loss - expected) <= bounds.loss * expected))
+            error_set(error, "--verify: a step on this grid is not that of one rank: loss %.6f, one rank %.6f (may differ by %.1g of it); gradients differ by up to %.2g of their "
+                             "norm, in %s (legal: %.2g)", loss, expected, bounds.loss, apart, name, bounds.gradient);
+        else if (g->rank == 0)
+            printf("verified    a step of %d layers and %lld tokens on this grid is that of one rank: loss %.6f, one rank %.6f; gradients differ by up to %.1e of their norm "
+                   "(%s; legal: %.2g)\n", small.L, (long long)S, loss, expected, apart, name, bounds.gradient);
+        model_release(&here.m, &here.device, &here.host);
+    }
+    if (ok) model_release(&one.m, &one.device, &one.host);
+    grid_free(&one.g);
+    comm_free(self);
+    return error->text[0] == '\0';
+}
+
+#endif
