@@ -24,7 +24,7 @@ typedef struct {
     int64_t parameter_count;
     double loss;
     const float *logits; // (T, V)
-    void *memory;        // everything above points in here
+    void *memory;        // all pointers above point in here
     error_text error;    // why golden_load returned false
 } golden;
 

@@ -1,5 +1,5 @@
-// A model on a grid for tests: made-up tokens, every rank of `all` takes part. The tokens of a sample depend on (sample, position) alone,
-// so every grid sees the same batch.
+// A model on a grid for tests, with made-up tokens; every rank of `all` takes part. A token depends on (sample, position) alone, so every grid
+// sees the same batch.
 #ifndef MODEL_FIXTURE_H
 #define MODEL_FIXTURE_H
 
@@ -17,7 +17,7 @@ typedef struct {
     recompute_kind kinds[16];
 } fixture;
 
-// -100 here and there, unevenly: a stretch of one sample and its last label.
+// -100 for the last label of every sample and for a quarter of every second sample, so that ranks have unequal numbers of valid labels.
 static inline int32_t fixture_label(const model_config *c, int64_t S, int64_t sample, int64_t position) {
     if (position + 1 >= S || (sample % 2 == 1 && position > S / 4 && position < S / 2)) return -100;
     return (int32_t)((test_random(99, (uint64_t)(sample * 100003 + position + 1)) * 0.5 + 0.5) * (c->V - 1));
@@ -37,21 +37,22 @@ static inline void fixture_batch(fixture *f, int64_t first_sample) { // sample o
             }
 }
 
-// The position in the sample of row t of attention, (T hp) rows: those of all HP ranks.
+// The position in the sample of attention's row t. Attention has T hp rows: those of all HP ranks.
 static inline int64_t fixture_attention_position(const fixture *f, int64_t t) {
     const grid_shape *g = &f->g.shape;
     sequence_shard s = sequence_shard_make(f->S, g->hp, g->cp, (int)(t / f->shard.T), f->g.place.c, 1);
     return sequence_shard_position(&s, t % f->shard.T);
 }
 
-// Entries of a sequence in model.documents, and the position in the sequence that one is about: rows of attention, then the chunks' first rows.
+// The entries of one sequence in model.documents: one for each row of attention, then one for the first row of each chunk. And the position in the
+// sequence that an entry stands for.
 static inline int64_t fixture_document_entries(const fixture *f) { return f->shard.T * f->g.shape.hp + 2 * f->g.shape.cp; }
 static inline int64_t fixture_document_position(const fixture *f, int64_t entry) {
     int64_t Tc = f->shard.T * f->g.shape.hp;
     return entry < Tc ? fixture_attention_position(f, entry) : (entry - Tc) * (Tc / 2);
 }
 
-// run.T and run.kinds are set here; kind is given to every layer, RECOMPUTE_AUTO: one kind after the other. Memory starts as NaN.
+// Sets run.T and run.kinds. Every layer gets `kind`; RECOMPUTE_AUTO: the layers take none, selective and full in turn. Memory starts as NaN.
 static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_run run, recompute_kind kind, int64_t S) {
     memset(f, 0, sizeof *f);
     f->S = S;
@@ -88,7 +89,7 @@ static inline void fixture_free(fixture *f) {
     grid_free(&f->g);
 }
 
-static inline model_run fixture_run(int64_t B, int64_t accum) { // everything replicated, nothing recomputed
+static inline model_run fixture_run(int64_t B, int64_t accum) { // everything replicated, all options off
     model_run run;
     memset(&run, 0, sizeof run);
     run.B = B;
@@ -97,7 +98,7 @@ static inline model_run fixture_run(int64_t B, int64_t accum) { // everything re
     return run;
 }
 
-// The whole gradient of a unit on every rank (count floats, the caller frees): each rank's piece, summed over one replica of all pieces.
+// The whole gradient of a unit, on every rank (count floats; the caller frees). It is put together by a sum over the ranks that hold one copy of all pieces.
 static inline float *fixture_gradient(fixture *f, int unit) {
     zero_hybrid *z = &f->m.zero;
     int64_t n = z->units[unit].count, piece = n / z->zo;
@@ -122,7 +123,7 @@ static inline adamw_args fixture_adamw(int64_t step) {
     adamw_args a;
     memset(&a, 0, sizeof a);
     a.lr = 1e-2f; a.beta1 = 0.9f; a.beta2 = 0.95f; a.weight_decay = 0.1f; a.grad_scale = 1;
-    a.eps = 1e-4f; // a gradient that is zero but for rounding must not become a whole step of Adam
+    a.eps = 1e-4f; // a gradient that differs from zero by rounding only must not become a full step of Adam
     a.step = step;
     return a;
 }

@@ -14,8 +14,8 @@ typedef struct {
     double measured;        // s; tables 2, 4, 5, 6
     double tgs, mfu;        // tables 2, 3, 6; 0: not printed
     double alltoall;        // s; table 4
-    bool loongtrain;        // not another system
-    bool copy;              // of a cell already read
+    bool loongtrain;        // measured with LoongTrain, not with another system
+    bool copy;              // repeats another cell: with hp 1, context-first is head-first
 } paper_cell;
 
 enum { PAPER_CELLS = 800 };
@@ -24,7 +24,7 @@ typedef struct {
     int count;
 } paper_tables;
 
-// A number of a field, 0 for an empty one; what is no number ends the test.
+// The number in a field, 0 for an empty one; anything else ends the test.
 static inline double paper_number(const char *field) {
     char *end;
     if (field[0] == '\0') return 0;
@@ -37,7 +37,7 @@ static inline double paper_number(const char *field) {
 }
 static inline int paper_count(const char *field) { return (int)paper_number(field); }
 
-// The fields of a line, in place; an empty field is "".
+// Splits a line into its fields, in place, and returns how many there are; an empty field is "".
 static inline int paper_split(char *line, char **fields, int most) {
     int n = 0;
     line[strcspn(line, "\r\n")] = '\0';
@@ -128,7 +128,7 @@ static inline model_config paper_model(bool gqa) {
     return m;
 }
 
-// The schedule of the tables: dKV travels as bf16.
+// The query with the schedule of the tables: LoongTrain's, with dKV sent as bf16.
 static inline planner_query paper_query(const paper_cell *p, const model_config *m, const cluster *c) {
     planner_query q = planner_query_make(m, c, p->S, 1, paper_cell_ranks(p));
     q.schedule = SCHEDULE_LOONGTRAIN;
@@ -142,7 +142,7 @@ static inline double paper_attention_seconds(const planner_attention *a) {
     return (f->compute + f->inner + f->outer) + (b->compute + b->inner + b->outer) + a->launch + 2 * a->alltoall;
 }
 
-// Predicted seconds of what the cell measured.
+// The predicted seconds of the operation or step that the cell measured.
 static inline double paper_predict(const paper_cell *p, const cluster *c) {
     model_config m = paper_model(p->gqa);
     planner_query q = paper_query(p, &m, c);

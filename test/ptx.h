@@ -1,5 +1,5 @@
-// What the C++ of ptx_to_cc.py is written in: the values of instructions, as the PTX ISA tells them, and memory. Threads, barriers, shuffles and
-// tensor cores are the emulation's.
+// What the C++ that ptx_to_cc.py generates is made of: the results of instructions, as the PTX ISA defines them, and memory access. Threads, barriers,
+// shuffles and tensor cores are the emulation's.
 #ifndef PTX_H
 #define PTX_H
 
@@ -9,11 +9,11 @@
 #include <cmath>
 #include <type_traits>
 
-// A kernel by its name in PTX; arguments[i] points to its i-th parameter. All of a program are in one list.
+// A kernel by its name in PTX; arguments[i] points to its i-th parameter. All kernels of a program are in one list.
 struct ptx_kernel {
     const char *name;
     void (*body)(void **arguments);
-    unsigned most_threads, threads; // of a block: that it takes; that it was launched with, at most
+    unsigned most_threads, threads; // per block: the most that it accepts; the most that it was launched with
     ptx_kernel *next;
     static inline ptx_kernel *first;
     ptx_kernel(const char *name_, void (*body_)(void **), unsigned most_threads_) : name(name_), body(body_), most_threads(most_threads_), threads(0), next(first) { first = this; }
@@ -26,7 +26,7 @@ namespace emulation {
 template <class T, class X> static inline T as(X x) {
     static_assert(sizeof(T) <= sizeof(X), "an operand is narrower than its instruction");
     if constexpr (std::is_same_v<T, X>) return x;
-    if constexpr (sizeof(T) < sizeof(X)) return (T)(uint64_t)x; // integers alone
+    if constexpr (sizeof(T) < sizeof(X)) return (T)(uint64_t)x; // integers only
     T t;
     memcpy(&t, &x, sizeof t);
     return t;
@@ -79,7 +79,7 @@ static inline float fma_down(float a, float b, float c) { // rounded towards -in
 }
 static inline float normal(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; } // ftz
 static inline float saturated(float x) { return x > 0 ? std::fmin(x, 1.0f) : 0.0f; }
-static inline double rcp_rough(double x) { // the upper half of 1 / the upper half
+static inline double rcp_rough(double x) { // takes and returns the upper 32 bits alone
     double inverse = 1 / as<double>(as<uint64_t>(x) & 0xffffffff00000000u);
     return as<double>(as<uint64_t>(inverse) & 0xffffffff00000000u);
 }
@@ -89,7 +89,7 @@ static inline uint16_t to_bf16(float x) {
     return std::isnan(x) ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// ---- memory: addresses are the host's, those of shared memory count from the block's first byte ----
+// ---- memory: addresses are the host's; those of shared memory are offsets from the block's first byte ----
 
 [[noreturn]] static inline void memory_fault(const char *what, uint64_t at) { device_fail("ptx: %s: %s at %#llx", m.kernel, what, (unsigned long long)at); }
 static inline uint64_t aligned(uint64_t at, size_t bytes) {

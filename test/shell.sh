@@ -1,15 +1,15 @@
-# Sourced first by every shell test: `source "$(dirname "$0")/shell.sh"`. It stands in the repository's root, has a folder $dir that goes
-# when the test ends, counts checks, and ends with `closing_line`, whose status is the test's.
+# Every shell test sources this first: `source "$(dirname "$0")/shell.sh"`. It then runs in the repository's root, has a folder $dir that is
+# removed when it ends, counts checks, and closes with `closing_line`, whose status is the test's.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 source scripts/mpi_env.sh
-# A job that fails is over at once: mpirun (Open MPI 4, 5) would give each of its ranks a second to end.
+# A job that fails ends at once: by default mpirun (Open MPI 4, 5) gives each of its ranks a second to exit.
 export OMPI_MCA_odls_base_sigkill_timeout=0 PRTE_MCA_odls_base_sigkill_timeout=0
 binary=${TRAIN_LLAMA:-build/cpu/train_llama}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 passed=0 failed=0
-each_check=no # yes: name the checks that pass as well, with the counts that their programs print
+each_check=no # yes: also name the checks that pass, with the counts that their programs print
 
 pass() { # name
     passed=$((passed + 1))
@@ -19,7 +19,7 @@ fail() { # name and reason
     failed=$((failed + 1))
     echo "FAIL $1"
 }
-check() { # name command...: the command succeeds; its output is in $dir/why
+check() { # name command...: passes if the command succeeds; its output goes to $dir/why
     local name=$1
     shift
     if "$@" >"$dir/why" 2>&1; then pass "$name"; else
@@ -27,7 +27,7 @@ check() { # name command...: the command succeeds; its output is in $dir/why
         tail -15 "$dir/why"
     fi
 }
-ends_with() { # status text command...: for check: it ends with this status and prints this text
+ends_with() { # status text command...: for use in check: the command ends with this status and prints this text
     local status=$1 text=$2
     shift 2
     "$@" >"$dir/shown" 2>&1 </dev/null

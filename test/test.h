@@ -9,8 +9,8 @@
 #include "../device/comm.h"
 #include "../device/device.h"
 
-// SANITIZE=1: a case costs ten times as much, and memory is used alike in most of a long product of cases: such products are thinned, so that
-// every value of every factor is still met. What is left out is the plain run's to hold.
+// SANITIZE=1: a case costs ten times as much, and most cases of a long product use memory in the same way. Such products are thinned: every value
+// of every factor still occurs, but not every combination. The plain run covers those.
 #ifdef __SANITIZE_ADDRESS__
 enum { TEST_SANITIZED = 1 };
 #else
@@ -41,8 +41,8 @@ static inline void test_fail_print(const char *file, int line, const char *forma
         }                                                                                                                        \
     } while (0)
 
-// Starts communication and a device of one thread a rank; all ranks. Without them, or on another number of ranks than the first line says (TEST_RANKS,
-// which the Makefile reads there), no test can go on: exits with the reason.
+// Starts communication and a device of one thread per rank; all ranks call. Exits with a message if either does not start, or if the number of ranks is
+// not that of the test's first line (TEST_RANKS, which the Makefile reads there).
 static inline comm *test_start(int *argc, char ***argv) {
     error_text error;
     memset(&error, 0, sizeof error);
@@ -71,7 +71,7 @@ static inline int test_finish(const char *name, comm *group) {
     return counts[1] == 0 ? EXIT_OK : EXIT_FAILED;
 }
 
-// Numbers in (-1, 1) from an index alone, so that every rank makes the same tensors.
+// A number from -1 to 1 that depends on seed and index alone, so that every rank makes the same tensors.
 static inline double test_random(uint64_t seed, uint64_t index) {
     uint64_t z = seed * 0x9E3779B97F4A7C15ull + index + 0x632BE59BD9B4E019ull;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;

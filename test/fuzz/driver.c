@@ -1,18 +1,18 @@
-// Runs a fuzz target without clang: every file of a corpus, then a fixed number of mutations of them, the same on every machine. Built with
-// AddressSanitizer and UndefinedBehaviorSanitizer. The input that a finding is made with is written to a file, which is named.
-//     fuzz_TARGET MUTATIONS FILE...      the files of the corpus; a finding again: fuzz_TARGET 0 crash-TARGET
+// Runs a fuzz target without clang: on every file of a corpus, then on a fixed number of mutations of them, the same on every machine. Built with
+// AddressSanitizer and UndefinedBehaviorSanitizer. An input that causes a finding is written to a file, whose name is printed.
+//     fuzz_TARGET MUTATIONS FILE...      the files of the corpus; to repeat a finding: fuzz_TARGET 0 crash-fuzz_TARGET
 #include "fuzz.h"
 #include <sanitizer/common_interface_defs.h>
 #include <signal.h>
 
-enum { LARGEST = 8192, SECONDS = 20 }; // of a mutated input, bytes; that one input may take
+enum { LARGEST = 8192, SECONDS = 20 }; // bytes of a mutated input; time limit of one input
 
 static const uint8_t *input;
 static size_t input_bytes;
 static bool done;
 static char crash_name[256];
 
-static void report(void) { // on the way out
+static void report(void) { // at every exit
     fuzz_folder_remove();
     if (done || input == NULL) return;
     int fd = open(crash_name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
@@ -41,7 +41,7 @@ static size_t draw(size_t n) {                 // 0 to n-1
     return n == 0 ? 0 : (size_t)(state >> 11) % n;
 }
 
-// One change to the n bytes at x, which has room for LARGEST; returns how many they are then. other: another input to take pieces from.
+// Makes one change to the n bytes at x, which has room for LARGEST, and returns the new length. other: another input to take pieces from.
 static size_t mutate(uint8_t *x, size_t n, const uint8_t *other, size_t other_bytes) {
     static const char *const pieces[] = {"0", "-1", "9999999999999999999", "1e400", "0.5", "null", "{}", "[", "]", "\"", ",", "\n", "--", "=", "\xff\xff\xff\xff", "\x7f", "\x80"};
     const size_t count = sizeof pieces / sizeof pieces[0];
@@ -53,8 +53,8 @@ static size_t mutate(uint8_t *x, size_t n, const uint8_t *other, size_t other_by
     case 1:
         if (at < n) x[at] = (uint8_t)draw(256);
         return n;
-    case 2: return draw(8) == 0 ? at : n; // cut short
-    case 3:                               // take out
+    case 2: return draw(8) == 0 ? at : n; // cut the end off
+    case 3:                               // remove a piece
         length = at + length > n ? n - at : length;
         memmove(x + at, x + at + length, n - at - length);
         return n - length;
@@ -62,7 +62,7 @@ static size_t mutate(uint8_t *x, size_t n, const uint8_t *other, size_t other_by
         while (at < n && (x[at] < '0' || x[at] > '9')) at++;
         if (at < n) x[at] = (uint8_t)('0' + draw(10));
         return n;
-    case 5: { // put a piece in
+    case 5: { // insert one of the pieces
         const char *piece = pieces[draw(count)];
         length = strlen(piece);
         if (n + length > LARGEST) return n;
@@ -70,14 +70,14 @@ static size_t mutate(uint8_t *x, size_t n, const uint8_t *other, size_t other_by
         memcpy(x + at, piece, length);
         return n + length;
     }
-    case 6: { // write a piece of the other input over
+    case 6: { // overwrite with a piece of the other input
         size_t from = draw(other_bytes + 1);
         length = from + length > other_bytes ? other_bytes - from : length;
         if (at + length > n) length = n - at;
         memcpy(x + at, other + from, length);
         return n;
     }
-    default: { // put a part of the input itself in
+    default: { // insert a copy of a part of the input itself
         size_t from = draw(n + 1);
         uint8_t part[64];
         length = from + length > n ? n - from : length;
@@ -91,7 +91,7 @@ static size_t mutate(uint8_t *x, size_t n, const uint8_t *other, size_t other_by
 }
 
 static void run(const uint8_t *data, size_t size) {
-    uint8_t *exact = (uint8_t *)malloc(size > 0 ? size : 1); // of this size, so that a read behind its end is seen
+    uint8_t *exact = (uint8_t *)malloc(size > 0 ? size : 1); // of exactly this size, so that a read past its end is found
     memcpy(exact, data, size);
     input = exact;
     input_bytes = size;
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     }
     const char *name = strrchr(argv[0], '/') != NULL ? strrchr(argv[0], '/') + 1 : argv[0];
     snprintf(crash_name, sizeof crash_name, "crash-%s", name);
-    fuzz_folder(); // its removal is registered first, and so comes last
+    fuzz_folder(); // its removal is registered first and so runs last
     atexit(report_exit);
     __sanitizer_set_death_callback(report);
     signal(SIGABRT, report_signal);

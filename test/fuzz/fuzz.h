@@ -1,5 +1,5 @@
-// What the fuzz targets share. A target, fuzz_*.c, defines LLVMFuzzerTestOneInput(data, size): any bytes may come, and whatever a user's file
-// or command line says must end in a value or in one line of error, never in a crash, an exit, a leak or a read outside the file.
+// What the fuzz targets share. A target, fuzz_*.c, defines LLVMFuzzerTestOneInput(data, size), which takes any bytes as a user's file or command
+// line. They must give a value or one line of error, never a crash, an exit, a leak or a read outside the file.
 // `make fuzz` runs it under libFuzzer (clang), test_fuzz.sh under driver.c (gcc).
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// The property of a target does not hold: a finding, as a crash is.
+// A property that holds for every input. Where it does not, that is a finding, like a crash.
 #define MUST(condition, ...)                                                                                                     \
     do {                                                                                                                         \
         if (!(condition)) {                                                                                                      \
@@ -20,8 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                                        \
     } while (0)
 
-int64_t fuzz_accepted __attribute__((weak)); // inputs, or parts of one, that were ok
-// ok, or one line that says why not: no control characters of the input in it.
+int64_t fuzz_accepted __attribute__((weak)); // inputs, or parts of an input, that were accepted
+// Either ok, or one line that says why not, without control characters from the input.
 static inline void must_be_clear(bool ok, const error_text *error) {
     fuzz_accepted += ok;
     MUST(ok == (error->text[0] == '\0'), "ok %d, message \"%s\"", ok, error->text);
@@ -33,7 +33,7 @@ static inline error_text no_error(void) {
     return error;
 }
 
-// A folder of this process in memory, removed when it ends.
+// A folder of this process, in memory where there is /dev/shm; removed when the process ends.
 static char fuzz_folder_path[64];
 static inline void fuzz_folder_remove(void) { folder_remove(fuzz_folder_path); }
 static inline const char *fuzz_folder(void) {
@@ -46,7 +46,7 @@ static inline const char *fuzz_folder(void) {
     atexit(fuzz_folder_remove);
     return fuzz_folder_path;
 }
-// A file in it of exactly these bytes; its path.
+// Writes a file of exactly these bytes into that folder; returns its path.
 static inline path_text fuzz_file(const char *name, const void *data, size_t size) {
     path_text path = path_join(fuzz_folder(), name);
     error_text error = no_error();
@@ -55,7 +55,7 @@ static inline path_text fuzz_file(const char *name, const void *data, size_t siz
     close(fd);
     return path;
 }
-// A good token file of uint16 in it: tokens 0, 1, ... count - 1, count <= 64.
+// Writes a good token file of uint16 into that folder: tokens 0, 1, ... count - 1, count <= 64.
 static inline path_text fuzz_token_file(const char *name, int count) {
     struct {
         int32_t header[TOKEN_HEADER_BYTES / 4];

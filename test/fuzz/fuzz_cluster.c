@@ -1,4 +1,4 @@
-// Input: a cluster file. With one that is accepted the planner finds a finite time for a small question.
+// Input: a cluster file. All figures of a file that is accepted are finite, for 1 rank and for 16.
 #include "../../planner.h"
 #include "fuzz.h"
 

@@ -1,4 +1,4 @@
-// Input: the loss mask beside a token file of 24 tokens. With one that is accepted, a token is a label where the mask says 1, on whichever rank.
+// Input: the loss mask beside a token file of 24 tokens. If it is accepted, the tokens with mask 1, and no others, are labels, each on one rank.
 #include "../../dataloader.h"
 #include "fuzz.h"
 

@@ -7,7 +7,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static FILE *nowhere = NULL;
     if (nowhere == NULL) nowhere = fopen("/dev/null", "w");
     if (size < 1) return 0;
-    char *argv[WORDS + 2], *text = HOST_NEW(char, size); // the words end at the last byte: a read behind it is seen
+    char *argv[WORDS + 2], *text = HOST_NEW(char, size); // the words end at the last byte, so that a read past it is found
     int argc = 0, ranks = data[0] + 1;
     memcpy(text, data + 1, size - 1);
     argv[argc++] = text; // the program's name
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool ok = options_parse(&o, argc, argv, &error);
     must_be_clear(ok, &error);
     if (ok && !o.help && !o.version && !o.calibrate) {
-        const model_config *preset = config_preset(o.model); // a folder is fuzz_config's
+        const model_config *preset = config_preset(o.model); // folders are for fuzz_config
         c = preset != NULL ? *preset : *config_preset("nano");
         options_print(&o, nowhere);
         ok = options_model(&o, &c, &error);

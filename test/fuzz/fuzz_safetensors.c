@@ -1,4 +1,4 @@
-// Input: a .safetensors file. A header that is accepted describes tensors that can all be read, first to last element.
+// Input: a .safetensors file. If its header is accepted, every tensor can be read from its first to its last element, and no further.
 #include "../../safetensors.h"
 #include "fuzz.h"
 

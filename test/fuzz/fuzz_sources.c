@@ -1,5 +1,5 @@
-// Input: the value of --train-data and of --val-data: several sources, names, weights. '@' stands for the folder of three token files; a '/'
-// is dropped, so that no pattern reaches the machine's own folders.
+// Input: the value of --train-data and of --val-data: several sources, names, weights. '@' stands for the folder of three token files; '/' is
+// dropped, so that no pattern reaches the machine's own folders. A source that is accepted always has its share, to within less than one sample.
 #include "../../data_sources.h"
 #include "fuzz.h"
 
@@ -17,7 +17,7 @@ static void check_sources(const char *text, bool weights) {
         int i = data_sources_at(&s, n, &sample);
         MUST(i >= 0 && i < s.count && sample >= 0 && sample < dataloader_samples(&s.sources[i].data), "source %d, sample %lld", i, (long long)sample);
         had[i]++;
-        for (int k = 0; k < s.count; k++) { // as many of each as its weight says, to less than one
+        for (int k = 0; k < s.count; k++) { // the samples so far of a source are its share, to within less than one
             MUST(data_sources_drawn(&s, k, n + 1) == had[k], "source %d", k);
             MUST(llabs(had[k] * s.period - (n + 1) * s.sources[k].weight) < s.period, "source %d had %lld of %lld", k, (long long)had[k], (long long)(n + 1));
         }

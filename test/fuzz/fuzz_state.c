@@ -1,4 +1,4 @@
-// Input: a training_state.json, as the file of a state (its checksum guards it), and as JSON whose checksum was right.
+// Input: a training_state.json, tried twice: as the file of a state, whose checksum guards it, and as JSON whose checksum is taken to be right.
 #include "../../training_state.h"
 #include "fuzz.h"
 
@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!ok) return 0;
     MUST(progress.step >= 0 && progress.samples >= 0 && progress.seed >= 0 && progress.seq_len >= 0 && progress.train_tokens >= 0, "a number below 0");
 
-    // Written again it is read again, and is the same.
+    // Written and read again, it is the same.
     training_progress back;
     uint64_t sums_back[VALUES_KINDS * COUNT];
     memset(&back, 0, sizeof back);

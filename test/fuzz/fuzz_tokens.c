@@ -1,11 +1,11 @@
-// Input: a token file. Alone, and after a good one: a file that is accepted can be read to its last token on every rank, and the only thing
-// that may be wrong then is a token beyond the vocabulary. Its samples packed: every row of a rank begins where its document does.
+// Input: a token file, read alone and after a good one. A file that is accepted can be read to its last token on every rank; the only error left
+// is a token beyond the vocabulary. With packed documents, the first token of every row's document is the right one.
 #include "../../dataloader.h"
 #include "fuzz.h"
 
 enum { LENGTH = 12, VOCABULARY = 300 };
 
-// The rank's documents when `end` ends one, beside a search in the whole sample.
+// The rank's documents where the token `end` ends a document, against a search in the whole sample.
 static void check_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t end, const int32_t *tokens, int32_t *labels) {
     error_text error = no_error();
     int32_t whole[LENGTH];
@@ -13,12 +13,12 @@ static void check_documents(dataloader *loader, int64_t sample, const sequence_s
     bool ok = dataloader_documents(loader, sample, shard, end, tokens, labels, first, &error);
     must_be_clear(ok, &error);
     MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
-    if (!ok || !dataloader_read_tokens(loader, sample * LENGTH, LENGTH, whole, &error)) return; // a token that other ranks have may be beyond it
+    if (!ok || !dataloader_read_tokens(loader, sample * LENGTH, LENGTH, whole, &error)) return; // a token of another rank may be beyond the vocabulary
     sequence_shard group = *shard;
     group.T = shard->T * shard->hp;
     group.hp = 1;
     group.h = 0;
-    for (int64_t t = 0; t < group.T + 2 * shard->cp; t++) { // and the chunks'
+    for (int64_t t = 0; t < group.T + 2 * shard->cp; t++) { // the rows, then the chunks' first rows
         int64_t position = t < group.T ? sequence_shard_position(&group, t) : (t - group.T) * (group.T / 2), begin = min_i64(position, LENGTH);
         while (begin > 0 && whole[begin - 1] != end) begin--;
         MUST(first[t] == begin, "row %lld, at %lld: its document begins at %lld, not %lld", (long long)t, (long long)position, (long long)begin, (long long)first[t]);

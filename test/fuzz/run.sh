@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets under libFuzzer, one after the other: `make fuzz`. What is found is in build/fuzz/found-TARGET, with its log; new
-# inputs that reach new code are in build/fuzz/grown-TARGET (into the corpus: build/fuzz/TARGET -merge=1 test/fuzz/corpus/NAME build/fuzz/grown-TARGET).
+# Runs the fuzz targets under libFuzzer, one after the other: `make fuzz`. Findings go to build/fuzz/found-TARGET, the log to build/fuzz/TARGET.log,
+# inputs that reach new code to build/fuzz/grown-TARGET (into the corpus: build/fuzz/TARGET -merge=1 test/fuzz/corpus/NAME build/fuzz/grown-TARGET).
 #   test/fuzz/run.sh SECONDS TARGET...
 set -u
 cd "$(dirname "$0")/../.."
