@@ -1,13 +1,19 @@
 // The CUDA runtime, cuBLASLt and NCCL without a GPU, as much of them as device/cuda uses: memory is the host's, products are BLAS, NCCL is
 // MPI. test_cuda.sh links it with the real device_cuda.c, linear_cublaslt.c and comm_nccl.c and the emulated kernels (or nvcc's PTX, ptx_launch.cc), and trains.
 //
-// It is as unfriendly as a GPU may be. Work on the compute stream is done at once; work on any other stream is done as late as possible,
-// when compute or the host waits for an event behind it: a missing wait reads old numbers, a buffer reused too early sends new ones.
-// FAKE_CUDA_EAGER=1 turns that round: all work is done when it is queued. FAKE_CUDA_STALL=RANK: that rank stops in its 100th transfer;
-// with FAKE_CUDA_FAIL=1 its communicators report an error then.
-// It also says when memory is touched in no order, whatever comes of it; FAKE_CUDA_FORGET=N takes compute's N-th wait for none there.
-// FAKE_CUDA_SLOW=1: an event is not over before the host waits for it. FAKE_CUDA_FULL=1: no memory is left for results of products that are only timed. FAKE_CUDA_GPUS=N: a rank sees so many; FAKE_CUDA_OWN=1: of its own. FAKE_CUDA_POOR=RANK:KIB: its GPU has no more than that free, and a name that no data sheet of ours has. NCCL calls answer "in progress" first, as non-blocking
-// communicators do. FAKE_CUDA_APART=1: the GPU's memory is not the host's. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
+// It is as unfriendly as a GPU may be. Work on the compute stream is done at once. Work on any other stream is done as late as possible: when
+// compute or the host waits for an event behind it. So a missing wait reads old numbers, and a buffer reused too early sends new ones. It also
+// reports unordered accesses to memory, even where the numbers come out right. NCCL calls answer "in progress" first, as non-blocking communicators
+// do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
+//     FAKE_CUDA_EAGER=1          the opposite: all work is done when it is queued
+//     FAKE_CUDA_STALL=RANK       that rank stops in its 100th transfer; with FAKE_CUDA_FAIL=1 its communicators then report an error
+//     FAKE_CUDA_FORGET=N         the check of the order ignores compute's N-th wait
+//     FAKE_CUDA_SLOW=1           an event is not over before the host waits for it
+//     FAKE_CUDA_FULL=1           no memory is left for the results of products that are only timed
+//     FAKE_CUDA_GPUS=N           a rank sees N GPUs (default 8); with FAKE_CUDA_OWN=1 each rank sees GPUs of its own
+//     FAKE_CUDA_POOR=RANK:KIB    that rank's GPU has only so much memory free, and is a card that no data sheet of ours has
+//     FAKE_CUDA_APART=1          the host cannot touch the GPU's memory
+//     FAKE_CUDA_DETERMINISTIC=1  what is asked of the libraries must be deterministic
 #include "../common.h"
 
 #include <cblas.h>
@@ -36,7 +42,7 @@ static int job_rank(void) {
     return rank;
 }
 
-// FAKE_CUDA_DETERMINISTIC=1: what is asked of the libraries must be deterministic.
+// FAKE_CUDA_DETERMINISTIC=1
 static bool must_be_deterministic(void) {
     const char *wanted = getenv("FAKE_CUDA_DETERMINISTIC");
     return wanted != NULL && wanted[0] == '1';
@@ -65,8 +71,8 @@ typedef struct {
 struct CUstream_st {
     bool compute;
     int64_t queued, done; // work number n is ring[n % MAX_WORK]
-    int64_t waited;       // by the host
-    int64_t seen;         // compute_work when the last event that it waits for was recorded there
+    int64_t waited;       // up to this work the host has waited
+    int64_t seen;         // compute_work when the last event of compute that this stream waits for was recorded
     work ring[MAX_WORK];
 };
 struct CUevent_st {
@@ -78,10 +84,10 @@ struct CUevent_st {
 struct ncclComm {
     MPI_Comm mpi;
     int size, polls;
-    int channels, channels_of_a_peer; // at most; on another machine
-    ncclComm_t child, *child_at; // of a split under way
+    int channels, channels_of_a_peer; // at most, in all and for a peer on another machine
+    ncclComm_t child, *child_at; // a split under way: its result, and where to store it
     bool finalized;
-    uint64_t connected; // what was done before: to whom it sent, from whom it received, collectives
+    uint64_t connected; // a bit each for the ranks it has sent to, the ranks it has received from, and the kinds of collectives done
     int64_t syncs;      // compute_syncs when it was made
 };
 
@@ -90,8 +96,8 @@ static int stream_count;
 
 // ---- the GPU's memory ----
 
-// FAKE_CUDA_APART=1: the host cannot touch the GPU's memory, which is there only while a kernel or one of these libraries works: as on a GPU it ends
-// by a segmentation fault, or a system call by an error. And transfers take only memory of the GPU (test_comm gives them the host's).
+// FAKE_CUDA_APART=1: the GPU's memory is accessible only while a kernel or one of these libraries works. A host access ends in a segmentation fault,
+// as on a GPU, and a system call on it in an error. Transfers then take only memory of the GPU (test_comm gives them the host's).
 static struct {
     char *at;
     size_t bytes;
@@ -153,7 +159,7 @@ static bool is_gpu_memory(const void *at, size_t bytes) {
         if ((const char *)at >= gpu_memory[i].at && (const char *)at + bytes <= gpu_memory[i].at + gpu_memory[i].bytes) return true;
     return false;
 }
-// On the stack of the thread that launches: a launch takes its arguments from there.
+// Whether the address is on the stack of the thread that launches: kernels read their arguments there.
 static bool is_argument(const void *at) {
     static void *stack;
     static size_t bytes;
@@ -162,10 +168,10 @@ static bool is_argument(const void *at) {
     return (const char *)at >= (const char *)stack && (const char *)at < (const char *)stack + bytes;
 }
 
-// ---- what transfers under way forbid ----
-// From when work is queued on a lane until compute, or the host, waits for it, compute must not touch what it writes nor write what it reads, and
-// two lanes not what the other does; and it waits for all compute before it. Whatever numbers come of it: the order is checked, not the results.
-// Compute is known by its library calls, and in a build with SANITIZE=races by every access of its kernels (device/cuda/races.cc).
+// ---- what transfers in flight forbid ----
+// Work on a lane is in flight from when it is queued until compute, or the host, waits for it. During that time compute must not touch what it writes
+// nor write what it reads; the same holds between two lanes. And it must wait for all compute before it. The order is checked, not the results.
+// Compute's accesses are known from its library calls and, in a build with SANITIZE=races, from its kernels (device/cuda/races.cc).
 
 typedef struct {
     const char *at;
@@ -178,7 +184,7 @@ static memory_range under_way[MAX_STREAMS * MAX_MESSAGES];
 static int under_way_count;
 static int64_t compute_work, compute_syncs;
 static bool connected_late;
-static bool host_memory_in_use; // by a copy of the compute stream that the host has not waited for
+static bool host_memory_in_use; // by a copy on the compute stream that the host has not waited for
 
 static void no_conflict(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
     for (int i = 0; i < under_way_count; i++) {
@@ -203,7 +209,8 @@ static void lane_touches(const struct CUstream_st *lane, const void *at, size_t 
     no_conflict(lane, at, bytes, writes);
     under_way[under_way_count++] = (memory_range){(const char *)at, bytes, writes, lane, lane->queued};
 }
-// Ranks are connected by the first transfer between them. In training that is in the two rounds before the host has waited twice: products ask.
+// NCCL connects two ranks at the first transfer between them. comm_nccl.c has that done when a communicator is made, by two warm-up transfers, each of
+// them followed by a wait of the host for compute. A connection that comes later is noted here, and the next matrix product refuses it.
 static void connect_ranks(const work *w) {
     uint64_t needs = w->kind == GROUP ? 0 : (uint64_t)1 << (w->kind == ALL_GATHER ? 62 : 63);
     for (int i = 0; i < w->message_count; i++) needs |= (uint64_t)1 << (w->messages[i].peer % 31 + (w->messages[i].receives ? 31 : 0));
@@ -254,11 +261,11 @@ static void do_work(work *w) {
             }
         MPI_Waitall(w->message_count, requests, MPI_STATUSES_IGNORE);
     } else if (w->kind == ALL_GATHER) {
-        char *all = HOST_NEW(char, w->count * (size_t)w->comm->size); // the result may contain what is sent
+        char *all = HOST_NEW(char, w->count * (size_t)w->comm->size); // the send buffer may lie in the receive buffer
         MPI_Allgather(w->from, (int)w->count, MPI_BYTE, all, (int)w->count, MPI_BYTE, w->comm->mpi);
         memcpy(w->to, all, w->count * (size_t)w->comm->size);
         free(all);
-    } else { // in the order of ranks
+    } else { // a reduce-scatter: adds in the order of ranks
         float *all = HOST_NEW(float, w->count * (size_t)w->comm->size);
         MPI_Alltoall(w->from, (int)w->count, MPI_FLOAT, all, (int)w->count, MPI_FLOAT, w->comm->mpi);
         for (size_t i = w->count; i < w->count * (size_t)w->comm->size; i++) all[i % w->count] += all[i];
@@ -280,7 +287,7 @@ static void do_until(struct CUstream_st *s, int64_t position) {
         __atomic_add_fetch(&s->done, 1, __ATOMIC_RELEASE);
     }
 }
-static void wait_until(struct CUstream_st *s, int64_t position) { // what is issued from now on comes after it
+static void wait_until(struct CUstream_st *s, int64_t position) { // whatever is issued from now on comes after that work
     do_until(s, position);
     is_waited_for(s, position);
 }
@@ -379,7 +386,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (event->stream != NULL) host_waits(event->stream, event->position);
     return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t event) { // also from the watching thread: nothing runs here
+cudaError_t cudaEventQuery(cudaEvent_t event) { // the watching thread calls it, too: no work is done here
     if (event->stream != NULL && event->position > event->stream->waited && getenv("FAKE_CUDA_SLOW") != NULL) return cudaErrorNotReady;
     return event->stream == NULL || __atomic_load_n(&event->stream->done, __ATOMIC_ACQUIRE) >= event->position ? cudaSuccess
                                                                                                                : cudaErrorNotReady;
@@ -423,7 +430,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->major = 9;
     p->totalGlobalMem = (size_t)16 << 30;
     p->sharedMemPerBlockOptin = (size_t)163 << 10; // as much as the emulation lets a kernel have
-    p->pageableMemoryAccess = job_rank() % 2; // some GPUs read and write what is not pinned themselves, too, and later
+    p->pageableMemoryAccess = job_rank() % 2; // some GPUs access memory that is not pinned directly, and after the call has returned
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
@@ -474,7 +481,7 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
     (void)flags;
     int policy;
     unsigned long nodes = 0;
-    if (syscall(SYS_get_mempolicy, &policy, &nodes, 8 * sizeof nodes, p, MPOL_F_ADDR) == 0) // else forbidden here
+    if (syscall(SYS_get_mempolicy, &policy, &nodes, 8 * sizeof nodes, p, MPOL_F_ADDR) == 0) // it fails where it is forbidden
         insist(policy == MPOL_PREFERRED && nodes == 1, "pinned memory that may be far from the GPU");
     insist(pinned_count < 64, "too many pinned pieces of memory");
     pinned[pinned_count].at = (const char *)p;
@@ -520,7 +527,7 @@ static struct {
     cudaStream_t stream;
 } group;
 
-ncclResult_t ncclGetUniqueId(ncclUniqueId *id) { // the job's rank that calls, and a number
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) { // the caller's rank in the job, and a number
     static int next;
     memset(id, 0, sizeof *id);
     snprintf(id->internal, sizeof id->internal, "%d %d", job_rank(), 1000 + next++);
@@ -535,7 +542,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId i
     insist(is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1") && is_set("CUDA_DEVICE_MAX_CONNECTIONS", "32") && is_set("NCCL_NVLS_ENABLE", "0") && is_set("NCCL_PAT_ENABLE", "0"),
            "settings of NCCL that are not made");
     const char *gpus = getenv("FAKE_CUDA_GPUS"), *host = getenv("NCCL_HOSTID");
-    if (gpus != NULL && strtol(gpus, NULL, 10) < size && getenv("FAKE_CUDA_OWN") == NULL) // or NCCL refuses ranks on one GPU
+    if (gpus != NULL && strtol(gpus, NULL, 10) < size && getenv("FAKE_CUDA_OWN") == NULL) // NCCL refuses two ranks of one machine on one GPU
         insist(host != NULL && strlen(host) > 1 && strtol(host + strlen(host) - 1, NULL, 10) == me && is_set("NCCL_SOCKET_IFNAME", "lo") && is_set("NCCL_IB_DISABLE", "1") && is_set("NCCL_NET", "Socket"),
                "ranks that share a GPU are not machines of their own");
     insist(sscanf(id.internal, "%d %d", &root, &tag) == 2, "an id that no rank made");
@@ -566,7 +573,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId i
     *result = comm;
     return ncclInProgress;
 }
-// As NCCL does, it says "success" at once, and fills *result only while it is asked whether the parent is ready.
+// Like NCCL it answers "success" at once, and fills *result later, when it is asked whether the parent is ready.
 ncclResult_t ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *result, ncclConfig_t *config) {
     insist(config->blocking == 0, "a blocking communicator");
     insist(parent->polls == 0 && parent->child == NULL, "a split of a communicator that is busy");
@@ -694,7 +701,7 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
     return collective(REDUCE_SCATTER, from, to, count, comm, s);
 }
 
-// ---- cuBLASLt: columns first, as the library counts ----
+// ---- cuBLASLt: matrices are column-major, as in the library ----
 
 typedef struct {
     cublasOperation_t a, b;
@@ -743,14 +750,14 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataTyp
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) {
-    *p = (cublasLtMatmulPreference_t)host_alloc(2 * sizeof(uint32_t)); // how parts are added, the least alignment of an address
+    *p = (cublasLtMatmulPreference_t)host_alloc(2 * sizeof(uint32_t)); // how the parts of a split sum are added; the alignment of addresses
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t name,
                                                     const void *value, size_t bytes) {
     insist(bytes == (name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8 : 4), "a preference of the wrong size");
     if (name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) memcpy((void *)p, value, 4); // 0: not set
-    else if (bytes == 4) memcpy((uint32_t *)(void *)p + 1, value, 4); // the same for all of them
+    else if (bytes == 4) memcpy((uint32_t *)(void *)p + 1, value, 4); // the same alignment for all four matrices
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
@@ -766,13 +773,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     insist(scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE || scheme == CUBLASLT_REDUCTION_SCHEME_NONE, "parts of products that are not added in float, or in any order");
     *count = asked < 4 ? asked : 4;
     memset(proposals, 0, sizeof *proposals * (size_t)*count);
-    if (*count == 4) proposals[3].state = CUBLAS_STATUS_NOT_SUPPORTED; // its other fields say nothing
+    if (*count == 4) proposals[3].state = CUBLAS_STATUS_NOT_SUPPORTED; // its other fields are meaningless
     for (int i = 0; i < *count && i < 3; i++) {
         proposals[i].algo.data[1] = 1;
         proposals[i].algo.data[2] = (uint64_t)i;
         proposals[i].algo.data[3] = ((uint32_t *)(void *)p)[1];
     }
-    proposals[0].algo.data[0] = 66; // the one that loses terms, in three parts
+    proposals[0].algo.data[0] = 66; // the algorithm that loses terms, with the sum split into three parts
     proposals[0].algo.data[1] = 3;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -819,7 +826,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
     insist(handle != NULL && algorithm != NULL && workspace != NULL && workspace_bytes > 0 && s->compute,
            "a product without its surroundings");
     insist(algorithm->data[0] != 66 || k % (int)algorithm->data[1] == 0, "a product by an algorithm that loses terms");
-    insist(!must_be_deterministic() || algorithm->data[2] < 2, "a product that is chosen by time"); // or the third would not be tried
+    insist(!must_be_deterministic() || algorithm->data[2] < 2, "a product that is chosen by time"); // the third proposal is tried only when timing chooses
     insist(algorithm->data[3] > 0 && ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D) % algorithm->data[3] == 0, "a product by an algorithm for addresses of another alignment");
     insist(k == k_of_b && result->rows == m && result->columns == n && c->rows == m && c->columns == n,
            "sizes of a product that do not fit");
