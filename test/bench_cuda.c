@@ -1,9 +1,10 @@
 // Rates of the CUDA device's operations on the shapes of Llama-3-8B, all in one run of one process:
-//   matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here, and what they lose when they leave SMs to
-//   communication (as many as comm_nccl.c's most_ctas gives it) and add to gradients; attention in TFLOP/s (causal pairs only, backward 2.5 times
-//   forward) and % of the same, cuDNN's and the hand-written kernels', and these on packed documents; kernels that move memory in GB/s and in % of
-//   what a copy on the device reaches.
-//   Also what the products and the attention of a step of the two models of gpu_check.sh take by themselves, which no step can be faster than.
+//   products    matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; and what they lose when they
+//               leave SMs to communication (see most_ctas in comm_nccl.c) or add to gradients
+//   attention   in TFLOP/s (causal pairs only, backward 2.5 times forward) and in % of the same rate, by cuDNN and by the hand-written kernels;
+//               also on packed documents
+//   kernels     kernels that move memory, in GB/s and in % of what a copy on the device reaches
+//   limits      what the products and the attention of a step of gpu_check.sh's two models take by themselves: no step can be faster
 //     build/cuda/test/bench_cuda [products|attention|kernels|limits]...     nothing named: all four
 //     build/emulated/test/bench_cuda small                            tiny sizes: shows that the program works; its figures say nothing
 // Figures are best/median of the repetitions. A shape that does not fit the device's memory is named and left out.
@@ -21,7 +22,7 @@ typedef struct {
     double best, median; // seconds
 } timing;
 
-// Memory of one benchmark, freed together. NULL once one piece did not fit.
+// Memory of one benchmark, freed together. Once one piece does not fit, all further ones are NULL.
 static void *pieces[16];
 static size_t sizes[16];
 static int piece_count;
@@ -49,7 +50,7 @@ static float *floats(int64_t n) {
     return x;
 }
 
-// TIME(t, work): t = seconds of `work`, queued often enough at a time that starting and waiting do not count.
+// TIME(t, work): t = seconds of `work`. Each timed run queues it often enough that starting and waiting do not count.
 #define TIME(t, work)                                                                                                            \
     do {                                                                                                                         \
         double seconds[RUNS];                                                                                                    \
@@ -101,7 +102,7 @@ static void bench_product(int64_t T, int64_t in, int64_t out) {
     end_memory();
 }
 
-// The same products made for fewer SMs, and the weight gradient stored in place of added.
+// The same products planned for fewer SMs, and the weight gradient stored instead of added.
 static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
     static const int left[] = {0, 4, 8, 16};
     begin_memory();
@@ -134,7 +135,7 @@ static attention_block block_of(int64_t T, int Hq, int Hkv, int HS) {
     b.causal = true;
     return b;
 }
-// documents > 0: packed, so many tokens each: only what is seen counts.
+// documents > 0: packed documents of so many tokens each; only visible pairs count.
 static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t documents) {
     attention_block b = block_of(T, Hq, Hkv, HS);
     printf("%6lld %4d %4d %4d", (long long)T, Hq, Hkv, HS);
@@ -177,8 +178,8 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
     end_memory();
 }
 
-// One step of a ring of `ring` ranks over S tokens, as rank 0 sees most of them: half of its queries, all keys of another rank. What is on top of
-// attention itself: forward the merge, backward the sum of dq. On the stream of compute, so all of it is exposed.
+// One step of a ring of `ring` ranks over S tokens, of the kind that rank 0 has most of: half of its queries, all keys of another rank. Measures what a
+// step costs on top of attention itself: the merge in forward, the sum of dq in backward. Both run on the compute stream, so all of it is exposed.
 static void bench_ring_step(int64_t S, int ring, int Hq, int Hkv, int HS) {
     attention_block b = block_of(S / ring, Hq, Hkv, HS);
     b.Tq /= 2;
@@ -252,7 +253,7 @@ static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
     end_memory();
     return forward.median + backward.median;
 }
-// A sequence of T tokens: each product and each layer's attention once forward and once backward, and nothing else.
+// One sequence of T tokens: every product and every layer's attention, forward and backward once, and nothing else.
 static void bench_limit(const char *name, int64_t T, int L, int64_t D, int Hq, int Hkv, int HS, int64_t F, int64_t V) {
     product_seconds qkv = product_limit(T, D, (int64_t)(Hq + 2 * Hkv) * HS), wo = product_limit(T, (int64_t)Hq * HS, D), up = product_limit(T, D, 2 * F), down = product_limit(T, F, D);
     product_seconds head = product_limit(T, D, V), all[] = {qkv, wo, up, down}, layer = {0, 0, 0};
@@ -263,7 +264,7 @@ static void bench_limit(const char *name, int64_t T, int L, int64_t D, int Hq, i
     }
     double products = L * (layer.forward + layer.input + layer.weight) + head.forward + head.input + head.weight, attention = L * attention_limit(T, Hq, Hkv, HS);
     double matrices = (double)L * (double)(D * (Hq + 2 * Hkv) * HS + (int64_t)Hq * HS * D + 3 * D * F) + (double)D * (double)V;
-    double flops = (double)T * (6 * matrices + 6.0 * L * (double)T * Hq * HS), seconds = products + attention; // as metrics.h counts
+    double flops = (double)T * (6 * matrices + 6.0 * L * (double)T * Hq * HS), seconds = products + attention; // counted as in metrics.h
     printf("limit %s %lld alone %.3f ms: products %.3f attention %.3f again %.3f a layer that is selective; %.0f tokens/s, %.1f TFLOP/s", name, (long long)T, 1e3 * seconds, 1e3 * products,
            1e3 * attention, 1e3 * (qkv.forward + wo.forward + up.forward), (double)T / seconds, 1e-12 * flops / seconds);
     if (device_peak_flops() > 0) printf(", MFU %.1f%%", 100 * flops / seconds / device_peak_flops());
@@ -271,7 +272,7 @@ static void bench_limit(const char *name, int64_t T, int L, int64_t D, int Hq, i
     fflush(stdout);
 }
 
-// bytes: what the operation must read and write at least.
+// bytes: the least that the operation must read and write.
 static void print_bytes(const char *name, timing t, double bytes) {
     printf("%-28s %10.1f MB   %7.1f/%7.1f GB/s   %3.0f/%3.0f %%\n", name, bytes * 1e-6, bytes / t.best * 1e-9, bytes / t.median * 1e-9,
            100 * bytes / t.best / copy_rate, 100 * bytes / t.median / copy_rate);
@@ -361,7 +362,7 @@ int main(int argc, char **argv) {
         return EXIT_USER_ERROR;
     }
     printf("%s\n%s", device_name(), small ? "tiny sizes: the figures say nothing about any device's speed\n" : "");
-    peak = small ? 1e12 : device_measure_gemm(); // on a CPU it takes minutes
+    peak = small ? 1e12 : device_measure_gemm(); // which takes minutes on a CPU
     if (peak <= 0) peak = 1;
     if (!small) printf("square product of 8192: %.1f TFLOP/s, %.0f %% of the data sheet\n", peak * 1e-12, device_peak_flops() > 0 ? 100 * peak / device_peak_flops() : 0.0);
     if (products) {

@@ -1,5 +1,5 @@
-// Rates of the CPU operations that take the time: linear layers beside the best that OpenBLAS gives on the same shapes, and attention
-// against the peak of fused multiply-adds, all in one run of one process.
+// Rates of the CPU operations that take most of the time, all in one run of one process: linear layers beside OpenBLAS itself on the same shapes,
+// and attention against the peak of fused multiply-adds. And the rate of a copy to the host.
 //   build/cpu/test/bench_ops [threads]        (unset OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE first: they slow OpenBLAS down)
 // Figures are GFLOP/s, best/median of the repetitions. Attention counts causal pairs only (half), backward 2.5 times forward.
 #include "../device/cpu/simd.h"
@@ -46,7 +46,7 @@ static double fma_loop(int64_t n) {
     return total;
 }
 
-// GFLOP/s; the best ever seen in this run, so that a moment of other load does not count.
+// GFLOP/s; the best seen so far in this process, so that a moment of other load does not count.
 static double fma_peak(void) {
     static double best = 0;
     const int64_t n = 10000000;
@@ -76,7 +76,7 @@ static void bench_linear(int64_t T, int64_t in, int64_t out) {
     double flops = 2.0 * (double)T * (double)in * (double)out;
     int runs = flops > 3e10 ? 3 : flops > 3e9 ? 7 : RUNS_MOST, t = (int)T, i = (int)in, o = (int)out;
     double ours[3][RUNS_MOST], raw[3][RUNS_MOST];
-    for (int run = -1; run < runs; run++) { // run -1 touches memory and wakes threads; ours and theirs take turns
+    for (int run = -1; run < runs; run++) { // run -1 touches memory and wakes threads; ours and OpenBLAS alternate
         int r = run < 0 ? 0 : run;
         SECONDS(ours[0][r], op_linear_forward(y, x, w, NULL, T, in, out));
         SECONDS(raw[0][r], cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, t, o, i, 1, x, i, w, i, 0, y, o));
@@ -127,7 +127,7 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
     device_free(scratch, 0);
 }
 
-// What a save of the training state must take: device memory copied to host memory that was touched before, in GB/s of what is copied.
+// The part of a save that training waits for: device memory copied to host memory that was touched before, in GB/s.
 static void bench_copy(void) {
     enum { RUNS = 5 };
     size_t bytes = (size_t)512 << 20;

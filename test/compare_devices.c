@@ -1,13 +1,14 @@
-// Two devices, one model; test_emulated.sh runs it:
+// Trains one model on two devices and compares; test_emulated.sh and test_cuda.sh run it:
 //     build/cpu/test/compare_devices write FILE [LENGTH [STEPS]]        loss curve, and gradients of the first step, on the CPU device, one rank
 //     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]] the same on this device, on 1, 2 or 4 ranks (hp 2, cp 2 in two windows,
 //                                                                       hybrid ZeRO, every kind of recompute, offload), against the file
-// LENGTH (default 96) is that of the sequences: at 512 each block has whole tiles of 128 rows, which go to the attention engine (cuDNN).
-// Two models: heads of 16 on whole sequences, and heads of 64 on packed documents (at most 5 steps), which tensor cores compute by hand and, from
-// 512 on, where documents are 8 times as long, the attention engine, too.
-// Bounds when this device stores bf16: a stored number is off by up to 2^-9 of itself. The loss is a mean over many of them: the curves
-// stay within 2^-8 of the loss at the start, which falls by 8 times that and more in 5 steps. A gradient is a sum of products of such numbers whose errors are independent of each other:
-// cosine 0.999 or more, norm within 1 %. When it stores float, only the order of sums differs: 2e-5 of the loss, cosine within 1e-6.
+// LENGTH (default 96) is that of the sequences. At 512 each block has whole tiles of 128 rows, which go to the attention engine (cuDNN).
+// Two models: heads of 16 on whole sequences; and heads of 64 on packed documents, at most 5 steps. The hand-written tensor-core kernels compute the
+// second model's attention; from length 512 on, where documents are 8 times as long, the attention engine computes part of it.
+// Bounds when this device stores bf16: a stored number is off by up to 2^-9 of itself. The loss is a mean over many of them: the curves stay within
+// 2^-8 of the loss at the start, which falls by 8 times that or more in 5 steps. A gradient is a sum of products of such numbers with independent
+// errors: cosine 0.999 or more, norm within 1 %. When the device stores float, only the order of sums differs: losses within 2e-5 of the first loss,
+// cosine within 1e-6 of 1, norm within 1e-4.
 #include "model_fixture.h"
 #if defined(DEVICE_EMULATED) || defined(DEVICE_BF16)
 #include "../device/cuda/attention_call.h"
@@ -25,7 +26,8 @@ typedef struct {
 static model_config config_of(bool packed) { return fixture_config(UNITS - 2, 64, 4, 2, packed ? 64 : 16, 120, 250, false); }
 static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 
-// Documents of 37 tokens (or 296) in every other sample and of 20 (or 160) in the others, in the second micro-step the other way round: where those of this rank's rows of attention and of all chunks begin.
+// Documents of 37 tokens (from length 512 on: 296) in every other sample and of 20 (160) in the others; in the second micro-step the other way round.
+// Returns where the documents of this rank's attention rows, and of all chunks' first rows, begin; the caller frees.
 static int64_t *documents_make(const fixture *f) {
     int64_t entries = fixture_document_entries(f), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
     for (int64_t b = 0; b < f->m.run.grad_accum * f->m.run.B; b++)
@@ -51,7 +53,7 @@ static record train(comm *world, bool packed) {
     } else if (comm_size(world) == 4) {
         shape.hp = shape.cp = 2;
         run.zp = 2; run.zg = 2; run.zo = 4;
-        run.offload_layers = UNITS - 2; // one more than has a slot
+        run.offload_layers = UNITS - 2; // one more than there are slots
         run.offload_optimizer = true;
     }
     run.packed = packed;
@@ -59,7 +61,7 @@ static record train(comm *world, bool packed) {
     int64_t *documents = packed ? documents_make(&f) : NULL;
     f.m.documents = documents;
     for (int step = 0; step < steps_of(packed); step++) {
-        fixture_batch(&f, step % 4 * 2); // four batches, seen again and again
+        fixture_batch(&f, step % 4 * 2); // four batches in turn
         adamw_args args = fixture_adamw(step + 1);
         args.lr = 3e-3f;
         r.losses[step] = model_step(&f.m, f.tokens, f.labels, args, 1.0).loss;
@@ -138,7 +140,7 @@ int main(int argc, char **argv) {
         return EXIT_USER_ERROR;
     }
 #if defined(DEVICE_EMULATED)
-    attention_test_documents(16); // documents of few rows go to the engine, too
+    attention_test_documents(16); // short documents go to the engine, too
 #elif defined(DEVICE_BF16)
     attention_test_documents(128);
 #endif

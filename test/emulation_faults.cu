@@ -1,4 +1,4 @@
-// Kernels with one fault each, which device/cuda/emulation.h must show; test_emulated.sh builds and runs this file with one of the names below.
+// Kernels with one fault each, which device/cuda/emulation.h must reveal; test_emulated.sh builds this file and runs it with each of the names below.
 #include "../device/cuda/kernel.cuh"
 
 cudaStream_t device_compute_stream(void) { return nullptr; }
@@ -7,12 +7,12 @@ void device_fail(const char *format, ...) {
     abort();
 }
 
-// Each thread hands its number to the next one through shared memory; with a fault, or without ("none").
+// Each thread takes the number of the next one through shared memory; with a fault, or without ("none").
 enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, FAULTS };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
-    if (f != OTHER_BLOCK) out += blockIdx.x * n; // or both write the first block's
+    if (f != OTHER_BLOCK) out += blockIdx.x * n; // without this both blocks write the first block's numbers
     out[i] = (float)i;
     copy_async<4>(shared + i, out + i);
     if (f != NO_WAIT) copy_async_wait();
@@ -24,26 +24,26 @@ __global__ void pass_on_kernel(float *out, fault f) {
     if (f == LANE_LEFT && i == 5) return;
     float next = f == TOO_FAR ? shared[i + 1] : shared[(i + 1) % n];
     out[i] = next + 0 * warp_sum(next);
-    __syncthreads(); // all have read; then each warp reverses what another holds
+    __syncthreads(); // all have read; below, each warp reads what another one writes
     shared[i] = out[i];
     __syncthreads();
     float other = warp_sum(i % 32 == 0 ? shared[n - 1 - i / 32 * 32] : 0.0f);
-    if (f != RUN_AHEAD) __syncthreads(); // or one warp writes where another has not read
+    if (f != RUN_AHEAD) __syncthreads(); // without it one warp overwrites what another has not read yet
     shared[i] = -1;
-    if (f != ONLY_SHUFFLE) __syncwarp(); // a shuffle brings the lanes together and orders no memory
+    if (f != ONLY_SHUFFLE) __syncwarp(); // a shuffle brings the lanes together, but orders no memory
     other += 0 * (warp_sum(other) + shared[i ^ 1]);
-    if (f == LANES_APART && i % 2 == 0) other += 0 * warp_sum(other); // the odd lanes are at a barrier
+    if (f == LANES_APART && i % 2 == 0) other += 0 * warp_sum(other); // meanwhile the odd lanes are at the barrier below
     if (f == LANES_APART) __syncwarp();
     out[i] += 0 * shared[i] + (other < 0 ? 1 : 0);
 }
 
-// All warps read a number; after a barrier one thread writes it, of the last block or (other-block-reads) of both.
+// All warps read a number; after a barrier one thread of the last block writes another one. other-block-reads: of both blocks, and the number that was read.
 __global__ void read_then_write_kernel(float *x, fault f) {
     float seen = *x;
     __syncthreads();
     if (threadIdx.x == 0 && (f == OTHER_BLOCK_READS || blockIdx.x > 0)) x[f == OTHER_BLOCK_READS ? 0 : 1] = seen;
 }
-// Each lane writes a row of matrices that all lanes of its warp get.
+// Each lane writes one row of the matrices that its warp then loads.
 __global__ void matrix_kernel(float *out, fault f) {
     DYN_SHARED(bf16, rows);
     bf16 *row = rows + threadIdx.x * 8;

@@ -2,12 +2,12 @@
 // What only a GPU can show of the CUDA device, point by point: `build/cuda/test/gpu_points [N]...` (none named: all that one process can show).
 // Each prints "point N: pass|fail|not possible: what was seen"; exit status 1 when one fails. scripts/gpu_check.sh runs it.
 // Without a GPU the same source runs on small sizes: build/emulated/test/gpu_points small.
-//   1 attention of the library, and of our kernels on tensor cores, beside our kernels in float
+//   1 attention of the library, and of our kernels on tensor cores, against our kernels in float
 //   2 blocks of keys merged, and backward with the merged out and lse
-//   3 dk and dv of every query head, added up by groups             4 backward twice: the same bits when deterministic
+//   3 dk and dv with several query heads per key/value head         4 backward twice: the same bits when deterministic
 //   5 tensors of more than 2^31 elements                           6 cuDNN's properties of this GPU
 //     gpu_points 6 NAME.json writes them to this file, for test_cudnn_graphs
-//   9 copies to and from pinned memory, both ways at once
+//   9 rates of copies to and from pinned memory, each way alone and both at once
 // (7, several ranks on one GPU, and 8, the shapes of matrix products, are compare_devices and bench_cuda.)
 #include "../device/cuda/attention_call.h"
 #include "../files.h"
@@ -79,7 +79,7 @@ static void problem_free(problem p) {
 }
 static floatX *values_of(const problem *p) { return p->kv + (int64_t)p->b.Hkv * p->b.HS; }
 static float *dv_of(const problem *p) { return p->dkv + (int64_t)p->b.Hkv * p->b.HS; }
-// delta and the stored out of the merged out.
+// Computes delta, and out as it is stored, from the merged out.
 static void between(const problem *p) {
     op_cast_from_float(p->out_x, p->out, p->nq);
     op_attention_delta(p->delta, p->out_x, p->dout, p->b);
@@ -106,7 +106,7 @@ static float *copy_of(const float *x, int64_t n) {
     device_to_host(copy, x, sizeof(float) * (size_t)n);
     return copy;
 }
-// Root mean square of the difference over that of b; infinite where one is not finite.
+// Root mean square of a - b over that of b; infinite if any element is not finite.
 static double apart(const float *a, const float *b, int64_t n) {
     double d = 0, s = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -129,7 +129,7 @@ static double apart_from(const float *device, float *host, int64_t n) { // frees
 // The library rounds probabilities and their gradients to bf16 (2^-9 each, independent): 2^-7 of the root mean square is ample.
 #define LIBRARY_BOUND (1.0 / 128)
 
-// Whoever computed p's tensors, beside the hand-written kernels in float.
+// p's tensors, as `who` computed them, against those of the hand-written kernels in float.
 static void compare_forward(int point, const char *who, const problem *p, const float *out, const float *lse) {
     float *now = copy_of(p->out, p->nq), *now_lse = copy_of(p->lse, p->b.Tq * p->b.Hq);
     double of_out = apart(now, out, p->nq), of_lse = apart(now_lse, lse, p->b.Tq * p->b.Hq);
@@ -146,7 +146,7 @@ static void compare_backward(int point, const char *who, const problem *p, const
     free(now);
     free(now_dkv);
 }
-// The library, and the hand-written kernels on tensor cores, beside those in float. documents > 0: packed, so many tokens each.
+// The library, and the hand-written kernels on tensor cores, against those in float. documents > 0: packed documents of so many tokens each.
 static void three_ways(int64_t T, int Hq, int Hkv, int HS, bool causal, int64_t documents) {
     problem p = problem_make(T, Hq, Hkv, HS);
     int point = Hq > Hkv ? 3 : 1;
@@ -179,17 +179,17 @@ static void three_ways(int64_t T, int Hq, int Hkv, int HS, bool causal, int64_t 
     problem_free(p);
 }
 static void point_1_and_3(void) {
-    if (attention_call_possible()) // or the hand-written kernels stand in, and agree with themselves
+    if (attention_call_possible()) // otherwise the hand-written kernels stand in for the engine and are compared with themselves
         for (int HS = 64; HS <= 128; HS *= 2)
             for (int documents = 0; documents < 2; documents++)
                 say(1, attention_engine_agrees(HS, documents == 1) ? "pass" : "fail", "%s, heads of %d, on the small blocks that %s begins with", op_attention_engine(false), HS, documents == 1 ? "a run with packed documents" : "every run");
     static const int shapes[][4] = {{128, 8, 8, 64}, {1024, 8, 2, 64}, {2048, 4, 1, 128}, {4096, 32, 8, 128}, {2048, 4, 4, 256}, {32768, 4, 1, 128}};
     for (int i = 0; i < (small ? 2 : 6); i++)
         for (int causal = 0; causal < 2; causal++) three_ways(small ? 128 : shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], causal == 1, 0);
-    three_ways(small ? 100 : 8000, 8, 2, 128, true, small ? 30 : 1500); // no whole tiles; boundaries inside tiles
+    three_ways(small ? 100 : 8000, 8, 2, 128, true, small ? 30 : 1500); // the last tile is cut short; boundaries lie inside tiles
     three_ways(small ? 100 : 5000, 8, 8, 64, true, small ? 7 : 333);
     attention_test_documents(small ? 16 : 512);
-    three_ways(small ? 100 : 16000, 4, 1, 128, true, small ? 40 : 5100); // in pieces that the library takes
+    three_ways(small ? 100 : 16000, 4, 1, 128, true, small ? 40 : 5100); // documents in pieces that go to the library
     attention_test_documents(0);
 }
 
@@ -214,7 +214,7 @@ static void point_2(void) {
     problem_free(p);
 }
 
-static void point_4(bool deterministic) { // the deterministic one last: there is no way back
+static void point_4(bool deterministic) { // true comes last: there is no way back
     if (deterministic) device_use_deterministic();
     problem p = problem_make(small ? 128 : 16384, 8, 2, 128);
     op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
@@ -232,7 +232,7 @@ static void point_4(bool deterministic) { // the deterministic one last: there i
     problem_free(p);
 }
 
-// Forward on 640K rows of 32 heads: 2.7e9 elements. Its last 64 rows again by the hand-written kernel: all earlier keys, then their own.
+// Forward on 640K rows of 32 heads: 2.7e9 elements. The hand-written kernel computes the last 64 rows again: with all earlier keys, then with their own.
 static void point_5(void) {
     int64_t T = small ? 512 : 655360, rows = 64;
     attention_block b;
@@ -299,7 +299,7 @@ static void point_9(void) {
     }
     device_copier *lanes[2] = {device_copier_new(), device_copier_new()};
     double rate[3];
-    for (int run = 0; run < 4; run++) { // the first time over touches memory
+    for (int run = 0; run < 4; run++) { // the first run touches memory
         int way = run == 0 ? 2 : run - 1;
         int64_t tickets[2] = {0, 0};
         began = device_seconds();

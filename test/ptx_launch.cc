@@ -1,5 +1,5 @@
-// Launches of nvcc's host code end here instead of in CUDA's runtime, and run the kernels that ptx_to_cc.py made. Links with fake_cuda.c.
-// PTX_RAN=FILE: at the end a line is added for each kernel that ran, its name and the threads of its largest block.
+// The launches of nvcc's host code come here instead of to CUDA's runtime, and run the kernels that ptx_to_cc.py made. Linked with fake_cuda.c.
+// PTX_RAN=FILE: at exit, adds a line to FILE for each kernel that ran: its name and the threads of its largest block.
 #include "ptx.h"
 
 #include <string>
@@ -8,7 +8,7 @@
 struct CUstream_st;
 extern "C" size_t fake_cuda_shared_allowed(const void *kernel); // fake_cuda.c
 
-static std::unordered_map<const void *, std::string> &names() { // of kernels, by the host's functions that launch them
+static std::unordered_map<const void *, std::string> &names() { // of kernels, by the addresses of their host functions
     static std::unordered_map<const void *, std::string> all;   // filled before main
     return all;
 }

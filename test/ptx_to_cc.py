@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""PTX, as nvcc compiles our kernels to it, becomes C++ that runs on the emulation's threads (device/cuda/emulation.h, test/ptx.h).
+"""Translates PTX, to which nvcc compiles our kernels, into C++ that runs on the emulation's threads (device/cuda/emulation.h, test/ptx.h).
 
     test/ptx_to_cc.py KERNELS.ptx > KERNELS.cc
 
-Every instruction becomes one statement by what the PTX ISA says of it, of the types that it names; registers become variables, branches become
-goto. Nothing is guessed: an instruction that is not in the tables below is an error with its text. So what runs is what nvcc made of the
-kernels: its optimisations, its choice of instructions, and the assembly in emulation.h that g++ never sees. What ptxas makes of it is not shown.
+Every instruction becomes one statement with the meaning and types that the PTX ISA gives it; registers become variables, branches become goto.
+Nothing is guessed: an instruction that is not known below is an error with its text. So what runs is what nvcc made of the kernels: its
+optimisations, its choice of instructions, and the inline assembly in emulation.h that g++ never sees. Only ptxas is left out.
 """
 import re
 import sys
@@ -13,8 +13,8 @@ import sys
 TYPES = {'pred': 'bool', 'f32': 'float', 'f64': 'double', **{f'{k}{n}': f'{"" if k == "s" else "u"}int{n}_t' for k in 'sub' for n in (8, 16, 32, 64)}}
 SPECIAL = {'%tid': 'm.current->where', '%ctaid': 'm.block_index', '%ntid': 'm.block', '%nctaid': 'm.grid'}
 ORDERED = {'eq': '==', 'ne': '!=', 'lt': '<', 'le': '<=', 'gt': '>', 'ge': '>=', 'lo': '<', 'ls': '<=', 'hi': '>', 'hs': '>=', 'neu': '!='}
-UNORDERED = {'ltu': 'ge', 'leu': 'gt', 'gtu': 'le', 'geu': 'lt'}  # !(the opposite), which a NaN makes true
-# name: the value, of operands a, b, c as type T. Integers wrap (-fwrapv). Approximations are the host's functions, which are closer.
+UNORDERED = {'ltu': 'ge', 'leu': 'gt', 'gtu': 'le', 'geu': 'lt'}  # !(the opposite), which is true with a NaN
+# name: the result, from operands a, b, c of type T. Integers wrap (-fwrapv). Approximate instructions become the host's functions, which are more exact.
 VALUES = {
     'add': 'T(a + b)', 'sub': 'T(a - b)', 'mul': 'T(a * b)', 'add.rn': 'T(a + b)', 'sub.rn': 'T(a - b)', 'mul.rn': 'T(a * b)', 'mul.lo': 'T(a * b)',
     'mad.lo': 'T(a * b + c)', 'mul.hi': 'high(a, b)', 'fma.rn': 'std::fma(a, b, c)', 'fma.rm': 'fma_down(a, b, c)', 'div': 'T(a / b)', 'div.rn': 'a / b',
@@ -29,7 +29,7 @@ VALUES = {
 
 
 def operands(text):
-    """'a, {b, c}, [d+4], (e, f)' at its outer commas."""
+    """Splits 'a, {b, c}, [d+4], (e, f)' at its outer commas."""
     return [part.strip() for part in re.findall(r'(?:\{[^}]*\}|\([^)]*\)|\[[^]]*\]|[^,{(\[])+', text) if part.strip()]
 
 
@@ -58,7 +58,7 @@ def group(text):
 
 
 def address(text, space, size):
-    """'[base+offset]' -> the host's address of so many bytes there."""
+    """'[base+offset]' -> the host's address of `size` bytes there."""
     base, _, offset = text.strip('[]').partition('+')
     bits = 32 if space == 'shared' else 64
     at = f'as<uint{bits}_t>({source(base)}){" + int" + str(bits) + "_t(" + offset + ")" if offset else ""}'
@@ -133,7 +133,7 @@ def statement(text):
         results = ' '.join(f'put({name(r)}, d[{i}]);' for i, r in enumerate(d))
         return (f'{{ float d[4] = {{{", ".join(f"as<float>({source(r)})" for r in c)}}}; uint32_t a[4] = {{{", ".join(map(source, a))}}}; '
                 f'multiply_add(d, a, {source(b[0])}, {source(b[1])}); {results} }}')
-    if code == 'cvt.rn.bf16x2.f32':  # the first in the upper half
+    if code == 'cvt.rn.bf16x2.f32':  # the first operand goes to the upper half
         return f'{name(args[0])} = uint32_t(to_bf16({float_of(args[1])})) << 16 | to_bf16({float_of(args[2])});'
     if main == 'cvt':
         from_ = TYPES[type_]
@@ -150,7 +150,7 @@ def statement(text):
     to = name(args[0])
     if main == 'setp' and len(op) == 3:
         compare, (a, b) = op[1], typed
-        if compare == 'equ' or compare == 'ne' and type_[0] == 'f':  # a NaN equals all, and differs from none
+        if compare == 'equ' or compare == 'ne' and type_[0] == 'f':  # with a NaN, equ is true and ne is false
             return f'{to} = {"!" if compare == "equ" else ""}differ({a}, {b});'
         value = f'!({a} {ORDERED[UNORDERED[compare]]} {b})' if compare in UNORDERED else f'{a} {ORDERED[compare]} {b}'
         return f'{to} = {value};'
@@ -178,7 +178,7 @@ def float_of(text):
 
 
 def declaration(text):
-    """.reg and .param in a function."""
+    """A directive in a function: .reg, .param, .local, .loc or .pragma."""
     words = text.split()
     if words[0] == '.reg':
         T = TYPES[words[1][1:]]
@@ -198,7 +198,7 @@ def declaration(text):
 
 
 def body(text):
-    """What is between the braces of a function."""
+    """The statements between a function's braces."""
     at = 0
     while piece := re.compile(r'\s*([{}]|[$\w]+:|[^;]+;)').match(text, at):
         at, piece = piece.end(), ' '.join(piece[1].split())
