@@ -1,15 +1,15 @@
 // ranks: 8
 // 2D-Attention on every grid of 1, 2, 3, 4, 6 and 8 ranks x every w x placement x ring/all-gather x MHA, GQA, MQA, against attention in
 // double precision over the whole sequence: out, lse, and dqkv (so dQ, dK, dV through RoPE and replication). The bound is the same for
-// every ring, so an error that grows with the ring fails. (F3-F9, F11-F13, F17, F18, F43)
+// every ring, so an error that grows with the ring fails. (F3-F9, F11-F13, F15, F16, F18, F23, F43)
 #include "../attention_2d.cuh"
 #include "../dataloader.h"
 #include "test.h"
 
-// 2e-6 of the largest element: inputs are float, products of HS + S terms in float accumulate a relative error of a few 2^-24 each.
+// 2e-6 of the largest element: inputs are float, and sums of HS and of S products in float have a relative error of a few 2^-24 each.
 #define BOUND 2e-6
-// dK and dV with --dkv-wire bf16, of their largest element: a rounding of a partial sum is at most 2^-9 of it, roundings are cp at most and
-// independent, so sqrt(cp) 2^-9 is to be expected; twice that is allowed. Nothing else may change.
+// dK and dV with --dkv-wire bf16, relative to the largest element of dqkv: rounding a partial sum changes it by at most 2^-9. There are at most cp independent
+// roundings, so sqrt(cp) 2^-9 is expected; twice that is allowed. Nothing else may change.
 #define BOUND_BF16(cp) (sqrt((double)(cp)) / 256)
 
 typedef struct {
@@ -79,7 +79,7 @@ static void solve(problem *p) {
     free(weight);
 }
 
-static double worst_bf16; // error of dK, dV sent as bf16, of its bound
+static double worst_bf16; // largest error of dK and dV sent as bf16, as a part of its bound
 
 static double largest_of(const double *x, int64_t n) {
     double m = 0;
@@ -100,7 +100,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     size_t bytes = memory.peak;
     memset(&memory, 0, sizeof memory);
     memory.base = (char *)device_alloc(bytes);
-    memset(memory.base, 0xff, bytes); // NaN: whatever is read before it is written shows
+    memset(memory.base, 0xff, bytes); // NaN, which a read before the first write brings into the result
     attention_2d_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, false);
     CHECK(memory.peak == bytes, "counting and taking memory disagree: %zu %zu", bytes, memory.peak);
 
@@ -118,7 +118,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
             table[t * HS + 2 * i] = (float)cos(angle(position, i, HS / 2));
             table[t * HS + 2 * i + 1] = (float)sin(angle(position, i, HS / 2));
         }
-        if (position >= p->S) { // padding: any finite numbers, and no gradient arrives there
+        if (position >= p->S) { // padding: any finite numbers, and a gradient of zero
             for (int i = 0; i < width; i++) qkv[t * width + i] = 1;
             continue;
         }
@@ -130,7 +130,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     attention_2d_ring_forward(&a, saved);
     attention_2d_collect_start(&a, saved);
     attention_2d_collect_finish(&a, out);
-    memset(memory.base, 0xff, bytes); // other layers have used it before the backward pass
+    memset(memory.base, 0xff, bytes); // as if other layers had used it before the backward pass
     attention_2d_backward_start(&a, dout, saved);
     attention_2d_backward_finish(&a, dqkv, table);
 
@@ -147,7 +147,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
             *worst = d <= *worst ? *worst : d;
         }
     }
-    for (int64_t t = 0; t < a.Tc; t++) { // lse belongs to the rows and heads after SeqAlltoAll
+    for (int64_t t = 0; t < a.Tc; t++) { // lse has the rows and heads of after SeqAlltoAll
         sequence_shard whole = sequence_shard_make(p->S, shape.hp, shape.cp, (int)(t / T), g.place.c, 1);
         int64_t position = sequence_shard_position(&whole, t % T);
         for (int h = 0; h < a.heads.Hq && position < p->S; h++) {
@@ -183,7 +183,7 @@ static void check_grid(const problem *p, grid_shape shape, bool allgather, comm 
 
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
-    // S 101 does not divide by anything: padding on every grid. H 12, Hkv 4 with hp 3, 6, 8: slots that are neither shared nor split evenly.
+    // S 101 is a prime: padding on every grid of several ranks. H 12, Hkv 4 with hp 3 and 6: key/value slots that are neither shared nor split evenly.
     problem problems[] = {{24, 24, 4, 96, NULL, NULL, NULL, NULL, NULL}, {24, 8, 4, 101, NULL, NULL, NULL, NULL, NULL},
                           {12, 4, 8, 50, NULL, NULL, NULL, NULL, NULL},  {24, 1, 4, 64, NULL, NULL, NULL, NULL, NULL},
                           {8, 2, 6, 5, NULL, NULL, NULL, NULL, NULL}};
@@ -217,7 +217,7 @@ int main(int argc, char **argv) {
         }
         comm_barrier(world);
     }
-    comm_test_delay(300, 1); // a transfer that comes late must change nothing
+    comm_test_delay(300, 1); // late transfers must change nothing
     for (int w = 1; w <= 8; w *= 2) {
         grid_shape shape;
         memset(&shape, 0, sizeof shape);

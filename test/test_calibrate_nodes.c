@@ -1,11 +1,11 @@
 // ranks: 4
 // sanitize: no
-// --calibrate on several nodes: ranks of one machine that are taken for two nodes of two. All that links between nodes give is measured, in
-// figures that a cluster file may have, and the node is one of two ranks. (test_calibrate.sh: the command; how fast a link is only its network knows.)
+// --calibrate on several nodes: four ranks of one machine pose as two nodes of two. Every figure that depends on links between nodes is measured and
+// legal in a cluster file, and a node is taken to have two ranks. (test_calibrate.sh tests the command; real link rates need a real network.)
 #include "test.h"
 #include "../calibrate.h"
 
-// A rate of the file's notes, in FLOP/s.
+// The rate that follows `line` in the file's notes, in FLOP/s; 0 if it is not there.
 static double noted(const char *text, const char *line) {
     const char *at = text != NULL ? strstr(text, line) : NULL;
     return at != NULL ? 1e9 * strtod(at + strlen(line), NULL) : 0;
@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
         double one = 0, together = 0, bytes = 0, microseconds = 0;
         int found = note == NULL ? 0 : sscanf(note, "\n# nodes: one flow a NIC %lf GB/s, all ranks at once %lf GB/s a NIC; alltoall of all, %lf bytes a rank, %lf us", &one, &together, &bytes, &microseconds);
         CHECK(found == 4, "the file does not say what its figures come from");
-        // The planner gives back what was measured, unless a figure stands at its limit.
+        // The planner predicts what was measured, unless a figure stands at its limit.
         grid_shape shape = planner_shape(&machines, 1, 4, 1, 1, PLACEMENT_HEAD_FIRST);
         double predicted = 1e6 * planner_alltoall(&machines, &shape, bytes);
         CHECK(fabs(machines.nic_rate / (1e9 * fmax(one, together)) - 1) < 1e-3, "a NIC of %g B/s, measured %g and %g GB/s", machines.nic_rate, one, together);

@@ -1,6 +1,6 @@
 // ranks: up to 8
 // Communication between ranks, on groups of 1 to 8 ranks, without and with random delays. (F40, F42, F43, F45)
-//     test_comm MODE   for test_comm_failures.sh: ends in the way that MODE says
+//     test_comm MODE   for test_comm_failures.sh: behaves in the way that MODE says
 #include "test.h"
 #include <omp.h>
 #include <time.h>
@@ -11,7 +11,7 @@ static void pause_seconds(double seconds) {
     nanosleep(&t, NULL);
 }
 
-// Byte i of the message number `what` of rank r.
+// Byte i of message number `what` of rank r.
 static unsigned char pattern(int r, int what, size_t i) { return (unsigned char)((size_t)r * 89 + (size_t)what * 37 + i * 7 + (i >> 8) * 13 + 1); }
 static void pattern_fill(unsigned char *x, size_t bytes, int r, int what) {
     for (size_t i = 0; i < bytes; i++) x[i] = pattern(r, what, i);
@@ -27,7 +27,7 @@ static unsigned char *pattern_new(size_t bytes, int r, int what) {
     return x;
 }
 
-// A ring in both directions, and every rank with the one n/2 further. unequal: every other rank sends a third of the bytes, or nothing.
+// A ring in both directions, and every rank with the one n/2 further on. unequal: every other rank sends a third of the bytes.
 static void test_sendrecv(comm *g, size_t bytes, bool unequal) {
     int n = comm_size(g), r = comm_rank(g), hops[] = {1, n - 1, n / 2};
     for (int k = 0; k < 3; k++) {
@@ -80,7 +80,7 @@ static void test_allgather(comm *g, size_t bytes, bool in_place) {
     free(recv);
 }
 
-// Element i of rank r: of magnitudes so different that another order of the sum gives other bits.
+// Element i of rank r. Magnitudes differ so much that another order of the sum gives other bits.
 static float addend(int r, size_t i) { return (float)(test_random((uint64_t)r, i) * pow(10, (r * 5 + (int)(i % 3)) % 3)); }
 
 // Bit-equal to the loop over ranks 0, 1, ...
@@ -113,8 +113,8 @@ static void test_reduce_scatter(comm *g, size_t count, bool in_place) {
     free(scratch);
 }
 
-// Many transfers under way on several comms of the same ranks; every rank finishes the comms in an order of its own (over fake_cuda.c in one
-// order: it has one thread for all of them).
+// Many transfers in flight on several comms of the same ranks. Every rank finishes the comms in an order of its own (over fake_cuda.c all in the same
+// order, because one thread does all transfers there).
 static void test_in_flight(comm *lanes[3], int delayed) {
     enum { DEPTH = 5 };
     int n = comm_size(lanes[0]), r = comm_rank(lanes[0]), next = (r + 1) % n, previous = (r + n - 1) % n;
@@ -127,7 +127,7 @@ static void test_in_flight(comm *lanes[3], int delayed) {
             bool back = lane == 1;
             comm_sendrecv_start(lanes[lane], send[lane][k], bytes[k], back ? previous : next, recv[lane][k], bytes[k], back ? next : previous);
         }
-    double sum = r; // a small sum on a comm with transfers under way
+    double sum = r; // a small sum on a comm with transfers in flight
     comm_sum_double(lanes[0], &sum, 1);
     CHECK(sum == n * (n - 1) / 2, "sum %g beside transfers", sum);
     int finished[3] = {0, 0, 0}, own = r;
@@ -150,7 +150,7 @@ static void test_in_flight(comm *lanes[3], int delayed) {
         }
 }
 
-// As many as one comm takes, of all kinds in turn.
+// As many transfers in flight as one comm takes, of three kinds in turn.
 static void test_deep(comm *g) {
     enum { DEPTH = 64, BYTES = 20 };
     int n = comm_size(g), r = comm_rank(g);
@@ -185,12 +185,12 @@ static void check_count(comm_kind kind, int64_t bytes, int64_t messages, const c
     CHECK(c.bytes_sent == 0 && c.messages == 0 && c.wait_seconds == 0, "counters after a reset");
 }
 
-// Bytes and messages to other ranks; those in pieces count once.
+// Bytes and messages sent to other ranks; a message that goes in pieces counts once.
 static void test_counters(comm *g, comm_kind kind) {
     int n = comm_size(g);
     int64_t others = n - 1;
     comm_count_reset();
-    test_sendrecv(g, 1000, false); // of its three hops n / 2 is one to itself if n == 1 only
+    test_sendrecv(g, 1000, false); // three hops; only with n == 1 do they go to the rank itself
     check_count(kind, n > 1 ? 3000 : 0, n > 1 ? 3 : 0, "sendrecv", n);
     test_sendrecv(g, 0, false);
     check_count(kind, 0, 0, "sendrecv of nothing", n);
@@ -202,7 +202,7 @@ static void test_counters(comm *g, comm_kind kind) {
     check_count(kind, 4100 * others, others, "reduce_scatter", n);
 }
 
-// A rank that comes late makes the others wait, and only them.
+// A rank that comes late makes the others wait, but does not wait itself.
 static void test_wait_seconds(comm *g) {
     int n = comm_size(g), r = comm_rank(g);
     if (n != 2 && n != 3) return;
@@ -215,7 +215,7 @@ static void test_wait_seconds(comm *g) {
     double waited = comm_count(COMM_KV_INNER).wait_seconds;
     if (r == 1) CHECK(waited > 0.15, "%d ranks: rank 1 waited %g s for a rank that comes 0.3 s late", n, waited);
     if (r == 0 && n > 2) CHECK(waited < 0.15, "%d ranks: the late rank waited %g s", n, waited);
-    for (int asked = 0; asked < 2; asked++) { // a transfer takes its time, nobody waits
+    for (int asked = 0; asked < 2; asked++) { // 0: nothing is left to count after a reset; 1: a transfer that is already done costs no waiting
         comm_barrier(g);
         comm_count_reset();
         comm_sendrecv_start(g, &out, 1, (r + 1) % n, &in, 1, (r + n - 1) % n);
@@ -256,7 +256,7 @@ static void test_small(comm *g) {
     comm_barrier(g);
 }
 
-// Nobody leaves the barrier before the last one has come.
+// No rank leaves the barrier before the last one has come.
 static void test_barrier(comm *g) {
     int n = comm_size(g), r = comm_rank(g);
     struct timespec t;
@@ -357,16 +357,16 @@ static void test_ranks(int n, int delay) {
         }
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
             for (int in_place = 0; in_place < 2; in_place++) test_reduce_scatter(g, counts[i], in_place);
-        if (!delay) test_reduce_scatter(g, 70001, true); // enough for several threads
+        if (!delay) test_reduce_scatter(g, 70001, true); // large enough for several threads
         test_in_flight(lanes, delay > 0);
-        for (int k = 0; k < 4; k++) test_deep(g); // with those before, more than NCCL's lanes count at a time (256)
+        for (int k = 0; k < 4; k++) test_deep(g); // with those before, more than an NCCL lane keeps count of at a time (256)
         test_small(g);
         test_agree(g);
         if (!delay) test_barrier(g);
         if (!delay) test_wait_seconds(g);
         test_counters(g, COMM_KV_INNER);
         size_t limits[] = {1, 100, 999};
-        for (int k = 0; k < 3; k++) { // a message above 2^30 bytes, in small
+        for (int k = 0; k < 3; k++) { // small limits stand in for 2^30 bytes: messages go in pieces
             size_t limit = limits[k];
             comm_test_piece_limit(limit);
             size_t bytes[] = {1, limit - 1, limit, limit + 1, 2 * limit, 3 * limit + 1};
@@ -384,9 +384,9 @@ static void test_ranks(int n, int delay) {
     for (int lane = 0; lane < 3; lane++) comm_free(lanes[lane]);
 }
 
-// The ways to end that test_comm_failures.sh looks at.
+// The modes of test_comm_failures.sh and test_cuda.sh.
 static int end_as(const char *mode) {
-    comm *world = comm_world(), *g = comm_split(world, 0, -comm_rank(world), COMM_KV_INNER); // reversed: group ranks are not the job's
+    comm *world = comm_world(), *g = comm_split(world, 0, -comm_rank(world), COMM_KV_INNER); // reversed, so that ranks of the group are not those of the job
     int n = comm_size(world), r = comm_rank(world), me = comm_rank(g);
     char out[200] = "", in[200] = "";
     if (strcmp(mode, "abort") == 0 && r == 1) comm_abort(3, "no space left on %s", "device");
@@ -406,7 +406,7 @@ static int end_as(const char *mode) {
         comm_sendrecv_start(g, out, 1, me, in, 1, me);
         comm_finish(g);
     }
-    if (strcmp(mode, "busy") == 0) { // for longer than the limit, and never without a transfer under way
+    if (strcmp(mode, "busy") == 0) { // for longer than the limit, always with a transfer in flight
         for (int k = 0; k < 400; k++) {
             comm_sendrecv_start(g, out, 50, (me + 1) % n, in, 50, (me + n - 1) % n);
             if (k > 0) comm_finish(g);
@@ -423,7 +423,7 @@ static int end_as(const char *mode) {
         comm_sendrecv_start(g, out, bytes, (me + 1) % n, in, bytes, (me + n - 1) % n);
         comm_finish(g);
     } while (strcmp(mode, "endless") == 0);
-    if (strcmp(mode, "silent") == 0) pause_seconds(60); // who has heard all is silent, too: only who waits for the silent rank speaks
+    if (strcmp(mode, "silent") == 0) pause_seconds(60); // ranks whose transfer is done stay silent, too: only the rank that waits for the silent one reports
     comm_barrier(world);
     printf("mode %s went through\n", mode);
     comm_free(g);

@@ -1,5 +1,5 @@
 // ranks: 1
-// config.h: presets, config.json (every refusal is one line that names the key), parameter counts, RoPE frequencies against transformers.
+// config.h: presets, config.json (every refusal is one line that says what is wrong), parameter counts, RoPE frequencies against transformers.
 #include "../config.h"
 #include "test.h"
 #include <unistd.h>
@@ -40,7 +40,7 @@ static void test_presets(void) {
     CHECK(!config_load(&c, "a\nb", &error) && is_one_line(error.text), "%s", error.text);
 }
 
-// inv_freq of transformers 5.23 (LlamaRotaryEmbedding.inv_freq, float): ours may differ by the rounding of one power, 2 units in the last place.
+// want: inv_freq of transformers 5.23 (LlamaRotaryEmbedding.inv_freq, float). Ours may differ by the rounding of one power, 2 units in the last place.
 static void check_frequencies(const char *name, const model_config *c, const float *want, int first, int count, double factor) {
     double have[128];
     double got = config_rope_frequencies(c, have);
@@ -85,7 +85,7 @@ static void test_frequencies(void) {
     check_frequencies("yarn", &c, yarn, 0, 16, 1.2772588722239782);
     c.rope.attention_factor = 0.75;
     check_frequencies("yarn", &c, yarn, 0, 16, 0.75);
-    // Its rule in double where the ramp would begin before the first pair, at -2, or end behind the last dimension, at 33: both are cut.
+    // Yarn's rule in double where the ramp would begin before the first pair, at -2, or end after the last dimension, at 33: both ends are clamped.
     for (int end = 0; end < 2; end++) {
         c.rope.original_length = end == 0 ? 64 : 1 << 30;
         c.rope.beta_fast = end == 0 ? 32 : 1e6;
@@ -97,7 +97,7 @@ static void test_frequencies(void) {
         }
     }
 
-    // The rule itself in double, for both presets: kept below a wavelength of 8192/4, divided above 8192, a straight line in 1/wavelength between.
+    // Llama 3's rule in double, for two presets: frequencies are kept below a wavelength of 8192/4, divided above 8192, and linear in 1/wavelength between.
     for (int p = 0; p < 2; p++) {
         c = *config_preset(p == 0 ? "llama3.1-70b" : "llama3.2-3b");
         double have[64], factor = p == 0 ? 8 : 32;
@@ -123,7 +123,7 @@ static void write_config(const void *data, size_t bytes) {
         exit(EXIT_FAILED);
     }
 }
-// A good Llama-3.1 config with `key` replaced by (or, if it is new, followed by) `key: value`; value NULL leaves the key out.
+// Writes a good Llama-3.1 config in which `key` has this value (added at the end if the key is new); value NULL leaves the key out.
 static void write_changed(const char *key, const char *value) {
     static const char *const lines[][2] = {{"architectures", "[\"LlamaForCausalLM\"]"}, {"model_type", "\"llama\""}, {"hidden_size", "4096"},
         {"num_hidden_layers", "32"}, {"num_attention_heads", "32"}, {"num_key_value_heads", "8"}, {"intermediate_size", "14336"}, {"vocab_size", "128256"},
@@ -192,7 +192,7 @@ static void test_good_files(void) {
         CHECK(c.Hkv == cases[i].Hkv && c.HS == cases[i].HS && c.rope_theta == cases[i].theta && c.rope.kind == cases[i].kind, "%s = %s: %d %d %g %d",
               cases[i].key, cases[i].value != NULL ? cases[i].value : "absent", c.Hkv, c.HS, c.rope_theta, (int)c.rope.kind);
     }
-    // The form of newer folders: everything about RoPE in rope_parameters.
+    // Newer folders have everything about RoPE in rope_parameters.
     const char *newer = "{\"model_type\":\"llama\",\"hidden_size\":2048,\"num_hidden_layers\":16,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"head_dim\":64,"
                         "\"intermediate_size\":8192,\"vocab_size\":128256,\"rms_norm_eps\":1e-05,\"tie_word_embeddings\":true,\"max_position_embeddings\":131072,"
                         "\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\",\"factor\":32.0,\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
@@ -210,7 +210,7 @@ static void test_good_files(void) {
 
 static void test_bad_values(void) {
     static const struct {
-        const char *key, *value, *wanted; // a word of the message besides the key
+        const char *key, *value, *wanted; // wanted: a part of the message
     } cases[] = {
         {"model_type", NULL, "\"llama\""}, {"model_type", "\"mistral\"", "mistral"}, {"model_type", "7", "\"llama\""},
         {"architectures", "[\"MixtralForCausalLM\"]", "LlamaForCausalLM"}, {"architectures", "[]", "LlamaForCausalLM"}, {"architectures", "{}", "LlamaForCausalLM"},
@@ -277,7 +277,7 @@ static void test_bad_files(void) {
     CHECK(!load(&c, &error) && strstr(error.text, "not valid JSON") != NULL, "\"%s\"", error.text);
     free(blanks);
 
-    // Every beginning of a good file, and the good file with each byte changed: refused or accepted, never a crash (SANITIZE=1 looks on).
+    // A good file cut short after every third byte, and with a bit of every third byte flipped: refused or accepted, never a crash (SANITIZE=1 watches).
     write_changed(NULL, NULL);
     char good[4096], changed[4096];
     FILE *f = fopen(config_path, "rb");

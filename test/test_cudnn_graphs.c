@@ -1,13 +1,12 @@
 // ranks: 1
 // device: cuda
-// Every attention graph that the trainer can ask cuDNN for, checked without a GPU: cuDNN's support check for the properties of A100, H100,
-// H200 and B200 takes it, with no more workspace than op_attention_scratch plans, and the kernel that is tried first for those of Llama-3 can be
-// compiled; shapes that no engine takes are refused.
-// The calls are those that attention_cudnn.c makes, cut by the same functions.
+// The attention graphs that the trainer asks cuDNN for, checked without a GPU. Given the properties of A100, H100, H200 and B200, cuDNN's support
+// check accepts them, with an engine that needs no more workspace than op_attention_scratch plans. For Llama-3's graphs the engine that is tried first
+// can be compiled. Shapes that no engine takes are refused. attention_cudnn.c makes the same calls, cut by the same functions.
 //     test_cudnn_graphs             the four GPUs of the table below
-//     test_cudnn_graphs FILE...     in their place, GPUs whose properties gpu_points 6 has written to files (or `write`)
-//     test_cudnn_graphs write FILE  the first GPU's properties, as such a file
-// For each GPU it says what its graphs ask for, and how much of the planned workspace the most demanding one.
+//     test_cudnn_graphs FILE...     instead, GPUs whose properties `gpu_points 6` (or `write`) has written to files
+//     test_cudnn_graphs write FILE  writes the first GPU's properties to such a file
+// For each GPU it prints the workspace that its graphs ask for, and the largest share of the planned workspace that one of them needs.
 #include "test.h"
 
 #include "../config.h"
@@ -16,13 +15,13 @@
 
 #include <dlfcn.h>
 
-// What cudaGetDeviceProperties says on these GPUs.
+// What cudaGetDeviceProperties returns on these GPUs.
 static const struct {
     const char *name;
     int version, processors; // compute capability times 100, SMs
     int clock_khz, memory_clock_khz;
     int memory_bits;
-    int64_t l2_bytes, memory_bytes, shared_bytes; // shared: of a block, by permission
+    int64_t l2_bytes, memory_bytes, shared_bytes; // shared: of a block that opts in
 } known[] = {
     {"NVIDIA H200", 900, 132, 1980000, 3201000, 6144, 62914560, 150754820096, 232448},
     {"NVIDIA H100 80GB HBM3", 900, 132, 1980000, 2619000, 5120, 52428800, 85031714816, 232448},
@@ -36,8 +35,8 @@ typedef struct {
     int largest_backward; // head size that backward engines take
     int version;          // compute capability times 100
     int graphs;           // asked for
-    int64_t first_bytes;  // workspace of the engines that are tried first, summed over all graphs: shows when others are proposed
-    double most_used;     // workspace over what is planned, of the call where it is largest, and
+    int64_t first_bytes;  // workspace of the engines that are tried first, summed over all graphs: changes when cuDNN proposes others
+    double most_used;     // the largest share of the planned workspace, and the call that needs it
     char most[256];
 } gpu;
 static gpu gpus[MAX_GPUS];
@@ -52,7 +51,7 @@ static char *known_json(int n) {
         "\"smClockRateKHz\":%d,\"memClockRateKHz\":%d,\"l2CacheSize\":%lld,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
         "\"maxSharedMemoryPerBlockOptin\":%lld,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"pciDeviceId\":0,"
         "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"isTccDriver\":0,\"supportCoopLaunch\":1,"
-        "\"smCountOrigin\":0,\"oversizedSharedMemoryPerBlock\":%lld,\"memoryBusWidth\":%d}", // these three: asked for by cuDNN 9.28
+        "\"smCountOrigin\":0,\"oversizedSharedMemoryPerBlock\":%lld,\"memoryBusWidth\":%d}", // cuDNN 9.28 asks for these three
         known[n].version, known[n].name, (long long)known[n].memory_bytes, known[n].processors, known[n].clock_khz,
         known[n].memory_clock_khz, (long long)known[n].l2_bytes, (long long)known[n].shared_bytes, (long long)known[n].shared_bytes, known[n].memory_bits);
     return json;
@@ -66,7 +65,7 @@ static cudnnBackendDescriptor_t properties_of(const gpu *g) { // NULL: cuDNN doe
     if (!good && d != NULL) cudnnBackendDestroyDescriptor(d);
     return good ? d : NULL;
 }
-// Takes the text.
+// Adds the GPU that the text describes; keeps the text. False with a message if it cannot.
 static bool gpu_add(char *json, error_text *error) {
     gpu *g = &gpus[gpu_count];
     cJSON *all = cJSON_Parse(json);
@@ -98,7 +97,7 @@ static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_s
     CHECK(taken == accepted, "%s: %s: %s %s", device->name, shape_text(s), taken ? "taken" : "refused", g.error.text);
     size_t planned = attention_call_workspace(s);
     if (taken) device->first_bytes += g.workspace[0];
-    int fit = 0; // others are passed over (attention_cudnn.c)
+    int fit = 0; // engines that want more workspace are passed over (attention_cudnn.c)
     for (int i = 0; taken && accepted && i < g.config_count; i++) {
         if (g.workspace[i] < 0 || (size_t)g.workspace[i] > planned) continue;
         fit++;
@@ -110,7 +109,7 @@ static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_s
     attention_graph_free(&g);
 }
 
-// Without a GPU the plan's kernel is compiled; what is left then is the driver's, who would load it.
+// Without a GPU the plan's kernel is still compiled; only the driver, which would load it, fails.
 static bool compiles(cudnnBackendDescriptor_t properties, cudnnBackendDescriptor_t config) {
     cudnnBackendDescriptor_t plan = NULL;
     bool made = cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) == CUDNN_STATUS_SUCCESS &&
@@ -120,7 +119,7 @@ static bool compiles(cudnnBackendDescriptor_t properties, cudnnBackendDescriptor
     if (plan != NULL) cudnnBackendDestroyDescriptor(plan);
     return status == CUDNN_STATUS_SUCCESS || status == CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER;
 }
-// The engine that is tried first for a shape compiles, if this CUDA knows the GPU.
+// The engine that is tried first for a shape compiles exactly if this CUDA knows the GPU.
 static void expect_compiles(gpu *device, cudnnBackendDescriptor_t properties, attention_shape s) {
     attention_graph g;
     bool good = attention_graph_build(&g, s, NULL) && attention_graph_choose(&g, properties) && compiles(properties, g.configs[0]);
@@ -129,7 +128,7 @@ static void expect_compiles(gpu *device, cudnnBackendDescriptor_t properties, at
     attention_graph_free(&g);
 }
 
-// The calls of one block on the given rows: results straight to their place, or to scratch to be merged or added.
+// The calls for one block: with results written directly to their place, and with results in scratch, to be merged or added.
 static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
     int64_t rows = attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk);
     CHECK(max_i64(b.q_stride, b.kv_stride) * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements",
@@ -152,7 +151,7 @@ static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, atten
     }
 }
 
-// Pieces of packed documents: on the diagonal, and queries with keys before them or of another rank; always to scratch.
+// Pieces of packed documents: on the diagonal, and queries with earlier keys or keys of another rank. Their results always go to scratch.
 static void expect_documents(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, int64_t longest) {
     for (b.Tq = 512; b.Tq <= longest; b.Tq *= 2)
         for (b.Tk = 512; b.Tk <= longest; b.Tk *= 2)
@@ -196,7 +195,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;
     }
-    // cuDNN looks for the driver's library; the toolkit's stub is enough, it is never called.
+    // cuDNN looks for the driver's library. The toolkit's placeholder for it is enough: it is never called.
     const char *stubs[] = {"libcuda.so.1", CUDA_STUB, "/usr/local/cuda/lib64/stubs/libcuda.so"};
     void *driver = NULL;
     for (int i = 0; i < 3 && driver == NULL; i++) driver = dlopen(stubs[i], RTLD_NOW | RTLD_GLOBAL);
@@ -242,12 +241,12 @@ int main(int argc, char **argv) {
         s.Hq = 5; // on 2
         expect(device, properties, s, false);
         s = attention_call_shape(block_of(8192, 8, 8, 128), true, false, false, each);
-        s.HS = 100; // not in pieces of 8
+        s.HS = 100; // no multiple of 8
         expect(device, properties, s, false);
         cudnnBackendDestroyDescriptor(properties);
     }
 
-    // What is planned for the longest rows covers every shorter call: scratch never shrinks with the length.
+    // Scratch never shrinks as rows are added, so what is planned for the longest rows covers every shorter call.
     for (int backward = 0; backward < 2; backward++)
         for (int Hkv = 1; Hkv <= 8; Hkv *= 2) {
             size_t before = 0;
