@@ -1,6 +1,6 @@
 // ranks: 4
-// 1000 steps of a tiny model on one rank and on hp 2 x cp 2 with two windows, same batches: the loss curves stay together. (F55)
-// Float rounding grows with training, so the bound is on the mean: 2e-3, and no step further than 0.05 away.
+// 1000 steps of a tiny model on one rank and on hp 2 x cp 2 in two windows, with the same batches: the loss curves stay together. (F55)
+// Rounding differences grow with training, so the bound is on their mean: 2e-3. No step may differ by more than 0.05.
 // sanitize: no (the same code as test_grids, only longer)
 #include "model_fixture.h"
 
@@ -10,7 +10,7 @@ static void curve(double *losses, const model_config *c, grid_shape shape, model
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_SELECTIVE, 24);
     for (int step = 0; step < STEPS; step++) {
-        fixture_batch(&f, step % 50 * 2); // 100 samples, seen again and again
+        fixture_batch(&f, step % 50 * 2); // 50 batches, of 100 samples, in turn
         adamw_args args = fixture_adamw(step + 1);
         args.lr = 1e-3f;
         losses[step] = model_step(&f.m, f.tokens, f.labels, args, 1.0).loss;

@@ -102,7 +102,7 @@ static void test_shards(void) {
 enum { STREAM = 331, VOCABULARY = 60000 };
 static int64_t stream[STREAM];
 
-// The stream as several files, some shorter than any sample. Names are written out of order: sorting by name must restore it.
+// The stream as several files, some shorter than a sample. They are written in the wrong order: sorting by name must restore the right one.
 static void write_stream(int width) {
     static const int64_t counts[] = {40, 1, 7, 100, 2, 180, 1};
     int64_t first[8] = {0};
@@ -139,7 +139,7 @@ static void check_reading(dataloader *loader, int64_t S, int hp, int cp, int64_t
                 free(labels);
             }
     CHECK(wrong == 0, "S %lld hp %d cp %d multiple %lld: %lld rows wrong", (long long)S, hp, cp, (long long)multiple, (long long)wrong);
-    int64_t want = n * S - (n * S == STREAM ? 1 : 0); // no token dropped: all have a label but the stream's last
+    int64_t want = n * S - (n * S == STREAM ? 1 : 0); // every token has a label, except the stream's last one
     CHECK(valid == want, "S %lld hp %d cp %d: %lld valid labels, not %lld", (long long)S, hp, cp, (long long)valid, (long long)want);
 }
 static void test_reading(void) {
@@ -169,7 +169,7 @@ static void test_reading(void) {
 
 // ---- packed documents and loss masks ----
 
-// Documents of every rank of a grid against the stream. With the modulus, tokens repeat: `end` ends many documents, or none, or all.
+// The documents of every rank of a grid, against the stream. Its tokens repeat, so that `end` is every token, some of them, or none.
 static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple, int32_t end) {
     int64_t wrong = 0, n = dataloader_samples(loader);
     error_text error = {""};
@@ -202,7 +202,7 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
 static void test_documents(void) {
     static const int64_t lengths[] = {1, 7, 48, 100, STREAM};
     static const int grids[][2] = {{1, 1}, {3, 1}, {1, 2}, {2, 2}, {3, 2}, {1, 5}, {2, 8}};
-    for (int modulus = 1; modulus <= 11; modulus += 5) { // every token `end`, every sixth, every eleventh; 12 is no token
+    for (int modulus = 1; modulus <= 11; modulus += 5) { // 0 is every token, every sixth or every eleventh; 12 is no token
         write_stream(2);
         for (int64_t i = 0; i < STREAM; i++) stream[i] = i % modulus;
         remove_files();
@@ -217,7 +217,7 @@ static void test_documents(void) {
             dataloader_close(&loader);
         }
     }
-    // A document longer than the pieces that the stream is searched in, with its beginning two pieces back.
+    // A document longer than the pieces in which the stream is searched; it begins two pieces back.
     enum { LONG = 50000, BEGIN = 5000 };
     int64_t *values = HOST_NEW(int64_t, LONG);
     for (int64_t i = 0; i < LONG; i++) values[i] = 1 + i % 7;
@@ -295,7 +295,7 @@ static void test_masks(void) {
     dataloader_close(&loader);
 }
 
-// Values at the edge of the types, and byte offsets beyond 2^32 (a sparse file).
+// Values at the limits of the types, and byte offsets beyond 2^32 (a sparse file).
 static void test_limits(void) {
     int64_t edge[] = {65535, 0, 65534, 1};
     dataloader loader;
@@ -356,7 +356,7 @@ static void test_permutation(void) {
             CHECK(outside == 0 && wrong == 0, "n %lld epoch %lld: not a bijection", (long long)n, (long long)epoch);
             CHECK(n < 30 || moved > n / 2, "n %lld epoch %lld: %d of %lld moved", (long long)n, (long long)epoch, moved, (long long)n);
         }
-    // Epochs and seeds give different orders; the place of a sample is uniform: mean over seeds near the middle.
+    // Epochs and seeds give different orders. A sample's place is uniform: its mean over seeds is near the middle.
     int same_epoch = 0, same_seed = 0;
     double mean = 0;
     for (int64_t i = 0; i < 1000; i++) {
@@ -370,7 +370,7 @@ static void test_permutation(void) {
     CHECK(far >= 0 && far < (int64_t)1 << 45, "%lld", (long long)far);
 }
 
-// Samples of each step, in the order of their counters, for every (dp, accumulation, batch) of one global batch.
+// Every (dp, accumulation, batch) with the same global batch takes the same samples in a step; epochs and shuffling.
 static void test_order(void) {
     enum { GLOBAL = 12, STEPS = 7, SAMPLES = 33 };
     dataloader loader;
@@ -396,7 +396,7 @@ static void test_order(void) {
                         }
             CHECK(wrong == 0, "dp %d accumulation %d batch %lld", dp, accum, (long long)batch);
         }
-    for (int64_t epoch = 0; epoch < 2; epoch++) { // an epoch has every sample once, also where it wraps inside a step
+    for (int64_t epoch = 0; epoch < 2; epoch++) { // an epoch has every sample once, also where it ends inside a step
         int seen[SAMPLES] = {0}, wrong = 0;
         for (int64_t i = 0; i < n; i++) seen[order[epoch * n + i]]++;
         for (int i = 0; i < SAMPLES; i++) wrong += seen[i] != 1;
@@ -435,7 +435,7 @@ static void write_sources(void) { // 4, 7, 30, 1 samples of 10 tokens
         write_tokens(name, 2, stream, counts[i]);
     }
 }
-// After every n: n w - 1 < samples of a source < n w + 1; the samples of a source are its own shuffled epochs, whatever the others are.
+// After every n: n w - 1 < samples of a source with weight w < n w + 1. A source's samples are its own shuffled epochs, independent of the other sources.
 static void check_mixture(const char *list, int count, const double *weights) {
     enum { COUNTERS = 3000 };
     data_sources s;
@@ -456,7 +456,7 @@ static void check_mixture(const char *list, int count, const double *weights) {
     CHECK(wrong == 0, "%s: %lld samples out of their source's order", list, (long long)wrong);
     data_sources_close(&s);
 }
-// Sources of one size are shuffled each in its own way.
+// Two sources of the same size are shuffled differently.
 static void check_own_orders(void) {
     data_sources s;
     error_text error;
@@ -482,7 +482,7 @@ static void test_mixture(void) {
     dataloader alone;
     error_text error;
     CHECK(open_sources(&plain, "@/c.bin", true, &error) && open_data(&alone, "c.bin", 10, VOCABULARY, true, &error), "%s", error.text);
-    for (int64_t n = 0; n < 90; n++) { // one source: the order of a plain pattern
+    for (int64_t n = 0; n < 90; n++) { // a single source has the order that a dataloader of its files has
         int64_t sample;
         data_sources_at(&plain, n, &sample);
         CHECK(sample == dataloader_sample_at(&alone, n), "counter %lld", (long long)n);
@@ -490,7 +490,7 @@ static void test_mixture(void) {
     CHECK(data_sources_order(&plain) == 0 && data_sources_tokens(&plain) == 309, "order and tokens of one source");
     dataloader_close(&alone);
     int64_t order = 0;
-    for (int i = 0; i < 3; i++) { // another weight or another source first: another order, which a state must not go on with
+    for (int i = 0; i < 3; i++) { // another weight or another source first gives another order, with which a state must not be resumed
         static const char *const lists[] = {"@/a.bin:7,@/b.bin:3", "@/a.bin:7,@/b.bin:2", "@/b.bin:3,@/a.bin:7"};
         CHECK(open_sources(&s, lists[i], true, &error) && data_sources_order(&s) != order && data_sources_order(&s) > 0, "%s: %s", lists[i], error.text);
         order = data_sources_order(&s);
@@ -502,10 +502,11 @@ static void test_mixture(void) {
     CHECK(s.count == 2 && strcmp(s.sources[0].name, "first") == 0 && strcmp(s.sources[1].name, "second-2") == 0 && s.sources[1].data.file_count == 4, "names");
     data_sources_close(&s);
 }
-// The length of one document in which a token sees as many tokens: of documents alike their length, of a mixture what its samples come to.
+// data_sources_attended: the length of a single document in which a token sees as many tokens on average. For documents of equal length that is their
+// length, for a mixture the mean over its samples.
 static void test_attended(void) {
     enum { END = 1, SAMPLES = 4 };
-    static const int ends[] = {10, 5, 2, 1}; // a document's tokens in files of 4 samples of 10 tokens: one document, two, five, ten
+    static const int ends[] = {10, 5, 2, 1}; // tokens of a document, in files of 4 samples of 10 tokens: 1, 2, 5, 10 documents a sample
     int64_t values[10 * SAMPLES], attended = 0;
     data_sources s;
     error_text error;
@@ -634,7 +635,7 @@ static void test_bad_files(void) {
     CHECK(open_data(&loader, "*.bin", 8, 256, false, &error), "%s", error.text);
     CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) &&
               strstr(error.text, "b.bin: token 0 (byte 1024) is 256; the model's vocabulary has 256: legal are 0 to 255") != NULL, "%s", error.text);
-    // A file that shrinks or goes away after it was opened.
+    // A file that shrinks or is removed after it was opened.
     path_of(path, sizeof path, "a.bin");
     CHECK(truncate(path, 1030) == 0, "truncate");
     error.text[0] = '\0';

@@ -1,8 +1,8 @@
 // ranks: up to 8
-// Packed documents: on every grid of 1, 2, 3, 4, 6 and 8 ranks x every w x placement x ring/all-gather x kind of recompute, loss and every
-// gradient of a step equal those of the documents run alone, each from position 0; boundaries on, before and after the edges of chunks, one
-// document over all ranks (equal bit by bit to a run that is not packed), documents of one token (no label, no gradient, no NaN). Blocks
-// skipped are those that nothing is seen of, counted; tiles of scores fall with the length of the documents. (F21, F22)
+// Packed documents: on every grid of 1, 2, 3, 4, 6 and 8 ranks with every w, in turn over placements and kinds of recompute, by ring and all-gather,
+// the loss and every gradient of a step equal those of the documents run alone, each from position 0. Boundaries lie on, before and after chunk
+// edges; one document spans all ranks (bit-equal to a run that is not packed); documents have one token (no label, no gradient, no NaN). The number
+// of skipped blocks is that of the blocks in which no query sees a key. Tiles of scores become fewer with shorter documents. (F21, F22)
 // In the emulated build a third model has heads that the attention engine takes, in pieces of 4 rows: on the diagonal and off it.
 #include "model_fixture.h"
 #ifdef DEVICE_EMULATED
@@ -11,7 +11,7 @@
 
 // Float sums in another order, as in test_grids.
 #define BOUND 1e-5
-#define BOUND_BF16 0.011 // --dkv-wire bf16, also as there
+#define BOUND_BF16 0.011 // --dkv-wire bf16, as in test_grids
 
 enum { SIZES = 6, SAMPLES = 8, LAYOUTS = 7, UNITS = 4 };
 static const int sizes[SIZES] = {1, 2, 3, 4, 6, 8};
@@ -19,17 +19,17 @@ static const int sizes[SIZES] = {1, 2, 3, 4, 6, 8};
 // Whether a document begins at a position of a sample's layout; S is 48 (chunks of 3 to 24 tokens) or 37 (padded).
 static bool begins(int layout, int64_t position) {
     if (position == 0 || layout == 1) return true; // 1: documents of one token
-    if (layout >= 2 && layout <= 4) return (position - (layout - 3)) % 12 == 0; // 2: the token before every fourth edge, 3: at it, 4: after it
+    if (layout >= 2 && layout <= 4) return (position - (layout - 3)) % 12 == 0; // 3: at multiples of 12, edges of chunks on most grids; 2: one token before; 4: one after
     if (layout == 5) return test_random(5, (uint64_t)position) > 0.6;
     if (layout == 6) return position == 1 || position == 30 || position == 36 || position == 47; // one token at both ends
     return false; // 0: one document
 }
 static int64_t begin_of(int layout, int64_t S, int64_t position) {
-    if (position >= S) position = S - 1; // padding goes on with the last document
+    if (position >= S) position = S - 1; // padding belongs to the last document
     while (!begins(layout, position)) position--;
     return position;
 }
-// The next token; none for a document's last token, and here and there.
+// The label is the next token; none (-100) for a document's last token, and for some others.
 static int32_t label_of(const model_config *c, int64_t S, int64_t sample, int64_t position) {
     if (position + 1 >= S || begins((int)(sample % LAYOUTS), position + 1) || test_random(8, (uint64_t)(sample * 1000 + position)) > 0.8) return -100;
     return fixture_token(c, sample, position + 1);
@@ -41,7 +41,7 @@ typedef struct {
     double *gradients[UNITS];
 } reference;
 
-// The step of all samples as the documents alone, one after the other, each on one rank: sums over documents by their number of labels.
+// The step of all samples, computed from the documents alone, each of them on one rank: means of losses and gradients weighted by numbers of labels.
 static void make_reference(reference *r, const model_config *c, int64_t S, comm *self, comm *world) {
     grid_shape one;
     memset(&one, 0, sizeof one);
@@ -79,7 +79,7 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
     }
 }
 
-// Tokens, labels and documents of this rank's samples; a run that is not packed has the same tokens and labels. Returns documents.
+// Sets tokens and labels of this rank's samples, and the model's documents if the run is packed. Returns the documents; the caller frees.
 static int64_t *fill(fixture *f, int first_sample) {
     const grid_shape *g = &f->g.shape;
     int64_t T = f->shard.T, entries = fixture_document_entries(f), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
@@ -107,7 +107,7 @@ static double difference(const float *a, const double *b, int64_t n) { // test_d
     return worst / largest;
 }
 
-// How many of this rank's blocks of one pass over its sequences nothing is seen of.
+// In how many of this rank's blocks, in one pass over its sequences, no query sees a key.
 static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
     const grid_shape *g = &f->g.shape;
     int64_t Tc = f->shard.T * g->hp, unseen = 0;
@@ -126,7 +126,8 @@ static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
     return unseen;
 }
 
-// The rows of KV that travel in one hop of every block of a sample: of each chunk those from the first one on that a rank sees which has it not.
+// The rows of KV that travel when every rank of the ring sends its block once: of each chunk, those from the first row on that a rank sees which does
+// not hold the chunk.
 static int64_t rows_seen(const fixture *f, int layout) {
     int64_t cp = f->g.shape.cp, C = f->shard.T * f->g.shape.hp / 2, rows = 0;
     for (int64_t chunk = 0; chunk < 2 * cp; chunk++)
@@ -140,7 +141,7 @@ static int64_t rows_seen(const fixture *f, int layout) {
         }
     return rows;
 }
-// The rings carry what other ranks see and nothing else. passes: forward and backward ones of all layers; backward: backward ones.
+// The rings carry what other ranks see and nothing else. passes: forward and backward passes of all layers; backward: the backward ones alone.
 static void check_sent(const fixture *f, int64_t passes, int64_t backward, const char *where) {
     const grid_shape *g = &f->g.shape;
     const double_ring *r = &f->m.attention.ring;
@@ -187,7 +188,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     fixture_free(&f);
 }
 
-// Sample 0, one document: packed and not packed are one computation.
+// Sample 0 is one document: a packed run and one that is not are the same computation, bit by bit.
 static void check_one_document(const model_config *c, grid_shape shape, bool allgather, int64_t S, comm *ranks) {
     fixture f[2];
     int64_t *documents[2];
@@ -213,7 +214,7 @@ static void check_one_document(const model_config *c, grid_shape shape, bool all
     }
 }
 
-// Tiles of scores of a step over documents of `length` tokens, over all ranks.
+// The tiles of scores, over all ranks, of a step on documents of `length` tokens.
 static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int64_t length, comm *ranks) {
     model_run run = fixture_run(1, 1);
     run.packed = true;
@@ -256,7 +257,7 @@ int main(int argc, char **argv) {
                         grid_shape shape;
                         memset(&shape, 0, sizeof shape);
                         shape.dp = dp; shape.hp = hp; shape.cp = cp; shape.w = w;
-                        shape.placement = count % 2 == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST; // the other one with the other model
+                        shape.placement = count % 2 == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST; // with another model the other one
                         check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1 + count / 2 % 2, S, false, ranks[i]);
                         if (cp > 1 && dp == 1) check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1, S, true, ranks[i]);
                         if (w == cp && cp > 1) check_grid(&r, c, shape, true, (recompute_kind)((count + 2) % 4), 2, S, false, ranks[i]);
@@ -268,7 +269,7 @@ int main(int argc, char **argv) {
         for (int u = 0; u < c->L + 2; u++) free(r.gradients[u]);
         comm_barrier(world);
     }
-    // On one rank the kernel skips tiles; on four the ring skips blocks too.
+    // On one rank the kernel skips tiles; on four the ring also skips blocks.
     for (int cp = 1; cp <= 4 && op_attention_tiles() > 0; cp += 3) { // only the CPU device counts them
         comm *group = cp == 1 ? ranks[0] : ranks[3];
         grid_shape shape;

@@ -1,6 +1,6 @@
 // ranks: 4
-// evaluation.h: loss by position is each position's own loss on every grid; needles are found by a model that has learnt to look for them,
-// at every depth, by no other, and by no model when they are not there; grids agree. (F54, F55)
+// evaluation.h: loss by position sums each position's own loss, on every grid. A model that has learnt to look for needles finds them at every
+// depth; an untrained model does not, and none does when they are not there. Grids agree. (F54, F55)
 #include "../evaluation.h"
 #include "model_fixture.h"
 
@@ -43,7 +43,7 @@ static loss_by_position position_losses(grid_shape shape, comm *ranks) {
     fixture_make(&f, &c, shape, ranks, fixture_run(SAMPLES / shape.dp, 1), RECOMPUTE_NONE, LENGTH);
     float *losses = evaluate(&f);
     for (int64_t b = 0; b < f.m.run.B; b++) loss_by_position_add(&sums, &f.shard, NULL, f.labels + b * f.shard.T, losses + b * f.shard.T);
-    if (comm_size(ranks) == 1) { // local rows are positions: each bucket by hand
+    if (comm_size(ranks) == 1) { // local rows are positions: the buckets, summed directly
         double direct[2] = {0, 0}, valid[2] = {0, 0};
         for (int64_t i = 0; i < f.m.rows; i++) {
             direct[i % LENGTH >= 1024] += (double)losses[i];
@@ -57,7 +57,7 @@ static loss_by_position position_losses(grid_shape shape, comm *ranks) {
     fixture_free(&f);
     return sums;
 }
-static void test_documents(void) { // packed: positions count from where the row's document begins
+static void test_documents(void) { // packed: positions count from the beginning of the row's document
     enum { S = 3000 };
     loss_by_position sums;
     sequence_shard shard = sequence_shard_make(S, 1, 1, 0, 0, 1);
@@ -93,7 +93,7 @@ static const uint64_t held_out = 5;
 static void make_haystack(fixture *f, int64_t b) {
     for (int64_t t = 0; t < f->shard.T; t++) f->tokens[b * f->shard.T + t] = HAY;
 }
-// NEEDLES needles of another seed than the training's. hidden: the needle itself is overwritten by hay, only the question stays.
+// Asks for NEEDLES needles at each depth, with another seed than the training's. hidden: hay overwrites the needle, only the question stays.
 static needle_scores find_needles(fixture *f, bool hidden) {
     needle_scores s;
     memset(&s, 0, sizeof s);

@@ -1,5 +1,5 @@
 // ranks: 1
-// config.json of every preset, written and read again: the same model. test_folder compares what transformers makes of it. (F19, F56)
+// config.json of every preset, written and read again, is the same model. test_folder compares with transformers. (F19, F56)
 #include "../hf_folder.h"
 #include "test.h"
 
@@ -17,7 +17,7 @@ static void check_round_trip(const model_config *c, const char *folder) {
     CHECK(text != NULL && strstr(text, "\"torch_dtype\":\t\"bfloat16\"") != NULL && strstr(text, "e-05") != NULL && strstr(text, "0.0,") != NULL, "%s: %s", c->name, text != NULL ? text : "no text");
     CHECK(c->rope.kind == ROPE_PLAIN || strstr(text, "\"high_freq_factor\":\t4.0") != NULL || strstr(text, "\"factor\":\t4.0") != NULL, "%s: %s", c->name, text);
 
-    // Written from that folder with another dtype: nothing else changes.
+    // Written again with that folder as the source: nothing changes.
     char before[4096];
     snprintf(before, sizeof before, "%s", text);
     free(text);
@@ -26,7 +26,7 @@ static void check_round_trip(const model_config *c, const char *folder) {
     CHECK(text != NULL && strcmp(text, before) == 0, "%s: copied, it is %s", c->name, text);
     free(text);
 
-    // From that folder with one number of RoPE changed, or none left: it is read again as that.
+    // Written with that folder as the source, but with one number of RoPE changed or no scaling at all: read again, it has the change.
     model_config wanted = *c;
     rope_scaling *r = &wanted.rope;
     double *const numbers[] = {&wanted.rope_theta, &r->factor, &r->low_freq_factor, &r->high_freq_factor, &r->beta_fast, &r->beta_slow, &r->attention_factor};
@@ -41,7 +41,7 @@ static void check_round_trip(const model_config *c, const char *folder) {
     }
 }
 
-// The length in a tokenizer_config.json changes where it is the model's, and nowhere else.
+// The length in a tokenizer_config.json changes if it is the model's old one, and nothing else does.
 static void check_tokenizer_length(const char *folder, const char *before, const char *expected) {
     error_text error;
     error.text[0] = '\0';

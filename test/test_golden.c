@@ -4,10 +4,10 @@
 #include "golden.h"
 #include "model_fixture.h"
 
-// On a device that stores bf16 (DEVICE=cuda, emulated): logits and the whole gradient by cosine of 0.999 or more and a norm within 1 % (the
-// parameters are numbers of bf16; transformers run in bf16 is further from itself in float), and a single tensor, which here is a sum
-// over a few dozen tokens whose errors average less, by 0.999 and 2 %. The loss is within 2^-8 of itself.
-// fp32 against fp32 with sums in another order; transformers also rounds position x frequency to float, about 1e-5 of an angle at 80.
+// Bounds on a device that stores bf16 (DEVICE=cuda, emulated): for logits and the whole gradient a cosine of 0.999 or more and a norm within 1 %
+// (parameters are stored as bf16; transformers in bf16 is further from itself in float). For a single tensor's gradient 0.999 and 2 %: here it is a
+// sum over a few dozen tokens, so errors average out less. For the loss 2^-8 of itself.
+// In float: fp32 against fp32 with sums in another order; transformers also rounds position x frequency to float, about 1e-5 of an angle at 80.
 #define BOUND 2e-5
 
 static const bool stored_bf16 = sizeof(floatX) != sizeof(float);
@@ -31,14 +31,14 @@ static void add_products(products *p, const float *a, const float *b, int64_t n)
         p->bb += (double)b[i] * (double)b[i];
     }
 }
-static double worst[3][2]; // of logits, single tensors, whole gradients: 1 - cosine, and the norm's distance from 1
+static double worst[3][2]; // for logits, single tensors, whole gradients: the largest 1 - cosine, and the norm's largest distance from 1
 static void check_direction(const char *where, const char *what, int kind, products p, double least_cosine, double norm_bound) {
     double cosine = p.ab / sqrt(p.aa * p.bb), norm = sqrt(p.aa / p.bb);
     worst[kind][0] = fmax(worst[kind][0], 1 - cosine);
     worst[kind][1] = fmax(worst[kind][1], fabs(norm - 1));
     CHECK(cosine >= least_cosine && fabs(norm - 1) <= norm_bound, "%s: %s: cosine %.6f, norm %.5f of transformers'", where, what, cosine, norm);
 }
-static products whole_gradient; // of the model under test
+static products whole_gradient; // sums over all gradients of the model under test
 static void check_gradient(const fixture *f, const char *where, const float *whole, int unit, int tensor, const float *expected) {
     zero_tensor *t = &f->m.units[unit].tensors[tensor];
     if (stored_bf16) {
@@ -101,7 +101,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
     for (int64_t t = 0; t < f.shard.T; t++) {
         int64_t position = sequence_shard_position(&f.shard, t);
         if (position >= g->T) continue;
-        memmove(logits + seen * g->V, logits + t * g->V, sizeof(float) * (size_t)g->V); // of real tokens, one after the other
+        memmove(logits + seen * g->V, logits + t * g->V, sizeof(float) * (size_t)g->V); // the rows of real tokens, without gaps
         memcpy(want + seen++ * g->V, g->logits + position * g->V, sizeof(float) * (size_t)g->V);
     }
     for (int64_t i = 0; i < seen * g->V; i++) {

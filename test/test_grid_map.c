@@ -1,6 +1,6 @@
 // ranks: 1
-// The rank map is a bijection for every grid, both placements, every way to lay windows; and with several GPUs to a NIC every hop of the
-// outer ring that leaves a node leaves through its own NIC, as long as there are NICs enough. (F46)
+// The rank map is a bijection for every grid, both placements and every way to lay out windows. Where several GPUs share a NIC, outer hops that leave a
+// node each leave through a NIC of their own, as long as there are enough NICs. (F46)
 #include "../grid.h"
 #include "test.h"
 
@@ -25,7 +25,7 @@ static void check_shape(grid_shape s) {
     free(context);
 }
 
-// The most flows of one outer hop on one sending NIC, over all nodes; 0 when no hop leaves a node.
+// The largest number of flows that one outer hop sends through one NIC, over all nodes; 0 when no hop leaves a node.
 static int flows_on_a_nic(grid_shape s) {
     int ranks = s.hp * s.cp, windows = s.cp / s.w, worst = 0;
     int *flows = HOST_NEW(int, ranks);
@@ -55,7 +55,7 @@ int main(void) {
                             s.nics_per_node = nics;
                             check_shape(s);
                         }
-    // LoongTrain's nodes: 8 GPUs, 4 NICs, 64 GPUs, context-first: windows of 2 and 4 use 2 and 4 NICs.
+    // LoongTrain's cluster: 64 GPUs in nodes of 8 with 4 NICs, context-first: windows of 2 and 4 use 2 and 4 NICs.
     for (int w = 2; w <= 4; w *= 2) {
         grid_shape s;
         memset(&s, 0, sizeof s);

@@ -1,12 +1,12 @@
 // ranks: 8
 // One run, any grid: for every factorisation of 1, 2, 3, 4, 6 and 8 ranks into dp x hp x cp, every w, both placements, both cp-comm, for MHA,
-// GQA and MQA: loss, gradient norm and every parameter gradient of a step equal the single-rank run, and so do 20 steps of training.
-// Bytes and messages of SeqAlltoAll and the rings equal the formulas. (F3, F11, F12, F20, F23-F29, F45, F46)
+// GQA and MQA, the loss, the gradient norm and every parameter gradient of a step equal the single-rank run's. So do the losses of 20 steps on many of
+// these grids. Bytes and messages of SeqAlltoAll and the rings equal the formulas. (F3, F11-F13, F20, F23, F25-F29, F45, F46, F55)
 #include "model_fixture.h"
 
-// Float sums in another order: 1e-5 of a tensor's largest element is some 80 roundings, a wrong term is larger by orders.
+// Float sums in another order: 1e-5 of a tensor's largest element is some 80 roundings; a wrong term is larger by orders of magnitude.
 #define BOUND 1e-5
-// With --dkv-wire bf16 the gradients of K and V are rounded, at most 8 times by 2^-9 of themselves (test_attention): sqrt(8) 2^-8 is 0.011.
+// With --dkv-wire bf16 the gradients of K and V are rounded at most 8 times, by at most 2^-9 each (test_attention): sqrt(8) 2^-8 is 0.011.
 #define BOUND_BF16 0.011
 
 enum { SIZES = 6, MAX_DP = 8, CURVE = TEST_SANITIZED ? 3 : 20 }; // steps
@@ -19,7 +19,7 @@ typedef struct {
     double curve[CURVE];
 } reference;
 
-// The step of `dp` x 2 samples on one rank, by every rank for itself.
+// The step of `dp` x 2 samples on one rank; every rank computes it for itself.
 static void make_reference(reference *r, const model_config *c, int dp, int64_t S, comm *self) {
     grid_shape one;
     memset(&one, 0, sizeof one);
@@ -37,7 +37,7 @@ static void make_reference(reference *r, const model_config *c, int dp, int64_t 
     fixture_free(&f);
 }
 
-// What LoongTrain 4.5.3 and 4.5.4 say a rank sends in a micro-step of forward and backward without recompute, in our layout.
+// What a rank sends in forward and backward without recompute, by LoongTrain 4.5.3 and 4.5.4, in our layout.
 static void check_wire(const fixture *f, const char *where) {
     const grid_shape *g = &f->g.shape;
     const model_config *c = &f->m.c;
@@ -52,8 +52,8 @@ static void check_wire(const fixture *f, const char *where) {
     messages[COMM_SEQ_ALLTOALL] = 6 * runs * (g->hp - 1);
     messages[COMM_KV_INNER] = ring ? 2 * runs * windows * (g->w - 1) : 0; // forward and backward
     messages[COMM_KV_OUTER] = ring ? 2 * runs * (windows - 1) : 0;
-    messages[COMM_DKV_INNER] = ring && g->w > 1 ? runs * (windows * (g->w - 1) + 1) : 0; // one hop at the end: home
-    messages[COMM_DKV_OUTER] = ring && windows > 1 ? runs * windows : 0;     // the last one: home
+    messages[COMM_DKV_INNER] = ring && g->w > 1 ? runs * (windows * (g->w - 1) + 1) : 0; // and one more hop at the end, home
+    messages[COMM_DKV_OUTER] = ring && windows > 1 ? runs * windows : 0;     // of which the last goes home
     messages[COMM_KV_GATHER] = gather ? 2 * runs * (g->cp - 1) : 0;
     messages[COMM_DKV_SCATTER] = gather ? runs * (g->cp - 1) : 0;
     for (int k = COMM_KV_INNER; k <= COMM_KV_OUTER; k++) expected[k] = messages[k] * kv * e;
@@ -130,7 +130,7 @@ int main(int argc, char **argv) {
                             check_grid(&references[dp], c, shape, false, false, count % 2 == 1, S, curve, ranks[i]);
                             if (w == cp && cp > 1) check_grid(&references[dp], c, shape, true, false, count % 2 == 0, S, false, ranks[i]);
                             count++;
-                            if (k != 1 || cp == 1 || dp == 2 || placement == 1) continue; // dKV as bf16: on the other grids
+                            if (k != 1 || cp == 1 || dp == 2 || placement == 1) continue; // dKV as bf16, on the remaining grids
                             check_grid(&references[dp], c, shape, false, true, count % 2 == 0, S, cp == 8, ranks[i]);
                             if (w == cp) check_grid(&references[dp], c, shape, true, true, count % 2 == 1, S, false, ranks[i]);
                         }
