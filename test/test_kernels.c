@@ -1,11 +1,11 @@
 // ranks: 1
 // device: emulated
-// Every hand-written CUDA kernel, run on the CPU by device/cuda/emulation.h, against the same operation in double: over sizes that fill
-// 16 bytes and sizes that do not, several block sizes, and with blocks and threads started from the first and from the last.
+// Every hand-written CUDA kernel, run on the CPU by device/cuda/emulation.h, against the same operation in double: with rows that are multiples of
+// 16 bytes and rows that are not, several block sizes, and blocks and threads started from the first and from the last.
 //
-// Bounds. Stored bf16: half a unit in the last place is 2^-9 of the number; 2^-8 allows for the float arithmetic before the rounding to
-// land on the other side of a tie. Float: 1e-6 of the tensor's largest number for a few operations in a row (8 roundings of 2^-24), times
-// the factor that a check names where a sum over many numbers comes first.
+// Bounds. Stored bf16: half a unit in the last place is 2^-9 of the number; 2^-8 allows for float arithmetic that lands on the other side of a tie
+// before the rounding. Float: 1e-6 of the tensor's largest number for a few operations in a row (8 roundings of 2^-24), times a factor that the check
+// gives where a sum over many numbers comes first.
 //
 // On a GPU the same program checks the kernels, cuBLASLt and cuDNN: make DEVICE=cuda build/cuda/test/test_kernels.
 #include "test.h"
@@ -73,23 +73,24 @@ static tensor tensor_random(int64_t n, bool stored, uint64_t seed, double scale)
 }
 
 #ifdef EMULATION_RACES
-enum { ORDERS = 1, CUTS = 1 }; // which accesses have no order does not depend on the order that they had; cut calls are more of the same
+enum { ORDERS = 1, CUTS = 1 }; // races do not depend on the order in which the emulation ran; cut calls are more of the same
 #else
 enum { ORDERS = 2, CUTS = 4 };
 #endif
 
-// The attention engine of a GPU rounds probabilities and their gradients to bf16 on the way to out, dq, dk and dv: 2^-8 again.
+// Factors of the float bound. The attention engine of a GPU rounds probabilities and their gradients to bf16 on the way to out, dq, dk and dv: 2^-8
+// again, which is 4 x 1000 x 1e-6.
 #ifdef DEVICE_EMULATED
-enum { ENGINE = 1, ENGINE_ROWS = 16 }; // and the fewest rows that it is asked for
+enum { ENGINE = 1, ENGINE_ROWS = 16 }; // ENGINE_ROWS: the smallest pieces of packed documents that it gets
 #else
 enum { ENGINE = 1000, ENGINE_ROWS = 128 };
 #endif
-enum { TENSOR_CORES = 500 }; // the hand-written kernel for them rounds the same numbers; it is known to half the bound
+enum { TENSOR_CORES = 500 }; // the hand-written kernels for them round the same numbers; half the bound is enough for them
 
 static char settings[128]; // block size and order, for messages
 
-// `factor`: of the float bound. Elementwise for stored numbers, by the largest number for floats, or by `least` where that is larger: the
-// size of what cancels to a result of almost 0.
+// Checks every element. The bound is 1e-6 `factor` of the largest wanted number, or of `least` if that is larger (the size of terms that cancel to a
+// result of almost 0). Stored bf16 numbers may also be off by their own rounding.
 static void check_beside(const char *what, tensor got, const double *want, double factor, double least) {
     double largest = least, worst = 0;
     int64_t at = -1;
@@ -120,7 +121,7 @@ static void test_casts(void) {
     float *from = (float *)device_alloc(sizeof(float) * (size_t)n), *back = (float *)device_alloc(sizeof(float) * (size_t)n);
     floatX *to = (floatX *)device_alloc(sizeof(floatX) * (size_t)n);
     for (int offset = 0; offset < 2; offset++) { // 1: no address is a multiple of 16
-        for (int64_t i = 0; i < n; i++) {        // every bf16 number, and between two of them: below, at, above the middle
+        for (int64_t i = 0; i < n; i++) {        // bf16 numbers, in turn: the number itself, and just below, at and just above the middle to the next
             uint32_t bits = (uint32_t)i << 16 | (i % 4 == 0 ? 0u : i % 4 == 1 ? 0x7fffu : i % 4 == 2 ? 0x8000u : 0x8001u);
             memcpy(&from[i], &bits, 4);
         }
@@ -135,7 +136,7 @@ static void test_casts(void) {
         CHECK(wrong == 0, "casts: %lld numbers are not rounded to nearest even, offset %d, %s", (long long)wrong, offset, settings);
     }
     bf16 *wire = (bf16 *)device_alloc(sizeof(bf16) * (size_t)n);
-    for (int offset = 0; offset < 2; offset++) { // dKV on the wire: bf16 whatever floatX is
+    for (int offset = 0; offset < 2; offset++) { // dKV on the wire is bf16 whatever floatX is
         for (int64_t i = 0; i < n; i++) back[i] = 1;
         op_bf16_from_float(wire + offset, from + offset, n - offset);
         op_add_bf16(back + offset, wire + offset, n - offset);
@@ -222,7 +223,7 @@ static uint64_t reference_mix(uint64_t z) {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
 }
-// ---- stochastic rounding: bit by bit, the element's own draw (test_rounding.c holds the draws to their mean) ----
+// ---- stochastic rounding: every bit follows from the element's own draw (test_rounding.c checks the mean of the draws) ----
 
 static bool is_rounded(floatX got, float from, rounding_rule how, int64_t i) {
 #ifdef DEVICE_BF16
@@ -241,7 +242,7 @@ static void test_rounding(int offset) { // 1: no address is a multiple of 16
     rounding_rule how = {true, 9, 4, 3, 37};
     int64_t n = 65536 + 7, wrong = 0;
     tensor from = tensor_new(n, false), to = tensor_new(n, true);
-    for (int64_t i = 0; i < n; i++) { // every bf16 number, and three between two of them
+    for (int64_t i = 0; i < n; i++) { // bf16 numbers, in turn: the number itself, and a quarter, half and three quarters of the way to the next
         uint32_t bits = (uint32_t)i << 16 | (uint32_t)(i % 4) << 14;
         memcpy(&from.f[i], &bits, 4);
     }
@@ -252,7 +253,7 @@ static void test_rounding(int offset) { // 1: no address is a multiple of 16
     tensor_free(from);
     tensor_free(to);
 
-    // AdamW rounds what the master becomes; without a master the same number.
+    // AdamW rounds the updated master; without a master it rounds the same number.
     float *exact = HOST_NEW(float, n = 1031);
     adamw_args args;
     memset(&args, 0, sizeof args);
@@ -283,7 +284,7 @@ static void test_rounding(int offset) { // 1: no address is a multiple of 16
     free(exact);
 }
 
-static void test_init(void) { // the formula of device/cpu/ops.c, and any shard draws the numbers of the whole
+static void test_init(void) { // the formula of device/cpu/ops.c; a shard draws the numbers that the whole tensor has there
     int64_t n = 1001, first = 37, part = 500;
     tensor whole = tensor_new(n, true), shard = tensor_new(part, true);
     double *want = HOST_NEW(double, n);
@@ -318,7 +319,7 @@ static void test_embedding(int64_t T, int64_t D, int64_t V) {
     for (int64_t t = 0; t < T; t++) wrong += memcmp(x.x + t * D, table.x + tokens[t] * D, sizeof(floatX) * (size_t)D) != 0;
     CHECK(wrong == 0, "op_embedding_forward: %lld rows of %lld wrong, D %lld, %s", (long long)wrong, (long long)T, (long long)D, settings);
 
-    float *want = HOST_NEW(float, V * D); // in token order, in float: the same bits
+    float *want = HOST_NEW(float, V * D); // float sums in token order give the same bits
     memcpy(want, dtable.f, sizeof(float) * (size_t)(V * D));
     for (int64_t t = 0; t < T; t++)
         for (int64_t d = 0; d < D; d++) want[tokens[t] * D + d] += stored_float(dx.x[t * D + d]);
@@ -377,9 +378,9 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     for (int i = 0; i < 7; i++) tensor_free(all[i]);
 }
 
-// ---- linear (BLAS in this build; its calls and layouts are those of the interface) ----
+// ---- linear (BLAS in the emulated build, cuBLASLt in the CUDA build) ----
 
-// As long a sum as cuBLASLt is known to have lost terms of; float, so that no rounding hides them.
+// A sum of ones, of a length at which cuBLASLt is known to have lost terms. The result is float, so no rounding hides a missing one.
 static void test_long_sum(int64_t T) {
     tensor ones = tensor_new(T * 8, true), dw = tensor_new(64, false);
     for (int64_t i = 0; i < T * 8; i++) ones.x[i] = round_stored(1);
@@ -392,7 +393,7 @@ static void test_long_sum(int64_t T) {
 static void test_linear(int64_t T, int64_t in, int64_t out) {
     tensor x = tensor_random(T * in, true, 1, 1), w = tensor_random(out * in, true, 2, 1), residual = tensor_random(T * out, true, 3, 1);
     tensor y = tensor_new(T * out, true), dx = tensor_new(T * in, true), dw = tensor_random(out * in, false, 4, 1);
-    tensor moved = tensor_new(8 + T * in, true); // x, 16 bytes behind where cuBLASLt's algorithm of the first product may want it
+    tensor moved = tensor_new(8 + T * in, true); // x again, with less alignment than cuBLASLt's algorithm of the first product may need
     memcpy(moved.x + 8, x.x, sizeof(floatX) * (size_t)(T * in));
     double *want = HOST_NEW(double, max_i64(T * max_i64(in, out), in * out));
     for (int with = 0; with < 4; with++) { // no residual, residual, residual in y, residual and x moved
@@ -422,7 +423,7 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
         }
     op_linear_backward_weight(dw.f, residual.x, x.x, T, in, out, true);
     check("op_linear_backward_weight", dw, want, 2);
-    for (int64_t i = 0; i < in * out; i++) want[i] -= dw.d[i], dw.f[i] = NAN; // not read
+    for (int64_t i = 0; i < in * out; i++) want[i] -= dw.d[i], dw.f[i] = NAN; // must not be read
     op_linear_backward_weight(dw.f, residual.x, x.x, T, in, out, false);
     check("op_linear_backward_weight, stored", dw, want, 2);
     memset(want, 0, sizeof(double) * (size_t)(in * out));
@@ -462,7 +463,7 @@ static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
                     double a = qkv.d[from + i], b = qkv.d[from + half + i];
                     to[i] = a * c - b * s;
                     to[half + i] = a * s + b * c;
-                    want[from + i] += back[i] * c + back[half + i] * s; // summed over the copies
+                    want[from + i] += back[i] * c + back[half + i] * s; // a sum over the copies of a key/value head
                     want[from + half + i] += back[half + i] * c - back[i] * s;
                 }
             }
@@ -504,11 +505,11 @@ typedef struct {
     attention_block b;
     int64_t nq, nkv, nlse;
     tensor q, k, v, dout;
-    double *out, *lse, *delta, *dq, *dk, *dv; // exact
+    double *out, *lse, *delta, *dq, *dk, *dv; // in double precision
     int64_t *first; // (Tq) packed documents on the host, or NULL; b.documents.first is on the device
 } attention_case;
 
-// Exact out and lse, and exact gradients from the out that is stored: delta and all that follows from it.
+// Out and lse in double precision. Gradients too, but with delta from out as it is stored (rounded).
 static void attention_exact(attention_case *a) {
     attention_block b = a->b;
     double *p = HOST_NEW(double, b.Tk + 1);
@@ -548,9 +549,10 @@ static void attention_exact(attention_case *a) {
     free(p);
 }
 
-static int document_rows; // attention_test_documents; 0: documents are computed by hand
+static int document_rows; // what attention_test_documents was given; 0: the hand-written kernels compute packed documents
 
-// documents > 0: so many tokens each, and three short ones behind each where document_rows is set; the keys stand in two runs of positions, and the queries after the first key's.
+// documents > 0: packed documents of so many tokens each; where document_rows is set, each is followed by three short ones. Causal: queries and keys
+// stand at the same positions. Otherwise the keys stand in two runs of positions, and the first documents begin before the first key.
 static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, uint64_t seed, int documents) {
     attention_case a;
     memset(&a, 0, sizeof a);
@@ -566,7 +568,7 @@ static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, in
         }
         a.b.documents.split = causal ? Tk : Tk / 3;
         a.b.documents.at[0] = causal ? 1000 : 1040; // off the diagonal the first documents begin before the keys
-        a.b.documents.at[1] = a.b.documents.at[0] + Tk / 3 + 5; // some positions are nobody's
+        a.b.documents.at[1] = a.b.documents.at[0] + Tk / 3 + 5; // a gap: five positions without a key
         int64_t *first = (int64_t *)device_alloc(sizeof(int64_t) * (size_t)Tq);
         device_from_host(first, a.first, sizeof(int64_t) * (size_t)Tq);
         a.b.documents.first = first;
@@ -599,7 +601,7 @@ static void attention_free(attention_case *a) {
     free(a->dv);
 }
 
-// Buffers start with a mark everywhere: between heads' ends and the stride nothing may be written.
+// A buffer that starts with a mark everywhere: between the end of a row's heads and the stride nothing may be written.
 static tensor marked(int64_t n, float mark) {
     tensor t = tensor_new(n, false);
     for (int64_t i = 0; i < n; i++) t.f[i] = mark;
@@ -610,7 +612,7 @@ static void keep_marks(double *want, int64_t rows, int64_t width, int64_t stride
         for (int64_t i = width; i < stride; i++) want[r * stride + i] = mark;
 }
 
-// What a call sets may have held anything before.
+// NaN in what a call must overwrite.
 static void forget(tensor t, int64_t rows, int64_t width, int64_t stride) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < width; i++) t.f[r * stride + i] = NAN;
@@ -622,14 +624,14 @@ static void *attention_scratch(attention_block b, size_t *bytes) {
     return device_alloc(*bytes);
 }
 
-// What weights are rounded to, as a factor of the float bound.
+// The factor of the float bound for whoever computes the block: the rounding of its attention weights.
 static int rounding_of(attention_block b) {
     int by_hand = sizeof(floatX) == 2 && (b.HS == 64 || b.HS == 128) && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 ? TENSOR_CORES : 1;
     if (b.documents.first == NULL && b.Tq % 128 == 0 && b.Tk % 128 == 0) return ENGINE;
     return document_rows > 0 && ENGINE > by_hand ? ENGINE : by_hand;
 }
 
-static bool dkv_bf16; // attention_use_blackwell: each call rounds dk and dv once
+static bool dkv_bf16; // as on Blackwell (attention_use_blackwell): each call of the engine rounds dk and dv once
 
 static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents) {
     attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, 11, documents);
@@ -659,14 +661,14 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
     op_attention_delta(delta.f, out_stored.x, a.dout.x, b);
     check("op_attention_delta", delta, a.delta, (double)HS); // a sum of HS products that cancel
     for (int64_t i = 0; i < a.nlse; i++) delta.f[i] = (float)a.delta[i];
-    for (int add = 0; add < 2; add++) { // onto the marks, then onto the dq before
+    for (int add = 0; add < 2; add++) { // first dq is overwritten, then the second call adds to it
         for (int64_t i = 0; add == 1 && i < a.nq; i++) a.dq[i] *= 2;
         keep_marks(a.dq, Tq, (int64_t)Hq * HS, b.q_stride, 1);
         keep_marks(a.dk, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
         keep_marks(a.dv, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
         if (Tk == 0) a.dk[0] = a.dv[0] = 1; // a tensor has one element at least
         op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, add == 1, scratch);
-        // Of a query that sees one key alone, dq is the difference of two equal numbers of the size of 1.
+        // For a query that sees a single key, dq is the difference of two equal numbers of size 1.
         check_beside(add ? "op_attention_backward dq, added" : "op_attention_backward dq", dq, a.dq, 8 * rounded, 1);
         check_beside("op_attention_backward dk", dk, a.dk, 8 * dkv_rounded, 1);
         check_beside("op_attention_backward dv", dv, a.dv, 8 * dkv_rounded, 1);
@@ -677,7 +679,8 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
     attention_free(&a);
 }
 
-// test_attention of packed documents (one pass forward, two backward), and how many tiles of a pass go to the engine in pieces of 128, 256, ... rows.
+// test_attention on packed documents; and how many tiles of a pass go to the engine, in pieces of 128, 256, ... rows (it makes three passes: one forward,
+// two backward).
 static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents) {
     attention_engine_agrees(HS, true);
     int64_t before = attention_test_engine_tiles();
@@ -686,7 +689,7 @@ static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, 
     if (document_rows == 128 && !dkv_bf16 && attention_call_possible()) CHECK(asked == 3 * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
 }
 
-// The engine is asked only for what cuDNN's kernels are known to be right for: one thing at a time that is not.
+// The engine is asked only for what cuDNN's kernels are known to compute correctly. Changes one thing at a time to something they do not.
 static void test_engine_takes(void) {
     enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, DOCUMENTS, OVERLAP, THINGS };
     for (int thing = 0; thing < THINGS; thing++) {
@@ -718,7 +721,7 @@ static void test_engine_takes(void) {
         attention_free(&a);
     }
 }
-// How many rows and heads a call takes.
+// How many rows and heads one call of the engine gets.
 static void test_call_sizes(void) {
     int64_t million = 1 << 20, most = INT32_MAX / 5000 / 128 * 128;
     CHECK(attention_tile_rows(5000, 2048, million, million) == most && attention_tile_rows(2048, 5000, million, million) == most, "tiles of %lld and %lld rows",
@@ -731,19 +734,19 @@ static void test_call_sizes(void) {
     CHECK(forward.kv == 4 && forward.members == 2, "a forward call takes %d key/value heads, %d query heads of each", forward.kv, forward.members);
     CHECK(backward.kv == 1 && backward.members == 1, "a backward call takes %d key/value heads, %d query heads of each", backward.kv, backward.members);
     attention_test_limits(0, 50000);
-    backward = attention_call_run(true, 128, 128, 3, 1, 8); // two of three heads would leave one over
+    backward = attention_call_run(true, 128, 128, 3, 1, 8); // calls of two heads do not divide three
     CHECK(backward.kv == 1 && backward.members == 1, "a backward call takes %d of three query heads", backward.members);
     attention_test_limits(0, 0);
 }
 
-// The keys in three blocks, the first (none for the early rows) causal, merged in the kernel and by op_attention_merge: all keys at once.
+// Keys in three blocks, merged by the forward kernel and by op_attention_merge, equal all keys at once.
 static void test_merge(int64_t T, int H, int HS, int gap) {
     attention_case a = attention_make(T, 3 * T, H, H, HS, false, gap, 21, 0);
     attention_block part = a.b;
     part.Tk = T;
     tensor out = marked(a.nq, 0), lse = marked(a.nlse, 0), out_b = marked(a.nq, 0), lse_b = marked(a.nlse, 0);
     tensor out_2 = marked(a.nq, 0), lse_2 = marked(a.nlse, 0);
-    forget(out_2, T, (int64_t)H * HS, a.b.q_stride); // no key was seen for it: not looked at
+    forget(out_2, T, (int64_t)H * HS, a.b.q_stride); // its lse says that no key was seen: it must not be read
     for (int64_t i = 0; i < a.nlse; i++) lse_2.f[i] = lse.f[i] = -INFINITY;
     size_t scratch_bytes;
     void *scratch = attention_scratch(part, &scratch_bytes);
@@ -755,7 +758,7 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
         op_attention_merge(out_2.f, lse_2.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride);
     }
     device_synchronize();
-    for (int h = 0; h < H; h++) // beyond T the strides hold whatever they held
+    for (int h = 0; h < H; h++) // what lies beyond T is not compared
         for (int64_t i = T; i < a.b.lse_stride; i++)
             a.lse[h * a.b.lse_stride + i] = lse.f[h * a.b.lse_stride + i] = lse_2.f[h * a.b.lse_stride + i] = 0;
     check("merge in the forward kernel, out", out, a.out, 4 * rounding_of(part));
@@ -763,7 +766,7 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
     check("op_attention_merge out", out_2, a.out, 4 * rounding_of(part));
     check("op_attention_merge lse", lse_2, a.lse, 4);
 
-    // -inf on both sides, and a block without keys onto what is there.
+    // A block without keys merged into a result, and -inf merged with -inf.
     float before = out.f[0], lse_before = lse.f[0];
     part.Tk = 0;
     op_attention_forward(out.f, lse.f, a.q.x, a.k.x, a.v.x, part, true, scratch);
@@ -785,7 +788,7 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
     attention_free(&a);
 }
 
-// What joins cuDNN's dense results with strided tensors: rows and heads that lie apart, and what lies between them stays.
+// The kernels that bring cuDNN's dense results into strided tensors. What lies between rows and heads stays untouched.
 static void test_dense_results(int64_t T, int heads, int members, int HS, int64_t head_stride, int64_t gap) {
     int64_t stride = heads * head_stride + gap, row = (int64_t)heads * members * HS + gap / 8 * 8;
     tensor to = tensor_random(T * stride, false, 1, 1), from = tensor_random(T * row, false, 2, 1);
@@ -799,9 +802,9 @@ static void test_dense_results(int64_t T, int heads, int members, int HS, int64_
             }
     attention_sum_heads(to.f, from.f, false, T, heads, members, HS, row, stride, head_stride, true);
     check("attention_sum_heads", to, want, members);
-    bf16 *rounded = (bf16 *)device_alloc(sizeof(bf16) * (size_t)from.n); // off by up to 2^-9 of themselves
+    bf16 *rounded = (bf16 *)device_alloc(sizeof(bf16) * (size_t)from.n); // rounded by up to 2^-9
     op_bf16_from_float(rounded, from.f, from.n);
-    for (int add = 0; add < 2; add++) { // set to the numbers, then twice the numbers
+    for (int add = 0; add < 2; add++) { // first set, then added: twice the numbers
         for (int64_t t = 0; t < T; t++)
             for (int h = 0; h < heads; h++)
                 for (int d = 0; d < HS; d++) want[t * stride + h * head_stride + d] = (1 + add) * sum[(t * heads + h) * HS + d];
@@ -840,7 +843,7 @@ static void test_dense_results(int64_t T, int heads, int members, int HS, int64_
 static void test_swiglu(int64_t T, int64_t F, bool in_place) {
     tensor gate_up = tensor_random(T * 2 * F, true, 1, 4), act = tensor_new(T * F, true), dact = tensor_random(T * F, true, 2, 1);
     tensor d = in_place ? gate_up : tensor_new(T * 2 * F, true);
-    gate_up.x[0] = round_stored(-200); // e^200 is past the largest float
+    gate_up.x[0] = round_stored(-200); // e^200 is above the largest float
     gate_up.d[0] = -200;
     double *want = HOST_NEW(double, T * F), *want_d = HOST_NEW(double, T * 2 * F);
     for (int64_t t = 0; t < T; t++)
@@ -884,7 +887,7 @@ static void test_cross_entropy(int64_t T, int64_t V, double range) {
     check("op_cross_entropy logits, not backward", logits, logits.d, 0);
     op_cross_entropy(losses.f, logits.x, labels, T, V, (float)scale, true);
     check("op_cross_entropy losses, backward", losses, want, 2);
-    check("op_cross_entropy gradient", logits, want_d, 4); // float: e^(x - max) rounds with |x - max| up to 2 range
+    check("op_cross_entropy gradient", logits, want_d, 4); // in float e^(x - max) has an error that grows with |x - max|, which is up to 2 range
     free(want);
     free(want_d);
     device_free(labels, 0);
@@ -892,7 +895,8 @@ static void test_cross_entropy(int64_t T, int64_t V, double range) {
     tensor_free(losses);
 }
 
-// dk and dv of the engine in bf16, as on Blackwell. cuDNN takes half a second to compile a shape: other GPUs are spared those that they are never asked for.
+// Whether to test the engine with dk and dv in bf16, as on Blackwell. cuDNN takes half a second to compile a shape, so other GPUs skip shapes that they
+// are never asked for.
 static bool engine_has_bf16(void) {
 #ifdef DEVICE_EMULATED
     return true;
@@ -936,7 +940,7 @@ int main(int argc, char **argv) {
             if (i == 0) test_rmsnorm(1100, 264); // several rows to a block of several warps
             test_rope(1, 1, 1, 1, 2);
             test_rope(5, 1, 3, 1, 6);
-            test_rope(4, 1, 4, 2, 16); // in pieces of 16 bytes, from sums in float, too
+            test_rope(4, 1, 4, 2, 16); // in pieces of 16 bytes, also from float sums
             test_rope(7, 2, 8, 4, 16);
             test_rope(3, 4, 8, 2, 16); // each key/value head goes to two peers
             test_rope(3, 6, 6, 2, 10);
@@ -954,22 +958,22 @@ int main(int argc, char **argv) {
             test_cross_entropy(9, 1001, 5);
             test_cross_entropy(6, 4096, 40);
             test_cross_entropy(2, 128256, 5); // more than shared memory holds
-            if (i > 0) continue; // what follows chooses its blocks by the head size alone, or has none
+            if (i > 0) continue; // block sizes below depend on the head size alone, or there are none
             test_attention(1, 1, 1, 1, 8, false, 0, 0);
-            test_attention(5, 0, 2, 1, 16, false, 0, 0); // no keys: dq is set all the same; no queries: dk and dv
+            test_attention(5, 0, 2, 1, 16, false, 0, 0); // without keys dq is still set; without queries, dk and dv
             test_attention(0, 5, 2, 1, 16, false, 0, 0);
             test_attention(33, 33, 4, 2, 16, true, 0, 0);
             test_attention(40, 70, 4, 1, 20, false, 0, 0);  // head size not in 16-byte pieces
             test_attention(70, 40, 2, 2, 24, true, 8, 0);   // rows beyond the last key, strides with gaps
-            test_attention(65, 65, 2, 1, 64, true, 3, 0);   // strides that no 16 bytes divide
+            test_attention(65, 65, 2, 1, 64, true, 3, 0);   // strides that are no multiples of 16 bytes
             test_attention(33, 50, 2, 2, 80, false, 0, 0);
             test_attention(34, 34, 2, 1, 128, true, 0, 0);
             test_attention(20, 33, 2, 1, 256, false, 0, 0);
             test_attention(33, 33, 1, 1, 200, true, 0, 0);
-            test_attention(100, 100, 4, 2, 16, true, 0, 37); // packed documents: longer and shorter than a tile, of one token
+            test_attention(100, 100, 4, 2, 16, true, 0, 37); // packed documents: longer than a tile, shorter, of one token
             test_attention(100, 100, 2, 2, 24, true, 8, 10);
             test_attention(70, 70, 2, 1, 20, true, 3, 1);
-            test_attention(128, 256, 4, 2, 16, false, 0, 20); // cuDNN's shapes, too, and rows that see nothing
+            test_attention(128, 256, 4, 2, 16, false, 0, 20); // a shape that cuDNN would take; rows that see nothing
             test_attention(130, 90, 2, 1, 136, false, 0, 33);
             test_attention(33, 70, 2, 1, 64, false, 8, 0); // for tensor cores
             test_attention(200, 200, 2, 1, 64, true, 0, 0);
@@ -977,9 +981,8 @@ int main(int argc, char **argv) {
             test_attention(150, 150, 4, 2, 64, true, 0, 37);
             test_attention(130, 180, 2, 1, 128, false, 8, 50);
             test_attention(128, 128, 2, 2, 64, true, 0, 1);
-            // The borders of where a tile is skipped, and of where nothing in one is hidden: documents that begin with the last row of a tile, or
-            // whose last tile of keys ends one row behind the first query; a shorter last tile of queries in which one begins; keys that fill
-            // all but one row of a tile.
+            // Limits of the rules that skip a tile or compute one without a mask: a document that begins at the last row of a tile; one whose last tile of
+            // keys ends one row after the first query; one that begins in a short last tile of queries; keys that fill all but one row of a tile.
             test_attention(150, 150, 2, 1, 16, true, 0, 127);
             test_attention(150, 150, 2, 1, 64, true, 0, 127);
             test_attention(130, 130, 1, 1, 64, true, 0, 63);
@@ -988,8 +991,8 @@ int main(int argc, char **argv) {
             test_merge(40, 2, 64, 0);
             test_merge(70, 1, 128, 8);
             test_attention(256, 64, 2, 1, 64, false, 0, 70); // rows and blocks that see nothing
-            // Lengths and strides that go to the engine (here the same kernels) in calls: one call, then cut into tiles of 128 rows and
-            // runs of one query head, or of one or two key/value heads with all their query heads or a half.
+            // Lengths and strides that go to the engine (emulated: to the same kernels): in one call, then cut into tiles of 128 rows and into runs of
+            // one query head, or of one or two key/value heads with all or half of their query heads.
             for (int n = 0; n < (engine_has_bf16() ? CUTS : 3); n++) {
                 int cut = n < 3 ? n : 2;
                 dkv_bf16 = n == 3;
@@ -1004,8 +1007,8 @@ int main(int argc, char **argv) {
                 test_attention(384, 384, 4, 2, 40, true, 8, 0); // the emulated engine does not take it
                 test_attention(256, 384, 2, 2, 40, false, 0, 0);
             }
-            // Packed documents in pieces of 128 rows and more (the library's smallest), and where any number of rows will do, of 16: one that fills
-            // pieces, one that is rounded up, one with no rows behind it, the last rows by hand, many short ones between long ones.
+            // Packed documents go to the engine in pieces of 128 rows or more (the library's smallest); the emulated engine takes any number, so there also
+            // of 16. A document that fills its pieces, one that is rounded up, one with no rows after it, last rows by hand, short ones between long ones.
             for (int n = 0; n < (engine_has_bf16() ? 4 : 2); n++) {
                 document_rows = n % 2 == 0 ? 128 : ENGINE_ROWS;
                 dkv_bf16 = n >= 2;
@@ -1027,7 +1030,7 @@ int main(int argc, char **argv) {
             attention_use_blackwell(dkv_bf16 = false);
             test_call_sizes();
             test_engine_takes();
-            test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it, and is wrong
+            test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
 #endif

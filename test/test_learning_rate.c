@@ -1,5 +1,5 @@
 // ranks: 1
-// Schedules: shape, ends, warm-up, one step, and that only the optimizer step counts. (F53)
+// Schedules: their shape, their ends, warm-up, runs of one step. They depend on the optimizer step alone. (F53)
 #include "../schedule.h"
 #include "test.h"
 

@@ -1,7 +1,7 @@
 // ranks: up to 4
-// A task that only distant attention solves: the first half of a sequence is random, the second half is one marker, and the label at
+// A task that only distant attention solves: the first half of a sequence is random, the second half repeats one marker, and the label at
 // position t of the second half is the token at t - S/2. No token near t says anything about it, so the loss falls below 0.1 (from
-// ln 16 = 2.77) only if tokens S/2 apart are attended to. Trained at cp 4 with two windows. (F55)
+// ln 16 = 2.77) only if queries attend to keys S/2 back. Trained at cp 4 with two windows. (F55)
 #include "model_fixture.h"
 
 enum { SYMBOLS = 16, MARKER = 16, LENGTH = 64, STEPS = 600 };

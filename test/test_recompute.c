@@ -1,7 +1,7 @@
 // ranks: 4
-// none, full, selective, a mixture of them, offload of activations and of the optimizer: gradients bit-equal, and the attention kernel runs
-// once per layer and micro-step under selective, twice under full. Tiles of 1, 7, T-1, T, T+1 rows: loss and gradients to 1e-6. One layer,
-// two, three, seven: the slots of the offload in every parity. Delayed transfers change nothing. (F33-F39, F43)
+// With recompute none, full, selective and a mixture, and with offload of activations and of the optimizer, gradients are bit-equal. Attention on a
+// block runs as often under selective as under none, and twice as often under full. With tiles of 1, 7, T-1, T and T+1 rows, loss and gradients agree
+// to 1e-6. One, two, three and seven layers use the offload slots in every phase. Delayed transfers change nothing. (F10, F33-F35, F37-F39, F43, F54)
 #include "model_fixture.h"
 
 typedef struct {
@@ -42,9 +42,9 @@ static void free_outcome(outcome *o, int units) {
     for (int u = 0; u < units; u++) free(o->gradients[u]);
 }
 
-// Tiles that are chosen: equal, all of them together the rows and no more; on a GPU of rows enough that its products are not bound by memory.
+// The tiles that `auto` chooses are nearly equal and not too large; on a GPU they have enough rows that products are not bound by memory.
 static void check_auto_tiles(void) {
-    static const int64_t widths[] = {128256, 2 * 14336, 2 * 28672, 2 * 8192, 704}; // logits, and gate and up, of Llama-3 and of a small model
+    static const int64_t widths[] = {128256, 2 * 14336, 2 * 28672, 2 * 8192, 704}; // logits; gate and up of Llama-3's sizes and of a small model
     for (int i = 0; i < 5; i++)
         for (int64_t rows = 1; rows <= 1 << 20; rows = rows * 3 / 2 + 1)
             for (size_t element = 2; element <= 4; element += 2) {
@@ -56,8 +56,8 @@ static void check_auto_tiles(void) {
             }
 }
 
-// Memory of 8 layers, bf16 counted in any build: five that keep x_in alone are offloaded and three keep all. On the device three slots as
-// large as what an offloaded layer keeps, three whole layers and the working set; on the host what leaves, two layers.
+// Memory of 8 layers, counted as bf16 in any build: five keep x_in alone and are offloaded, three keep all. The device holds three slots, each as
+// large as what an offloaded layer keeps, three whole layers and the working set; the host holds the two offloaded layers that have no slot.
 static void check_layout(void) {
     enum { E = 256, L = 8 };
     activation_sizes n = {1 * E, 2 * E, 3 * E, 4 * E, 5 * E, false};
@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
             comm_test_delay(0, 0);
             run.offload_layers = 0;
             run.offload_optimizer = false;
-            outcome untiled = run_once(&c, shape, run, RECOMPUTE_NONE, 1, world); // one step: an update would enlarge the rounding
+            outcome untiled = run_once(&c, shape, run, RECOMPUTE_NONE, 1, world); // one step: an update would amplify the rounding
             int64_t rows = run.B * 32 / 4;
             const int64_t tiles[] = {1, 7, rows - 1, rows, rows + 1};
             for (int i = 0; i < 5; i++)
