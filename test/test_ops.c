@@ -1,5 +1,5 @@
 // ranks: 1
-// Every operation of device/ops.h, forward and backward, against the same thing written plainly in double precision, over odd sizes.
+// Every operation of device/ops.h, forward and backward, against the same thing written in the plainest way in double precision, over odd sizes.
 // Buffers that an operation must overwrite are filled with NaN first. u = 6e-8 is half a unit in the last place of a float near 1;
 // tolerances are stated in it, relative to the largest element of the result.
 #include "test.h"
@@ -14,7 +14,7 @@ enum { ODD_SIZES = sizeof odd_sizes / sizeof odd_sizes[0] };
 
 // ---- small things ----
 
-static float *floats(int64_t n) { // poisoned
+static float *floats(int64_t n) { // all NaN
     float *x = (float *)device_alloc(sizeof(float) * (size_t)max_i64(n, 1));
     if (x == NULL) exit(EXIT_FAILED);
     for (int64_t i = 0; i < n; i++) x[i] = NAN;
@@ -87,7 +87,7 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     float *x = randoms(T * D, 1, 2), *weight = randoms(D, 2, 1), *dy = randoms(T * D, 3, 1), *y = floats(T * D), *rstd = floats(T);
     float *dx = randoms(T * D, 4, 1), *dweight = randoms(D, 5, 1);
     double *expected = HOST_NEW(double, T * D), *dx_expected = HOST_NEW(double, T * D), *dw_expected = HOST_NEW(double, D), *row = HOST_NEW(double, D);
-    double terms = 0; // dx is a difference of terms of this size
+    double terms = 0; // the size of the terms whose difference is dx
     for (int64_t d = 0; d < D; d++) dw_expected[d] = dweight[d];
     for (int64_t t = 0; t < T; t++) {
         for (int64_t d = 0; d < D; d++) row[d] = x[t * D + d];
@@ -141,7 +141,7 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
     op_linear_forward(in_place, x, w, in_place, T, in, out);
     op_linear_backward_input(dx, dy, w, T, in, out);
     op_linear_backward_weight(dw, dy, x, T, in, out, true);
-    // A sum of n rounded products of numbers up to 1: the error grows like n u at worst, like sqrt(n) u typically, as does the result.
+    // A sum of n rounded products of numbers up to 1: its error grows like n u at worst and like sqrt(n) u typically; the result also grows like sqrt(n).
     double e = error_of(y, expected, T * out), e_dx = error_of(dx, dx_expected, T * in), e_dw = error_of(dw, dw_expected, out * in);
     for (int64_t i = 0; i < T * out; i++) expected[i] += residual[i];
     double e_added = error_of(y_added, expected, T * out);
@@ -150,7 +150,7 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
     CHECK(same_bits(in_place, y_added, T * out), "linear T %lld in %lld out %lld: residual in place differs", (long long)T, (long long)in, (long long)out);
     CHECK(e_dx < (4 + (double)out / 8) * u, "linear dx T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_dx);
     CHECK(e_dw < (4 + (double)T / 8) * u, "linear dw T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_dw);
-    float *added = floats(out * in), *stored = floats(out * in); // `stored` is not read
+    float *added = floats(out * in), *stored = floats(out * in); // `stored` must not be read
     memset(added, 0, sizeof(float) * (size_t)(out * in));
     for (int64_t i = 0; i < out * in; i++) stored[i] = NAN;
     op_linear_backward_weight(added, dy, x, T, in, out, true);
@@ -181,7 +181,7 @@ static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
         table[2 * i + 1] = (float)sin(3.0 * (double)i);
     }
     op_rope_pack_forward(q, kv, qkv, table, T, l);
-    // What attention needs: local query head h of peer p is head p Hq + h, and the slot it reads holds that head's key and value.
+    // What attention needs: local query head h of peer p is head p Hq + h, and its key/value slot holds that head's key and value.
     int64_t wrong = 0;
     CHECK(Hq % slots == 0, "peers %d H %d Hkv %d: %d query heads to %d slots", peers, H, Hkv, Hq, slots);
     for (int p = 0; p < peers; p++) {
@@ -237,7 +237,7 @@ static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
 
 // ---- attention ----
 
-// One problem: inputs as stored (strided), what double precision says (compact), and what the operations gave.
+// One problem: inputs as stored (strided), and the results in double precision (compact).
 typedef struct {
     attention_block b;
     float *q, *k, *v, *dout;                             // strided
@@ -322,9 +322,9 @@ static void attention_problem_drop(attention_problem *p) {
     drop(p->q), drop(p->k), drop(p->v), drop(p->dout);
     free(p->out), free(p->dq), free(p->lse), free(p->dk), free(p->dv);
 }
-// Error of a strided result (rows, width) against the compact reference; `start` is what stood there before (NULL: nothing).
-// Relative to the largest element, or to 1, the size of the inputs, where averaging made the result smaller.
-// What lies between the rows must be NaN still, or what `start` has.
+// Error of a strided result (rows, width) against the compact reference; `start` is what the result was added to (NULL: nothing).
+// Relative to the largest element, or to 1, the size of the inputs, if averaging made the results smaller.
+// What lies between the rows must still be NaN, or what `start` has there.
 static double strided_error(const float *x, const float *start, const double *expected, int64_t rows, int64_t width, int64_t stride) {
     double largest = 1, worst = 0;
     for (int64_t r = 0; r < rows; r++) {
@@ -370,7 +370,7 @@ typedef struct {
 static void attention_result_drop(attention_result *r) { drop(r->out), drop(r->lse), drop(r->delta), drop(r->dq), drop(r->dk), drop(r->dv); }
 
 enum { ADDED_TO = 77 };
-// Forward and backward in one block each; add: dq is added to what the seed ADDED_TO draws.
+// Forward and backward, in one block; add: dq is added to random numbers of seed ADDED_TO.
 static attention_result attention_run(const attention_problem *p, bool add) {
     attention_block b = p->b;
     attention_result r = {floats(q_size(p)), floats(lse_size(p)), floats(lse_size(p)), add ? randoms(q_size(p), ADDED_TO, 1) : floats(q_size(p)),
@@ -403,9 +403,9 @@ static void attention_check(const attention_problem *p, double forward_bound, do
     }
 }
 
-// Scores below 2: an error of a few u in a score is one in its probability, and averages by probabilities do not enlarge it: 8 u.
-// Gradients multiply dout v^T - delta by a key or query; that difference of two sums of HS products is off by about u sqrt(HS) / 2 even
-// where it should be 0, and dk adds it up over all rows and heads of a group.
+// Scores are below 2: an error of a few u in a score is the same relative error in its probability, and averaging does not enlarge it: 8 u.
+// Gradients multiply dout v^T - delta by a key or query. That difference of two sums of HS products is off by about u sqrt(HS) / 2 even where it
+// should be 0, and dk adds it up over all rows and heads of a group.
 static double gradient_bound(const attention_problem *p) { return 16 + (double)(p->b.Tq * (p->b.Hq / p->b.Hkv)) * sqrt(p->b.HS) / 48; }
 
 static void test_attention_sizes(void) {
@@ -418,7 +418,7 @@ static void test_attention_sizes(void) {
     for (int s = 0; s < SIZES; s++) {
         for (int d = 0; d < HEAD_SIZES; d++) {
             for (int causal = 0; causal < 2; causal++, run++) {
-                if (TEST_SANITIZED && run % 5 != 0) continue; // 5: prime to the lengths of the loops
+                if (TEST_SANITIZED && run % 5 != 0) continue; // 5 is coprime to the lengths of the loops
                 int which = (s + 2 * d + 3 * causal) % 6, Tq = sizes[s][0], Tk = sizes[s][1];
                 attention_problem p = attention_problem_make(Tq, Tk, heads[which][0], heads[which][1], head_sizes[d], causal == 1, run % 3 == 0 ? 0 : run % 3 + 4, 1);
                 attention_check(&p, 8, gradient_bound(&p));
@@ -434,14 +434,14 @@ static void test_attention_long(void) {
         attention_check(&p, 8, gradient_bound(&p));
         attention_problem_drop(&p);
     }
-    for (int HS = 20; HS <= 64; HS += 44) { // packed keys and values make up most of the scratch
+    for (int HS = 20; HS <= 64; HS += 44) { // most of the scratch holds packed keys and values
         attention_problem p = attention_problem_make(1, 1500, 16, 16, HS, false, 0, 1);
         attention_check(&p, 8, gradient_bound(&p));
         attention_problem_drop(&p);
     }
 }
 
-// Scores up to +-1e3: a score is rounded to 1e3 u, and e^score then has that as relative error.
+// Scores up to +-1e3: rounding changes a score by up to 1e3 u, which becomes the relative error of e^score.
 static void test_attention_large_scores(void) {
     for (int causal = 0; causal < 2; causal++) {
         attention_problem p = attention_problem_make(70, 140, 4, 2, 32, causal == 1, 3, 1);
@@ -453,18 +453,18 @@ static void test_attention_large_scores(void) {
         attention_check(&p, 2000, 2000);
         attention_problem_drop(&p);
     }
-    // All scores of a row equal and huge, of either sign: the mean of v whatever the size.
+    // All scores of a row are equal and huge, of either sign: the result is the mean of v whatever their size.
     for (int sign = -1; sign <= 1; sign += 2) {
         attention_problem p = attention_problem_make(3, 100, 1, 1, 16, false, 0, 1);
         for (int64_t i = 0; i < q_size(&p); i++) p.q[i] = (float)sign * 100;
         for (int64_t i = 0; i < kv_size(&p); i++) p.k[i] = 2.5f;
         attention_reference(&p);
-        attention_check(&p, 8, 2000); // delta cancels against dp exactly only in exact arithmetic, then k and q of size 100 multiply
+        attention_check(&p, 8, 2000); // delta and dp do not cancel exactly in float, and k and q of size 100 multiply the rest
         attention_problem_drop(&p);
     }
 }
 
-// The gradients of the double reference itself, by central differences.
+// The gradients of the double-precision reference itself, against central differences.
 static void test_attention_reference(void) {
     attention_problem p = attention_problem_make(4, 5, 4, 2, 3, true, 2, 1);
     float *const inputs[3] = {p.q, p.k, p.v};
@@ -488,7 +488,7 @@ static void test_attention_reference(void) {
     attention_problem_drop(&p);
 }
 
-// Keys cut in `parts` blocks, visited in every order, merged: equal to the whole. Then the gradients block by block.
+// Keys cut into `parts` blocks, visited in every order and merged, give the result of the whole. So do the gradients, block by block.
 static void test_attention_merge_orders(int parts, bool from_nothing) {
     attention_problem p = attention_problem_make(19, 43, 4, 2, 8, false, 3, 3);
     attention_block b = p.b;
@@ -536,7 +536,7 @@ static void test_attention_merge_orders(int parts, bool from_nothing) {
     attention_problem_drop(&p);
 }
 
-// The merge alone: every pair of these lse, with -inf on either or both sides and gaps far above what e^x can hold.
+// The merge alone: every pair of these lse, with -inf on either or both sides and differences for which e^x overflows.
 static void test_attention_merge_alone(void) {
     static const float values[] = {-INFINITY, -2e4f, -100, -1, 0, 0.5f, 3, 88, 1000, 2e4f};
     enum { N = sizeof values / sizeof values[0] };
@@ -621,8 +621,8 @@ static void test_attention_nan(void) {
     attention_problem_drop(&p);
 }
 
-// Packed documents: keys in two runs of positions, 100 ... and 5000 ..., queries whose documents begin anywhere before, in and after them; in
-// both passes against double precision. Keys in tiles that nobody sees hold NaN: whole tiles of other documents are not touched.
+// Packed documents: keys in two runs of positions, 100 ... and 5000 ..., and queries whose documents begin anywhere before, in and after them; both
+// passes against double precision. Then keys and values of one document are NaN: the other document's rows must not read its tiles.
 static void test_attention_documents(void) {
     static const int64_t sizes[][2] = {{1, 1}, {7, 9}, {70, 70}, {130, 300}, {300, 130}, {700, 700}, {600, 1100}};
     for (size_t size = 0; size < sizeof sizes / sizeof sizes[0]; size++)
@@ -676,7 +676,7 @@ static void test_attention_interface(void) {
     attention_block b = {1, 1, 4, 2, 64, 256, 128, 1, 1, false, {NULL, NULL, {0, 0}, 0}};
     size_t before[2] = {op_attention_scratch(b, false), op_attention_scratch(b, true)};
     for (int64_t T = 2; T < 3000; T = T * 5 / 4 + 1) {
-        for (int which = 0; which < 2; which++) { // grows with Tq and with Tk
+        for (int which = 0; which < 2; which++) { // never shrinks with Tq or with Tk
             attention_block longer = b;
             if (which == 0) longer.Tq = T;
             else longer.Tk = T;
@@ -777,13 +777,13 @@ static void test_numbers(int64_t n) {
     for (int64_t i = 0; i < n; i++) wrong += z[i] != x[i] + y[i];
     CHECK(wrong == 0, "cast, add of %lld numbers: %lld wrong", (long long)n, (long long)wrong);
     for (int64_t i = 0; i < n; i++) sum += x[i], squares += (double)x[i] * x[i], magnitude += fabs(x[i]);
-    // The order differs, in double: 1e-16 n at worst.
+    // Double sums in another order: they differ by 1e-16 n at worst.
     CHECK(fabs(op_sum_float(x, n) - sum) <= 1e-12 * magnitude, "sum of %lld numbers: %g, expected %g", (long long)n, op_sum_float(x, n), sum);
     CHECK(fabs(op_sum_squares(x, n) - squares) <= 1e-12 * squares, "sum of %lld squares: %g, expected %g", (long long)n, op_sum_squares(x, n), squares);
     drop(x), drop(y), drop(z);
 }
 
-// Every bf16 number with what lies below, at and above the middle to the next one; and a sum of them.
+// Every bf16 number, and just below, at and just above the middle to the next one; and each of them added to 1.
 static void test_bf16(void) {
     int64_t n = 4 * 65536, wrong = 0, wrong_sums = 0;
     float *x = floats(n), *sum = floats(n);
@@ -838,7 +838,7 @@ static void test_init(void) {
     int64_t wrong = 0;
     for (int64_t i = 0; i < 101; i++) wrong += other[i] != 1;
     CHECK(wrong == 0, "init with sigma 0 does not fill");
-    // Far out in a tensor beyond 2^32 elements the draws go on.
+    // Beyond 2^32 elements of a tensor the draws do not repeat.
     op_init_normal(other, 1234, 5, (int64_t)1 << 33, 1000, sigma, 1);
     CHECK(!same_bits(other, whole, 1000), "init repeats after 2^33 elements");
     drop(whole), drop(shards), drop(other);
@@ -893,7 +893,7 @@ static void test_device(void) {
     device_host_slab_free(b, n);
     CHECK(device_memory_total() > (size_t)1 << 28, "memory: %zu", device_memory_total());
 
-    // Memory that nobody touches costs nothing: ask for most of the machine's memory and look at what is resident.
+    // Memory that nobody touches costs nothing: allocate most of the machine's memory and look at what is resident.
     long pages[2][2] = {{0, 0}, {0, 0}};
     size_t large = device_memory_total() / 4 * 3;
     void *arena = NULL;
@@ -910,7 +910,7 @@ static void test_device(void) {
     CHECK(!device_start(2, 2, 0, &error) && error.text[0] != '\0', "device_start accepts local rank 2 of 2");
 }
 
-// What control groups allow, of version 1 and 2, of the process's group or one above it: files as the kernel shows them, in a folder.
+// Memory limits of control groups, version 1 and 2, of the process's group or one above it: read from a folder with files like the kernel's.
 static void test_machine_memory(void) {
     static const struct {
         const char *groups, *folder, *file, *limit;
@@ -922,7 +922,7 @@ static void test_machine_memory(void) {
         {"9:cpu:/\n4:memory:/slurm/job_7\n0::/\n", "memory/slurm/job_7", "memory.limit_in_bytes", "3145728\n", 3145728},
         {"9:cpu:/\n4:memory:/docker/abc\n0::/\n", "memory", "memory.limit_in_bytes", "4194304\n", 4194304},
         {"4:memory:/a\n0::/\n", "memory/a", "memory.limit_in_bytes", "9223372036854771712\n", 0},
-        {"4:memory:/a\n", "memory/b", "memory.limit_in_bytes", "1048576\n", 0}, // another's
+        {"4:memory:/a\n", "memory/b", "memory.limit_in_bytes", "1048576\n", 0}, // another group's
         {"5:cpuset:/a\n", "a", "memory.max", "1048576\n", 0},
     };
     size_t all = machine_memory("/none"), most = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
@@ -945,7 +945,7 @@ static void test_machine_memory(void) {
 // ---- the same bits on any number of threads ----
 
 enum { THREADED = 19 };
-// Runs everything whose work is shared between threads, and keeps the results.
+// Runs operations whose work is split among threads, and keeps the results.
 static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
     int n = 0;
 #define KEEP(pointer, count) (results[n] = copy_of(pointer, count), sizes[n] = (count), n++)
@@ -989,7 +989,7 @@ static void test_threads(void) {
     int64_t sizes[THREADED];
     omp_set_num_threads(1);
     run_all(first, sizes);
-    static const int counts[] = {2, 3, 4, 5, 16, 40}; // from 16 on scratch is used up to its end
+    static const int counts[] = {2, 3, 4, 5, 16, 40}; // from 16 on all of the scratch is used
     for (int c = 0; c < 6; c++) {
         int threads = counts[c];
         omp_set_num_threads(threads);
@@ -1004,7 +1004,7 @@ static void test_threads(void) {
     omp_set_num_threads(3);
 }
 
-// Linear layers: the BLAS rounds by its number of threads, so the bits are the same for one number of them, run after run.
+// Linear layers: how the BLAS rounds depends on its number of threads, so the bits are the same from run to run only with the same number.
 static void test_linear_threads(void) {
     static const int64_t sizes[5][3] = {{500, 300, 300}, {1000, 130, 131}, {130, 1000, 130}, {131, 130, 2100}, {50, 52, 1801}}; // T, in, out
     for (int s = 0; s < 5; s++) {
