@@ -1,5 +1,5 @@
 // ranks: 1
-// options.h: the table against parser, help and print; every refusal is one line with the legal values; grid and ZeRO degrees by brute force.
+// options.h: the table against parser, help and print; every refusal is one line that says what is legal; grids and ZeRO degrees by brute force.
 #include "../options.h"
 #include "test.h"
 
@@ -8,9 +8,9 @@ static bool is_one_line(const char *text) {
         if ((unsigned char)*at < 32) return false;
     return text[0] != '\0';
 }
-// Parses a command line of words that single blanks separate ('~' stands for a blank inside a word).
+// Parses a command line whose words are separated by single blanks ('~' stands for a blank inside a word).
 static bool parse(options *o, const char *line, error_text *error) {
-    static char words[4][4096]; // options point into the words: four command lines live at a time
+    static char words[4][4096]; // options point into the words, so four command lines are kept at a time
     static int turn;
     char *text = words[turn++ % 4];
     char *argv[256];
@@ -53,7 +53,7 @@ static void test_table(void) {
         CHECK((r->kind == OPTION_FLAG) == (r->value[0] == '\0' && r->choices[0] == '\0'), "%s", r->name);
         CHECK(r->initial[0] == '\0' || option_store(&o, r, r->initial), "the default of --%s is not legal", r->name);
         for (int j = 0; j < i; j++) CHECK(rows[j].offset != r->offset, "--%s and --%s share a field", rows[j].name, r->name);
-        if (r->kind == OPTION_REAL) { // printed as the number that it is
+        if (r->kind == OPTION_REAL) { // printed so that it reads back as the same number
             double third = r->low + (r->high - r->low) / 3, *field = (double *)(void *)((char *)&o + r->offset);
             *field = third;
             option_format(&o, r, text, sizeof text);
@@ -62,7 +62,7 @@ static void test_table(void) {
         }
         if (r->kind != OPTION_CHOICE) continue;
         int place = 0;
-        for (const char *at = r->choices;; place++) { // every choice: stored and printed
+        for (const char *at = r->choices;; place++) { // every choice is stored and printed
             size_t n = strcspn(at, "|");
             char word[64];
             snprintf(word, sizeof word, "%.*s", (int)n, at);
@@ -73,7 +73,7 @@ static void test_table(void) {
             at += n + 1;
         }
     }
-    // The texts of the choices stand in the order of the enums.
+    // The texts of the choices are in the order of the enums.
     error_text e;
     CHECK(parse(&o, GOOD "--placement context-first --cp-comm allgather --dkv-wire bf16 --recompute selective --lr-schedule wsd", &e), "%s", e.text);
     CHECK(o.dkv_wire == DKV_WIRE_BF16 && o.placement == PLACEMENT_CONTEXT_FIRST && o.cp_comm == CP_COMM_ALLGATHER && o.recompute == RECOMPUTE_SELECTIVE && o.lr_schedule == LR_WSD, "choices");
@@ -91,7 +91,7 @@ static void test_help_and_print(void) {
     fclose(f);
     int count;
     const option_row *rows = options_table(&count);
-    for (int i = 0; i < count; i++) { // every option of the table stands in the help, with its default
+    for (int i = 0; i < count; i++) { // the help has every option of the table, with its default
         char wanted[128];
         snprintf(wanted, sizeof wanted, "\n  --%s ", rows[i].name);
         const char *at = strstr(text, wanted);
@@ -204,7 +204,7 @@ static void test_refusals(void) {
     check_refused(line, "1023 bytes");
     check_refused(GOOD "--log a\tb", "control characters");
 
-    // Every option that takes a value: missing value and both sides of its range.
+    // Every option that takes a value: a missing value, and both sides of both ends of its range.
     int count;
     const option_row *rows = options_table(&count);
     for (int i = 0; i < count; i++) {
@@ -223,7 +223,7 @@ static void test_refusals(void) {
             CHECK(parse(&o, line, &e) == (side == 1 || side == 2), "%s: %s", line, e.text);
         }
     }
-    // Noise: any bytes are either taken or refused in one line.
+    // Noise: any bytes are either accepted or refused in one line.
     for (uint64_t k = 0; k < 4000; k++) {
         char noise[64];
         int n = 1 + (int)(k % 40);
@@ -237,7 +237,7 @@ static void test_refusals(void) {
     }
 }
 
-// --rope-theta and --rope-scaling take the place of the model's; the length grows to what is trained.
+// --rope-theta and --rope-scaling replace the model's; max_position grows to the length that is trained.
 static void test_model_changes(void) {
     options o;
     error_text e;
@@ -276,11 +276,11 @@ static void test_grids(void) {
                     }
     CHECK(check(&o, GOOD "--hp 2 --cp 4", 8, &e) && o.inner_ring == 4 && o.dp == 1, "one ring by default");
     CHECK(check(&o, "--model tiny --dry-run --hp 2 --cp 4 --dp 3", 1, &e) && o.ranks == 24, "%s", e.text);
-    CHECK(check(&o, GOOD "--dp 4 --batch-size 3 --global-batch 24 --warmup 100", 4, &e) && o.grad_accum == 2, "%s", e.text); // all steps may be warm-up
+    CHECK(check(&o, GOOD "--dp 4 --batch-size 3 --global-batch 24 --warmup 100", 4, &e) && o.grad_accum == 2, "%s", e.text); // warm-up may last for all steps
     CHECK(check(&o, "--model llama3-8b --dry-run --hp 2 --cp 4 --ranks 64", 1, &e) && o.ranks == 64 && o.dp == 8, "%s", e.text);
 }
 
-// Degrees: divisors of the ranks, each a multiple of the one before; absent ones follow.
+// ZeRO degrees: divisors of the ranks, each a multiple of the one before; a degree that is not given equals the one before.
 static void test_degrees(void) {
     char line[512];
     options o;

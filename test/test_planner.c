@@ -1,7 +1,7 @@
 // ranks: 1
-// planner.h: the time model against LoongTrain's tables 2 to 6 (test/paper_tables), with constants fitted on 80 of their cells and with
-// nothing fitted; the choice that follows from it; our own schedule; cluster files good and bad; the search against its rules.
-// Run from the repository's root. The bounds are those of the product's goals, not what happens to come out; both are printed.
+// planner.h: the time model against LoongTrain's tables 2 to 6 (test/paper_tables), with constants fitted to 80 of their cells and with
+// nothing fitted; the choice that follows from it; our own schedule; good and bad cluster files; the search against its rules.
+// Run from the repository's root. The bounds are the product's goals, not the results that happen to come out; the results are printed.
 #include "../planner.h"
 #include "paper_tables.h"
 #include "test.h"
@@ -44,7 +44,7 @@ static void check_embedded_texts(void) {
     for (int i = 0; i < 6; i++) load(expected[i]);
 }
 
-// The text of cluster h100 with the line of `key` replaced (NULL: left out), given to the parser.
+// Parses the text of cluster h100 with the line of `key` replaced (NULL: left out).
 static bool parse_with(const char *key, const char *line, error_text *error) {
     static char text[16384];
     const char *from = NULL;
@@ -98,7 +98,7 @@ static void check_bad_clusters(void) {
         CHECK(!ok && strstr(error.text, bad[i].says) != NULL && strchr(error.text, '\n') == NULL, "'%s': '%s', not '%s'",
               bad[i].line == NULL ? "(left out)" : bad[i].line, error.text, bad[i].says);
     }
-    for (int i = 0; i < CLUSTER_FIGURES; i++) // every figure is asked for
+    for (int i = 0; i < CLUSTER_FIGURES; i++) // every figure must be there
         CHECK(!parse_with(cluster_figures()[i].key, NULL, &error) && strstr(error.text, "is missing") != NULL, "%s: '%s'", cluster_figures()[i].key,
               error.text);
     cluster c;
@@ -113,7 +113,7 @@ static void check_bad_clusters(void) {
     close(file);
     error.text[0] = '\0';
     CHECK(!cluster_load(&c, path, &error) && strstr(error.text, "not a cluster file") != NULL, "'%s'", error.text);
-    char lines[20000]; // more than such a file has, all empty; and a line that is too long
+    char lines[20000]; // a file larger than any cluster file, of empty lines; then a line that is too long
     memset(lines, '\n', sizeof lines);
     file = open(path, O_WRONLY);
     CHECK(file >= 0 && write(file, lines, sizeof lines) == (ssize_t)sizeof lines, "cannot write %s", path);
@@ -144,8 +144,8 @@ static void check_network(void) {
         {16, 4, 1, PLACEMENT_HEAD_FIRST, true, 2, 1, 0.5},
         {2, 32, 1, PLACEMENT_CONTEXT_FIRST, true, 1, 1, 0.5},
         {8, 8, 1, PLACEMENT_CONTEXT_FIRST, true, 0, 0, 7.0 / 8},    // each ring inside its node
-        {16, 4, 1, PLACEMENT_CONTEXT_FIRST, true, 0, 0, 14.0 / 16}, // two rings to a node
-        {1, 64, 2, PLACEMENT_CONTEXT_FIRST, true, 1, 1, 0},         // windows woven over GPU pairs
+        {16, 4, 1, PLACEMENT_CONTEXT_FIRST, true, 0, 0, 14.0 / 16}, // two rings inside each node
+        {1, 64, 2, PLACEMENT_CONTEXT_FIRST, true, 1, 1, 0},         // windows interleaved, so that GPUs of one NIC are in different ones
         {1, 64, 4, PLACEMENT_CONTEXT_FIRST, true, 1, 1, 0},
         {1, 64, 4, PLACEMENT_CONTEXT_FIRST, false, 0, 0, 0},
         {1, 64, 8, PLACEMENT_CONTEXT_FIRST, true, 2, 1, 0},
@@ -162,7 +162,7 @@ static void check_network(void) {
               "hp %d cp %d w %d %s: %d flows on 4 NICs, %d on 8, %g of an HP group outside", cases[i].hp, cases[i].cp, cases[i].w,
               cases[i].outer ? "outer" : "inner", flows, flows_8, outside);
     }
-    // Collectives: inside a node NVLink, across nodes all NICs, and neighbours with the same stride leave together.
+    // Collectives: NVLink inside a node, all NICs across nodes; groups of the same stride side by side share them.
     CHECK(planner_collective(&c, 1, 1, 1e9) == 0, "a group of one communicates");
     CHECK(fabs(planner_collective(&c, 8, 1, 1e9) * 300e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective inside a node");
     CHECK(fabs(planner_collective(&c, 64, 1, 1e9) * 100e9 * c.collective_efficiency / 1e9 - 1) < 1e-12, "a collective over nodes");
@@ -170,12 +170,12 @@ static void check_network(void) {
     CHECK(planner_collective(&c, 8, 16, 1e9) == planner_collective(&c, 8, 8, 1e9), "more ranks leave a node than there are");
     CHECK(planner_overlap(2, 1, 0.25) == 2.25 && planner_overlap(1, 2, 0.25) == 2, "a transfer under compute");
     CHECK(planner_overlap(1, 2, 1) == 3, "a transfer that ranks copy themselves, under compute that is shorter");
-    cluster cpus = load("cpu"); // 8 of 16 ranks on each node, one NIC; a rank sends 8 of its 15 blocks there
+    cluster cpus = load("cpu"); // 8 of 16 ranks on each node, with one NIC; a rank sends 8 of its 15 blocks through it
     CHECK(fabs(planner_collective(&cpus, 16, 1, 15e6) * cpus.nic_rate * cpus.collective_efficiency / (8 * 8e6) - 1) < 1e-12, "a collective of CPUs over nodes");
     CHECK(planner_hop(&cpus, 2e6, 0) == 50e-6 + 2e6 / 2e9 && planner_hop(&cpus, 2e6, 3) == 50e-6 + 3 * 2e6 / (1.25e9 * 0.8), "a hop takes its latency, too");
     CHECK(planner_hop(&fat, 1e9, 1) == 1e9 / 45e9 && (fat.nic_rate = 1e12, planner_hop(&fat, 1e9, 1) == 1e9 / 150e9), "a hop is as slow as the slower of lane and NIC");
     CHECK(planner_hop_both(&fat, 1e9, 1e9, 0) == 1e9 / 150e9 && (fat.nvlink_rate = 250e9, planner_hop_both(&fat, 1e9, 1e9, 0) == 2e9 / 250e9), "two lanes fill the links");
-    // Sequences of 6 ranks on nodes of 8: the first inside a node, the second on two of them.
+    // Sequences of 6 ranks on nodes of 8: the first lies inside a node, the second on two nodes.
     grid_shape rings = planner_shape(&c, 4, 1, 6, 1, PLACEMENT_HEAD_FIRST), heads = planner_shape(&c, 4, 6, 1, 1, PLACEMENT_HEAD_FIRST);
     CHECK(planner_nic_flows(&rings, true) == 1 && fabs(planner_hp_outside(&heads) - 4 / 6.0) < 1e-12, "the sequences after the first are not looked at");
     // All-gather of KV, context-first: a CP group of 8 is a node.
@@ -183,7 +183,7 @@ static void check_network(void) {
     CHECK(fabs(planner_pass_gather(&c, &inside, 0, 1e9, 2e9).outer / (7 * 3e9 / (300e9 * c.collective_efficiency)) - 1) < 1e-12, "an all-gather inside a node");
 }
 
-// Ranks that share a machine have more of it each when they are few. What is between machines, and what is a share of the peak, stays.
+// Fewer ranks on a machine have a larger share of it each. What lies between machines, and what is relative to the peak, stays.
 static void check_share(void) {
     static const char *const rates[] = {"memory", "peak", "hbm_rate", "nvlink_rate", "host_link_rate", "p2p_rate"};
     static const char *const times[] = {"step_launch", "attention_launch", "hop_latency", "alltoall_latency", "alltoall_pack"};
@@ -201,7 +201,7 @@ static void check_share(void) {
     }
 }
 
-// What a layer keeps is what checkpoint.cuh takes for it.
+// The bytes that the planner counts for a layer's kept activations are those that checkpoint.cuh takes.
 static void check_kept(void) {
     model_config m = *config_preset("llama3-8b");
     cluster c = load("h100");
@@ -220,15 +220,15 @@ static void check_kept(void) {
 
 // ---- the paper's MFU ----
 
-// MFU as LoongTrain's tables print it (Megatron-LM's formula as InternEvo has it, reproduced to the last digit by tables 3 and 6):
+// MFU as LoongTrain's tables print it (Megatron-LM's formula, as in InternEvo; with the TGS of table 6 it gives table 3 to the last digit):
 //     TGS 3 ((8 + 6 r) D^2 L + 2 S D L + 2 D V) / 312e12,   r = 3.5, L = 32, D = 4096, V = 51200
-// Causal attention counted half, recompute not counted, the head once, full-size K and V projections whatever Hkv is.
+// Causal attention counts half, recompute does not count, the head counts once, K and V projections count as full-size whatever Hkv is.
 static double mfu_loongtrain(double tgs, double S) {
     double D = 4096, L = 32, V = 51200, r = 3.5;
     return tgs * 3 * ((8 + 6 * r) * D * D * L + 2 * S * D * L + 2 * D * V) / 312e12;
 }
 
-// Whether some TGS that rounds to the printed one (half a unit of its first decimal) gives an MFU that rounds to the printed one.
+// Whether a TGS within half a unit of the printed one's first decimal gives an MFU that rounds to the printed one.
 static bool mfu_agrees(double tgs, double S, double mfu) {
     return mfu_loongtrain(tgs - 0.05, S) < mfu + 0.0005 + 1e-9 && mfu_loongtrain(tgs + 0.05, S) > mfu - 0.0005 - 1e-9;
 }
@@ -257,7 +257,7 @@ static void check_mfu(void) {
     printf("MFU formula: %d of %d cells of table 3 from table 6, %d of %d of table 2 (the others above)\n", right_3, table_3, right_2, table_2);
     CHECK(right_3 == 192 && table_3 == 192, "%d of %d cells of table 3", right_3, table_3);
     CHECK(right_2 == 55 && table_2 == 62, "%d of %d cells of table 2", right_2, table_2);
-    for (int gqa = 0; gqa < 2; gqa++) { // the product's own count is the same for MHA; GQA gets credit for its smaller projections
+    for (int gqa = 0; gqa < 2; gqa++) { // our own count is the same for MHA; for GQA it counts the smaller projections
         model_config m = paper_model(gqa == 1);
         double ours = flops_model_per_token(&m, 131072) / 312e12, paper = mfu_loongtrain(1, 131072);
         CHECK(gqa == 1 ? ours < paper && ours > 0.9 * paper : fabs(ours / paper - 1) < 1e-12, "model FLOP: ours %g, LoongTrain's %g", ours, paper);
@@ -273,7 +273,7 @@ typedef struct {
     double mape, worst, bias; // relative
 } accuracy;
 
-// Of a table's cells, all or those that nothing was fitted to.
+// Over all cells of a table, or over those that nothing was fitted to.
 static accuracy table_accuracy(int table, bool held_out) {
     accuracy a = {0, 0, 0, 0};
     for (int i = 0; i < tables.count; i++) {
@@ -295,7 +295,7 @@ typedef struct {
     double regret_mean, regret_max;
 } choice_quality;
 
-// Cells among which a user chooses: the same model, length and checkpointing; in table 5 also the same degrees (the choice is w).
+// Whether a user chooses between the two cells: same model, length and checkpointing; in table 5 also the same degrees (the choice is w).
 static bool same_column(const paper_cell *a, const paper_cell *b) {
     return a->table == b->table && a->gqa == b->gqa && a->selective == b->selective && a->S == b->S && (a->table != 5 || a->hp == b->hp);
 }
@@ -340,7 +340,7 @@ static void check_tables(const char *cluster_name, bool fitted) {
     choice_quality q[7];
     printf("%s: predicted against measured times%s; choice in columns with both placements\n", cluster_name, fitted ? ", held-out cells" : ", all cells");
     for (int table = 2; table <= 6; table++) {
-        if (table == 3) continue; // table 6 again
+        if (table == 3) continue; // the runs of table 6
         a[table] = table_accuracy(table, fitted);
         q[table] = table_choice(table);
         printf("    table %d: %3d cells MAPE %4.2f %% worst %4.1f %% bias %+5.2f %% | %2d columns: same best %2d, best in top 3 %2d, regret mean %.2f %% max "
@@ -372,7 +372,7 @@ static void check_tables(const char *cluster_name, bool fitted) {
 
 // ---- our schedule ----
 
-// Table 5's MHA cp 64, w 4, 128K: 140.6 ms with LoongTrain's schedule.
+// The cell of table 5 for MHA, cp 64, w 4, 128K, which took 140.6 ms with LoongTrain's schedule.
 static planner_attention long_ring(const cluster *c, planner_schedule schedule, double dkv_bytes) {
     static model_config m;
     m = paper_model(false);
@@ -395,7 +395,7 @@ static void check_our_schedule(void) {
         planner_attention theirs = long_ring(&c, SCHEDULE_LOONGTRAIN, 2), ours = long_ring(&c, SCHEDULE_LATE_DKV, 2), wide = long_ring(&c, SCHEDULE_LATE_DKV, 4);
         printf("%s, MHA cp 64 w 4 128K (measured by LoongTrain 140.6 ms):\n", clusters[i]);
         print_long_ring("LoongTrain's schedule, bf16 dKV", &theirs);
-        planner_attention waits = ours; // in the backward pass KV and dKV of a window share the NIC, and one ring step is all there is to hide them
+        planner_attention waits = ours; // our schedule with LoongTrain's backward: a window's KV and dKV share the NIC, and one ring step hides them
         waits.backward = theirs.backward;
         print_long_ring("ours, waiting for dKV as they do", &waits);
         print_long_ring("ours, --dkv-wire bf16", &ours);
@@ -418,11 +418,11 @@ static void check_our_schedule(void) {
         CHECK(paper_attention_seconds(&theirs) - paper_attention_seconds(&ours) >= 0.035, "our schedule saves %g s",
               paper_attention_seconds(&theirs) - paper_attention_seconds(&ours));
     }
-    // With kernels and launches as counted. The fitted ones are those of LoongTrain's kernels: 76.7 ms without any communication.
+    // With kernels and launches counted. The fitted constants are those of LoongTrain's kernels, which take 76.7 ms without any communication.
     CHECK(late[0] <= 0.085, "our schedule, data sheet: %g s", late[0]);
     CHECK(late[1] <= 0.100, "our schedule, constants of LoongTrain's kernels: %g s", late[1]);
 
-    // The ring formulas by hand. Slow compute hides all; w = cp = 1 communicates nothing; slow transfers are all that counts.
+    // The ring formulas by hand: slow compute hides everything; with slow transfers only they count; w = cp = 1 communicates nothing.
     planner_ring r;
     memset(&r, 0, sizeof r);
     r.w = 4; r.windows = 16; r.step = 10;
@@ -436,7 +436,7 @@ static void check_our_schedule(void) {
     r.both_outer = 100;
     CHECK(fabs(planner_ring_late(&r) - (50 + 14 * 100 + 50 + 50 + 1)) < 1e-9, "ours, all network: %g", planner_ring_late(&r));
     CHECK(fabs(planner_ring_loongtrain(&r) - (16 * 3 * 2 + 15 * 100 + 1)) < 1e-9, "LoongTrain, all network: %g", planner_ring_loongtrain(&r));
-    r.inner_on_nic = true; // the inner hops of a window, four, share the NIC with the outer one
+    r.inner_on_nic = true; // the four inner hops of a window share the NIC with its outer hop
     CHECK(fabs(planner_ring_late(&r) - (16 * 4 + 50 + 14 * 100 + 50 + 50 + 1)) < 1e-9, "ours, inner and outer hops on one NIC: %g", planner_ring_late(&r));
     r.w = r.windows = 1;
     CHECK(planner_ring_late(&r) == 1 && planner_ring_loongtrain(&r) == 1, "a ring of one communicates");
@@ -445,8 +445,8 @@ static void check_our_schedule(void) {
 // ---- memory of other systems ----
 
 // Peak bytes of a rank in systems that keep the logits of all local tokens at once, as torchtitan and Megatron-CP do (ours tiles them, and
-// counts its own buffers: planning.h). Parameters in bf16 on every rank of `sp` shards, gradients of `grad_bytes` over sg, 12 bytes of
-// Adam over so; a checkpoint a layer, more with Selective Checkpoint++; and the logits, or one layer's activations if those are more.
+// counts its own buffers: planning.h). Parameters in bf16 in `sp` shards, gradients of `grad_bytes` each in sg shards, 12 bytes of Adam in so
+// shards; a checkpoint per layer, more with Selective Checkpoint++; and the logits, or one layer's activations if those are larger.
 //     N (2/sp + grad/sg + 12/so) + 2 L D T [+ L (2 H HS + 4 H) T] + max(T V logit_bytes, a layer)
 static double untiled_bytes(const model_config *m, double T, int sp, int sg, int so, double grad_bytes, bool selective,
                             double logit_bytes) {
@@ -455,8 +455,8 @@ static double untiled_bytes(const model_config *m, double T, int sp, int sg, int
     return N * (2.0 / sp + grad_bytes / sg + 12.0 / so) + kept + T * fmax(m->V * logit_bytes, layer);
 }
 
-// torchtitan shards all states over all ranks; 15.2 bytes a logit are fitted (float logits and their gradient). Of LoongTrain is known
-// that every cell ran in 80 GB, of Megatron-CP that 1M on 32 GPUs did not: a consistency check, for 10 and 14 bytes a logit are our choice.
+// torchtitan shards all states over all ranks; 15.2 bytes per logit are fitted (float logits and their gradient). LoongTrain's cells all ran in 80 GB;
+// Megatron-CP's 1M on 32 GPUs did not. Both are consistency checks only, because the 10 and 14 bytes per logit are our choice.
 static void check_published_memory(const model_config *llama3_8b) {
     char line[256], *f[8];
     int cells = 0;
@@ -505,7 +505,7 @@ static bool fits_table_6(void *context, const planner_choice *choice, double *by
     *bytes = 1;
     return choice->shape.w == 1 && !choice->cp_allgather && choice->recompute == RECOMPUTE_FULL;
 }
-// A rough memory rule: states and one checkpoint a layer.
+// A rough memory rule: the states, what every layer keeps (nothing if offloaded), and one whole layer.
 typedef struct {
     const model_config *m;
     double limit;
@@ -570,8 +570,8 @@ static void print_plan(const planner_query *q, const planner_choice *best, int n
     }
 }
 
-// The other ZeRO degrees of a choice that are no slower than it need almost its memory, or do not fit: it is sharded as much as costs nothing. None is
-// faster by more than a thousandth.
+// No other ZeRO degrees of a choice are faster by more than a thousandth. Those that are no slower save at most a tenth of a GPU's memory, or do not
+// fit: a choice shards whatever can be sharded at no cost.
 static void check_degrees(const planner_query *q, const planner_choice *best) {
     const int degrees[3] = {1, (int)q->machines->gpus_per_node, q->ranks};
     planner_attention a = planner_attention_time(q, &best->shape, best->cp_allgather);
@@ -589,8 +589,8 @@ static void check_degrees(const planner_query *q, const planner_choice *best) {
               best->zo, best->memory);
     }
 }
-// New parameters travel behind the first forward pass, what selective recompute exchanges again behind matrices, the first hop of dKV home behind wo's
-// gradient: all of it where that takes long, and of CPUs, which copy themselves, nothing.
+// What the planner hides: the all-gather of updated parameters behind the first forward pass; SeqAlltoAll that selective recompute repeats behind matrix
+// products; the first hop of dKV home behind wo's gradient. All of it where that compute is long enough; nothing on CPUs, which copy data themselves.
 static void check_hidden(const planner_query *ask) {
     planner_query q = *ask;
     planner_choice p;
@@ -636,7 +636,7 @@ static void check_hidden(const planner_query *ask) {
     }
 }
 
-// A step by hand: nothing hides where transfers take the compute's time. 4 micro-steps of 2 sequences on each of 2 groups of 8 x 4 ranks.
+// A step by hand, with overlap_cost 1, so that nothing is hidden: 4 micro-steps of 2 sequences on each of 2 groups of 8 x 4 ranks.
 static void check_step(void) {
     model_config m = preset("llama3-8b");
     cluster c = load("h100");
@@ -708,13 +708,13 @@ static void check_search(void) {
             for (int k = 0; k < n; k++) CHECK(best[k].memory > 0 && best[k].memory <= rule.limit, "%g bytes do not fit", best[k].memory);
             int m1 = planner_plan(&q, more, 1, &error); // fewer choices asked for: the same best
             CHECK(m1 == (n > 0) && (n == 0 || memcmp(&more[0].shape, &best[0].shape, sizeof best[0].shape) == 0), "the best depends on how many are asked for");
-            q.S = q.attended = rule.S = 8192; // so short that gathers are seen
+            q.S = q.attended = rule.S = 8192; // so short that gathers are exposed
             n = planner_plan(&q, best, MOST, &error);
             for (int k = 0; k < n; k++) check_degrees(&q, &best[k]);
         }
     }
 
-    // 12 ranks on nodes of 8, two sequences a micro-step: neither a node's ranks nor as many data-parallel ranks as sequences are legal.
+    // 12 ranks on nodes of 8, two sequences a micro-step: a ZeRO degree of a node's 8 ranks is illegal, and so is dp 4, the number of sequences.
     model_config small = preset("llama3-8b");
     planner_query uneven = planner_query_make(&small, &h100, 32768, 4, 12);
     memory_rule uneven_rule = {&small, 75e9, 32768};
@@ -725,7 +725,7 @@ static void check_search(void) {
     CHECK(found > 0, "12 ranks: %s", error.text);
     check_choices(&uneven, best, found);
 
-    // Against every grid by hand: no other grid, and no other way to run it, is faster.
+    // Against an enumeration of the grids: none of them, with any kind of recompute, is faster.
     model_config m = paper_model(true);
     cluster c = load("a100-4nic");
     planner_query q = planner_query_make(&m, &c, 262144, 2, 64);
@@ -746,7 +746,8 @@ static void check_search(void) {
                         CHECK(p.seconds >= best[0].seconds, "dp %d hp %d w %d is faster than the plan: %g < %g", dp, hp, w, p.seconds, best[0].seconds);
                     }
 
-    // Packed documents: attention's kernels take the share that is seen, transfers and matrices what they took, and MFU counts what is seen.
+    // Packed documents: attention's kernels take the share of the time that is visible, SeqAlltoAll and matrices what they took, and MFU counts what is
+    // visible.
     planner_choice whole = best[0], seen = best[0];
     q.attended = q.S / 8;
     planner_attention a = planner_attention_time(&q, &seen.shape, seen.cp_allgather);
@@ -757,7 +758,7 @@ static void check_search(void) {
     CHECK(fabs(seen.hfu * c.peak / seen.tgs - whole.hfu * c.peak / whole.tgs + m.L * (seen.recompute == RECOMPUTE_FULL ? 4.5 : 3.5) * flops_attention_per_token(&m, q.S / 8 * 7)) < 1e-6 * whole.hfu * c.peak / whole.tgs,
           "HFU %g", seen.hfu);
     grid_shape ring = planner_shape(&c, 1, 1, 64, 4, PLACEMENT_CONTEXT_FIRST);
-    double exposed[2][3]; // ring, all-gather; documents as long as two chunks, 64th of that, one document
+    double exposed[2][3]; // ring, all-gather; documents of S / 64 tokens, of S / 4096, one document
     for (int i = 0; i < 6; i++) {
         q.attended = i % 3 == 0 ? q.S / 64 : i % 3 == 1 ? q.S / 4096 : q.S;
         a = planner_attention_time(&q, &ring, i / 3 == 1);
@@ -767,7 +768,7 @@ static void check_search(void) {
     CHECK(exposed[1][1] > 0.99 * exposed[1][0], "an all-gather carries all: %g %g", exposed[1][0], exposed[1][1]);
     q.attended = q.S;
 
-    // Asked for what table 6 measured (its schedule, w = 1, full recompute), the search itself names the paper's best cell of every GQA column.
+    // Restricted to what table 6 measured (its schedule, w = 1, full recompute), the search finds the paper's best cell of every GQA column.
     for (int64_t S = 131072; S <= 1048576; S *= 2) {
         planner_query paper = planner_query_make(&m, &c, S, 1, 64);
         paper.schedule = SCHEDULE_LOONGTRAIN;
@@ -778,7 +779,7 @@ static void check_search(void) {
               "GQA %lldK: the plan is hp %d cp %d, table 6's best is hp 8 cp 8 head-first", (long long)S / 1024, best[0].shape.hp, best[0].shape.cp);
     }
 
-    // What cannot be is refused in one line, and nobody is asked about memory for nothing.
+    // What is impossible is refused with a message.
     int64_t asked = 0;
     q.fits = fits_nothing;
     q.context = &asked;
