@@ -1,5 +1,5 @@
 // ranks: 1
-// The safetensors reader and writer: every kind of wrong file gets its own message and no read outside; numbers of all dtypes. (F51, F56)
+// The safetensors reader and writer: every kind of bad file gets its own message and is never read out of bounds; numbers of all dtypes. (F51, F56)
 #include "../safetensors.h"
 #include "test.h"
 #include <signal.h>
@@ -7,7 +7,7 @@
 
 static char folder[] = "/tmp/test_safetensors.XXXXXX";
 
-// A file of this header and `data_bytes` zeros after it; length 0: the header's own.
+// Makes a file with this header and `data_bytes` zeros after it. length: what the file gives as the header's length; 0: the true one.
 static void make_file(const char *name, const char *header, uint64_t length, size_t data_bytes) {
     size_t n = strlen(header), bytes = 8 + n + data_bytes;
     char *text = HOST_NEW(char, bytes);
@@ -73,7 +73,7 @@ static void test_format_errors(void) {
     remove(path_join(folder, "model.safetensors").text);
     expect_refused("no file", "is not there, nor is model.safetensors.index.json");
 
-    // Every prefix and every flipped bit of a good file's header: no crash; sanitizers watch the reads.
+    // Every prefix of a good file, and the file with each bit flipped: no crash; the sanitizers watch the reads.
     make_file("good.safetensors", "{\"__metadata__\":{\"format\":\"pt\"}," T_A ",\"b\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[24,28]}}", 0, 28);
     char bytes[512];
     FILE *f = fopen(path_join(folder, "good.safetensors").text, "rb");
@@ -127,7 +127,7 @@ static void test_index_errors(void) {
     remove(path_join(folder, "model.safetensors.index.json").text);
 }
 
-// F16 and BF16 widen exactly and come back; rounding to nearest even, against a search over all values.
+// F16 and BF16 widen exactly and come back. Numbers between two neighbours round to the nearest, ties to even.
 static void test_numbers(void) {
     int64_t wrong = 0;
     for (uint32_t h = 0; h < 65536; h++) {
@@ -157,7 +157,8 @@ static void test_numbers(void) {
     CHECK(wrong == 0, "%lld roundings are wrong", (long long)wrong);
     CHECK(f16_of_float(65519.9f) == 0x7bff && f16_of_float(65520.0f) == 0x7c00 && f16_of_float(1e-8f) == 0, "ends of F16");
 
-    // Many at once are the same, plain numbers (the processor converts) and with one NaN, infinity or number beyond F16 among them.
+    // Conversions of many numbers at once give the same: plain numbers, which the processor converts; and with NaN, infinities or numbers beyond F16
+    // among them.
     enum { MANY = 65536 + 5 };
     static uint16_t halves[MANY], back[MANY];
     static float wide[MANY];
@@ -167,7 +168,7 @@ static void test_numbers(void) {
         for (uint32_t i = 0; i < MANY; i++) halves[i] = (uint16_t)(special == 0 && (i & 0x7c00) == 0x7c00 ? 0 : i);
         f16_to_floats(wide, halves, MANY);
         for (int i = 0; i < MANY; i++) wrong += bits_of_float(wide[i]) != bits_of_float(float_of_f16(halves[i]));
-        for (int i = 0; i < MANY && special >= 2; i++) wide[i] = float_of_bits((uint32_t)i * 2654435761u & 0xc7ffffffu); // below 2^17: not plain
+        for (int i = 0; i < MANY && special >= 2; i++) wide[i] = float_of_bits((uint32_t)i * 2654435761u & 0xc7ffffffu); // below 2^17, so some are beyond F16
         for (int i = 0; i < MANY && special == 2; i++) wide[i] *= 0.25f; // plain again, with digits to round
         for (int i = 0; i < MANY && special == 3; i++) wide[i] = i == 4321 || i == 5000 ? -65520 : fabsf(wide[i]) >= 65520 ? NAN : wide[i];
         CHECK(f16_from_floats(back, wide, MANY) == first, "case %d: the first beyond F16 is not %lld", special, (long long)first);
@@ -179,7 +180,7 @@ static void test_numbers(void) {
 
 static float value_of(int tensor, int64_t i) { return (float)test_random((uint64_t)tensor + 1, (uint64_t)i); }
 
-// What is written comes back: all dtypes, one file and shards, ranges in any order, two writers.
+// What is written reads back: all dtypes, one file and shards, ranges in any order, two writers.
 static void test_round_trip(int64_t limit, int files) {
     error_text error;
     error.text[0] = '\0';
@@ -226,7 +227,7 @@ static void test_round_trip(int64_t limit, int files) {
     CHECK(error.text[0] == '\0', "%s", error.text);
     float big = 70000.0f;
     CHECK(!safetensors_write(&w, &w.tensors[7], 79999, 1, &big, &error) && strstr(error.text, "element 79999 of \"tensor.7\" is 70000, above what F16 holds") != NULL, "F16: %s", error.text);
-    uint64_t before = 0, after = 0; // the last bytes of the last file are among those that tell files apart
+    uint64_t before = 0, after = 0; // the hash covers the last bytes of the last file
     error.text[0] = '\0';
     CHECK(safetensors_hash(&r, &before, &error) && safetensors_write(&w, &w.tensors[8], 64 * 64 - 1, 1, &big, &error) && safetensors_hash(&r, &after, &error) && before != after, "%s", error.text);
     if (files > 1) {
@@ -242,7 +243,7 @@ static void test_round_trip(int64_t limit, int files) {
     free(y);
 }
 
-// A file that may not grow: the writer says so.
+// A limit on the size of files: the writer reports it.
 static void test_no_space(void) {
     struct rlimit before, small;
     signal(SIGXFSZ, SIG_IGN);

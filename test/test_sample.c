@@ -1,6 +1,6 @@
 // ranks: 4
-// sample.h: a model that has learnt to count draws the numbers that follow, on every grid; draws with a temperature follow the softmax; prompts;
-// text of tokens from a tokenizer.json and from bytes. (F54)
+// sample.h: a model that has learnt to count draws the numbers that come next, on every grid; draws with a temperature follow the softmax; prompts;
+// the text of tokens, by a tokenizer.json and as bytes. (F54)
 #include "../sample.h"
 #include "model_fixture.h"
 #include <unistd.h>
@@ -34,7 +34,7 @@ static void check_counting(grid_shape shape, comm *ranks, const fixture *learnt)
     CHECK(checkpoint_empty(&f.m.store), "activations left after drawing");
     sample_close(&job);
     int32_t first[2][LENGTH];
-    for (int k = 0; k < 3; k++) { // hot: a seed is a draw
+    for (int k = 0; k < 3; k++) { // at a high temperature: the same seed draws the same tokens, another seed others
         job = job_of(prompt, 3, LENGTH - 3);
         sample_draw(&job, &f.m, &f.shard, 100, k < 2 ? 8 : 9, f.tokens, f.labels);
         if (k < 2) memcpy(first[k], job.tokens, sizeof first[k]);
@@ -117,7 +117,7 @@ static void test_text(void) {
 
     // Every byte of a byte-level vocabulary, as GPT-2's bytes_to_unicode writes it.
     int extra = 0;
-    for (int b = 1; b < 256; b++) { // 0 is the first of the others
+    for (int b = 1; b < 256; b++) { // byte 0 would be the first of the extra codes
         bool shown = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
         int code = shown ? b : 256 + ++extra;
         char text[3] = {(char)code, 0, 0};

@@ -1,10 +1,10 @@
 // ranks: 4
-// Saving in the background: what is written is the model as it was when the save began, whatever training does meanwhile, with every way to
-// shard and to offload; no state counts as complete before it is finished; without host memory for a copy it is written at once. (F50, F51)
+// Saving in the background: what is written is the model as it was when the save began, whatever training does meanwhile, with several ways to shard
+// and with offload. No state counts as complete before it is finished. Without host memory for a copy it is written at once. (F50, F51)
 #include "../training_state.h"
 #include "model_fixture.h"
 
-// Every element of this rank's pieces, as moved by `step`: what a training step would do to them.
+// Adds `by` to every element of this rank's pieces: stands in for a training step.
 static void change_states(model *m, float by) {
     for (int u = 0; u < m->zero.unit_count; u++) {
         int64_t n = m->zero.units[u].count;
@@ -13,7 +13,7 @@ static void change_states(model *m, float by) {
         for (int64_t i = 0; i < n / m->zero.zo; i++) m->zero.v[u][i] += by;
     }
 }
-static int64_t count_differences(const model *m, const model *other) { // of the tensors; padding is not saved
+static int64_t count_differences(const model *m, const model *other) { // in the tensors alone: padding is not saved
     int64_t wrong = 0;
     for (int u = 0; u < m->zero.unit_count; u++)
         for (int k = 0; k < VALUES_KINDS; k++)
@@ -81,7 +81,7 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     fixture_free(&kept);
 }
 
-// training_state.json of the deepest model that config.h allows: 2 MB of sums.
+// training_state.json of the deepest model that config.h allows, with all its checksums: 2 MB.
 static void check_many_sums(const char *folder) {
     int64_t count = (4096 + 2) * ZERO_MAX_TENSORS;
     uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count), *back = HOST_NEW(uint64_t, VALUES_KINDS * count);

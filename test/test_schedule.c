@@ -1,10 +1,10 @@
 // ranks: 1
-// The ring's schedule for every cp <= 64, every w dividing it and every way to lay windows, without running ranks: double_ring.cuh is
-// compiled against recording fakes of the device, every rank's program is recorded, and the programs are then played against each
-// other with the strictest network there is (a transfer happens when both sides have started it and is seen when both finish).
+// The ring's schedule for every cp <= 64, every w dividing it and every way to lay out windows, without running ranks. double_ring.cuh is
+// compiled against fakes of the device that record every rank's operations as a program. The programs are then played against each other over
+// the strictest possible network: a rank can finish a transfer only once both its peers have started theirs, and data arrives only then.
 // Checked: no deadlock, the right block with the right mask at each step, every block used once, the same work at every step, no buffer
-// touched while it travels, every dKV home with the contribution of every rank exactly once, sent as float and as bf16. (F8, F9, F10, F42)
-// Of packed documents: what leaves one rank, of each hop and chunk, is what the next one takes.
+// touched while it travels, every dKV home with the contribution of every rank exactly once, sent as float and as bf16. (F7-F10, F42, F45)
+// With packed documents: in each transfer the receiver expects the rows that the sender sends.
 #include "../double_ring.cuh"
 #include "test.h"
 
@@ -21,8 +21,8 @@ typedef struct {
     attention_block block;
     int64_t first_query;
     bool merge;
-    size_t bytes;       // OP_ZERO; OP_START: that leave
-    size_t arriving;    // OP_START: bytes that arrive
+    size_t bytes;       // OP_ZERO; OP_START: bytes sent
+    size_t arriving;    // OP_START: bytes received
 } op;
 enum { MAX_OPS = 4096, BUFFERS = 16 };
 typedef struct {
@@ -64,7 +64,7 @@ void op_add_float(float *to, const float *from, int64_t n) { (void)n; op *o = re
 void op_add_bf16(float *to, const bf16 *from, int64_t n) { (void)n; op *o = record(OP_ADD); o->write = to; o->read = from; }
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n) { (void)n; op *o = record(OP_COPY); o->write = to; o->read = from; }
 size_t op_attention_scratch(attention_block b, bool backward) { (void)b; (void)backward; return 0; }
-static int64_t query_base; // address of row 0 of q as a number
+static int64_t query_base; // address of row 0 of q, as a number
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge, void *s) {
     (void)out; (void)lse; (void)s;
     op *o = record(OP_FORWARD);
@@ -88,8 +88,8 @@ typedef struct {
 typedef struct {
     const void *address[BUFFERS];
     content holds[BUFFERS];
-    int travels[BUFFERS]; // > 0: part of a transfer in flight, as receiver (2) or sender (1)
-    int64_t zero_from[BUFFERS]; // the rows from this one on are zeros; 0: nothing known
+    int travels[BUFFERS]; // in flight: 2 as a receive buffer, 1 as a send buffer; 0: not
+    int64_t zero_from[BUFFERS]; // the rows from this one on are zeros; 0: all, or nothing known
     int buffers, at;
     int64_t steps_forward, steps_backward;
     uint64_t seen_forward, seen_backward;
@@ -112,7 +112,7 @@ static int buffer_of(player *p, const void *address) {
 }
 
 static float memory_dkv[64][6][64]; // only addresses matter
-static void *dkv_begin(void *inside) { // of the buffer that an address lies in
+static void *dkv_begin(void *inside) { // the first byte of the buffer that contains the address
     int64_t at = (char *)inside - (char *)memory_dkv;
     return (char *)memory_dkv + at / (int64_t)sizeof memory_dkv[0][0] * (int64_t)sizeof memory_dkv[0][0];
 }
@@ -123,7 +123,7 @@ static int started[64][4], finished[64][4];
 static program programs[64];
 static player players[64];
 
-// The block of c's queries with k's keys: only these three, all of work Tc^2 / 2 (or the diagonal's half).
+// The block of c's queries with k's keys is one of three, each of work Tc^2 / 2.
 static void check_block(const op *o, int c, int k, int64_t Tc, const char *pass) {
     bool right = k == c   ? o->block.causal && o->block.Tq == Tc && o->block.Tk == Tc && o->first_query == 0
                  : k < c ? !o->block.causal && o->block.Tq == Tc && o->block.Tk == Tc / 2 && o->first_query == 0
@@ -133,7 +133,7 @@ static void check_block(const op *o, int c, int k, int64_t Tc, const char *pass)
     CHECK(work == Tc * Tc / 2, "%s: rank %d with keys of %d: work %lld", pass, c, k, (long long)work);
 }
 
-// One operation of rank c; false when it must wait for another rank.
+// Plays one operation of rank c; false when it must wait for another rank.
 static bool play(int c, int64_t Tc) {
     player *p = &players[c];
     const op *o = &programs[c].ops[p->at];
@@ -156,14 +156,14 @@ static bool play(int c, int64_t Tc) {
             if (programs[c].ops[i].kind == OP_START && programs[c].ops[i].lane == o->lane && seen++ == hop) start = &programs[c].ops[i];
         CHECK(start != NULL, "rank %d finishes a transfer it never started", c);
         if (start == NULL) abort();
-        // rendezvous: the receiver of mine and the sender to me must both have reached their start
+        // rendezvous: the peer that receives from this rank and the peer that sends to it must both have started
         if (started[start->from][o->lane] <= hop || started[start->to][o->lane] <= hop) return false;
         finished[c][o->lane]++;
         transfer_side *mine = &sides[c][o->lane][hop];
         p->holds[buffer_of(p, mine->write)] = sides[start->from][o->lane][hop].sent;
         p->travels[buffer_of(p, mine->write)] = 0;
         mine->finished = true;
-        bool still_sent = false; // the same buffer may be on two lanes
+        bool still_sent = false; // two lanes may send the same buffer
         for (int lane = 0; lane < 4; lane++)
             for (int h = finished[c][lane]; h < started[c][lane]; h++) still_sent = still_sent || sides[c][lane][h].read == mine->read;
         if (!still_sent) p->travels[buffer_of(p, mine->read)] = 0;
@@ -201,7 +201,7 @@ static bool play(int c, int64_t Tc) {
         if (o->kind == OP_ADD) {
             content *a = &p->holds[to], *b = &p->holds[buffer_of(p, o->read)];
             CHECK(p->travels[buffer_of(p, o->read)] != 2, "rank %d adds what is still arriving", c);
-            if (a->owner == -2) a->owner = b->owner; // to zeros
+            if (a->owner == -2) a->owner = b->owner; // added to zeros
             CHECK(a->owner == b->owner && (a->from & b->from) == 0, "rank %d adds dKV of %d to dKV of %d, or twice", c, b->owner, a->owner);
             a->from |= b->from;
         }
@@ -301,13 +301,13 @@ static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
     }
 }
 
-// The h-th start of a lane in a program; NULL: it has no more.
+// The h-th OP_START of a lane in a program; NULL if it has fewer.
 static const op *start_of(const program *p, int lane, int h) {
     for (int i = 0, seen = 0; i < p->count; i++)
         if (p->ops[i].kind == OP_START && p->ops[i].lane == lane && seen++ == h) return &p->ops[i];
     return NULL;
 }
-// Packed documents: both sides of every transfer mean the same rows, without a word between them.
+// Packed documents: both sides of every transfer mean the same rows, without having communicated about them.
 static void check_parts(grid_shape shape, bool dkv_bf16) {
     enum { ROWS = 8 }; // of a rank
     int64_t begins[64 * ROWS], chunks[128], rows[ROWS], all = 0, most = 0;

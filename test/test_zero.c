@@ -1,7 +1,7 @@
 // ranks: 8
-// Hybrid ZeRO: every legal (params, grads, optim) triple on 1 to 8 ranks, with and without accumulation, against the replicated
-// run over 10 steps; parameters bit-equal on all ranks after every step; one gradient norm for all; optimizer offload; bytes equal the
-// formulas; transfers start before, and are waited for after, the compute that hides them; delays change nothing.
+// Hybrid ZeRO: every legal (params, grads, optim) triple on 1 to 8 ranks, with and without accumulation, against the replicated run over
+// 10 steps: the same gradient norms and parameters, and parameters bit-equal on all ranks after every step. Optimizer offload; bytes equal the
+// formulas; a transfer starts before, and is waited for after, the compute that hides it; delays change nothing.
 // (F27, F28, F30, F31, F43, F49, F52)
 #include "model_fixture.h"
 
@@ -18,8 +18,8 @@ static void free_outcome(outcome *o, int units) {
     for (int u = 0; u < units; u++) free(o->parameters[u]);
 }
 
-// Bytes of gather, reduce and update of a step, from the formulas at the top of zero_hybrid.cuh. Every step is alike: the update makes old
-// what the step before has gathered.
+// Bytes of gather, reduce and update of a step, by the formulas at the top of zero_hybrid.cuh. They are the same for every step, because the update
+// makes gathered parameters stale.
 static void check_bytes(const fixture *f, const char *where) {
     const zero_hybrid *z = &f->m.zero;
     int64_t A = f->m.run.grad_accum, s = sizeof(floatX), R = z->ranks / z->zo, L = f->m.c.L;
@@ -42,7 +42,8 @@ static void check_bytes(const fixture *f, const char *where) {
           (long long)comm_count(COMM_PARAM_UPDATE).bytes_sent, (long long)update);
 }
 
-// New parameters lie in this rank's pieces alone again, as after an update: the next forward pass must send for the others, and wait for them.
+// Puts this rank back to where it is after an update: only its own pieces hold the new parameters, all others are NaN. The next forward pass must gather
+// them and wait for them.
 static void forget_others(zero_hybrid *z) {
     zero_update_due(z);
     for (int u = 0; u < z->unit_count; u++) {
@@ -61,12 +62,12 @@ static outcome train(const model_config *c, grid_shape shape, model_run run, com
         fixture_batch(&f, step * 100);
         comm_count_reset();
         adamw_args args = fixture_adamw(step + 1);
-        args.lr = 1e-3f; // calm enough that 10 steps do not enlarge a difference in the last bit beyond 1e-6
+        args.lr = 1e-3f; // small enough that over 10 steps a difference in the last bit does not grow beyond 1e-6
         step_result s = model_step(&f.m, f.tokens, f.labels, args, 1.0);
         check_bytes(&f, where);
         o.norm[step] = s.norm;
         o.loss[step] = s.loss;
-        for (int u = 0; u < c->L + 2; u++) { // what a rank gathers is what rank 0 gathers, bit for bit
+        for (int u = 0; u < c->L + 2; u++) { // every rank gathers the same parameters as rank 0, bit for bit
             float *mine = fixture_parameters(&f, u);
             o.count[u] = f.m.units[u].count;
             size_t bytes = sizeof(float) * (size_t)o.count[u];
@@ -78,14 +79,14 @@ static outcome train(const model_config *c, grid_shape shape, model_run run, com
             if (step == STEPS - 1) o.parameters[u] = mine;
             else free(mine);
         }
-        for (int s2 = 0; s2 < ZERO_SLOTS; s2++) f.m.zero.param_slot_unit[s2] = -1; // the check's own gathers leave no trace
+        for (int s2 = 0; s2 < ZERO_SLOTS; s2++) f.m.zero.param_slot_unit[s2] = -1; // undoes the effect of the check's own gathers
         forget_others(&f.m.zero);
     }
     fixture_free(&f);
     return o;
 }
 
-// The n-th event (from 0) of that name, track and index; NULL if there is none.
+// The n-th event (from 0) with this name, track and index; NULL if there are fewer.
 static const trace_event *find_event(const char *name, int track, int index, int n) {
     for (int64_t i = 0; i < trace_global.count; i++) {
         const trace_event *e = &trace_global.events[i];
@@ -100,11 +101,11 @@ static void check_hides(const trace_event *transfer, const trace_event *compute,
           what, unit);
 }
 
-// The trace of a step of two micro-steps: a layer's parameters arrive while the layer before it computes, forward and backward (layer l is
-// unit l + 1; the last two layers stay from forward to backward). The k-th stage of a unit's gradient, of however many its degrees ask for,
-// is under way while the layer k + 1 further down computes. A unit's new parameters go round while the unit before it, or the one before
-// that where they are gathered on, computes.
-// What has no compute left to hide behind: the gathers of the step's first unit, and the stages that outlast the last layer.
+// The trace of a step of two micro-steps. (Layer l is unit l + 1; the last two layers stay from forward to backward.)
+// A layer is gathered while the layer that comes before it in the pass computes, in forward and backward. Stage k of the reduction of a unit's gradient
+// (the degrees decide how many stages there are) is in flight while the layer k + 1 further down computes. A unit's new parameters are exchanged
+// while the layer before it computes, or, if a gather follows, the layer before that one.
+// Nothing hides the gathers of the step's first unit, nor the stages that outlast the backward pass.
 static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, int zp, int zg, int zo) {
     model_run run = fixture_run(1, 2);
     run.zp = zp; run.zg = zg; run.zo = zo;
@@ -147,7 +148,7 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
 
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
-    // norm weights of 10 elements: smaller than the ranks' 16-element pieces, so some pieces hold parts of several tensors, some only padding
+    // Norm weights of 10 elements are smaller than the ranks' 16-element pieces, so some pieces hold parts of several tensors, some only padding.
     model_config configs[] = {fixture_config(4, 10, 4, 2, 6, 9, 31, false), fixture_config(1, 12, 4, 1, 4, 8, 17, true)};
     for (int k = 0; k < 2; k++) {
         const model_config *c = &configs[k];
@@ -174,7 +175,7 @@ int main(int argc, char **argv) {
                             run.zp = zp; run.zg = zg; run.zo = zo;
                             run.offload_optimizer = zo % 2 == 0;
                             outcome o = train(c, shape, run, ranks, where);
-                            // One stage over all ranks in rank order makes the same sum as the replicated run; otherwise it is bracketed differently.
+                            // One stage over all ranks, in rank order, adds in the same order as the replicated run; other degrees group the terms otherwise.
                             bool same_order = (zg == 1 && (zo == 1 || zo == n)) || (accum == 1 && zg == n && (zp == 1 || zp == n));
                             for (int s = 0; s < STEPS; s++)
                                 CHECK((float)o.norm[s] == (float)replicated.norm[s] || fabs(o.norm[s] - replicated.norm[s]) <= (same_order ? 0 : 1e-6) * replicated.norm[s],
@@ -196,7 +197,7 @@ int main(int argc, char **argv) {
     shape.dp = 2; shape.hp = 2; shape.cp = 2; shape.w = 2;
     static const int triples[6][3] = {{8, 8, 8}, {1, 1, 1}, {1, 1, 8}, {2, 2, 4}, {2, 4, 8}, {1, 2, 4}}; // 1, 2, 1, 4, 2 and 4 stages in the last micro-step
     for (int i = 0; i < 6; i++) check_overlap(&configs[0], shape, world, triples[i][0], triples[i][1], triples[i][2]);
-    model_run run = fixture_run(1, 2); // late transfers change nothing
+    model_run run = fixture_run(1, 2); // late transfers must change nothing
     run.zp = 2; run.zg = 4; run.zo = 8;
     outcome on_time = train(&configs[0], shape, run, world, "on time");
     comm_test_delay(200, 3);
