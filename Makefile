@@ -1,13 +1,13 @@
 # train_llama. `make` builds, `make test` proves, `make demo` trains a small Llama on 4 ranks, `make bench` measures.
-#   DEVICE=cpu|cuda|emulated  which device layer (default: cuda when nvcc and a GPU are here, else cpu)
+#   DEVICE=cpu|cuda|emulated  which device layer (default: cuda when nvcc and a GPU are found, else cpu)
 #   MPI=0                     a build for one rank, without Open MPI
 #   SANITIZE=1                AddressSanitizer and UndefinedBehaviorSanitizer
 #   SANITIZE=races            DEVICE=emulated: a race detector for the kernels (device/cuda/races.cc)
 #   ARCH=native               -march= of the CPU code
-#   CC=clang CXX=clang++      instead of gcc and g++ (package libomp-dev); SANITIZE=races takes g++ alone
-#   CUDNN=0                   DEVICE=cuda: without cuDNN, attention by hand-written kernels alone (slower)
-#   CUDA_ARCHS="80 90 100"    DEVICE=cuda: compute capabilities of the kernels (where CUDA is looked for: device/cuda/cuda.mk)
-#   FLOATX=bf16|float         DEVICE=emulated: parameters and activations as on a GPU, or in float (to compare with the CPU device)
+#   CC=clang CXX=clang++      instead of gcc and g++ (package libomp-dev); SANITIZE=races needs g++
+#   CUDNN=0                   DEVICE=cuda: without cuDNN; hand-written kernels compute all attention (slower)
+#   CUDA_ARCHS="80 90 100"    DEVICE=cuda: compute capabilities of the kernels (device/cuda/cuda.mk says where CUDA is searched)
+#   FLOATX=bf16|float         DEVICE=emulated: parameters and activations in bf16, as on a GPU, or in float (to compare with the CPU device)
 
 SHELL := /bin/bash
 ifeq ($(origin DEVICE),undefined)
@@ -26,17 +26,17 @@ CUDNN ?= 1
 BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if $(filter cuda-0,$(DEVICE)-$(CUDNN)),-no-cudnn)$(if $(filter 1,$(SANITIZE)),-sanitize)$(if $(filter races,$(SANITIZE)),-races)
 CC := gcc
 CXX := g++
-WARN := -Wall -Wextra -Werror -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-pass-failed # the last: clang's, of loops it leaves scalar
-# clang 14 takes -march=native on x86-64 alone; on aarch64 -mcpu is that and the tuning, for both compilers.
+WARN := -Wall -Wextra -Werror -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-pass-failed # the last: clang's warning about loops that it does not vectorize
+# clang 14 accepts -march=native on x86-64 only; on aarch64 -mcpu=native selects architecture and tuning, for both compilers.
 TARGET := $(if $(filter aarch64-native,$(shell uname -m)-$(ARCH)),-mcpu=native,-march=$(ARCH))
 OPT := -O3 $(TARGET) -fno-math-errno -fno-trapping-math
 ifeq ($(SANITIZE),1)
-  OPT := -O1 $(TARGET) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -D__SANITIZE_ADDRESS__=1 # which gcc defines itself
+  OPT := -O1 $(TARGET) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -D__SANITIZE_ADDRESS__=1 # gcc defines the last one itself
 endif
-# -std=c11 alone forbids fused multiply-add, half of the arithmetic of a CPU.
+# By itself, -std=c11 forbids fused multiply-add, which is half of a CPU's arithmetic.
 CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g $(OPT) -fopenmp $(WARN)
 
-# The BLAS of our choice is OpenBLAS on OpenMP threads (one thread pool with our own loops); any other OpenBLAS works too.
+# We prefer OpenBLAS on OpenMP threads, which shares one thread pool with our own loops; any other OpenBLAS works too.
 BLAS_DIR := $(firstword $(wildcard /usr/lib/*/openblas-openmp))
 comma := ,
 LIBS := $(if $(BLAS_DIR),-L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR)) -lopenblas -lcjson -lm
@@ -52,7 +52,7 @@ ifeq ($(DEVICE)-$(SANITIZE),cpu-races)
   $(error SANITIZE=races is for DEVICE=emulated, and DEVICE=cuda over test/fake_cuda.c)
 endif
 
-# What the device layer is made of. The kernels (device/cuda/*.cu) are one source for a GPU and for the emulation on the CPU.
+# The sources of the device layer. The kernels (device/cuda/*.cu) are the same source for a GPU and for the emulation on the CPU.
 KERNELS := $(sort $(wildcard device/cuda/*.cu))
 ifeq ($(DEVICE),cpu)
   DEVICE_SOURCES := device/cpu/device.c device/cpu/ops.c device/cpu/attention.c $(COMM_SOURCE)
@@ -104,7 +104,7 @@ $(BUILD)/device/%.o: device/%.cc $(HEADERS)
 	@mkdir -p $(@D)
 	$(KERNEL_COMPILER) -c $< -o $@
 
-# Tests at -O1: each compiles the whole trainer, and what takes their time is in the device's objects. Benchmarks as the product.
+# Tests at -O1: each compiles the whole trainer, and their time is spent in the device's objects. Benchmarks are built like the product.
 RANKS_OF = $(shell sed -n '1s|^// ranks: \([0-9]\)|-DTEST_RANKS=\1|p' $<) # test/test.h
 $(BUILD)/test/%: test/%.c $(DEVICE_OBJECTS) $(HEADERS)
 	@mkdir -p $(@D)
@@ -131,12 +131,12 @@ bench:
 clean:
 	rm -rf build train_llama
 
-# cuDNN's support check needs no driver, but a library with the driver's functions: the toolkit has a stub.
+# cuDNN's support check needs no driver, but a library with the driver's functions. The toolkit has a placeholder for it.
 $(BUILD)/test/test_cudnn_graphs: CFLAGS += -DCUDA_STUB='"$(dir $(CUDART_LIBRARY))stubs/libcuda.so"'
 
-# A test program on the CUDA device without a GPU (device/cuda/cuda.mk).
+# Programs on the CUDA device without a GPU (device/cuda/cuda.mk).
 .PHONY: emulated-kernels
-emulated-kernels: # one make for all programs that want them; BUILD here must not be BUILD there
+emulated-kernels: # one make for all programs that need them; without BUILD= a BUILD given to this make would reach it
 	$(MAKE) --no-print-directory DEVICE=emulated BUILD=$(EMULATED) $(WITHOUT_GPU_KERNELS)
 $(BUILD)/train_llama-without-gpu: train_llama.cu test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
@@ -145,7 +145,8 @@ $(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WIT
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 
-# The same on what nvcc makes of the kernels: its PTX for one GPU becomes C++ (test/ptx_to_cc.py; -w: nobody wrote that), which its own host code launches.
+# The same with what nvcc makes of the kernels: its PTX for one GPU becomes C++ (test/ptx_to_cc.py; -w because it is generated), launched by nvcc's own
+# host code.
 PTX_ARCH ?= 90
 PTX := $(BUILD)/ptx-$(PTX_ARCH)
 PTX_KERNELS := $(PTX)/ptx_launch.o $(KERNELS:device/cuda/%.cu=$(PTX)/%.o) $(KERNELS:%.cu=$(BUILD)/%.o)
@@ -164,7 +165,7 @@ $(BUILD)/test/%-ptx$(PTX_ARCH): test/%.c test/fake_cuda.c $(PTX_KERNELS) $(WITHO
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(RANKS_OF) $(MPI_CFLAGS) $< test/fake_cuda.c $(PTX_KERNELS) $(filter-out $(KERNELS:%.cu=$(EMULATED)/%.o),$(WITHOUT_GPU_KERNELS)) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 
-# Fuzz targets, test/fuzz: `make fuzz` runs each for FUZZ_SECONDS under libFuzzer (clang); test_fuzz.sh runs them shortly with a driver of ours (gcc).
+# Fuzz targets, test/fuzz: `make fuzz` runs each for FUZZ_SECONDS under libFuzzer (clang); test_fuzz.sh runs them briefly with our own driver (gcc).
 FUZZ_SECONDS ?= 600
 FUZZ_TARGETS := $(patsubst test/fuzz/%.c,%,$(wildcard test/fuzz/fuzz_*.c))
 .PHONY: fuzz fuzz-short

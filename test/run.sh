@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
 # Runs every test on this machine: `make test`. Each test is one program (test_*.c, its first line says on how many ranks) or one shell
-# script (test_*.sh). All of it runs on the CPU device, the ranks' tests again with sanitizers, and the kernels under emulation. The programs run
-# alone, for eight ranks that share the cores with a compiler wait for each other (test_zero: 4 s alone, 100 s beside nvcc); then the scripts, two at a time.
+# script (test_*.sh). All programs run on the CPU device, then again with sanitizers, except those marked `// sanitize: no`; the scripts also run
+# the CUDA kernels under emulation. First come the programs, one at a time, because eight ranks that share the cores with a compiler wait for each
+# other (test_zero: 4 s alone, 100 s beside nvcc); then the scripts, two at a time.
 #   test/run.sh [NAME ...]     only the tests whose name contains one of these
-# Closes with "N passed, N failed" (, N skipped): programs, not checks; each prints its own number of checks.
+# Ends with "N passed, N failed" (, N skipped). These count programs, scripts and builds; each test prints its own number of checks.
 set -u
 cd "$(dirname "$0")/.."
 for name in "$@"; do
-    ls test/test_*.sh $(grep -L '^// device: ' test/test_*.c) | sed 's,.*/,,; s/\.[a-z]*$//' | grep -qF -- "$name" && continue # test_emulated.sh, test_cuda.sh run the others
+    ls test/test_*.sh $(grep -L '^// device: ' test/test_*.c) | sed 's,.*/,,; s/\.[a-z]*$//' | grep -qF -- "$name" && continue # test_emulated.sh and test_cuda.sh run the others
     echo "error: no test has '$name' in its name"
     exit 2
 done
 scripts/setup.sh
 source scripts/mpi_env.sh
-# Open MPI itself leaks; the stack on which gcc 13 looks for use after return does not align registers of 64 bytes (gcc's bug 110027).
+# Open MPI itself leaks. With detection of use after return, gcc 13 does not align 64-byte registers on the stack (gcc bug 110027).
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
 logs=build/test-logs
 mkdir -p "$logs"
-results=$logs/results # a line each: ok, failed or skipped, and the name
-begun=$logs/begun     # a folder for each script that is run
+results=$logs/results # a line per test: ok, failed or skipped, and the name
+begun=$logs/begun     # a folder for each script that has been started
 : >"$results"
 rm -rf "$begun" && mkdir "$begun"
 started=$SECONDS
@@ -65,7 +66,7 @@ programs() { # suffix folder name...
         run "$name$suffix" "${ranks:-1}" "$folder/test/$name"
     done
 }
-scripts() { # those that nobody has begun, the longest first
+scripts() { # runs the scripts that have not been started yet, the longest first
     local script name
     for script in test/test_{cuda,emulated}.sh test/test_*.sh; do
         name=$(basename "$script" .sh)
@@ -73,11 +74,11 @@ scripts() { # those that nobody has begun, the longest first
     done
 }
 
-# The CPU device, and the same programs under AddressSanitizer and UndefinedBehaviorSanitizer.
+# The programs on the CPU device, as built for users and under AddressSanitizer and UndefinedBehaviorSanitizer.
 all=() sanitized=()
 for source in test/test_*.c; do
     name=$(basename "$source" .c)
-    grep -q '^// device: ' "$source" && continue # built and run by test_emulated.sh, test_cuda.sh
+    grep -q '^// device: ' "$source" && continue # test_emulated.sh or test_cuda.sh builds and runs it
     wanted "$name" || continue
     all+=("$name")
     grep -q '^// sanitize: no' "$source" || sanitized+=("$name")
@@ -86,7 +87,7 @@ build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}"
 if [ ${#sanitized[@]} -gt 0 ]; then build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"; fi
 programs '' build/cpu "${all[@]}"
 programs -sanitize build/cpu-sanitize "${sanitized[@]}"
-if wanted test_cuda || wanted test_emulated; then # what both of them take, for they run side by side
+if wanted test_cuda || wanted test_emulated; then # built before they start, because both need these and run side by side
     build emulated DEVICE=emulated build/emulated/train_llama
     build emulated-races DEVICE=emulated SANITIZE=races build/emulated-races/test/test_kernels
     build compare_devices DEVICE=cpu build/cpu/test/compare_devices
