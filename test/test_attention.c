@@ -139,7 +139,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
         int64_t position = sequence_shard_position(&shard, t);
         for (int i = 0; i < H * HS && position < p->S; i++) {
             double d = fabs(out[t * H * HS + i] - p->out[position * H * HS + i]);
-            worst_out = d <= worst_out ? worst_out : d; // a NaN is larger than everything here
+            worst_out = d <= worst_out ? worst_out : d; // a NaN does not outlast the next number
         }
         for (int i = 0; i < width; i++) {
             double d = fabs(dqkv[t * width + i] - (position < p->S ? p->dqkv[position * width + i] : 0));

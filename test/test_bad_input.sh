@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# What users get wrong: each ends with exit status 2 on every rank within seconds, one clear line that lists the legal values, and nothing
-# half-written. (F48)
+# Mistakes of users: each run ends within seconds with exit status 2, one clear line that says what is legal, and nothing half-written. (F48)
 source "$(dirname "$0")/shell.sh"
 
-# refuse NAME RANKS PATTERN OPTION...: exit status 2, exactly one line with "error:" that matches PATTERN, under 20 s, no log. (Open MPI 5 may
-# put it behind the piece of a line of the standard output that was under way.)
+# refuse NAME RANKS PATTERN OPTION...: exit status 2, exactly one line with "error:" that matches PATTERN, at most 20 s, no log. (Open MPI 5 may
+# put it after an unfinished line of the standard output.)
 refuse() {
     local name=$1 ranks=$2 pattern=$3 began=$SECONDS status lines
     shift 3

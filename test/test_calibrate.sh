@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# --calibrate on the CPU device: a cluster file that --plan takes, with what one rank and what several can measure, in seconds.
+# --calibrate on the CPU device writes a cluster file that --plan accepts, with the figures that one rank, or several, can measure.
 source "$(dirname "$0")/shell.sh"
 began=$SECONDS
 for ranks in 1 4; do
@@ -12,7 +12,7 @@ for ranks in 1 4; do
     done
     check "$ranks ranks: the plan stands on them" bash -c "'$binary' --plan --model tiny --ranks $ranks --cluster '$file' | grep -q '^figures of the cluster: $measured measured'"
 done
-# What the figures come from stands in the file: rates over chunk sizes, and links with one and two flows, alltoall at two sizes.
+# The file's notes give the measurements behind its figures: rates by size, links with one flow and with two, alltoall at two sizes.
 number='[0-9.]+(e[-+][0-9]+)?'
 for ranks in 1 4; do
     check "$ranks ranks: linear layers at three sizes" [ "$(grep -cE "^# linear layers: (64|128|256) rows at $number GFLOP/s a rank$" "$dir/here$ranks.txt")" = 3 ]
@@ -25,7 +25,7 @@ for key in p2p_rate hop_latency nvlink_rate alltoall_latency alltoall_pack overl
 done
 check 'within 200 s (twice 6 on a machine with nothing else on it)' [ $((SECONDS - began)) -le 200 ]
 check 'a rate that a processor can have' awk '$1 == "peak" {exit !($2 > 1e8 && $2 < 1e14)}' "$dir/here1.txt"
-# A run says what it was predicted to take on the machine as measured.
+# A run prints what was predicted for it from the measured figures.
 seq 1 20000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
 check 'a run predicts with the file' bash -c "mpirun -np 4 '$binary' --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 256 --hp 2 --cp 2 --steps 5 --cluster '$dir/here4.txt' |

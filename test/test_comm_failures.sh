@@ -8,7 +8,7 @@ gcc $flags $(mpicc --showme:compile) test/test_comm.c device/cpu/comm_mpi.c -o "
 make --no-print-directory DEVICE=cpu MPI=0 build/cpu-single/test/test_comm >"$dir/make" 2>&1 || { tail -5 "$dir/make"; exit 1; }
 cp build/cpu-single/test/test_comm "$dir/test_comm_single"
 
-# ended NAME STATUS PATTERN COUNT: the job that has just ended. STATUS: a number or "any" (not 0). COUNT lines match PATTERN ("some": at least one).
+# ended NAME STATUS PATTERN COUNT: checks the job that has just ended. STATUS: a number or "any" (not 0). COUNT lines match PATTERN ("some": at least one).
 ended() {
     local name=$1 expected=$2 pattern=$3 count=$4 why=
     local lines=$(grep -cE "$pattern" "$dir/out") seconds=$((SECONDS - began))
@@ -26,7 +26,7 @@ ended() {
         sed 's/^/    /' "$dir/out" | head -12
     fi
 }
-job() { # command...: sets status and began; output in $dir/out
+job() { # command...: runs it; sets status and began; its output goes to $dir/out
     began=$SECONDS
     timeout 60 "$@" >"$dir/out" 2>&1 </dev/null
     status=$?
@@ -35,7 +35,7 @@ job() { # command...: sets status and began; output in $dir/out
 job mpirun -np 4 "$dir/test_comm" abort
 ended 'a rank gives up' 3 '^rank 1: no space left on device$' 1
 
-# In these modes the ring goes down: rank 2 receives from rank 3 and sends to rank 1.
+# In these modes the ring runs downwards: rank 2 receives from rank 3 and sends to rank 1.
 TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent
 ended 'a peer never answers' 1 '^rank 0: kv_inner sendrecv \(rank 3 of 4 in its group\) waited 2 s for 50 bytes from rank 1\. .*TRAIN_LLAMA_TIMEOUT' 1
 TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent-small
@@ -67,7 +67,7 @@ job mpirun -np 2 "$dir/test_comm_single"
 ended 'the build without MPI, on 2 ranks of mpirun' 2 "^error: Open MPI's mpirun started 2 ranks.*MPI=1" 1
 PMI_SIZE=4 PMI_RANK=0 job "$dir/test_comm_single"
 ended 'the build without MPI, by the mpirun of MPICH' 2 '^error: .*MPICH.* started 4 ranks.*MPI=1' 1
-SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2 job "$dir/test_comm_single" # nobody ends this rank: it says so itself
+SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2 job "$dir/test_comm_single" # rank 2; no launcher ends it, so it prints the message itself
 ended 'the build without MPI, by srun' 2 '^error: srun started 3 ranks.*MPI=1' 1
 SLURM_NTASKS=8 SLURM_PROCID=0 job "$dir/test_comm_single"
 ended 'the build without MPI, in a batch script' 0 '^test_comm: [0-9]+ passed, 0 failed' 1

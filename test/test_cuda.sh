@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The CUDA build, on a machine that need not have a GPU: it compiles for every target without a warning, its kernels keep everything in
-# registers, the program starts without a driver for help, planning and errors, and cuDNN would take every graph that the trainer asks for.
+# The CUDA build, on a machine that need not have a GPU: it compiles for every target without a warning, its kernels spill no registers, the
+# program starts without a driver for help, planning and errors, and cuDNN's support check takes the graphs that the trainer asks for.
 # The device's host code (streams and events, cuBLASLt, NCCL) trains over a fake of the three libraries (fake_cuda.c), on 1 and on 4 ranks,
-# with all transfers as late as the events allow and with all at once, and with every access of a kernel checked against the transfers under way.
-# The kernels run as nvcc's PTX, too, started by nvcc's own host code.
+# with all transfers as late as the events allow and with all at once, and with every access of a kernel checked against the transfers in flight.
+# The kernels also run as nvcc's PTX, launched by nvcc's own host code.
 # Skipped, by name, where the CUDA toolkit, cuDNN or NCCL is missing.
 source "$(dirname "$0")/shell.sh"
 if ! make --no-print-directory DEVICE=cuda -n tests >"$dir/found" 2>&1; then
@@ -18,7 +18,7 @@ no_spills() { # ptxas -v names each kernel, then how much of it lies in local me
 }
 
 grep '^CUDA ' "$dir/found"
-build=build/cuda-check # of its own, so that every kernel is compiled and reported
+build=build/cuda-check # a folder of its own, so that every kernel is compiled and reported
 rm -rf $build/device/cuda/*.o
 check 'build for all targets without warnings' make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTXAS='-Xptxas -v' $build/train_llama $build/test/test_cudnn_graphs
 cp "$dir/why" "$dir/build.log"
@@ -37,7 +37,7 @@ check 'properties that cuDNN does not take are refused' ends_with 2 'few.json: c
 check 'a file that is not there is refused' ends_with 2 'none.json: cannot be opened' $build/test/test_cudnn_graphs "$dir/none.json"
 check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
 check 'kernels and products over fake CUDA' $build/test/test_kernels-without-gpu
-full() { FAKE_CUDA_FULL=1 "$@" >"$dir/full" 2>&1; } # and its notes
+full() { FAKE_CUDA_FULL=1 "$@" >"$dir/full" 2>&1; } # its notes go to $dir/full
 check 'products without memory to time them' full $build/test/test_kernels-without-gpu
 check 'a note says so' grep -q 'no memory to time matrix products' "$dir/full"
 check 'products that leave SMs to others, over fake CUDA' $build/test/bench_cuda-without-gpu small
@@ -63,7 +63,7 @@ check 'a forgotten wait is found' ends_with 1 'compute touches what a transfer u
 check 'build the program, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races build/cuda-races/train_llama-without-gpu
 seq 1 2000 | tr '\n' ' ' >"$dir/numbers"
 check 'tokens' bash -c "make -s DEVICE=cpu tools && build/cpu/text_to_tokens '$dir/numbers.bin' '$dir/numbers'"
-mkdir "$dir/deep" # more layers than there are slots for what is offloaded, or nothing leaves
+mkdir "$dir/deep" # more layers than offload slots: otherwise nothing is copied to the host
 sed 's/"num_hidden_layers": *[0-9]*/"num_hidden_layers": 6/' test/golden/folder_f32/config.json >"$dir/deep/config.json"
 check 'layers that keep all and are offloaded: nor is a copy under way disturbed' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute none --offload-activations 1 --offload-optimizer
@@ -81,7 +81,7 @@ check 'a rank that stops ends the job with a reason' ends_with 1 'not done after
     $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'an error of NCCL does, too' ends_with 1 'NCCL: a fake error' env FAKE_CUDA_STALL=2 FAKE_CUDA_FAIL=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
 
-# --recompute auto where one GPU has less memory: what one rank recomputes, with its transfers, the others do, too.
+# --recompute auto where one GPU has less memory: all ranks choose the same recompute, because recompute repeats transfers.
 printf '%0.sabcdefgh ' $(seq 2000) >"$dir/text"
 make --no-print-directory DEVICE=cpu tools >"$dir/tools" 2>&1
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >"$dir/tools" 2>&1
@@ -94,7 +94,7 @@ offloading=($build/train_llama-without-gpu --model tiny --from-scratch --train-d
 check 'memory measured is that of the plan, the host'"'"'s, too' ends_with 0 '(1.000 of the plan)' "${offloading[@]}"
 check 'an RTX A1000 is no A100: its peak is measured' ends_with 0 'GEMM rate measured at start' env FAKE_CUDA_POOR=0:16000000 "${offloading[@]}"
 
-# --deterministic: what it asks of the libraries (the fake insists), what it refuses, and the same bits twice.
+# --deterministic: what it asks of the libraries (the fake checks), what it refuses, and the same bits twice.
 fixed=(mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 256 --steps 2 --hp 2 --zero-optim full)
 alone=($build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 256 --steps 1)
 for n in 1 2; do
@@ -123,9 +123,9 @@ if ! nvidia-smi -L >"$dir/gpus" 2>&1; then
     check 'without a GPU it says so' ends_with 2 'no usable GPU' "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1
     check 'all ranks leave with status 2' ends_with 2 'no usable GPU' mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1 --cp 2
 fi
-# What nvcc makes of the kernels, run on this CPU: its PTX as C++ (ptx_to_cc.py), launched by its own host code.
+# What nvcc makes of the kernels, run on this CPU: its PTX as C++ (ptx_to_cc.py), launched by nvcc's own host code.
 export PTX_RAN="$dir/ran"
-fits_registers() { # of every block that was launched, by what ptxas -v said: a thread's in eights, 65536 in all
+fits_registers() { # every block that was launched, by the registers that ptxas -v reported: rounded up to eights per thread, 65536 in all
     awk 'FNR == NR { if ($2 > threads[$1]) threads[$1] = $2; next }
          /Compiling entry function/ { split($0, part, "\047"); kernel = part[2] }
          match($0, /Used [0-9]+ registers/) { seen++; if (int((substr($0, RSTART + 5) + 7) / 8) * 8 * threads[kernel] > 65536) { bad = 1; print kernel, $0, threads[kernel] } }
@@ -144,7 +144,7 @@ fi
 check 'PTX that is not known is refused' ends_with 1 'not known: vadd.s32' test/ptx_to_cc.py <(printf '.visible .entry f(\n)\n{\n\tvadd.s32 %%r1, %%r2, %%r3;\n}\n')
 unset PTX_RAN
 
-# Without cuDNN: the hand-written kernels alone. Last, for it takes the place of the program.
+# Without cuDNN, with the hand-written kernels alone. Last, because this build replaces the program.
 rm -f "$binary"
 check 'build without cuDNN' make -j2 --no-print-directory DEVICE=cuda CUDNN=0 BUILD=$build "$binary"
 check 'it starts without cuDNN' "$binary" --help

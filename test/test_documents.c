@@ -101,7 +101,7 @@ static double difference(const float *a, const double *b, int64_t n) { // test_d
     double largest = 0, worst = 0;
     for (int64_t i = 0; i < n; i++) {
         double d = fabs(a[i] - b[i]);
-        worst = d <= worst ? worst : d; // NaN is larger than everything
+        worst = d <= worst ? worst : d; // a NaN does not outlast the next number
         largest = fmax(largest, fabs(b[i]));
     }
     return worst / largest;

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The CUDA device on the CPU: every hand-written kernel against double (bf16 and float, plain and with sanitizers), the emulation against
-# faulty kernels, the real training loop on 1 and 4 ranks beside the CPU device, and the Hugging Face goldens through the CUDA kernels.
-# Each step of the output is "ok" or "FAIL"; a program's own count of checks stands beside it.
+# The CUDA device on the CPU: every hand-written kernel against double precision (bf16 and float, plain and with sanitizers), the emulation on
+# faulty kernels, the real training loop on 1 and 4 ranks against the CPU device, and the Hugging Face goldens through the CUDA kernels.
+# Each line of the output is "ok" or "FAIL", with the program's own count of checks.
 source "$(dirname "$0")/shell.sh"
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
 each_check=yes
 build() { check "build $*" make -j2 --no-print-directory "$@"; }
-shows() { # text command...: the command fails and says so
+shows() { # text command...: the command fails and prints this text
     local text=$1
     shift
     if "$@" >"$dir/shown" 2>&1; then return 1; fi
@@ -24,7 +24,7 @@ check 'kernels, float' build/emulated-float/test/test_kernels
 check 'kernels, bf16, sanitizers' build/emulated-sanitize/test/test_kernels
 check 'kernels, bf16, races' build/emulated-races/test/test_kernels
 
-# The emulation shows faults, with either way of switching stacks.
+# The emulation reveals faults, with both ways of switching stacks.
 for switch in '' -DEMULATION_UCONTEXT; do
     compile=(g++ -x c++ -std=c++17 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -DDEVICE_EMULATED -DDEVICE_BF16 $switch test/emulation_faults.cu)
     check "build faulty kernels $switch" "${compile[@]}" -o "$dir/faults"
@@ -66,7 +66,7 @@ check 'the GPU points run on tiny sizes' build/emulated/test/gpu_points small
 check 'Hugging Face goldens, emulated, bf16' mpirun -np 4 build/emulated/test/test_golden
 check 'Hugging Face goldens, emulated-float' mpirun -np 4 build/emulated-float/test/test_golden
 
-# Models and states with bf16 parameters: float folders and states keep every bit, for the master weights do.
+# Models and states with bf16 parameters: float folders and states keep every bit, because the master weights do.
 emulated=build/emulated/train_llama
 small=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --steps 4 --threads 1)
 seq 1 500 | tr '\n' ' ' >"$dir/text"
@@ -75,7 +75,7 @@ check 'bf16: a float folder in and out, 2 ranks' mpirun -np 2 $emulated --model 
 check 'bf16: and again, offloaded' $emulated --model "$dir/one" --steps 0 --threads 1 --offload-optimizer --export "$dir/two"
 check 'bf16: both are equal' cmp "$dir/one/model.safetensors" "$dir/two/model.safetensors"
 check 'bf16: and as the CPU device writes it' bash -c "make -s DEVICE=cpu all && build/cpu/train_llama --model test/golden/folder_f32 --steps 0 --threads 1 --export '$dir/three' && cmp '$dir/one/model.safetensors' '$dir/three/model.safetensors'"
-mkdir "$dir/large" # its embedding travels in three pieces (VALUES_CHUNK)
+mkdir "$dir/large" # its embedding is read and written in three pieces (VALUES_CHUNK)
 sed 's/"vocab_size": *[0-9]*/"vocab_size": 70000/' test/golden/folder_f32/config.json >"$dir/large/config.json"
 pieces=(--steps 0 --threads 1 --val-data "$dir/data.bin" --seq-len 64 --eval-steps 2)
 check 'bf16: large tensors out' $emulated --model "$dir/large" --from-scratch "${pieces[@]}" --log "$dir/large1.jsonl" --export "$dir/large1"
@@ -101,7 +101,7 @@ mkdir "$dir/wide"
 sed 's/"head_dim": *[0-9]*/"head_dim": 512/' test/golden/folder_f32/config.json >"$dir/wide/config.json"
 check 'larger heads than the kernels take are refused at the start' ends_with 2 'heads of 512 .* up to 256' $emulated --model "$dir/wide" --from-scratch --train-data "$dir/data.bin" --seq-len 64
 
-# A dry run for CPUs counts as the CPU build does; but what the scratch of attention takes depends on its threads.
+# A dry run for CPUs counts what the CPU build counts, except that the scratch of attention depends on the number of threads.
 for ring in '--inner-ring 2' '--cp-comm allgather'; do
     for build in cpu emulated; do
         build/$build/train_llama --dry-run --model llama3-8b --cluster cpu --ranks 8 --hp 2 --cp 4 --seq-len 9000 --grad-accum 2 --zero-params 2 --zero-grads 4 --zero-optim full \

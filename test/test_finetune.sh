@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# docs/finetune.md, command by command as it stands there, with other names in its first block: a tiny folder, 2 ranks, the CPU device; a rank is
-# killed during the training. Where the package tokenizers is missing, characters are tokens, which is what the tokenizer made here says, too;
-# where transformers is, only the last block is not run. (F48, F50, F56)
+# docs/finetune.md, command by command as it stands there, with other values in its first block: a tiny folder, 2 ranks, the CPU device. A rank is
+# killed during the training. Without the package tokenizers, characters become tokens directly, as the tokenizer made here would have it; without
+# transformers, the last block is not run. (F48, F50, F56)
 source "$(dirname "$0")/shell.sh"
 mkdir "$dir/text"
 cp -r test/golden/folder_f32 "$dir/model" # 96 tokens: characters below 96
@@ -18,12 +18,12 @@ json.dump(dict(version="1.0", truncation=None, padding=None, added_tokens=[], no
 PY
 has() { command python3 -c "import $1" 2>"$dir/why"; }
 
-# The blocks of the document: runs of lines that are indented, without the indentation, block N in $dir/block-N.
+# The blocks of the document are runs of indented lines: block N goes to $dir/block-N, without the indentation.
 awk -v at="$dir/block-" '/^    / {if (!inside) n++; inside = 1; print substr($0, 5) >(at n)} !/^    / {inside = 0}' docs/finetune.md
 blocks=$(ls "$dir"/block-* | wc -l)
 check 'the document has 9 blocks' [ "$blocks" -eq 9 ]
 
-# The first one, with small values: every name of the document, and no other.
+# The first block with small values: every name of the document, and no other.
 cat >"$dir/names" <<NAMES
 MODEL=$dir/model
 TRAIN_TEXT='$dir/text/train*.txt'
@@ -37,7 +37,7 @@ NAMES
 names() { grep -oE '\b[A-Z_]+=' "$1" | sort; }
 check 'the names are those of the document' [ "$(names "$dir/names")" = "$(names "$dir/block-1")" ]
 
-# The commands run in this shell, so that these stand in for what a machine may lack, and for what may happen to a run.
+# The commands run in this shell, so these functions take the place of programs: of what the machine may lack, and to make a run lose a rank.
 trainings=0
 python3() {
     if [ "$1" = dev/tokenize_text.py ] && ! has tokenizers; then build/cpu/text_to_tokens "$5_000001.bin" "${@:6}"; else command python3 "$@"; fi
@@ -53,11 +53,11 @@ mpirun() { # the first training loses a rank
 }
 sleep() { command sleep 0.05; }
 source "$dir/names"
-run_block() { # number: stops at the first command that fails
+run_block() { # number: runs the block; its status is that of the last command
     (set -e && source "$dir/block-$1") || return 1
 }
 for number in $(seq 2 8); do
-    if [ "$number" -eq 6 ]; then # in this shell: the counter of trainings
+    if [ "$number" -eq 6 ]; then # in this shell itself, for the counter of trainings
         source "$dir/block-6" >"$dir/why" 2>&1
         check 'block 6: the training ends well' [ $? -eq 0 -a -d "$dir/run/model" ]
     else

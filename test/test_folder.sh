@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Hugging Face folders: the first loss on folders that transformers wrote (test/golden, dev/make_golden_folder.py) is transformers' loss, on
-# every grid; a folder in and out again is bit-equal tensor by tensor; what is wrong with a folder is said in one line. (F51, F56)
+# five grids; a folder read and exported again is bit-equal tensor by tensor; what is wrong with a folder is said in one line. (F51, F56)
 source "$(dirname "$0")/shell.sh"
 golden=test/golden
 data=(--train-data $golden/folder_tokens.bin --seq-len 64 --threads 1)
@@ -91,8 +91,8 @@ for name in f32 bf16 tied_f16; do
     "$binary" --model "$dir/$name.wide" --steps 0 --threads 1 --export "$dir/$name.back" --export-dtype "$([ $name = f32 ] && echo f32 || { [ $name = bf16 ] && echo bf16 || echo f16; })" >"$dir/out" 2>&1
     check "$name: and narrows again to the same bits" tools equal $source "$dir/$name.back"
 done
-# From a preset: a folder that we read back; the same parameters on every grid.
-mkdir "$dir/nano.unfinished" # of an export that was killed
+# A preset exported and read back; the same parameters on another grid.
+mkdir "$dir/nano.unfinished" # as an export leaves it that was killed
 touch "$dir/nano.unfinished/model.safetensors.index.json"
 "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/nano//" >"$dir/out" 2>&1
 check 'preset: export' [ "$(cd "$dir/nano" && echo *)" = 'config.json model.safetensors' ]
@@ -100,7 +100,7 @@ check 'preset: parameters as they begin' tools begin "$dir/nano" 2
 mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full --export "$dir/nano2" >"$dir/out" 2>&1
 check 'preset: in and out again' tools equal "$dir/nano" "$dir/nano2"
 
-# Context extension: the first loss with another RoPE is transformers'; a state and an export say so, and go on without the options.
+# Context extension: the first loss with another RoPE is transformers'. A state and an export contain the new RoPE; an export then needs no options.
 stretch=(--rope-scaling yarn:factor=4,original=40,beta_fast=3,beta_slow=0.5 --rope-theta 40000)
 long=(--train-data $golden/folder_tokens.bin --seq-len 64 --threads 1 --batch-size 2)
 for option in "${stretch[1]}" linear:factor=2.5 llama3:factor=16,low=1,high=3,original=40 none; do
@@ -141,14 +141,15 @@ import json
 c = json.load(open('$dir/linear/config.json'))
 assert c['rope_scaling'] == dict(rope_type='linear', factor=8.0) and c['rope_theta'] == 1e6, c"
 
-# A rank reads what its shard holds and no more: a quarter of the file on 4 ranks, but for the padding.
+# A rank reads only what its shard holds: on 4 ranks a quarter of the file, apart from the padding.
 mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full >"$dir/out" 2>&1
 check 'a rank reads only its shards' python3 -c "
 import re
 read, whole = map(float, re.search(r'^read .*: ([0-9.]+) of ([0-9.]+) MB', open('$dir/out').read(), re.M).groups())
 assert 0 < read <= 0.26 * whole, (read, whole)"
 
-# refuse NAME PATTERN EXPRESSION: the F32 folder with its tensors t changed is refused in one line, on 2 ranks, with status 2.
+# refuse NAME PATTERN EXPRESSION: the folder ($base, by default the F32 one) with its tensors t changed by EXPRESSION is refused: on 2 ranks, in one line,
+# with status 2.
 refuse() {
     rm -rf "$dir/bad"
     mkdir "$dir/bad"
@@ -187,7 +188,7 @@ cp -r $golden/folder_f32 "$dir/huge"
 printf '\0\0\0\0\0\0\0\x10' | dd of="$dir/huge/model-00001-of-00003.safetensors" conv=notrunc 2>/dev/null
 refuse_folder 'header of 2^60 bytes' '1152921504606846976 bytes' "$dir/huge"
 
-# Export that cannot be made.
+# Exports that cannot be made.
 mkdir "$dir/there"
 "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/there" >"$dir/out" 2>&1
 check 'export into a folder that is there: refused at the start' [ $? -eq 2 ]

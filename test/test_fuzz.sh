@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The fuzz targets (test/fuzz) for some seconds each, without clang: the corpus and mutations of it, with sanitizers; a leak is a finding.
-# And the driver itself: it finds what is planted. (F48, F56)
+# And the driver itself: it finds planted faults. (F48, F51, F56)
 source "$(dirname "$0")/shell.sh"
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
 check 'build' make -j2 --no-print-directory DEVICE=cpu SANITIZE=1 fuzz-short
@@ -10,11 +10,11 @@ runs() { # target mutations
 }
 for target in test/fuzz/fuzz_*.c; do
     target=$(basename "$target" .c)
-    case $target in fuzz_state) mutations=1500 ;; fuzz_config) mutations=4000 ;; *) mutations=15000 ;; esac # some 3 s each: those two write files as well
+    case $target in fuzz_state) mutations=1500 ;; fuzz_config) mutations=4000 ;; *) mutations=15000 ;; esac # some 3 s each; the two slow ones write files, too
     check "$target, $mutations mutations" runs "$target" "${FUZZ_MUTATIONS:-$mutations}"
 done
 
-# Planted: a read behind the input, a leak, an exit, a property that does not hold, an overflow; each only with a byte that is not in the seed.
+# Planted faults: a read past the input, a leak, an exit, a property that does not hold, an overflow; each needs a first byte that the seed does not have.
 printf 'aaaaaaaa' >"$dir/seed"
 for fault in 'return data[size] == 0' 'return malloc(10) == NULL' 'exit(0)' 'MUST(size == 0, "planted")' 'return (int)(INT32_MAX + (int)size)'; do
     printf '#include "fuzz.h"\nint LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {\n    if (size > 0 && data[0] == %s) { %s; }\n    return 0;\n}\n' "'A'" "$fault" >"$dir/planted.c"
