@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ranks on several machines, each with a disk of its own: what must be the same there is, or the run is refused before it begins.
-# Here a machine is a folder that its ranks run in, and all paths are relative to it.
+# Ranks on several machines, each with a disk of its own: files that must be equal on all machines are, or the run is refused before it begins.
+# Here a machine is a folder in which its ranks run, and all paths are relative to it.
 source "$(dirname "$0")/shell.sh"
 export OMP_NUM_THREADS=1
 program=$PWD/$binary tools=$PWD/build/cpu/text_to_tokens
@@ -53,7 +53,7 @@ sed -i 's/"rope_theta":.*,/"rope_theta": 500000.0,/' "$dir/b/model/config.json"
 refused 'another config.json' "--model: the sizes in config.json are not those" "${old[@]}"
 cp "$dir/a/model/config.json" "$dir/b/model"
 
-# --export takes each tensor's type from the source, which --resume does not read otherwise.
+# --export takes each tensor's number type from the source, which --resume does not otherwise read.
 check 'a state, and the model in 16 bits' "${old[@]}" --out "$dir/shared/state" --export "$dir/shared/model16" --export-dtype bf16
 rm -r "$dir/b/model" && cp -r "$dir/shared/model16" "$dir/b/model"
 refused 'a source of other number types' '--model: the parameters, whose number types --export takes, are not those' "${old[@]}" --out "$dir/shared/state" --resume --export "$dir/shared/late"

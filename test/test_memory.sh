@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Memory: what a run holds is within 5 % of the plan that --dry-run prints, for thirteen configurations; it does not grow over 100 steps; it is
-# linear in the length of the sequence; doubling sp at a fixed number of tokens per rank leaves activations flat and divides states. (F41)
+# linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is. (F41)
 source "$(dirname "$0")/shell.sh"
 seq 1 40000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
@@ -9,7 +9,7 @@ result() { # name ok(0/1) text
 }
 number() { awk "BEGIN {exit !($1)}"; }
 
-# Large enough that libraries' own buffers, a few MiB, are far below 5 %.
+# A model so large that the libraries' own buffers, a few MiB, are far below 5 %.
 mkdir "$dir/model"
 cat >"$dir/model/config.json" <<'JSON'
 {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1536,
@@ -46,15 +46,15 @@ grown() {
 few=$(grown 3) many=$(grown 100)
 result 'no growth over 100 steps' "$(number "${many:-9} <= ${few:-0} * 1.02 + 0.5" && echo 1 || echo 0)" "$few MiB after 3 steps, $many after 100"
 
-# Linear in T: no tensor of T x T. A line through 4K and 8K predicts 32K.
+# Linear in T, so there is no tensor of T x T: a line through 4K and 8K predicts 16K and 32K.
 bytes() { "$binary" --model "$dir/model" --dry-run "$@" | sed -n 's/^bytes of a rank: device \([0-9]*\).*/\1/p'; }
 measured() { "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --steps 1 --recompute selective --seq-len "$1" | sed -n 's/^memory measured \([0-9.]*\) MiB.*/\1/p'; }
 a=$(measured 4096) b=$(measured 8192) c=$(measured 16384) d=$(measured 32768)
 result 'linear in T' "$(number "${d:-9e9} <= 1.1 * (${a:-0} + 7 * (${b:-0} - ${a:-0})) && ${c:-9e9} <= 1.1 * (${a:-0} + 3 * (${b:-0} - ${a:-0}))" && echo 1 || echo 0)" "$a $b $c $d MiB at 4K 8K 16K 32K"
 
 # Doubling sp at a fixed length per rank, measured: the states (16 bytes a parameter in all: parameter, gradient and two moments) are divided by
-# sp, and all the rest of what a rank holds (activations, buffers) stays as it is, but for the scratch of the gradient reduction: (sp - 1) / sp
-# of the largest unit, here 4 MiB more. Hence 5 %.
+# sp. The rest of what a rank holds (activations, buffers) stays as it is, except for the scratch of the gradient reduction, which is (sp - 1) / sp
+# of the largest unit: here 4 MiB more. Hence the 5 %.
 held() { # hp cp seq-len: MiB
     mpirun -np $(($1 * $2)) "$binary" --model "$dir/model" --from-scratch --train-data "$dir/data.bin" --steps 1 --zero-params full --recompute selective \
         --hp "$1" --cp "$2" --seq-len "$3" 2>&1 </dev/null | sed -n 's/^memory measured \([0-9.]*\) MiB.*/\1/p'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # --plan, --hp auto and --dry-run --cluster as users run them: what is printed, valid JSON, the time they take, what is refused; and that
-# scripts/run_*.sh and docs/plans.md are what the planner says.
+# scripts/run_*.sh and docs/plans.md agree with the planner.
 source "$(dirname "$0")/shell.sh"
 # refuse NAME PATTERN OPTION...: exit status 2 and one line that matches
 refuse() {
@@ -14,7 +14,7 @@ build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
 
 # A plan: the parts of the answer, the command last, JSON that agrees with it.
 plan() { "$binary" --plan "$@" --plan-json "$dir/plan.json" >"$dir/plan" 2>"$dir/err"; }
-# One head, so a ring over all ranks, whose windows are woven over the NICs that GPUs share; the embedding is tied.
+# A model with one head, so cp gets all ranks and, where GPUs share NICs, windows are interleaved; its embedding is tied.
 mkdir "$dir/it's"
 cat >"$dir/it's/config.json" <<'JSON'
 {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 1, "intermediate_size": 96, "vocab_size": 256,
@@ -59,7 +59,7 @@ name, seconds = max(best["seconds"].items(), key=lambda part: part[1])
 assert any(line.startswith(f"why 1: its step is {name} {100 * seconds / best['step_s']:.0f} %") for line in lines), (name, seconds)
 assert abs(best["tgs"] * best["step_s"] * plan["ranks"] / (plan["seq_len"] * plan["global_batch"]) - 1) < 1e-9
 PY
-    # The command is one that the parser takes, and its dry run is the memory of the plan.
+    # The parser takes the plan's command, and its dry run has the plan's memory.
     command=$(tail -1 "$dir/plan")
     eval "set -- ${command#mpirun -np * ./train_llama}"
     check "plan $case: the command's dry run has the plan's memory" bash -c '
@@ -68,7 +68,7 @@ PY
         { [ "${bytes#* host }" = 0 ] || grep -q "of host memory a node$" "$3"; }' _ "$binary" "$dir/plan.json" "$dir/plan" "$@"
 done
 
-# --hp auto trains with the choice, with the loss of any other grid; in a dry run it says what it would be.
+# --hp auto trains with the plan's choice and has the loss of any other grid.
 small=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 128)
 mpirun -np 4 "$binary" "${small[@]}" --hp auto --steps 3 --batch-size 2 --global-batch 16 --log "$dir/auto.jsonl" >"$dir/auto" 2>&1 </dev/null
 "$binary" "${small[@]}" --steps 3 --global-batch 16 --log "$dir/one.jsonl" >"$dir/one" 2>&1 </dev/null
@@ -84,14 +84,14 @@ for x, y in zip(a, b):
     assert abs(x["loss"] - y["loss"]) < 1e-4 and x["tokens"] == y["tokens"] == 2048, (x, y)
     assert abs(x["predicted_ms"] / (1e3 * best["step_s"]) - 1) < 1e-6, (x, best)
 PY
-# Layers of two kinds are predicted by their number: half of them offloaded, half of what that adds.
+# Layers of two kinds count by their numbers: offloading half of the layers adds half of what offloading all of them adds.
 for part in 0 0.5 1; do "$binary" "${small[@]:2}" --model tiny --recompute none --offload-activations $part --steps 1 --log "$dir/$part.jsonl" >"$dir/out" 2>&1 </dev/null; done
 check 'a prediction for layers of two kinds' python3 - "$dir"/{0,0.5,1}.jsonl <<'PY'
 import json, sys
 none, half, all_ = (json.loads(open(path).readline())["predicted_ms"] for path in sys.argv[1:])
 assert none < half < all_ and abs(2 * half - none - all_) < 1e-6 * all_, (none, half, all_)
 PY
-# --dkv-wire: a run sends the bytes that were predicted, half of dKV's; the plan keeps the option, and fewer bytes are never slower.
+# --dkv-wire: a run sends the bytes that were predicted, with bf16 half of dKV's; the plan's command keeps the option, and its step is faster.
 for ring in '--inner-ring 2' '--cp-comm allgather'; do
     for wire in fp32 bf16; do
         mpirun -np 4 "$binary" "${small[@]:2}" --model "$dir/it's" --cp 4 $ring --dkv-wire $wire --grad-accum 2 --zero-params full --steps 2 --log "$dir/$wire.jsonl" >"$dir/wire" 2>&1 </dev/null
@@ -116,7 +116,8 @@ a, b = (json.load(open(path)) for path in sys.argv[1:3])
 assert (a["dkv_wire"], b["dkv_wire"]) == ("fp32", "bf16") and b["choices"][0]["step_s"] < a["choices"][0]["step_s"]
 assert " --dkv-wire bf16 " in open(sys.argv[3]).read().splitlines()[-1]
 PY
-# Packed documents: numbers of one to five digits and a space. A plan and a run's prediction count what of them is seen; without data to look at a plan says so.
+# Packed documents: numbers of one to five digits, each with a space. A plan and a run's prediction count what is visible; a plan without data to look
+# at says so.
 packed=(--model nano --seq-len 2K --document-end 32) # the space
 plan "${packed[@]}" --ranks 4 --global-batch 2 --train-data "$dir/data.bin" && cp "$dir/plan.json" "$dir/seen.json"
 check 'a plan of packed documents says what is seen' grep -qxE 'documents: a token sees as many as in one document of [5-6] tokens \(the run.s first 16 samples\)' "$dir/plan"
@@ -138,15 +139,16 @@ printf 'x' >"$dir/short.bin"
 refuse 'a plan of packed documents reads them' 'short.bin' "${packed[@]}" --plan --ranks 4 --train-data "$dir/short.bin"
 check '--hp auto in a dry run' bash -c "'$binary' --dry-run --model llama3-8b --hp auto --ranks 64 --seq-len 1M --cluster h100 | grep -q '^bytes of a rank'"
 
-# bf16 with float master weights: 2 + 4 + 12 bytes a parameter, and a float build says the same for itself with 4 + 4 + 8.
+# Bytes of a parameter, its gradient and its optimizer states: 2 + 4 + 12 in bf16 with float master weights (a GPU), 4 + 4 + 8 in float (the CPU).
 bytes() { "$binary" --dry-run --model llama3-8b --ranks 8 --hp 8 --seq-len 8K "$@" | awk -v c="$category" '$1 == c {print $2 * ($3 == "MiB" ? 1 / 1024 : 1)}'; }
 for case in 'parameters 14.96 29.91' 'gradients 29.91 29.91' 'optimizer 89.74 59.83'; do # 8030 M parameters x 2, 4, 12; x 4, 4, 8; in GiB
     read -r category gpu cpu <<<"$case"
     check "$category of a GPU and of the CPU" awk "BEGIN {g = $(bytes --cluster h100 --memory-budget 999GiB); c = $(bytes); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c > 0.99 * $cpu && c < 1.01 * $cpu)}"
 done
 
-# What a dry run counts: a node's memory shared by the ranks that there are, a budget instead of the machine's memory, layers to the nearest whole number,
-# rows padded as the machine's kernels want them, the documents' first tokens (8 bytes a row, and of each chunk's first row), and a copy of the states where training goes on beside it.
+# What a dry run counts: a node's memory divided among its ranks, a budget in place of the machine's memory, offloaded layers rounded to a whole number,
+# rows padded as the machine's kernels need them, 8 bytes for packed documents per row and per chunk, and a copy of the states where training
+# continues during a save.
 says() { local text=$1; shift; "$binary" --dry-run "$@" | grep -qF "$text"; }
 check 'two ranks of a node, a budget' says 'longest sequence in 1.0 GiB and 931.3 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB
 check '0.4 of 4 layers are 2' says '; 2 offloaded' --model tiny --offload-activations 0.4
@@ -156,13 +158,13 @@ check 'two of the eight ranks that share a machine' says 'on cpu: 32 GB a rank, 
 check 'packed documents' says "device $((8 * 1024 + 256 + $("$binary" --dry-run --model nano --hp 2 | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'))) host 0" --model nano --hp 2 --document-end 0
 check 'states at the end only' says ' host 0' --model nano --out x
 check 'states on the way' says ' host 1502976' --model nano --out x --save-every 1 # 125,248 parameters, 12 bytes each
-# --recompute auto uses what there is, and no more: layers that keep all beside selective ones, and selective ones beside full.
+# --recompute auto fills the memory and no more: with layers that keep all beside selective ones, and with selective ones beside full ones.
 for length in 256K 1200K; do
     check "--recompute auto, half of the layers offloaded, $length" bash -c "'$binary' --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --zero-params full --zero-grads full \
         --zero-optim full --offload-activations 0.5 --seq-len $length | awk '/^bytes of a rank/ {exit !(\$6 > 0.96 * 80e9 && \$6 <= 80e9)}'"
 done
 
-# scripts/run_*.sh: the choice, the memory and the speed in their headers are what --plan says now; their flags are in test_run.
+# scripts/run_*.sh: their grid, and the memory and the speed in their headers, are what --plan says now; test_run checks that their flags exist.
 for script in scripts/run_llama3_8b_*.sh; do
     check "$script" bash -n "$script"
     check "$script agrees with the plan (else: dev/plan_tables.py)" python3 - "$script" "$binary" "$dir/run.json" <<'PY'
@@ -195,10 +197,10 @@ assert re.search(r"^  in all +(\S+ GiB)", dry, re.M)[1] + " of a GPU by the dry 
 assert f"{best['memory_bytes'] / 2**30:.1f} GiB of a GPU" in text and f"TGS {best['tgs']:.0f}, MFU {100 * best['mfu']:.1f} %" in text, best
 PY
 done
-# The loop of such a script: a failure is followed by another attempt, an error of the user by none; the end is the end.
+# The loop of such a script: after a failure it tries again; after a user's error or a success it does not.
 printf '#!/bin/sh\necho >>"%s/attempts"\n[ $(wc -l <"%s/attempts") -ge 3 ] && exit ${LAST:-0}\nexit 1\n' "$dir" "$dir" >"$dir/launch"
 chmod +x "$dir/launch"
-attempts() { # last status, status of the script, attempts
+attempts() { # last status of the launcher, expected status of the script, expected number of attempts
     rm -f "$dir/attempts"
     PAUSE=0 LAST=$1 LAUNCH=$dir/launch MODEL=m DATA=d scripts/run_llama3_8b_128k.sh
     [ "$? $(wc -l <"$dir/attempts")" = "$2 $3" ]
@@ -207,13 +209,13 @@ check 'two failures, then the end' attempts 0 0 3
 check 'two failures, then an error of the user' attempts 2 2 3
 check 'nothing but failures' attempts 1 1 20
 
-# The choices and the command that docs/plans.md quotes.
+# docs/plans.md quotes the choices and the command that the planner prints.
 quoted() { grep -E '^[0-9]+\. dp |^mpirun ' "$@"; }
 sed -n 's/^    //p' docs/plans.md | quoted >"$dir/quoted"
 "$binary" $(sed -n 's/^    \$ \.\/train_llama //p' docs/plans.md) | quoted >"$dir/printed"
 check 'docs/plans.md quotes the plan (else: dev/plan_tables.py)' bash -c "[ -s '$dir/quoted' ] && diff '$dir/quoted' '$dir/printed'"
 
-# What cannot be.
+# What is impossible.
 big=(--model llama3-8b --plan --cluster h100)
 refuse 'a length nothing fits' 'on these ranks up to [0-9]+ tokens fit; 16 ranks fit 4194304 tokens' "${big[@]}" --ranks 8 --seq-len 4M
 longest=$(sed -n 's/.* up to \([0-9]*\) tokens fit;.*/\1/p' "$dir/err")

@@ -7,11 +7,11 @@ build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
 model=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100)
 common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3 --eval-every 6 --eval-steps 2)
 
-# Every option of --help is in the parser's table by construction; every flag the README and the scripts name must exist.
+# Every option in --help is in the parser's table by construction; every flag that the README, the docs and the scripts name must be in --help.
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
 for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --keys | --tokenizer | --end | --ids | --prompt | --completion | --pack | --rehearse | --rest | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check) continue ;; esac # of other programs
+    case $flag in --keys | --tokenizer | --end | --ids | --prompt | --completion | --pack | --rehearse | --rest | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check) continue ;; esac # flags of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'version' bash -c "'$binary' --version | grep -q '^train_llama [0-9]'"
@@ -52,7 +52,7 @@ check 'the grid is verified when asked to' [ "$(cat "$dir"/*.out | grep -c '^ver
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
 for name in dp hp cp both tiles; do check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4; done
 
-# Packed documents (the byte 0 ends one) and a loss mask: the same on every grid, another run than without.
+# Packed documents (token 48, the character 0, ends one) and a loss mask: the same on every grid, and another run than without.
 cp "$dir/data.bin" "$dir/masked.bin"
 python3 -c "
 import os
@@ -73,12 +73,13 @@ check 'the table names the documents' grep -q 'documents   end with token 48' "$
 check 'and the mask' grep -q 'loss masks beside 1 of 1 files' "$dir/packed1.out"
 check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ blocks' "$dir/packed4.out"
 
-# MFU and HFU count what attention sees: of documents of 25 tokens, 25 of 100. Backward makes the scores again: 3.5 times the forward pass, where MFU says 3.
+# MFU and HFU count what attention sees: with documents of 25 tokens, 25 of 100. HFU counts attention at 3.5 times the forward pass, because backward
+# recomputes the scores; MFU at 3 times.
 yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' >"$dir/text25"
 build/cpu/text_to_tokens "$dir/short.bin" "$dir/text25" >/dev/null
 for run in 'none auto' '48 auto' 'none 37'; do
     set -- $run
-    echo 'of another run' >"$dir/flops-$1-$2.jsonl" # and replaced
+    echo 'of another run' >"$dir/flops-$1-$2.jsonl" # must be replaced
     "$binary" --model nano --from-scratch --seq-len 100 --batch-size 2 --steps 2 --recompute none --document-end "$1" --mlp-tile "$2" --train-data "$dir/short.bin" --log "$dir/flops-$1-$2.jsonl" \
         >/dev/null 2>&1
 done
@@ -91,7 +92,7 @@ for run, seen, again in ('none-auto', 100, 0), ('48-auto', 25, 0), ('none-37', 1
     attention = L * 2 * seen * D
     assert abs(last['hfu'] / last['mfu'] - (3 * matrices + 3.5 * attention + again) / (3 * matrices + 3 * attention)) < 1e-6, (run, last)"
 
-# Evaluation leaves nothing behind: with one after every step, needles and samples too, training is bit by bit that of a run without. (F54)
+# Evaluation leaves nothing behind: with one after every step, and needles and samples, training is bit-equal to a run without. (F54)
 both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full --recompute selective --offload-activations 1)
 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --log "$dir/quiet.jsonl" >"$dir/quiet.out" 2>&1 </dev/null
 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --val-data "$dir/data.bin" --eval-every 1 --eval-steps 2 --eval-needles 1 --sample-every 4 --sample-tokens 2 \
@@ -103,7 +104,7 @@ assert len(a) == 6 and len(b) == 14 and sum('val_loss' in r for r in b) == 6, (l
 for x, y in zip(a, [r for r in b if 'loss' in r]):
     for key in ('step', 'loss', 'grad_norm', 'lr', 'tokens', 'samples'): assert x[key] == y[key], (key, x, y)"
 
-# --eval-steps: so many batches of a validation set, of which no sample counts twice.
+# --eval-steps: the number of batches of a validation set; no sample counts twice.
 seq 1 600 | tr '\n' ' ' >"$dir/text3" # 22 samples
 build/cpu/text_to_tokens "$dir/small.bin" "$dir/text3" >/dev/null
 for steps in 1 6 7; do
@@ -114,7 +115,7 @@ import json
 few, all_of_them, more = (json.load(open('$dir/eval%d.jsonl' % steps))['val_loss'] for steps in (1, 6, 7))
 assert few != all_of_them and all_of_them == more, (few, all_of_them, more)"
 
-# Fewer tokens than chunks: most ranks hold padding only, which counts nowhere. (F23)
+# Fewer tokens than chunks: some ranks hold padding only, which counts nowhere. (F23)
 short() { mpirun -np "$2" "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 5 --steps 4 --lr 3e-3 "${@:3}" --log "$dir/$1.jsonl" >"$dir/$1.out" 2>&1 </dev/null; }
 short five 1 --batch-size 2
 short padded 8 --cp 8 --inner-ring 4 --batch-size 2 --zero-params full
@@ -163,7 +164,7 @@ check 'tokens that the model draws, with their text' grep -q '^sample    4/4 | t
 check 'shares and epochs are printed' grep -q '^data        up: share 0.7, .* the run draws 23 (0.23 epochs)' "$dir/mix4.out"
 check 'validation sets and buckets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' | grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"
 
-# Trace: valid JSON, compute and transfers on tracks of their own.
+# Trace: valid JSON with the events of compute and of transfers.
 mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 4 --trace "$dir/trace.json" >/dev/null 2>&1
 check 'trace' python3 -c "
 import json
@@ -171,7 +172,7 @@ events = json.load(open('$dir/trace.json.rank1'))
 assert {'layer forward', 'layer backward', 'KV inner', 'dKV inner'} <= {e['name'] for e in events}, 'names'
 assert all(e['dur'] >= 0 for e in events if e['ph'] == 'X')"
 
-# Dry run: no ranks, the table of the run, the longest sequence.
+# Dry run: on a single process, it prints the longest sequence.
 check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --seq-len 1M --zero-params full --recompute selective --memory-budget 80GiB | grep -q 'longest sequence'"
 
 # A killed rank ends the job.
@@ -193,7 +194,8 @@ mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 100 --cp 2 --steps 
     --log "$dir/only.jsonl" >"$dir/only.out" 2>&1 </dev/null
 check 'nothing to train: evaluates, samples, logs' [ "$? $(grep -c '^eval  *0/0 \|^sample  *0/0 | tokens' "$dir/only.out") $(grep -c 'val_loss\|sample_tokens' "$dir/only.jsonl")" = '0 2 2' ]
 
-# What goes wrong late costs no model. Exit statuses: 1 a report that is not whole, 2 bad validation data and divergence, which would come again.
+# What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace; 2 for bad validation data and divergence, which would
+# happen again.
 python3 -c "
 data = bytearray(open('$dir/data.bin', 'rb').read())
 data[1024 + 2 * 50:1024 + 2 * 50 + 2] = (999).to_bytes(2, 'little')

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Training state: a run that goes on is the run that never stopped, bit by bit on one grid and to 1e-5 on another; damaged and half-written
-# states are skipped; a killed rank, a full disk, a second run on the folder and signals lose nothing but the steps since. (F50, F51)
+# Training state: a resumed run is the run that never stopped, bit by bit on the same grid and to 1e-5 on another; damaged and half-written
+# states are skipped; a killed rank, a full disk, a second run on the folder and signals lose nothing but the steps since the last state. (F50, F51)
 source "$(dirname "$0")/shell.sh"
 export OMP_NUM_THREADS=1
 seq 1 1000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
 seq 500 -2 1 | tr '\n' ' ' >"$dir/text2"
 build/cpu/text_to_tokens "$dir/other.bin" "$dir/text2" >/dev/null
-# A mixture of 38 and 9 samples of 100 tokens, 4 a step: their epochs end inside step 14 and inside every eighth; warm-up and cosine run over all 24 steps.
+# A mixture of 38 and 9 samples of 100 tokens, 4 a step: the epochs of the first source end inside step 14, those of the second every eighth step or so.
+# Warm-up and cosine span all 24 steps.
 common=(--model nano --from-scratch --train-data "$dir/data.bin:0.7,$dir/other.bin:0.3" --seq-len 100 --lr 3e-3 --warmup 5 --threads 1 --steps 24)
-length=$((${#common[@]} - 1)) # where the number of steps stands
-train() { # name ranks option...: log in name.jsonl, output in name.out and name.err
+length=$((${#common[@]} - 1)) # the place of the number of steps in common
+train() { # name ranks option...: the log goes to name.jsonl, the output to name.out and name.err
     local name=$1 ranks=$2
     shift 2
     timeout 120 mpirun -np "$ranks" "$binary" "${common[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>"$dir/$name.err" </dev/null
@@ -46,8 +47,8 @@ train at_24 "${grid[@]}" --out "$dir/at_24" --lr-schedule constant --save-every 
 check 'also one in the middle of the run' tensors_equal "$dir/at_24/step-00000012" "$dir/at_12/step-00000012"
 check 'a state is a folder that --model reads' "$binary" --model "$dir/whole/step-00000012" --steps 0 --threads 1
 
-# Stopped twice by SIGUSR1 to mpirun (which sends it on), once in the first epoch and once in the second; then to the end.
-stop_after() { # step: waits for it in stopped.out
+# Stopped twice, in the first epoch by SIGUSR1 to mpirun (which passes it on), in the second by SIGTERM to a rank; then run to the end.
+stop_after() { # step: waits until stopped.out shows it
     for _ in $(seq 300); do
         grep -q "^step *$1/" "$dir/stopped.out" 2>/dev/null && break
         sleep 0.02
@@ -92,9 +93,9 @@ from4 three 3 --cp 3 --batch-size 4 --zero-optim 3 --offload-optimizer --recompu
 check 'steps as large as before: no word of it' bash -c "! grep -q '^note' '$dir/mixed.err'"
 cp -r "$dir/whole/step-00000004" "$dir/four" && mkdir "$dir/larger" && mv "$dir/four" "$dir/larger/step-00000004"
 check 'larger steps: a note' ends_with 0 '^note: so far a step was 4 sequences, and this command makes it 6' "$binary" "${common[@]}" --resume --batch-size 6 --out "$dir/larger"
-mkdir "$dir/back" # a state of a sharded grid goes on on another
+mkdir "$dir/back" # a state of a sharded grid is resumed on another one
 mv "$dir/mixed/step-00000024" "$dir/back"
-common[length]=25 # the schedule is another one, too
+common[length]=25 # which also changes the schedule
 train back 8 --hp 4 --cp 2 --batch-size 4 --placement context-first --zero-params 4 --out "$dir/back" --resume
 check 'a state of dp 2 x hp 2 x cp 2 on hp 4 x cp 2: status 0' [ $? -eq 0 ]
 cp "$dir/whole.jsonl" "$dir/longer.jsonl"
@@ -102,8 +103,8 @@ train longer "${grid[@]}" --out "$dir/whole" --resume --keep 9
 check 'and its next loss' compare "$dir/longer.jsonl" "$dir/back.jsonl" 1e-5 25 25
 common[length]=24
 
-# Damage. Each is found, named and skipped; the older state goes on to the same curve.
-damage() { # name pattern command...: runs in the folder of state 12
+# Damage: each kind is found, named and skipped; the older state resumes to the same curve.
+damage() { # name pattern command...: the command runs in the folder of state 12
     local name=$1 pattern=$2
     shift 2
     rm -rf "$dir/damage" "$dir/damage.jsonl"
@@ -163,7 +164,7 @@ common[6]=50
 refuse 'another length' 'trained with --seq-len 100' --out "$dir/whole" --resume
 common[6]=100
 
-cp -r "$dir/whole" "$dir/inside" # its states would go one by one, and the one that the others are made after with them
+cp -r "$dir/whole" "$dir/inside" # states are removed one by one, and with them the one that --model names
 common[1]="$dir/inside/step-00000024"
 refuse 'a state of --out as --model' 'is a state of this --out' --out "$dir/../$(basename "$dir")/inside" --resume
 common[1]=nano
@@ -182,7 +183,7 @@ wait $job
 check 'the first goes on, and stops when asked' [ $? -eq 0 ]
 common[length]=24
 
-# A full disk (here: a limit on the size of a file, above what Open MPI needs for itself) costs only the save.
+# A full disk (here: a limit on the size of files, above what Open MPI itself needs) costs only the save.
 limited='ulimit -f 8192; exec "$@"' # KB; a state of tiny has 12 MB of parameters
 common[1]=tiny common[length]=5 common[10]=0
 timeout 120 mpirun -np 2 bash -c "$limited" - "$binary" "${common[@]}" --cp 2 --save-every 2 --out "$dir/disk" >"$dir/out" 2>"$dir/err" </dev/null
@@ -192,7 +193,7 @@ check 'full disk: each save that failed is named' [ "$(grep -c '^warning: the st
 check 'full disk: nothing is left' [ "$(ls "$dir/disk")" = lock ]
 common[1]=nano common[length]=24 common[10]=5
 
-# A disk so slow on one rank that the other waits for longer than any transfer may take.
+# A disk so slow on one rank that the other one waits longer than any transfer may take.
 cat >"$dir/slow.c" <<'C'
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -214,19 +215,19 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
 }
 C
 gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/slow.c" -o "$dir/slow.so" -ldl || exit 1
-slow() { # option...: in $dir/out
+slow() { # option...: the output goes to $dir/out
     TRAIN_LLAMA_TIMEOUT=4 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/slow.so" "$binary" "$@" --cp 2 --out "$dir/slow" >"$dir/out" 2>&1 </dev/null
 }
 check 'slow disk: the last state is written' slow "${common[@]}"
 check 'slow disk: a state is read, and an export written' slow --model nano --from-scratch --threads 1 --steps 0 --resume --export "$dir/slow_export"
 check 'slow disk: it was slow both times' [ "$(grep -E '^(read|exported) ' "$dir/out" | grep -cE '[ (]([6-9]|1.)\.[0-9]+ s\)?$')" -eq 2 ]
 
-# kill -9 of a random rank at random moments (by default 50), most of them inside a save. The run is too long to end by itself.
+# kill -9 of a random rank at random moments (by default 50), most of them during a save. The run is too long to end by itself.
 RANDOM=${TEST_SEED:-17}
 kills=${KILLS:-50} ended=0
-common[length]=100000 common+=(--lr-schedule constant) # which does not depend on the length
+common[length]=100000 common+=(--lr-schedule constant) # which does not depend on the number of steps
 for _ in $(seq "$kills"); do
-    : >"$dir/killed.out" # or the steps of the job before are seen, and nobody is there yet to be killed
+    : >"$dir/killed.out" # otherwise the loop below sees the steps of the job before, and there is no rank yet to kill
     mpirun -np 2 "$binary" "${common[@]}" "${grid[@]:1}" --log "$dir/killed.jsonl" --out "$dir/killed" --save-every 1 --resume >"$dir/killed.out" 2>&1 </dev/null &
     job=$!
     for _ in $(seq 500); do # until it trains
@@ -237,7 +238,7 @@ for _ in $(seq "$kills"); do
     sleep "0.0$((RANDOM % 90 + 10))"
     mapfile -t ranks < <(pgrep -P $job)
     [ ${#ranks[@]} -eq 2 ] && kill -9 "${ranks[$((RANDOM % 2))]}" 2>/dev/null
-    wait $job && break # it ended well: the kill missed
+    wait $job && break # it ended normally: the kill missed
     pgrep -P $job >/dev/null && break
     grep -q 'signal 9 (Killed)' "$dir/killed.out" || break
     ended=$((ended + 1))

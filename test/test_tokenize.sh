@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# dev/tokenize_text.py: text, JSON lines and gzip become token files that the trainer reads; the same with any number of processes; documents end
-# with a token; prompts are masked; files are cut at --shard-tokens.
-# Skipped where the package tokenizers neither is nor can be installed.
+# dev/tokenize_text.py: text, JSON lines and gzip become token files that the trainer reads, the same with any number of processes. Documents end
+# with a token, prompts are masked, files are cut at --shard-tokens.
+# Skipped where the package tokenizers is neither installed nor can be.
 source "$(dirname "$0")/shell.sh"
 python=python3
 if ! $python -c 'import tokenizers' 2>"$dir/why"; then # into build/, once
@@ -58,7 +58,7 @@ assert got == ids, (len(got), len(ids), [i for i, (a, b) in enumerate(zip(got, i
 assert what != "pairs" or got_mask == mask, "mask"
 PY
 $python "$dir/expect.py" make "$dir/tokenizer.json"
-seq 1 300000 | awk '{print "LINE " $1}' >"$dir/long.txt" # 3.5 MB: more than a process gets at a time
+seq 1 300000 | awk '{print "LINE " $1}' >"$dir/long.txt" # 3.5 MB: more than a process is given at a time
 seq 1 500 | awk '{printf "{\"id\": %d, \"text\": \"A %d\\nB\"}\n", $1, $1}' | gzip >"$dir/lines.jsonl.gz"
 seq 1 50 | awk '{printf "{\"prompt\": \"SAY %d:\", \"answer\": \"%d!\"}\n", $1, $1 * $1}' >"$dir/pairs.jsonl"
 tokenize() { # name option...
