@@ -6,7 +6,7 @@
 //   kernels     kernels that move memory, in GB/s and in % of what a copy on the device reaches
 //   limits      what the products and the attention of a step of gpu_check.sh's two models take by themselves: no step can be faster
 //     build/cuda/test/bench_cuda [products|attention|kernels|limits]...     nothing named: all four
-//     build/emulated/test/bench_cuda small                            tiny sizes: shows that the program works; its figures say nothing
+//     build/emulated/test/bench_cuda small                            tiny sizes: shows that the program works; the figures are meaningless
 // Figures are best/median of the repetitions. A shape that does not fit the device's memory is named and left out.
 #include "../device/cuda/attention_call.h"
 

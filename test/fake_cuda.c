@@ -37,7 +37,7 @@ static void insist(bool good, const char *what) {
 
 static int job_rank(void) {
     int rank = 0, started;
-    MPI_Initialized(&started); // bench_cuda does without
+    MPI_Initialized(&started); // bench_cuda does not start MPI
     if (started) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     return rank;
 }

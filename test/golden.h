@@ -19,8 +19,8 @@ typedef struct {
     int T, valid;                            // tokens, and labels that are not -100
     const int32_t *tokens;                   // (T)
     const int32_t *labels;                   // (T), already shifted
-    const float *parameters;                 // parameter_count floats, in the order of golden_tensors_of
-    const float *gradients;                  // as the parameters
+    const float *parameters;                 // parameter_count floats: embedding, layers (golden_layer_at), final norm, lm_head if not tied
+    const float *gradients;                  // in the order of the parameters
     int64_t parameter_count;
     double loss;
     const float *logits; // (T, V)

@@ -236,7 +236,7 @@ static void point_4(bool deterministic) { // true comes last: there is no way ba
 static void point_5(void) {
     int64_t T = small ? 512 : 655360, rows = 64;
     attention_block b;
-    problem one = problem_make(128, 32, 8, 128); // for its block
+    problem one = problem_make(128, 32, 8, 128); // only its block is needed
     b = one.b;
     problem_free(one);
     b.Tq = b.Tk = b.lse_stride = T;

@@ -1,4 +1,4 @@
-// Reads the published tables in test/paper_tables and asks the planner's time model for each of their cells.
+// Reads the published tables in test/paper_tables and predicts their cells with the planner's time model.
 #ifndef PAPER_TABLES_H
 #define PAPER_TABLES_H
 

@@ -8,7 +8,7 @@ gcc $flags $(mpicc --showme:compile) test/test_comm.c device/cpu/comm_mpi.c -o "
 make --no-print-directory DEVICE=cpu MPI=0 build/cpu-single/test/test_comm >"$dir/make" 2>&1 || { tail -5 "$dir/make"; exit 1; }
 cp build/cpu-single/test/test_comm "$dir/test_comm_single"
 
-# ended NAME STATUS PATTERN COUNT: checks the job that has just ended. STATUS: a number or "any" (not 0). COUNT lines match PATTERN ("some": at least one).
+# ended NAME STATUS PATTERN COUNT: checks the job that has ended. STATUS: a number or "any" (not 0). COUNT lines match PATTERN ("some": at least one).
 ended() {
     local name=$1 expected=$2 pattern=$3 count=$4 why=
     local lines=$(grep -cE "$pattern" "$dir/out") seconds=$((SECONDS - began))

@@ -121,7 +121,7 @@ static void test_casts(void) {
     float *from = (float *)device_alloc(sizeof(float) * (size_t)n), *back = (float *)device_alloc(sizeof(float) * (size_t)n);
     floatX *to = (floatX *)device_alloc(sizeof(floatX) * (size_t)n);
     for (int offset = 0; offset < 2; offset++) { // 1: no address is a multiple of 16
-        for (int64_t i = 0; i < n; i++) {        // bf16 numbers, in turn: the number itself, and just below, at and just above the middle to the next
+        for (int64_t i = 0; i < n; i++) {        // bf16 numbers, in turn: the number itself, and slightly below, at and slightly above the middle to the next
             uint32_t bits = (uint32_t)i << 16 | (i % 4 == 0 ? 0u : i % 4 == 1 ? 0x7fffu : i % 4 == 2 ? 0x8000u : 0x8001u);
             memcpy(&from[i], &bits, 4);
         }

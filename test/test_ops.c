@@ -569,7 +569,7 @@ static void test_attention_merge_alone(void) {
 // Rows that see no key: no keys at all, and rows whose merged lse is -inf.
 static void test_attention_nothing_seen(void) {
     attention_problem p = attention_problem_make(5, 0, 2, 1, 8, false, 2, 1);
-    attention_check(&p, 1, 1); // out 0, lse -inf, gradients untouched
+    attention_check(&p, 1, 1); // out 0, lse -inf, nothing added to dq
     attention_block b = p.b;
     float *out = randoms(q_size(&p), 5, 1), *lse = randoms(lse_size(&p), 6, 1), *out_before = copy_of(out, q_size(&p)), *lse_before = copy_of(lse, lse_size(&p));
     guarded_scratch s = scratch_make(b, false);
@@ -783,7 +783,7 @@ static void test_numbers(int64_t n) {
     drop(x), drop(y), drop(z);
 }
 
-// Every bf16 number, and just below, at and just above the middle to the next one; and each of them added to 1.
+// Every bf16 number, and slightly below, at and slightly above the middle to the next one; and each of them added to 1.
 static void test_bf16(void) {
     int64_t n = 4 * 65536, wrong = 0, wrong_sums = 0;
     float *x = floats(n), *sum = floats(n);
