@@ -297,6 +297,7 @@ static void point_9(void) {
         say(9, "fail", "%zu bytes cannot be pinned", 2 * bytes);
         return;
     }
+    memset(host, 0x5a, bytes);
     device_copier *lanes[2] = {device_copier_new(), device_copier_new()};
     double rate[3];
     for (int run = 0; run < 4; run++) { // the first run touches memory
@@ -310,7 +311,8 @@ static void point_9(void) {
         device_synchronize();
         rate[way] = (double)bytes / (device_seconds() - began) * 1e-9;
     }
-    say(9, "pass", "to the device %.1f GB/s, to the host %.1f GB/s, both at once %.1f GB/s each; pinning takes %.2f s a GiB", rate[0], rate[1], rate[2],
+    device_to_host(host + bytes, device, bytes);
+    say(9, memcmp(host, host + bytes, bytes) == 0 ? "pass" : "fail", "to the device %.1f GB/s, to the host %.1f GB/s, both at once %.1f GB/s each; pinning takes %.2f s a GiB", rate[0], rate[1], rate[2],
         pinned / ((double)(2 * bytes) / (double)(1 << 30)));
     device_copier_free(lanes[0]);
     device_copier_free(lanes[1]);

@@ -71,6 +71,9 @@ static inline int test_finish(const char *name, comm *group) {
     return counts[1] == 0 ? EXIT_OK : EXIT_FAILED;
 }
 
+// The larger of two errors; one that is not a number is infinite.
+static inline double test_worse(double worst, double error) { return error <= worst ? worst : isnan(error) ? INFINITY : error; }
+
 // A number from -1 to 1 that depends on seed and index alone, so that every rank makes the same tensors.
 static inline double test_random(uint64_t seed, uint64_t index) {
     uint64_t z = seed * 0x9E3779B97F4A7C15ull + index + 0x632BE59BD9B4E019ull;

@@ -138,13 +138,12 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     for (int64_t t = 0; t < T; t++) {
         int64_t position = sequence_shard_position(&shard, t);
         for (int i = 0; i < H * HS && position < p->S; i++) {
-            double d = fabs(out[t * H * HS + i] - p->out[position * H * HS + i]);
-            worst_out = d <= worst_out ? worst_out : d; // a NaN does not outlast the next number
+            worst_out = test_worse(worst_out, fabs(out[t * H * HS + i] - p->out[position * H * HS + i]));
         }
         for (int i = 0; i < width; i++) {
             double d = fabs(dqkv[t * width + i] - (position < p->S ? p->dqkv[position * width + i] : 0));
             double *worst = i < H * HS ? &worst_dq : &worst_dkv;
-            *worst = d <= *worst ? *worst : d;
+            *worst = test_worse(*worst, d);
         }
     }
     for (int64_t t = 0; t < a.Tc; t++) { // lse has the rows and heads of after SeqAlltoAll
@@ -152,7 +151,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
         int64_t position = sequence_shard_position(&whole, t % T);
         for (int h = 0; h < a.heads.Hq && position < p->S; h++) {
             double d = fabs(saved.lse[h * a.Tc + t] - p->lse[(g.place.h * a.heads.Hq + h) * p->S + position]);
-            worst_lse = d <= worst_lse ? worst_lse : d;
+            worst_lse = test_worse(worst_lse, d);
         }
     }
     worst_out /= largest_of(p->out, p->S * H * HS);

@@ -7,7 +7,9 @@ source "$(dirname "$0")/shell.sh"
 refuse() {
     local name=$1 ranks=$2 pattern=$3 began=$SECONDS status lines
     shift 3
-    mpirun -np "$ranks" "$binary" "$@" --log "$dir/log.jsonl" >"$dir/out" 2>"$dir/err" </dev/null
+    local log=(--log "$dir/log.jsonl")
+    case " $* " in *' --log '*) log=() ;; esac
+    mpirun -np "$ranks" "$binary" "$@" "${log[@]}" >"$dir/out" 2>"$dir/err" </dev/null
     status=$?
     lines=$(grep -c 'error:' "$dir/err")
     if [ $status -eq 2 ] && [ "$lines" -eq 1 ] && grep -qE "error:.*$pattern" "$dir/err" && [ $((SECONDS - began)) -le 20 ] && [ ! -e "$dir/log.jsonl" ]; then
@@ -69,7 +71,7 @@ refuse 'samples beyond the sequence' 2 'does not fit in --seq-len 64' "${base[@]
 refuse 'sequence longer than the data' 4 'largest legal length' --model nano --from-scratch --steps 1 --seq-len 1M "${data[@]}"
 refuse 'unknown model' 2 'presets are' --model llama4 --from-scratch "${data[@]}"
 refuse 'preset without --from-scratch' 2 '--from-scratch' --model nano "${data[@]}"
-refuse 'log that cannot be written' 2 '--log' "${base[@]}" "${data[@]}" --log "$dir/no/such/folder/log" 2>/dev/null
+refuse 'log that cannot be written' 2 '--log .*no/such/folder/log: cannot be written' "${base[@]}" "${data[@]}" --log "$dir/no/such/folder/log"
 refuse 'document end above the vocabulary' 4 '--document-end 256.*0 to 255, and none' "${base[@]}" "${data[@]}" --document-end 256
 refuse 'document end that is no number' 2 '--document-end.*eot.*none, and token numbers' "${base[@]}" "${data[@]}" --document-end eot
 cp "$dir/good.bin" "$dir/masked.bin"

@@ -100,8 +100,7 @@ static int64_t *fill(fixture *f, int first_sample) {
 static double difference(const float *a, const double *b, int64_t n) { // test_difference
     double largest = 0, worst = 0;
     for (int64_t i = 0; i < n; i++) {
-        double d = fabs(a[i] - b[i]);
-        worst = d <= worst ? worst : d; // a NaN does not outlast the next number
+        worst = test_worse(worst, fabs(a[i] - b[i]));
         largest = fmax(largest, fabs(b[i]));
     }
     return worst / largest;

@@ -53,15 +53,15 @@ mpirun() { # the first training loses a rank
 }
 sleep() { command sleep 0.05; }
 source "$dir/names"
-run_block() { # number: runs the block; its status is that of the last command
-    (set -e && source "$dir/block-$1") || return 1
-}
+ended_well() { [ $status -eq 0 ] || { cat "$dir/out" && return 1; } }
 for number in $(seq 2 8); do
     if [ "$number" -eq 6 ]; then # in this shell itself, for the counter of trainings
         source "$dir/block-6" >"$dir/why" 2>&1
         check 'block 6: the training ends well' [ $? -eq 0 -a -d "$dir/run/model" ]
     else
-        check "block $number: $(head -1 "$dir/block-$number" | cut -c1-60)" run_block "$number"
+        (set -e && source "$dir/block-$number") >"$dir/out" 2>&1 # not under an if, where set -e has no effect
+        status=$?
+        check "block $number: $(head -1 "$dir/block-$number" | cut -c1-60)" ended_well
     fi
 done
 check 'the training was started twice' [ $trainings -eq 2 ]

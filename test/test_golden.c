@@ -105,8 +105,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
         memcpy(want + seen++ * g->V, g->logits + position * g->V, sizeof(float) * (size_t)g->V);
     }
     for (int64_t i = 0; i < seen * g->V; i++) {
-        float d = fabsf(logits[i] - want[i]);
-        worst = d <= worst ? worst : d;
+        worst = test_worse(worst, fabsf(logits[i] - want[i]));
         largest = fmaxf(largest, fabsf(want[i]));
     }
     products of_logits = {0, 0, 0};

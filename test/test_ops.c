@@ -110,7 +110,7 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     float *scratch = floats((int64_t)op_rmsnorm_backward_scratch(T, D) / 4);
     op_rmsnorm_backward(dx, dweight, dy, x, weight, rstd, T, D, scratch);
     e = 0;
-    for (int64_t i = 0; i < T * D; i++) e = fmax(e, isnan(dx[i]) ? INFINITY : fabs(dx[i] - dx_expected[i]) / (1 + terms));
+    for (int64_t i = 0; i < T * D; i++) e = test_worse(e, fabs(dx[i] - dx_expected[i]) / (1 + terms));
     CHECK(e < 8 * u, "rmsnorm dx T %lld D %lld: error %g", (long long)T, (long long)D, e);
     e = error_of(dweight, dw_expected, D); // a sum of T rounded terms
     CHECK(e < (16 + (double)T / 4) * u, "rmsnorm dweight T %lld D %lld: error %g", (long long)T, (long long)D, e);
@@ -748,11 +748,10 @@ static void test_cross_entropy(int64_t T, int64_t V, double scale, double confid
         for (int64_t i = 0; i < V; i++) max = fmax(max, x[i]);
         for (int64_t i = 0; i < V; i++) sum += exp(x[i] - max);
         double loss = labels[t] < 0 ? 0 : max - x[labels[t]] + log(sum);
-        worst = fmax(worst, loss == 0 ? fabs(losses[t]) : fabs(losses[t] - loss) / loss);
+        worst = test_worse(worst, loss == 0 ? fabs(losses[t]) : fabs(losses[t] - loss) / loss);
         for (int64_t i = 0; i < V; i++) {
             double g = labels[t] < 0 ? 0 : factor * (exp(x[i] - max) / sum - (i == labels[t]));
-            double d = fabs(logits[t * V + i] - g);
-            worst_gradient = fmax(worst_gradient, isnan(d) ? INFINITY : d);
+            worst_gradient = test_worse(worst_gradient, fabs(logits[t * V + i] - g));
             largest = fmax(largest, fabs(g));
         }
     }

@@ -7,7 +7,8 @@ refuse() {
     local name=$1 pattern=$2
     shift 2
     "$binary" "$@" >"$dir/out" 2>"$dir/err" </dev/null
-    check "$name" [ "$? $(grep -c . "$dir/err") $(grep -cE "^error:.*$pattern" "$dir/err")" = '2 1 1' ] || cat "$dir/err"
+    local seen="$? $(grep -c . "$dir/err") $(grep -cE "^error:.*$pattern" "$dir/err")"
+    check "$name" bash -c "[ '$seen' = '2 1 1' ] || { cat '$dir/err' && exit 1; }"
 }
 seq 1 20000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null

@@ -248,7 +248,7 @@ last=$(cd "$dir/killed" && ls -d step-* | tail -1)
 common[length]=$((10#${last#step-} + 5)) # the warm-up fits
 train killed "${grid[@]}" --out "$dir/killed" --resume
 check 'after the kills: the last state loads, status 0' [ $? -eq 0 ]
-check 'and nothing was damaged' bash -c "! grep -q damaged '$dir/killed.err' '$dir/killed.out'"
+check 'and nothing was damaged' bash -c "! grep -q damaged '$dir/killed.err' '$dir/killed.out' && ! ls -d '$dir'/killed/damaged-*"
 train unkilled "${grid[@]}" --out "$dir/unkilled"
 check 'the curve is the one of a run that was never killed' compare "$dir/unkilled.jsonl" "$dir/killed.jsonl" 0 1 ${common[length]}
 check 'and the state too' tensors_equal "$dir/unkilled/step-$(printf %08d ${common[length]})" "$dir/killed/step-$(printf %08d ${common[length]})"

@@ -202,7 +202,7 @@ int main(int argc, char **argv) {
     outcome on_time = train(&configs[0], shape, run, world, "on time");
     comm_test_delay(200, 3);
     outcome late = train(&configs[0], shape, run, world, "late");
-    for (int u = 0; u < 3; u++) CHECK(memcmp(on_time.parameters[u], late.parameters[u], (size_t)late.count[u] * sizeof(float)) == 0, "delays change unit %d", u);
+    for (int u = 0; u < 6; u++) CHECK(memcmp(on_time.parameters[u], late.parameters[u], (size_t)late.count[u] * sizeof(float)) == 0, "delays change unit %d", u);
     free_outcome(&on_time, 6);
     free_outcome(&late, 6);
     int status = test_finish("test_zero", world);
