@@ -457,7 +457,7 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
 
 // Bytes of activations that a rank keeps of one layer and sequence (checkpoint.cuh), T local tokens.
 static inline double planner_kept_bytes(const model_config *m, const cluster *c, int hp, recompute_kind kind, double T) {
-    double width = (double)m->H * m->HS, kv = 2.0 * (double)max_i64(m->Hkv, hp) * m->HS;
+    double width = (double)m->H * m->HS, kv = 2.0 * hp * head_layout_make(hp, m->H, m->Hkv, m->HS).Hkv_local * m->HS;
     if (kind == RECOMPUTE_FULL) return c->element_bytes * T * m->D;
     if (kind == RECOMPUTE_SELECTIVE) return T * (c->element_bytes * (m->D + width) + 4.0 * m->H);
     return T * (c->element_bytes * (2.0 * m->D + (hp > 1 ? 3 : 2) * width + kv + 2.0 * m->F) + 4.0 * m->H);
