@@ -768,8 +768,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t result,
                                               cublasLtMatmulPreference_t p, int asked, cublasLtMatmulHeuristicResult_t *proposals,
                                               int *count) {
-    (void)h, (void)d, (void)a, (void)b, (void)c, (void)result;
+    (void)h, (void)d, (void)a, (void)b, (void)c;
     uint32_t scheme = *(uint32_t *)(void *)p;
+    const layout *of = (const layout *)(void *)result;
+    if (of->rows == 1 || of->columns == 1) return CUBLAS_STATUS_NOT_SUPPORTED; // as cuBLAS 13.5.1 to 13.6.0 may
     insist(scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE || scheme == CUBLASLT_REDUCTION_SCHEME_NONE, "parts of products that are not added in float, or in any order");
     *count = asked < 4 ? asked : 4;
     memset(proposals, 0, sizeof *proposals * (size_t)*count);
