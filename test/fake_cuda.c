@@ -801,6 +801,8 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t 
     return CUBLAS_STATUS_SUCCESS;
 }
 static void matrix_touched(const void *x, const layout *l, bool writes) {
+    const char *most = getenv("FAKE_CUDA_ELEMENTS"); // of a test that has set as low a limit (linear_test_elements)
+    insist((int64_t)l->rows * l->columns <= (most == NULL ? INT32_MAX : strtol(most, NULL, 10)), "a product of more elements than cuBLAS is asked for");
     size_t unit = l->type == CUDA_R_16BF ? 2 : 4;
     insist(is_gpu_memory(x, unit * (size_t)l->columns * (size_t)l->leading), "a product of memory that is not the GPU's");
     for (int c = 0; c < l->columns; c++) compute_touches((const char *)x + unit * (size_t)c * (size_t)l->leading, unit * (size_t)l->rows, writes);

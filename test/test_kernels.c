@@ -1037,6 +1037,11 @@ int main(int argc, char **argv) {
             CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
             test_linear(2, 2, 2); // a product of one row or column cuBLAS 13.5.1 to 13.6.0 may refuse
             test_linear(7, 24, 33);
+            setenv("FAKE_CUDA_ELEMENTS", "8447", 1); // cut by rows: 128, 128 and 44
+            linear_test_elements(8447);
+            test_linear(300, 24, 33);
+            linear_test_elements(0);
+            unsetenv("FAKE_CUDA_ELEMENTS");
             test_long_sum(11528); // on an H100
             test_long_sum(8648);  // on a B200
         }

@@ -56,6 +56,7 @@ void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, i
 // For tests: launchers that are free to choose use this many threads a block (a multiple of 32 up to 1024; 0 = their own choice).
 void kernels_test_block_size(int threads);
 void linear_test_sms_left(int sms); // for benchmarks: matrix products leave this many SMs to others (0: none)
+void linear_test_elements(int64_t elements); // for tests: another limit of what an operand of a product may have (0: 2^31 - 1)
 
 #ifdef __cplusplus
 }

@@ -233,7 +233,6 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
 }
 
 static void product(product_kind kind, void *d, const void *a, const void *b, const void *c, int64_t T, int64_t in, int64_t out) {
-    if (T == 0) return;
     start();
     product_shape s;
     s.kind = kind;
@@ -256,13 +255,24 @@ static void product(product_kind kind, void *d, const void *a, const void *b, co
     if (status != CUBLAS_STATUS_SUCCESS) device_fail("cuBLASLt: %s: %s", shape_text(s), cublasLtGetStatusString(status));
 }
 
+// Products are cut by rows so that no operand has more than 2^31 - 1 elements: cuBLAS 13.6.0 proposes an algorithm for larger ones, 68, that fails
+// (NVIDIA/raft issue 3097).
+static int64_t most_elements = INT32_MAX;
+void linear_test_elements(int64_t elements) { most_elements = elements > 0 ? elements : INT32_MAX; }
+static int64_t rows_at_a_time(int64_t in, int64_t out) { return max_i64(128, most_elements / max_i64(in, out) / 128 * 128); }
+
 void op_linear_forward(floatX *y, const floatX *x, const floatX *w, const floatX *residual, int64_t T, int64_t in, int64_t out) {
-    product(FORWARD, y, w, x, residual, T, in, out);
+    int64_t rows = rows_at_a_time(in, out);
+    for (int64_t at = 0; at < T; at += rows)
+        product(FORWARD, y + at * out, w, x + at * in, residual != NULL ? residual + at * out : NULL, min_i64(rows, T - at), in, out);
 }
 void op_linear_backward_input(floatX *dx, const floatX *dy, const floatX *w, int64_t T, int64_t in, int64_t out) {
-    product(BACKWARD_INPUT, dx, w, dy, NULL, T, in, out);
+    int64_t rows = rows_at_a_time(in, out);
+    for (int64_t at = 0; at < T; at += rows) product(BACKWARD_INPUT, dx + at * in, w, dy + at * out, NULL, min_i64(rows, T - at), in, out);
 }
 void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int64_t T, int64_t in, int64_t out, bool add) {
+    int64_t rows = rows_at_a_time(in, out);
     if (T == 0 && !add) device_zero(dw, sizeof(float) * (size_t)(in * out));
-    product(BACKWARD_WEIGHT, dw, x, dy, add ? dw : NULL, T, in, out);
+    for (int64_t at = 0; at < T; at += rows)
+        product(BACKWARD_WEIGHT, dw, x + at * in, dy + at * out, add || at > 0 ? dw : NULL, min_i64(rows, T - at), in, out);
 }
