@@ -23,6 +23,7 @@
 #include <mpi.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -406,6 +407,10 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 // ---- device and memory ----
 
 cudaError_t cudaGetDeviceCount(int *count) {
+    cpu_set_t given, all;
+    memset(&all, 0xff, sizeof all);
+    insist(sched_getaffinity(0, sizeof given, &given) == 0 && sched_setaffinity(0, sizeof all, &all) == 0 && sched_getaffinity(0, sizeof all, &all) == 0, "what CPUs are there?");
+    insist(CPU_COUNT(&given) >= 4 || CPU_EQUAL(&given, &all), "the threads of the driver would share one core with the rank");
     const char *gpus = getenv("FAKE_CUDA_GPUS");
     *count = gpus != NULL ? (int)strtol(gpus, NULL, 10) : 8;
     return cudaSuccess;

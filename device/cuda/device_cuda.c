@@ -9,6 +9,7 @@
 
 #include <ctype.h>
 #include <linux/mempolicy.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -66,7 +67,17 @@ static int ranks_on_this_gpu(void) {
     return same;
 }
 
+// mpirun binds each of one or two ranks to one core, where threads of CUDA and NCCL (one for each call of ours) and the one that writes a state would wait
+// for the one that launches.
+static void leave_single_core(void) {
+    cpu_set_t given, all;
+    if (sched_getaffinity(0, sizeof given, &given) != 0 || CPU_COUNT(&given) >= 4) return;
+    memset(&all, 0xff, sizeof all);
+    sched_setaffinity(0, sizeof all, &all); // of these, what the job may use
+}
+
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
+    leave_single_core();
     if (threads > 1) return error_set(error, "--threads %d: a rank on a GPU computes on one thread of the host; legal is 1", threads);
     int count = 0;
     cudaError_t counted = cudaGetDeviceCount(&count), status = counted;
