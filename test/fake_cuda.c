@@ -720,6 +720,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     *handle = (cublasLtHandle_t)host_alloc(1);
     return CUBLAS_STATUS_SUCCESS;
 }
+size_t cublasLtGetVersion(void) { return 130300; }
 const char *cublasLtGetStatusString(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS ? "success" : "a fake error"; }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute, cudaDataType_t scale) {
     insist(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F, "products that are not summed in float");

@@ -45,6 +45,9 @@ static void check(cublasStatus_t status, const char *what) {
 static void start(void) {
     if (lt.handle != NULL) return;
     check(cublasLtCreate(&lt.handle), "start");
+    size_t version = cublasLtGetVersion(); // before 13.3: wrong beside another kernel in tensor memory, launches that fail (CUDA's release notes, bugs 5807900, 5124406)
+    if (version < 130300 && device_compute_capability() >= 100)
+        fprintf(stderr, "note: cuBLAS %zu.%zu.%zu: versions from 13.3 on (CUDA 13.2) have fewer known errors on Blackwell\n", version / 10000, version / 100 % 100, version % 100);
 }
 
 static const size_t workspace_bytes = (size_t)32 << 20; // NVIDIA's recommendation for Hopper; enough for all GPUs before it
@@ -163,8 +166,8 @@ static void set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmul
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "preference");
 }
 
-// cuBLAS 12.6.3 to 13.4.0: algorithm 66 silently loses the last terms of a long sum that is split into parts of unequal length (CUDA's release
-// notes, bug 6580689).
+// cuBLAS 12.6.3 to 13.7.0 (CUDA 13.4.0): algorithm 66 silently loses the last terms of a long sum that is split into parts of unequal length
+// (CUDA's release notes, bug 6580689).
 static bool loses_terms(const cublasLtMatmulAlgo_t *algorithm, int64_t terms) {
     int32_t id = 0, parts = 1;
     size_t written;
