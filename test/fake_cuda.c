@@ -387,7 +387,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (event->stream != NULL) host_waits(event->stream, event->position);
     return cudaSuccess;
 }
+// A thread that names no GPU is on the first, whoever's that is: its first call makes a context there, of some 500 MB.
+static __thread bool gpu_named;
 cudaError_t cudaEventQuery(cudaEvent_t event) { // the watching thread calls it, too: no work is done here
+    insist(gpu_named, "a thread asks for events before it names its GPU");
     if (event->stream != NULL && event->position > event->stream->waited && getenv("FAKE_CUDA_SLOW") != NULL) return cudaErrorNotReady;
     return event->stream == NULL || __atomic_load_n(&event->stream->done, __ATOMIC_ACQUIRE) >= event->position ? cudaSuccess
                                                                                                                : cudaErrorNotReady;
@@ -417,6 +420,7 @@ cudaError_t cudaGetDeviceCount(int *count) {
 }
 cudaError_t cudaSetDevice(int device) {
     (void)device;
+    gpu_named = true;
     return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int *device) {
