@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks everything that only a GPU can show, with one command on one GPU machine, in less than ten minutes: builds DEVICE=cuda for the GPU at
-# hand, runs the GPU tests, the points that stayed open without a GPU (test/gpu_points.c) and the benchmarks. Leaves one report file, and beside
-# it a file of cuDNN's properties of the GPU.
+# Checks everything that only a GPU can show, with one command on one machine of one GPU or several, in less than ten minutes: builds
+# DEVICE=cuda for the GPU at hand, runs the GPU tests, the points that stayed open without a GPU (test/gpu_points.c) and the benchmarks. Leaves
+# one report file, and beside it a file of cuDNN's properties of the GPU.
 #   scripts/gpu_check.sh [--report FILE] [--only WORD]...   --only: the steps whose name contains one of the words, and those that prepare them
 #   scripts/gpu_check.sh --dry-run                          lists the steps, their time limits and commands; runs nothing
 #   scripts/gpu_check.sh --rest REPORT                      only the steps that did not pass in this report; the new report begins with a copy of it
@@ -117,6 +117,10 @@ if [ $mode = check ]; then
 fi
 gpus=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null | grep -E ', *[0-9]+\.[0-9]+$')
 arch=$(head -1 <<<"$gpus" | sed -nE 's/.*, *([0-9]+)\.([0-9]+)$/\1\2/p')
+gpu_total=$(grep -c . <<<"$gpus") # that programs see
+[ -n "${CUDA_VISIBLE_DEVICES:-}" ] && gpu_total=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .)
+first_gpu=${CUDA_VISIBLE_DEVICES:-0} first_gpu=${first_gpu%%,*}
+[ $mode = check ] || gpu_total=8
 missing=()
 if [ $mode = rehearse ]; then arch=90
 elif [ $mode = check ] && [ -z "$gpus" ]; then missing+=("a GPU that nvidia-smi lists (--rehearse runs the steps without one)"); fi
@@ -214,6 +218,10 @@ several() { # before steps of several ranks on the GPU. NCCL takes 33 MiB of /de
     fi
     [ $mpi = 1 ] || skip='no Open MPI, so one rank only'
 }
+gpus_of_their_own() { # RANKS: before steps of so many ranks on as many GPUs
+    [ $mode = list ] || [ $gpu_total -ge $1 ] || skip="needs $1 GPUs or more"
+    [ $mpi = 1 ] || skip='no Open MPI, so one rank only'
+}
 gpu_only() { [ $mode = rehearse ] && skip='needs a GPU'; }          # before steps that have nothing to rehearse
 
 suffix= small=() length=1024 curve=50 curve_shared=8 # where ranks share a GPU, each transfer takes some 10 ms
@@ -243,7 +251,7 @@ tiny=("${one[@]}" 2)
 
 # Tests that look into tensors use managed memory; several ranks share the GPU as if each were a machine of its own.
 export TRAIN_LLAMA_TIMEOUT=60
-managed=(env TRAIN_LLAMA_TEST_MANAGED=1) sharing=(env TRAIN_LLAMA_TEST_MANAGED=1 TRAIN_LLAMA_SHARE_GPU=1 FAKE_CUDA_GPUS=1)
+managed=(env TRAIN_LLAMA_TEST_MANAGED=1) sharing=(env TRAIN_LLAMA_TEST_MANAGED=1 TRAIN_LLAMA_SHARE_GPU=1 CUDA_VISIBLE_DEVICES=$first_gpu FAKE_CUDA_GPUS=1)
 points() { # N...: these points of gpu_points, each in a step of its own
     local point
     for point in "$@"; do
@@ -301,6 +309,15 @@ step 'benchmark: limits of the steps' 75 "$bench" "${small[@]:-limits}"
 steps_of "$eight" 8
 steps_of "$eight" 128
 exposed llama-8b-8-layers
+for ranks in 2 4; do # over NVLink, which ranks that share a GPU do not take
+    gpus_of_their_own $ranks
+    step "curve and gradients beside the CPU device, $ranks GPUs" 90 "${managed[@]}" mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
+done
+for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do
+    gpus_of_their_own 2; gpu_only
+    step "benchmark: step of llama-8b-8-layers, 128K, all GPUs, ${grid// $gpu_total/ N}" 90 mpirun -np $gpu_total $build/train_llama --model "$eight" --from-scratch --train-data "$data" \
+        --seq-len 128K $grid --steps 4
+done
 sanitized '' "${one[@]}" 1
 for ranks in 2 4; do
     several
