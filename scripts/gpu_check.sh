@@ -316,7 +316,7 @@ done
 for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do
     gpus_of_their_own 2; gpu_only
     step "benchmark: step of llama-8b-8-layers, 128K, all GPUs, ${grid// $gpu_total/ N}" 90 mpirun -np $gpu_total $build/train_llama --model "$eight" --from-scratch --train-data "$data" \
-        --seq-len 128K $grid --steps 4
+        --seq-len 128K $grid --steps 4 --verify
 done
 sanitized '' "${one[@]}" 1
 for ranks in 2 4; do

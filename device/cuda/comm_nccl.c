@@ -20,6 +20,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -499,6 +500,11 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     // fails where that fails (containers, no fabric manager). PAT, for small messages, would take hundreds of MB of buffers per communicator.
     set_unless_set("NCCL_NVLS_ENABLE", "0");
     set_unless_set("NCCL_PAT_ENABLE", "0");
+    struct rlimit files; // NCCL and CUDA open descriptors for each peer and buffer
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
     if (!host_comm_init(argc, argv, error)) return false;
     const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"), *share = getenv("TRAIN_LLAMA_SHARE_GPU");
     if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked rank 0's value
