@@ -179,7 +179,7 @@ check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --s
 mpirun -np 4 "$binary" "${model[@]}" --steps 100000 --hp 2 --cp 2 >"$dir/killed.out" 2>&1 &
 job=$!
 for _ in $(seq 100); do
-    grep -q '^step' "$dir/killed.out" && break
+    grep -q '^step' "$dir/killed.out" 2>/dev/null && break
     sleep 0.1
 done
 began=$SECONDS
