@@ -235,9 +235,9 @@ static inline void option_legal(const option_row *row, char *text, size_t size) 
     case OPTION_TEXT: snprintf(text, size, "text of 1 to %d bytes without control characters", OPTION_TEXT_BYTES - 1); break;
     case OPTION_FLAG: snprintf(text, size, "none (the option takes no value)"); break;
     case OPTION_COUNT: snprintf(text, size, "whole numbers from %.0f to %.0f (K = 1024, M = 1048576)", row->low, row->high); break;
-    case OPTION_BYTES: snprintf(text, size, "whole numbers with KiB, MiB, GiB, TiB or nothing (bytes), from 1MiB to 1024TiB"); break;
+    case OPTION_BYTES: snprintf(text, size, "whole numbers of bytes, or with the suffix KiB, MiB, GiB or TiB, from 1MiB to 1024TiB"); break;
     case OPTION_TILE: snprintf(text, size, "auto, and whole numbers from %.0f to %.0f (K = 1024, M = 1048576)", row->low, row->high); break;
-    case OPTION_TOKEN: snprintf(text, size, "none, and token numbers of the vocabulary, from 0 on"); break;
+    case OPTION_TOKEN: snprintf(text, size, "none, and token numbers of the model's vocabulary, from 0"); break;
     case OPTION_REAL: snprintf(text, size, "numbers from %g to %g", row->low, row->high); break;
     case OPTION_CHOICE: {
         size_t used = 0;
@@ -462,7 +462,7 @@ static inline bool options_rope_json(const char *text, cJSON *json) {
 // is made for these. What is legal is config_read_rope's to say, as for a config.json. False with a one-line message.
 static inline bool options_model(const options *o, model_config *c, error_text *error) {
     if (c->HS > DEVICE_HEAD_SIZE_MAX || c->D > DEVICE_HIDDEN_SIZE_MAX)
-        return error_set(error, "%s has heads of %d and a hidden size of %d; legal in this build are up to %d and %d (DEVICE=cpu: 4096 and 262144)", printable(c->name).text,
+        return error_set(error, "%s has head size %d and hidden size %d; this build supports up to %d and %d (DEVICE=cpu: 4096 and 262144)", printable(c->name).text,
                          c->HS, c->D, DEVICE_HEAD_SIZE_MAX, DEVICE_HIDDEN_SIZE_MAX);
     if (o->steps > 0) c->max_position = max_i64(c->max_position, o->seq_len);
     if (o->rope_theta > 0) c->rope_theta = o->rope_theta;
@@ -505,7 +505,7 @@ static inline bool options_check_degree(int *degree, const char *name, int ranks
     if (ranks % *degree != 0)
         return error_set(error, "%s %d does not divide the %d ranks; legal values are %s (or full, replica)", name, *degree, ranks, legal);
     if (*degree % inner != 0)
-        return error_set(error, "%s %d is not a multiple of %s %d: shards are nested, params in grads in optim; legal values are multiples of %d among %s", name,
+        return error_set(error, "%s %d is not a multiple of %s %d (optimizer shards nest in gradient shards, and these in parameter shards); legal values are multiples of %d among %s", name,
                          *degree, inner_name, inner, inner, legal);
     return true;
 }
@@ -515,7 +515,7 @@ static inline bool options_check_degree(int *degree, const char *name, int ranks
 // message that lists the legal values.
 static inline bool options_check(options *o, const model_config *m, int ranks, error_text *error) {
     char legal[256];
-    if (o->hp == 0) return error_set(error, "--hp auto: no plan was made; legal here are whole numbers");
+    if (o->hp == 0) return error_set(error, "--hp auto: no plan was made; legal values here are whole numbers");
     if (!o->from_scratch && !o->dry_run && config_preset(o->model) != NULL)
         return error_set(error, "--model %s is a preset and has no weights; add --from-scratch, or name a Hugging Face folder", o->model);
     options_divisors(m->H, legal, sizeof legal);
@@ -524,21 +524,21 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
 
     int64_t sp = o->hp * o->cp, world = o->dry_run ? o->ranks : ranks;
     if (world == 0) world = sp * max_i64(o->dp, 1);
-    if (world > 1 << 30) return error_set(error, "--dp x --hp x --cp is %lld ranks; legal is up to %d", (long long)world, 1 << 30);
+    if (world > 1 << 30) return error_set(error, "--dp x --hp x --cp is %lld ranks; legal values are 1 to %d", (long long)world, 1 << 30);
     options_divisors(world, legal, sizeof legal);
     if (o->dp == 0 && world % sp != 0)
         return error_set(error, "--hp %lld x --cp %lld = %lld does not divide the %lld rank%s; legal values of the product are %s", (long long)o->hp,
                          (long long)o->cp, (long long)sp, (long long)world, world > 1 ? "s" : "", legal);
     if (o->dp == 0) o->dp = world / sp;
     if (o->dp * sp != world)
-        return error_set(error, "--dp %lld x --hp %lld x --cp %lld = %lld, but there %s %lld rank%s; the product must be equal (%s)", (long long)o->dp,
+        return error_set(error, "--dp %lld x --hp %lld x --cp %lld = %lld, but there %s %lld rank%s; the product must equal the number of ranks (%s)", (long long)o->dp,
                          (long long)o->hp, (long long)o->cp, (long long)(o->dp * sp), world > 1 ? "are" : "is", (long long)world, world > 1 ? "s" : "",
                          o->dry_run ? "--ranks" : "mpirun -np");
     o->ranks = world;
     if (o->global_batch > 0) {
         int64_t micro = o->dp * o->batch_size;
         if (options_given(o, "grad-accum") && options_given(o, "global-batch")) // without the latter it is the planner's
-            return error_set(error, "--global-batch and --grad-accum say the same; legal is one of them");
+            return error_set(error, "--global-batch sets --grad-accum; give only one of them");
         if (o->global_batch % micro != 0)
             return error_set(error, "--global-batch %lld is not a multiple of dp %lld x --batch-size %lld; legal values are multiples of %lld", (long long)o->global_batch,
                              (long long)o->dp, (long long)o->batch_size, (long long)micro);
@@ -546,45 +546,45 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
     }
 
     if (o->document_end >= m->V)
-        return error_set(error, "--document-end %lld is not a token of %s; legal values are 0 to %d, and none", (long long)o->document_end, printable(m->name).text,
+        return error_set(error, "--document-end %lld is not a token of %s; legal values are none, and 0 to %d", (long long)o->document_end, printable(m->name).text,
                          m->V - 1);
     if (o->cp_comm == CP_COMM_ALLGATHER && options_given(o, "inner-ring"))
-        return error_set(error, "--inner-ring has no meaning with --cp-comm allgather; legal is one of them");
+        return error_set(error, "--inner-ring cannot be combined with --cp-comm allgather, which uses no rings; give only one of them");
     if (o->inner_ring == 0) o->inner_ring = o->cp;
     options_divisors(o->cp, legal, sizeof legal);
     if (o->cp % o->inner_ring != 0)
         return error_set(error, "--inner-ring %lld does not divide --cp %lld; legal values are %s", (long long)o->inner_ring, (long long)o->cp, legal);
     if ((o->gpus_per_node > 0) != (o->nics_per_node > 0))
-        return error_set(error, "--gpus-per-node and --nics-per-node go together; legal is both or none");
+        return error_set(error, "--gpus-per-node and --nics-per-node must be given together");
 
     if (!options_check_degree(&o->zero_params, "--zero-params", (int)world, 1, "", error)) return false;
     if (!options_check_degree(&o->zero_grads, "--zero-grads", (int)world, o->zero_params, "--zero-params", error)) return false;
     if (!options_check_degree(&o->zero_optim, "--zero-optim", (int)world, o->zero_grads, "--zero-grads", error)) return false;
 
     if (o->warmup > o->steps)
-        return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps, %lld", (long long)o->warmup, (long long)o->steps);
+        return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps (%lld)", (long long)o->warmup, (long long)o->steps);
     if (options_given(o, "wsd-decay") && o->lr_schedule != LR_WSD)
-        return error_set(error, "--wsd-decay has no meaning without --lr-schedule wsd; legal is both or none");
+        return error_set(error, "--wsd-decay requires --lr-schedule wsd");
     if (options_given(o, "min-lr-fraction") && o->lr_schedule == LR_CONSTANT)
-        return error_set(error, "--min-lr-fraction has no meaning with --lr-schedule constant; legal with it are cosine, wsd");
+        return error_set(error, "--min-lr-fraction has no effect with --lr-schedule constant; it requires cosine or wsd");
     if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_needles > 0) && o->val_data == NULL)
-        return error_set(error, "--eval-every, --eval-steps and --eval-needles need --val-data; legal is with it, or none of them");
+        return error_set(error, "--eval-every, --eval-steps and --eval-needles require --val-data");
     if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
-        return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature need --sample-every; legal is with it, or none of them");
+        return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature require --sample-every");
     if (o->batch_size > ((int64_t)1 << 40) / o->seq_len)
-        return error_set(error, "--batch-size %lld x --seq-len %lld tokens: legal are up to 1099511627776 tokens in a micro-step of a dp rank", (long long)o->batch_size, (long long)o->seq_len);
+        return error_set(error, "--batch-size %lld x --seq-len %lld is too large; a micro-step of a dp rank must have at most 1099511627776 tokens", (long long)o->batch_size, (long long)o->seq_len);
     if (o->eval_needles > 0 && o->seq_len < 64)
-        return error_set(error, "--eval-needles: %lld tokens of --seq-len hold no needle, question and hay; legal are 64 or more", (long long)o->seq_len);
+        return error_set(error, "--eval-needles: --seq-len %lld is too short for a needle, a question and text around them; it must be 64 or more", (long long)o->seq_len);
     if (o->steps == 0 && (o->trace != NULL || (o->out != NULL && !o->resume)))
-        return error_set(error, "%s has no meaning with --steps 0, which trains nothing; legal with it are --out with --resume, and --export", o->trace != NULL ? "--trace" : "--out");
+        return error_set(error, "%s cannot be combined with --steps 0, which trains nothing; legal with it are --export, and --out with --resume", o->trace != NULL ? "--trace" : "--out");
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
-        return error_set(error, "--resume, --save-every and --keep need --out DIR; legal is with it, or none of them");
+        return error_set(error, "--resume, --save-every and --keep require --out DIR");
     if (o->out != NULL && o->export_to != NULL && strcmp(o->out, o->export_to) == 0)
-        return error_set(error, "--out %s is --export, too; legal are two folders", printable(o->out).text);
+        return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
     if (options_given(o, "export-dtype") && o->export_to == NULL)
-        return error_set(error, "--export-dtype has no meaning without --export DIR; legal is both or none");
+        return error_set(error, "--export-dtype requires --export DIR");
     if (o->stochastic_rounding && sizeof(floatX) == sizeof(float) && !o->dry_run)
-        return error_set(error, "--stochastic-rounding: this build stores parameters in float, so nothing is rounded; legal with bf16 parameters (DEVICE=cuda, DEVICE=emulated)");
+        return error_set(error, "--stochastic-rounding: this build stores parameters in float, so nothing is rounded; it requires a build with bf16 parameters (DEVICE=cuda, DEVICE=emulated)");
     if (options_given(o, "ranks") && !o->dry_run)
         return error_set(error, "--ranks is legal only with --dry-run and --plan; a run has as many ranks as mpirun -np starts");
     if (o->plan_json != NULL) return error_set(error, "--plan-json is legal only with --plan");

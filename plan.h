@@ -190,15 +190,15 @@ static inline int plan_search(const plan_question *q, int64_t attended, planner_
     const char *asked = o->plan ? "--plan" : "--hp auto";
     for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++)
         if (options_given(o, chosen[i])) {
-            error_set(error, "--%s is what %s chooses; legal is one of them", chosen[i], asked);
+            error_set(error, "--%s is chosen by %s; give only one of them", chosen[i], asked);
             return 0;
         }
     if (o->hp > 0 && options_given(o, "hp")) {
-        error_set(error, "--hp %lld with --plan: the plan chooses it; legal is --plan without --hp, or with --hp auto", (long long)o->hp);
+        error_set(error, "--hp %lld with --plan: the plan chooses it; leave out --hp, or write --hp auto", (long long)o->hp);
         return 0;
     }
     if (o->global_batch > 0 && options_given(o, "grad-accum")) {
-        error_set(error, "--global-batch and --grad-accum say the same; legal is one of them");
+        error_set(error, "--global-batch sets --grad-accum; give only one of them");
         return 0;
     }
     if (plan_global_batch(o) % o->batch_size != 0) {

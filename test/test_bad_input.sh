@@ -49,8 +49,8 @@ refuse 'tile of nothing' 2 '--mlp-tile' "${base[@]}" "${data[@]}" --mlp-tile 0
 refuse 'budget that nothing fits in' 2 'needs .* may use' "${base[@]}" "${data[@]}" --memory-budget 1MiB --recompute auto
 refuse 'stochastic rounding of float parameters' 2 'stores parameters in float.*bf16' "${base[@]}" "${data[@]}" --stochastic-rounding
 refuse 'a trace that cannot be written' 2 '--trace .*nowhere/trace.* cannot be written' "${base[@]}" "${data[@]}" --trace "$dir/nowhere/trace"
-refuse 'a trace of nothing' 2 '--trace has no meaning with --steps 0' "${base[@]:0:3}" --steps 0 "${data[@]}" --trace "$dir/trace"
-refuse 'states of nothing' 2 '--out has no meaning with --steps 0' "${base[@]:0:3}" --steps 0 "${data[@]}" --out "$dir/states"
+refuse 'a trace of nothing' 2 '--trace cannot be combined with --steps 0' "${base[@]:0:3}" --steps 0 "${data[@]}" --trace "$dir/trace"
+refuse 'states of nothing' 2 '--out cannot be combined with --steps 0' "${base[@]:0:3}" --steps 0 "${data[@]}" --out "$dir/states"
 refuse 'no data' 2 '--train-data' "${base[@]}"
 refuse 'missing file' 4 'nowhere' "${base[@]}" --train-data "$dir/nowhere.bin"
 refuse 'truncated file' 4 'truncated' "${base[@]}" --train-data "$dir/truncated.bin"
@@ -61,18 +61,18 @@ refuse 'weight of nothing' 2 'not a weight; legal are numbers from 0.000001' "${
 refuse 'one source of a mixture without files' 2 'no file matches' "${base[@]}" --train-data "$dir/good.bin:1,$dir/nowhere*:2"
 refuse 'validation sets without names' 2 'NAME=GLOB,NAME=GLOB' "${base[@]}" "${data[@]}" --val-data "$dir/good.bin,$dir/good.bin"
 refuse 'a validation set twice' 2 'x stands there twice' "${base[@]}" "${data[@]}" --val-data "x=$dir/good.bin,x=$dir/good.bin"
-refuse 'more tokens than are counted' 2 'up to 1099511627776 tokens' --model nano --dry-run --seq-len 1048576M --batch-size 2
-refuse 'needles without text' 2 '--eval-needles need --val-data' "${base[@]}" "${data[@]}" --eval-needles 1
+refuse 'more tokens than are counted' 2 'at most 1099511627776 tokens' --model nano --dry-run --seq-len 1048576M --batch-size 2
+refuse 'needles without text' 2 '--eval-needles require --val-data' "${base[@]}" "${data[@]}" --eval-needles 1
 refuse 'needles in nothing' 2 '64 or more' "${base[@]:0:5}" --seq-len 63 "${data[@]}" --val-data "$dir/good.bin" --eval-needles 1
 refuse 'no needles' 2 '--eval-needles.*whole numbers from 1' "${base[@]}" "${data[@]}" --val-data "$dir/good.bin" --eval-needles 0
-refuse 'prompt without samples' 2 'need --sample-every' "${base[@]}" "${data[@]}" --sample-prompt x
+refuse 'prompt without samples' 2 'require --sample-every' "${base[@]}" "${data[@]}" --sample-prompt x
 refuse 'prompt above the vocabulary' 2 '"256" is no token; legal are numbers from 0 to 255' "${base[@]}" "${data[@]}" --sample-every 1 --sample-prompt 1,256
 refuse 'samples beyond the sequence' 2 'does not fit in --seq-len 64' "${base[@]}" "${data[@]}" --sample-every 1 --sample-prompt 1,2 --sample-tokens 63
 refuse 'sequence longer than the data' 4 'largest legal length' --model nano --from-scratch --steps 1 --seq-len 1M "${data[@]}"
 refuse 'unknown model' 2 'presets are' --model llama4 --from-scratch "${data[@]}"
 refuse 'preset without --from-scratch' 2 '--from-scratch' --model nano "${data[@]}"
 refuse 'log that cannot be written' 2 '--log .*no/such/folder/log: cannot be written' "${base[@]}" "${data[@]}" --log "$dir/no/such/folder/log"
-refuse 'document end above the vocabulary' 4 '--document-end 256.*0 to 255, and none' "${base[@]}" "${data[@]}" --document-end 256
+refuse 'document end above the vocabulary' 4 '--document-end 256.*none, and 0 to 255' "${base[@]}" "${data[@]}" --document-end 256
 refuse 'document end that is no number' 2 '--document-end.*eot.*none, and token numbers' "${base[@]}" "${data[@]}" --document-end eot
 cp "$dir/good.bin" "$dir/masked.bin"
 head -c 4499 /dev/zero >"$dir/masked.bin.mask"

@@ -99,7 +99,7 @@ check 'bf16: --deterministic, which this build always is' $emulated "${small[@]}
 check 'bf16: --deterministic: the same model' cmp "$dir/states/step-00000004/model.safetensors" "$dir/fixed/step-00000004/model.safetensors"
 mkdir "$dir/wide"
 sed 's/"head_dim": *[0-9]*/"head_dim": 512/' test/golden/folder_f32/config.json >"$dir/wide/config.json"
-check 'larger heads than the kernels take are refused at the start' ends_with 2 'heads of 512 .* up to 256' $emulated --model "$dir/wide" --from-scratch --train-data "$dir/data.bin" --seq-len 64
+check 'larger heads than the kernels take are refused at the start' ends_with 2 'head size 512 .* up to 256' $emulated --model "$dir/wide" --from-scratch --train-data "$dir/data.bin" --seq-len 64
 
 # A dry run for CPUs counts what the CPU build counts, except that the scratch of attention depends on the number of threads.
 for ring in '--inner-ring 2' '--cp-comm allgather'; do

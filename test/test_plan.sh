@@ -241,15 +241,15 @@ refuse 'a cluster file with a missing figure' "'peak' is missing" --model llama3
 refuse 'a cluster file with a negative figure' "'peak' is '-1e15'; legal is a number from" --model llama3-8b --dry-run --cluster "$dir/negative.txt"
 for given in 'dp 1' 'cp 2' 'inner-ring 1' 'placement head-first' 'cp-comm ring' 'gpus-per-node 8' 'nics-per-node 8' 'zero-params 1' 'zero-grads 1' 'zero-optim 1' 'recompute full' \
     'offload-activations 1'; do
-    refuse "--$given beside --plan" "--${given% *} is what --plan chooses" "${big[@]}" --$given
+    refuse "--$given beside --plan" "--${given% *} is chosen by --plan" "${big[@]}" --$given
 done
-refuse 'a degree beside --hp auto' '--zero-params is what --hp auto chooses' --model nano --from-scratch --train-data "$dir/data.bin" --hp auto --zero-params 1
+refuse 'a degree beside --hp auto' '--zero-params is chosen by --hp auto' --model nano --from-scratch --train-data "$dir/data.bin" --hp auto --zero-params 1
 refuse 'a plan of what a run refuses' '--warmup 50 is longer than the run' "${big[@]}" --ranks 8 --seq-len 8K --steps 10 --warmup 50
 refuse 'a batch that is no whole number of micro-batches' '--global-batch 3 is not a multiple of --batch-size 2' "${big[@]}" --ranks 8 --seq-len 8K --global-batch 3 --batch-size 2
 check 'the command of a plan is no dry run' bash -c "'$binary' ${big[*]} --ranks 8 --seq-len 8K --dry-run | tail -1 | grep 'mpirun -np 8' | grep -qv dry-run"
 refuse '--hp beside --plan' '--hp 4 with --plan' "${big[@]}" --hp 4
 refuse '--plan-json alone' '--plan-json is legal only with --plan' --model nano --dry-run --plan-json "$dir/x"
-refuse '--global-batch beside --grad-accum' 'legal is one of them' --model nano --dry-run --global-batch 4 --grad-accum 2
+refuse '--global-batch beside --grad-accum' 'give only one of them' --model nano --dry-run --global-batch 4 --grad-accum 2
 refuse '--global-batch that dp does not divide' 'multiples of 3' --model nano --dry-run --dp 3 --global-batch 4
 refuse '--plan-json that cannot be written' 'cannot be written' "${big[@]}" --ranks 8 --plan-json "$dir/no/such/folder"
 
