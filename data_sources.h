@@ -67,24 +67,24 @@ static inline bool data_source_parse(data_sources *s, char *text, bool weights, 
     size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
     source->weight = 1000000;
     if (text[length] == '=' && length > 0) {
-        if (length >= DATA_SOURCE_NAME) return error_set(error, "%s: a name of %zu bytes; legal are 1 to %d", option, length, DATA_SOURCE_NAME - 1);
+        if (length >= DATA_SOURCE_NAME) return error_set(error, "%s: a name has %zu bytes; legal values are 1 to %d", option, length, DATA_SOURCE_NAME - 1);
         memcpy(source->name, text, length);
         text += length + 1;
     }
     char *slash = strrchr(text, '/'), *colon = strrchr(slash != NULL ? slash : text, ':');
     if (colon != NULL && !weights)
-        return error_set(error, "%s: \"%s\": validation sets have no weights; legal are GLOB, and NAME=GLOB,NAME=GLOB,... ('?' matches a ':' of a file's name)", option, text);
+        return error_set(error, "%s: \"%s\": validation sets have no weights; write GLOB or NAME=GLOB,NAME=GLOB,... ('?' matches a ':' in a file's name)", option, text);
     if (colon != NULL) {
         *colon = '\0';
         if (!data_weight_parse(colon + 1, &source->weight))
-            return error_set(error, "%s: \"%s\" is not a weight; legal are numbers from 0.000001 to 1000000 with at most six digits after the point ('?' matches a ':' of a file's name)",
+            return error_set(error, "%s: \"%s\" is not a weight; legal values are numbers from 0.000001 to 1000000 with at most six digits after the point ('?' matches a ':' in a file's name)",
                              option, colon + 1);
     }
-    if (text[0] == '\0') return error_set(error, "%s: source %d has no pattern; legal are %s", option, s->count + 1, weights ? "[NAME=]GLOB[:WEIGHT],..." : "GLOB, and NAME=GLOB,NAME=GLOB,...");
+    if (text[0] == '\0') return error_set(error, "%s: source %d has no pattern; write %s", option, s->count + 1, weights ? "[NAME=]GLOB[:WEIGHT],..." : "GLOB or NAME=GLOB,NAME=GLOB,...");
     for (int i = 0; i < s->count; i++) {
         if (source->name[0] != '\0' && strcmp(s->sources[i].name, source->name) == 0)
-            return error_set(error, "%s: the name %s stands there twice; names must differ", option, source->name);
-        if (weights && strcmp(s->sources[i].pattern, text) == 0) return error_set(error, "%s: %s stands there twice; name each source once, with its whole weight", option, text);
+            return error_set(error, "%s: the name %s is used twice; names must differ", option, source->name);
+        if (weights && strcmp(s->sources[i].pattern, text) == 0) return error_set(error, "%s: %s is given twice; give each source once, with its total weight", option, text);
     }
     source->pattern = strdup(text);
     return source->pattern != NULL || error_set(error, "out of host memory");
@@ -95,7 +95,7 @@ static inline bool data_sources_schedule(data_sources *s, const char *option, er
     int64_t divisor = 0, M = 0, *had = HOST_NEW(int64_t, s->count);
     for (int i = 0; i < s->count; i++) divisor = gcd_i64(s->sources[i].weight, divisor);
     for (int i = 0; i < s->count; i++) M += s->sources[i].weight /= divisor;
-    bool ok = M <= MIXTURE_PERIOD_MAX || error_set(error, "%s: the weights' ratios are those of whole numbers of sum %lld; legal is a sum of up to %d: write rounder weights", option,
+    bool ok = M <= MIXTURE_PERIOD_MAX || error_set(error, "%s: scaled to whole numbers, the weights sum to %lld; the limit is %d: use rounder weights", option,
                                                    (long long)M, MIXTURE_PERIOD_MAX);
     s->period = ok ? M : 0;
     s->source_of = HOST_NEW(uint8_t, s->period);
@@ -139,7 +139,7 @@ static inline bool data_sources_open(data_sources *s, const char *text, const ch
         at = end + 1;
     }
     for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
-        if (s->sources[i].name[0] == '\0') ok = error_set(error, "%s: \"%s\" has no name; several validation sets are NAME=GLOB,NAME=GLOB,...", option, s->sources[i].pattern);
+        if (s->sources[i].name[0] == '\0') ok = error_set(error, "%s: \"%s\" has no name; write several validation sets as NAME=GLOB,NAME=GLOB,...", option, s->sources[i].pattern);
     ok = ok && data_sources_schedule(s, option, error);
     free(copy);
     if (!ok) data_sources_close(s);
@@ -207,7 +207,7 @@ static inline void data_sources_print(const data_sources *s, int64_t samples) {
         int64_t own = dataloader_samples(&s->sources[i].data), drawn = data_sources_drawn(s, i, samples);
         printf("data        %s: share %.6g, %lld tokens, %lld samples; the run draws %lld (%.2f epochs)", data_source_label(&s->sources[i]),
                (double)s->sources[i].weight / (double)s->period, (long long)s->sources[i].data.total, (long long)own, (long long)drawn, (double)drawn / (double)own);
-        if (s->sources[i].data.masks > 0) printf("; loss masks beside %lld of %lld files", (long long)s->sources[i].data.masks, (long long)s->sources[i].data.file_count);
+        if (s->sources[i].data.masks > 0) printf("; loss masks for %lld of %lld files", (long long)s->sources[i].data.masks, (long long)s->sources[i].data.file_count);
         printf("\n");
     }
 }

@@ -103,17 +103,17 @@ static inline bool token_file_check(const char *path, int64_t *count, int *width
 
     int32_t version = header[1];
     if (header[0] != TOKEN_MAGIC_16 && header[0] != TOKEN_MAGIC_32)
-        return error_set(error, "%s: magic number %d; legal are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? see dev/tokenize_text.py", path,
+        return error_set(error, "%s: magic number %d; legal values are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? dev/tokenize_text.py writes them", path,
                          (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32);
     *width = header[0] == TOKEN_MAGIC_16 ? 2 : 4;
     int legal = *width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
-    if (version != legal) return error_set(error, "%s: version %d; legal with magic %d is %d", path, (int)version, (int)header[0], legal);
+    if (version != legal) return error_set(error, "%s: version %d; with magic number %d the legal value is %d", path, (int)version, (int)header[0], legal);
     if (header[2] == 0) return error_set(error, "%s: holds no tokens", path);
-    if (header[2] < 0) return error_set(error, "%s: token count %d; legal is 1 to 2147483647", path, (int)header[2]);
+    if (header[2] < 0) return error_set(error, "%s: token count %d in the header; legal values are 1 to 2147483647", path, (int)header[2]);
     *count = header[2];
     int64_t wanted = TOKEN_HEADER_BYTES + *count * *width, other = TOKEN_HEADER_BYTES + *count * (6 - *width);
     if (bytes == other)
-        return error_set(error, "%s: tokens are of %d bytes, but magic %d says %d (legal: %d for uint16, %d for uint32)", path, 6 - *width,
+        return error_set(error, "%s: tokens have %d bytes, but magic number %d stands for %d (%d: uint16, %d: uint32)", path, 6 - *width,
                          (int)header[0], *width, TOKEN_MAGIC_16, TOKEN_MAGIC_32);
     if (bytes < wanted)
         return error_set(error, "%s: is truncated: %lld bytes, but %lld tokens need %lld", path, (long long)bytes, (long long)*count, (long long)wanted);
@@ -134,7 +134,7 @@ static inline bool token_mask_check(const char *path, int64_t count, bool *maske
         return error_set(error, "%s: cannot be opened: %s", mask, strerror(errno));
     }
     if (!S_ISREG(entry.st_mode) || (int64_t)entry.st_size != count)
-        return error_set(error, "%s: has %lld bytes, but the token file has %lld tokens; a loss mask is a file of one byte (0 or 1) a token", mask,
+        return error_set(error, "%s: has %lld bytes, but the token file has %lld tokens; a loss mask has one byte (0 or 1) per token", mask,
                          (long long)entry.st_size, (long long)count);
     *masked = true;
     int fd = open(mask, O_RDONLY | O_CLOEXEC);
@@ -155,7 +155,7 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
         if (file->path == NULL) return error_set(error, "out of host memory");
         loader->file_count++;
         if (i > 0 && width != loader->width)
-            return error_set(error, "%s: has tokens of %d bytes, but %s of %d; files of one stream must have one width", file->path, width,
+            return error_set(error, "%s: has tokens of %d bytes, but %s has tokens of %d; all files of a stream must have the same width", file->path, width,
                              loader->files[0].path, loader->width);
         loader->width = width;
         if (!token_mask_check(file->path, file->count, &file->masked, &loader->hash, error)) return false;
@@ -163,7 +163,7 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
         file->first = loader->total;
         loader->total += file->count;
     }
-    if (loader->total < 2) return error_set(error, "%s: one token in all; a model needs at least 2 to learn from", pattern);
+    if (loader->total < 2) return error_set(error, "%s: holds a single token; at least 2 are needed", pattern);
     if (loader->S > loader->total)
         return error_set(error, "a sequence of %lld tokens is longer than the data: %s holds %lld in %lld file%s; the largest legal length is %lld",
                          (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count, loader->file_count > 1 ? "s" : "",
@@ -185,7 +185,7 @@ static inline bool dataloader_open(dataloader *loader, const char *pattern, int6
     glob_t found;
     int status = glob(pattern, 0, NULL, &found);
     if (status == GLOB_NOMATCH) return error_set(error, "no file matches %s", pattern);
-    if (status != 0) return error_set(error, "%s: cannot be searched for", pattern);
+    if (status != 0) return error_set(error, "%s: searching for files of this pattern failed", pattern);
     loader->files = HOST_NEW(token_file, found.gl_pathc);
     bool ok = dataloader_open_files(loader, &found, pattern, error);
     globfree(&found);
@@ -268,7 +268,7 @@ static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int
         for (int64_t i = 0; i < n; i++) {
             int64_t token = loader->width == 2 ? raw16[i] : raw32[i];
             if (token >= loader->V)
-                return error_set(error, "%s: token %lld (byte %lld) is %lld; the model's vocabulary has %lld: legal are 0 to %lld", file->path,
+                return error_set(error, "%s: token %lld (byte %lld) is %lld; the model's vocabulary has %lld tokens: legal values are 0 to %lld", file->path,
                                  (long long)(at + i), (long long)(TOKEN_HEADER_BYTES + (at + i) * loader->width), (long long)token, (long long)loader->V,
                                  (long long)(loader->V - 1));
             to[i] = (int32_t)token;
@@ -296,7 +296,7 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
             ok = file_pread(fd, path, mask, (size_t)n, at + done, error);
             for (int64_t i = 0; i < n && ok; i++) {
                 if (mask[i] == 0) labels[done + i] = LABEL_IGNORED;
-                if (mask[i] > 1) ok = error_set(error, "%s: byte %lld is %d; legal are 0 and 1", path, (long long)(at + done + i), mask[i]);
+                if (mask[i] > 1) ok = error_set(error, "%s: byte %lld is %d; legal values are 0 and 1", path, (long long)(at + done + i), mask[i]);
             }
             done += n;
         }
@@ -313,7 +313,7 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
 // Reads only these rows and the one token after each run. Returns false with a message that names file and offset.
 static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int32_t *labels, error_text *error) {
     if (shard->S != loader->S || sample < 0 || sample >= dataloader_samples(loader))
-        return error_set(error, "sample %lld of length %lld asked for; there are %lld of length %lld", (long long)sample, (long long)shard->S,
+        return error_set(error, "sample %lld of length %lld requested; there are %lld of length %lld", (long long)sample, (long long)shard->S,
                          (long long)dataloader_samples(loader), (long long)loader->S);
     for (int64_t t = 0; t < shard->T;) {
         int64_t run = sequence_shard_run(shard, t), position = sequence_shard_position(shard, t);

@@ -57,10 +57,10 @@ refuse 'truncated file' 4 'truncated' "${base[@]}" --train-data "$dir/truncated.
 refuse 'file shorter than a header' 2 'header' "${base[@]}" --train-data "$dir/short.bin"
 refuse 'empty file' 2 'header' "${base[@]}" --train-data "$dir/empty.bin"
 refuse 'wrong magic' 4 'magic' "${base[@]}" --train-data "$dir/magic.bin"
-refuse 'weight of nothing' 2 'not a weight; legal are numbers from 0.000001' "${base[@]}" --train-data "$dir/good.bin:0"
+refuse 'weight of nothing' 2 'not a weight; legal values are numbers from 0.000001' "${base[@]}" --train-data "$dir/good.bin:0"
 refuse 'one source of a mixture without files' 2 'no file matches' "${base[@]}" --train-data "$dir/good.bin:1,$dir/nowhere*:2"
 refuse 'validation sets without names' 2 'NAME=GLOB,NAME=GLOB' "${base[@]}" "${data[@]}" --val-data "$dir/good.bin,$dir/good.bin"
-refuse 'a validation set twice' 2 'x stands there twice' "${base[@]}" "${data[@]}" --val-data "x=$dir/good.bin,x=$dir/good.bin"
+refuse 'a validation set twice' 2 'x is used twice' "${base[@]}" "${data[@]}" --val-data "x=$dir/good.bin,x=$dir/good.bin"
 refuse 'more tokens than are counted' 2 'at most 1099511627776 tokens' --model nano --dry-run --seq-len 1048576M --batch-size 2
 refuse 'needles without text' 2 '--eval-needles require --val-data' "${base[@]}" "${data[@]}" --eval-needles 1
 refuse 'needles in nothing' 2 '64 or more' "${base[@]:0:5}" --seq-len 63 "${data[@]}" --val-data "$dir/good.bin" --eval-needles 1
@@ -78,7 +78,7 @@ cp "$dir/good.bin" "$dir/masked.bin"
 head -c 4499 /dev/zero >"$dir/masked.bin.mask"
 refuse 'loss mask of another length' 4 'masked.bin.mask: has 4499 bytes, but the token file has 4500 tokens' "${base[@]}" --train-data "$dir/masked.bin"
 head -c 4500 "$dir/text" >"$dir/masked.bin.mask"
-refuse 'loss mask of other bytes' 4 'masked.bin.mask: byte [0-9]+ is [0-9]+; legal are 0 and 1' "${base[@]}" --train-data "$dir/masked.bin"
+refuse 'loss mask of other bytes' 4 'masked.bin.mask: byte [0-9]+ is [0-9]+; legal values are 0 and 1' "${base[@]}" --train-data "$dir/masked.bin"
 mkdir "$dir/folder"
 cat >"$dir/folder/config.json" <<'JSON'
 {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 256,
@@ -86,7 +86,7 @@ cat >"$dir/folder/config.json" <<'JSON'
 JSON
 refuse 'unknown rope_scaling' 4 'longrope.*llama3' --model "$dir/folder" --from-scratch --steps 1 --seq-len 64 "${data[@]}"
 sed -i 's/"rope_type": "longrope"/"rope_type": "linear"/; s/"vocab_size": 256/"vocab_size": 100/' "$dir/folder/config.json"
-refuse 'token above the vocabulary' 4 'legal are 0 to 99' --model "$dir/folder" --from-scratch --steps 1 --seq-len 64 "${data[@]}"
+refuse 'token above the vocabulary' 4 'legal values are 0 to 99' --model "$dir/folder" --from-scratch --steps 1 --seq-len 64 "${data[@]}"
 refuse 'folder without weights' 2 'model.safetensors: is not there' --model "$dir/folder" --steps 1 --seq-len 64 "${data[@]}"
 
 closing_line

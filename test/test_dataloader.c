@@ -291,7 +291,7 @@ static void test_masks(void) {
     sequence_shard s = sequence_shard_make(STREAM, 1, 1, 0, 0, 1);
     int32_t tokens[STREAM], labels[STREAM];
     CHECK(open_data(&loader, "?.bin", STREAM, VOCABULARY, false, &error), "%s", error.text);
-    CHECK(!dataloader_read(&loader, 0, &s, tokens, labels, &error) && strstr(error.text, "2.bin.mask: byte 150 is 2; legal are 0 and 1") != NULL, "%s", error.text);
+    CHECK(!dataloader_read(&loader, 0, &s, tokens, labels, &error) && strstr(error.text, "2.bin.mask: byte 150 is 2; legal values are 0 and 1") != NULL, "%s", error.text);
     dataloader_close(&loader);
 }
 
@@ -544,18 +544,18 @@ static void test_bad_lists(void) {
     write_sources();
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) {
         snprintf(list, sizeof list, "@/a.bin:1,@/b.bin:%s", weights[i]);
-        check_list_refused(list, true, "is not a weight; legal are numbers from 0.000001 to 1000000");
+        check_list_refused(list, true, "is not a weight; legal values are numbers from 0.000001 to 1000000");
     }
     check_list_refused("@/a.bin:1,", true, "source 2 has no pattern");
     check_list_refused(":1", true, "source 1 has no pattern");
     check_list_refused("x=:1", true, "source 1 has no pattern");
-    check_list_refused("x=@/a.bin:1,x=@/b.bin:2", true, "the name x stands there twice");
-    check_list_refused("@/a.bin:1,@/a.bin:2", true, "stands there twice");
-    check_list_refused("@/a.bin:1000000,@/b.bin:0.000001", true, "legal is a sum of up to 1048576");
+    check_list_refused("x=@/a.bin:1,x=@/b.bin:2", true, "the name x is used twice");
+    check_list_refused("@/a.bin:1,@/a.bin:2", true, "is given twice");
+    check_list_refused("@/a.bin:1000000,@/b.bin:0.000001", true, "the limit is 1048576");
     check_list_refused("@/a.bin:1,@/z*.bin:2", true, "no file matches");
     check_list_refused("@/a.bin,@/b.bin", false, "has no name");
     check_list_refused("x=@/a.bin,@/b.bin", false, "b.bin\" has no name");
-    check_list_refused("x=@/a.bin,x=@/b.bin", false, "the name x stands there twice");
+    check_list_refused("x=@/a.bin,x=@/b.bin", false, "the name x is used twice");
     check_list_refused("x=@/a.bin:2,y=@/b.bin", false, "have no weights");
     check_list_refused("x=@/a.bin,y=", false, "source 2 has no pattern");
     check_list_refused("x=@/nothing*.bin", false, "no file matches");
@@ -583,21 +583,21 @@ static void test_bad_files(void) {
     write_raw("magic.bin", header, tokens, 16);
     header[0] = 12345;
     write_raw("magic.bin", header, tokens, 16);
-    check_refused("magic.bin", "legal are 20240520 (uint16 tokens) and 20240801");
+    check_refused("magic.bin", "legal values are 20240520 (uint16 tokens) and 20240801");
     make_header(header, 2, 8);
     header[1] = 7;
     write_raw("version.bin", header, tokens, 16);
-    check_refused("version.bin", "version 7; legal with magic 20240520 is 1");
+    check_refused("version.bin", "version 7; with magic number 20240520 the legal value is 1");
     make_header(header, 4, 8);
     header[1] = 1;
     write_raw("version.bin", header, tokens, 32);
-    check_refused("version.bin", "version 1; legal with magic 20240801 is 7");
+    check_refused("version.bin", "version 1; with magic number 20240801 the legal value is 7");
     make_header(header, 2, 8);
     write_raw("width.bin", header, tokens, 32);
-    check_refused("width.bin", "tokens are of 4 bytes, but magic 20240520 says 2");
+    check_refused("width.bin", "tokens have 4 bytes, but magic number 20240520 stands for 2");
     make_header(header, 4, 8);
     write_raw("width.bin", header, tokens, 16);
-    check_refused("width.bin", "tokens are of 2 bytes, but magic 20240801 says 4");
+    check_refused("width.bin", "tokens have 2 bytes, but magic number 20240801 stands for 4");
     write_raw("short.bin", header, tokens, 31);
     check_refused("short.bin", "truncated: 1055 bytes, but 8 tokens need 1056");
     write_raw("long.bin", header, tokens, 30);
@@ -620,7 +620,7 @@ static void test_bad_files(void) {
     remove_files(); // one bad file among good ones, and two widths
     write_tokens("a.bin", 2, values, 8);
     write_tokens("b.bin", 4, values, 8);
-    check_refused("*.bin", "must have one width");
+    check_refused("*.bin", "must have the same width");
     make_header(header, 2, 8);
     write_raw("b.bin", header, tokens, 10);
     check_refused("?.bin", "b.bin: is truncated");
@@ -634,7 +634,7 @@ static void test_bad_files(void) {
     sequence_shard s = sequence_shard_make(8, 1, 1, 0, 0, 1);
     CHECK(open_data(&loader, "*.bin", 8, 256, false, &error), "%s", error.text);
     CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) &&
-              strstr(error.text, "b.bin: token 0 (byte 1024) is 256; the model's vocabulary has 256: legal are 0 to 255") != NULL, "%s", error.text);
+              strstr(error.text, "b.bin: token 0 (byte 1024) is 256; the model's vocabulary has 256 tokens: legal values are 0 to 255") != NULL, "%s", error.text);
     // A file that shrinks or is removed after it was opened.
     path_of(path, sizeof path, "a.bin");
     CHECK(truncate(path, 1030) == 0, "truncate");

@@ -70,7 +70,7 @@ packed packed4 4 --cp 4 --inner-ring 2 --batch-size 2 --grad-accum 4 --recompute
 for name in packed6 packed4; do check "packed documents with a loss mask, $name" python3 "$dir/compare.py" "$dir/packed1.jsonl" "$dir/$name.jsonl" 1e-4; done
 check 'packed is another run' bash -c "! python3 '$dir/compare.py' '$dir/one.jsonl' '$dir/packed1.jsonl' 1e-2"
 check 'the table names the documents' grep -q 'documents   end with token 48' "$dir/packed1.out"
-check 'and the mask' grep -q 'loss masks beside 1 of 1 files' "$dir/packed1.out"
+check 'and the mask' grep -q 'loss masks for 1 of 1 files' "$dir/packed1.out"
 check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ blocks' "$dir/packed4.out"
 
 # MFU and HFU count what attention sees: with documents of 25 tokens, 25 of 100. HFU counts attention at 3.5 times the forward pass, because backward
