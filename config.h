@@ -100,7 +100,7 @@ static inline const cJSON *config_member(const cJSON *object, const char *key, e
     const cJSON *found = NULL;
     for (const cJSON *at = object->child; at != NULL; at = at->next)
         if (at->string != NULL && strcmp(at->string, key) == 0) {
-            if (found != NULL) error_set(error, "\"%s\" stands there twice; keep one", key);
+            if (found != NULL) error_set(error, "\"%s\" appears twice; keep one of them", key);
             found = at;
         }
     return found == NULL || cJSON_IsNull(found) ? NULL : found;
@@ -136,14 +136,14 @@ static inline bool config_must_be(const cJSON *object, const char *key, const ch
 static inline bool config_must_be_false(const cJSON *object, const char *key, error_text *error) {
     const cJSON *at = config_member(object, key, error);
     if (at == NULL || cJSON_IsFalse(at)) return error->text[0] == '\0';
-    return error_set(error, "\"%s\" is not false; only models without it are supported: the legal value is false", key);
+    return error_set(error, "\"%s\" must be false; models that use it are not supported", key);
 }
 
 // Reads "rope_scaling", or "rope_parameters" in newer folders, and a "rope_theta" beside or inside it.
 static inline bool config_read_rope(model_config *c, const cJSON *json, error_text *error) {
     rope_scaling *rope = &c->rope;
     const cJSON *old_form = config_member(json, "rope_scaling", error), *new_form = config_member(json, "rope_parameters", error);
-    if (old_form != NULL && new_form != NULL) return error_set(error, "\"rope_scaling\" and \"rope_parameters\" are both there; keep one");
+    if (old_form != NULL && new_form != NULL) return error_set(error, "\"rope_scaling\" and \"rope_parameters\" are both given; keep one of them");
     const cJSON *scaling = old_form != NULL ? old_form : new_form;
     const char *where = old_form != NULL ? "rope_scaling" : "rope_parameters";
     if (scaling != NULL && !cJSON_IsObject(scaling)) return error_set(error, "\"%s\" must be null or an object", where);
@@ -153,15 +153,15 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
     if (!config_number(&theta, json, "rope_theta", false, 1.001, 1e15, error)) return false;
     if (scaling != NULL && !config_number(&inner_theta, scaling, "rope_theta", false, 1.001, 1e15, error)) return false;
     if (inner_theta > 0 && outside && inner_theta != theta)
-        return error_set(error, "\"rope_theta\" is %.15g, but %.15g inside \"%s\"; keep one", theta, inner_theta, where);
+        return error_set(error, "\"rope_theta\" is %.15g, but %.15g inside \"%s\"; keep one of them", theta, inner_theta, where);
     c->rope_theta = inner_theta > 0 ? inner_theta : theta;
     if (scaling == NULL) return error->text[0] == '\0';
 
     const cJSON *type = config_member(scaling, "rope_type", error), *old_type = config_member(scaling, "type", error);
     if (type == NULL) type = old_type;
-    if (!cJSON_IsString(type)) return error_set(error, "\"%s\" has no \"rope_type\" that is a string; legal values are default, llama3, linear, yarn", where);
+    if (!cJSON_IsString(type)) return error_set(error, "\"%s\" needs a string \"rope_type\"; legal values are default, llama3, linear, yarn", where);
     if (old_type != NULL && (!cJSON_IsString(old_type) || strcmp(type->valuestring, old_type->valuestring) != 0))
-        return error_set(error, "\"rope_type\" and \"type\" in \"%s\" differ; keep one", where);
+        return error_set(error, "\"rope_type\" and \"type\" in \"%s\" differ; keep one of them", where);
 
     static const struct {
         const char *type;
@@ -239,7 +239,7 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     if (!config_number(&dropout, json, "attention_dropout", false, 0, 0, error)) return false;
     if (!config_number(&partial, json, "partial_rotary_factor", false, 1, 1, error)) return false;
     if (config_member(json, "quantization_config", error) != NULL)
-        return error_set(error, "\"quantization_config\" is there; only models that are not quantized can be trained");
+        return error_set(error, "\"quantization_config\" is given; quantized models are not supported");
 
     if (!config_int(&c->L, json, "num_hidden_layers", 1, 4096, error)) return false;
     if (!config_int(&c->D, json, "hidden_size", 1, 1 << 18, error)) return false;
@@ -253,7 +253,7 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
         return error_set(error, "\"num_attention_heads\" is %d; without \"head_dim\" it must divide \"hidden_size\", which is %d", c->H, c->D);
     c->HS = c->D / c->H;
     if (has_size && !config_int(&c->HS, json, "head_dim", 2, 4096, error)) return false;
-    if (c->HS % 2 != 0) return error_set(error, "the head size is %d; it must be even, for RoPE turns pairs", c->HS);
+    if (c->HS % 2 != 0) return error_set(error, "the head size is %d; it must be even, because RoPE rotates pairs", c->HS);
     if (!config_int(&c->F, json, "intermediate_size", 1, 1 << 20, error)) return false;
     if (!config_int(&c->V, json, "vocab_size", 2, 1 << 24, error)) return false;
     if (!config_number(&eps, json, "rms_norm_eps", false, 1e-12, 0.1, error)) return false;
@@ -280,9 +280,9 @@ static inline char *config_read_text(const char *path, size_t limit, error_text 
     bool failed = ferror(f) != 0;
     fclose(f);
     if (failed) error_set(error, "cannot be read");
-    else if (n > room) error_set(error, "is larger than %zu bytes, more than such a file needs", limit);
+    else if (n > room) error_set(error, "is larger than %zu bytes, the limit for such a file", limit);
     else if (n == 0) error_set(error, "is empty");
-    else if (strlen(text) != n) error_set(error, "holds a NUL byte and is no JSON text");
+    else if (strlen(text) != n) error_set(error, "contains a NUL byte and is not JSON text");
     if (error->text[0] == '\0') return text;
     free(text);
     return NULL;
@@ -308,7 +308,7 @@ static inline bool config_load(model_config *config, const char *model, error_te
     }
     snprintf(path, sizeof path, "%s/config.json", model);
     if (stat(path, &entry) != 0 || !S_ISREG(entry.st_mode))
-        return error_set(error, "model folder \"%s\" holds no config.json; a Hugging Face folder of a Llama has one", printable(model).text);
+        return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama", printable(model).text);
 
     error_text why;
     why.text[0] = '\0';

@@ -73,7 +73,7 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
 // Creates or replaces a file with these bytes, which are on disk when the call returns.
 static inline bool file_write(const char *path, const void *from, size_t bytes, error_text *error) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return error_set(error, "%s: cannot be made: %s", path, strerror(errno));
+    if (fd < 0) return error_set(error, "%s: cannot be created: %s", path, strerror(errno));
     bool ok = file_pwrite(fd, path, from, bytes, 0, error);
     if (ok && fsync(fd) != 0) ok = error_set(error, "%s: cannot be written: %s", path, strerror(errno));
     if (close(fd) != 0 && ok) ok = error_set(error, "%s: cannot be written: %s", path, strerror(errno));
@@ -90,7 +90,7 @@ static inline bool file_copy(const char *from, const char *to, error_text *error
         return false;
     }
     int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    bool ok = out >= 0 || error_set(error, "%s: cannot be made: %s", to, strerror(errno));
+    bool ok = out >= 0 || error_set(error, "%s: cannot be created: %s", to, strerror(errno));
     for (int64_t at = 0; ok && at < (int64_t)entry.st_size; at += CHUNK) {
         size_t n = (size_t)min_i64(CHUNK, (int64_t)entry.st_size - at);
         ok = file_pread(in, from, chunk, n, at, error) && file_pwrite(out, to, chunk, n, at, error);
@@ -134,7 +134,7 @@ static inline bool folder_make(const char *path, error_text *error) {
     path_text parent = path_parent(path);
     if (parent.text[0] != '\0' && !path_exists(parent.text) && !folder_make(parent.text, error)) return false;
     if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path))) return true;
-    return error_set(error, "%s: the folder cannot be made: %s", path, strerror(errno));
+    return error_set(error, "%s: the folder cannot be created: %s", path, strerror(errno));
 }
 // Renames a complete temporary folder to its final name. On return it is whole and on disk under that name.
 static inline bool folder_publish(const char *temporary, const char *path, error_text *error) {

@@ -16,7 +16,7 @@ static inline bool hf_check_tied(const model *m, const safetensors *files, value
     const safetensor *a = safetensors_find(files, "model.embed_tokens.weight"), *b = safetensors_find(files, "lm_head.weight");
     if (!m->c.tied || b == NULL) return true;
     if (b->dims != 2 || b->shape[0] != a->shape[0] || b->shape[1] != a->shape[1])
-        return error_set(error, "\"lm_head.weight\" and \"model.embed_tokens.weight\" are of different shapes, but config.json ties them");
+        return error_set(error, "\"lm_head.weight\" and \"model.embed_tokens.weight\" have different shapes, but config.json ties them");
     int64_t share = ceil_div(a->count, m->g->ranks), half = VALUES_CHUNK / 2, end = min_i64(a->count, share * (m->g->rank + 1));
     for (int64_t at = share * m->g->rank; at < end; at += half) {
         int64_t n = min_i64(half, end - at);
@@ -245,9 +245,9 @@ enum { EXPORT_LIMIT_GB = 5 }; // of a file, as transformers splits models
 // Whether --export FOLDER can be made: it must not exist yet, and its parent must exist and be writable.
 static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
-    if (path_exists(folder)) return error_set(error, "is there already; legal is a folder that does not exist yet");
-    if (!path_is_folder(parent.text)) return error_set(error, "%s is not a folder to make it in", printable(parent.text).text);
-    if (access(parent.text, W_OK) != 0) return error_set(error, "%s cannot be written to: %s", printable(parent.text).text, strerror(errno));
+    if (path_exists(folder)) return error_set(error, "already exists; name a folder that does not exist yet");
+    if (!path_is_folder(parent.text)) return error_set(error, "its parent %s is not an existing folder", printable(parent.text).text);
+    if (access(parent.text, W_OK) != 0) return error_set(error, "its parent %s cannot be written to: %s", printable(parent.text).text, strerror(errno));
     return true;
 }
 // Whether hf_export will be able to make the folder: hf_export_check_here on rank 0, and all ranks see its parent and may write there. like: the

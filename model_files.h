@@ -258,12 +258,12 @@ static inline bool model_files_check(const model *m, const safetensors *files, v
             for (int i = 0; i < n; i++) {
                 const char *name = parts[i].name;
                 const safetensor *found = safetensors_find(files, name);
-                if (found == NULL) return error_set(error, "tensor \"%s\" is missing; config.json says %d layers, %s", name, m->c.L, m->c.tied ? "tied embeddings" : "embeddings not tied");
+                if (found == NULL) return error_set(error, "tensor \"%s\" is missing; config.json says %d layers, %s", name, m->c.L, m->c.tied ? "tied embeddings" : "untied embeddings");
                 if (found->dims != parts[i].dims || found->shape[0] != parts[i].shape[0] || (found->dims == 2 && found->shape[1] != parts[i].shape[1])) {
                     if (parts[i].dims == 1)
-                        return error_set(error, "tensor \"%s\" is of another shape (%d sizes, the first %lld); config.json says (%lld)", name, found->dims,
+                        return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, the first %lld); config.json says (%lld)", name, found->dims,
                                          (long long)(found->dims > 0 ? found->shape[0] : 0), (long long)parts[i].shape[0]);
-                    return error_set(error, "tensor \"%s\" is of another shape (%d sizes, %lld, %lld); config.json says (%lld, %lld)", name, found->dims,
+                    return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, %lld, %lld); config.json says (%lld, %lld)", name, found->dims,
                                      (long long)(found->dims > 0 ? found->shape[0] : 0), (long long)(found->dims > 1 ? found->shape[1] : 0),
                                      (long long)parts[i].shape[0], (long long)parts[i].shape[1]);
                 }
@@ -279,7 +279,7 @@ static inline bool model_files_check(const model *m, const safetensors *files, v
                 int count = file_parts(m, kind, u, t, parts);
                 for (int k = 0; k < count; k++) known = known || strcmp(parts[k].name, name) == 0;
             }
-        if (!known) return error_set(error, "tensor \"%s\" is unknown to a Llama of %d layers", printable(name).text, m->c.L);
+        if (!known) return error_set(error, "tensor \"%s\" is unknown in a Llama of %d layers", printable(name).text, m->c.L);
     }
     return true;
 }

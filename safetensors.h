@@ -178,11 +178,11 @@ static inline bool safetensors_read_entry(safetensor *t, const cJSON *entry, int
     if (!cJSON_IsString(dtype)) return error_set(error, "tensor \"%s\" has no \"dtype\"; legal values are F32, F16, BF16", name);
     int kind = 0;
     while (kind < DTYPES && strcmp(dtype->valuestring, safetensors_dtype_name((safetensors_dtype)kind)) != 0) kind++;
-    if (kind == DTYPES) return error_set(error, "tensor \"%s\" is of dtype \"%s\"; legal values are F32, F16, BF16", name, printable(dtype->valuestring).text);
+    if (kind == DTYPES) return error_set(error, "tensor \"%s\" has dtype \"%s\"; legal values are F32, F16, BF16", name, printable(dtype->valuestring).text);
     t->dtype = (safetensors_dtype)kind;
 
     if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > SAFETENSORS_DIMS)
-        return error_set(error, "tensor \"%s\" has no \"shape\" of at most %d sizes", name, SAFETENSORS_DIMS);
+        return error_set(error, "tensor \"%s\" has no \"shape\" of at most %d dimensions", name, SAFETENSORS_DIMS);
     t->dims = 0;
     t->count = 1;
     for (const cJSON *at = shape->child; at != NULL; at = at->next) {
@@ -219,7 +219,7 @@ static inline int safetensors_by_place(const void *a, const void *b) {
 static inline bool safetensors_check_extents(safetensors_extent *extents, int64_t count, int64_t data_bytes, error_text *error) {
     qsort(extents, (size_t)count, sizeof *extents, safetensors_by_name);
     for (int64_t i = 1; i < count; i++)
-        if (strcmp(extents[i - 1].name, extents[i].name) == 0) return error_set(error, "tensor \"%s\" stands in the header twice", printable(extents[i].name).text);
+        if (strcmp(extents[i - 1].name, extents[i].name) == 0) return error_set(error, "tensor \"%s\" appears twice in the header", printable(extents[i].name).text);
     qsort(extents, (size_t)count, sizeof *extents, safetensors_by_place);
     int64_t at = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -270,14 +270,14 @@ static inline bool safetensors_add_file(safetensors *s, const char *path, error_
     if (bytes < 8) return error_set(error, "has %lld bytes; a safetensors file begins with 8 bytes of header length", (long long)bytes);
     if (!file_pread(fd, path, &length, sizeof length, 0, error)) return false;
     if (length < 2 || length > SAFETENSORS_HEADER_LIMIT)
-        return error_set(error, "its header is of %llu bytes; legal is 2 to %d: is it a safetensors file?", (unsigned long long)length, SAFETENSORS_HEADER_LIMIT);
+        return error_set(error, "its header has %llu bytes; legal values are 2 to %d: is it a safetensors file?", (unsigned long long)length, SAFETENSORS_HEADER_LIMIT);
     if ((int64_t)length > bytes - 8)
-        return error_set(error, "is truncated: the header is of %llu bytes, and %lld are left", (unsigned long long)length, (long long)(bytes - 8));
+        return error_set(error, "is truncated: the header has %llu bytes, but only %lld follow", (unsigned long long)length, (long long)(bytes - 8));
     char *text = HOST_NEW(char, length + 1);
     bool ok = file_pread(fd, path, text, (size_t)length, 8, error);
     const char *end = NULL;
     cJSON *json = NULL;
-    if (ok && strlen(text) != length) ok = error_set(error, "the header holds a NUL byte and is no JSON text");
+    if (ok && strlen(text) != length) ok = error_set(error, "the header contains a NUL byte and is not JSON text");
     if (ok) json = cJSON_ParseWithOpts(text, &end, 1);
     if (ok && json == NULL) ok = error_set(error, "the header is not valid JSON at byte %lld", (long long)(end == NULL ? 0 : end - text));
     ok = ok && safetensors_read_header(s, file, json, 8 + (int64_t)length, bytes - 8 - (int64_t)length, error);
@@ -293,7 +293,7 @@ static inline bool safetensors_read_index(safetensors *s, const char *folder, co
     int64_t named = 0;
     for (const cJSON *at = map->child; at != NULL; at = at->next, named++) {
         if (!cJSON_IsString(at) || at->valuestring[0] == '\0' || at->valuestring[0] == '.' || strchr(at->valuestring, '/') != NULL)
-            return error_set(error, "tensor \"%s\" is not given a file name of this folder", printable(at->string).text);
+            return error_set(error, "\"weight_map\": the file of tensor \"%s\" must be a plain file name in this folder", printable(at->string).text);
         path_text path = path_join(folder, at->valuestring);
         int file = 0;
         while (file < s->file_count && strcmp(s->files[file].path, path.text) != 0) file++;
@@ -317,7 +317,7 @@ static inline bool safetensors_read_index(safetensors *s, const char *folder, co
     qsort(in_map, (size_t)named, sizeof *in_map, safetensors_by_name);
     qsort(in_files, (size_t)s->tensor_count, sizeof *in_files, safetensors_by_name);
     for (i = 1; i < s->tensor_count; i++)
-        if (strcmp(in_files[i - 1].name, in_files[i].name) == 0) error_set(error, "tensor \"%s\" stands in two files", printable(in_files[i].name).text);
+        if (strcmp(in_files[i - 1].name, in_files[i].name) == 0) error_set(error, "tensor \"%s\" is in two files", printable(in_files[i].name).text);
     for (i = 1; i < named; i++)
         if (strcmp(in_map[i - 1].name, in_map[i].name) == 0) error_set(error, "\"weight_map\" names tensor \"%s\" twice", printable(in_map[i].name).text);
     for (i = 0; error->text[0] == '\0' && (i < named || i < s->tensor_count); i++) {
@@ -350,7 +350,7 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     } else {
         path = path_join(folder, single);
         if (path_exists(path.text)) safetensors_add_file(s, path.text, &why);
-        else error_set(&why, "is not there, nor is %s", index);
+        else error_set(&why, "does not exist, nor does %s", index);
     }
     if (why.text[0] == '\0') return true;
     safetensors_close(s);
@@ -390,7 +390,7 @@ static inline bool safetensors_write_chunk(const safetensors_file *file, const s
     } else {
         int64_t beyond = f16_from_floats(raw, from, n);
         if (beyond < n)
-            return error_set(error, "%s: element %lld of \"%s\" is %g, above what F16 holds (65504); write bf16 or f32", file->path, (long long)(at + beyond), t->name,
+            return error_set(error, "%s: element %lld of \"%s\" is %g, beyond the largest number of F16 (65504); use bf16 or f32", file->path, (long long)(at + beyond), t->name,
                              (double)from[beyond]);
     }
     return file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error);
@@ -509,7 +509,7 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         char *header = safetensors_make_header(s, f, &length, &file_bytes);
         // Write-only: NFS may write back all of a page that it has read, and with it stale bytes of other machines' parts.
         int fd = open(path.text, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-        bool ok = fd >= 0 || error_set(error, "%s: cannot be made: %s", path.text, strerror(errno));
+        bool ok = fd >= 0 || error_set(error, "%s: cannot be created: %s", path.text, strerror(errno));
         safetensors_push_file(s, path.text, fd);
         ok = ok && (!first || file_pwrite(fd, path.text, header, length, 0, error));
         if (ok && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set(error, "%s: cannot be written: %s", path.text, strerror(errno));

@@ -32,7 +32,7 @@ static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *
     int64_t count = 0;
     if (strspn(text, "0123456789,") != strlen(text)) {
         if (V != 256) {
-            error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; legal are token numbers such as 1,15,42 (dev/tokenize_text.py --ids TEXT prints a text's)", (long long)V);
+            error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; give token numbers such as 1,15,42 (dev/tokenize_text.py --ids TEXT prints them)", (long long)V);
             return 0;
         }
         for (; text[count] != '\0'; count++) tokens[count] = (uint8_t)text[count];
@@ -42,7 +42,7 @@ static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *
         size_t digits = strspn(at, "0123456789");
         long long token = digits > 0 && digits < 11 ? strtoll(at, NULL, 10) : -1;
         if (token < 0 || token >= V) {
-            error_set(error, "--sample-prompt: \"%.*s\" is no token; legal are numbers from 0 to %lld, separated by commas", (int)strcspn(at, ","), at, (long long)V - 1);
+            error_set(error, "--sample-prompt: \"%.*s\" is not a token; legal values are numbers from 0 to %lld, separated by commas", (int)strcspn(at, ","), at, (long long)V - 1);
             return 0;
         }
         tokens[count++] = (int32_t)token;
@@ -100,7 +100,7 @@ static inline token_text *token_texts_read(const char *folder, int64_t V, error_
     const cJSON *added = cJSON_GetObjectItemCaseSensitive(json, "added_tokens");
     token_text *texts = NULL;
     if (!cJSON_IsObject(vocab) || !token_text_is_byte_level(cJSON_GetObjectItemCaseSensitive(json, "decoder"))) {
-        error_set(why, "%s/tokenizer.json: is no byte-level BPE", printable(folder).text);
+        error_set(why, "%s/tokenizer.json: is not a byte-level BPE", printable(folder).text);
     } else {
         texts = HOST_NEW(token_text, V);
         for (const cJSON *at = vocab->child; at != NULL; at = at->next) token_text_set(texts, V, at, at->string, false);
@@ -205,13 +205,13 @@ static inline bool sample_open(sample_job *job, const options *o, int64_t V, con
     job->V = V;
     job->count = o->sample_tokens;
     if (data == NULL && o->sample_prompt == NULL)
-        return error_set(error, "--sample-prompt is missing; without --train-data and --val-data nothing else can be the prompt");
+        return error_set(error, "--sample-prompt is missing; without --val-data and --train-data there is no text to take the prompt from");
     int64_t room = o->sample_prompt != NULL ? (int64_t)strlen(o->sample_prompt) : min_i64(SAMPLE_PROMPT, o->seq_len - job->count);
     job->tokens = HOST_NEW(int32_t, max_i64(room, 0) + job->count);
     if (o->sample_prompt == NULL) job->prompt = room;
     else if ((job->prompt = sample_parse_prompt(o->sample_prompt, V, job->tokens, error)) == 0) return false;
     if (job->prompt < 1 || job->prompt + job->count > o->seq_len)
-        return error_set(error, "--sample-tokens %lld after a prompt of %lld tokens: does not fit in --seq-len %lld; legal is a sum of up to that", (long long)job->count,
+        return error_set(error, "--sample-tokens %lld after a prompt of %lld tokens does not fit in --seq-len %lld; the sum must not exceed it", (long long)job->count,
                          (long long)max_i64(job->prompt, 1), (long long)o->seq_len);
     if (o->sample_prompt == NULL && !dataloader_read_tokens(data, 0, job->prompt, job->tokens, error)) return false;
     if (!first_rank) return true;
@@ -225,7 +225,7 @@ static inline void sample_print_start(const sample_job *job) {
     printf("sample      %lld tokens after", (long long)job->count);
     for (int64_t i = 0; i < job->prompt; i++) printf(" %d", (int)job->tokens[i]);
     printf("\n");
-    if (job->texts == NULL) printf("sample      as token numbers alone: %s\n", job->why.text);
+    if (job->texts == NULL) printf("sample      printed as token numbers only: %s\n", job->why.text);
 }
 static inline void sample_close(sample_job *job) {
     for (int64_t i = 0; i < job->V && job->texts != NULL; i++) free(job->texts[i].bytes);

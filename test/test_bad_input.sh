@@ -66,7 +66,7 @@ refuse 'needles without text' 2 '--eval-needles require --val-data' "${base[@]}"
 refuse 'needles in nothing' 2 '64 or more' "${base[@]:0:5}" --seq-len 63 "${data[@]}" --val-data "$dir/good.bin" --eval-needles 1
 refuse 'no needles' 2 '--eval-needles.*whole numbers from 1' "${base[@]}" "${data[@]}" --val-data "$dir/good.bin" --eval-needles 0
 refuse 'prompt without samples' 2 'require --sample-every' "${base[@]}" "${data[@]}" --sample-prompt x
-refuse 'prompt above the vocabulary' 2 '"256" is no token; legal are numbers from 0 to 255' "${base[@]}" "${data[@]}" --sample-every 1 --sample-prompt 1,256
+refuse 'prompt above the vocabulary' 2 '"256" is not a token; legal values are numbers from 0 to 255' "${base[@]}" "${data[@]}" --sample-every 1 --sample-prompt 1,256
 refuse 'samples beyond the sequence' 2 'does not fit in --seq-len 64' "${base[@]}" "${data[@]}" --sample-every 1 --sample-prompt 1,2 --sample-tokens 63
 refuse 'sequence longer than the data' 4 'largest legal length' --model nano --from-scratch --steps 1 --seq-len 1M "${data[@]}"
 refuse 'unknown model' 2 'presets are' --model llama4 --from-scratch "${data[@]}"
@@ -87,6 +87,6 @@ JSON
 refuse 'unknown rope_scaling' 4 'longrope.*llama3' --model "$dir/folder" --from-scratch --steps 1 --seq-len 64 "${data[@]}"
 sed -i 's/"rope_type": "longrope"/"rope_type": "linear"/; s/"vocab_size": 256/"vocab_size": 100/' "$dir/folder/config.json"
 refuse 'token above the vocabulary' 4 'legal values are 0 to 99' --model "$dir/folder" --from-scratch --steps 1 --seq-len 64 "${data[@]}"
-refuse 'folder without weights' 2 'model.safetensors: is not there' --model "$dir/folder" --steps 1 --seq-len 64 "${data[@]}"
+refuse 'folder without weights' 2 'model.safetensors: does not exist' --model "$dir/folder" --steps 1 --seq-len 64 "${data[@]}"
 
 closing_line

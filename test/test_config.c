@@ -225,7 +225,7 @@ static void test_bad_values(void) {
         {"rms_norm_eps", NULL, "missing"}, {"rms_norm_eps", "0", "from"}, {"rms_norm_eps", "-1e-5", "from"}, {"rms_norm_eps", "2", "to 0.1"},
         {"max_position_embeddings", NULL, "missing"}, {"max_position_embeddings", "0", "from 1"}, {"tie_word_embeddings", "1", "true or false"},
         {"rope_theta", "0", "from"}, {"rope_theta", "-1", "from"}, {"rope_theta", "[]", "not a number"}, {"rope_scaling", "4", "object"},
-        {"rope_scaling", "{}", "\"rope_scaling\" has no \"rope_type\" that is a string; legal values are default, llama3, linear, yarn"}, {"rope_scaling", "{\"factor\": 2}", "llama3, linear, yarn"},
+        {"rope_scaling", "{}", "\"rope_scaling\" needs a string \"rope_type\"; legal values are default, llama3, linear, yarn"}, {"rope_scaling", "{\"factor\": 2}", "llama3, linear, yarn"},
         {"rope_scaling", "{\"type\": \"dynamic\", \"factor\": 2}", "dynamic"}, {"rope_scaling", "{\"rope_type\": \"longrope\", \"factor\": 2}", "longrope"},
         {"rope_scaling", "{\"rope_type\": 3}", "llama3, linear, yarn"}, {"rope_scaling", "{\"rope_type\": \"a\\nb\"}", "a?b"},
         {"rope_scaling", "{\"rope_type\": \"linear\", \"type\": \"yarn\", \"factor\": 2}", "differ"},

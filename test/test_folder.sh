@@ -168,9 +168,9 @@ refuse_folder() { # name pattern folder
 refuse 'missing tensor' 'model.layers.1.mlp.up_proj.weight" is missing' 'del t["model.layers.1.mlp.up_proj.weight"]'
 refuse 'unknown tensor' 'q_proj.bias" is unknown' 't["model.layers.0.self_attn.q_proj.bias"] = ("F32", [32], bytes(128))'
 refuse 'layer beyond config.json' 'model.layers.2.input_layernorm.weight" is unknown' 't["model.layers.2.input_layernorm.weight"] = ("F32", [32], bytes(128))'
-refuse 'another shape' 'k_proj.weight" is of another shape .2 sizes, 32, 16.; config.json says .16, 32.' 'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [32, 16], t[k][2])'
-refuse 'a matrix of another width' 'k_proj.weight" is of another shape .2 sizes, 16, 16.; config.json says .16, 32.' 'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [16, 16], t[k][2][:1024])'
-refuse 'a matrix for a vector' 'model.norm.weight" is of another shape' 't["model.norm.weight"] = ("F32", [32, 1], t["model.norm.weight"][2])'
+refuse 'another shape' 'k_proj.weight" has the wrong shape .2 dimensions, 32, 16.; config.json says .16, 32.' 'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [32, 16], t[k][2])'
+refuse 'a matrix of another width' 'k_proj.weight" has the wrong shape .2 dimensions, 16, 16.; config.json says .16, 32.' 'k = "model.layers.0.self_attn.k_proj.weight"; t[k] = ("F32", [16, 16], t[k][2][:1024])'
+refuse 'a matrix for a vector' 'model.norm.weight" has the wrong shape' 't["model.norm.weight"] = ("F32", [32, 1], t["model.norm.weight"][2])'
 refuse 'dtype that is none of ours' '"I32"; legal values are F32, F16, BF16' 't["model.norm.weight"] = ("I32", [32], t["model.norm.weight"][2])'
 refuse 'no lm_head, not tied' 'lm_head.weight" is missing' 'del t["lm_head.weight"]'
 base=$golden/folder_tied_f16

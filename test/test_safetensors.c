@@ -37,8 +37,8 @@ static void refuse(const char *what, const char *header, uint64_t length, size_t
 static void test_format_errors(void) {
     refuse("header of 2^60 bytes", "{}", (uint64_t)1 << 60, 0, "1152921504606846976 bytes");
     refuse("header of 2^64-1 bytes", "{}", UINT64_MAX, 0, "18446744073709551615 bytes");
-    refuse("header of one byte", "{", 0, 0, "of 1 bytes");
-    refuse("header longer than the file", "{" T_A "}", 100, 24, "truncated: the header is of 100 bytes");
+    refuse("header of one byte", "{", 0, 0, "has 1 bytes");
+    refuse("header longer than the file", "{" T_A "}", 100, 24, "truncated: the header has 100 bytes");
     refuse("header is no JSON", "{" T_A, 0, 24, "not valid JSON at byte");
     refuse("text after the JSON", "{" T_A "} x", 0, 24, "not valid JSON");
     refuse("header is a list", "[1, 2]", 0, 0, "not a JSON object");
@@ -51,7 +51,7 @@ static void test_format_errors(void) {
     refuse("size of -1", "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 0, 4, "not a whole number");
     refuse("size of 1.5", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.5],\"data_offsets\":[0,4]}}", 0, 4, "not a whole number");
     refuse("sizes whose product overflows", "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, 0, "more than 2^53");
-    refuse("five sizes", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1],\"data_offsets\":[0,4]}}", 0, 4, "at most 4 sizes");
+    refuse("five sizes", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1],\"data_offsets\":[0,4]}}", 0, 4, "at most 4 dimensions");
     refuse("no offsets", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 0, 4, "no \"data_offsets\"");
     refuse("three offsets", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 0, 4, "no \"data_offsets\"");
     refuse("offsets that are no list", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":{\"b\":0,\"e\":4}}}", 0, 4, "no \"data_offsets\"");
@@ -64,14 +64,14 @@ static void test_format_errors(void) {
     refuse("data left over", "{" T_A "}", 0, 25, "the last 1 bytes belong to no tensor");
     refuse("overlap", "{" T_A ",\"b\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[20,24]}}", 0, 24, "inside the tensor before it");
     refuse("hole", "{" T_A ",\"b\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[28,32]}}", 0, 32, "the 4 bytes before tensor \"b\"");
-    refuse("same name twice", "{" T_A ",\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[24,28]}}", 0, 28, "stands in the header twice");
-    refuse("same key twice", "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,4]}}", 0, 4, "\"dtype\" stands there twice");
+    refuse("same name twice", "{" T_A ",\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[24,28]}}", 0, 28, "appears twice in the header");
+    refuse("same key twice", "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,4]}}", 0, 4, "\"dtype\" appears twice");
     refuse("NUL in the header", "{}      ", 9, 1, "NUL byte");
     refuse("control characters in a name", "{\"a\\u0007\\n\":3}", 0, 0, "tensor \"a??\"");
     CHECK(truncate(path_join(folder, "model.safetensors").text, 7) == 0, "truncate");
     expect_refused("file of 7 bytes", "has 7 bytes");
     remove(path_join(folder, "model.safetensors").text);
-    expect_refused("no file", "is not there, nor is model.safetensors.index.json");
+    expect_refused("no file", "does not exist, nor does model.safetensors.index.json");
 
     // Every prefix of a good file, and the file with each bit flipped: no crash; the sanitizers watch the reads.
     make_file("good.safetensors", "{\"__metadata__\":{\"format\":\"pt\"}," T_A ",\"b\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[24,28]}}", 0, 28);
@@ -111,16 +111,16 @@ static void test_index_errors(void) {
     make_file("z.safetensors", "{" T_A "}", 0, 24);
     refuse_index("index is no JSON", "{\"weight_map\":", "not valid JSON");
     refuse_index("no weight_map", "{\"a\": 1}", "no \"weight_map\"");
-    refuse_index("path out of the folder", "{\"weight_map\":{\"a\":\"../x.safetensors\"}}", "not given a file name of this folder");
-    refuse_index("absolute path", "{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "not given a file name of this folder");
-    refuse_index("a number for a file", "{\"weight_map\":{\"a\":7}}", "not given a file name of this folder");
-    refuse_index("no name", "{\"weight_map\":{\"a\":\"\"}}", "not given a file name of this folder");
-    refuse_index("the folder above", "{\"weight_map\":{\"a\":\"..\"}}", "not given a file name of this folder");
+    refuse_index("path out of the folder", "{\"weight_map\":{\"a\":\"../x.safetensors\"}}", "must be a plain file name in this folder");
+    refuse_index("absolute path", "{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "must be a plain file name in this folder");
+    refuse_index("a number for a file", "{\"weight_map\":{\"a\":7}}", "must be a plain file name in this folder");
+    refuse_index("no name", "{\"weight_map\":{\"a\":\"\"}}", "must be a plain file name in this folder");
+    refuse_index("the folder above", "{\"weight_map\":{\"a\":\"..\"}}", "must be a plain file name in this folder");
     refuse_index("file missing", "{\"weight_map\":{\"a\":\"w.safetensors\"}}", "w.safetensors: cannot be opened");
     refuse_index("tensor in no file", "{\"weight_map\":{\"a\":\"x.safetensors\",\"c\":\"x.safetensors\"}}", "\"c\" is in no file");
     refuse_index("tensor not in the index", "{\"weight_map\":{\"b\":\"y.safetensors\",\"bb\":\"x.safetensors\"}}", "\"a\" is in a file, but not in");
     refuse_index("tensor in the other file", "{\"weight_map\":{\"a\":\"y.safetensors\",\"b\":\"x.safetensors\"}}", "not in the file that");
-    refuse_index("tensor in two files", "{\"weight_map\":{\"a\":\"x.safetensors\",\"d\":\"z.safetensors\"}}", "\"a\" stands in two files");
+    refuse_index("tensor in two files", "{\"weight_map\":{\"a\":\"x.safetensors\",\"d\":\"z.safetensors\"}}", "\"a\" is in two files");
     refuse_index("named twice", "{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"x.safetensors\"}}", "twice");
     make_file("y.safetensors", "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}}", 0, 4);
     refuse_index("bad shard", "{\"weight_map\":{\"a\":\"x.safetensors\",\"b\":\"y.safetensors\"}}", "y.safetensors: tensor \"b\"");
@@ -226,7 +226,7 @@ static void test_round_trip(int64_t limit, int files) {
     CHECK(safetensors_find(&r, "tensor.10") == NULL, "a tensor that is not there");
     CHECK(error.text[0] == '\0', "%s", error.text);
     float big = 70000.0f;
-    CHECK(!safetensors_write(&w, &w.tensors[7], 79999, 1, &big, &error) && strstr(error.text, "element 79999 of \"tensor.7\" is 70000, above what F16 holds") != NULL, "F16: %s", error.text);
+    CHECK(!safetensors_write(&w, &w.tensors[7], 79999, 1, &big, &error) && strstr(error.text, "element 79999 of \"tensor.7\" is 70000, beyond the largest number of F16") != NULL, "F16: %s", error.text);
     uint64_t before = 0, after = 0; // the hash covers the last bytes of the last file
     error.text[0] = '\0';
     CHECK(safetensors_hash(&r, &before, &error) && safetensors_write(&w, &w.tensors[8], 64 * 64 - 1, 1, &big, &error) && safetensors_hash(&r, &after, &error) && before != after, "%s", error.text);

@@ -100,10 +100,10 @@ static void test_text(void) {
     check_prompt("7", 8, 1, 7, NULL);
     check_prompt("Once 1,2", 256, 8, '2', NULL);
     check_prompt("\xc3\xa4", 256, 2, 0xa4, NULL);
-    check_prompt("0,8", 8, 0, 0, "\"8\" is no token; legal are numbers from 0 to 7");
-    check_prompt("1,,2", 8, 0, 0, "is no token");
-    check_prompt("1,", 8, 0, 0, "is no token");
-    check_prompt("99999999999999999999", 8, 0, 0, "is no token");
+    check_prompt("0,8", 8, 0, 0, "\"8\" is not a token; legal values are numbers from 0 to 7");
+    check_prompt("1,,2", 8, 0, 0, "is not a token");
+    check_prompt("1,", 8, 0, 0, "is not a token");
+    check_prompt("99999999999999999999", 8, 0, 0, "is not a token");
     check_prompt("Once", 128256, 0, 0, "needs a vocabulary of 256 bytes");
 
     token_text *bytes = token_texts_of_bytes();

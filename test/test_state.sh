@@ -156,7 +156,7 @@ refuse 'another mixture' 'another mixture of sources' --out "$dir/whole" --resum
 common[4]="$dir/data.bin:0.7,$dir/other.bin:0.3"
 refuse 'samples packed from now on' 'trained with --document-end none' --out "$dir/whole" --resume --document-end 32
 refuse 'resume without a folder' 'require --out' --resume
-refuse 'folder that cannot be made' 'cannot be made' --out "$dir/data.bin/such"
+refuse 'folder that cannot be made' 'cannot be created' --out "$dir/data.bin/such"
 common[1]=tiny
 refuse 'another model' '"num_hidden_layers" is 2 there and 4' --out "$dir/whole" --resume
 common[1]=nano
