@@ -13,7 +13,7 @@
 static inline bool agree_on_number(comm *all, uint64_t mine, const char *what, error_text *error) {
     uint64_t first = mine;
     comm_broadcast(all, &first, sizeof first, 0);
-    if (mine != first) error_set(error, "%s are not those that rank 0 has; every machine needs the same", what);
+    if (mine != first) error_set(error, "%s differ from rank 0's; every machine needs the same", what);
     return comm_agree(all, error);
 }
 
@@ -29,7 +29,7 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     if (fd < 0 || fstat(fd, &entry) != 0) error_set(error, "/proc/self/exe: cannot be opened: %s", strerror(errno));
     else file_hash_places(fd, "/proc/self/exe", (int64_t)entry.st_size, &program, error);
     if (fd >= 0) close(fd);
-    if (!comm_agree(all, error) || !agree_on_number(all, program, "bytes of the program train_llama", error)) return false;
+    if (!comm_agree(all, error) || !agree_on_number(all, program, "the bytes of the train_llama program", error)) return false;
     for (int i = 0; i < count; i++) {
         option_format(o, &rows[i], value, sizeof value);
         first[i] = mine[i] = hash_bytes(HASH_EMPTY, value, strlen(value));
@@ -62,7 +62,7 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
         nanosleep(&tenth, NULL);
         seen = path_exists(mark.text);
     }
-    if (!seen) error_set(error, "%s: what rank 0 writes there is not to be seen; legal is a folder on a file system that all machines share", what);
+    if (!seen) error_set(error, "%s: a file that rank 0 wrote there is not visible; the folder must be on a file system that all machines share", what);
     if (access(folder, W_OK) != 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
     bool ok = comm_agree(all, error);
     if (fd >= 0) {

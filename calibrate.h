@@ -320,9 +320,9 @@ static inline void calibrate_write(FILE *f, const cluster *machines, const char 
 // Sets *local to the ranks per node. Collective; false with a message when nodes differ in it, or the ranks of a node are not consecutive.
 static inline bool calibrate_local_ranks(comm *world, int *local, error_text *error) {
     *local = comm_local_ranks();
-    if (!agree_on_number(world, (uint64_t)*local, "--calibrate: the numbers of ranks on a machine", error)) return false;
+    if (!agree_on_number(world, (uint64_t)*local, "--calibrate: the numbers of ranks per machine", error)) return false;
     if (comm_rank(world) % *local != comm_local_rank())
-        error_set(error, "--calibrate: the ranks of a machine do not follow one another; legal is mpirun's own order (--map-by slot)");
+        error_set(error, "--calibrate: the ranks of a machine are not consecutive; start them in mpirun's default order (--map-by slot)");
     return comm_agree(world, error);
 }
 
@@ -369,7 +369,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
         c.recv = ARENA_TAKE(&memory, MEM_WORKSPACE, char, link);
         if (pass == 1) break;
         memory.base = (char *)device_alloc(memory.peak);
-        if (memory.base == NULL) error_set(error, "--calibrate: not enough memory: %zu bytes a rank", memory.peak);
+        if (memory.base == NULL) error_set(error, "--calibrate: not enough memory: a rank needs %zu bytes", memory.peak);
         if (!comm_agree(world, error)) return false;
     }
     device_zero(memory.base, memory.peak);
@@ -393,7 +393,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
         FILE *f = o->cluster_out != NULL ? fopen(o->cluster_out, "w") : stdout;
         if (f != NULL) calibrate_write(f, &machines, comment, c.notes);
         if (f == NULL || (f != stdout && fclose(f) != 0)) error_set(error, "--cluster-out %s: cannot be written", printable(o->cluster_out).text);
-        else if (o->cluster_out != NULL) printf("wrote %s: --plan --cluster %s uses it\n", o->cluster_out, o->cluster_out);
+        else if (o->cluster_out != NULL) printf("wrote %s; --plan --cluster %s uses it\n", o->cluster_out, o->cluster_out);
     }
     return comm_agree(world, error);
 }

@@ -264,7 +264,7 @@ static inline bool hf_export_check(comm *all, const char *folder, const char *li
     uint64_t hash = 0;
     if (safetensors_open(&files, like, "model", error)) safetensors_hash(&files, &hash, error);
     safetensors_close(&files);
-    return comm_agree(all, error) && agree_on_number(all, hash, "--model: the parameters, whose number types --export takes,", error);
+    return comm_agree(all, error) && agree_on_number(all, hash, "--model: the parameters (--export uses their number types)", error);
 }
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
 static inline bool hf_export(model *m, const char *folder, const char *source, export_dtype_kind dtype, error_text *error) {

@@ -31,34 +31,34 @@ check 'a copy on each machine, states and model on a disk that they share' "${ne
 check 'nothing but these is left there' [ "$(cd "$dir/shared" && echo *; cd out && echo *)" = $'model out\nlock step-00000002' ]
 "${new[@]}" --out "$dir/shared/again" >/dev/null 2>&1
 check 'and they are the same again' cmp "$dir"/shared/{out,again}/step-00000002/model.safetensors
-refused 'states on a disk of each machine' '--out out: what rank 0 writes there is not to be seen' "${new[@]}" --out out
+refused 'states on a disk of each machine' '--out out: a file that rank 0 wrote there is not visible' "${new[@]}" --out out
 mkdir "$dir"/{a,b}/mine
-refused 'states in a folder that is on each already' '--out mine: what rank 0 writes there is not to be seen' "${new[@]}" --out mine
-refused 'a model that is exported to one' '--export model: what rank 0 writes there is not to be seen' "${new[@]}" --export model
+refused 'states in a folder that is on each already' '--out mine: a file that rank 0 wrote there is not visible' "${new[@]}" --out mine
+refused 'a model that is exported to one' '--export model: a file that rank 0 wrote there is not visible' "${new[@]}" --export model
 printf '\2' | dd of="$dir/b/data.bin" bs=1 seek=1100 conv=notrunc status=none
-refused 'other tokens' '--train-data: the files are not those' "${new[@]}"
-refused 'other tokens to validate on' '--val-data: the files are not those' "${two[@]}" --model nano --from-scratch --steps 0 --val-data data.bin
+refused 'other tokens' "--train-data: the files differ from rank 0's" "${new[@]}"
+refused 'other tokens to validate on' "--val-data: the files differ from rank 0's" "${two[@]}" --model nano --from-scratch --steps 0 --val-data data.bin
 cp "$dir/a/data.bin" "$dir/b"
 printf '\0' | dd of="$dir/b/data.bin.mask" bs=1 conv=notrunc status=none
-refused 'another loss mask' '--train-data: the files are not those' "${new[@]}"
+refused 'another loss mask' "--train-data: the files differ from rank 0's" "${new[@]}"
 cp "$dir/a/data.bin.mask" "$dir/b"
 
 cp -r "$dir/shared/model" "$dir/a" && cp -r "$dir/shared/model" "$dir/b"
 old=("${two[@]}" --model model --train-data data.bin --steps 1)
 check 'a copy of the model on each machine' "${old[@]}"
 printf '\1' | dd of="$dir/b/model/model.safetensors" bs=1 seek=$(($(stat -c %s "$dir/b/model/model.safetensors") - 5)) conv=notrunc status=none
-refused 'other parameters' 'model: the parameters are not those' "${old[@]}"
+refused 'other parameters' "model: the parameters differ from rank 0's" "${old[@]}"
 cp "$dir/a/model/model.safetensors" "$dir/b/model"
 sed -i 's/"rope_theta":.*,/"rope_theta": 500000.0,/' "$dir/b/model/config.json"
-refused 'another config.json' "--model: the sizes in config.json are not those" "${old[@]}"
+refused 'another config.json' "--model: the sizes in config.json differ from rank 0's" "${old[@]}"
 cp "$dir/a/model/config.json" "$dir/b/model"
 
 # --export takes each tensor's number type from the source, which --resume does not otherwise read.
 check 'a state, and the model in 16 bits' "${old[@]}" --out "$dir/shared/state" --export "$dir/shared/model16" --export-dtype bf16
 rm -r "$dir/b/model" && cp -r "$dir/shared/model16" "$dir/b/model"
-refused 'a source of other number types' '--model: the parameters, whose number types --export takes, are not those' "${old[@]}" --out "$dir/shared/state" --resume --export "$dir/shared/late"
+refused 'a source of other number types' "--model: the parameters (--export uses their number types) differ from rank 0's" "${old[@]}" --out "$dir/shared/state" --resume --export "$dir/shared/late"
 cp "$program" "$dir/a/program" && cp "$program" "$dir/b/program" && echo >>"$dir/b/program"
-refused 'another build' 'bytes of the program train_llama are not those' timeout 60 mpirun -np 4 "$dir/on" ./program --help
+refused 'another build' "the bytes of the train_llama program differ from rank 0's" timeout 60 mpirun -np 4 "$dir/on" ./program --help
 cp clusters/cpu.txt "$dir/b/cluster.txt"
 check 'measuring with a cluster that rank 0 has not' ends_with 2 "^error: cluster 'cluster.txt': neither a known one" timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
 mv "$dir/b/cluster.txt" "$dir/a"
