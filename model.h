@@ -184,7 +184,7 @@ static inline bool model_allocate(model *m, arena *device, arena *host, const mo
         if (device->base != NULL) device_free(device->base, device_bytes);
         if (host->base != NULL) device_host_slab_free(host->base, host_bytes);
         return error_set(error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host%s", device_bytes, host_bytes,
-                         run->saves ? "; --save-every holds a copy of the states there, smaller with more ranks" : "");
+                         run->saves ? "; --save-every keeps a copy of the states on the host, smaller with more ranks" : "");
     }
     model_layout(m, device, host, c, g, run);
     return true;

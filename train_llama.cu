@@ -60,7 +60,7 @@ static void advance_save(trainer *t, bool wait, FILE *log) {
     if (t->states.stage != SAVE_NONE || t->g.rank != 0) return;
     double waited = t->states.wait_seconds, written = t->states.write_seconds;
     long long step = (long long)t->states.progress.step;
-    if (t->save_failed) fprintf(stderr, "warning: the state of step %lld is not saved: %s\n", step, why.text);
+    if (t->save_failed) fprintf(stderr, "warning: the state of step %lld was not saved: %s\n", step, why.text);
     else printf("saved %5lld/%lld | %s/step-%08lld | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, t->o->out, step, waited, written);
     if (log != NULL) fprintf(log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true", 1e3 * waited, 1e3 * written);
     fflush(stdout);
@@ -214,7 +214,7 @@ static void print_start(const trainer *t, const model_config *c, const recompute
         printf("validation  %s: %lld samples%s\n", data_source_label(&t->val.sources[i]), (long long)dataloader_samples(&t->val.sources[i].data),
                t->val.sources[i].data.masks > 0 ? ", with loss masks" : "");
     if (t->documents != NULL)
-        printf("documents   end with token %lld; attention: %s; where a boundary is: %s\n", (long long)o->document_end, op_attention_engine(false),
+        printf("documents   end with token %lld; attention: %s; at document boundaries: %s\n", (long long)o->document_end, op_attention_engine(false),
                op_attention_engine(true));
     if (t->sample.count > 0) sample_print_start(&t->sample);
     memory_print(stdout, &t->device, &t->host);
@@ -343,7 +343,7 @@ static void after_step(trainer *t, FILE *log, error_text *error) {
     advance_save(t, true, log);
     if (!save) state_save_start(&t->states, &t->m, &t->done);
     advance_save(t, true, log);
-    if (t->g.rank == 0) printf("stopped by a signal after step %lld; the same command with --resume goes on\n", (long long)step);
+    if (t->g.rank == 0) printf("stopped by a signal after step %lld; the same command with --resume continues the run\n", (long long)step);
 }
 
 static void train(trainer *t, error_text *error) {
@@ -377,7 +377,7 @@ static void train(trainer *t, error_text *error) {
         t->done.step = step + 1;
         t->done.samples += step_sequences(t);
         if (result.valid == 0 && first_rank && !unlabelled)
-            fprintf(stderr, "warning: step %lld: no token of it is a label (loss masks, --document-end), so that it teaches nothing\n", (long long)step + 1);
+            fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, --document-end), so it has no loss and its gradient is 0\n", (long long)step + 1);
         unlabelled = unlabelled || result.valid == 0;
         step_report r = report_step(t, result, lr, seconds, attended);
         r.predicted_seconds = predicted_seconds;
@@ -393,7 +393,7 @@ static void train(trainer *t, error_text *error) {
         }
         if (!isfinite(result.norm) || !isfinite(result.loss)) {
             if (first_rank)
-                fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters are those of the step before (try a lower --lr, a longer --warmup)\n",
+                fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters were not updated (try a lower --lr or a longer --warmup)\n",
                         (long long)step + 1, result.loss, result.norm);
             advance_save(t, true, log);
             comm_finalize();
@@ -406,7 +406,7 @@ static void train(trainer *t, error_text *error) {
     comm_sum_int64(t->g.all, blocks, 2);
     if (first_rank) {
         if (t->documents != NULL)
-            printf("documents: %lld of %lld blocks of attention had nothing to see and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
+            printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
         print_waits(waited, t->done.step - first_step);
         print_memory(t);
     }
@@ -433,11 +433,11 @@ static void start_parameters(trainer *t, const char *folder, error_text *error) 
         signal(SIGTERM, on_stop_signal);
         signal(SIGUSR1, on_stop_signal);
         if (o->resume && t->g.rank == 0)
-            printf(resumed ? "resume      %s: from step %lld, %lld samples done\n" : "resume      %s: holds no state; starting afresh\n", o->out,
+            printf(resumed ? "resume      %s: from step %lld, %lld samples done\n" : "resume      %s: holds no state; starting from the beginning\n", o->out,
                    (long long)t->done.step, (long long)t->done.samples);
     }
     if (resumed && t->g.rank == 0 && o->steps > t->done.step && t->done.samples != t->done.step * step_sequences(t))
-        fprintf(stderr, "note: so far a step was %.6g sequences, and this command makes it %lld (--global-batch N says how many, whatever the ranks)\n",
+        fprintf(stderr, "note: so far a step had %.6g sequences, and with this command it has %lld (--global-batch N fixes the number for any number of ranks)\n",
                 (double)t->done.samples / (double)t->done.step, (long long)step_sequences(t));
     if (resumed) return;
     if (o->from_scratch) {

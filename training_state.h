@@ -97,15 +97,15 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
         int states = state_list(folder, steps);
         if (s->lock < 0) error_set(error, "--out %s: cannot be written to: %s", printable(folder).text, strerror(errno));
         else if (flock(s->lock, LOCK_EX | LOCK_NB) != 0)
-            error_set(error, "--out %s: %s; legal is a folder of its own for each run", printable(folder).text,
-                      errno == EWOULDBLOCK ? "another run writes its states there" : strerror(errno));
+            error_set(error, "--out %s: %s", printable(folder).text,
+                      errno == EWOULDBLOCK ? "another run writes its states there; every run needs a folder of its own" : strerror(errno));
         else if (states > 0 && !resume)
-            error_set(error, "--out %s: a run has left states there, the last of step %lld; add --resume to go on from it, or name another folder",
+            error_set(error, "--out %s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder",
                       printable(folder).text, (long long)steps[states - 1]);
         else if (source != NULL && path_exists(path_join(source, "training_state.json").text) && stat(folder, &here) == 0 &&
                  stat(path_join(source, "..").text, &above) == 0 && here.st_dev == above.st_dev && here.st_ino == above.st_ino)
-            error_set(error, "--model %s is a state of this --out: it goes when newer ones are complete, and all of them need its config and tokenizer; legal is the folder "
-                             "that the run began with (--resume goes on from the newest state), or a copy elsewhere", printable(source).text);
+            error_set(error, "--model %s is a state in this --out: it is removed when newer ones are complete, but they need its config and tokenizer; give the folder "
+                             "that the run began with (--resume continues from the newest state), or a copy elsewhere", printable(source).text);
         else state_remove_unfinished(folder);
         free(steps);
     }
@@ -164,17 +164,17 @@ static inline bool state_write_json(const char *folder, const training_progress 
 static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
     int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->seed, &p->seq_len, &p->train_tokens, &p->train_order, &p->document_end}, format = 0;
     if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
-        return error_set(error, "training_state.json: is of format %lld; legal is %d", (long long)format, STATE_FORMAT);
+        return error_set(error, "training_state.json: format %lld is not supported; this program reads format %d", (long long)format, STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]);
         *numbers[i] = -1;
         bool none = numbers[i] == &p->document_end && cJSON_IsNumber(at) && at->valuedouble == -1;
         if (!none && (!safetensors_whole(at, numbers[i]) || *numbers[i] >= (int64_t)1 << 52)) // from there on cJSON does not print every digit
-            return error_set(error, "training_state.json: \"%s\" is missing or no whole number below 2^52", state_number_keys[i]);
+            return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_number_keys[i]);
     }
     for (int k = 0; k < VALUES_KINDS; k++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_sum_keys[k]);
-        if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count) return error_set(error, "training_state.json: \"%s\" is not of %lld sums", state_sum_keys[k], (long long)count);
+        if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count) return error_set(error, "training_state.json: \"%s\" does not hold %lld sums", state_sum_keys[k], (long long)count);
         int64_t i = k * count;
         for (const cJSON *at = list->child; at != NULL; at = at->next, i++)
             if (!state_read_hex(at, &sums[i])) return error_set(error, "training_state.json: a sum in \"%s\" is damaged", state_sum_keys[k]);
@@ -344,21 +344,21 @@ static inline bool state_same_model(const model_config *state, const model_confi
     state_sizes(state, a);
     state_sizes(run, b);
     for (int i = 0; i < STATE_SIZES; i++)
-        if (a[i] != b[i]) return error_set(error, "is of another model: \"%s\" is %.9g there and %.9g in --model", names[i], a[i], b[i]);
+        if (a[i] != b[i]) return error_set(error, "holds another model: \"%s\" is %.9g there and %.9g in --model", names[i], a[i], b[i]);
     return true;
 }
 static inline bool state_same_data(const training_progress *a, const training_progress *b, error_text *error) {
     if (b->train_tokens == 0) return true; // no --train-data: no training
-    if (a->seed != b->seed) return error_set(error, "was trained with --seed %lld; the order of samples goes on only with that", (long long)a->seed);
+    if (a->seed != b->seed) return error_set(error, "was trained with --seed %lld; resuming requires the same, because the order of samples depends on it", (long long)a->seed);
     if (a->seq_len != b->seq_len)
-        return error_set(error, "was trained with --seq-len %lld; the order of samples goes on only with that (--model STATE starts anew from its weights)", (long long)a->seq_len);
+        return error_set(error, "was trained with --seq-len %lld; resuming requires the same, because the order of samples depends on it (--model STATE starts a new run from its weights)", (long long)a->seq_len);
     if (a->train_tokens != b->train_tokens)
-        return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; the order of samples goes on only with the same files", (long long)a->train_tokens,
+        return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; resuming requires the same files, because the order of samples depends on them", (long long)a->train_tokens,
                          (long long)b->train_tokens);
-    if (a->train_order != b->train_order) return error_set(error, "was trained on another mixture of sources; the order of samples goes on only with the same --train-data");
+    if (a->train_order != b->train_order) return error_set(error, "was trained on another mixture of sources; resuming requires the same --train-data, because the order of samples depends on it");
     if (a->document_end != b->document_end) {
-        if (a->document_end < 0) return error_set(error, "was trained with --document-end none; it goes on only with that (--model STATE starts anew from its weights)");
-        return error_set(error, "was trained with --document-end %lld; it goes on only with that (--model STATE starts anew from its weights)", (long long)a->document_end);
+        if (a->document_end < 0) return error_set(error, "was trained with --document-end none; resuming requires the same (--model STATE starts a new run from its weights)");
+        return error_set(error, "was trained with --document-end %lld; resuming requires the same (--model STATE starts a new run from its weights)", (long long)a->document_end);
     }
     return true;
 }
@@ -411,7 +411,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         model_config c;
         if (first_rank && config_load(&c, path.text, &why) && state_same_model(&c, &m->c, &refused) &&
             state_read_json(path.text, &saved, sums, count, &why) && state_same_data(&saved, progress, &refused) && saved.step != steps[at])
-            error_set(&why, "training_state.json: is of step %lld", (long long)saved.step);
+            error_set(&why, "training_state.json: its step is %lld", (long long)saved.step);
         if (refused.text[0] != '\0') error_set(error, "--resume: %s %s", printable(path.text).text, refused.text);
         if (!comm_agree(s->all, error)) break;
         if (comm_agree(s->all, &why)) {
@@ -420,7 +420,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             m->zero.rounding.step = saved.step;
             *found = state_load(m, path.text, sums, &why);
         }
-        if (!*found && first_rank) fprintf(stderr, "note: %s is damaged and skipped: %s\n", path.text, why.text);
+        if (!*found && first_rank) fprintf(stderr, "note: skipping the damaged state %s: %s\n", path.text, why.text);
     }
     m->zero.rounding.step = 0;
     if (*found) {
@@ -432,10 +432,10 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             state_name(aside, "damaged-", steps[bad]);
             folder_remove(path_join(s->folder, aside).text);
             if (rename(path_join(s->folder, name).text, path_join(s->folder, aside).text) != 0)
-                error_set(error, "%s: a damaged state cannot be set aside: %s", printable(path_join(s->folder, name).text).text, strerror(errno));
+                error_set(error, "%s: this damaged state cannot be renamed: %s", printable(path_join(s->folder, name).text).text, strerror(errno));
         }
     } else if (states > 0) {
-        error_set(error, "--resume: none of the %lld states in %s is whole; move them away to start anew", (long long)states, printable(s->folder).text);
+        error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning", (long long)states, printable(s->folder).text);
     }
     free(steps);
     free(sums);

@@ -71,7 +71,7 @@ for name in packed6 packed4; do check "packed documents with a loss mask, $name"
 check 'packed is another run' bash -c "! python3 '$dir/compare.py' '$dir/one.jsonl' '$dir/packed1.jsonl' 1e-2"
 check 'the table names the documents' grep -q 'documents   end with token 48' "$dir/packed1.out"
 check 'and the mask' grep -q 'loss masks for 1 of 1 files' "$dir/packed1.out"
-check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ blocks' "$dir/packed4.out"
+check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ attention blocks' "$dir/packed4.out"
 
 # MFU and HFU count what attention sees: with documents of 25 tokens, 25 of 100. HFU counts attention at 3.5 times the forward pass, because backward
 # recomputes the scores; MFU at 3 times.
@@ -208,7 +208,7 @@ check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --t
 check 'bad validation data at the end: status 2' ends_with 2 'is 999' mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "$dir/beyond.bin" --out "$dir/new/states"
 check 'and the state of that step' [ -e "$dir/new/states/step-00000002/model.safetensors" ]
 check 'divergence: status 2' ends_with 2 'error: step .*: loss .* lower --lr' "$binary" "${model[@]}" --steps 30 --lr 100 --grad-clip 0 --weight-decay 100
-check 'no label at all: a warning' ends_with 0 'warning: step 1: no token of it is a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --log "$dir/unlearnt.jsonl"
+check 'no label at all: a warning' ends_with 0 'warning: step 1: none of its tokens is a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --log "$dir/unlearnt.jsonl"
 check 'and no loss' [ "$(grep -c '"loss":null' "$dir/unlearnt.jsonl")" = 2 ]
 
 check '--deterministic: the CPU device always is' bash -c "$binary --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 64 --steps 1 --deterministic | grep -q 'same bits   yes'"

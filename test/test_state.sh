@@ -66,7 +66,7 @@ for part in 1 2; do
     check "signal $part: says so" grep -q 'stopped by a signal after step' "$dir/stopped.out"
 done
 train fresh 1 --batch-size 4 --out "$dir/fresh" --resume
-check 'no state: starts afresh and says so' grep -q 'holds no state; starting afresh' "$dir/fresh.out"
+check 'no state: starts afresh and says so' grep -q 'holds no state; starting from the beginning' "$dir/fresh.out"
 check 'and trains from the start' compare "$dir/whole.jsonl" "$dir/fresh.jsonl" 1e-5 1 24
 train stopped "${grid[@]}" --out "$dir/stopped" --resume
 check 'resume: status 0' [ $? -eq 0 ]
@@ -92,7 +92,7 @@ from4 mixed 8 --hp 2 --cp 2 --batch-size 2 --zero-params 2 --zero-grads 4 --zero
 from4 three 3 --cp 3 --batch-size 4 --zero-optim 3 --offload-optimizer --recompute selective
 check 'steps as large as before: no word of it' bash -c "! grep -q '^note' '$dir/mixed.err'"
 cp -r "$dir/whole/step-00000004" "$dir/four" && mkdir "$dir/larger" && mv "$dir/four" "$dir/larger/step-00000004"
-check 'larger steps: a note' ends_with 0 '^note: so far a step was 4 sequences, and this command makes it 6' "$binary" "${common[@]}" --resume --batch-size 6 --out "$dir/larger"
+check 'larger steps: a note' ends_with 0 '^note: so far a step had 4 sequences, and with this command it has 6' "$binary" "${common[@]}" --resume --batch-size 6 --out "$dir/larger"
 mkdir "$dir/back" # a state of a sharded grid is resumed on another one
 mv "$dir/mixed/step-00000024" "$dir/back"
 common[length]=25 # which also changes the schedule
@@ -113,7 +113,7 @@ damage() { # name pattern command...: the command runs in the folder of state 12
     (cd "$dir/damage/step-00000012" && "$@")
     train damage "${grid[@]}" --out "$dir/damage" --resume
     check "$name: status 0" [ $? -eq 0 ]
-    check "$name: says /$pattern/, not $(tail -1 "$dir/damage.err")" grep -qE "step-00000012 is damaged and skipped: .*$pattern" "$dir/damage.err"
+    check "$name: says /$pattern/, not $(tail -1 "$dir/damage.err")" grep -qE "^note: skipping the damaged state .*step-00000012: .*$pattern" "$dir/damage.err"
     check "$name: goes on from the older" compare "$dir/whole.jsonl" "$dir/damage.jsonl" 0 5 24
     check "$name: set aside" [ -d "$dir/damage/damaged-step-00000012" ]
 }
@@ -126,7 +126,7 @@ damage 'truncated' 'truncated' truncate -s 300000 optimizer/optimizer.safetensor
 damage 'a file is gone' 'training_state.json' rm training_state.json
 damage 'config.json cut short' 'config.json: is not valid JSON' truncate -s 40 config.json
 damage 'a digit of the samples' 'checksum is wrong' sed -i 's/"samples":48/"samples":49/' training_state.json
-damage 'of another step' 'is of step 4' cp ../step-00000004/training_state.json .
+damage 'of another step' 'its step is 4' cp ../step-00000004/training_state.json .
 mkdir "$dir/damage/unfinished-step-00000030"
 cp -r "$dir/whole/step-00000012" "$dir/damage/step-99"
 train damage "${grid[@]}" --out "$dir/damage" --resume
@@ -166,7 +166,7 @@ common[6]=100
 
 cp -r "$dir/whole" "$dir/inside" # states are removed one by one, and with them the one that --model names
 common[1]="$dir/inside/step-00000024"
-refuse 'a state of --out as --model' 'is a state of this --out' --out "$dir/../$(basename "$dir")/inside" --resume
+refuse 'a state of --out as --model' 'is a state in this --out' --out "$dir/../$(basename "$dir")/inside" --resume
 common[1]=nano
 
 # Two runs on one folder.
@@ -189,7 +189,7 @@ common[1]=tiny common[length]=5 common[10]=0
 timeout 120 mpirun -np 2 bash -c "$limited" - "$binary" "${common[@]}" --cp 2 --save-every 2 --out "$dir/disk" >"$dir/out" 2>"$dir/err" </dev/null
 check 'full disk: status 1, for the last state is not saved' [ $? -eq 1 ]
 check 'full disk: the run goes to its end' grep -q '^step *5/5' "$dir/out"
-check 'full disk: each save that failed is named' [ "$(grep -c '^warning: the state of step .* is not saved: .*cannot be written' "$dir/err")" -eq 3 ]
+check 'full disk: each save that failed is named' [ "$(grep -c '^warning: the state of step .* was not saved: .*cannot be written' "$dir/err")" -eq 3 ]
 check 'full disk: nothing is left' [ "$(ls "$dir/disk")" = lock ]
 common[1]=nano common[length]=24 common[10]=5
 
