@@ -98,7 +98,7 @@ static inline void plan_say_what_fits(const plan_question *q, error_text *error)
             break;
         }
     size_t used = strlen(error->text);
-    snprintf(error->text + used, sizeof error->text - used, "%s", text[0] != '\0' ? text : "; nor do shorter sequences, or up to 16 times the ranks");
+    snprintf(error->text + used, sizeof error->text - used, "%s", text[0] != '\0' ? text : "; shorter sequences or up to 16 times the ranks do not fit either");
 }
 
 // ---- predictions for a run that is laid out ----
@@ -170,14 +170,14 @@ static inline bool plan_attended(const options *o, const model_config *c, int64_
     *attended = o->seq_len;
     if (o->document_end < 0) return true;
     if (o->train_data == NULL) {
-        printf("documents: without --train-data to look at, a sample is taken for one document\n");
+        printf("documents: without --train-data, a sample is assumed to be one document\n");
         return true;
     }
     data_sources data;
     if (!data_sources_open(&data, o->train_data, "--train-data", true, o->seq_len, c->V, (uint64_t)o->seed, error)) return false;
     bool ok = data_sources_attended(&data, PLAN_SAMPLES, (int32_t)o->document_end, attended, error);
     data_sources_close(&data);
-    if (ok) printf("documents: a token sees as many as in one document of %lld tokens (the run's first %d samples)\n", (long long)*attended, PLAN_SAMPLES);
+    if (ok) printf("documents: on average a token sees as many tokens as in one document of %lld tokens (the run's first %d samples)\n", (long long)*attended, PLAN_SAMPLES);
     return ok;
 }
 
@@ -213,7 +213,7 @@ static inline int plan_search(const plan_question *q, int64_t attended, planner_
     query.fits = plan_fits;
     query.context = &context;
     int n = planner_plan(&query, best, most, error);
-    if (n == 0 && strstr(error->text, "no way to run") == error->text) plan_say_what_fits(q, error);
+    if (n == 0 && strstr(error->text, "no configuration") == error->text) plan_say_what_fits(q, error);
     return n;
 }
 
@@ -276,7 +276,7 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
     printf("plan for %s, %lld tokens x %lld sequences a step, %d ranks of %s\n", q->c->name, (long long)o->seq_len, (long long)plan_global_batch(o), q->ranks,
            q->machines->name);
     printf("figures of the cluster: %s; a prediction, not a measurement\n", basis);
-    printf("MFU: model FLOPs of a peak of %.4g TFLOP/s, causal attention counted half, recompute not counted; HFU: what is computed\n", 1e-12 * q->machines->peak);
+    printf("MFU: model FLOPs relative to a peak of %.4g TFLOP/s, causal attention counted half, recompute not counted; HFU: all that is computed\n", 1e-12 * q->machines->peak);
     for (int i = 0; i < n; i++) {
         const planner_choice *p = &best[i];
         plan_choice_text(p, text, sizeof text);
@@ -294,7 +294,7 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
     printf("why 1: its step is %s", text);
     if (n > 1) {
         double gap = best[1].seconds / best[0].seconds - 1;
-        printf("; the runner-up is %.1f %% slower%s", 100 * gap, gap <= PLANNER_TIE ? ", a tie: below 2 % the order is inside the model's error" : "");
+        printf("; the runner-up is %.1f %% slower%s", 100 * gap, gap <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
     }
     printf("\n");
     plan_command(stdout, o, &best[0]);

@@ -124,7 +124,7 @@ static inline bool cluster_parse_line(cluster *c, bool *seen, char *line, int nu
     double value = strtod(text, &end);
     const cluster_figure *f = &figures[i];
     if (*end != '\0' || !(value >= f->low && value <= f->high) || (f->whole && value != floor(value)))
-        return error_set(error, "%s line %d: '%s' is '%s'; legal is a%s number from %g to %g", source, number, key, printable(text).text,
+        return error_set(error, "%s line %d: '%s' is '%s'; it must be a%s number from %g to %g", source, number, key, printable(text).text,
                          f->whole ? " whole" : "", f->low, f->high);
     char *kind = hash == NULL ? NULL : strtok_r(hash + 1, " \t:", &rest);
     int k = 0;
@@ -168,7 +168,7 @@ static inline bool cluster_load(cluster *c, const char *name_or_file, error_text
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i > 0 ? ", " : "", planner_cluster_texts[i].name);
     }
     FILE *f = fopen(name_or_file, "rb");
-    if (f == NULL) return error_set(error, "cluster '%s': neither a known one (%s) nor a file that can be read", shown.text, known);
+    if (f == NULL) return error_set(error, "cluster '%s': neither a known cluster (%s) nor a readable file", shown.text, known);
     size_t n = fread(text, 1, sizeof text, f);
     bool bad = ferror(f) != 0;
     fclose(f);
@@ -616,12 +616,12 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
         }
     }
     if (legal == 0)
-        error_set(error, "%d ranks, %lld sequences a step: no legal grid of %lld tokens (hp divides the %d heads, dp the sequences, "
-                         "dp hp cp = ranks, two tokens a rank); what would be legal: fewer ranks or longer sequences",
+        error_set(error, "%d ranks, %lld sequences a step: no legal grid for %lld tokens (hp must divide the %d heads and dp the sequences, "
+                         "dp x hp x cp must be the ranks, with two tokens a rank); use fewer ranks or longer sequences",
                   q->ranks, (long long)q->global_batch, (long long)q->S, m->H);
     else if (count == 0)
-        error_set(error, "no way to run %lld tokens on %d ranks fits (%d grids tried, up to %d ranks a sequence, full ZeRO, full recompute, "
-                         "offload); what would: more ranks, or a shorter sequence",
+        error_set(error, "no configuration for %lld tokens on %d ranks fits in memory (%d grids tried, up to %d ranks a sequence, full ZeRO, full recompute, "
+                         "offload)",
                   (long long)q->S, q->ranks, legal, longest);
     return count;
 }

@@ -94,15 +94,15 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
     if ((double)bytes > room.device) {
         format_bytes(need, sizeof need, (double)bytes);
         format_bytes(have, sizeof have, room.device);
-        return error_set(error, "a rank needs %s and may use %s; what lowers it: %smore ranks, --zero-params, --zero-grads and --zero-optim full, "
-                                "%ssmaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run shows the table)",
+        return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, --zero-params, --zero-grads and --zero-optim full, "
+                                "%ssmaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run prints the memory by category)",
                          need, have, keep_less, !arena_is_cpu(&device) ? "--offload-activations 1, --offload-optimizer, " : run->saves ? "no --save-every, " : "");
     }
     if ((double)host.peak > room.host) {
         format_bytes(need, sizeof need, (double)host.peak);
         format_bytes(have, sizeof have, room.host);
-        return error_set(error, "a rank needs %s of host memory and may use %s; what lowers it: a smaller --offload-activations, no --offload-optimizer or "
-                                "--save-every, %smore ranks (--dry-run shows the table)",
+        return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: a smaller --offload-activations, no --offload-optimizer or "
+                                "--save-every, %smore ranks (--dry-run prints the memory by category)",
                          need, have, keep_less);
     }
     if (o->recompute != RECOMPUTE_AUTO) return true;
@@ -163,7 +163,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     memory_room room = plan_room(&q);
     bool fits = plan_memory(o, c, &g, &run, kinds, room, error);
     int count[3] = {0, 0, 0};
-    if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO) printf("no --memory-budget given: every layer keeps all\n");
+    if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO) printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
     for (int l = 0; l < c->L; l++) count[kinds[l]]++;
     plan_bytes(c, &g, &run, &device, &host);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
@@ -171,7 +171,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     if (machines != NULL)
         printf("on %s: %.0f GB a rank, %s%s\n", machines->name, 1e-9 * machines->memory,
                machines->element_bytes == 2 ? "bf16 with float master weights" : "float",
-               arena_counts_other(&device) ? "; scratch of attention is an estimate" : "");
+               arena_counts_other(&device) ? "; the scratch memory of attention is an estimate" : "");
     printf("recompute: %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], run.offload_layers);
     memory_print(stdout, &device, &host);
     printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);

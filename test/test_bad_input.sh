@@ -46,7 +46,7 @@ refuse 'ZeRO degree does not divide' 4 '--zero-params 3.*1, 2, 4' "${base[@]}" "
 refuse 'ZeRO degrees not nested' 4 '--zero-grads 2.*--zero-params 4' "${base[@]}" "${data[@]}" --zero-params 4 --zero-grads 2
 refuse 'rope scaling unknown' 2 '--rope-scaling: "ntk:factor=2" is not legal; legal values are llama3:.*none' "${base[@]}" "${data[@]}" --rope-scaling ntk:factor=2
 refuse 'tile of nothing' 2 '--mlp-tile' "${base[@]}" "${data[@]}" --mlp-tile 0
-refuse 'budget that nothing fits in' 2 'needs .* may use' "${base[@]}" "${data[@]}" --memory-budget 1MiB --recompute auto
+refuse 'budget that nothing fits in' 2 'needs .* but may use only' "${base[@]}" "${data[@]}" --memory-budget 1MiB --recompute auto
 refuse 'stochastic rounding of float parameters' 2 'stores parameters in float.*bf16' "${base[@]}" "${data[@]}" --stochastic-rounding
 refuse 'a trace that cannot be written' 2 '--trace .*nowhere/trace.* cannot be written' "${base[@]}" "${data[@]}" --trace "$dir/nowhere/trace"
 refuse 'a trace of nothing' 2 '--trace cannot be combined with --steps 0' "${base[@]:0:3}" --steps 0 "${data[@]}" --trace "$dir/trace"

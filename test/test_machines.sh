@@ -60,7 +60,7 @@ refused 'a source of other number types' "--model: the parameters (--export uses
 cp "$program" "$dir/a/program" && cp "$program" "$dir/b/program" && echo >>"$dir/b/program"
 refused 'another build' "the bytes of the train_llama program differ from rank 0's" timeout 60 mpirun -np 4 "$dir/on" ./program --help
 cp clusters/cpu.txt "$dir/b/cluster.txt"
-check 'measuring with a cluster that rank 0 has not' ends_with 2 "^error: cluster 'cluster.txt': neither a known one" timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
+check 'measuring with a cluster that rank 0 has not' ends_with 2 "^error: cluster 'cluster.txt': neither a known cluster" timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
 mv "$dir/b/cluster.txt" "$dir/a"
 check 'and with one that only its machine has' timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
 part=("$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --threads 1)

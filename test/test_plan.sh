@@ -121,9 +121,9 @@ PY
 # at says so.
 packed=(--model nano --seq-len 2K --document-end 32) # the space
 plan "${packed[@]}" --ranks 4 --global-batch 2 --train-data "$dir/data.bin" && cp "$dir/plan.json" "$dir/seen.json"
-check 'a plan of packed documents says what is seen' grep -qxE 'documents: a token sees as many as in one document of [5-6] tokens \(the run.s first 16 samples\)' "$dir/plan"
+check 'a plan of packed documents says what is seen' grep -qxE 'documents: on average a token sees as many tokens as in one document of [5-6] tokens \(the run.s first 16 samples\)' "$dir/plan"
 plan "${packed[@]}" --ranks 4 --global-batch 2
-check 'a plan without data says so' grep -qx 'documents: without --train-data to look at, a sample is taken for one document' "$dir/plan"
+check 'a plan without data says so' grep -qx 'documents: without --train-data, a sample is assumed to be one document' "$dir/plan"
 "$binary" "${packed[@]}" --from-scratch --train-data "$dir/data.bin" --steps 1 --log "$dir/packed.jsonl" >"$dir/out" 2>&1 </dev/null
 "$binary" "${packed[@]:0:4}" --from-scratch --train-data "$dir/data.bin" --steps 1 --log "$dir/whole.jsonl" >"$dir/out" 2>&1 </dev/null
 check 'packed documents are planned and predicted by what is seen' python3 - "$dir/seen.json" "$dir/plan.json" "$dir/packed.jsonl" "$dir/whole.jsonl" <<'PY'
@@ -223,22 +223,22 @@ longest=$(sed -n 's/.* up to \([0-9]*\) tokens fit;.*/\1/p' "$dir/err")
 check 'the length that is said to fit' "$binary" "${big[@]}" --ranks 8 --seq-len "${longest:-none}"
 refuse 'and nothing 1 % longer' 'on these ranks up to [0-9]+ tokens fit' "${big[@]}" --ranks 8 --seq-len $((${longest:-1} / 100 * 101))
 offloaded=(--dry-run --model llama3-8b --cluster h200 --ranks 8 --hp 8 --recompute none --offload-activations 1 --zero-params full --zero-grads full --zero-optim full)
-refuse 'more host memory than a node has' 'of host memory and may use 232.8 GiB' "${offloaded[@]}" --seq-len 1000K
+refuse 'more host memory than a node has' 'of host memory but may use only 232.8 GiB' "${offloaded[@]}" --seq-len 1000K
 longest=$("$binary" "${offloaded[@]}" --seq-len 512K | sed -n 's/^longest .*: \([0-9]*\) tokens$/\1/p')
 check 'the longest sequence fits the host, too' "$binary" "${offloaded[@]}" --seq-len "$longest"
 refuse 'and none that is 1 % longer' 'of host memory' "${offloaded[@]}" --seq-len $((longest / 100 * 101))
 check '--recompute auto keeps what the host holds, too' bash -c "'$binary' ${offloaded[*]/none/auto} --seq-len 1000K | sed -n 's/^bytes .* host //p' | awk '{print} END {exit !(\$1 > 200 * 2^30 && \$1 <= 250e9)}'"
 check 'a dry run shows the table of what does not fit' bash -c "'$binary' ${offloaded[*]} --seq-len 1000K 2>/dev/null | grep -q '^  activations  .* GiB  .* GiB'"
-refuse 'CPUs: what is offloaded lies in the same memory' 'needs 8.2 GiB and may use 7.5 GiB' --dry-run --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1200K --recompute none --offload-activations 1
-refuse 'without a cluster, too' 'needs 74.5 GiB and may use 30.0 GiB' --dry-run --model llama3.2-1b --seq-len 32K --recompute none --offload-activations 1 --offload-optimizer --memory-budget 30GiB
+refuse 'CPUs: what is offloaded lies in the same memory' 'needs 8.2 GiB but may use only 7.5 GiB' --dry-run --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1200K --recompute none --offload-activations 1
+refuse 'without a cluster, too' 'needs 74.5 GiB but may use only 30.0 GiB' --dry-run --model llama3.2-1b --seq-len 32K --recompute none --offload-activations 1 --offload-optimizer --memory-budget 30GiB
 refuse 'a copy of the states, too, and the message says so' 'full, no --save-every, smaller' --dry-run --model llama3.2-1b --out none --save-every 5 --memory-budget 30GiB
 refuse 'a model nothing fits' 'ranks fit 131072 tokens' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K
 refuse 'ranks that no grid divides' 'no legal grid' "${big[@]}" --ranks 67 --seq-len 100
-refuse 'an unknown cluster' "neither a known one .*h100" --model llama3-8b --plan --cluster h1000
+refuse 'an unknown cluster' "neither a known cluster .*h100" --model llama3-8b --plan --cluster h1000
 sed 's/^peak .*//' clusters/h100.txt >"$dir/missing.txt"
 sed 's/^peak .*/peak -1e15 # estimate: x/' clusters/h100.txt >"$dir/negative.txt"
 refuse 'a cluster file with a missing figure' "'peak' is missing" --model llama3-8b --plan --cluster "$dir/missing.txt"
-refuse 'a cluster file with a negative figure' "'peak' is '-1e15'; legal is a number from" --model llama3-8b --dry-run --cluster "$dir/negative.txt"
+refuse 'a cluster file with a negative figure' "'peak' is '-1e15'; it must be a number from" --model llama3-8b --dry-run --cluster "$dir/negative.txt"
 for given in 'dp 1' 'cp 2' 'inner-ring 1' 'placement head-first' 'cp-comm ring' 'gpus-per-node 8' 'nics-per-node 8' 'zero-params 1' 'zero-grads 1' 'zero-optim 1' 'recompute full' \
     'offload-activations 1'; do
     refuse "--$given beside --plan" "--${given% *} is chosen by --plan" "${big[@]}" --$given
