@@ -194,7 +194,7 @@ static void print_start(const trainer *t, const model_config *c, const recompute
     for (int l = 0; l < c->L; l++) count[kinds[l]]++;
     options_print(o, stdout);
     printf("device      %s\n", device_name());
-    printf("same bits   %s\n", device_determinism());
+    printf("repeatable  %s\n", device_determinism());
     snprintf(mfu_peak, sizeof mfu_peak, t->peak_flops > 0 ? "%.4g TFLOP/s a rank" : "not known", t->peak_flops / 1e12);
     printf("peak        %s (%s; MFU: model FLOPs, causal attention counted half, recompute not counted)\n", mfu_peak,
            device_peak_flops() > 0 ? "data sheet" : "GEMM rate measured at start");

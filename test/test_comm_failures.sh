@@ -44,7 +44,7 @@ ended 'a peer never comes to a barrier' 1 '^rank [023]: control barrier .* waite
 job mpirun -np 3 "$dir/test_comm" mismatch
 ended 'ranks disagree on the size' 1 '^rank [0-2]: kv_inner sendrecv.*(sent 50 bytes where 100 were expected|truncated)' some
 job mpirun -np 2 "$dir/test_comm" too-many
-ended 'too many transfers in flight' 1 '^rank [01]: kv_inner sendrecv: 64 transfers are started and not finished' some
+ended 'too many transfers in flight' 1 '^rank [01]: kv_inner sendrecv: 64 transfers are already in flight' some
 job "$dir/test_comm" free-early
 ended 'a group freed with a transfer under way' 1 '^rank 0: kv_inner: comm_free with 1 unfinished' 1
 job "$dir/test_comm" finish-early

@@ -107,7 +107,7 @@ static void end_timed_out(const comm *group, const transfer *t) {
     }
     if (unfinished == 0) return;
     comm_abort(EXIT_FAILED,
-               "%s %s (rank %d of %d in its group) waited %g s for %s%s. That rank has stopped, is much slower, or runs other transfers; "
+               "%s %s (rank %d of %d in its group) waited %g s for %s%s. That rank has stopped, is much slower, or is in other transfers; "
                "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
                comm_kind_name(group->kind), t->operation, group->rank, group->size, timeout_seconds, missing, unfinished > named ? ", ..." : "");
 }
@@ -136,7 +136,7 @@ static void begin(transfer *t, const char *operation, int tag) {
 static transfer *start(comm *group, const char *operation) {
     test_delay();
     if (comm_pending(group) == MAX_PENDING)
-        comm_abort(EXIT_FAILED, "%s %s: %d transfers are started and not finished, which is the limit", comm_kind_name(group->kind), operation, MAX_PENDING);
+        comm_abort(EXIT_FAILED, "%s %s: %d transfers are already in flight, which is the limit", comm_kind_name(group->kind), operation, MAX_PENDING);
     transfer *t = &group->pending[group->started % MAX_PENDING];
     begin(t, operation, 1 + (int)(group->started % TAG_CYCLE));
     group->started++;
@@ -444,7 +444,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     if (all != NULL && here != NULL && strcmp(all, here) == 0) setenv("OMPI_MCA_btl_tcp_disable_family", "6", 0);
     int provided;
-    if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return error_set(error, "MPI does not start");
+    if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return error_set(error, "MPI could not be started");
     MPI_Comm mpi, local;
     MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
     world = wrap(mpi, COMM_CONTROL);
@@ -458,7 +458,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
         char *end;
         seconds = strtod(limit, &end);
         if (end == limit || *end != '\0' || !(seconds >= 0))
-            error_set(error, "TRAIN_LLAMA_TIMEOUT=%s: not a number of seconds; legal is 0 (no limit) or more", limit);
+            error_set(error, "TRAIN_LLAMA_TIMEOUT=%s: not a number of seconds; it must be 0 (no limit) or more", limit);
     }
     if (!comm_agree(world, error)) {
         if (world->rank == 0) fprintf(stderr, "error: %s\n", error->text); // before any rank ends, as mpirun then ends the others
@@ -468,7 +468,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     comm_broadcast(world, &seconds, sizeof seconds, 0);
     timeout_seconds = seconds;
     comm_count_reset();
-    if (world->size == 1 && !launch_is_single("that launcher belongs to another MPI than this program. Use the mpirun of the MPI it was built with", error)) {
+    if (world->size == 1 && !launch_is_single("that launcher belongs to another MPI than this program; use the mpirun of the MPI it was built with", error)) {
         comm_finalize();
         return false;
     }

@@ -26,7 +26,7 @@ void comm_abort(int status, const char *format, ...) {
 
 bool comm_init(int *argc, char ***argv, error_text *error) {
     (void)argc, (void)argv;
-    if (!launch_is_single("this build has no MPI (MPI=0). Build with MPI=1, or start one rank", error)) {
+    if (!launch_is_single("this build has no MPI (MPI=0); build with MPI=1, or start one rank", error)) {
         // One message is enough: ranks other than 0 sleep before they return. mpirun takes a second to end them once rank 0 has exited;
         // where no launcher ends them, they print the message too. Each launcher has its own name for the rank's number.
         const char *names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"};
@@ -77,7 +77,7 @@ int comm_size(const comm *group) {
 
 static void start(comm *group, void *to, const void *from, size_t bytes) {
     if (group->pending == MAX_PENDING)
-        comm_abort(EXIT_FAILED, "%s: %d transfers are started and not finished, which is the limit", comm_kind_name(group->kind), MAX_PENDING);
+        comm_abort(EXIT_FAILED, "%s: %d transfers are already in flight, which is the limit", comm_kind_name(group->kind), MAX_PENDING);
     group->pending++;
     if (bytes > 0 && to != from) device_copy(to, from, bytes); // device memory, on any device
 }

@@ -54,7 +54,7 @@ static void cpu_model(char *model, size_t size) {
 
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
     if (local_ranks < 1 || local_rank < 0 || local_rank >= local_ranks || threads < 0) {
-        return error_set(error, "device_start: local rank %d of %d with %d threads makes no sense", local_rank, local_ranks, threads);
+        return error_set(error, "device_start: local rank %d of %d with %d threads is not possible", local_rank, local_ranks, threads);
     }
     ranks_here = local_ranks;
     // With one or two ranks mpirun binds each to a single core. Count the cores that the job may use in all, and return to the given
@@ -78,7 +78,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     return true;
 }
 void device_use_deterministic(void) {}
-const char *device_determinism(void) { return "yes: every sum on this device has one order"; }
+const char *device_determinism(void) { return "yes: this device adds up every sum in a fixed order"; }
 void device_stop(void) {}
 const char *device_name(void) { return name; }
 int device_threads(void) { return omp_get_max_threads(); }

@@ -302,7 +302,7 @@ static bool engine_is_right(int HS, bool documents) {
     attention_run all = {HKV, HQ / HKV};
     size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + call_scratch(b, false, all) + call_scratch(b, true, all) + 16 * 256;
     scratch_memory m = {(char *)device_alloc(bytes), 0};
-    if (m.at == NULL) device_fail("no memory to check the attention engine: %zu bytes", bytes);
+    if (m.at == NULL) device_fail("not enough memory to check the attention engine: %zu bytes", bytes);
     float *results[2][4], *delta = (float *)take(&m, sizeof(float) * (size_t)n); // [engine, by hand][out, lse, dq, dk and dv]
     int64_t sizes[4] = {nq, n, nq, nkv};
     for (int who = 0; who < 2; who++)
@@ -333,7 +333,7 @@ static bool engine_is_right(int HS, bool documents) {
     device_free(m.at, bytes);
     bool right = worst[0] <= bound && worst[1] <= 1e-4 && worst[2] <= bound && worst[3] <= bound;
     if (!right)
-        fprintf(stderr, "warning: %s, heads of %d, is not right on this device: out %.1e, lse %.1e, dq %.1e, dk and dv %.1e from the hand-written kernels (bound %.1e; lse 1e-4), which compute attention%s now\n",
+        fprintf(stderr, "warning: %s with heads of %d is wrong on this device: its differences from the hand-written kernels are out %.1e, lse %.1e, dq %.1e, dk and dv %.1e (bound %.1e; lse 1e-4); these kernels now compute attention%s\n",
                 op_attention_engine(false), HS, worst[0], worst[1], worst[2], worst[3], bound, documents ? " of packed documents" : "");
     return right;
 }

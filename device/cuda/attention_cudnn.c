@@ -66,7 +66,7 @@ static attention_plan *plan_of(attention_shape shape) {
         if (found) break;
         fprintf(stderr, "note: cuDNN's choice %d of %d for %s attention, rows %lld x %lld, heads %d on %d of %d: ", i + 1, g->config_count, kind, (long long)shape.Tq, (long long)shape.Tk,
                 shape.Hq, shape.Hkv, shape.HS);
-        if (status == CUDNN_STATUS_SUCCESS) fprintf(stderr, "it wants %lld bytes of workspace, where %zu are planned\n", (long long)workspace, attention_call_workspace(shape));
+        if (status == CUDNN_STATUS_SUCCESS) fprintf(stderr, "it wants %lld bytes of workspace, but only %zu are planned\n", (long long)workspace, attention_call_workspace(shape));
         else fprintf(stderr, "it cannot be compiled (%s)\n", cudnnGetErrorString(status));
         cudnnBackendDestroyDescriptor(p->plan);
     }

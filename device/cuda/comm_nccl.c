@@ -90,7 +90,7 @@ static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t statu
         ncclResult_t asked = nccl == NULL ? ncclInvalidUsage : ncclCommGetAsyncError(nccl, &status);
         if (asked != ncclSuccess) status = asked;
         if (timeout_seconds > 0 && device_seconds() - began > timeout_seconds)
-            device_fail("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or they cannot reach each "
+            device_fail("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or the ranks cannot reach each "
                         "other (NCCL_DEBUG=INFO says "
                         "more; NCCL_SOCKET_IFNAME names the network)",
                         comm_kind_name(group->kind), what, group->rank, group->size, timeout_seconds);
@@ -121,7 +121,7 @@ static void watch(comm *group) {
     if (group->watched != before || group->watched == group->started || !is_over(group, t->begun)) group->watched_since = device_seconds();
     if (timeout_seconds > 0 && device_seconds() - group->watched_since > timeout_seconds) {
         char peers[256];
-        device_fail("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or runs other transfers; "
+        device_fail("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or is in other transfers; "
                     "TRAIN_LLAMA_TIMEOUT=SECONDS "
                     "sets the limit",
                     comm_kind_name(group->kind), t->operation, (long long)group->watched, t->bytes,
@@ -159,7 +159,7 @@ static void start_watching(void) {
     int *device = HOST_NEW(int, 1);
     cuda_check(cudaGetDevice(device), "the watching thread");
     stop_watching = false;
-    if (pthread_create(&watcher, NULL, watch_all, device) != 0) device_fail("the thread that watches transfers does not start");
+    if (pthread_create(&watcher, NULL, watch_all, device) != 0) device_fail("the thread that watches transfers could not be started");
     watching = true;
 }
 
@@ -192,14 +192,14 @@ static void measure(comm *group, int64_t at_least) {
 static void make_stream(comm *group) {
     if (group->stream != NULL) return;
     int least, most; // higher priority: lower number
-    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &most), "the stream of a comm");
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &most), "the stream of a communicator");
     // A transfer that is ready gets the next free SMs, before the remaining blocks of a matrix product or of attention: other ranks wait for it.
-    cuda_check(cudaStreamCreateWithPriority(&group->stream, cudaStreamNonBlocking, most), "the stream of a comm");
-    cuda_check(cudaEventCreateWithFlags(&group->ready, cudaEventDisableTiming), "the stream of a comm");
+    cuda_check(cudaStreamCreateWithPriority(&group->stream, cudaStreamNonBlocking, most), "the stream of a communicator");
+    cuda_check(cudaEventCreateWithFlags(&group->ready, cudaEventDisableTiming), "the stream of a communicator");
     for (int i = 0; i < RING; i++) {
-        cuda_check(cudaEventCreateWithFlags(&group->ring[i].begun, cudaEventDisableTiming), "the stream of a comm");
-        cuda_check(cudaEventCreate(&group->ring[i].done), "the stream of a comm");
-        cuda_check(cudaEventCreate(&group->ring[i].waited), "the stream of a comm");
+        cuda_check(cudaEventCreateWithFlags(&group->ring[i].begun, cudaEventDisableTiming), "the stream of a communicator");
+        cuda_check(cudaEventCreate(&group->ring[i].done), "the stream of a communicator");
+        cuda_check(cudaEventCreate(&group->ring[i].waited), "the stream of a communicator");
     }
 }
 
@@ -208,10 +208,10 @@ static transfer *begin(comm *group, const char *operation, int to, int from, siz
     test_delay();
     make_stream(group);
     if (group->size > 1 && group->nccl == NULL)
-        device_fail("%s %s: this comm was made for control only", comm_kind_name(group->kind), operation);
+        device_fail("%s %s: this communicator is for control only", comm_kind_name(group->kind), operation);
     measure(group, group->started - group->measured == RING ? 1 : 0); // a full ring: the host waits for the oldest
     if (group->started - group->measured == RING)
-        device_fail("%s %s: %d transfers are started and not finished, which is the limit", comm_kind_name(group->kind), operation, RING);
+        device_fail("%s %s: %d transfers are already in flight, which is the limit", comm_kind_name(group->kind), operation, RING);
     transfer *t = &group->ring[group->started % RING];
     t->operation = operation;
     t->to = to;
@@ -341,7 +341,7 @@ static int most_ctas(comm_kind kind, int size) {
 // Runs the comm's kind of transfer with `bytes` per rank, which makes NCCL connect the peers and load its kernels.
 static void warm_up(comm *group, size_t bytes) {
     char *buffer = (char *)device_alloc(2 * bytes * (size_t)group->size);
-    if (buffer == NULL) device_fail("no memory to connect the ranks of a %s group", comm_kind_name(group->kind));
+    if (buffer == NULL) device_fail("not enough memory to connect the ranks of a %s group", comm_kind_name(group->kind));
     char *other = buffer + bytes * (size_t)group->size;
     int next = (group->rank + 1) % group->size, before = (group->rank + group->size - 1) % group->size;
     device_zero(buffer, 2 * bytes * (size_t)group->size);
@@ -380,7 +380,7 @@ static void make_whole(comm *parent) {
     if (version < NCCL_VERSION(2, 29, 3) && parent->rank == 0) fprintf(stderr, "note: NCCL before 2.29.3 may hang on ARM\n");
 #endif
     if (cudaDriverGetVersion(&version) == cudaSuccess && version < 12030 && parent->rank == 0)
-        fprintf(stderr, "note: the driver knows CUDA %d.%d; before 12.3 transfers of different groups wait for each other\n", version / 1000, version % 1000 / 10);
+        fprintf(stderr, "note: the driver supports CUDA %d.%d; before 12.3, transfers of different groups wait for each other\n", version / 1000, version % 1000 / 10);
     memset(&id, 0, sizeof id);
     if (parent->rank == 0) nccl_wait(parent, ncclGetUniqueId(&id), "start");
     host_comm_broadcast(parent->host, &id, sizeof id, 0);
@@ -529,7 +529,7 @@ bool comm_use_deterministic(error_text *error) {
     for (int i = 0; i < 2; i++) {
         const char *name = settings[i][0], *value = settings[i][1], *now = getenv(name);
         if (now != NULL && strcasecmp(now, value) != 0)
-            return error_set(error, "%s=%s in the environment: a deterministic run needs %s; legal is that, or to leave it unset", name, now, value);
+            return error_set(error, "%s=%s in the environment: a deterministic run needs %s; set it to that or leave it unset", name, now, value);
         setenv(name, value, 1);
     }
     return true;

@@ -78,7 +78,7 @@ static void leave_single_core(void) {
 
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
     leave_single_core();
-    if (threads > 1) return error_set(error, "--threads %d: a rank on a GPU computes on one thread of the host; legal is 1", threads);
+    if (threads > 1) return error_set(error, "--threads %d: a rank on a GPU computes with one host thread; the legal value is 1", threads);
     int count = 0;
     cudaError_t counted = cudaGetDeviceCount(&count), status = counted;
     if (counted == cudaSuccess && count > 0) {
@@ -93,11 +93,11 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     if (count == 0)
         return error_set(error, "no GPU is visible (CUDA_VISIBLE_DEVICES=%s)",
                          getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));
-    if (status != cudaSuccess) return error_set(error, "GPU %d does not start: %s", gpu.index, cudaGetErrorString(status));
+    if (status != cudaSuccess) return error_set(error, "GPU %d could not be started: %s", gpu.index, cudaGetErrorString(status));
     const char *share = getenv("TRAIN_LLAMA_SHARE_GPU");
     if (gpu.ranks_sharing > 1 && (share == NULL || strcmp(share, "1") != 0))
         return error_set(error,
-                         "%d ranks on a GPU, %d on a machine where this rank sees %d GPUs; start one rank per GPU (for a test of correctness, "
+                         "%d ranks share a GPU (the machine has %d ranks, this one sees %d GPUs); start one rank per GPU (for a test of correctness, "
                          "TRAIN_LLAMA_SHARE_GPU=1 lets ranks share a GPU)",
                          gpu.ranks_sharing, local_ranks, count);
     if (gpu.properties.major < 8)
@@ -120,7 +120,7 @@ void device_use_deterministic(void) {
 }
 const char *device_determinism(void) {
     return gpu.deterministic ? "yes: cuBLASLt's first proposal without atomics, attention's backward pass by our own kernels, NCCL's ring"
-                             : "no: the fastest algorithms; attention's backward pass adds in any order";
+                             : "no: the fastest algorithms; attention's backward pass adds in varying order";
 }
 void device_stop(void) {
     if (!gpu.started) return;
@@ -143,12 +143,12 @@ double device_peak_flops(void) {
 // group), kernels that cuDNN compiles, the algorithms of matrix products.
 size_t device_memory_total(void) {
     size_t free_bytes = 0, total = 0, reserve = (size_t)2 << 30;
-    cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
+    cuda_check(cudaMemGetInfo(&free_bytes, &total), "querying the GPU's memory");
     return (free_bytes > 2 * reserve ? free_bytes - reserve : free_bytes / 2) / (size_t)gpu.ranks_sharing;
 }
 size_t device_memory_used(void) {
     size_t free_bytes = 0, total = 0;
-    cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
+    cuda_check(cudaMemGetInfo(&free_bytes, &total), "querying the GPU's memory");
     return total - free_bytes + gpu.pinned;
 }
 cudaStream_t device_compute_stream(void) { return gpu.compute; }
@@ -311,7 +311,7 @@ void *device_host_slab(size_t bytes) {
     }
     cudaGetLastError();
     munmap(p, bytes);
-    fprintf(stderr, "error: %zu bytes of the host cannot be pinned: %s (ulimit -l, the container's memory limit; drivers from 580 on pin less than 512 GiB a rank)\n", bytes,
+    fprintf(stderr, "error: %zu bytes of host memory cannot be pinned: %s (check ulimit -l and the container's memory limit; drivers from 580 on pin less than 512 GiB a rank)\n", bytes,
             cudaGetErrorString(status));
     return NULL;
 }

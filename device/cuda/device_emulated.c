@@ -19,7 +19,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     return true;
 }
 void device_use_deterministic(void) { attention_use_deterministic(); }
-const char *device_determinism(void) { return "yes: every sum on this device has one order"; }
+const char *device_determinism(void) { return "yes: this device adds up every sum in a fixed order"; }
 void device_stop(void) {}
 const char *device_name(void) {
     return sizeof(floatX) == 2 ? "emulated: the CUDA kernels on the CPU, bf16 (proof, not speed)"
