@@ -52,7 +52,7 @@ def read_log(path):
             try:
                 entry = json.loads(line)
             except json.JSONDecodeError:
-                print(f"{path}:{line_number}: not JSON, left out", file=sys.stderr)  # a killed run may end within a line
+                print(f"{path}:{line_number}: not JSON, skipped", file=sys.stderr)  # a killed run may end within a line
                 continue
             if not isinstance(entry, dict) or not number(entry.get("step")):
                 continue

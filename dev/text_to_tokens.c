@@ -23,7 +23,7 @@ int main(int argc, char **argv) {
     int64_t counts[256] = {0}, total = 0, reported = 0;
     char part[4096];
     struct stat entry;
-    if (stat(argv[1], &entry) == 0 && !S_ISREG(entry.st_mode)) return fail(NULL, "%s: %s", argv[1], "is there, and is not a file");
+    if (stat(argv[1], &entry) == 0 && !S_ISREG(entry.st_mode)) return fail(NULL, "%s: %s", argv[1], "already exists and is not a file");
     if (snprintf(part, sizeof part, "%s.part", argv[1]) >= (int)sizeof part) return fail(NULL, "%.60s...: %s", argv[1], "the name is too long");
     FILE *out = fopen(part, "wb"); // renamed when it is whole
     if (out == NULL) return fail(NULL, "%s: %s", part, strerror(errno));
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
         if (ferror(in)) return fail(part, "%s: %s", argv[i], strerror(errno));
         fclose(in);
     }
-    if (total == 0) return fail(part, "%s: %s", argv[1], "the files hold no text");
+    if (total == 0) return fail(part, "%s: %s", argv[1], "the input files contain no text");
     header[2] = (int32_t)total;
     if (fseek(out, 0, SEEK_SET) != 0 || fwrite(header, 1, sizeof header, out) != sizeof header || fclose(out) != 0)
         return fail(part, "%s: %s", part, strerror(errno));

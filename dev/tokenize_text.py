@@ -165,14 +165,14 @@ def main():
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="[number of cores]")
     args = parser.parse_args()
     if not 1 <= args.shard_tokens < 1 << 31 or args.processes < 1:
-        parser.error("--shard-tokens: legal are 1 to 2147483647; --processes: 1 or more")
+        parser.error("--shard-tokens must be from 1 to 2147483647, and --processes 1 or more")
     if (args.prompt is None) != (args.completion is None):
-        parser.error("--prompt and --completion go together")
+        parser.error("--prompt and --completion must be given together")
     for path in args.files:
         if not os.path.isfile(path):
             parser.error(f"{path}: no such file")
         if args.prompt is not None and not path.removesuffix(".gz").endswith(".jsonl"):
-            parser.error(f"{path}: --prompt and --completion are fields of JSON lines; legal are .jsonl files")
+            parser.error(f"{path}: --prompt and --completion are fields of JSON lines; give .jsonl files")
     path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
     if not os.path.isfile(path):
         parser.error(f"{path}: no such file; a Hugging Face folder of a model has it")
@@ -182,9 +182,9 @@ def main():
         print(",".join(map(str, Tokenizer.from_file(path).encode(args.ids).ids)))
         return
     if not args.files or args.out is None:
-        parser.error("files and --out are missing; or --ids TEXT")
+        parser.error("files and --out are missing (or give --ids TEXT)")
     if glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"):
-        parser.error(f"{args.out}_*.bin or its mask: is there already; remove the files or give another --out")
+        parser.error(f"{args.out}_*.bin or its mask: already exists; remove the files or give another --out")
     known = Tokenizer.from_file(path)
     end = known.token_to_id(args.end) if args.end else None
     if args.end and end is None:
@@ -216,7 +216,7 @@ def main():
             take()
     shards.close()
     if tokens == 0:
-        sys.exit("error: the files hold no text")
+        sys.exit("error: the input files contain no text")
     print(f"{args.out}_*.bin: {tokens} tokens of {width} bytes in {shards.files} files, vocabulary {vocabulary}, {read / 1e6:.1f} MB of text")
 
 

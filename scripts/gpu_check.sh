@@ -27,15 +27,15 @@ while [ $# -gt 0 ]; do
     --dry-run) mode=list ;;
     --pack) mode=pack
         [ "${2:-}" = toolkit ] && { pack_toolkit=1; shift; } ;;
-    --rest) [ -r "${2:-}" ] || { echo "error: --rest: the value is missing or cannot be read; legal is a report of this check" >&2; exit 2; }
+    --rest) [ -r "${2:-}" ] || { echo "error: --rest: the value is missing or cannot be read; it must be a report of this check" >&2; exit 2; }
         rest=$(cat "$2"); shift ;;
     --rehearse) mode=rehearse ;;
-    --report) [ $# -ge 2 ] || { echo "error: --report: the value is missing; legal is a file name" >&2; exit 2; }
+    --report) [ $# -ge 2 ] || { echo "error: --report: the value is missing; it must be a file name" >&2; exit 2; }
         report=$2; shift ;;
-    --only) [ $# -ge 2 ] || { echo "error: --only: the value is missing; legal is a part of a step's name" >&2; exit 2; }
+    --only) [ $# -ge 2 ] || { echo "error: --only: the value is missing; it must be a part of a step's name" >&2; exit 2; }
         only+=("$2"); shift ;;
     --help | -h) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
-    *) echo "error: unknown argument $1; legal are --report FILE, --only WORD, --rest REPORT, --dry-run, --pack [toolkit], --rehearse, --help" >&2; exit 2 ;;
+    *) echo "error: unknown argument $1; legal arguments are --report FILE, --only WORD, --rest REPORT, --dry-run, --pack [toolkit], --rehearse, --help" >&2; exit 2 ;;
     esac
     shift
 done
@@ -70,10 +70,10 @@ make_pack() {
     elif have python3 && python3 -m pip --version >/dev/null 2>&1; then
         python3 -m pip install --quiet --no-deps --upgrade --target "$pack/wheels" nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-nvrtc \
             nvidia-cuda-cccl nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13 || echo "note: the toolkit's wheels cannot be fetched; the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"
-    else echo "note: no pip here: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"; fi
+    else echo "note: this machine has no pip: the GPU machine needs its own CUDA toolkit, cuDNN and NCCL"; fi
     # The CPU device's results for compare_devices, so that the GPU machine needs no BLAS.
     make --no-print-directory DEVICE=cpu MPI=0 BUILD=build/cpu-pack build/cpu-pack/test/compare_devices >/dev/null &&
-        build/cpu-pack/test/compare_devices write "$pack/reference" 1024 50 >/dev/null || echo "note: no reference of the CPU device: the GPU machine needs OpenBLAS to make one"
+        build/cpu-pack/test/compare_devices write "$pack/reference" 1024 50 >/dev/null || echo "note: the CPU device's results could not be made: the GPU machine needs OpenBLAS to make them"
     echo "packed: $pack, $(du -sh "$pack" | cut -f1). Copy the folder $PWD to the GPU machine and run scripts/gpu_check.sh there."
 }
 make_options=()
@@ -375,7 +375,7 @@ table() {
                 if (torch[k] > 0) printf "%10.0f %6.1f%% %10s   %7.3f   ", torch[k], mfu[k] * torch[k] / tgs[k], torch_memory[k], tgs[k] / torch[k]
                 else printf "%10s %7s %10s   %7s   ", "-", "-", "-", "-"
                 if (alone[base] > 0) printf "%8.1f%%", 100 * tgs[k] * (alone[base] + again[k] * one_more[base]) * 1e-3 / tokens[base]
-                printf "%s\n", (again[k] > 0 ? "   " again[k] " layers compute again, as the limit does" : "")
+                printf "%s\n", (again[k] > 0 ? "   " again[k] " layers recompute, as the limit does" : "")
             }
             print "goals: ratio 1.15, 92 % of the limit, MFU 60 % at 8K and 50 % at 128K"
         }' "$report"

@@ -16,7 +16,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
 if [ $# -eq 0 ] && [ -s "$dir/train.bin" ] && [ -s "$dir/val.bin" ] && [ -s "$dir/unigram_entropy.txt" ]; then
-    echo "data: $dir/train.bin and val.bin are there already"
+    echo "data: $dir/train.bin and val.bin already exist"
     exit 0
 fi
 
@@ -34,7 +34,7 @@ if [ $# -eq 0 ]; then
         unpacked=$dir/fortunes
         if [ ! -d "$unpacked/usr" ]; then
             command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
-                die "no fortunes in $installed and no apt-get here to fetch them; give text files of your own: $0 $dir FILE..."
+                die "no fortunes in $installed, and no apt-get to download them; give text files of your own: $0 $dir FILE..."
             echo "data: downloading Debian's packages fortunes and fortunes-min (public texts, about 1 MB) into $dir"
             download=$(mktemp -d "$dir/download.XXXXXX")
             trap 'rm -rf "$download"' EXIT
@@ -49,7 +49,7 @@ if [ $# -eq 0 ]; then
         mapfile -t files < <(texts_in "$unpacked/usr/share/games/fortunes")
     fi
     set -- "${files[@]}"
-    [ $# -gt 0 ] || die "the packages hold no text files where they are expected"
+    [ $# -gt 0 ] || die "the packages contain no text files where they are expected"
 fi
 
 cat -- "$@" >"$dir/text.txt"

@@ -8,7 +8,7 @@ check_only=0
 case "${1:-}" in
 "") ;;
 --check) check_only=1 ;;
-*) echo "error: unknown argument $1; legal is --check" >&2; exit 2 ;;
+*) echo "error: unknown argument $1; the only argument is --check" >&2; exit 2 ;;
 esac
 
 scratch=$(mktemp -d)
@@ -33,12 +33,12 @@ links cblas.h openblas || need OpenBLAS libopenblas-openmp-dev
 links cjson/cJSON.h cjson || need cJSON libcjson-dev
 
 if [ ${#missing[@]} -eq 0 ]; then
-    echo "setup: all there: $(gcc -dumpfullversion | sed 's/^/gcc /'), $(mpirun --version 2>/dev/null | head -1), OpenBLAS, cJSON"
+    echo "setup: nothing is missing: $(gcc -dumpfullversion | sed 's/^/gcc /'), $(mpirun --version 2>/dev/null | head -1), OpenBLAS, cJSON"
     exit 0
 fi
 [ $check_only -eq 0 ] || exit 1
 if ! have apt-get; then
-    echo "error: no apt-get here. Install with your system's package manager: gcc, g++, make, Python 3, pkill, Open MPI, OpenBLAS and cJSON, each with its headers." >&2
+    echo "error: this machine has no apt-get. Install with your system's package manager: gcc, g++, make, Python 3, pkill, Open MPI, OpenBLAS and cJSON, each with its headers." >&2
     exit 1
 fi
 install=(apt-get install -y --no-install-recommends "${missing[@]}")
@@ -53,9 +53,9 @@ fi
 echo "setup: running ${as_root[*]:-} ${install[*]}"
 export DEBIAN_FRONTEND=noninteractive
 if ! "${as_root[@]}" "${install[@]}"; then
-    echo "setup: that failed; once more after apt-get update"
+    echo "setup: that failed; trying again after apt-get update"
     if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" "${install[@]}"; }; then
-        echo "error: the packages could not be installed. By hand, as root: apt-get update && ${install[*]}" >&2
+        echo "error: the packages could not be installed. Try by hand, as root: apt-get update && ${install[*]}" >&2
         exit 1
     fi
 fi

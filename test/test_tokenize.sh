@@ -79,7 +79,7 @@ refused() { # text option...
     if tokenize "$@" >"$dir/why" 2>&1; then return 1; fi
     grep -q -- "$text" "$dir/why"
 }
-check 'files that are there stay' refused 'is there already' pairs --prompt prompt --completion answer "$dir/pairs.jsonl"
+check 'files that are there stay' refused 'already exists' pairs --prompt prompt --completion answer "$dir/pairs.jsonl"
 check 'a field that is missing is named, with its line' refused 'pairs.jsonl:1: not a JSON object with a text in "text"' other "$dir/pairs.jsonl"
 check 'an unknown --end' refused 'not a token of' other --end '<no>' "$dir/long.txt"
 ids() { $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids "$1"; }
