@@ -29,8 +29,8 @@ def parse():
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all, %(default)s)")
     parser.add_argument("--mode", choices=["fp32"], default="fp32")
     parser.add_argument("--blas", default="mkl-avx512", metavar="mkl|mkl-avx512|PATH",
-                        help="mkl: the wheel as it is, which on AMD keeps to AVX2; mkl-avx512: MKL told by a preloaded one-line library "
-                             "(made with cc) that the CPU may be treated as Intel's; PATH: preload this libopenblas.so "
+                        help="mkl: the wheel as it is, which uses only AVX2 on AMD; mkl-avx512: a preloaded one-line library "
+                             "(built with cc) makes MKL treat the CPU as Intel's; PATH: preload this libopenblas.so "
                              "(default: %(default)s)")
     parser.add_argument("--sdpa", choices=["flash", "math"], default="flash", help="attention kernel (default: %(default)s)")
     parser.add_argument("--kv", choices=["expand", "gqa"], default="expand",
@@ -38,7 +38,7 @@ def parse():
     parser.add_argument("--eager", action="store_true", help="without torch.compile (which needs a C++ compiler)")
     parser.add_argument("--fused-qkv", action="store_true", help="one product for q, k, v and one for gate, up")
     parser.add_argument("--unfused-adamw", action="store_true", help="AdamW(fused=False)")
-    parser.add_argument("--keep-malloc", action="store_true", help="leave glibc's malloc and the threads' places as they are")
+    parser.add_argument("--keep-malloc", action="store_true", help="leave glibc's malloc and the thread placement at their defaults")
     return parser.parse_args()
 
 

@@ -31,13 +31,13 @@ MODELS = {
 parser = argparse.ArgumentParser(description="Times a training step of a Llama in PyTorch on one GPU.")
 parser.add_argument("--model", choices=sorted(MODELS), default="llama3.2-1b")
 parser.add_argument("--tokens", type=int, default=8192, help="sequence length, batch 1 (default: %(default)s)")
-parser.add_argument("--grad-accum", type=int, default=1, help="sequences of a step, one after the other (default: %(default)s)")
+parser.add_argument("--grad-accum", type=int, default=1, help="sequences per step, one after the other (default: %(default)s)")
 parser.add_argument("--steps", type=int, default=5, help="timed steps (default: %(default)s)")
 parser.add_argument("--warmup", type=int, default=2, help="steps before them (default: %(default)s)")
 parser.add_argument("--sdpa", choices=["auto", "flash", "cudnn"], default="auto",
                     help="attention kernel; auto: cuDNN on Hopper and Blackwell where it takes the shape, else flash (default: %(default)s)")
 parser.add_argument("--recompute", choices=["auto", "yes", "no"], default="auto",
-                    help="compute every layer but its attention again; auto: as many layers as would not fit (default: %(default)s)")
+                    help="recompute every layer except its attention; auto: as many layers as memory requires (default: %(default)s)")
 parser.add_argument("--loss-tile", type=int, default=8192, help="tokens whose logits exist at a time (default: %(default)s)")
 parser.add_argument("--autocast", action="store_true", help="bf16 autocast over float parameters")
 parser.add_argument("--whole", action="store_true", help="compile the model as one graph; slower to start")

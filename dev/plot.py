@@ -208,10 +208,10 @@ def main():
     keys = [q[0] for q in QUANTITIES]
     parser = argparse.ArgumentParser(description="Plots logs of train_llama.")
     parser.add_argument("logs", nargs="+", metavar="FILE.jsonl")
-    parser.add_argument("-o", "--output", default="train_llama.png", help="the picture to write (default: %(default)s)")
+    parser.add_argument("-o", "--output", default="train_llama.png", help="image to write (default: %(default)s)")
     parser.add_argument("--terminal", action="store_true", help="plot as text instead; needs no packages")
     parser.add_argument("--keys", default="loss,val_loss", help=f"what --terminal plots: of {','.join(keys)} (default: %(default)s)")
-    parser.add_argument("--log-scale", action="store_true", help="loss and gradient norm on a logarithmic axis")
+    parser.add_argument("--log-scale", action="store_true", help="plot loss and gradient norm on a logarithmic axis")
     parser.add_argument("--ascii", action="store_true", help="--terminal: ASCII instead of braille dots")
     parser.add_argument("--width", type=int, default=0, help="--terminal: columns (default: the terminal's)")
     parser.add_argument("--height", type=int, default=14, help="--terminal: rows of a plot (default: %(default)s)")

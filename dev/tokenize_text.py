@@ -155,13 +155,13 @@ def main():
     parser = argparse.ArgumentParser(description="Text files -> llm.c token files, with a Hugging Face tokenizer.")
     parser.add_argument("files", nargs="*", help=".txt, .jsonl, or either with .gz")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, or the folder that holds it")
-    parser.add_argument("--out", metavar="PREFIX", help="writes PREFIX_000001.bin, ...")
+    parser.add_argument("--out", metavar="PREFIX", help="write PREFIX_000001.bin, ...")
     parser.add_argument("--ids", metavar="TEXT", help="print the tokens of TEXT, for --sample-prompt, and write nothing")
-    parser.add_argument("--field", default="text", help="of a JSON line [text]")
-    parser.add_argument("--prompt", metavar="FIELD", help="of a JSON line: text that is not learnt; with --completion, in place of --field")
-    parser.add_argument("--completion", metavar="FIELD", help="of a JSON line: text that is learnt")
+    parser.add_argument("--field", default="text", help="field of a JSON line that holds the text [text]")
+    parser.add_argument("--prompt", metavar="FIELD", help="field of a JSON line with text that is not trained on; with --completion, in place of --field")
+    parser.add_argument("--completion", metavar="FIELD", help="field of a JSON line with text that is trained on")
     parser.add_argument("--end", metavar="TOKEN", help="token after each document, such as '<|end_of_text|>'")
-    parser.add_argument("--shard-tokens", type=int, default=100_000_000, metavar="N", help="tokens of a file [100000000]")
+    parser.add_argument("--shard-tokens", type=int, default=100_000_000, metavar="N", help="tokens per file [100000000]")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="[number of cores]")
     args = parser.parse_args()
     if not 1 <= args.shard_tokens < 1 << 31 or args.processes < 1:
@@ -175,7 +175,7 @@ def main():
             parser.error(f"{path}: --prompt and --completion are fields of JSON lines; give .jsonl files")
     path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
     if not os.path.isfile(path):
-        parser.error(f"{path}: no such file; a Hugging Face folder of a model has it")
+        parser.error(f"{path}: no such file; a model's Hugging Face folder contains it")
     if args.ids is not None:
         if args.files or args.out:
             parser.error("--ids takes neither files nor --out")
