@@ -343,7 +343,7 @@ static void after_step(trainer *t, FILE *log, error_text *error) {
     advance_save(t, true, log);
     if (!save) state_save_start(&t->states, &t->m, &t->done);
     advance_save(t, true, log);
-    if (t->g.rank == 0) printf("stopped by a signal after step %lld; the same command with --resume continues the run\n", (long long)step);
+    if (t->g.rank == 0) printf("stopped by a signal after step %lld%s\n", (long long)step, t->save_failed ? "" : "; the same command with --resume continues the run");
 }
 
 static void train(trainer *t, error_text *error) {
