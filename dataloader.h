@@ -50,6 +50,21 @@ static inline int64_t sequence_shard_run(const sequence_shard *s, int64_t t) {
     int64_t row = s->h * s->T + t, C = s->T * s->hp / 2;
     return s->cp > 1 && row < C ? min_i64(s->T - t, C - row) : s->T - t;
 }
+// The rows of the whole HP group, as if one rank held them: those of attention.
+static inline sequence_shard sequence_shard_group(const sequence_shard *s) {
+    sequence_shard group = *s;
+    group.T = s->T * s->hp;
+    group.hp = 1;
+    group.h = 0;
+    return group;
+}
+// What model.documents holds for a sequence: an entry for each row of attention, then one for the first row of each chunk; and the position of
+// entry e in the sequence.
+static inline int64_t sequence_shard_entries(const sequence_shard *s) { return s->T * s->hp + 2 * s->cp; }
+static inline int64_t sequence_shard_entry_position(const sequence_shard *s, int64_t e) {
+    sequence_shard group = sequence_shard_group(s);
+    return e < group.T ? sequence_shard_position(&group, e) : (e - group.T) * (group.T / 2);
+}
 
 // ---- the stream of tokens ----
 
@@ -366,10 +381,7 @@ static inline bool dataloader_documents(dataloader *loader, int64_t sample, cons
     int64_t stream = sample * loader->S; // where the sample begins
     for (int64_t t = 0; t < shard->T; t++)
         if (tokens[t] == end) labels[t] = LABEL_IGNORED;
-    sequence_shard row = *shard; // the rows of the whole HP group, as if one rank held them
-    row.T = shard->T * shard->hp;
-    row.hp = 1;
-    row.h = 0;
+    sequence_shard row = sequence_shard_group(shard);
     int64_t C = row.T / 2, *chunks = first + row.T;
     chunks[0] = chunks[1] = 0;
     for (int n = 1; n < 2 * shard->cp && shard->cp > 1; n++) {

@@ -76,7 +76,7 @@ static void stop_training_on_error(trainer *t, error_text *error) {
 static int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.run.B * t->m.run.grad_accum; }
 
 // The documents of sequence s of a step.
-static int64_t *documents_of(const trainer *t, int64_t s) { return t->documents + s * (t->shard.T * t->shard.hp + 2 * t->shard.cp); }
+static int64_t *documents_of(const trainer *t, int64_t s) { return t->documents + s * sequence_shard_entries(&t->shard); }
 // Reads one sample into the rows of sequence b of micro-step a.
 static bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
@@ -565,7 +565,7 @@ int main(int argc, char **argv) {
     stop_on_error(&error);
     t.tokens = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
     t.labels = HOST_NEW(int32_t, run.grad_accum * t.m.rows);
-    t.documents = run.packed ? HOST_NEW(int64_t, run.grad_accum * run.B * (t.shard.T * t.shard.hp + 2 * t.shard.cp)) : NULL;
+    t.documents = run.packed ? HOST_NEW(int64_t, run.grad_accum * run.B * sequence_shard_entries(&t.shard)) : NULL;
     t.m.documents = t.documents;
     int64_t *positions = HOST_NEW(int64_t, t.shard.T);
     for (int64_t i = 0; i < t.shard.T; i++) positions[i] = sequence_shard_position(&t.shard, i);

@@ -50,7 +50,7 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_run
         if (ok) model_release(&v->m, &v->device, &v->host);
         return false;
     }
-    int64_t T = run.T, sequences = run.grad_accum * run.B, Tc = T * s->hp, entries = Tc + 2 * s->cp;
+    int64_t T = run.T, sequences = run.grad_accum * run.B, entries = sequence_shard_entries(&v->shard);
     int64_t *positions = HOST_NEW(int64_t, T), *documents = HOST_NEW(int64_t, sequences * entries);
     int32_t *tokens = HOST_NEW(int32_t, sequences * T), *labels = HOST_NEW(int32_t, sequences * T);
     for (int64_t n = 0; n < sequences; n++) {
@@ -61,11 +61,7 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_run
             tokens[n * T + t] = position < S ? verify_token(c->V, sample, position) : 0;
             labels[n * T + t] = label ? verify_token(c->V, sample, next) : LABEL_IGNORED;
         }
-        for (int64_t e = 0; e < entries; e++) { // of rows of attention, which are those of all HP ranks, and of the chunks' first rows
-            sequence_shard of = sequence_shard_make(S, s->hp, s->cp, (int)min_i64(e / T, s->hp - 1), v->g.place.c, DEVICE_ROW_MULTIPLE);
-            int64_t position = e < Tc ? sequence_shard_position(&of, e % T) : (e - Tc) * (Tc / 2);
-            documents[n * entries + e] = min_i64(position, S - 1) / document * document;
-        }
+        for (int64_t e = 0; e < entries; e++) documents[n * entries + e] = min_i64(sequence_shard_entry_position(&v->shard, e), S - 1) / document * document;
     }
     model_start(&v->m, positions);
     if (run.packed) v->m.documents = documents;

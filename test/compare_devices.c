@@ -29,11 +29,11 @@ static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 // Documents of 37 tokens (from length 512 on: 296) in every other sample and of 20 (160) in the others; in the second micro-step the other way round.
 // Returns where the documents of this rank's attention rows, and of all chunks' first rows, begin; the caller frees.
 static int64_t *documents_make(const fixture *f) {
-    int64_t entries = fixture_document_entries(f), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
+    int64_t entries = sequence_shard_entries(&f->shard), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
     for (int64_t b = 0; b < f->m.run.grad_accum * f->m.run.B; b++)
         for (int64_t t = 0; t < entries; t++) {
             int64_t n = ((b + b / f->m.run.B) % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
-            documents[b * entries + t] = min_i64(fixture_document_position(f, t), f->S - 1) / n * n;
+            documents[b * entries + t] = min_i64(sequence_shard_entry_position(&f->shard, t), f->S - 1) / n * n;
         }
     return documents;
 }

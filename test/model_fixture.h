@@ -37,21 +37,6 @@ static inline void fixture_batch(fixture *f, int64_t first_sample) { // sample o
             }
 }
 
-// The position in the sample of attention's row t. Attention has T hp rows: those of all HP ranks.
-static inline int64_t fixture_attention_position(const fixture *f, int64_t t) {
-    const grid_shape *g = &f->g.shape;
-    sequence_shard s = sequence_shard_make(f->S, g->hp, g->cp, (int)(t / f->shard.T), f->g.place.c, 1);
-    return sequence_shard_position(&s, t % f->shard.T);
-}
-
-// The entries of one sequence in model.documents: one for each row of attention, then one for the first row of each chunk. And the position in the
-// sequence that an entry stands for.
-static inline int64_t fixture_document_entries(const fixture *f) { return f->shard.T * f->g.shape.hp + 2 * f->g.shape.cp; }
-static inline int64_t fixture_document_position(const fixture *f, int64_t entry) {
-    int64_t Tc = f->shard.T * f->g.shape.hp;
-    return entry < Tc ? fixture_attention_position(f, entry) : (entry - Tc) * (Tc / 2);
-}
-
 // Sets run.T and run.kinds. Every layer gets `kind`; RECOMPUTE_AUTO: the layers take none, selective and full in turn. Memory starts as NaN.
 static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_run run, recompute_kind kind, int64_t S) {
     memset(f, 0, sizeof *f);

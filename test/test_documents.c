@@ -82,7 +82,7 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
 // Sets tokens and labels of this rank's samples, and the model's documents if the run is packed. Returns the documents; the caller frees.
 static int64_t *fill(fixture *f, int first_sample) {
     const grid_shape *g = &f->g.shape;
-    int64_t T = f->shard.T, entries = fixture_document_entries(f), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
+    int64_t T = f->shard.T, entries = sequence_shard_entries(&f->shard), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
     for (int64_t a = 0; a < f->m.run.grad_accum; a++)
         for (int64_t b = 0; b < f->m.run.B; b++) {
             int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.run.B + b, at = (a * f->m.run.B + b) * T;
@@ -91,7 +91,7 @@ static int64_t *fill(fixture *f, int first_sample) {
                 f->tokens[at + t] = position < f->S ? fixture_token(&f->m.c, sample, position) : 0;
                 f->labels[at + t] = position < f->S ? label_of(&f->m.c, f->S, sample, position) : -100;
             }
-            for (int64_t t = 0; t < entries; t++) documents[at / T * entries + t] = begin_of((int)(sample % LAYOUTS), f->S, fixture_document_position(f, t));
+            for (int64_t t = 0; t < entries; t++) documents[at / T * entries + t] = begin_of((int)(sample % LAYOUTS), f->S, sequence_shard_entry_position(&f->shard, t));
         }
     if (f->m.run.packed) f->m.documents = documents;
     return documents;
@@ -118,7 +118,7 @@ static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
             for (int64_t i = 0; i < Tc; i++)
                 for (int64_t j = 0; j < Tc; j++) {
                     int64_t query = sequence_shard_position(&mine, i), key = sequence_shard_position(&theirs, j);
-                    seen = seen || (key <= query && key >= documents[s * fixture_document_entries(f) + i]);
+                    seen = seen || (key <= query && key >= documents[s * sequence_shard_entries(&f->shard) + i]);
                 }
             unseen += !seen;
         }
@@ -219,8 +219,8 @@ static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int6
     run.packed = true;
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
-    int64_t entries = fixture_document_entries(&f), *documents = HOST_NEW(int64_t, entries), before = op_attention_tiles();
-    for (int64_t t = 0; t < entries; t++) documents[t] = fixture_document_position(&f, t) / length * length;
+    int64_t entries = sequence_shard_entries(&f.shard), *documents = HOST_NEW(int64_t, entries), before = op_attention_tiles();
+    for (int64_t t = 0; t < entries; t++) documents[t] = sequence_shard_entry_position(&f.shard, t) / length * length;
     f.m.documents = documents;
     model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
     int64_t tiles = op_attention_tiles() - before;
