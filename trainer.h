@@ -1,0 +1,380 @@
+// A run: what it holds, and what its steps need besides the model: data, evaluation, samples, saving, log and trace.
+//
+// Functions that take an error_text * end every rank with status 2 and one line from rank 0 when any rank holds an error, and are collective.
+#ifndef TRAINER_H
+#define TRAINER_H
+
+#include "data_sources.h" // defines: data_sources_*, dataloader_*, sequence_shard
+#include "evaluation.h" // defines: loss_by_position_*, needle_*, evaluation_*
+#include "metrics.h"    // defines: step_report, step_print, memory_print, flops_*
+#include "model.h"      // defines: model_*, model_run
+#include "options.h"    // defines: options, options_print
+#include "plan.h"       // defines: plan_predict_seconds, plan_predict_sent, cluster
+#include "sample.h"     // defines: sample_*
+#include "training_state.h" // defines: state_*, training_progress
+#include <signal.h>
+
+enum { PREDICTED_STEPS = 4 }; // steps measured before the predictions are printed beside what was measured
+
+typedef struct {
+    const options *o;
+    const char *folder; // the Hugging Face folder of --model; NULL: a preset
+    grid g;
+    sequence_shard shard;
+    model m;
+    recompute_kind *kinds; // (L), m.run.kinds
+    arena device, host;
+    data_sources train, val; // count 0: not given
+    sample_job sample;       // --sample-every
+    int32_t *tokens, *labels; // (grad_accum, rows)
+    int64_t *documents;       // (grad_accum, B, hp T + 2 cp), model.documents; NULL: --document-end none
+    FILE *log;                // --log, on rank 0
+    training_progress done;   // steps and samples, of this run and of those it resumes
+    state_store states;       // --out
+    bool stopped;       // by a signal
+    bool save_failed;   // the last state was not saved
+    bool report_failed; // --log or --trace of some rank was not written
+    // What the run is measured against, and by.
+    cluster machines;         // that predictions are for
+    double peak_flops;        // of rank 0; 0: not known
+    size_t memory_before;     // device_memory_used before the arena
+    int64_t first_step;       // that this run did not find done
+    double started;           // device_seconds before it
+    double predicted_seconds; // of a step
+    int64_t predicted_sent;   // bytes of a rank in a step
+    double first_seconds[PREDICTED_STEPS];
+    double waited[COMM_KINDS]; // seconds that this rank waited for transfers
+    bool warned;               // of a step without labels
+} trainer;
+
+// ---- errors ----
+
+// Ends every rank with status 2 when any rank holds an error; rank 0 says which. Collective.
+static inline void stop_on_error(error_text *error) {
+    if (comm_agree(comm_world(), error)) return;
+    if (comm_rank(comm_world()) == 0) fprintf(stderr, "error: %s\n", error->text);
+    comm_finalize();
+    exit(EXIT_USER_ERROR);
+}
+
+// ---- saving ----
+
+// SIGTERM and SIGUSR1 with --out: the run finishes the step in progress, saves the state and ends.
+static volatile sig_atomic_t stop_signal;
+static inline void on_stop_signal(int number) { stop_signal = number; }
+// Whether any rank has been told to stop. Collective.
+static inline bool stop_agreed(const trainer *t) {
+    int64_t stops = stop_signal != 0;
+    comm_sum_int64(t->g.all, &stops, 1);
+    return stops > 0;
+}
+
+// Advances the save in progress, if there is one; with `wait` completes it. When a save fails, training continues: only the last save decides the
+// exit status. Collective.
+static inline void advance_save(trainer *t, bool wait) {
+    if (t->states.stage == SAVE_NONE) return;
+    error_text why;
+    t->save_failed = !state_save_advance(&t->states, wait, &why);
+    if (t->states.stage != SAVE_NONE || t->g.rank != 0) return;
+    double waited = t->states.wait_seconds, written = t->states.write_seconds;
+    long long step = (long long)t->states.progress.step;
+    if (t->save_failed) fprintf(stderr, "warning: the state of step %lld was not saved: %s\n", step, why.text);
+    else printf("saved %5lld/%lld | %s/step-%08lld | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, t->o->out, step, waited, written);
+    if (t->log != NULL) fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true", 1e3 * waited, 1e3 * written);
+    fflush(stdout);
+}
+// As stop_on_error, but completes the save in progress first.
+static inline void stop_training_on_error(trainer *t, error_text *error) {
+    if (comm_agree(t->g.all, error)) return;
+    advance_save(t, true);
+    stop_on_error(error);
+}
+
+// ---- data ----
+
+// Sequences of a step over all ranks.
+static inline int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.run.B * t->m.run.grad_accum; }
+
+// The documents of sequence s of a step.
+static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->documents + s * sequence_shard_entries(&t->shard); }
+// Reads one sample into the rows of sequence b of micro-step a.
+static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
+    int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
+    if (!dataloader_read(data, sample, &t->shard, t->tokens + at, t->labels + at, error)) return false;
+    if (t->documents == NULL) return true;
+    return dataloader_documents(data, sample, &t->shard, (int32_t)t->o->document_end, t->tokens + at, t->labels + at, documents_of(t, sequence), error);
+}
+// Fills sequence b with ignored rows: the last batch of an evaluation can be short.
+static inline void read_nothing(trainer *t, int64_t b) {
+    for (int64_t i = b * t->shard.T; i < (b + 1) * t->shard.T; i++) {
+        t->tokens[i] = 0;
+        t->labels[i] = LABEL_IGNORED;
+    }
+}
+
+// Reads the data of the next step, all of its micro-steps. Collective: ends every rank when one cannot read.
+static inline void read_step(trainer *t, error_text *error) {
+    int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
+    for (int64_t a = 0; a < A; a++) {
+        for (int64_t b = 0; b < B; b++) {
+            int64_t sample;
+            int source = data_sources_at(&t->train, t->done.samples + dataloader_counter(a, dp, t->g.place.d, B, b), &sample);
+            if (!read_sample(t, &t->train.sources[source].data, sample, a, b, error)) break;
+        }
+    }
+    stop_training_on_error(t, error);
+}
+
+// The length of one document in which a token sees on average as many tokens as in this step: the S by which attention's FLOPs are counted.
+// Collective.
+static inline int64_t attended_length(const trainer *t) {
+    if (t->documents == NULL) return t->shard.S;
+    int64_t sums[2] = {0, 0}, T = t->shard.T, sequences = t->m.run.grad_accum * t->m.run.B; // tokens seen, tokens
+    for (int64_t s = 0; s < sequences; s++)
+        for (int64_t i = 0; i < T; i++) {
+            int64_t position = sequence_shard_position(&t->shard, i);
+            if (position >= t->shard.S) break; // padding
+            sums[0] += position - documents_of(t, s)[t->shard.h * T + i] + 1;
+            sums[1]++;
+        }
+    comm_sum_int64(t->g.all, sums, 2);
+    return (2 * sums[0] - sums[1]) / sums[1];
+}
+
+// ---- evaluation and samples ----
+
+// Evaluates the batch that was read: its losses go to losses (rows) on the host. Collective.
+static inline void evaluate_batch(trainer *t, float *losses, error_text *error) {
+    stop_training_on_error(t, error);
+    model_evaluate(&t->m, t->tokens, t->labels);
+    device_to_host(losses, t->m.losses, sizeof(float) * (size_t)t->m.rows);
+}
+// Adds up token losses over the first samples of a validation set: the same samples on every grid with the same global batch. Collective.
+static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
+    int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
+    int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * step_sequences(t));
+    for (int64_t first = 0; first < samples; first += dp * B) {
+        for (int64_t b = 0, n = first + t->g.place.d * B; b < B; b++, n++) {
+            if (n >= samples) read_nothing(t, b);
+            else if (!read_sample(t, data, dataloader_sample_at(data, n), 0, b, error)) break;
+        }
+        evaluate_batch(t, losses, error);
+        for (int64_t b = 0; b < B; b++) {
+            const int64_t *documents = t->documents != NULL ? documents_of(t, b) + t->shard.h * T : NULL;
+            loss_by_position_add(sums, &t->shard, documents, t->labels + b * T, losses + b * T);
+        }
+    }
+    comm_sum_double(t->g.all, sums->loss, POSITION_BUCKETS);
+    comm_sum_double(t->g.all, sums->tokens, POSITION_BUCKETS);
+}
+// Scores --eval-needles needles at each depth, in the first samples of a validation set: needle n is at depth n % NEEDLE_DEPTHS. Collective.
+static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores *scores, float *losses, error_text *error) {
+    int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
+    float *logits = HOST_NEW(float, t->m.c.V);
+    t->m.documents = NULL; // a haystack is one document
+    for (int64_t first = 0; first < needles; first += dp * B) {
+        int64_t own = first + t->g.place.d * B;
+        for (int64_t b = 0, n = own; b < B; b++, n++) {
+            int64_t sample = n / NEEDLE_DEPTHS % dataloader_samples(data);
+            if (n >= needles) read_nothing(t, b);
+            else if (!read_sample(t, data, dataloader_sample_at(data, sample), 0, b, error)) break;
+            else needle_place(&t->shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), t->tokens + b * T, t->labels + b * T);
+        }
+        evaluate_batch(t, losses, error);
+        for (int64_t b = 0; b < B; b++) needle_scores_add(scores, &t->m, (int)((own + b) % NEEDLE_DEPTHS), b * T, t->labels + b * T, losses + b * T, logits);
+    }
+    t->m.documents = t->documents;
+    comm_sum_double(t->g.all, scores->right, NEEDLE_DEPTHS);
+    comm_sum_double(t->g.all, scores->loss, NEEDLE_DEPTHS);
+    comm_sum_double(t->g.all, scores->tokens, NEEDLE_DEPTHS);
+    free(logits);
+}
+// Evaluates all validation sets and --eval-needles; prints and logs the results. Collective.
+static inline void evaluate(trainer *t, error_text *error) {
+    evaluation_report r;
+    memset(&r, 0, sizeof r);
+    r.step = t->done.step;
+    r.steps = t->o->steps;
+    r.S = t->shard.S;
+    r.sets = t->val.count;
+    r.has_needles = t->o->eval_needles > 0;
+    float *losses = HOST_NEW(float, t->m.rows);
+    for (int i = 0; i < r.sets; i++) {
+        r.names[i] = t->val.sources[i].name;
+        evaluate_set(t, &t->val.sources[i].data, &r.losses[i], losses, error);
+    }
+    if (r.has_needles) evaluate_needles(t, &t->val.sources[0].data, &r.needles, losses, error);
+    free(losses);
+    if (t->g.rank == 0) evaluation_print(&r);
+    if (t->log != NULL) evaluation_log(t->log, &r);
+}
+
+// Draws --sample-tokens tokens and prints them. Collective.
+static inline void sample(trainer *t) {
+    sample_draw(&t->sample, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + t->done.step - 1), t->tokens, t->labels);
+    if (t->g.rank == 0) sample_print(&t->sample, t->done.step, t->o->steps, t->log);
+}
+
+// ---- log and trace ----
+
+// Opens --log on rank 0. A run that has steps behind it appends. Collective.
+static inline void open_log(trainer *t, error_text *error) {
+    if (t->o->log != NULL && t->g.rank == 0) {
+        t->log = fopen(t->o->log, t->done.step > 0 ? "a" : "w");
+        if (t->log == NULL) error_set(error, "--log %s: cannot be written", t->o->log);
+    }
+    stop_on_error(error);
+}
+// Warns of a log or trace that cannot be written, such as on a full disk. That is no reason to lose the model: the run continues, and its exit
+// status reports the failure. Collective.
+static inline void report_failure(trainer *t, error_text *error) {
+    if (comm_agree(t->g.all, error)) return;
+    if (t->g.rank == 0) fprintf(stderr, "warning: %s\n", error->text);
+    t->report_failed = true;
+    error->text[0] = '\0';
+}
+static inline void close_log(trainer *t, error_text *error) {
+    if (t->log != NULL) {
+        bool ok = ferror(t->log) == 0; // each line is flushed on its own, and fclose does not report those that were lost
+        if (fclose(t->log) != 0 || !ok) error_set(error, "--log %s: not all of it could be written", t->o->log);
+        t->log = NULL;
+    }
+    report_failure(t, error);
+}
+static inline path_text trace_path(const trainer *t) {
+    path_text p;
+    snprintf(p.text, sizeof p.text, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank);
+    return p;
+}
+// Checks, before the run, that --trace can be written at its end. Leaves no new file behind.
+static inline void trace_check(const trainer *t, error_text *error) {
+    path_text path = trace_path(t);
+    bool there = path_exists(path.text);
+    FILE *f = fopen(path.text, "a");
+    if (f == NULL) error_set(error, "--trace %s: cannot be written: %s", path.text, strerror(errno));
+    else fclose(f);
+    if (f != NULL && !there) remove(path.text);
+}
+static inline void write_trace(trainer *t, error_text *error) {
+    path_text path = trace_path(t);
+    if (!trace_write(path.text, t->g.rank)) error_set(error, "--trace %s: cannot be written", path.text);
+    report_failure(t, error);
+}
+
+// ---- what is printed and logged ----
+
+static inline void print_start(const trainer *t) {
+    const options *o = t->o;
+    const model_config *c = &t->m.c;
+    int count[3] = {0, 0, 0};
+    char mfu_peak[64], windows[32];
+    for (int l = 0; l < c->L; l++) count[t->kinds[l]]++;
+    options_print(o, stdout);
+    printf("device      %s\n", device_name());
+    printf("repeatable  %s\n", device_determinism());
+    snprintf(mfu_peak, sizeof mfu_peak, t->peak_flops > 0 ? "%.4g TFLOP/s a rank" : "not known", t->peak_flops / 1e12);
+    printf("peak        %s (%s; MFU: model FLOPs, causal attention counted half, recompute not counted)\n", mfu_peak,
+           device_peak_flops() > 0 ? "data sheet" : "GEMM rate measured at start");
+    printf("model       %s: %.1f M parameters, L %d D %d H %d Hkv %d HS %d F %d V %d%s\n", c->name, 1e-6 * (double)config_parameters(c), c->L, c->D,
+           c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
+    snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);
+    printf("grid        %d ranks = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
+           t->m.run.cp_allgather ? "all-gather of KV" : windows, t->g.shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first",
+           t->m.run.dkv_bf16 ? ", dKV sent as bf16" : "");
+    printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequences a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
+           (long long)t->shard.T, (long long)step_sequences(t));
+    printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d ranks\n", t->m.run.zp, t->m.run.zg, t->m.run.zo);
+    printf("recompute   %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], t->m.run.offload_layers);
+    printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
+    data_sources_print(&t->train, o->steps * step_sequences(t));
+    for (int i = 0; i < t->val.count; i++)
+        printf("validation  %s: %lld samples%s\n", data_source_label(&t->val.sources[i]), (long long)dataloader_samples(&t->val.sources[i].data),
+               t->val.sources[i].data.masks > 0 ? ", with loss masks" : "");
+    if (t->documents != NULL)
+        printf("documents   end with token %lld; attention: %s; at document boundaries: %s\n", (long long)o->document_end, op_attention_engine(false),
+               op_attention_engine(true));
+    if (t->sample.count > 0) sample_print_start(&t->sample);
+    memory_print(stdout, &t->device, &t->host);
+    fflush(stdout);
+}
+
+// Growth of this rank's memory, in bytes, since before the arenas were allocated; the plan is both arenas.
+static inline double memory_used(const trainer *t) { return (double)device_memory_used() - (double)t->memory_before; }
+static inline double memory_planned(const trainer *t) { return (double)t->device.peak + (double)t->host.peak; }
+
+// The median of n step times, without the first, a warm-up, unless it is the only one. Sorts them.
+static inline double median_of_first(double *seconds, int64_t n) {
+    int64_t from = n > 1 ? 1 : 0;
+    for (int64_t i = from; i < n; i++)
+        for (int64_t j = i; j > from && seconds[j] < seconds[j - 1]; j--) {
+            double larger = seconds[j - 1];
+            seconds[j - 1] = seconds[j];
+            seconds[j] = larger;
+        }
+    return (seconds[from + (n - from - 1) / 2] + seconds[from + (n - from) / 2]) / 2;
+}
+
+// Before the first step, whose data has been read. Collective.
+static inline void start_measuring(trainer *t) {
+    t->first_step = t->done.step;
+    t->started = device_seconds();
+    t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, attended_length(t));
+    t->predicted_sent = plan_predict_sent(&t->m);
+}
+// After each step, which took `seconds`: prints its line, logs it, and after the first few steps prints the predictions beside what was measured.
+// attended: attended_length of its data.
+static inline void report_step(trainer *t, step_result result, double lr, double seconds, int64_t attended) {
+    const model_config *c = &t->m.c;
+    int64_t steps = t->done.step - t->first_step; // of this run
+    bool first_rank = t->g.rank == 0, known = t->peak_flops > 0;
+    step_report r;
+    memset(&r, 0, sizeof r);
+    r.step = t->done.step;
+    r.steps = t->o->steps;
+    r.loss = result.valid > 0 ? result.loss : NAN; // null in the log
+    r.norm = result.norm;
+    r.lr = lr;
+    r.seconds = seconds;
+    r.tokens = step_sequences(t) * t->o->seq_len;
+    r.samples = t->done.samples;
+    r.tgs = (double)r.tokens / seconds / t->g.ranks;
+    r.mfu = known ? r.tgs * flops_model_per_token(c, attended) / t->peak_flops : -1;
+    r.hfu = known ? r.tgs * flops_hardware_per_token(c, attended, t->kinds, t->m.keep_gate_up) / t->peak_flops : -1;
+    r.memory = t->device.peak;
+    r.memory_used = memory_used(t);
+    r.predicted_seconds = t->predicted_seconds;
+    r.predicted_sent = t->predicted_sent;
+    r.eta_seconds = (device_seconds() - t->started) / (double)steps * (double)(r.steps - r.step);
+    for (int k = 0; k < COMM_KINDS; k++) {
+        r.sent[k] = comm_count((comm_kind)k);
+        t->waited[k] += r.sent[k].wait_seconds;
+    }
+    if (result.valid == 0 && first_rank && !t->warned)
+        fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, --document-end), so it has no loss and its gradient is 0\n", (long long)r.step);
+    t->warned = t->warned || result.valid == 0;
+    if (first_rank) step_print(&r);
+    if (t->log != NULL) step_log(t->log, &r);
+    if (steps > PREDICTED_STEPS) return;
+    t->first_seconds[steps - 1] = seconds;
+    if (first_rank && (steps == PREDICTED_STEPS || r.step == r.steps))
+        prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), t->machines.name, t->documents != NULL);
+}
+// After the last step: blocks skipped, time waited for transfers, and memory measured beside the plan. Collective.
+static inline void print_end(const trainer *t) {
+    int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
+    comm_sum_int64(t->g.all, blocks, 2);
+    if (t->g.rank != 0) return;
+    if (t->documents != NULL)
+        printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
+    printf("waited for transfers, ms a step:"); // rank 0
+    for (int k = 0; k < COMM_KINDS; k++)
+        if (t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / (double)(t->done.step - t->first_step));
+    printf("\n");
+    char measured[32], planned[32];
+    double used = memory_used(t), plan = memory_planned(t);
+    format_bytes(measured, sizeof measured, used);
+    format_bytes(planned, sizeof planned, plan);
+    printf("memory measured %s, planned %s (%.3f of the plan)\n", measured, planned, used / plan);
+}
+
+#endif
