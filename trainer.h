@@ -1,6 +1,4 @@
-// A run: what it holds, and what its steps need besides the model: data, evaluation, samples, saving, log and trace.
-//
-// Functions that take an error_text * end every rank with status 2 and one line from rank 0 when any rank holds an error, and are collective.
+// A run: what it holds, and what its steps need besides the model: saving, data, evaluation, samples, log, trace and prints.
 #ifndef TRAINER_H
 #define TRAINER_H
 
