@@ -60,10 +60,10 @@ typedef struct {
     float *dkv_all;    // (cp, Tc, 2 Hkv, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
     void *scratch;     // attention kernels
     void *scatter_scratch;
+    document_rows documents; // of the pass in progress
     // what double_ring_backward leaves for double_ring_home: a buffer to compute in (cp = 1: the result), and where dKV arrives
     float *home_sum;
     void *home_inner, *home_outer;
-    document_rows home_documents;
 } double_ring;
 
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
@@ -106,7 +106,7 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
 }
 
 // The block of this rank's queries and CP rank k's keys, and the rows of q and kv at which it starts. Tq = Tk = 0: no query sees a key.
-static inline attention_block double_ring_block(const double_ring *r, int k, document_rows documents, int64_t *first_query, int64_t *first_key) {
+static inline attention_block double_ring_block(const double_ring *r, int k, int64_t *first_query, int64_t *first_key) {
     int c = r->g->place.c, cp = r->g->shape.cp;
     attention_block b;
     memset(&b, 0, sizeof b);
@@ -120,12 +120,12 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
     b.Tk = k < c ? r->Tc / 2 : r->Tc;
     *first_query = k > c ? r->Tc / 2 : 0;
     *first_key = 0;
-    if (documents.host == NULL) return b;
+    if (r->documents.host == NULL) return b;
 
     int64_t chunk = cp > 1 ? r->Tc / 2 : r->Tc;
     attention_documents d;
-    d.first = documents.first + *first_query;
-    d.host = documents.host + *first_query;
+    d.first = r->documents.first + *first_query;
+    d.host = r->documents.host + *first_query;
     d.at[0] = k * chunk;
     d.at[1] = (2 * cp - 1 - k) * chunk;
     d.split = chunk;
@@ -153,9 +153,9 @@ static inline attention_block double_ring_block(const double_ring *r, int k, doc
 }
 
 // Merges the block of CP rank k into out (Tc, Hq, HS) and lse (Hq, Tc). A rank's own block comes first and sets them.
-static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k, document_rows documents) {
+static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
     int64_t query, key; // first rows
-    attention_block b = double_ring_block(r, k, documents, &query, &key);
+    attention_block b = double_ring_block(r, k, &query, &key);
     r->blocks++;
     r->blocks_skipped += b.Tq == 0;
     if (b.Tq == 0) return;
@@ -177,7 +177,7 @@ typedef struct {
 // dkv (Tc, 2 Hkv, HS) = gradient of rank k's KV from this rank's queries. A rank's own block comes first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
     int64_t query, key;
-    attention_block b = double_ring_block(r, k, t->documents, &query, &key);
+    attention_block b = double_ring_block(r, k, &query, &key);
     int64_t q_at = query * b.q_stride, v_at = (int64_t)r->Hkv * r->HS;
     device_zero(dkv, sizeof(float) * (size_t)(key * b.kv_stride)); // rows that no query sees
     device_zero(dkv + (key + b.Tk) * b.kv_stride, sizeof(float) * (size_t)((r->Tc - key - b.Tk) * b.kv_stride));
@@ -192,6 +192,17 @@ static inline void double_ring_block_backward(double_ring *r, const double_ring_
     trace_compute("attention backward", k, began);
 }
 
+// The four rings: communicator, name in the trace, bytes of an element on the wire.
+static inline comm *double_ring_group(const grid *g, comm_kind ring) {
+    return ring == COMM_KV_INNER ? g->kv_inner : ring == COMM_KV_OUTER ? g->kv_outer : ring == COMM_DKV_INNER ? g->dkv_inner : g->dkv_outer;
+}
+static inline const char *double_ring_name(comm_kind ring) {
+    return ring == COMM_KV_INNER ? "KV inner" : ring == COMM_KV_OUTER ? "KV outer" : ring == COMM_DKV_INNER ? "dKV inner" : "dKV outer";
+}
+static inline size_t double_ring_element(const double_ring *r, comm_kind ring) {
+    return ring == COMM_KV_INNER || ring == COMM_KV_OUTER ? sizeof(floatX) : double_ring_dkv_element(r);
+}
+
 // The CP rank whose KV is in use at window step o, ring step i.
 static inline int double_ring_source(const grid *g, int o, int i) {
     int w = g->shape.w, windows = g->shape.cp / w;
@@ -200,19 +211,19 @@ static inline int double_ring_source(const grid *g, int o, int i) {
 
 // The part of CP rank k's block that other ranks see. A document is contiguous, so what other ranks see of a chunk is what the first row of the
 // next chunk on another rank sees.
-static inline double_ring_part double_ring_part_of(const double_ring *r, int k, document_rows documents) {
+static inline double_ring_part double_ring_part_of(const double_ring *r, int k) {
     int cp = r->g->shape.cp;
     int64_t C = r->Tc / 2;
     double_ring_part part = {{0, 0}};
-    for (int i = 0; i < 2 && documents.chunks != NULL; i++) {
+    for (int i = 0; i < 2 && r->documents.chunks != NULL; i++) {
         int chunk = i == 0 ? k : 2 * cp - 1 - k, next = chunk + 1 == 2 * cp - 1 - k ? chunk + 2 : chunk + 1;
-        part.from[i] = next < 2 * cp ? min_i64(C, max_i64(0, documents.chunks[next] - chunk * C)) : C;
+        part.from[i] = next < 2 * cp ? min_i64(C, max_i64(0, r->documents.chunks[next] - chunk * C)) : C;
     }
     return part;
 }
 // The same part as runs of contiguous rows: run i is count[i] rows from at[i] on. Returns the number of runs, 1 or 2.
-static inline int double_ring_runs(const double_ring *r, int k, document_rows documents, int64_t *at, int64_t *count) {
-    double_ring_part part = double_ring_part_of(r, k, documents);
+static inline int double_ring_runs(const double_ring *r, int k, int64_t *at, int64_t *count) {
+    double_ring_part part = double_ring_part_of(r, k);
     int64_t C = r->Tc / 2;
     at[0] = part.from[0];
     count[0] = (part.from[1] == 0 ? r->Tc : C) - at[0];
@@ -221,66 +232,67 @@ static inline int double_ring_runs(const double_ring *r, int k, document_rows do
     return part.from[1] == 0 ? 1 : 2;
 }
 
-// Starts a hop: sends the block in use at window step o, ring step i, KV or dKV, (Tc, 2 Hkv, HS) of `element` bytes each, to the next rank of the
-// group. The block that arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each chunk's part.
-static inline void double_ring_hop(const double_ring *r, comm *group, const char *name, int step, bool outer, int o, int i, const void *send, void *recv,
-                                   size_t element, document_rows documents) {
+// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv, HS), to the next rank. The block that
+// arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each chunk's part.
+static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, int i, const void *send, void *recv) {
+    bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER;
+    comm *group = double_ring_group(r->g, ring);
     int n = comm_size(group), next = (comm_rank(group) + 1) % n, before = (comm_rank(group) + n - 1) % n;
-    size_t row = element * (size_t)(2 * r->Hkv * r->HS), C = (size_t)r->Tc / 2;
-    if (documents.chunks == NULL) {
-        trace_transfer(group, name, step);
+    size_t row = double_ring_element(r, ring) * (size_t)(2 * r->Hkv * r->HS), C = (size_t)r->Tc / 2;
+    if (r->documents.chunks == NULL) {
+        trace_transfer(group, double_ring_name(ring), outer ? o : i);
         comm_sendrecv_start(group, send, row * (size_t)r->Tc, next, recv, row * (size_t)r->Tc, before);
         return;
     }
-    double_ring_part leaves = double_ring_part_of(r, double_ring_source(r->g, o, i), documents);
-    double_ring_part arrives = double_ring_part_of(r, double_ring_source(r->g, outer ? o + 1 : o, outer ? i : i + 1), documents);
+    double_ring_part leaves = double_ring_part_of(r, double_ring_source(r->g, o, i));
+    double_ring_part arrives = double_ring_part_of(r, double_ring_source(r->g, outer ? o + 1 : o, outer ? i : i + 1));
     for (size_t half = 0; half < 2; half++) {
         size_t from = (size_t)leaves.from[half], to = (size_t)arrives.from[half];
-        trace_transfer(group, name, step);
+        trace_transfer(group, double_ring_name(ring), outer ? o : i);
         comm_sendrecv_start(group, (const char *)send + (half * C + from) * row, (C - from) * row, next, (char *)recv + (half * C + to) * row, (C - to) * row, before);
     }
 }
-static inline void double_ring_hop_finish(comm *group, comm_kind kind, document_rows documents) {
-    transfer_finish(group, kind);
-    if (documents.chunks != NULL) transfer_finish(group, kind);
+static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) {
+    for (int parts = r->documents.chunks != NULL ? 2 : 1; parts > 0; parts--) transfer_finish(double_ring_group(r->g, ring), ring);
 }
 
 // out (Tc, Hq, HS) and lse (Hq, Tc) float = causal attention of q over the KV of all cp ranks. kv is this rank's own block.
 static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
+    r->documents = documents;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w, c = g->place.c;
     if (double_ring_gathers(r)) {
         trace_transfer(g->kv_gather, "KV all-gather", 0);
         comm_allgather_start(g->kv_gather, kv, r->kv_all, sizeof(floatX) * (size_t)double_ring_kv_count(r));
-        double_ring_block_forward(r, out, lse, q, kv, c, documents);
+        double_ring_block_forward(r, out, lse, q, kv, c);
         transfer_finish(g->kv_gather, COMM_KV_GATHER);
         for (int i = 1; i < cp; i++) {
             int k = (c - i + cp) % cp;
-            double_ring_block_forward(r, out, lse, q, r->kv_all + k * double_ring_kv_count(r), k, documents);
+            double_ring_block_forward(r, out, lse, q, r->kv_all + k * double_ring_kv_count(r), k);
         }
         return;
     }
     const floatX *first = kv; // the KV this window step starts from: intact until the outer ring has sent it
     for (int o = 0; o < windows; o++) {
-        if (o < windows - 1) double_ring_hop(r, g->kv_outer, "KV outer", o, true, o, 0, first, r->kv_out[o % 2], sizeof(floatX), documents);
+        if (o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_out[o % 2]);
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
-            if (i < w - 1) double_ring_hop(r, g->kv_inner, "KV inner", i, false, o, i, block, r->kv_in[i % 2], sizeof(floatX), documents);
-            double_ring_block_forward(r, out, lse, q, block, double_ring_source(g, o, i), documents);
-            if (i < w - 1) double_ring_hop_finish(g->kv_inner, COMM_KV_INNER, documents);
+            if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_in[i % 2]);
+            double_ring_block_forward(r, out, lse, q, block, double_ring_source(g, o, i));
+            if (i < w - 1) double_ring_hop_finish(r, COMM_KV_INNER);
             block = r->kv_in[i % 2];
         }
-        if (o < windows - 1) double_ring_hop_finish(g->kv_outer, COMM_KV_OUTER, documents);
+        if (o < windows - 1) double_ring_hop_finish(r, COMM_KV_OUTER);
         first = r->kv_out[o % 2];
     }
 }
 
 // Puts the sum of rank k's dKV, in *sum, into wire format. Afterwards *leaving is the buffer to send, *sum one to compute in. For float this swaps
 // the two pointers.
-static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k, document_rows documents) {
+static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k) {
     if (r->dkv_bf16) {
         int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
-        int runs = double_ring_runs(r, k, documents, at, count);
+        int runs = double_ring_runs(r, k, at, count);
         for (int i = 0; i < runs; i++) op_bf16_from_float((bf16 *)*leaving + at[i] * row, *sum + at[i] * row, count[i] * row);
         return;
     }
@@ -289,9 +301,9 @@ static inline void double_ring_put(const double_ring *r, void **leaving, float *
     *leaving = sent;
 }
 // sum += rank k's dKV as it came over the wire; only the rows that travel.
-static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived, int k, document_rows documents) {
+static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived, int k) {
     int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
-    int runs = double_ring_runs(r, k, documents, at, count);
+    int runs = double_ring_runs(r, k, at, count);
     for (int i = 0; i < runs; i++) {
         if (r->dkv_bf16) op_add_bf16(sum + at[i] * row, (const bf16 *)arrived + at[i] * row, count[i] * row);
         else op_add_float(sum + at[i] * row, (const float *)arrived + at[i] * row, count[i] * row);
@@ -299,9 +311,9 @@ static inline void double_ring_add(const double_ring *r, float *sum, const void 
 }
 
 // sum = rank k's dKV as it came over the wire, or from another float sum (`wire` false); only the rows that travel.
-static inline void double_ring_set(const double_ring *r, float *sum, const void *from, bool wire, int k, document_rows documents) {
+static inline void double_ring_set(const double_ring *r, float *sum, const void *from, bool wire, int k) {
     int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
-    int runs = double_ring_runs(r, k, documents, at, count);
+    int runs = double_ring_runs(r, k, at, count);
     for (int i = 0; i < runs; i++) {
         float *to = sum + at[i] * row;
         if (!wire || !r->dkv_bf16) {
@@ -345,59 +357,57 @@ static inline float *double_ring_home_gathered(double_ring *r) {
 // t->dq = the sum over all blocks. The dKV of this rank's own KV is still in flight on return: compute issued before double_ring_home hides it.
 // All sums are float, each in an order that the ring fixes.
 static inline void double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
+    r->documents = t->documents;
     if (double_ring_gathers(r)) {
         double_ring_backward_gathered(r, t, kv);
         return;
     }
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
-    size_t element = double_ring_dkv_element(r);
-    document_rows documents = t->documents;
     const floatX *first = kv;
     float *sum = r->dkv;
     void *arriving = r->dkv_in[0], *leaving = r->dkv_in[1], *arriving_out = r->dkv_out[0], *leaving_out = r->dkv_out[1];
     for (int o = 0; o < windows; o++) {
-        if (o < windows - 1) double_ring_hop(r, g->kv_outer, "KV outer", o, true, o, 0, first, r->kv_out[o % 2], sizeof(floatX), documents);
+        if (o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_out[o % 2]);
         // The earlier window steps' sum for the block that this rank uses last in this window step arrives during the whole window step.
-        if (o > 0) double_ring_hop(r, g->dkv_outer, "dKV outer", o - 1, true, o - 1, w - 1, leaving_out, arriving_out, element, documents);
+        if (o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_out, arriving_out);
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
             int k = double_ring_source(g, o, i);
-            if (i < w - 1) double_ring_hop(r, g->kv_inner, "KV inner", i, false, o, i, block, r->kv_in[i % 2], sizeof(floatX), documents);
-            if (k == g->place.c && cp > 1 && documents.chunks != NULL) { // the whole gradient stays here; the rows that others see go round the ring
+            if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_in[i % 2]);
+            if (k == g->place.c && cp > 1 && r->documents.chunks != NULL) { // the whole gradient stays here; the rows that others see go round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
-                double_ring_set(r, sum, r->dkv_own, false, k, documents);
+                double_ring_set(r, sum, r->dkv_own, false, k);
             } else {
                 double_ring_block_backward(r, t, sum, block, k);
             }
-            if (i < w - 1) double_ring_hop_finish(g->kv_inner, COMM_KV_INNER, documents);
+            if (i < w - 1) double_ring_hop_finish(r, COMM_KV_INNER);
             block = r->kv_in[i % 2];
             if (i > 0) { // the sum of the ranks that had this block before
-                double_ring_hop_finish(g->dkv_inner, COMM_DKV_INNER, documents);
-                double_ring_add(r, sum, arriving, k, documents);
+                double_ring_hop_finish(r, COMM_DKV_INNER);
+                double_ring_add(r, sum, arriving, k);
             }
             if (i == w - 1) break;
-            double_ring_put(r, &leaving, &sum, k, documents);
-            double_ring_hop(r, g->dkv_inner, "dKV inner", i, false, o, i, leaving, arriving, element, documents);
+            double_ring_put(r, &leaving, &sum, k);
+            double_ring_hop(r, COMM_DKV_INNER, o, i, leaving, arriving);
         }
-        if (o < windows - 1) double_ring_hop_finish(g->kv_outer, COMM_KV_OUTER, documents);
+        if (o < windows - 1) double_ring_hop_finish(r, COMM_KV_OUTER);
         first = r->kv_out[o % 2];
         if (windows == 1) break;
         int last = double_ring_source(g, o, w - 1);
         if (o > 0) {
-            double_ring_hop_finish(g->dkv_outer, COMM_DKV_OUTER, documents);
-            double_ring_add(r, sum, arriving_out, last, documents);
+            double_ring_hop_finish(r, COMM_DKV_OUTER);
+            double_ring_add(r, sum, arriving_out, last);
         }
-        double_ring_put(r, &leaving_out, &sum, last, documents);
+        double_ring_put(r, &leaving_out, &sum, last);
     }
     // The way home: the sum that is here now belongs to the next place of the next window.
-    if (cp > 1 && windows == 1) double_ring_put(r, &leaving, &sum, double_ring_source(g, 0, w - 1), documents);
+    if (cp > 1 && windows == 1) double_ring_put(r, &leaving, &sum, double_ring_source(g, 0, w - 1));
     r->home_sum = sum;
     r->home_inner = arriving;
     r->home_outer = arriving_out;
-    r->home_documents = documents;
-    if (windows > 1) double_ring_hop(r, g->dkv_outer, "dKV outer", windows - 1, true, windows - 1, w - 1, leaving_out, arriving_out, element, documents);
-    else if (w > 1) double_ring_hop(r, g->dkv_inner, "dKV inner", w - 1, false, 0, w - 1, leaving, arriving, element, documents);
+    if (windows > 1) double_ring_hop(r, COMM_DKV_OUTER, windows - 1, w - 1, leaving_out, arriving_out);
+    else if (w > 1) double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, leaving, arriving);
 }
 
 // Once after double_ring_backward. Returns dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
@@ -405,21 +415,20 @@ static inline float *double_ring_home(double_ring *r) {
     if (double_ring_gathers(r)) return double_ring_home_gathered(r);
     const grid *g = r->g;
     int w = g->shape.w, windows = g->shape.cp / w;
-    document_rows documents = r->home_documents;
     void *home = r->home_sum;
     if (windows > 1) {
-        double_ring_hop_finish(g->dkv_outer, COMM_DKV_OUTER, documents);
+        double_ring_hop_finish(r, COMM_DKV_OUTER);
         home = r->home_outer;
-        if (w > 1) double_ring_hop(r, g->dkv_inner, "dKV inner", w - 1, false, windows, w - 1, home, r->home_inner, double_ring_dkv_element(r), documents);
+        if (w > 1) double_ring_hop(r, COMM_DKV_INNER, windows, w - 1, home, r->home_inner);
     }
     if (w > 1) {
-        double_ring_hop_finish(g->dkv_inner, COMM_DKV_INNER, documents);
+        double_ring_hop_finish(r, COMM_DKV_INNER);
         home = r->home_inner;
     }
     if (home == r->home_sum) return r->home_sum;
-    if (documents.chunks == NULL && !r->dkv_bf16) return (float *)home;
-    float *sum = documents.chunks != NULL ? r->dkv_own : r->home_sum;
-    double_ring_set(r, sum, home, true, g->place.c, documents);
+    if (r->documents.chunks == NULL && !r->dkv_bf16) return (float *)home;
+    float *sum = r->documents.chunks != NULL ? r->dkv_own : r->home_sum;
+    double_ring_set(r, sum, home, true, g->place.c);
     return sum;
 }
 
