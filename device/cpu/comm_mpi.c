@@ -285,19 +285,6 @@ int comm_pending(const comm *group) { return (int)(group->started - group->finis
 
 // ---- Small and blocking ----
 
-// Gathers `bytes` bytes of every rank on rank 0. all (size, bytes), used on rank 0 only: block r from rank r.
-static void gather_small(comm *group, const char *operation, const void *mine, void *all, size_t bytes) {
-    transfer *t = &group->small;
-    begin(t, operation, TAG_SMALL);
-    if (group->rank == 0) {
-        for (int r = 1; r < group->size; r++) post_receive(group, t, (char *)all + (size_t)r * bytes, bytes, r);
-        copy_self(all, mine, bytes);
-    } else {
-        post_send(group, t, mine, bytes, 0);
-    }
-    wait_for(group, t);
-}
-
 static void broadcast_small(comm *group, const char *operation, void *data, size_t bytes, int root) {
     transfer *t = &group->small;
     begin(t, operation, TAG_SMALL);
@@ -310,58 +297,43 @@ static void broadcast_small(comm *group, const char *operation, void *data, size
     wait_for(group, t);
 }
 
-void comm_sum_double(comm *group, double *values, int count) {
-    double *all = HOST_NEW(double, group->size * (int64_t)count); // (size, count)
-    gather_small(group, "sum", values, all, sizeof *values * (size_t)count);
-    if (group->rank == 0)
+// `values` of every rank (numbers of 8 bytes) become what `combine` makes of those of all ranks, in the order of ranks: rank 0 gathers and combines
+// them and sends the result. combine NULL: only a barrier.
+static void reduce_small(comm *group, const char *operation, void *values, size_t bytes, void (*combine)(void *to, const void *from)) {
+    transfer *t = &group->small;
+    char *all = HOST_NEW(char, (size_t)group->size * bytes); // (size, bytes), used on rank 0 only: block r from rank r
+    begin(t, operation, TAG_SMALL);
+    if (group->rank > 0) post_send(group, t, values, bytes, 0);
+    else
+        for (int r = 1; r < group->size; r++) post_receive(group, t, all + (size_t)r * bytes, bytes, r);
+    wait_for(group, t);
+    if (group->rank == 0 && combine != NULL)
         for (int r = 1; r < group->size; r++)
-            for (int i = 0; i < count; i++) values[i] += all[(int64_t)r * count + i];
+            for (size_t at = 0; at < bytes; at += 8) combine((char *)values + at, all + (size_t)r * bytes + at);
     free(all);
-    broadcast_small(group, "sum", values, sizeof *values * (size_t)count, 0);
+    broadcast_small(group, operation, values, bytes, 0);
 }
 
-void comm_sum_int64(comm *group, int64_t *values, int count) {
-    int64_t *all = HOST_NEW(int64_t, group->size * (int64_t)count); // (size, count)
-    gather_small(group, "sum", values, all, sizeof *values * (size_t)count);
-    if (group->rank == 0)
-        for (int r = 1; r < group->size; r++)
-            for (int i = 0; i < count; i++) values[i] += all[(int64_t)r * count + i];
-    free(all);
-    broadcast_small(group, "sum", values, sizeof *values * (size_t)count, 0);
+static void add_double(void *to, const void *from) { *(double *)to += *(const double *)from; }
+static void add_int64(void *to, const void *from) { *(int64_t *)to += *(const int64_t *)from; }
+static void min_int64(void *to, const void *from) { *(int64_t *)to = min_i64(*(int64_t *)to, *(const int64_t *)from); }
+static void max_double(void *to, const void *from) { // NaN counts as larger than everything, so that it cannot get lost
+    double value = *(const double *)from;
+    if (value > *(double *)to || isnan(value)) *(double *)to = value;
 }
 
-// NaN counts as larger than everything, so that it cannot get lost.
-void comm_max_double(comm *group, double *values, int count) {
-    double *all = HOST_NEW(double, group->size * (int64_t)count); // (size, count)
-    gather_small(group, "max", values, all, sizeof *values * (size_t)count);
-    if (group->rank == 0)
-        for (int r = 1; r < group->size; r++)
-            for (int i = 0; i < count; i++) {
-                double value = all[(int64_t)r * count + i];
-                if (value > values[i] || isnan(value)) values[i] = value;
-            }
-    free(all);
-    broadcast_small(group, "max", values, sizeof *values * (size_t)count, 0);
-}
-
+void comm_sum_double(comm *group, double *values, int count) { reduce_small(group, "sum", values, sizeof *values * (size_t)count, add_double); }
+void comm_sum_int64(comm *group, int64_t *values, int count) { reduce_small(group, "sum", values, sizeof *values * (size_t)count, add_int64); }
+void comm_max_double(comm *group, double *values, int count) { reduce_small(group, "max", values, sizeof *values * (size_t)count, max_double); }
 void comm_broadcast(comm *group, void *host_data, size_t bytes, int root) { broadcast_small(group, "broadcast", host_data, bytes, root); }
-
 void comm_barrier(comm *group) {
-    char here = 0, *all = HOST_NEW(char, group->size); // (size)
-    gather_small(group, "barrier", &here, all, 1);
-    free(all);
-    broadcast_small(group, "barrier", &here, 1, 0);
+    char here = 0;
+    reduce_small(group, "barrier", &here, 1, NULL);
 }
 
 bool comm_agree(comm *group, error_text *error) {
-    int64_t *all = HOST_NEW(int64_t, group->size); // (size)
-    int64_t has_error = error->text[0] != '\0', lowest = group->size;
-    gather_small(group, "agreement", &has_error, all, sizeof has_error);
-    if (group->rank == 0)
-        for (int r = group->size - 1; r >= 0; r--)
-            if (all[r]) lowest = r;
-    free(all);
-    broadcast_small(group, "agreement", &lowest, sizeof lowest, 0);
+    int64_t lowest = error->text[0] != '\0' ? group->rank : group->size; // the rank, if it holds an error
+    reduce_small(group, "agreement", &lowest, sizeof lowest, min_int64);
     if (lowest == group->size) return true;
     if (lowest == group->rank && lowest > 0) { // rank 0 does not have it: say where it is
         char machine[MPI_MAX_PROCESSOR_NAME];
