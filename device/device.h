@@ -10,6 +10,8 @@
 
 #include "../common.h"
 
+#include <time.h>
+
 // The upper 16 bits of a float.
 typedef struct {
     uint16_t bits;
@@ -81,7 +83,11 @@ void device_copier_free(device_copier *lane);
 int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_t bytes); // returns a ticket > 0
 void device_copy_finish(device_copier *lane, int64_t ticket);                            // compute issued from here on sees the result
 
-double device_seconds(void); // monotonic clock of the host
+static inline double device_seconds(void) { // monotonic clock of the host
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 // What ran on the device and when, for the trace: every kernel, product and attention call since device_trace_start, and every wait of compute
 // for a transfer (named by the transfer's kind), in order. device_trace_spans waits for the device and returns the number of spans; the array

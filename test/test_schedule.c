@@ -53,7 +53,6 @@ comm *comm_split(comm *p, int colour, int key, comm_kind k) { (void)p; (void)col
 void comm_free(comm *c) { (void)c; }
 void comm_sum_int64(comm *c, int64_t *v, int n) { (void)c; (void)v; (void)n; }
 void comm_abort(int status, const char *format, ...) { (void)format; exit(status); }
-double device_seconds(void) { return 0; }
 void device_zero(void *p, size_t n) {
     if (n == 0) return;
     op *o = record(OP_ZERO);

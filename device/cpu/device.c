@@ -6,7 +6,6 @@
 #include <omp.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 static char name[256] = "CPU (not started)";
@@ -158,11 +157,6 @@ void device_copy_finish(device_copier *lane, int64_t ticket) {
     abort();
 }
 
-double device_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 void device_trace_start(void) {}
 int64_t device_trace_spans(const device_span **spans) {
     *spans = NULL;

@@ -12,7 +12,6 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 static struct {
@@ -380,10 +379,4 @@ int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_
 }
 void device_copy_finish(device_copier *lane, int64_t ticket) {
     cuda_check(cudaStreamWaitEvent(gpu.compute, lane->done[ticket % LANE_EVENTS], 0), "device_copy_finish");
-}
-
-double device_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }

@@ -4,7 +4,6 @@
 #include "../comm.h"
 
 #include <cblas.h>
-#include <time.h>
 #include <unistd.h>
 
 static int threads_of_rank = 1;
@@ -88,12 +87,6 @@ int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_
 void device_copy_finish(device_copier *lane, int64_t ticket) {
     (void)lane;
     (void)ticket;
-}
-
-double device_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 cudaStream_t device_compute_stream(void) { return NULL; }
