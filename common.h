@@ -87,4 +87,13 @@ static inline size_t machine_memory(const char *root) {
     return (size_t)least;
 }
 
+// Bytes of memory that this process uses, without shared pages: those that MPI uses for messages grow with the ranks on the machine.
+static inline size_t process_memory(void) {
+    long resident = 0, shared = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f != NULL && fscanf(f, "%*s %ld %ld", &resident, &shared) != 2) resident = shared = 0;
+    if (f != NULL) fclose(f);
+    return (size_t)(resident - shared) * (size_t)sysconf(_SC_PAGESIZE);
+}
+
 #endif

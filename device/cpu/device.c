@@ -101,16 +101,7 @@ double device_measure_gemm(void) {
 }
 
 size_t device_memory_total(void) { return machine_memory("") / (size_t)ranks_here; }
-
-size_t device_memory_used(void) { // without shared pages: those that MPI uses for messages grow with the ranks on the machine
-    long pages = 0, resident = 0, shared = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f != NULL) {
-        if (fscanf(f, "%ld %ld %ld", &pages, &resident, &shared) != 3) resident = shared = 0;
-        fclose(f);
-    }
-    return (size_t)(resident - shared) * (size_t)sysconf(_SC_PAGESIZE);
-}
+size_t device_memory_used(void) { return process_memory(); }
 
 // Does not touch the memory: the kernel maps pages when they are first written. Large allocations ask for huge pages.
 void *device_alloc(size_t bytes) {

@@ -48,14 +48,7 @@ double device_measure_gemm(void) { // through op_linear, so casts are included: 
     return 2.0 * (double)n * (double)n * (double)n * products / seconds;
 }
 size_t device_memory_total(void) { return machine_memory("") / (size_t)max_i64(1, comm_local_ranks()); }
-size_t device_memory_used(void) { // resident pages of this process, as the CPU device counts them
-    long long resident = 0, shared = 0;
-    FILE *statm = fopen("/proc/self/statm", "r");
-    if (statm == NULL) return 0;
-    if (fscanf(statm, "%*s %lld %lld", &resident, &shared) != 2) resident = shared = 0;
-    fclose(statm);
-    return (size_t)(resident - shared) * (size_t)sysconf(_SC_PAGESIZE);
-}
+size_t device_memory_used(void) { return process_memory(); }
 
 void *device_alloc(size_t bytes) {
     void *p = NULL;
