@@ -11,16 +11,11 @@
 static char name[256] = "CPU (not started)";
 static int ranks_here = 1, cores_here = 1; // on this machine, or on the part of it that the job was given
 
-static int allowed_cpus(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 // Physical cores among the CPUs this process may use: only the first hardware thread of a core counts.
 static int allowed_cores(void) {
     cpu_set_t set;
     int cores = 0;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return allowed_cpus();
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return (int)sysconf(_SC_NPROCESSORS_ONLN);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, &set)) continue;
         char path[128];
