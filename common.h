@@ -15,8 +15,10 @@
 
 #ifdef __cplusplus
 #define RESTRICT __restrict__
+#define NO_RETURN [[noreturn]]
 #else
 #define RESTRICT restrict
+#define NO_RETURN _Noreturn
 #endif
 
 #ifdef __GNUC__

@@ -2,7 +2,7 @@
 #include "../device/cuda/kernel.cuh"
 
 cudaStream_t device_compute_stream(void) { return nullptr; }
-void device_fail(const char *format, ...) {
+void comm_abort(int, const char *format, ...) {
     fprintf(stderr, "%s\n", format);
     abort();
 }

@@ -5,8 +5,6 @@
 // step the host waits only in device_to_host, and in device_from_host where that cannot know when `from` has been read.
 #include "attention_call.h"
 
-#include "../comm.h"
-
 #include <ctype.h>
 #include <linux/mempolicy.h>
 #include <sched.h>
@@ -24,15 +22,6 @@ static struct {
     size_t pinned; // bytes of host slabs
 } gpu;
 
-void device_fail(const char *format, ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    comm_abort(EXIT_FAILED, "%s", text);
-    abort(); // comm_abort does not return
-}
 void cuda_check(cudaError_t status, const char *what) {
     if (status != cudaSuccess) device_fail("%s: %s (%s)", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }

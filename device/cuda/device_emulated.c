@@ -1,8 +1,6 @@
 // DEVICE=emulated: the emulated kernels run on the CPU; device memory is host memory, and work runs when issued, in program order.
 #include "attention_call.h"
 
-#include "../comm.h"
-
 #include <cblas.h>
 #include <unistd.h>
 
@@ -87,15 +85,6 @@ size_t device_shared_memory(void) { return (size_t)163 << 10; } // an A100's
 double *device_reduction_scratch(void) {
     static double partial[REDUCTION_BLOCKS + 1];
     return partial;
-}
-void device_fail(const char *format, ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    comm_abort(EXIT_FAILED, "%s", text);
-    abort(); // comm_abort does not return
 }
 void device_trace_start(void) {}
 int64_t device_trace_spans(const device_span **spans) {

@@ -3,6 +3,7 @@
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
 
+#include "../comm.h"
 #include "../ops.h"
 
 #ifdef DEVICE_EMULATED
@@ -11,15 +12,12 @@ typedef void *cudaStream_t;
 #include <cuda_runtime_api.h>
 #endif
 
-#ifdef __cplusplus
-#define NO_RETURN [[noreturn]]
-extern "C" {
-#else
-#define NO_RETURN _Noreturn
-#endif
+// Ends every rank of the job with this message: for failures that no caller can recover from.
+#define device_fail(...) comm_abort(EXIT_FAILED, __VA_ARGS__)
 
-// Prints the message and ends every rank of the job (comm_abort): for failures that no caller can recover from.
-NO_RETURN void device_fail(const char *format, ...) PRINTF_LIKE(1, 2);
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 cudaStream_t device_compute_stream(void); // the one stream of all operations
 
