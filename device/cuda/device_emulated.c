@@ -26,23 +26,20 @@ int device_threads(void) { return threads_of_rank; }
 double device_peak_flops(void) { return 0; }
 
 double device_measure_gemm(void) { // through op_linear, so casts are included: the real rate of this device
-    int64_t n = 512;
-    size_t bytes = sizeof(floatX) * (size_t)(n * n);
-    floatX *buffers[3];
-    for (int i = 0; i < 3; i++) {
-        buffers[i] = (floatX *)device_alloc(bytes);
-        if (buffers[i] == NULL) device_fail("not enough memory to measure the speed of a product: %zu bytes", bytes);
-        op_init_normal(buffers[i], 1, (uint64_t)i, 0, n * n, 1, 0);
-    }
-    op_linear_forward(buffers[0], buffers[1], buffers[2], NULL, n, n, n);
+    const int64_t n = 512;
+    const size_t bytes = sizeof(floatX) * 3 * n * n;
+    floatX *x = (floatX *)device_alloc(bytes);
+    if (x == NULL) device_fail("not enough memory to measure the speed of a product: %zu bytes", bytes);
+    op_init_normal(x, 1, 0, 0, 2 * n * n, 1, 0);
+    op_linear_forward(x + 2 * n * n, x, x + n * n, NULL, n, n, n);
     double began = device_seconds(), seconds = 0;
     int products = 0;
     while (seconds < 0.05) {
-        op_linear_forward(buffers[0], buffers[1], buffers[2], NULL, n, n, n);
+        op_linear_forward(x + 2 * n * n, x, x + n * n, NULL, n, n, n);
         products++;
         seconds = device_seconds() - began;
     }
-    for (int i = 0; i < 3; i++) device_free(buffers[i], bytes);
+    device_free(x, bytes);
     return 2.0 * (double)n * (double)n * (double)n * products / seconds;
 }
 size_t device_memory_total(void) { return machine_memory("") / (size_t)max_i64(1, comm_local_ranks()); }
