@@ -176,48 +176,18 @@ static bool loses_terms(const cublasLtMatmulAlgo_t *algorithm, int64_t terms) {
     return id == 66 && parts > 1 && terms % parts != 0;
 }
 
-static product_plan *plan_new(product_shape s, const void *a, const void *b, const void *c, void *d) {
-    if (lt.count == lt.capacity) {
-        lt.capacity = lt.capacity == 0 ? 32 : 2 * lt.capacity;
-        lt.plans = (product_plan *)realloc(lt.plans, sizeof *lt.plans * (size_t)lt.capacity);
-        if (lt.plans == NULL) device_fail("out of host memory for the plans of matrix products");
-    }
-    product_plan *p = &lt.plans[lt.count++];
-    memset(p, 0, sizeof *p);
-    p->shape = s;
-    check(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "operation");
-    cublasOperation_t transposed = CUBLAS_OP_T;
-    cudaDataType_t result = CUDA_R_16BF;
-    if (s.kind == FORWARD) {
-        check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), "operation");
-        p->a = layout(CUDA_R_16BF, s.in, s.out);
-        p->b = layout(CUDA_R_16BF, s.in, s.T);
-        p->c = layout(result, s.out, s.T);
-        p->result_bytes = 2 * (size_t)(s.out * s.T);
-    } else if (s.kind == BACKWARD_INPUT) {
-        p->a = layout(CUDA_R_16BF, s.in, s.out);
-        p->b = layout(CUDA_R_16BF, s.out, s.T);
-        p->c = layout(result, s.in, s.T);
-        p->result_bytes = 2 * (size_t)(s.in * s.T);
-    } else {
-        check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSB, &transposed, sizeof transposed), "operation");
-        p->a = layout(CUDA_R_16BF, s.in, s.T);
-        p->b = layout(CUDA_R_16BF, s.out, s.T);
-        p->c = layout(CUDA_R_32F, s.in, s.out);
-        p->result_bytes = 4 * (size_t)(s.in * s.out);
-    }
-    if (s.sms > 0) check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &s.sms, sizeof s.sms), "operation");
+// Asks cuBLASLt for algorithms, the best first, and returns how many it proposes. terms: of each sum.
+static int propose(const product_plan *p, int64_t terms, cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS]) {
+    uint32_t alignment = p->shape.alignment;
     cublasLtMatmulPreference_t preference;
     check(cublasLtMatmulPreferenceCreate(&preference), "preference");
     set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
-    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s.alignment, sizeof s.alignment);
-    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s.alignment, sizeof s.alignment);
-    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s.alignment, sizeof s.alignment);
-    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s.alignment, sizeof s.alignment);
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment, sizeof alignment);
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignment, sizeof alignment);
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &alignment, sizeof alignment);
+    set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &alignment, sizeof alignment);
     // Split sums: the parts are added in float, neither rounded to bf16 first nor added in place in order of arrival.
     const uint32_t reductions[2] = {CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_NONE};
-    const int64_t terms = s.kind == FORWARD ? s.in : s.kind == BACKWARD_INPUT ? s.out : s.T;
-    cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS];
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     int count = 0;
     for (int i = 0; i < 2 && count == 0; i++) { // the second time: sums not split at all
@@ -227,24 +197,42 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
         for (int k = 0; k < found && status == CUBLAS_STATUS_SUCCESS; k++)
             if (proposals[k].state == CUBLAS_STATUS_SUCCESS && !loses_terms(&proposals[k].algo, terms)) proposals[count++] = proposals[k];
     }
-    if (lt.deterministic && count > 1) count = 1; // no choice by timing, which varies
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
-        device_fail("cuBLASLt has no algorithm for %s: %s", shape_text(s), cublasLtGetStatusString(status));
+        device_fail("cuBLASLt has no algorithm for %s: %s", shape_text(p->shape), cublasLtGetStatusString(status));
     check(cublasLtMatmulPreferenceDestroy(preference), "preference");
-    choose(p, proposals, count, a, b, c, d);
+    return count;
+}
+
+static product_plan *plan_new(product_shape s, const void *a, const void *b, const void *c, void *d) {
+    if (lt.count == lt.capacity) {
+        lt.capacity = lt.capacity == 0 ? 32 : 2 * lt.capacity;
+        lt.plans = (product_plan *)realloc(lt.plans, sizeof *lt.plans * (size_t)lt.capacity);
+        if (lt.plans == NULL) device_fail("out of host memory for the plans of matrix products");
+    }
+    product_plan *p = &lt.plans[lt.count++];
+    memset(p, 0, sizeof *p);
+    p->shape = s;
+    // The table at the top of this file.
+    bool forward = s.kind == FORWARD, weight = s.kind == BACKWARD_WEIGHT;
+    int64_t m = forward ? s.out : s.in, n = weight ? s.out : s.T, k = forward ? s.in : weight ? s.T : s.out;
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    check(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "operation");
+    if (forward) check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), "operation");
+    if (weight) check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSB, &transposed, sizeof transposed), "operation");
+    if (s.sms > 0) check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &s.sms, sizeof s.sms), "operation");
+    p->a = forward ? layout(CUDA_R_16BF, k, m) : layout(CUDA_R_16BF, m, k);
+    p->b = weight ? layout(CUDA_R_16BF, n, k) : layout(CUDA_R_16BF, k, n);
+    p->c = layout(weight ? CUDA_R_32F : CUDA_R_16BF, m, n);
+    p->result_bytes = (weight ? sizeof(float) : sizeof(bf16)) * (size_t)(m * n);
+    cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS];
+    int count = propose(p, k, proposals);
+    choose(p, proposals, lt.deterministic ? 1 : count, a, b, c, d); // deterministic: no choice by timing, which varies
     return p;
 }
 
 static void product(product_kind kind, void *d, const void *a, const void *b, const void *c, int64_t T, int64_t in, int64_t out) {
     start();
-    product_shape s;
-    s.kind = kind;
-    s.adds = c != NULL;
-    s.sms = lt.sms;
-    s.T = T;
-    s.in = in;
-    s.out = out;
-    s.alignment = 256;
+    product_shape s = {kind, c != NULL, 256, lt.sms, T, in, out};
     while (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % s.alignment != 0) s.alignment /= 2;
     const void *read = c != NULL ? c : d; // cuBLASLt wants an address even when beta is 0
     product_plan *p = NULL;
