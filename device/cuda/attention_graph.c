@@ -26,6 +26,10 @@ static void set(attention_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttr
                 int64_t count, const void *values, const char *what) {
     if (good(g)) check(g, cudnnBackendSetAttribute(d, name, type, count, values), what);
 }
+static void get(attention_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t most,
+                int64_t *count, void *values, const char *what) {
+    if (good(g)) check(g, cudnnBackendGetAttribute(d, name, type, most, count, values), what);
+}
 static void set_descriptor(attention_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value,
                            const char *what) {
     set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value, what);
@@ -61,26 +65,19 @@ static tensor tensor_make(attention_graph *g, tensor t, tensor_place place, int6
 }
 static tensor tensor_describe(cudnnDataType_t type, int64_t heads, int64_t rows, int64_t columns, int64_t head_stride, int64_t row_stride,
                               int64_t column_stride) {
-    tensor t;
-    memset(&t, 0, sizeof t);
-    t.type = type;
-    t.size[0] = 1; t.size[1] = heads; t.size[2] = rows; t.size[3] = columns;
-    t.stride[0] = heads * rows * columns; // one batch: never used
-    t.stride[1] = head_stride; t.stride[2] = row_stride; t.stride[3] = column_stride;
+    tensor t = {{1, heads, rows, columns}, {heads * rows * columns, head_stride, row_stride, column_stride}, type, NULL}; // the first stride is never used
     return t;
 }
 // A tensor in memory, (rows, HS) per head; `transposed` presents each head as (HS, rows).
 static tensor memory(attention_graph *g, int64_t id, cudnnDataType_t type, int64_t heads, int64_t rows, head_strides s, bool transposed) {
     int64_t HS = g->shape.HS;
-    tensor t =
-        transposed ? tensor_describe(type, heads, HS, rows, s.head, 1, s.row) : tensor_describe(type, heads, rows, HS, s.head, s.row, 1);
+    tensor t = transposed ? tensor_describe(type, heads, HS, rows, s.head, 1, s.row) : tensor_describe(type, heads, rows, HS, s.head, s.row, 1);
     return tensor_make(g, t, IN_MEMORY, id);
 }
 static tensor row_numbers(attention_graph *g, int64_t id, int64_t head_stride) { // a float for each head and query row
     return tensor_make(g, tensor_describe(CUDNN_DATA_FLOAT, g->shape.Hq, g->shape.Tq, 1, head_stride, 1, 1), IN_MEMORY, id);
 }
-static tensor intermediate(attention_graph *g, cudnnDataType_t type, int64_t rows,
-                           int64_t columns) { // one per query head, never in memory
+static tensor intermediate(attention_graph *g, cudnnDataType_t type, int64_t rows, int64_t columns) { // one per query head, never in memory
     tensor t = tensor_describe(type, g->shape.Hq, rows, columns, rows * columns, columns, 1);
     return tensor_make(g, t, VIRTUAL, ++g->next_virtual);
 }
@@ -265,18 +262,11 @@ bool attention_graph_choose(attention_graph *g, cudnnBackendDescriptor_t propert
     finalize(g, heuristics, what);
     for (int i = 0; i < ATTENTION_CONFIGS; i++) g->configs[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what);
     int64_t count = 0, one = 0;
-    if (good(g))
-        check(g,
-              cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ATTENTION_CONFIGS, &count,
-                                       g->configs),
-              what);
+    get(g, heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ATTENTION_CONFIGS, &count, g->configs, what);
     if (good(g) && count < 1) error_set(&g->error, "cuDNN attention: no engine takes this shape");
     g->config_count = (int)min_i64(count, ATTENTION_CONFIGS);
     for (int i = 0; i < g->config_count; i++)
-        if (good(g))
-            check(g,
-                  cudnnBackendGetAttribute(g->configs[i], CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &g->workspace[i]),
-                  "workspace");
+        get(g, g->configs[i], CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &g->workspace[i], "workspace");
     return good(g);
 }
 
