@@ -123,38 +123,6 @@ static size_t call_scratch(attention_block b, bool backward, attention_run run) 
 
 // ---- a tile: loops over runs of key/value heads ----
 
-// The first row after `row` that belongs to another document, or `rows`.
-static int64_t document_end(const int64_t *first, int64_t row, int64_t rows) {
-    int64_t low = row + 1, high = rows;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (first[middle] == first[row]) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-// On the diagonal (causal): each document occupies the same rows of queries and of keys. Off it: all queries see all keys. Both always hold for the
-// blocks of double_ring_block.
-static bool documents_can_be_cut(attention_block b) {
-    const attention_documents *d = &b.documents;
-    if (!b.causal) return attention_first_key(d, d->host[b.Tq - 1], b.Tk) == 0;
-    for (int64_t row = 0; row < b.Tq; row = document_end(d->host, row, b.Tq))
-        if (attention_first_key(d, d->host[row], b.Tk) != row) return false;
-    return b.Tq == b.Tk;
-}
-
-// Does the engine compute this block? Only what cuDNN's kernels are known to get right: whole tiles of 128 rows (on other lengths backward kernels
-// before 9.15.1 may read out of bounds, and Hopper's up to 9.30 give NaN in dq for scores far below 0), head sizes and strides divisible by 8,
-// addresses aligned to 16 bytes (`addresses`: all of the call except lse, or'ed). Causal: no key without a query that sees it. Packed documents
-// are cut into such rows later (part_from) and their lse is copied, so these need no check. Last, the engine must agree with the hand-written
-// kernels on this device, which the first call finds out by running it (attention_engine_agrees).
-static bool is_for_engine(attention_block b, const float *lse, uintptr_t addresses) {
-    if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
-    bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk) && documents_can_be_cut(b)
-                                          : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 && (!b.causal || b.Tk <= b.Tq);
-    return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 && attention_engine_agrees(b.HS, b.documents.first != NULL);
-}
-
 // The hand-written kernels: on tensor cores where the shape allows it, else in float.
 static void forward_by_hand(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge) {
     attention_shape s = attention_whole_shape(b);
@@ -345,6 +313,38 @@ bool attention_engine_agrees(int HS, bool documents) {
 }
 
 // ---- a block: parts, and the pieces of rows that a part is computed in ----
+
+// The first row after `row` that belongs to another document, or `rows`.
+static int64_t document_end(const int64_t *first, int64_t row, int64_t rows) {
+    int64_t low = row + 1, high = rows;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (first[middle] == first[row]) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+// On the diagonal (causal): each document occupies the same rows of queries and of keys. Off it: all queries see all keys. Both always hold for the
+// blocks of double_ring_block.
+static bool documents_can_be_cut(attention_block b) {
+    const attention_documents *d = &b.documents;
+    if (!b.causal) return attention_first_key(d, d->host[b.Tq - 1], b.Tk) == 0;
+    for (int64_t row = 0; row < b.Tq; row = document_end(d->host, row, b.Tq))
+        if (attention_first_key(d, d->host[row], b.Tk) != row) return false;
+    return b.Tq == b.Tk;
+}
+
+// Does the engine compute this block? Only what cuDNN's kernels are known to get right: whole tiles of 128 rows (on other lengths backward kernels
+// before 9.15.1 may read out of bounds, and Hopper's up to 9.30 give NaN in dq for scores far below 0), head sizes and strides divisible by 8,
+// addresses aligned to 16 bytes (`addresses`: all of the call except lse, or'ed). Causal: no key without a query that sees it. Packed documents
+// are cut into such rows later (part_from) and their lse is copied, so these need no check. Last, the engine must agree with the hand-written
+// kernels on this device, which the first call finds out by running it (attention_engine_agrees).
+static bool is_for_engine(attention_block b, const float *lse, uintptr_t addresses) {
+    if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
+    bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk) && documents_can_be_cut(b)
+                                          : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 && (!b.causal || b.Tk <= b.Tq);
+    return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 && attention_engine_agrees(b.HS, b.documents.first != NULL);
+}
 
 // Queries [at, at + b.Tq) and keys [at, at + b.Tk) of a block.
 typedef struct {
