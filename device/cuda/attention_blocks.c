@@ -123,16 +123,34 @@ static size_t call_scratch(attention_block b, bool backward, attention_run run) 
 
 // ---- a tile: loops over runs of key/value heads ----
 
-// The hand-written kernels: on tensor cores where the shape allows it, else in float.
-static void forward_by_hand(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, bool merge) {
-    attention_shape s = attention_whole_shape(b);
-    if (!attention_mma_forward(out, lse, q, k, v, s, b.scale, merge)) attention_kernel_forward(out, lse, q, k, v, s, b.scale, merge);
+// The tensors of a block, or of a part of it: forward_from and backward_from leave out the first elements of what is strided like q, like k and like lse.
+typedef struct {
+    float *out, *lse;
+    const floatX *q, *k, *v;
+} forward_tensors;
+static forward_tensors forward_from(forward_tensors t, int64_t q, int64_t kv, int64_t lse) {
+    forward_tensors from = {t.out + q, t.lse + lse, t.q + q, t.k + kv, t.v + kv};
+    return from;
 }
-static void backward_by_hand(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
-                             const float *delta, attention_block b, bool add_dq, bool add_dkv) {
+typedef struct {
+    float *dq, *dk, *dv;
+    const floatX *q, *k, *v, *out, *dout;
+    const float *lse, *delta;
+} backward_tensors;
+static backward_tensors backward_from(backward_tensors t, int64_t q, int64_t kv, int64_t lse) {
+    backward_tensors from = {t.dq + q, t.dk + kv, t.dv + kv, t.q + q, t.k + kv, t.v + kv, t.out + q, t.dout + q, t.lse + lse, t.delta + lse};
+    return from;
+}
+
+// The hand-written kernels: on tensor cores where the shape allows it, else in float.
+static void forward_by_hand(forward_tensors t, attention_block b, bool merge) {
     attention_shape s = attention_whole_shape(b);
-    if (!attention_mma_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale, add_dq, add_dkv))
-        attention_kernel_backward(dq, dk, dv, q, k, v, dout, lse, delta, s, b.scale, add_dq, add_dkv);
+    if (!attention_mma_forward(t.out, t.lse, t.q, t.k, t.v, s, b.scale, merge)) attention_kernel_forward(t.out, t.lse, t.q, t.k, t.v, s, b.scale, merge);
+}
+static void backward_by_hand(backward_tensors t, attention_block b, bool add_dq, bool add_dkv) {
+    attention_shape s = attention_whole_shape(b);
+    if (!attention_mma_backward(t.dq, t.dk, t.dv, t.q, t.k, t.v, t.dout, t.lse, t.delta, s, b.scale, add_dq, add_dkv))
+        attention_kernel_backward(t.dq, t.dk, t.dv, t.q, t.k, t.v, t.dout, t.lse, t.delta, s, b.scale, add_dq, add_dkv);
 }
 
 static attention_block part_of(attention_block b, attention_run run) { // the same rows, as many heads as the run has
@@ -146,94 +164,82 @@ static void copy_lse(float *to, const float *from, int heads, int64_t rows, int6
     attention_sum_heads(to, from, false, heads, 1, 1, (int)rows, from_stride, to_stride, rows, false);
 }
 
-// b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more; 0: the hand-written kernels compute b. apart: results always
-// go through scratch, so that one compiled kernel serves pieces that set, pieces that add, and pieces computed with extra rows.
-static void forward_tile(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, int64_t Tq, int64_t Tk, bool apart,
-                         bool merge, void *scratch) {
+// b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more. apart: results always go through scratch, so that one compiled
+// kernel serves pieces that set, pieces that add, and pieces computed with extra rows.
+static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool merge, void *scratch) {
     int group = b.Hq / b.Hkv;
     attention_block asked = b;
     asked.Tq = Tq;
     asked.Tk = Tk;
-    if (Tq == 0 || Tk == 0) {
-        forward_by_hand(out, lse, q, k, v, b, merge);
-        return;
-    }
     engine_tiles++;
     attention_run most = attention_call_run(false, Tq, Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv) {
         attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), group};
-        int first = kv * group;
+        int64_t first = (int64_t)kv * group;
+        forward_tensors t = forward_from(tile, first * b.HS, (int64_t)kv * b.HS, first * b.lse_stride);
         attention_shape s = attention_call_shape(asked, false, apart || merge, false, run);
+        if (!attention_call_takes(s)) {
+            forward_by_hand(t, part_of(b, run), merge);
+            continue;
+        }
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
-        float *to = out + (int64_t)first * b.HS, *to_lse = lse + first * b.lse_stride;
         bool lse_apart = apart || merge || b.lse_stride != b.Tq;
         int64_t dense = (int64_t)s.Hq * b.HS;
         void *tensors[ATTENTION_TENSORS] = {NULL};
-        tensors[ATTENTION_Q] = (void *)(uintptr_t)(q + (int64_t)first * b.HS);
-        tensors[ATTENTION_K] = (void *)(uintptr_t)(k + (int64_t)kv * b.HS);
-        tensors[ATTENTION_V] = (void *)(uintptr_t)(v + (int64_t)kv * b.HS);
-        tensors[ATTENTION_OUT] = apart || merge ? f.out : to;
-        tensors[ATTENTION_LSE] = lse_apart ? f.lse : to_lse;
-        if (!attention_call_takes(s)) {
-            forward_by_hand(to, to_lse, q + (int64_t)first * b.HS, k + (int64_t)kv * b.HS, v + (int64_t)kv * b.HS, part_of(b, run), merge);
-            continue;
-        }
+        tensors[ATTENTION_Q] = (void *)t.q;
+        tensors[ATTENTION_K] = (void *)t.k;
+        tensors[ATTENTION_V] = (void *)t.v;
+        tensors[ATTENTION_OUT] = apart || merge ? f.out : t.out;
+        tensors[ATTENTION_LSE] = lse_apart ? f.lse : t.lse;
         attention_call(s, tensors, b.scale, f.workspace);
-        if (merge) attention_merge(to, to_lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, dense, s.Tq);
-        else if (apart) attention_sum_heads(to, f.out, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, false);
-        if (lse_apart && !merge) copy_lse(to_lse, f.lse, s.Hq, b.Tq, b.lse_stride, s.Tq);
+        if (merge) attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, dense, s.Tq);
+        else if (apart) attention_sum_heads(t.out, f.out, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, false);
+        if (lse_apart && !merge) copy_lse(t.lse, f.lse, s.Hq, b.Tq, b.lse_stride, s.Tq);
     }
 }
 
 // A call writes directly to dq where dq is set, and to dk and dv where they are set, stay in float and have one query head per key/value head.
 // Everything else (all results if `apart`) goes to scratch and is summed from there.
-static void backward_tile(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                          const floatX *dout, const float *lse, const float *delta, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool add_dq, bool add_dkv,
-                          void *scratch) {
+static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool add_dq, bool add_dkv, void *scratch) {
     int group = b.Hq / b.Hkv;
     attention_block asked = b;
     asked.Tq = Tq;
     asked.Tk = Tk;
-    if (Tq == 0 || Tk == 0) {
-        backward_by_hand(dq, dk, dv, q, k, v, dout, lse, delta, b, add_dq, add_dkv);
-        return;
-    }
     engine_tiles++;
     attention_run most = attention_call_run(true, Tq, Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv)
         for (int member = 0; member < group; member += most.members) {
             attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), most.members};
-            int first = kv * group + member;
-            int64_t kv_at = (int64_t)kv * b.HS, q_at = (int64_t)first * b.HS, lse_at = first * b.lse_stride;
+            int64_t first = (int64_t)kv * group + member;
+            backward_tensors t = backward_from(tile, first * b.HS, (int64_t)kv * b.HS, first * b.lse_stride);
             bool adds = add_dkv || member > 0, dq_apart = apart || add_dq, lse_apart = apart || b.lse_stride != b.Tq;
             attention_shape s = attention_call_shape(asked, true, dq_apart, apart || adds || group > 1, run);
             bool dkv_apart = apart || adds || group > 1 || s.dkv_bf16;
             if (!attention_call_takes(s)) {
-                backward_by_hand(dq + q_at, dk + kv_at, dv + kv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + lse_at, delta + lse_at, part_of(b, run),
-                                 add_dq, adds);
+                backward_by_hand(t, part_of(b, run), add_dq, adds);
                 continue;
             }
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
-            if (lse_apart) attention_lse_copy(f.lse, lse + lse_at, s.Hq, s.Tq, b.Tq, b.lse_stride);
+            if (lse_apart) attention_lse_copy(f.lse, t.lse, s.Hq, s.Tq, b.Tq, b.lse_stride);
             void *tensors[ATTENTION_TENSORS] = {NULL};
-            tensors[ATTENTION_Q] = (void *)(uintptr_t)(q + q_at);
-            tensors[ATTENTION_K] = (void *)(uintptr_t)(k + kv_at);
-            tensors[ATTENTION_V] = (void *)(uintptr_t)(v + kv_at);
-            tensors[ATTENTION_OUT] = (void *)(uintptr_t)(out + q_at);
-            tensors[ATTENTION_DOUT] = (void *)(uintptr_t)(dout + q_at);
-            tensors[ATTENTION_LSE] = lse_apart ? (void *)f.lse : (void *)(uintptr_t)(lse + lse_at);
-            tensors[ATTENTION_DQ] = dq_apart ? f.dq : dq + q_at;
+            tensors[ATTENTION_Q] = (void *)t.q;
+            tensors[ATTENTION_K] = (void *)t.k;
+            tensors[ATTENTION_V] = (void *)t.v;
+            tensors[ATTENTION_OUT] = (void *)t.out;
+            tensors[ATTENTION_DOUT] = (void *)t.dout;
+            tensors[ATTENTION_LSE] = lse_apart ? f.lse : (void *)t.lse;
+            tensors[ATTENTION_DQ] = dq_apart ? f.dq : t.dq;
             tensors[ATTENTION_DQ_SUM] = f.dq_sum;
-            tensors[ATTENTION_DK] = dkv_apart ? f.dk : dk + kv_at;
-            tensors[ATTENTION_DV] = dkv_apart ? f.dv : dv + kv_at;
+            tensors[ATTENTION_DK] = dkv_apart ? f.dk : t.dk;
+            tensors[ATTENTION_DV] = dkv_apart ? f.dv : t.dv;
             tensors[ATTENTION_DELTA] = f.delta;
             attention_call(s, tensors, b.scale, f.workspace);
             int64_t dense = (int64_t)s.Hq * b.HS;
-            if (dq_apart) attention_sum_heads(dq + q_at, f.dq, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, add_dq);
-            if (dkv_apart) attention_sum_heads(dk + kv_at, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
-            if (dkv_apart) attention_sum_heads(dv + kv_at, f.dv, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
+            if (dq_apart) attention_sum_heads(t.dq, f.dq, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, add_dq);
+            if (dkv_apart) attention_sum_heads(t.dk, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
+            if (dkv_apart) attention_sum_heads(t.dv, f.dv, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
         }
 }
 
@@ -290,11 +296,13 @@ static bool engine_is_right(int HS, bool documents) {
             for (int i = 0; i < 4; i++) device_zero(results[who][i], sizeof(float) * (size_t)sizes[i]);
         float **e = results[0], **h = results[1];
         attention_shape s = attention_whole_shape(b);
-        forward_tile(e[0], e[1], q, kv, kv + v_at, b, asked, T, documents, false, m.at + m.used);
+        forward_tensors f = {e[0], e[1], q, kv, kv + v_at};
+        forward_tile(f, b, asked, T, documents, false, m.at + m.used);
         attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
         op_cast_from_float(out, h[0], nq);
         attention_kernel_delta(delta, out, dout, s);
-        if (!deterministic) backward_tile(e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta, b, asked, T, documents, false, false, m.at + m.used);
+        backward_tensors g = {e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta};
+        if (!deterministic) backward_tile(g, b, asked, T, documents, false, false, m.at + m.used);
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], apart(e[i], h[i], sizes[i]));
     }
@@ -425,6 +433,7 @@ static int64_t attention_calls_made;
 
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge,
                           void *scratch) {
+    forward_tensors all = {out, lse, q, k, v};
     bool engine = is_for_engine(block, lse, (uintptr_t)out | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v);
     attention_calls_made++;
     int64_t at = 0;
@@ -432,19 +441,20 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
         block_part p = part_from(block, at, engine);
         at += p.b.Tq;
         if (!p.engine) {
-            int64_t q_at = p.at * block.q_stride, kv_at = p.at * block.kv_stride;
-            forward_by_hand(out + q_at, lse + p.at, q + q_at, k + kv_at, v + kv_at, p.b, merge);
+            forward_by_hand(forward_from(all, p.at * block.q_stride, p.at * block.kv_stride, p.at), p.b, merge);
             continue;
         }
         for (row_piece i = piece_from(&p, 0, p.b.Tq); i.rows > 0; i = piece_after(&p, i, p.b.Tq))
             for (row_piece j = piece_from(&p, 0, p.b.Tk); j.rows > 0 && (!p.b.causal || j.at <= i.at); j = piece_after(&p, j, p.b.Tk)) {
-                int64_t row = p.at + i.at, q_at = row * block.q_stride, kv_at = (p.at + j.at) * block.kv_stride;
-                forward_tile(out + q_at, lse + row, q + q_at, k + kv_at, v + kv_at, tile_of(&p, i, j), i.asked, j.asked, p.document, merge || j.at > 0, scratch);
+                forward_tensors t = forward_from(all, (p.at + i.at) * block.q_stride, (p.at + j.at) * block.kv_stride, p.at + i.at);
+                if (i.asked == 0 || j.asked == 0) forward_by_hand(t, tile_of(&p, i, j), merge || j.at > 0);
+                else forward_tile(t, tile_of(&p, i, j), i.asked, j.asked, p.document, merge || j.at > 0, scratch);
             }
     } while (at < block.Tq);
 }
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch) {
+    backward_tensors all = {dq, dk, dv, q, k, v, out, dout, lse, delta};
     uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv, tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
     bool engine = !deterministic && is_for_engine(block, lse, gradients | tensors);
     int64_t at = 0;
@@ -452,15 +462,15 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
         block_part p = part_from(block, at, engine);
         at += p.b.Tq;
         if (!p.engine) {
-            int64_t q_at = p.at * block.q_stride, kv_at = p.at * block.kv_stride;
-            backward_by_hand(dq + q_at, dk + kv_at, dv + kv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + p.at, delta + p.at, p.b, add, false);
+            backward_by_hand(backward_from(all, p.at * block.q_stride, p.at * block.kv_stride, p.at), p.b, add, false);
             continue;
         }
         for (row_piece i = piece_from(&p, 0, p.b.Tq); i.rows > 0; i = piece_after(&p, i, p.b.Tq))
             for (row_piece j = piece_from(&p, 0, p.b.Tk); j.rows > 0 && (!p.b.causal || j.at <= i.at); j = piece_after(&p, j, p.b.Tk)) {
-                int64_t row = p.at + i.at, q_at = row * block.q_stride, kv_at = (p.at + j.at) * block.kv_stride;
-                backward_tile(dq + q_at, dk + kv_at, dv + kv_at, q + q_at, k + kv_at, v + kv_at, out + q_at, dout + q_at, lse + row, delta + row, tile_of(&p, i, j), i.asked,
-                              j.asked, p.document, add || j.at > 0, i.at > (p.b.causal ? j.at : 0), scratch);
+                backward_tensors t = backward_from(all, (p.at + i.at) * block.q_stride, (p.at + j.at) * block.kv_stride, p.at + i.at);
+                bool add_dq = add || j.at > 0, add_dkv = i.at > (p.b.causal ? j.at : 0);
+                if (i.asked == 0 || j.asked == 0) backward_by_hand(t, tile_of(&p, i, j), add_dq, add_dkv);
+                else backward_tile(t, tile_of(&p, i, j), i.asked, j.asked, p.document, add_dq, add_dkv, scratch);
             }
     } while (at < block.Tq);
 }
