@@ -84,6 +84,7 @@ static void *take(scratch_memory *m, size_t bytes) {
     m->used += (bytes + 255) / 256 * 256;
     return p;
 }
+#define TAKE(m, type, count) ((type *)take(m, sizeof(type) * (size_t)(count)))
 
 typedef struct {
     float *out, *lse; // results of a forward call that are merged or copied afterwards
@@ -91,8 +92,8 @@ typedef struct {
 } forward_scratch;
 static forward_scratch forward_take(scratch_memory *m, attention_shape s) {
     forward_scratch f;
-    f.out = (float *)take(m, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));
-    f.lse = (float *)take(m, sizeof(float) * (size_t)(s.Tq * s.Hq));
+    f.out = TAKE(m, float, s.Tq * s.Hq * s.HS);
+    f.lse = TAKE(m, float, s.Tq * s.Hq);
     f.workspace = take(m, attention_call_workspace(s));
     return f;
 }
@@ -101,14 +102,13 @@ typedef struct {
     void *workspace;
 } backward_scratch;
 static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
-    size_t q = sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS), k = sizeof(float) * (size_t)(s.Tk * s.Hq * s.HS);
     backward_scratch b;
-    b.dq = (float *)take(m, q);
-    b.dq_sum = (float *)take(m, q);
-    b.dk = (float *)take(m, k);
-    b.dv = (float *)take(m, k);
-    b.delta = (float *)take(m, sizeof(float) * (size_t)(s.Tq * s.Hq));
-    b.lse = (float *)take(m, sizeof(float) * (size_t)(s.Tq * s.Hq));
+    b.dq = TAKE(m, float, s.Tq * s.Hq * s.HS);
+    b.dq_sum = TAKE(m, float, s.Tq * s.Hq * s.HS);
+    b.dk = TAKE(m, float, s.Tk * s.Hq * s.HS);
+    b.dv = TAKE(m, float, s.Tk * s.Hq * s.HS);
+    b.delta = TAKE(m, float, s.Tq * s.Hq);
+    b.lse = TAKE(m, float, s.Tq * s.Hq);
     b.workspace = take(m, attention_call_workspace(s));
     return b;
 }
@@ -246,7 +246,7 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
 // ---- is the engine right? ----
 
 // Root mean square of a - b divided by that of b; infinite if either tensor is not finite.
-static double apart(const float *a, const float *b, int64_t n) {
+static double difference(const float *a, const float *b, int64_t n) {
     float *x = HOST_NEW(float, 2 * n), *y = x + n;
     double d = 0, s = 0;
     device_to_host(x, a, sizeof(float) * (size_t)n);
@@ -274,15 +274,17 @@ static bool engine_is_right(int HS, bool documents) {
     b.scale = 1 / sqrtf((float)HS);
     b.Tq = T;
     attention_run all = {HKV, HQ / HKV};
-    size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + call_scratch(b, false, all) + call_scratch(b, true, all) + 16 * 256;
+    size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + 16 * 256; // the last: alignment
+    bytes += call_scratch(b, false, all) + call_scratch(b, true, all);
     scratch_memory m = {(char *)device_alloc(bytes), 0};
     if (m.at == NULL) device_fail("not enough memory to check the attention engine: %zu bytes", bytes);
-    float *results[2][4], *delta = (float *)take(&m, sizeof(float) * (size_t)n); // [engine, by hand][out, lse, dq, dk and dv]
-    int64_t sizes[4] = {nq, n, nq, nkv};
-    for (int who = 0; who < 2; who++)
-        for (int i = 0; i < 4; i++) results[who][i] = (float *)take(&m, sizeof(float) * (size_t)sizes[i]);
-    floatX *q = (floatX *)take(&m, sizeof(floatX) * (size_t)nq), *dout = (floatX *)take(&m, sizeof(floatX) * (size_t)nq), *out = (floatX *)take(&m, sizeof(floatX) * (size_t)nq);
-    floatX *kv = (floatX *)take(&m, sizeof(floatX) * (size_t)nkv);
+    int64_t sizes[4] = {nq, n, nq, nkv}; // out, lse, dq, dk and dv
+    float *e[4], *h[4], *delta = TAKE(&m, float, n); // results of the engine, and by hand
+    for (int i = 0; i < 4; i++) {
+        e[i] = TAKE(&m, float, sizes[i]);
+        h[i] = TAKE(&m, float, sizes[i]);
+    }
+    floatX *q = TAKE(&m, floatX, nq), *dout = TAKE(&m, floatX, nq), *out = TAKE(&m, floatX, nq), *kv = TAKE(&m, floatX, nkv);
     op_init_normal(q, 1, 1, 0, nq, 1, 0);
     op_init_normal(dout, 1, 2, 0, nq, 1, 0);
     op_init_normal(kv, 1, 3, 0, nkv, 1, 0);
@@ -292,9 +294,10 @@ static bool engine_is_right(int HS, bool documents) {
         b.causal = half == 0;
         b.Tq = documents ? T - 50 : asked;
         b.Tk = documents ? T - 50 : T;
-        for (int who = 0; who < 2; who++)
-            for (int i = 0; i < 4; i++) device_zero(results[who][i], sizeof(float) * (size_t)sizes[i]);
-        float **e = results[0], **h = results[1];
+        for (int i = 0; i < 4; i++) {
+            device_zero(e[i], sizeof(float) * (size_t)sizes[i]);
+            device_zero(h[i], sizeof(float) * (size_t)sizes[i]);
+        }
         attention_shape s = attention_whole_shape(b);
         forward_tensors f = {e[0], e[1], q, kv, kv + v_at};
         forward_tile(f, b, asked, T, documents, false, m.at + m.used);
@@ -304,18 +307,20 @@ static bool engine_is_right(int HS, bool documents) {
         backward_tensors g = {e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta};
         if (!deterministic) backward_tile(g, b, asked, T, documents, false, false, m.at + m.used);
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
-        for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], apart(e[i], h[i], sizes[i]));
+        for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
     }
     device_free(m.at, bytes);
     bool right = worst[0] <= bound && worst[1] <= 1e-4 && worst[2] <= bound && worst[3] <= bound;
     if (!right)
-        fprintf(stderr, "warning: %s with heads of %d is wrong on this device: its differences from the hand-written kernels are out %.1e, lse %.1e, dq %.1e, dk and dv %.1e (bound %.1e; lse 1e-4); these kernels now compute attention%s\n",
+        fprintf(stderr,
+                "warning: %s with heads of %d is wrong on this device: its differences from the hand-written kernels are out %.1e, lse %.1e, dq %.1e, "
+                "dk and dv %.1e (bound %.1e; lse 1e-4); these kernels now compute attention%s\n",
                 op_attention_engine(false), HS, worst[0], worst[1], worst[2], worst[3], bound, documents ? " of packed documents" : "");
     return right;
 }
 bool attention_engine_agrees(int HS, bool documents) {
-    static enum { UNKNOWN, RIGHT, WRONG } known[2][257];
-    if (!attention_call_possible() || HS > 256 || (documents && !attention_engine_agrees(HS, false))) return false;
+    static enum { UNKNOWN, RIGHT, WRONG } known[2][DEVICE_HEAD_SIZE_MAX + 1];
+    if (!attention_call_possible() || HS > DEVICE_HEAD_SIZE_MAX || (documents && !attention_engine_agrees(HS, false))) return false;
     if (known[documents][HS] == UNKNOWN) known[documents][HS] = engine_is_right(HS, documents) ? RIGHT : WRONG;
     return known[documents][HS] == RIGHT;
 }
