@@ -102,7 +102,8 @@ static void pack_rows(float *tile, const floatX *from, int64_t stride, int rows,
 }
 // tile (panels of a head, KEY_TILE, HEAD_PANEL) = from (rows, HS), padded with zeros.
 static void pack_panels(float *tile, const floatX *from, int64_t stride, int rows, int HS) {
-    for (int d0 = 0; d0 < HS; d0 += HEAD_PANEL, tile += KEY_TILE * HEAD_PANEL) pack_rows(tile, from + d0, stride, rows, KEY_TILE, (int)min_i64(HEAD_PANEL, HS - d0), HEAD_PANEL, 1);
+    for (int d0 = 0; d0 < HS; d0 += HEAD_PANEL, tile += KEY_TILE * HEAD_PANEL)
+        pack_rows(tile, from + d0, stride, rows, KEY_TILE, (int)min_i64(HEAD_PANEL, HS - d0), HEAD_PANEL, 1);
 }
 // tile (panels of keys, HS, KEY_PANEL) = from (rows, HS) transposed, zeros in the columns from `rows` on. Strips of LANES rows keep source and
 // tile in few cache lines.

@@ -91,8 +91,7 @@ static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t statu
         if (asked != ncclSuccess) status = asked;
         if (timeout_seconds > 0 && device_seconds() - began > timeout_seconds)
             device_fail("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or the ranks cannot reach each "
-                        "other (NCCL_DEBUG=INFO says "
-                        "more; NCCL_SOCKET_IFNAME names the network)",
+                        "other (NCCL_DEBUG=INFO says more; NCCL_SOCKET_IFNAME names the network)",
                         comm_kind_name(group->kind), what, group->rank, group->size, timeout_seconds);
         if (status == ncclInProgress) sched_yield();
     }
@@ -122,8 +121,7 @@ static void watch(comm *group) {
     if (timeout_seconds > 0 && device_seconds() - group->watched_since > timeout_seconds) {
         char peers[256];
         device_fail("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or is in other transfers; "
-                    "TRAIN_LLAMA_TIMEOUT=SECONDS "
-                    "sets the limit",
+                    "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
                     comm_kind_name(group->kind), t->operation, (long long)group->watched, t->bytes,
                     peers_text(group, t, peers, sizeof peers), timeout_seconds);
     }
@@ -380,7 +378,8 @@ static void make_whole(comm *parent) {
     if (version < NCCL_VERSION(2, 29, 3) && parent->rank == 0) fprintf(stderr, "note: NCCL before 2.29.3 may hang on ARM\n");
 #endif
     if (cudaDriverGetVersion(&version) == cudaSuccess && version < 12030 && parent->rank == 0)
-        fprintf(stderr, "note: the driver supports CUDA %d.%d; before 12.3, transfers of different groups wait for each other\n", version / 1000, version % 1000 / 10);
+        fprintf(stderr, "note: the driver supports CUDA %d.%d; before 12.3, transfers of different groups wait for each other\n", version / 1000,
+                version % 1000 / 10);
     memset(&id, 0, sizeof id);
     if (parent->rank == 0) nccl_wait(parent, ncclGetUniqueId(&id), "start");
     host_comm_broadcast(parent->host, &id, sizeof id, 0);

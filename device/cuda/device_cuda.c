@@ -292,8 +292,10 @@ void *device_host_slab(size_t bytes) {
     }
     cudaGetLastError();
     munmap(p, bytes);
-    fprintf(stderr, "error: %zu bytes of host memory cannot be pinned: %s (check ulimit -l and the container's memory limit; drivers from 580 on pin less than 512 GiB a rank)\n", bytes,
-            cudaGetErrorString(status));
+    fprintf(stderr,
+            "error: %zu bytes of host memory cannot be pinned: %s (check ulimit -l and the container's memory limit; drivers from 580 on pin less than "
+            "512 GiB a rank)\n",
+            bytes, cudaGetErrorString(status));
     return NULL;
 }
 void device_host_slab_free(void *p, size_t bytes) {

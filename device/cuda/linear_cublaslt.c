@@ -45,9 +45,11 @@ static void check(cublasStatus_t status, const char *what) {
 static void start(void) {
     if (lt.handle != NULL) return;
     check(cublasLtCreate(&lt.handle), "start");
-    size_t version = cublasLtGetVersion(); // before 13.3: wrong beside another kernel in tensor memory, launches that fail (CUDA's release notes, bugs 5807900, 5124406)
+    size_t version = cublasLtGetVersion();
+    // Before: wrong beside another kernel in tensor memory, launches that fail (CUDA's release notes, bugs 5807900, 5124406).
     if (version < 130300 && device_compute_capability() >= 100)
-        fprintf(stderr, "note: cuBLAS %zu.%zu.%zu: versions from 13.3 on (CUDA 13.2) have fewer known errors on Blackwell\n", version / 10000, version / 100 % 100, version % 100);
+        fprintf(stderr, "note: cuBLAS %zu.%zu.%zu: versions from 13.3 on (CUDA 13.2) have fewer known errors on Blackwell\n", version / 10000,
+                version / 100 % 100, version % 100);
 }
 
 static const size_t workspace_bytes = (size_t)32 << 20; // NVIDIA's recommendation for Hopper; enough for all GPUs before it
