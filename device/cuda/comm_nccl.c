@@ -24,8 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NCCL_LEAST = NCCL_VERSION(2, 26, 5) };
-#if NCCL_VERSION_CODE < NCCL_VERSION(2, 26, 5)
+#define NCCL_LEAST NCCL_VERSION(2, 26, 5)
+#if NCCL_VERSION_CODE < NCCL_LEAST
 #error "NCCL 2.26.5 or newer is needed: versions before 2.26 do not know NCCL_LAUNCH_ORDER_IMPLICIT"
 #endif
 
@@ -135,8 +135,7 @@ static void driver_stands(int signal_number) {
     _exit(EXIT_FAILED);
 }
 static void *watch_all(void *device) {
-    cudaSetDevice(*(int *)device);
-    free(device);
+    cudaSetDevice((int)(intptr_t)device);
     snprintf(standing, sizeof standing, "error: rank %d: the GPU's driver or NCCL has not answered for more than twice TRAIN_LLAMA_TIMEOUT seconds\n", world->rank);
     signal(SIGALRM, driver_stands);
     for (;;) {
@@ -154,10 +153,10 @@ static void *watch_all(void *device) {
 }
 static void start_watching(void) {
     if (watching) return;
-    int *device = HOST_NEW(int, 1);
-    cuda_check(cudaGetDevice(device), "the watching thread");
+    int device;
+    cuda_check(cudaGetDevice(&device), "the watching thread");
     stop_watching = false;
-    if (pthread_create(&watcher, NULL, watch_all, device) != 0) device_fail("the thread that watches transfers could not be started");
+    if (pthread_create(&watcher, NULL, watch_all, (void *)(intptr_t)device) != 0) device_fail("the thread that watches transfers could not be started");
     watching = true;
 }
 
@@ -234,10 +233,9 @@ static void copy_self(comm *group, void *to, const void *from, size_t bytes) {
     if (bytes > 0 && to != from)
         cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, group->stream), "a rank's copy to itself");
 }
-static void check_call(const comm *group, ncclResult_t status, const char *operation) {
+static void check_call(const comm *group, ncclResult_t status, const char *operation) { // of a call in a group: in progress until the group ends
     if (status != ncclInProgress) nccl_wait(group, status, operation);
 }
-static void group_end(const comm *group, const char *operation) { nccl_wait(group, ncclGroupEnd(), operation); }
 
 void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from) {
     bool alone = to == group->rank && from == group->rank;
@@ -248,7 +246,7 @@ void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int t
         check_call(group, ncclGroupStart(), "sendrecv");
         if (send_bytes > 0) check_call(group, ncclSend(send, send_bytes, ncclUint8, to, group->nccl, group->stream), "sendrecv");
         if (recv_bytes > 0) check_call(group, ncclRecv(recv, recv_bytes, ncclUint8, from, group->nccl, group->stream), "sendrecv");
-        group_end(group, "sendrecv");
+        nccl_wait(group, ncclGroupEnd(), "sendrecv");
     }
     end(group, t, 1);
 }
@@ -267,7 +265,7 @@ void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes
             check_call(group, ncclRecv(to + (size_t)before * bytes_per_rank, bytes_per_rank, ncclUint8, before, group->nccl, group->stream),
                        "alltoall");
         }
-        group_end(group, "alltoall");
+        nccl_wait(group, ncclGroupEnd(), "alltoall");
     }
     copy_self(group, to + own, from + own, bytes_per_rank);
     end(group, t, group->size - 1);
