@@ -23,7 +23,8 @@ enum {
     REGISTER_ROWS = LANES == 16 ? 8 : 4, // a register tile is this many rows by a panel
     KEY_PANEL = 3 * LANES,  // width of a panel whose columns are keys; divides KEY_TILE
     HEAD_PANEL = 2 * LANES, // width of a panel whose columns are a head's elements
-    THREADS_MIN = 16
+    THREADS_MIN = 16,
+    PARALLEL_ELEMENTS = 32768, // as in ops.c
 };
 
 static _Atomic int64_t calls, tiles_computed;
@@ -276,7 +277,7 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
 
 void op_attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
                         int64_t lse_stride) {
-#pragma omp parallel for schedule(static) if (T * H * HS > 32768)
+#pragma omp parallel for schedule(static) if (T * H * HS > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < T; t++) {
         for (int h = 0; h < H; h++) {
             int64_t at = t * stride + h * HS, lse_at = h * lse_stride + t;
@@ -288,7 +289,7 @@ void op_attention_merge(float *out, float *lse, const float *out_b, const float 
 // ---- backward ----
 
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block b) {
-#pragma omp parallel for schedule(static) if (b.Tq * b.Hq * b.HS > 32768)
+#pragma omp parallel for schedule(static) if (b.Tq * b.Hq * b.HS > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < b.Tq; t++) {
         for (int h = 0; h < b.Hq; h++) {
             const floatX *o = out + t * b.q_stride + h * b.HS, *d = dout + t * b.q_stride + h * b.HS;

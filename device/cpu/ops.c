@@ -8,7 +8,8 @@
 
 enum {
     PARALLEL_ELEMENTS = 32768, // below this many elements waking the threads costs more than they save
-    SUM_PARTS = 64             // sums over many rows or elements are cut into this many parts, which are added in order
+    SUM_PARTS = 64,            // sums over many rows or elements are cut into this many parts, which are added in order
+    COLUMNS = 64               // columns that a thread adds up at a time, over all rows
 };
 
 // ---- embedding ----
@@ -21,10 +22,9 @@ void op_embedding_forward(floatX *x, const int32_t *tokens, const floatX *table,
 // Each thread owns some columns of the table and adds all tokens in order.
 void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *dx, int64_t T, int64_t D, void *scratch) {
     (void)scratch;
-    const int64_t columns = 64;
 #pragma omp parallel for schedule(static) if (T * D > PARALLEL_ELEMENTS)
-    for (int64_t from = 0; from < D; from += columns) {
-        int64_t to = min_i64(D, from + columns);
+    for (int64_t from = 0; from < D; from += COLUMNS) {
+        int64_t to = min_i64(D, from + COLUMNS);
         for (int64_t t = 0; t < T; t++) {
             float *row = dtable + tokens[t] * D;
             for (int64_t d = from; d < to; d++) row[d] += dx[t * D + d];
@@ -77,8 +77,8 @@ void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const flo
             }
         }
 #pragma omp for schedule(static)
-        for (int64_t from = 0; from < D; from += 64) {
-            int64_t to = min_i64(D, from + 64);
+        for (int64_t from = 0; from < D; from += COLUMNS) {
+            int64_t to = min_i64(D, from + COLUMNS);
             for (int64_t part = 0; part < parts; part++) {
                 for (int64_t d = from; d < to; d++) dweight[d] += shares[part * D + d];
             }
