@@ -189,12 +189,10 @@ PRINTF_LIKE(2, 3) static inline void calibrate_note(calibration *c, const char *
 }
 
 static inline void calibrate_set(cluster *machines, const char *key, double value, figure_kind kind) {
-    const cluster_figure *figures = cluster_figures();
-    for (int i = 0; i < CLUSTER_FIGURES; i++) {
-        if (strcmp(figures[i].key, key) != 0) continue;
-        *cluster_value(machines, &figures[i]) = fmin(fmax(value, figures[i].low), figures[i].high);
-        machines->kinds[i] = kind;
-    }
+    int i = cluster_find(key);
+    const cluster_figure *f = &cluster_figures()[i];
+    *cluster_value(machines, f) = fmin(fmax(value, f->low), f->high);
+    machines->kinds[i] = kind;
 }
 
 // Measures an attention block of T rows (2 flop T^2 H HS FLOP; flop = 1 for forward) at two lengths, and sets *launch and *quadratic such that

@@ -101,6 +101,12 @@ static inline const cluster_figure *cluster_figures(void) {
 #undef FIGURE
     return figures;
 }
+// Its place in the table; CLUSTER_FIGURES if there is no such figure.
+static inline int cluster_find(const char *key) {
+    int i = 0;
+    while (i < CLUSTER_FIGURES && strcmp(cluster_figures()[i].key, key) != 0) i++;
+    return i;
+}
 static inline double *cluster_value(cluster *c, const cluster_figure *f) { return (double *)(void *)((char *)c + f->at); }
 static inline const char *figure_kind_name(figure_kind kind) {
     return kind == FIGURE_MEASURED ? "measured" : kind == FIGURE_DATASHEET ? "datasheet" : "estimate";
@@ -109,20 +115,18 @@ static inline const char *figure_kind_name(figure_kind kind) {
 // A line is "key value # kind: comment", a comment "# ...", or empty; it is modified. Sets the figure in *c and marks it in seen (CLUSTER_FIGURES).
 // False with a message that names source, line and key.
 static inline bool cluster_parse_line(cluster *c, bool *seen, char *line, int number, const char *source, error_text *error) {
-    const cluster_figure *figures = cluster_figures();
     char *hash = strchr(line, '#'), *rest = NULL;
     if (hash != NULL) *hash = '\0';
     char *key = strtok_r(line, " \t\r", &rest);
     if (key == NULL) return true;
     char *text = strtok_r(NULL, " \t\r", &rest), *more = text == NULL ? NULL : strtok_r(NULL, " \t\r", &rest);
-    int i = 0;
-    while (i < CLUSTER_FIGURES && strcmp(figures[i].key, key) != 0) i++;
+    int i = cluster_find(key);
     if (i == CLUSTER_FIGURES) return error_set(error, "%s line %d: unknown key '%s'", source, number, printable(key).text);
     if (seen[i]) return error_set(error, "%s line %d: '%s' is given twice", source, number, key);
     if (text == NULL || more != NULL) return error_set(error, "%s line %d: '%s' needs one value", source, number, key);
     char *end = NULL;
     double value = strtod(text, &end);
-    const cluster_figure *f = &figures[i];
+    const cluster_figure *f = &cluster_figures()[i];
     if (*end != '\0' || !(value >= f->low && value <= f->high) || (f->whole && value != floor(value)))
         return error_set(error, "%s line %d: '%s' is '%s'; it must be a%s number from %g to %g", source, number, key, printable(text).text,
                          f->whole ? " whole" : "", f->low, f->high);

@@ -48,13 +48,10 @@ void planner_cell(int i, int *table, int *alltoall, int *fitted, double *measure
 }
 // 0 = no such figure.
 int planner_set(const char *key, double value) {
-    const cluster_figure *figures = cluster_figures();
-    for (int i = 0; i < CLUSTER_FIGURES; i++)
-        if (strcmp(figures[i].key, key) == 0) {
-            *cluster_value(&machines, &figures[i]) = value;
-            return 1;
-        }
-    return 0;
+    int i = cluster_find(key);
+    if (i == CLUSTER_FIGURES) return 0;
+    *cluster_value(&machines, &cluster_figures()[i]) = value;
+    return 1;
 }
 void planner_predict(double *seconds) {
     for (int i = 0; i < row_count; i++)

@@ -26,9 +26,7 @@ int main(int argc, char **argv) {
         cluster machines;
         CHECK(cluster_load(&machines, file, &error), "%s", error.text);
         CHECK(machines.gpus_per_node == 2 && machines.ranks_sharing == 2, "nodes of %g ranks", machines.gpus_per_node);
-        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-            for (int i = 0; i < CLUSTER_FIGURES; i++)
-                if (strcmp(cluster_figures()[i].key, keys[k]) == 0) CHECK(machines.kinds[i] == FIGURE_MEASURED, "%s is not measured", keys[k]);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) CHECK(machines.kinds[cluster_find(keys[k])] == FIGURE_MEASURED, "%s is not measured", keys[k]);
         char *text = config_read_file(file, &error);
         const char *note = text != NULL ? strstr(text, "\n# nodes: one flow a NIC ") : NULL;
         double one = 0, together = 0, bytes = 0, microseconds = 0;
