@@ -40,8 +40,8 @@ static inline options plan_chosen(const options *o, const planner_choice *p) {
     return t;
 }
 
-// Whether sequences of S tokens fit: a rank in its budget (*bytes of device memory), the ranks of a node in its host memory (*host_bytes together).
-static inline bool plan_fits_at(const plan_question *q, const planner_choice *p, int64_t S, double *bytes, double *host_bytes) {
+// Whether sequences of S tokens fit: a rank in its budget, the ranks of a node together in its host memory. Sets the memory and host_memory of *p.
+static inline bool plan_fits_at(const plan_question *q, planner_choice *p, int64_t S) {
     options t = plan_chosen(q->o, p);
     plan_question chosen = {&t, q->c, q->machines, p->shape.dp * p->shape.hp * p->shape.cp};
     recompute_kind *kinds = HOST_NEW(recompute_kind, q->c->L);
@@ -50,20 +50,18 @@ static inline bool plan_fits_at(const plan_question *q, const planner_choice *p,
     model_run run = plan_run_of(&chosen, S, &g, kinds);
     bool fits = plan_in_room(q->c, &g, &run, plan_room(&chosen), &device, &host);
     free(kinds);
-    *bytes = (double)device.peak;
-    *host_bytes = (double)host.peak * fmin(chosen.ranks, q->machines->gpus_per_node);
+    p->memory = (double)device.peak;
+    p->host_memory = (double)host.peak * fmin(chosen.ranks, q->machines->gpus_per_node);
     return fits;
 }
 // planner_query.fits, with a plan_question as context.
-static inline bool plan_fits(void *context, const planner_choice *p, double *bytes) {
+static inline bool plan_fits(void *context, planner_choice *p) {
     const plan_question *q = (const plan_question *)context;
-    double host_bytes;
-    return plan_fits_at(q, p, q->o->seq_len, bytes, &host_bytes);
+    return plan_fits_at(q, p, q->o->seq_len);
 }
 
 // Whether any grid of `ranks` ranks can hold sequences of S tokens, with full ZeRO and full recompute.
 static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
-    double bytes, host_bytes;
     for (int hp = 1; hp <= ranks; hp++)
         for (int cp = 1; cp <= ranks / hp && q->c->H % hp == 0; cp++) {
             int dp = ranks / (hp * cp);
@@ -75,7 +73,7 @@ static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
                 p.zp = p.zg = p.zo = ranks;
                 p.recompute = RECOMPUTE_FULL;
                 p.offload = way == 1;
-                if (plan_fits_at(q, &p, S, &bytes, &host_bytes)) return true;
+                if (plan_fits_at(q, &p, S)) return true;
             }
         }
     return false;
@@ -271,7 +269,6 @@ static inline void plan_choice_text(const planner_choice *p, char *text, size_t 
 static inline void plan_print(const plan_question *q, const planner_choice *best, int n) {
     const options *o = q->o;
     char basis[128], text[256], memory[32], host[96];
-    double device_bytes, host_bytes;
     cluster_basis(q->machines, basis, sizeof basis);
     printf("plan for %s, %lld tokens x %lld sequences a step, %d ranks of %s\n", q->c->name, (long long)o->seq_len, (long long)plan_global_batch(o), q->ranks,
            q->machines->name);
@@ -280,11 +277,10 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
     for (int i = 0; i < n; i++) {
         const planner_choice *p = &best[i];
         plan_choice_text(p, text, sizeof text);
-        plan_fits_at(q, p, o->seq_len, &device_bytes, &host_bytes);
-        format_bytes(memory, sizeof memory, host_bytes);
+        format_bytes(memory, sizeof memory, p->host_memory);
         host[0] = '\0';
-        if (host_bytes > 0) snprintf(host, sizeof host, ", %s of host memory a node", memory);
-        format_bytes(memory, sizeof memory, device_bytes);
+        if (p->host_memory > 0) snprintf(host, sizeof host, ", %s of host memory a node", memory);
+        format_bytes(memory, sizeof memory, p->memory);
         printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs, 100 * p->mfu, 100 * p->hfu, memory,
                host, i > 0 && p->seconds <= (1 + PLANNER_TIE) * best[0].seconds ? "  (a tie with 1)" : "");
         printf("   exposed ms: SeqAlltoAll %.1f, inner ring %.1f, outer ring %.1f, gather %.1f, reduce %.1f, update %.1f, offload %.1f\n", 1e3 * p->alltoall,
@@ -318,15 +314,13 @@ static inline bool plan_write_json(const plan_question *q, int64_t attended, con
     for (int i = 0; i < n; i++) {
         const planner_choice *p = &best[i];
         cJSON *at = cJSON_CreateObject(), *parts = cJSON_CreateObject();
-        double device_bytes, host_bytes;
-        plan_fits_at(q, p, q->o->seq_len, &device_bytes, &host_bytes);
         const struct {
             const char *name;
             double value;
         } numbers[] = {
             {"dp", (double)p->shape.dp}, {"hp", (double)p->shape.hp}, {"cp", (double)p->shape.cp}, {"inner_ring", (double)p->shape.w},
             {"zero_params", (double)p->zp}, {"zero_grads", (double)p->zg}, {"zero_optim", (double)p->zo}, {"step_s", p->seconds}, {"tgs", p->tgs}, {"mfu", p->mfu}, {"hfu", p->hfu}, {"memory_bytes", p->memory},
-            {"host_bytes_of_node", host_bytes},
+            {"host_bytes_of_node", p->host_memory},
             {"slower_than_best", p->seconds / best[0].seconds - 1},
         };
         cJSON_AddItemToArray(choices, at);

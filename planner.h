@@ -219,7 +219,7 @@ typedef struct {
     double tgs, mfu, hfu;   // tokens per second and GPU; fractions of peak
     double attention, linear, optimizer, launch; // seconds of compute in a step; launch: launches and merging of attention operations and ring steps
     double alltoall, ring_inner, ring_outer, gather, reduce, update, offloading; // exposed seconds in a step
-    double memory;          // bytes of a rank, from planner_query.fits; 0 without one
+    double memory, host_memory; // bytes of a rank's device, of a node's host; from planner_query.fits, 0 without one
 } planner_choice;
 
 typedef struct {
@@ -232,8 +232,8 @@ typedef struct {
     int ranks;
     planner_schedule schedule;
     double dkv_bytes;     // bytes of a dKV element on the wire: 4 (ours), 2 (LoongTrain)
-    // Whether a choice fits in memory; sets *bytes to what a rank needs. NULL: everything fits.
-    bool (*fits)(void *context, const planner_choice *choice, double *bytes);
+    // Whether a choice fits in memory; sets its memory and host_memory. NULL: everything fits.
+    bool (*fits)(void *context, planner_choice *choice);
     void *context;
 } planner_query;
 
@@ -569,14 +569,13 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
         for (int i = 1; i < count; i++)
             if (tries[i].seconds < tries[fastest].seconds) fastest = i;
         *best = tries[fastest];
-        best->memory = 0;
-        if (q->fits == NULL || q->fits(q->context, best, &best->memory)) break;
+        if (q->fits == NULL || q->fits(q->context, best)) break;
         memmove(&tries[fastest], &tries[fastest + 1], sizeof tries[0] * (size_t)(count - 1 - fastest));
     }
     double most = 1.001 * best->seconds;
     for (int i = 0; q->fits != NULL && i < count; i++) {
         planner_choice *t = &tries[i];
-        if (t->seconds <= most && t->recompute == best->recompute && t->offload == best->offload && q->fits(q->context, t, &t->memory) &&
+        if (t->seconds <= most && t->recompute == best->recompute && t->offload == best->offload && q->fits(q->context, t) &&
             t->memory <= best->memory - 0.1 * q->machines->memory)
             *best = *t;
     }

@@ -494,15 +494,14 @@ static void check_published_memory(const model_config *llama3_8b) {
 
 // ---- the search ----
 
-static bool fits_nothing(void *context, const planner_choice *choice, double *bytes) {
-    (void)choice;
+static bool fits_nothing(void *context, planner_choice *choice) {
     (*(int64_t *)context)++;
-    *bytes = 1e15;
+    choice->memory = 1e15;
     return false;
 }
-static bool fits_table_6(void *context, const planner_choice *choice, double *bytes) {
+static bool fits_table_6(void *context, planner_choice *choice) {
     (void)context;
-    *bytes = 1;
+    choice->memory = 1;
     return choice->shape.w == 1 && !choice->cp_allgather && choice->recompute == RECOMPUTE_FULL;
 }
 // A rough memory rule: the states, what every layer keeps (nothing if offloaded), and one whole layer.
@@ -511,15 +510,15 @@ typedef struct {
     double limit;
     int64_t S;
 } memory_rule;
-static bool fits_rule(void *context, const planner_choice *p, double *bytes) {
+static bool fits_rule(void *context, planner_choice *p) {
     const memory_rule *r = (const memory_rule *)context;
     double N = (double)config_parameters(r->m), T = (double)r->S / ((double)p->shape.hp * p->shape.cp);
     cluster c;
     memset(&c, 0, sizeof c);
     c.element_bytes = 2;
     double kept = r->m->L * planner_kept_bytes(r->m, &c, p->shape.hp, p->recompute, T);
-    *bytes = N * (2.0 / p->zp + 4.0 / p->zg + 12.0 / p->zo) + (p->offload ? 0 : kept) + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T);
-    return *bytes <= r->limit;
+    p->memory = N * (2.0 / p->zp + 4.0 / p->zg + 12.0 / p->zo) + (p->offload ? 0 : kept) + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T);
+    return p->memory <= r->limit;
 }
 
 static model_config preset(const char *name) {
@@ -582,7 +581,7 @@ static void check_degrees(const planner_query *q, const planner_choice *best) {
         p.zo = degrees[i % 3];
         if (p.zg % p.zp != 0 || p.zo % p.zg != 0) continue;
         planner_step_time(q, &a, &p);
-        if (!q->fits(q->context, &p, &p.memory)) continue;
+        if (!q->fits(q->context, &p)) continue;
         CHECK(best->seconds <= 1.0010001 * p.seconds, "ZeRO %d %d %d takes %g s, %d %d %d %g", p.zp, p.zg, p.zo, p.seconds, best->zp, best->zg, best->zo, best->seconds);
         if (p.seconds > best->seconds) continue;
         CHECK(p.memory > best->memory - 0.1 * q->machines->memory, "ZeRO %d %d %d is no slower and needs %g bytes, %d %d %d %g", p.zp, p.zg, p.zo, p.memory, best->zp, best->zg,
