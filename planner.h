@@ -543,7 +543,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
 // recompute and offload. Equally fast: the least sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the
 // time and saves at least a tenth of the device's memory. False: nothing fits.
 static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
-    enum { MOST = 64 };
+    enum { MOST = 10 * 3 * 2 }; // nested ZeRO degrees out of three, kinds of recompute, without and with offload
     planner_choice tries[MOST];
     int count = 0, node = (int)q->machines->gpus_per_node, degrees[3], degree_count = 0;
     degrees[degree_count++] = 1;
@@ -554,7 +554,7 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
         for (int g = p; g < degree_count; g++)
             for (int o = g; o < degree_count; o++)
                 for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
-                    for (int offload = 0; offload < 2 && count < MOST; offload++) {
+                    for (int offload = 0; offload < 2; offload++) {
                         planner_choice *t = &tries[count++];
                         *t = *best;
                         t->zp = degrees[p];
@@ -564,13 +564,14 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
                         t->offload = offload == 1;
                         planner_step_time(q, &a, t);
                     }
-    for (; count > 0; count--) {
+    for (;;) {
         int fastest = 0;
         for (int i = 1; i < count; i++)
             if (tries[i].seconds < tries[fastest].seconds) fastest = i;
         *best = tries[fastest];
+        if (best->seconds == INFINITY) return false;
         if (q->fits == NULL || q->fits(q->context, best)) break;
-        memmove(&tries[fastest], &tries[fastest + 1], sizeof tries[0] * (size_t)(count - 1 - fastest));
+        tries[fastest].seconds = INFINITY; // does not fit
     }
     double most = 1.001 * best->seconds;
     for (int i = 0; q->fits != NULL && i < count; i++) {
@@ -579,7 +580,7 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
             t->memory <= best->memory - 0.1 * q->machines->memory)
             *best = *t;
     }
-    return count > 0;
+    return true;
 }
 
 // Inserts a choice into best (*count of at most `most`), which stays sorted by time; drops the slowest when it is full.
