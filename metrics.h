@@ -7,10 +7,12 @@
 #include "config.h"     // defines: model_config
 #include "device/comm.h" // defines: comm_counters, COMM_KINDS
 
-// FLOPs of a token's matrix products, a multiply-add counting 2: every projection and the head. The embedding is a look-up and counts nothing.
+// FLOPs of a token in a layer's wqkv and wo, and in its gate_up; a multiply-add counts 2.
+static inline double flops_projections_per_token(const model_config *c) { return 2.0 * c->D * c->HS * (2 * c->H + 2 * c->Hkv); }
+static inline double flops_gate_up_per_token(const model_config *c) { return 2.0 * c->D * 2 * c->F; }
+// FLOPs of a token's matrix products: every projection and the head. The embedding is a look-up and counts nothing.
 static inline double flops_matrices_per_token(const model_config *c) {
-    double D = c->D, heads = (double)c->H * c->HS, kv = (double)c->Hkv * c->HS;
-    return 2 * (c->L * (D * (heads + 2 * kv) + heads * D + 3 * D * c->F) + D * c->V);
+    return c->L * (flops_projections_per_token(c) + flops_gate_up_per_token(c) + 2.0 * c->F * c->D) + 2.0 * c->D * c->V;
 }
 // FLOPs of a token's causal attention in one layer (scores, and the weighted sum of values), counted half: a token sees S/2 keys on average.
 static inline double flops_attention_per_token(const model_config *c, int64_t S) { return 2.0 * (double)S * c->H * c->HS; }
@@ -23,12 +25,12 @@ static inline double flops_model_per_token(const model_config *c, int64_t S) {
 // Hardware FLOPs of a training token: what is really computed. Attention's backward pass recomputes the scores (2.5 x forward), and each layer
 // recomputes what its kind says: selective wqkv, wo and gate_up; full the same and the attention. gate_up_kept: layers that keep all keep gate_up.
 static inline double flops_hardware_per_token(const model_config *c, int64_t S, const recompute_kind *kinds, bool gate_up_kept) {
-    double D = c->D, heads = (double)c->H * c->HS, kv = (double)c->Hkv * c->HS, attention = flops_attention_per_token(c, S);
+    double attention = flops_attention_per_token(c, S);
     double total = 3 * flops_matrices_per_token(c) + c->L * 3.5 * attention;
     for (int l = 0; l < c->L; l++) {
         bool again = kinds[l] != RECOMPUTE_NONE;
-        if (again) total += 2 * (D * (heads + 2 * kv) + heads * D);
-        if (again || !gate_up_kept) total += 2 * (2 * D * c->F);
+        if (again) total += flops_projections_per_token(c);
+        if (again || !gate_up_kept) total += flops_gate_up_per_token(c);
         if (kinds[l] == RECOMPUTE_FULL) total += attention;
     }
     return total;

@@ -472,9 +472,8 @@ static inline double planner_linear_flop(const planner_query *q, recompute_kind 
     const model_config *m = q->model;
     double matrices = flops_matrices_per_token(m);
     if (q->schedule == SCHEDULE_LOONGTRAIN) return 3 * matrices + (matrices - 2.0 * m->D * m->V);
-    double D = m->D, width = (double)m->H * m->HS, kv = (double)m->Hkv * m->HS;
     bool again = kind != RECOMPUTE_NONE; // as flops_hardware_per_token counts: w_down is not recomputed
-    return 3 * matrices + (again ? 2 * m->L * (D * (width + 2 * kv) + width * D + 2 * D * m->F) : 0);
+    return 3 * matrices + (again ? m->L * (flops_projections_per_token(m) + flops_gate_up_per_token(m)) : 0);
 }
 
 // Fills the predicted fields of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of its shape.
