@@ -264,7 +264,7 @@ static inline grid_shape planner_shape(const cluster *c, int dp, int hp, int cp,
     return s;
 }
 
-// ---- the network: which flows share a NIC ----
+// ---- the network: which flows share a NIC, and how long transfers take ----
 
 // How many flows of a ring hop share the busiest NIC (send or receive side), counted over all CP groups; 0: no hop leaves a node.
 // outer: the hop to the same place of the next window; otherwise the hop to the next place of the window.
@@ -291,6 +291,12 @@ static inline double planner_hop(const cluster *c, double bytes, int flows) {
     return c->hop_latency + (flows == 0 ? inside : fmax(inside, bytes * flows / (c->nic_rate * c->nic_efficiency)));
 }
 
+// Seconds of a KV and a dKV hop at the same time: inside a node two lanes side by side, until the links are full; a NIC they share.
+static inline double planner_hop_both(const cluster *c, double kv, double dkv, int flows) {
+    if (flows > 0) return planner_hop(c, kv + dkv, flows);
+    return fmax(planner_hop(c, fmax(kv, dkv), 0), (kv + dkv) / c->nvlink_rate);
+}
+
 // The fraction of a rank's HP group (itself included) that lies on other nodes; the largest over all ranks.
 static inline double planner_hp_outside(const grid_shape *g) {
     int sp = g->hp * g->cp, most = 0;
@@ -301,6 +307,15 @@ static inline double planner_hp_outside(const grid_shape *g) {
         most = (int)max_i64(most, outside);
     }
     return (double)most / g->hp;
+}
+
+// Seconds of SeqAlltoAll of Q, K, V and out. `bytes`, (2 + 2 rep) E elements of a rank (LoongTrain section 4.5.4), are packed, and the part that
+// leaves the node goes through its NICs.
+static inline double planner_alltoall(const cluster *c, const grid_shape *g, double bytes) {
+    if (g->hp == 1) return 0;
+    double nic_share = c->gpus_per_node / c->nics_per_node; // GPUs per NIC
+    return c->alltoall_latency + bytes * c->alltoall_pack +
+           bytes * planner_hp_outside(g) * nic_share * (1 + c->alltoall_congestion * log2(g->hp)) / (c->nic_rate * c->alltoall_efficiency);
 }
 
 // Seconds of an all-gather or reduce-scatter in which a rank of a group of `size` sends `bytes`. Members are `stride` ranks apart, so
@@ -314,11 +329,11 @@ static inline double planner_collective(const cluster *c, int size, int stride, 
     return bytes * leaving / (c->nics_per_node * c->nic_rate * c->collective_efficiency);
 }
 
-// ---- attention of one layer, one sequence ----
-
 // Seconds of compute that overlaps with a transfer: the longer of the two, where compute is slowed by the fraction `cost` of the transfer's time (all
 // of it on CPUs, where the ranks copy themselves).
 static inline double planner_overlap(double compute, double transfer, double cost) { return fmax(compute + cost * transfer, transfer); }
+
+// ---- attention of one layer, one sequence ----
 
 // One pass around the rings, in seconds: the compute of a ring step, and hops inside a window (inner) and to the next one (outer). Forward: no dKV.
 typedef struct {
@@ -376,22 +391,6 @@ static inline planner_pass planner_pass_split(planner_ring r, planner_schedule s
     return p;
 }
 
-typedef struct {
-    planner_pass forward, backward;
-    double alltoall; // s of SeqAlltoAll of Q, K, V and out in one pass; the backward pass moves as much
-    double launch;   // s of the constant cost of an attention operation, forward and backward together (a third of it forward)
-    double kernel_f, kernel_b; // s inside the attention kernels, forward and backward; the rest of compute is merging and launches
-} planner_attention;
-
-// Seconds of SeqAlltoAll of Q, K, V and out. `bytes`, (2 + 2 rep) E elements of a rank (LoongTrain section 4.5.4), are packed, and the part that
-// leaves the node goes through its NICs.
-static inline double planner_alltoall(const cluster *c, const grid_shape *g, double bytes) {
-    if (g->hp == 1) return 0;
-    double nic_share = c->gpus_per_node / c->nics_per_node; // GPUs per NIC
-    return c->alltoall_latency + bytes * c->alltoall_pack +
-           bytes * planner_hp_outside(g) * nic_share * (1 + c->alltoall_congestion * log2(g->hp)) / (c->nic_rate * c->alltoall_efficiency);
-}
-
 // --cp-comm allgather: the all-gather of KV hides behind the first ring step, the reduce-scatter of dKV follows the last (double_ring.cuh).
 static inline planner_pass planner_pass_gather(const cluster *c, const grid_shape *g, double step, double kv_bytes, double dkv_bytes) {
     planner_pass p;
@@ -405,11 +404,12 @@ static inline planner_pass planner_pass_gather(const cluster *c, const grid_shap
     return p;
 }
 
-// Seconds of a KV and a dKV hop at the same time: inside a node two lanes side by side, until the links are full; a NIC they share.
-static inline double planner_hop_both(const cluster *c, double kv, double dkv, int flows) {
-    if (flows > 0) return planner_hop(c, kv + dkv, flows);
-    return fmax(planner_hop(c, fmax(kv, dkv), 0), (kv + dkv) / c->nvlink_rate);
-}
+typedef struct {
+    planner_pass forward, backward;
+    double alltoall; // s of SeqAlltoAll of Q, K, V and out in one pass; the backward pass moves as much
+    double launch;   // s of the constant cost of an attention operation, forward and backward together (a third of it forward)
+    double kernel_f, kernel_b; // s inside the attention kernels, forward and backward; the rest of compute is merging and launches
+} planner_attention;
 
 // One attention operation. E = S H HS / sp elements of Q a rank. FLOP of a ring step: 2 S^2 H HS / (sp cp), causal and balanced (section 4.5.2),
 // backward 2.5 times that. With packed documents S^2 becomes S attended, taken to be spread evenly over the steps. KV chunk: max(Hkv, hp) / H 2 E
