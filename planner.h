@@ -476,6 +476,27 @@ static inline double planner_linear_flop(const planner_query *q, recompute_kind 
     return 3 * matrices + (again ? m->L * (flops_projections_per_token(m) + flops_gate_up_per_token(m)) : 0);
 }
 
+// Fills p->gather, p->reduce and p->update of our own schedule: what is exposed in a step of `micro` micro-steps, whose passes compute for `forward`
+// and `backward` seconds. The bytes are those of zero_hybrid.cuh. Gathers and reductions hide behind the compute of a pass, the update behind the
+// first forward pass of a step.
+static inline void planner_zero_time(const planner_query *q, double micro, double forward, double backward, planner_choice *p) {
+    const cluster *c = q->machines;
+    double N = (double)config_parameters(q->model);
+    int replicas = q->ranks / p->zo;
+    double gather = planner_collective(c, p->zp, 1, c->element_bytes * N * (p->zp - 1) / p->zp);
+    double reduce_always = planner_collective(c, p->zg, 1, 4 * N * (p->zg - 1) / p->zg);
+    double reduce_last = planner_collective(c, p->zo / p->zg, p->zg, 4 * N / p->zg * (1 - (double)p->zg / p->zo)) +
+                         planner_collective(c, replicas, p->zo, 2 * 4 * N / p->zo * (replicas - 1) / replicas);
+    double gathered = planner_overlap(backward, gather, c->overlap_cost); // a backward pass with its gathers;
+    double reduced = planner_overlap(backward, gather + reduce_always, c->overlap_cost); // with the reductions of every micro-step, too;
+    double last = planner_overlap(backward, gather + reduce_always + reduce_last, c->overlap_cost); // and with those of the last one only
+    double forward_gathered = planner_overlap(forward, gather, c->overlap_cost);
+    p->gather = micro * (forward_gathered - forward + gathered - backward);
+    p->reduce = micro * (reduced - gathered) + last - reduced;
+    double update = planner_collective(c, p->zo / p->zp, p->zp, c->element_bytes * N / p->zp * (1 - (double)p->zp / p->zo));
+    p->update = planner_overlap(forward, gather + update, c->overlap_cost) - forward_gathered;
+}
+
 // Fills the predicted fields of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of its shape.
 //     step = sequences (L (forward + backward + 2 alltoall + again) + linear) + exposed ZeRO and offload + optimizer
 //     again = full: forward + alltoall; selective: alltoall hidden behind the matrices (attention is kept; Q, K, V are exchanged again); none: 0
@@ -505,22 +526,9 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (the paper does not give its ZeRO setting).
         p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
     } else {
-        // The bytes of zero_hybrid.cuh. Gathers and reductions hide behind the compute of a pass, the update behind the first forward pass of a step.
         double forward = B * L * (a->forward.compute + a->launch / 3) + linear / 3;
         double backward = B * L * (again * a->forward.compute + a->backward.compute + 2 * a->launch / 3) + linear * 2 / 3;
-        int replicas = q->ranks / p->zo;
-        double gather = planner_collective(c, p->zp, 1, c->element_bytes * N * (p->zp - 1) / p->zp);
-        double reduce_always = planner_collective(c, p->zg, 1, 4 * N * (p->zg - 1) / p->zg);
-        double reduce_last = planner_collective(c, p->zo / p->zg, p->zg, 4 * N / p->zg * (1 - (double)p->zg / p->zo)) +
-                             planner_collective(c, replicas, p->zo, 2 * 4 * N / p->zo * (replicas - 1) / replicas);
-        double gathered = planner_overlap(backward, gather, c->overlap_cost); // a backward pass with its gathers;
-        double reduced = planner_overlap(backward, gather + reduce_always, c->overlap_cost); // with the reductions of every micro-step, too;
-        double last = planner_overlap(backward, gather + reduce_always + reduce_last, c->overlap_cost); // and with those of the last one only
-        double forward_gathered = planner_overlap(forward, gather, c->overlap_cost);
-        p->gather = micro * (forward_gathered - forward + gathered - backward);
-        p->reduce = micro * (reduced - gathered) + last - reduced;
-        double update = planner_collective(c, p->zo / p->zp, p->zp, c->element_bytes * N / p->zp * (1 - (double)p->zp / p->zo));
-        p->update = planner_overlap(forward, gather + update, c->overlap_cost) - forward_gathered;
+        planner_zero_time(q, micro, forward, backward, p);
         // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
         p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
         if (p->offload) {
