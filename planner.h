@@ -186,12 +186,12 @@ static inline bool cluster_load(cluster *c, const char *name_or_file, error_text
 // The cluster as `ranks` ranks see it: where ranks share a machine, each gets a larger part of it when there are fewer of them.
 static inline void cluster_share(cluster *c, int ranks) {
     if (c->ranks_sharing == 0) return;
-    double more = c->ranks_sharing / fmin(ranks, c->gpus_per_node);
+    double sharing = fmin(ranks, c->gpus_per_node), more = c->ranks_sharing / sharing;
     double *const rates[] = {&c->memory, &c->peak, &c->hbm_rate, &c->nvlink_rate, &c->host_link_rate, &c->p2p_rate};
     double *const times[] = {&c->step_launch, &c->attention_launch, &c->hop_latency, &c->alltoall_latency, &c->alltoall_pack};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) *rates[i] *= more;
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) *times[i] /= more;
-    c->ranks_sharing = fmin(ranks, c->gpus_per_node);
+    c->ranks_sharing = sharing;
 }
 
 // Where the figures come from, in one line: "13 measured, 9 datasheet, 3 estimate".
@@ -384,10 +384,10 @@ static inline planner_pass planner_pass_split(planner_ring r, planner_schedule s
     double all = planner_ring_seconds(&r, schedule);
     p.home = schedule == SCHEDULE_LOONGTRAIN ? 0 : r.windows > 1 ? r.dkv_outer : r.w > 1 ? r.dkv_inner : 0;
     r.kv_outer = r.dkv_outer = r.both_outer = 0;
-    double inner = planner_ring_seconds(&r, schedule);
+    double without_outer = planner_ring_seconds(&r, schedule);
     p.compute = r.step * r.w * r.windows;
-    p.inner = fmax(0, inner - p.compute); // fmax: rounding
-    p.outer = fmax(0, all - inner);
+    p.inner = fmax(0, without_outer - p.compute); // fmax: rounding
+    p.outer = fmax(0, all - without_outer);
     return p;
 }
 
@@ -425,7 +425,8 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
     double seen = fmin(1, (double)q->attended * g->cp / (double)q->S), travels = allgather ? 1 : seen;
     double kv = 2 * replication * E * c->element_bytes * travels, dkv = 2 * replication * E * q->dkv_bytes * travels;
     double flop = 2 * (double)q->S * (double)q->attended * width / (sp * g->cp);
-    double extra = (c->merge_bytes * E / c->hbm_rate + c->step_launch) * fmax(seen, 1.0 / g->cp); // a rank's own block is never skipped
+    // Merging and launch of a ring step, a third of it in the forward pass. A rank's own block is never skipped.
+    double extra = (c->merge_bytes * E / c->hbm_rate + c->step_launch) * fmax(seen, 1.0 / g->cp);
     double kernel_f = flop / (c->attention_forward_efficiency * c->peak);
     double kernel_b = 2.5 * flop / (c->attention_backward_efficiency * c->peak);
     a.kernel_f = kernel_f * g->cp;
@@ -505,18 +506,18 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     const cluster *c = q->machines;
     const grid_shape *g = &p->shape;
     double N = (double)config_parameters(m), T = (double)q->S / ((double)g->hp * g->cp);
-    double B = (double)q->batch, micro = (double)q->global_batch / g->dp / B, L = m->L, layers = micro * B * L;
+    double B = (double)q->batch, micro = (double)q->global_batch / g->dp / B, L = m->L, operations = micro * B * L; // of attention
     double again = p->recompute == RECOMPUTE_FULL ? 1 : 0;
     double linear = B * T * planner_linear_flop(q, p->recompute) / (c->linear_efficiency * c->peak) + N * c->weight_bytes / c->hbm_rate; // a micro-step
-    p->attention = layers * ((1 + again) * a->kernel_f + a->kernel_b);
-    p->launch = layers * ((1 + again) * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) - p->attention;
+    p->attention = operations * ((1 + again) * a->kernel_f + a->kernel_b);
+    p->launch = operations * ((1 + again) * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) - p->attention;
     p->linear = micro * linear;
     double matrices = linear * 2 / 3 / (B * L); // s, of a layer's backward pass
     double alltoall_again = p->recompute == RECOMPUTE_SELECTIVE ? planner_overlap(matrices, a->alltoall, c->overlap_cost) - matrices : again * a->alltoall;
-    p->alltoall = layers * (2 * a->alltoall + alltoall_again);
-    p->ring_inner = layers * ((1 + again) * a->forward.inner + a->backward.inner);
-    p->ring_outer = layers * ((1 + again) * a->forward.outer + a->backward.outer);
-    // The gradient of wo hides the first hop home of dKV, for the last sequence of a micro-step.
+    p->alltoall = operations * (2 * a->alltoall + alltoall_again);
+    p->ring_inner = operations * ((1 + again) * a->forward.inner + a->backward.inner);
+    p->ring_outer = operations * ((1 + again) * a->forward.outer + a->backward.outer);
+    // The gradient of wo hides the first hop home of dKV, an outer one if there is one, for the last sequence of a micro-step.
     double wo = B * T * 2 * m->D * m->H * m->HS / (c->linear_efficiency * c->peak), home = a->backward.home;
     double hidden = micro * L * (wo + home - planner_overlap(wo, home, c->overlap_cost));
     double *ring = p->cp_allgather || g->w < g->cp ? &p->ring_outer : &p->ring_inner;
