@@ -62,14 +62,15 @@ static inline bool plan_fits(void *context, planner_choice *p) {
 
 // Whether any grid of `ranks` ranks can hold sequences of S tokens, with full ZeRO and full recompute.
 static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
-    for (int hp = 1; hp <= ranks; hp++)
-        for (int cp = 1; cp <= ranks / hp && q->c->H % hp == 0; cp++) {
-            int dp = ranks / (hp * cp);
-            if (dp * hp * cp != ranks || plan_global_batch(q->o) % (dp * q->o->batch_size) != 0 || S < 2 * (int64_t)hp * cp) continue;
+    planner_query query = planner_query_make(q->c, q->machines, S, plan_global_batch(q->o), ranks);
+    query.batch = q->o->batch_size;
+    for (int hp = 1; hp <= q->c->H; hp++)
+        for (int cp = 1; cp <= ranks / hp; cp++) {
+            if (!planner_legal(&query, hp, cp)) continue;
             for (int way = 0; way < 2; way++) { // without and with offload; rings only, because an all-gather holds all KV
                 planner_choice p;
                 memset(&p, 0, sizeof p);
-                p.shape = planner_shape(q->machines, dp, hp, cp, 1, PLACEMENT_HEAD_FIRST);
+                p.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST);
                 p.zp = p.zg = p.zo = ranks;
                 p.recompute = RECOMPUTE_FULL;
                 p.offload = way == 1;

@@ -547,6 +547,11 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
 
 // ---- the search ----
 
+// Whether hp x cp of the ranks can share a sequence: a whole number of them (dp) that divides the sequences of a step, and two tokens for each rank.
+static inline bool planner_legal(const planner_query *q, int hp, int cp) {
+    return q->model->H % hp == 0 && q->ranks % (hp * cp) == 0 && q->global_batch % (q->ranks / (hp * cp) * q->batch) == 0 && q->S >= 2 * (int64_t)hp * cp;
+}
+
 // The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits, over ZeRO degrees (1, a node, all ranks),
 // recompute and offload. Equally fast: the least sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the
 // time and saves at least a tenth of the device's memory. False: nothing fits.
@@ -603,13 +608,11 @@ static inline void planner_insert(planner_choice *best, int *count, int most, co
 
 // Fills best[0 ... n-1], fastest first, one entry per grid, n <= max_choices, and returns n; 0 with a message when no grid is legal or nothing fits.
 static inline int planner_plan(const planner_query *q, planner_choice *best, int max_choices, error_text *error) {
-    const model_config *m = q->model;
     int count = 0, legal = 0, longest = 0;
-    for (int hp = 1; hp <= q->ranks; hp++) {
-        if (q->ranks % hp != 0 || m->H % hp != 0) continue;
+    for (int hp = 1; hp <= q->model->H; hp++)
         for (int cp = 1; cp <= q->ranks / hp; cp++) {
-            int dp = q->ranks / hp / cp;
-            if (q->ranks % (hp * cp) != 0 || q->global_batch % (dp * q->batch) != 0 || q->S < 2 * (int64_t)hp * cp) continue;
+            if (!planner_legal(q, hp, cp)) continue;
+            longest = (int)max_i64(longest, hp * cp);
             for (int placement = PLACEMENT_HEAD_FIRST; placement <= PLACEMENT_CONTEXT_FIRST; placement++) {
                 if (placement == PLACEMENT_CONTEXT_FIRST && (hp == 1 || cp == 1)) continue; // the same grid
                 for (int w = 1; w <= cp; w++) {
@@ -617,20 +620,18 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
                     for (int allgather = 0; allgather <= (w == 1 && cp > 1); allgather++) {
                         planner_choice choice;
                         memset(&choice, 0, sizeof choice);
-                        choice.shape = planner_shape(q->machines, dp, hp, cp, w, (placement_kind)placement);
+                        choice.shape = planner_shape(q->machines, q->ranks / (hp * cp), hp, cp, w, (placement_kind)placement);
                         choice.cp_allgather = allgather == 1;
                         legal++;
-                        longest = hp * cp > longest ? hp * cp : longest;
                         if (planner_best_of_grid(q, &choice)) planner_insert(best, &count, max_choices, &choice);
                     }
                 }
             }
         }
-    }
     if (legal == 0)
         error_set(error, "%d ranks, %lld sequences a step: no legal grid for %lld tokens (hp must divide the %d heads and dp the sequences, "
                          "dp x hp x cp must be the ranks, with two tokens a rank); use fewer ranks or longer sequences",
-                  q->ranks, (long long)q->global_batch, (long long)q->S, m->H);
+                  q->ranks, (long long)q->global_batch, (long long)q->S, q->model->H);
     else if (count == 0)
         error_set(error, "no configuration for %lld tokens on %d ranks fits in memory (%d grids tried, up to %d ranks a sequence, full ZeRO, full recompute, "
                          "offload)",
