@@ -180,30 +180,26 @@ static inline bool plan_attended(const options *o, const model_config *c, int64_
     return ok;
 }
 
-// Fills best with at most `most` choices for these options on q->ranks ranks, fastest first, and returns their number; 0 with a message. Options
-// that the planner chooses must not be given. attended: as in planner_query.
-static inline int plan_search(const plan_question *q, int64_t attended, planner_choice *best, int most, error_text *error) {
+// False with a message when options are given that the planner chooses, or when the batch is impossible.
+static inline bool plan_options_check(const options *o, error_text *error) {
     static const char *const chosen[] = {"dp", "cp", "inner-ring", "placement", "cp-comm", "gpus-per-node", "nics-per-node", "zero-params", "zero-grads",
                                          "zero-optim", "recompute", "offload-activations"};
-    const options *o = q->o;
-    const char *asked = o->plan ? "--plan" : "--hp auto";
     for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++)
-        if (options_given(o, chosen[i])) {
-            error_set(error, "--%s is chosen by %s; give only one of them", chosen[i], asked);
-            return 0;
-        }
-    if (o->hp > 0 && options_given(o, "hp")) {
-        error_set(error, "--hp %lld with --plan: the plan chooses it; leave out --hp, or write --hp auto", (long long)o->hp);
-        return 0;
-    }
-    if (o->global_batch > 0 && options_given(o, "grad-accum")) {
-        error_set(error, "--global-batch sets --grad-accum; give only one of them");
-        return 0;
-    }
-    if (plan_global_batch(o) % o->batch_size != 0) {
-        error_set(error, "--global-batch %lld is not a multiple of --batch-size %lld", (long long)o->global_batch, (long long)o->batch_size);
-        return 0;
-    }
+        if (options_given(o, chosen[i]))
+            return error_set(error, "--%s is chosen by %s; give only one of them", chosen[i], o->plan ? "--plan" : "--hp auto");
+    if (o->hp > 0 && options_given(o, "hp"))
+        return error_set(error, "--hp %lld with --plan: the plan chooses it; leave out --hp, or write --hp auto", (long long)o->hp);
+    if (o->global_batch > 0 && options_given(o, "grad-accum")) return error_set(error, "--global-batch sets --grad-accum; give only one of them");
+    if (plan_global_batch(o) % o->batch_size != 0)
+        return error_set(error, "--global-batch %lld is not a multiple of --batch-size %lld", (long long)o->global_batch, (long long)o->batch_size);
+    return true;
+}
+
+// Fills best with at most `most` choices for these options on q->ranks ranks, fastest first, and returns their number; 0 with a message. attended: as
+// in planner_query.
+static inline int plan_search(const plan_question *q, int64_t attended, planner_choice *best, int most, error_text *error) {
+    const options *o = q->o;
+    if (!plan_options_check(o, error)) return 0;
     planner_query query = planner_query_make(q->c, q->machines, o->seq_len, plan_global_batch(o), q->ranks);
     plan_question context = *q;
     query.attended = attended;
