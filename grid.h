@@ -6,6 +6,7 @@
 #include "device/comm.h"
 
 typedef enum { PLACEMENT_HEAD_FIRST, PLACEMENT_CONTEXT_FIRST } placement_kind;
+static inline const char *placement_name(placement_kind kind) { return kind == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first"; }
 
 // The shape of the grid: plain numbers, the same on every rank.
 typedef struct {

@@ -245,7 +245,7 @@ static inline void plan_command(FILE *f, const options *given, const planner_cho
     if (p->cp_allgather) fprintf(f, " --cp-comm allgather");
     else if (p->shape.cp > 1) fprintf(f, " --inner-ring %d", p->shape.w);
     if (t.gpus_per_node > 0) fprintf(f, " --gpus-per-node %lld --nics-per-node %lld", (long long)t.gpus_per_node, (long long)t.nics_per_node);
-    if (p->shape.hp > 1 && p->shape.cp > 1) fprintf(f, " --placement %s", p->shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first");
+    if (p->shape.hp > 1 && p->shape.cp > 1) fprintf(f, " --placement %s", placement_name(p->shape.placement));
     fprintf(f, " --zero-params %d --zero-grads %d --zero-optim %d", p->zp, p->zg, p->zo);
     fprintf(f, " --recompute %s", plan_recompute_name(p->recompute));
     if (p->offload) fprintf(f, " --offload-activations 1");
@@ -258,9 +258,9 @@ static inline void plan_choice_text(const planner_choice *p, char *text, size_t 
     char ring[48] = "";
     if (s->cp > 1 && p->cp_allgather) snprintf(ring, sizeof ring, " all-gather");
     else if (s->cp > 1) snprintf(ring, sizeof ring, " w %d", s->w);
-    snprintf(text, size, "dp %d hp %d cp %d%s%s, ZeRO %d/%d/%d, recompute %s%s", s->dp, s->hp, s->cp, ring,
-             s->hp == 1 || s->cp == 1 ? "" : s->placement == PLACEMENT_HEAD_FIRST ? " head-first" : " context-first", p->zp, p->zg, p->zo,
-             plan_recompute_name(p->recompute), p->offload ? ", offload" : "");
+    bool placed = s->hp > 1 && s->cp > 1;
+    snprintf(text, size, "dp %d hp %d cp %d%s%s%s, ZeRO %d/%d/%d, recompute %s%s", s->dp, s->hp, s->cp, ring, placed ? " " : "",
+             placed ? placement_name(s->placement) : "", p->zp, p->zg, p->zo, plan_recompute_name(p->recompute), p->offload ? ", offload" : "");
 }
 
 static inline void plan_print(const plan_question *q, const planner_choice *best, int n) {
@@ -322,7 +322,7 @@ static inline bool plan_write_json(const plan_question *q, int64_t attended, con
         };
         cJSON_AddItemToArray(choices, at);
         for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++) cJSON_AddNumberToObject(at, numbers[k].name, numbers[k].value);
-        cJSON_AddStringToObject(at, "placement", p->shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first");
+        cJSON_AddStringToObject(at, "placement", placement_name(p->shape.placement));
         cJSON_AddStringToObject(at, "cp_comm", p->cp_allgather ? "allgather" : "ring");
         cJSON_AddStringToObject(at, "recompute", plan_recompute_name(p->recompute));
         cJSON_AddBoolToObject(at, "offload_activations", p->offload);

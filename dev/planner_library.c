@@ -44,7 +44,7 @@ void planner_cell(int i, int *table, int *alltoall, int *fitted, double *measure
     *fitted = paper_cell_fitted(p);
     *measured = rows[i].alltoall ? p->alltoall : p->measured;
     snprintf(label, (size_t)label_size, "%s hp %d cp %d w %d %s%s %lldK", p->gqa ? "GQA" : "MHA", p->hp, p->cp, p->w,
-             p->placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", p->selective ? " selective" : "", (long long)p->S / 1024);
+             placement_name(p->placement), p->selective ? " selective" : "", (long long)p->S / 1024);
 }
 // 0 = no such figure.
 int planner_set(const char *key, double value) {

@@ -159,7 +159,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     char where[160];
     double bound = dkv_bf16 ? BOUND_BF16 : BOUND;
     snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s%s kind %d S %lld B %lld", shape.dp, shape.hp, shape.cp, shape.w,
-             shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", (int)kind, (long long)S, (long long)B);
+             placement_name(shape.placement), allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", (int)kind, (long long)S, (long long)B);
     model_run run = fixture_run(B, SAMPLES / shape.dp / B);
     run.cp_allgather = allgather;
     run.packed = true;

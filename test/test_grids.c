@@ -72,7 +72,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     double bound = dkv_bf16 ? BOUND_BF16 : BOUND;
     char where[160];
     snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s%s %s Hkv %d", shape.dp, shape.hp, shape.cp, shape.w,
-             shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring",
+             placement_name(shape.placement), allgather ? "allgather" : "ring",
              dkv_bf16 ? " bf16" : "", accumulate ? "2 micro-steps" : "batch 2", c->Hkv);
     model_run run = fixture_run(accumulate ? 1 : 2, accumulate ? 2 : 1);
     run.cp_allgather = allgather;

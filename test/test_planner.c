@@ -562,7 +562,7 @@ static void print_plan(const planner_query *q, const planner_choice *best, int n
         char why[256];
         planner_reason(&best[i], why, sizeof why);
         printf("    dp %d hp %d cp %d w %d %s%s ZeRO %d/%d/%d recompute %d%s: %.2f s, TGS %.0f, MFU %.1f %%, HFU %.1f %%, %.0f GB (+%.1f %%%s): %s\n",
-               best[i].shape.dp, best[i].shape.hp, best[i].shape.cp, best[i].shape.w, best[i].shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first",
+               best[i].shape.dp, best[i].shape.hp, best[i].shape.cp, best[i].shape.w, placement_name(best[i].shape.placement),
                best[i].cp_allgather ? " allgather" : "", best[i].zp, best[i].zg, best[i].zo, best[i].recompute, best[i].offload ? " offload" : "", best[i].seconds,
                best[i].tgs, 100 * best[i].mfu, 100 * best[i].hfu, 1e-9 * best[i].memory, 100 * (best[i].seconds / best[0].seconds - 1),
                i > 0 && best[i].seconds <= (1 + PLANNER_TIE) * best[0].seconds ? ", a tie" : "", why);
