@@ -20,17 +20,6 @@ static inline grid_shape plan_grid_shape(const options *o) {
     return s;
 }
 
-// A grid without communicators: enough to lay out memory.
-static inline grid plan_grid(const options *o, int ranks, int rank) {
-    grid g;
-    memset(&g, 0, sizeof g);
-    g.shape = plan_grid_shape(o);
-    g.place = grid_place_of(&g.shape, rank);
-    g.rank = rank;
-    g.ranks = ranks;
-    return g;
-}
-
 // Local rows are padded to a multiple of this on the machines that are planned for (NULL: this build's device).
 static inline int64_t plan_row_multiple(const cluster *machines) {
     if (machines == NULL || machines->element_bytes == sizeof(floatX)) return DEVICE_ROW_MULTIPLE;
@@ -128,9 +117,12 @@ typedef struct {
     int ranks;
 } plan_question;
 
-// The run with sequences of S tokens in place of --seq-len. Fills *g with rank 0's grid, and kinds (L) as plan_run does.
+// The run with sequences of S tokens in place of --seq-len. Fills *g with rank 0's grid, without communicators, which is enough to lay out memory; and
+// kinds (L) as plan_run does.
 static inline model_run plan_run_of(const plan_question *q, int64_t S, grid *g, recompute_kind *kinds) {
-    *g = plan_grid(q->o, q->ranks, 0);
+    memset(g, 0, sizeof *g); // rank 0 is at place 0 of every dimension
+    g->shape = plan_grid_shape(q->o);
+    g->ranks = q->ranks;
     sequence_shard shard = sequence_shard_make(S, g->shape.hp, g->shape.cp, 0, 0, plan_row_multiple(q->machines));
     model_run run = plan_run(q->o, q->c, shard.T, kinds);
     run.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
