@@ -80,7 +80,8 @@ static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
     return false;
 }
 
-// Appends to the message that nothing fits what would: the longest sequence on these ranks, and how many ranks these sequences need.
+// Appends to the message that nothing fits what would: the longest sequence on these ranks (to within a hundredth), and how many ranks these sequences
+// need.
 static inline void plan_say_what_fits(const plan_question *q, error_text *error) {
     char text[256] = "";
     int64_t low = 1, high = q->o->seq_len; // low fits (or is 1), high does not fit

@@ -135,6 +135,20 @@ static inline bool plan_holds(const plan_question *q, int64_t S, memory_room roo
     model_run run = plan_run_of(q, S, &g, kinds);
     return plan_in_room(q->c, &g, &run, room, &device, &host);
 }
+// The longest sequence that fits, to within a thousandth, up to 2^40 tokens.
+static inline int64_t plan_longest(const plan_question *q, memory_room room, recompute_kind *kinds) {
+    int64_t low = 0, high = 1; // low fits (or is 0), high does not (or is 2^40)
+    while (high < ((int64_t)1 << 40) && plan_holds(q, high, room, kinds)) {
+        low = high;
+        high *= 2;
+    }
+    while (high - low > max_i64(1, low / 1024)) {
+        int64_t middle = low + (high - low) / 2;
+        if (plan_holds(q, middle, room, kinds)) low = middle;
+        else high = middle;
+    }
+    return low;
+}
 // What a rank may use: the memory of its device, or --memory-budget; and its share of the node's host memory. INFINITY where not known.
 static inline memory_room plan_room(const plan_question *q) {
     memory_room room = {INFINITY, INFINITY};
@@ -168,16 +182,6 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     memory_print(stdout, &device, &host);
     printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
     if (room.device != INFINITY) {
-        int64_t low = 0, high = 1;
-        while (high < ((int64_t)1 << 40) && plan_holds(&q, high, room, kinds)) {
-            low = high;
-            high *= 2;
-        }
-        while (high - low > max_i64(1, low / 1024)) {
-            int64_t middle = low + (high - low) / 2;
-            if (plan_holds(&q, middle, room, kinds)) low = middle;
-            else high = middle;
-        }
         char text[32], beside[64] = "";
         if (room.host != INFINITY) {
             format_bytes(text, sizeof text, room.host);
@@ -185,7 +189,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
         }
         format_bytes(text, sizeof text, room.device);
         printf("longest sequence in %s%s a rank with these options%s: %lld tokens\n", text, beside,
-               o->recompute == RECOMPUTE_AUTO ? " and --recompute full" : "", (long long)low);
+               o->recompute == RECOMPUTE_AUTO ? " and --recompute full" : "", (long long)plan_longest(&q, room, kinds));
     }
     free(kinds);
     return fits;
