@@ -188,12 +188,13 @@ PRINTF_LIKE(2, 3) static inline void calibrate_note(calibration *c, const char *
     c->noted = (size_t)min_i64((int64_t)sizeof c->notes - 1, (int64_t)c->noted + max_i64(0, n));
 }
 
-static inline void calibrate_set(cluster *machines, const char *key, double value, figure_kind kind) {
+static inline void calibrate_set_kind(cluster *machines, const char *key, double value, figure_kind kind) {
     int i = cluster_find(key);
     const cluster_figure *f = &cluster_figures()[i];
     *cluster_value(machines, f) = fmin(fmax(value, f->low), f->high);
     machines->kinds[i] = kind;
 }
+static inline void calibrate_set(cluster *machines, const char *key, double value) { calibrate_set_kind(machines, key, value, FIGURE_MEASURED); }
 
 // Measures an attention block of T rows (2 flop T^2 H HS FLOP; flop = 1 for forward) at two lengths, and sets *launch and *quadratic such that
 // launch + quadratic T^2 is its seconds, neither below 0. Returns FLOP/s at the longer length.
@@ -223,23 +224,23 @@ static inline void calibrate_kernels(calibration *c, cluster *machines) {
     double per_row = fmin((linear[2] - linear[0]) / (0.75 * rows), linear[2] / rows);
     if (per_row <= 0) per_row = linear[2] / rows; // noise
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
-    calibrate_set(machines, "hbm_rate", hbm, FIGURE_MEASURED);
-    calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0), FIGURE_MEASURED);
-    calibrate_set(machines, "optimizer_efficiency", (28 + sizeof(floatX)) / 16.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_adamw, 0) / hbm, FIGURE_MEASURED);
+    calibrate_set(machines, "hbm_rate", hbm);
+    calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0));
+    calibrate_set(machines, "optimizer_efficiency", (28 + sizeof(floatX)) / 16.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_adamw, 0) / hbm);
     double reached[2] = {calibrate_fit(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]),
                          calibrate_fit(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1])};
     // A CPU's peak is in no data sheet: it is the best rate that was measured. (Not an extrapolation from two sizes: noise can make that any number.)
     double forward = 2 * width / quadratic[0], backward = 5 * width / quadratic[1], matrices = 18 * D * F / per_row;
     double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : fmax(fmax(2 * rows * D * F / gemm, rows * 18 * D * F / linear[2]), fmax(reached[0], reached[1]));
-    calibrate_set(machines, "peak", peak, sheet > 0 ? FIGURE_DATASHEET : FIGURE_MEASURED);
-    calibrate_set(machines, "linear_efficiency", matrices / peak, FIGURE_MEASURED);
-    calibrate_set(machines, "weight_bytes", fmax(0, linear[2] - rows * per_row) * hbm / (3 * D * F), FIGURE_MEASURED);
-    calibrate_set(machines, "attention_forward_efficiency", forward / peak, FIGURE_MEASURED);
-    calibrate_set(machines, "attention_backward_efficiency", backward / peak, FIGURE_MEASURED);
-    calibrate_set(machines, "merge_bytes", calibrate_seconds(c, calibrate_merge, 0) / (double)c->T * hbm / width, FIGURE_MEASURED);
-    calibrate_set(machines, "step_launch", launch[0] + launch[1], FIGURE_MEASURED);
+    calibrate_set_kind(machines, "peak", peak, sheet > 0 ? FIGURE_DATASHEET : FIGURE_MEASURED);
+    calibrate_set(machines, "linear_efficiency", matrices / peak);
+    calibrate_set(machines, "weight_bytes", fmax(0, linear[2] - rows * per_row) * hbm / (3 * D * F));
+    calibrate_set(machines, "attention_forward_efficiency", forward / peak);
+    calibrate_set(machines, "attention_backward_efficiency", backward / peak);
+    calibrate_set(machines, "merge_bytes", calibrate_seconds(c, calibrate_merge, 0) / (double)c->T * hbm / width);
+    calibrate_set(machines, "step_launch", launch[0] + launch[1]);
     c->T = 16;
-    calibrate_set(machines, "attention_launch", calibrate_seconds(c, calibrate_around, 0), FIGURE_MEASURED);
+    calibrate_set(machines, "attention_launch", calibrate_seconds(c, calibrate_around, 0));
 }
 
 static inline void calibrate_links(calibration *c, cluster *machines) {
@@ -250,13 +251,13 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
     double others = comm_size(c->lanes[0]) - 1, collectives = calibrate_seconds(c, calibrate_collectives, TIMES);
     double collective_rate = 2 * (double)c->bytes * others / (others + 1) / collectives;
     double link = fmax(collective_rate, fmax(2 * (double)c->bytes / two, (double)c->bytes / one));
-    calibrate_set(machines, "p2p_rate", (double)c->bytes / one, FIGURE_MEASURED);
-    calibrate_set(machines, "nvlink_rate", link, FIGURE_MEASURED);
-    calibrate_set(machines, "overlap_cost", (both - gemm) / one, FIGURE_MEASURED);
-    calibrate_set(machines, "collective_efficiency", collective_rate / link, FIGURE_MEASURED);
+    calibrate_set(machines, "p2p_rate", (double)c->bytes / one);
+    calibrate_set(machines, "nvlink_rate", link);
+    calibrate_set(machines, "overlap_cost", (both - gemm) / one);
+    calibrate_set(machines, "collective_efficiency", collective_rate / link);
     double little = calibrate_seconds(c, calibrate_little, 10 * TIMES);
     c->bytes = 256;
-    calibrate_set(machines, "hop_latency", calibrate_seconds(c, calibrate_little_hop, 10 * TIMES) - little, FIGURE_MEASURED);
+    calibrate_set(machines, "hop_latency", calibrate_seconds(c, calibrate_little_hop, 10 * TIMES) - little);
     double volume[2], seconds[2];
     for (int i = 0; i < 2; i++) { // two sizes give a constant and a rate
         c->bytes = i == 0 ? 3 * 256 : CALIBRATE_LINK_BYTES / 8 / 3 * 3;
@@ -266,8 +267,8 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
     calibrate_note(c, "# links: one flow a rank %.4g GB/s, two at once %.4g GB/s; alltoall of %.0f bytes a rank %.4g us, of %.0f bytes %.4g us\n",
                    1e-9 * CALIBRATE_LINK_BYTES / one, 2e-9 * CALIBRATE_LINK_BYTES / two, volume[0], 1e6 * seconds[0], volume[1], 1e6 * seconds[1]);
     double per_byte = fmax(0, (seconds[1] - seconds[0]) / (volume[1] - volume[0]));
-    calibrate_set(machines, "alltoall_pack", per_byte, FIGURE_MEASURED);
-    calibrate_set(machines, "alltoall_latency", seconds[0] - per_byte * volume[0], FIGURE_MEASURED);
+    calibrate_set(machines, "alltoall_pack", per_byte);
+    calibrate_set(machines, "alltoall_latency", seconds[0] - per_byte * volume[0]);
 }
 
 // Links between nodes of `local` ranks each, after calibrate_links: first every rank sends to the same local rank of the next node, then one rank per
@@ -287,15 +288,15 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     c->world = world;
     comm_broadcast(world, &one, sizeof one, 0);
     double bytes = (double)c->bytes, share = (double)local / nics, rate = fmax(bytes * share / together, bytes / one);
-    if (nics < machines->nics_per_node) calibrate_set(machines, "nics_per_node", nics, FIGURE_MEASURED); // the others have no rank and carry nothing
-    calibrate_set(machines, "nic_rate", rate, FIGURE_MEASURED);
-    calibrate_set(machines, "nic_efficiency", bytes / one / rate, FIGURE_MEASURED);
+    if (nics < machines->nics_per_node) calibrate_set(machines, "nics_per_node", nics); // the others have no rank and carry nothing
+    calibrate_set(machines, "nic_rate", rate);
+    calibrate_set(machines, "nic_efficiency", bytes / one / rate);
     // planner_alltoall, solved for its efficiency
     c->lanes[0] = all;
     c->bytes = CALIBRATE_LINK_BYTES / 8 / 3 * 3;
     double volume = (double)c->bytes * n, alltoall = calibrate_seconds(c, calibrate_alltoall, TIMES), rest = alltoall - machines->alltoall_latency - volume * machines->alltoall_pack;
     double wire = volume * (n - local) / n * share * (1 + machines->alltoall_congestion * log2(n)) / rate;
-    calibrate_set(machines, "alltoall_efficiency", wire / fmax(rest, alltoall / 100), FIGURE_MEASURED);
+    calibrate_set(machines, "alltoall_efficiency", wire / fmax(rest, alltoall / 100));
     calibrate_note(c, "# nodes: one flow a NIC %.4g GB/s, all ranks at once %.4g GB/s a NIC; alltoall of all, %.0f bytes a rank, %.4g us\n", 1e-9 * bytes / one,
                    1e-9 * bytes * share / together, volume, 1e6 * alltoall);
     c->lanes[0] = inside;
@@ -374,12 +375,12 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     c.copier = device_copier_new();
     calibrate_kernels(&c, &machines);
     if (local > 1) calibrate_links(&c, &machines);
-    calibrate_set(&machines, "gpus_per_node", local, FIGURE_MEASURED);
-    calibrate_set(&machines, "memory", (double)memory_total, FIGURE_MEASURED);
-    calibrate_set(&machines, "host_memory", (double)machine_memory(""), FIGURE_MEASURED);
+    calibrate_set(&machines, "gpus_per_node", local);
+    calibrate_set(&machines, "memory", (double)memory_total);
+    calibrate_set(&machines, "host_memory", (double)machine_memory(""));
     if (machines.ranks_sharing > 0) {
-        calibrate_set(&machines, "ranks_sharing", local, FIGURE_MEASURED);
-        calibrate_set(&machines, "nics_per_node", 1, FIGURE_MEASURED);
+        calibrate_set(&machines, "ranks_sharing", local);
+        calibrate_set(&machines, "nics_per_node", 1);
     }
     if (ranks > local) calibrate_nodes(&c, &machines, local);
     device_copier_free(c.copier);
