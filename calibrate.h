@@ -196,50 +196,53 @@ static inline void calibrate_set_kind(cluster *machines, const char *key, double
 }
 static inline void calibrate_set(cluster *machines, const char *key, double value) { calibrate_set_kind(machines, key, value, FIGURE_MEASURED); }
 
+// The slope of seconds = constant + slope x through two measurements, neither term below 0: noise can make one so.
+static inline double calibrate_slope(double x0, double seconds0, double x1, double seconds1) {
+    double slope = (seconds1 - seconds0) / (x1 - x0), most = seconds1 / x1;
+    return slope > 0 ? fmin(slope, most) : most;
+}
+
 // Measures an attention block of T rows (2 flop T^2 H HS FLOP; flop = 1 for forward) at two lengths, and sets *launch and *quadratic such that
-// launch + quadratic T^2 is its seconds, neither below 0. Returns FLOP/s at the longer length.
-static inline double calibrate_fit(calibration *c, const char *name, double flop, calibrate_work *work, double *launch, double *quadratic) {
+// launch + quadratic T^2 is its seconds. Returns FLOP/s at the longer length.
+static inline double calibrate_attention(calibration *c, const char *name, double flop, calibrate_work *work, double *launch, double *quadratic) {
     const int64_t lengths[2] = {CALIBRATE_ROWS / 4, CALIBRATE_ROWS};
-    const double T[2] = {CALIBRATE_ROWS / 4, CALIBRATE_ROWS};
-    double seconds[2], rate = 0;
+    double seconds[2], squares[2], rate = 0;
     calibrate_sizes(c, work, 0, &c->T, lengths, 2, seconds);
     for (int i = 0; i < 2; i++) {
-        rate = 2 * flop * T[i] * T[i] * c->H * c->HS / seconds[i];
-        calibrate_note(c, "# %s: blocks of %.0f rows x %.0f keys at %.4g GFLOP/s a rank\n", name, T[i], T[i] / 2, 1e-9 * rate);
+        squares[i] = (double)(lengths[i] * lengths[i]);
+        rate = 2 * flop * squares[i] * c->H * c->HS / seconds[i];
+        calibrate_note(c, "# %s: blocks of %lld rows x %lld keys at %.4g GFLOP/s a rank\n", name, (long long)lengths[i], (long long)lengths[i] / 2, 1e-9 * rate);
     }
-    *quadratic = fmin((seconds[1] - seconds[0]) / (T[1] * T[1] - T[0] * T[0]), seconds[1] / (T[1] * T[1]));
-    if (*quadratic <= 0) *quadratic = seconds[1] / (T[1] * T[1]); // noise
-    *launch = fmax(0, seconds[0] - *quadratic * T[0] * T[0]);
+    *quadratic = calibrate_slope(squares[0], seconds[0], squares[1], seconds[1]);
+    *launch = fmax(0, seconds[0] - *quadratic * squares[0]);
     return rate;
 }
 
 static inline void calibrate_kernels(calibration *c, cluster *machines) {
-    double width = (double)c->H * c->HS, launch[2], quadratic[2];
-    double D = c->D, F = c->F, rows = (double)c->rows;
-    double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear[3];
     const int64_t sizes[3] = {CALIBRATE_LINEAR_ROWS / 4, CALIBRATE_LINEAR_ROWS / 2, CALIBRATE_LINEAR_ROWS};
+    double width = (double)c->H * c->HS, D = c->D, F = c->F, rows = (double)c->rows, flop = 18 * D * F; // flop: of a row in calibrate_linear
+    double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear[3], launch[2], quadratic[2];
     calibrate_sizes(c, calibrate_linear, 0, &c->rows, sizes, 3, linear);
-    for (int i = 0; i < 3; i++) calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)sizes[i], 18e-9 * (double)sizes[i] * D * F / linear[i]);
-    // Seconds of a layer = weights + per_row rows, neither term below 0: the cost of reading the weights, and the rate of the products.
-    double per_row = fmin((linear[2] - linear[0]) / (0.75 * rows), linear[2] / rows);
-    if (per_row <= 0) per_row = linear[2] / rows; // noise
+    for (int i = 0; i < 3; i++) calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)sizes[i], 1e-9 * flop * (double)sizes[i] / linear[i]);
+    // Seconds of a layer = weights + per_row rows: the cost of reading the weights, and the rate of the products.
+    double per_row = calibrate_slope((double)sizes[0], linear[0], rows, linear[2]), weights = fmax(0, linear[2] - rows * per_row);
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
     calibrate_set(machines, "hbm_rate", hbm);
     calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0));
     calibrate_set(machines, "optimizer_efficiency", (28 + sizeof(floatX)) / 16.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_adamw, 0) / hbm);
-    double reached[2] = {calibrate_fit(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]),
-                         calibrate_fit(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1])};
+    double forward = calibrate_attention(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]);
+    double backward = calibrate_attention(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1]);
     // A CPU's peak is in no data sheet: it is the best rate that was measured. (Not an extrapolation from two sizes: noise can make that any number.)
-    double forward = 2 * width / quadratic[0], backward = 5 * width / quadratic[1], matrices = 18 * D * F / per_row;
-    double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : fmax(fmax(2 * rows * D * F / gemm, rows * 18 * D * F / linear[2]), fmax(reached[0], reached[1]));
+    double best = fmax(fmax(2 * rows * D * F / gemm, flop * rows / linear[2]), fmax(forward, backward));
+    double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : best;
     calibrate_set_kind(machines, "peak", peak, sheet > 0 ? FIGURE_DATASHEET : FIGURE_MEASURED);
-    calibrate_set(machines, "linear_efficiency", matrices / peak);
-    calibrate_set(machines, "weight_bytes", fmax(0, linear[2] - rows * per_row) * hbm / (3 * D * F));
-    calibrate_set(machines, "attention_forward_efficiency", forward / peak);
-    calibrate_set(machines, "attention_backward_efficiency", backward / peak);
+    calibrate_set(machines, "linear_efficiency", flop / per_row / peak);
+    calibrate_set(machines, "weight_bytes", weights * hbm / (3 * D * F));
+    calibrate_set(machines, "attention_forward_efficiency", 2 * width / quadratic[0] / peak);
+    calibrate_set(machines, "attention_backward_efficiency", 5 * width / quadratic[1] / peak);
     calibrate_set(machines, "merge_bytes", calibrate_seconds(c, calibrate_merge, 0) / (double)c->T * hbm / width);
     calibrate_set(machines, "step_launch", launch[0] + launch[1]);
-    c->T = 16;
+    c->T = 16; // so few rows that only the constant cost counts
     calibrate_set(machines, "attention_launch", calibrate_seconds(c, calibrate_around, 0));
 }
 
