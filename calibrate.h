@@ -10,7 +10,16 @@
 #include "plan.h" // defines: cluster, plan_cluster_name
 
 #define CALIBRATE_WINDOW 0.05 // s: longer than a time slice of ranks that share a core
-enum { CALIBRATE_ROWS = 1024, CALIBRATE_COPY_BYTES = 16 << 20, CALIBRATE_LINK_BYTES = 1 << 20, CALIBRATE_LINEAR_ROWS = 256, CALIBRATE_WEIGHT_BYTES = 16 << 20, CALIBRATE_LITTLE = 64 };
+enum {
+    CALIBRATE_ROWS = 1024,                                       // of an attention block
+    CALIBRATE_LITTLE = 64,                                       // rows of an attention block that takes little time
+    CALIBRATE_LINEAR_ROWS = 256,                                 // of the linear layers
+    CALIBRATE_WEIGHT_BYTES = 16 << 20,                           // at least, of the linear layers' gradients: more than a cache holds
+    CALIBRATE_COPY_BYTES = 16 << 20,                             // of a copy
+    CALIBRATE_PARAMETERS = CALIBRATE_COPY_BYTES / 16,            // of AdamW: four floats of each fill a copy's buffer
+    CALIBRATE_LINK_BYTES = 1 << 20,                              // of a transfer
+    CALIBRATE_ALLTOALL_BYTES = CALIBRATE_LINK_BYTES / 8 / 3 * 3, // to each rank; a multiple of the three exchanges of SeqAlltoAll
+};
 
 // What the timed pieces of work use. All pointers to numbers are device memory.
 typedef struct {
@@ -125,7 +134,7 @@ static inline void calibrate_adamw(calibration *c) {
     memset(&args, 0, sizeof args);
     args.lr = 1e-9f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.step = 1;
     args.grad_scale = 1;
-    int64_t n = CALIBRATE_COPY_BYTES / 4 / (int64_t)sizeof(float);
+    int64_t n = CALIBRATE_PARAMETERS;
     float *states = (float *)(void *)c->send;
     op_adamw((floatX *)(void *)c->recv, sizeof(floatX) == sizeof(float) ? NULL : states, states + n, states + 2 * n, states + 3 * n, n, args);
 }
@@ -229,7 +238,7 @@ static inline void calibrate_kernels(calibration *c, cluster *machines) {
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
     calibrate_set(machines, "hbm_rate", hbm);
     calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0));
-    calibrate_set(machines, "optimizer_efficiency", (28 + sizeof(floatX)) / 16.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_adamw, 0) / hbm);
+    calibrate_set(machines, "optimizer_efficiency", (double)CALIBRATE_PARAMETERS * (28 + sizeof(floatX)) / calibrate_seconds(c, calibrate_adamw, 0) / hbm);
     double forward = calibrate_attention(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]);
     double backward = calibrate_attention(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1]);
     // A CPU's peak is in no data sheet: it is the best rate that was measured. (Not an extrapolation from two sizes: noise can make that any number.)
@@ -263,7 +272,7 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
     calibrate_set(machines, "hop_latency", calibrate_seconds(c, calibrate_little_hop, 10 * TIMES) - little);
     double volume[2], seconds[2];
     for (int i = 0; i < 2; i++) { // two sizes give a constant and a rate
-        c->bytes = i == 0 ? 3 * 256 : CALIBRATE_LINK_BYTES / 8 / 3 * 3;
+        c->bytes = i == 0 ? 3 * 256 : CALIBRATE_ALLTOALL_BYTES;
         volume[i] = (double)c->bytes * (others + 1);
         seconds[i] = calibrate_seconds(c, calibrate_little_alltoall, 10 * TIMES) - little;
     }
@@ -296,7 +305,7 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     calibrate_set(machines, "nic_efficiency", bytes / one / rate);
     // planner_alltoall, solved for its efficiency
     c->lanes[0] = all;
-    c->bytes = CALIBRATE_LINK_BYTES / 8 / 3 * 3;
+    c->bytes = CALIBRATE_ALLTOALL_BYTES;
     double volume = (double)c->bytes * n, alltoall = calibrate_seconds(c, calibrate_alltoall, TIMES), rest = alltoall - machines->alltoall_latency - volume * machines->alltoall_pack;
     double wire = volume * (n - local) / n * share * (1 + machines->alltoall_congestion * log2(n)) / rate;
     calibrate_set(machines, "alltoall_efficiency", wire / fmax(rest, alltoall / 100));
