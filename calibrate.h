@@ -337,6 +337,30 @@ static inline bool calibrate_local_ranks(comm *world, int *local, error_text *er
     return comm_agree(world, error);
 }
 
+// Lays out the buffers in `memory`; only counts while it has no base. The other fields of *c, such as its sizes, are set.
+static inline void calibrate_layout(calibration *c, arena *memory, int local) {
+    int64_t width = (int64_t)c->H * c->HS, wide = max_i64(2 * c->F, width), Tq = c->T * width, Tkv = c->T * 2 * c->Hkv * c->HS, matrices = 3 * c->layers * c->F * c->D;
+    int64_t link = max_i64(CALIBRATE_COPY_BYTES, CALIBRATE_LINK_BYTES * max_i64(2, ceil_div(comm_size(c->world), 8))); // two flows, or an alltoall of all ranks
+    int64_t forward = (int64_t)op_attention_scratch(calibrate_block(c), false), backward = (int64_t)op_attention_scratch(calibrate_block(c), true);
+    int64_t reduce = (int64_t)comm_reduce_scatter_scratch(local, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)local);
+    memory->used = 0;
+    c->x = ARENA_TAKE_X(memory, MEM_WORKSPACE, c->rows * wide);
+    c->y = ARENA_TAKE_X(memory, MEM_WORKSPACE, c->rows * wide);
+    c->w = ARENA_TAKE_X(memory, MEM_WORKSPACE, matrices);
+    c->gradients = ARENA_TAKE(memory, MEM_WORKSPACE, float, matrices);
+    c->q = ARENA_TAKE_X(memory, MEM_WORKSPACE, max_i64(Tq, c->rows * wide));
+    c->out_x = ARENA_TAKE_X(memory, MEM_WORKSPACE, max_i64(Tq, c->rows * c->D));
+    c->kv = ARENA_TAKE_X(memory, MEM_WORKSPACE, Tkv);
+    c->out = ARENA_TAKE(memory, MEM_WORKSPACE, float, Tq);
+    c->dq = ARENA_TAKE(memory, MEM_WORKSPACE, float, Tq);
+    c->dkv = ARENA_TAKE(memory, MEM_WORKSPACE, float, 2 * Tkv);
+    c->lse = ARENA_TAKE(memory, MEM_WORKSPACE, float, c->T * c->H);
+    c->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, c->T * c->H);
+    c->scratch = ARENA_TAKE(memory, MEM_WORKSPACE, char, max_i64(reduce, max_i64(forward, backward)));
+    c->send = ARENA_TAKE(memory, MEM_WORKSPACE, char, link);
+    c->recv = ARENA_TAKE(memory, MEM_WORKSPACE, char, link);
+}
+
 // --calibrate, after device_start, on nodes of `local` ranks each, with the shapes of the model (NULL: tiny). Collective; false with a message.
 static inline bool calibrate(const options *o, const model_config *model, comm *world, int local, error_text *error) {
     cluster machines;
@@ -353,36 +377,14 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     c.rows = CALIBRATE_LINEAR_ROWS;
     c.T = CALIBRATE_ROWS;
     c.layers = ceil_div(CALIBRATE_WEIGHT_BYTES, (int64_t)sizeof(float) * 3 * m->F * m->D);
-    attention_block block = calibrate_block(&c);
-    size_t forward = op_attention_scratch(block, false), backward = op_attention_scratch(block, true);
-    size_t reduce = comm_reduce_scatter_scratch(local, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)local);
-    int64_t wide = max_i64(2 * m->F, (int64_t)m->H * m->HS), Tq = c.T * m->H * m->HS, Tkv = c.T * 2 * m->Hkv * m->HS, matrices = 3 * c.layers * m->F * m->D;
-    int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)CALIBRATE_LINK_BYTES * max_i64(2, ceil_div(ranks, 8))); // two flows, or an alltoall of all ranks
     size_t memory_total = device_memory_total(); // before any is allocated here
     arena memory;
     memset(&memory, 0, sizeof memory);
-    for (int pass = 0; pass < 2; pass++) { // counts, then lays out
-        memory.used = 0;
-        c.x = ARENA_TAKE_X(&memory, MEM_WORKSPACE, c.rows * wide);
-        c.y = ARENA_TAKE_X(&memory, MEM_WORKSPACE, c.rows * wide);
-        c.w = ARENA_TAKE_X(&memory, MEM_WORKSPACE, matrices);
-        c.gradients = ARENA_TAKE(&memory, MEM_WORKSPACE, float, matrices);
-        c.q = ARENA_TAKE_X(&memory, MEM_WORKSPACE, max_i64(Tq, c.rows * wide));
-        c.out_x = ARENA_TAKE_X(&memory, MEM_WORKSPACE, max_i64(Tq, c.rows * m->D));
-        c.kv = ARENA_TAKE_X(&memory, MEM_WORKSPACE, Tkv);
-        c.out = ARENA_TAKE(&memory, MEM_WORKSPACE, float, Tq);
-        c.dq = ARENA_TAKE(&memory, MEM_WORKSPACE, float, Tq);
-        c.dkv = ARENA_TAKE(&memory, MEM_WORKSPACE, float, 2 * Tkv);
-        c.lse = ARENA_TAKE(&memory, MEM_WORKSPACE, float, c.T * m->H);
-        c.delta = ARENA_TAKE(&memory, MEM_WORKSPACE, float, c.T * m->H);
-        c.scratch = arena_take(&memory, MEM_WORKSPACE, 1, forward > backward ? forward > reduce ? forward : reduce : backward > reduce ? backward : reduce);
-        c.send = ARENA_TAKE(&memory, MEM_WORKSPACE, char, link);
-        c.recv = ARENA_TAKE(&memory, MEM_WORKSPACE, char, link);
-        if (pass == 1) break;
-        memory.base = (char *)device_alloc(memory.peak);
-        if (memory.base == NULL) error_set(error, "--calibrate: not enough memory: a rank needs %zu bytes", memory.peak);
-        if (!comm_agree(world, error)) return false;
-    }
+    calibrate_layout(&c, &memory, local); // counts
+    memory.base = (char *)device_alloc(memory.peak);
+    if (memory.base == NULL) error_set(error, "--calibrate: not enough memory: a rank needs %zu bytes", memory.peak);
+    if (!comm_agree(world, error)) return false;
+    calibrate_layout(&c, &memory, local);
     device_zero(memory.base, memory.peak);
     c.copier = device_copier_new();
     calibrate_kernels(&c, &machines);
