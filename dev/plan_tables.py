@@ -29,11 +29,11 @@ def ask(*options):
     return done.stdout, done.stderr.strip(), time.monotonic() - began
 
 
-def plan(model, length, ranks, cluster):
-    """The plan as JSON with its command, or a text with the reason why there is none; and the seconds it took."""
+def plan(model, length, ranks, cluster, sequences=None):
+    """The plan as JSON with its command, or a text with the reason why there is none; and the seconds it took. sequences: of a step (16 Mi tokens)."""
     with tempfile.NamedTemporaryFile(suffix=".json") as f:
         out, error, seconds = ask("--plan", "--model", model, "--ranks", ranks, "--cluster", cluster, "--seq-len", length,
-                                  "--global-batch", TOKENS_OF_A_STEP // LENGTHS[length], "--plan-json", f.name)
+                                  "--global-batch", sequences or TOKENS_OF_A_STEP // LENGTHS[length], "--plan-json", f.name)
         if error:
             return error, seconds
         answer = json.load(open(f.name))

@@ -5,10 +5,8 @@
 
 Llama-3-8B on 64 H100, for docs/planner.md. All of it is predicted, as the tables of docs/plans.md are.
 """
-import json
 import os
 import re
-import tempfile
 
 import matplotlib
 
@@ -16,27 +14,20 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from PIL import Image  # comes with matplotlib
 
-from plan_tables import LENGTHS, ROOT, TOKENS_OF_A_STEP, ask, dry_run
+from plan_tables import LENGTHS, ROOT, TOKENS_OF_A_STEP, dry_run, plan
 
 MODEL, RANKS, CLUSTER = "llama3-8b", 64, "h100"
 SHOWN = ["128K", "256K", "1M", "4M"]
 NOTHING = "#e4e4e4"
 
 
-def every_grid(length, global_batch):
-    """The choices of a plan: for every grid, the fastest way to run it that fits."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as f:
-        _, error, _ = ask("--plan", "--model", MODEL, "--ranks", RANKS, "--cluster", CLUSTER, "--seq-len", length, "--global-batch", global_batch,
-                          "--plan-json", f.name)
-        if error:
-            raise SystemExit(error)
-        return json.load(open(f.name))["choices"]
-
-
-def fastest_by_degrees(choices):
-    """{(hp, cp): choice}: the fastest over all placements, windows and kinds of cp-comm."""
+def fastest_by_degrees(length, sequences=None):
+    """{(hp, cp): choice}: the fastest that fits, over all placements, windows and kinds of cp-comm."""
+    answer, _ = plan(MODEL, length, RANKS, CLUSTER, sequences)
+    if isinstance(answer, str):
+        raise SystemExit(answer)
     best = {}
-    for c in choices:  # sorted by time
+    for c in answer["choices"]:  # sorted by time
         best.setdefault((c["hp"], c["cp"]), c)
     return best
 
@@ -52,7 +43,7 @@ def draw_tgs():
     degrees_hp, degrees_cp = [1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32, 64]
     figure, axes = plt.subplots(2, 2, figsize=(11, 7.6), layout="constrained")
     for axis, length in zip(axes.flat, SHOWN):
-        best = fastest_by_degrees(every_grid(length, TOKENS_OF_A_STEP // LENGTHS[length]))
+        best = fastest_by_degrees(length)
         top = max(c["tgs"] for c in best.values())
         picture = [[best[hp, cp]["tgs"] / top if (hp, cp) in best else float("nan") for cp in degrees_cp] for hp in degrees_hp]
         colours = plt.get_cmap("viridis").with_extremes(bad=NOTHING)
@@ -86,7 +77,7 @@ def draw_time():
              ("parameter update", "#332288"), ("offload exposed", "#000000")]
     figure, axes = plt.subplots(1, 3, figsize=(11, 4.4), layout="constrained")
     for axis, length in zip(axes, ("32K", "128K", "1M")):
-        best = fastest_by_degrees(every_grid(length, 1))
+        best = fastest_by_degrees(length, 1)
         rows = sorted(best.items())
         drawn = set()
         for y, ((hp, cp), c) in enumerate(rows):
