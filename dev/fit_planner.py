@@ -54,17 +54,16 @@ class Model:
         self.library = library
         library.planner_set.argtypes = [ctypes.c_char_p, ctypes.c_double]
         library.planner_predict.argtypes = [ctypes.POINTER(ctypes.c_double)]
-        if library.planner_open(os.path.join(ROOT, "test/paper_tables").encode(), START.encode()) != 0:
+        n = library.planner_open(os.path.join(ROOT, "test/paper_tables").encode(), START.encode())
+        if n == 0:
             sys.exit("fit_planner: no tables")
-        n = library.planner_cells()
-        self.table, self.alltoall, self.fitted = np.zeros(n, int), np.zeros(n, bool), np.zeros(n, bool)
-        self.measured, self.label = np.zeros(n), []
+        text, rows = ctypes.create_string_buffer(128), []
         for i in range(n):
-            table, alltoall, fitted = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-            measured, label = ctypes.c_double(), ctypes.create_string_buffer(128)
-            library.planner_cell(i, ctypes.byref(table), ctypes.byref(alltoall), ctypes.byref(fitted), ctypes.byref(measured), label, 128)
-            self.table[i], self.alltoall[i], self.fitted[i], self.measured[i] = table.value, alltoall.value, fitted.value, measured.value
-            self.label.append(label.value.decode())
+            library.planner_row(i, text, len(text))
+            rows.append(text.value.decode().split(" ", 4))
+        table, alltoall, fitted, measured, self.label = zip(*rows)
+        self.table, self.alltoall, self.fitted = np.array(table, int), np.array(alltoall) == "1", np.array(fitted) == "1"
+        self.measured = np.array(measured, float)
         self.buffer = (ctypes.c_double * n)()
 
     def predict(self, values):
