@@ -6,7 +6,7 @@
 
 The model is the product's own: planner.h, compiled here as a shared library. The fit starts from clusters/a100-4nic-datasheet.txt. It
 fits 14 figures to 80 times and, at a lower weight, to the SeqAlltoAll column of 20 of those cells (test/paper_tables.h,
-paper_cell_fitted); all other cells are held out. Needs gcc, numpy, scipy.
+paper_cell_fitted); all other cells are held out. Needs gcc; packages: dev/requirements.txt.
 """
 import argparse
 import ctypes
