@@ -65,9 +65,10 @@ def draw_tgs():
         axis.set_yticks(range(len(degrees_hp)), degrees_hp)
         axis.set_xlabel("cp (ring)")
         axis.set_ylabel("hp (heads)")
-    figure.colorbar(image, ax=axes, label="TGS, of the best at this length", shrink=0.7, extend="min")
-    figure.suptitle(f"Predicted tokens per second and GPU: {MODEL} on {RANKS} {CLUSTER.upper()}, dp = {RANKS} / (hp cp).  Second line: activations that do not "
-                    "stay on the GPU\n(offload: all of them on the host; selective: recomputed, *: what is kept on the host).  Grey: more ranks than there are", fontsize=10)
+    figure.colorbar(image, ax=axes, label="TGS relative to the best at this length", shrink=0.7, extend="min")
+    figure.suptitle(f"Predicted tokens per second and GPU (TGS): {MODEL} on {RANKS} {CLUSTER.upper()}, dp = {RANKS} / (hp x cp). "
+                    "Second line: how activations are kept, if not all on the GPU:\noffload = all on the host; "
+                    f"selective = in part, the rest recomputed; * = that part on the host. Grey without text: hp x cp > {RANKS}", fontsize=10)
     save(figure, "plan_tgs.png")
 
 
@@ -94,7 +95,7 @@ def draw_time():
         axis.set_title(f"{length} tokens, one sequence a step", fontsize=10)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
-    figure.suptitle(f"Predicted time of a step by kind: {MODEL} on {RANKS} {CLUSTER.upper()}, hp x cp", fontsize=10)
+    figure.suptitle(f"Predicted time of a step by kind: {MODEL} on {RANKS} {CLUSTER.upper()}; rows: hp x cp, how KV is exchanged", fontsize=10)
     save(figure, "plan_time.png")
 
 
@@ -126,12 +127,12 @@ def draw_memory():
         axis.set_xlim(-0.6, len(names) - 0.4)
         axis.set_title(f"{ranks} {CLUSTER.upper()}", fontsize=10)
         axis.set_ylim(0, 84)
-    axes[0].set_ylabel("GiB of a GPU")
+    axes[0].set_ylabel("GiB per GPU")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=8, fontsize=8)
-    figure.suptitle(f"Memory of a GPU by category: {MODEL}, the planner's choice at each length. dp x hp x cp; ZeRO of parameters/gradients/optimizer; "
-                    "recompute;\nGiB of host memory a rank. Buffers that never live together share their place, so the parts may sum to more than all of it",
-                    fontsize=10)
+    figure.suptitle(f"Predicted memory of a GPU: {MODEL}, the planner's choice at each length. "
+                    "Below a bar: dp x hp x cp; ZeRO of parameters/gradients/optimizer;\nrecompute; GiB of host memory per rank. "
+                    "Buffers that are never live at the same time share memory, so a bar can be higher than \"in all\"", fontsize=10)
     save(figure, "plan_memory.png")
 
 
