@@ -140,7 +140,7 @@ static inline int64_t plan_predict_sent(const model *m) {
     const zero_hybrid *z = &m->zero;
     const grid_shape *g = &m->g->shape;
     head_layout h = head_layout_make(g->hp, c->H, c->Hkv, c->HS);
-    int64_t T = m->run.T, A = m->run.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, R = z->ranks / z->zo, L = c->L, sent = 0;
+    int64_t T = m->run.T, A = m->run.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, replicas = z->ranks / z->zo, L = c->L, sent = 0;
     int64_t q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
     int64_t kv_hops = g->cp - 1, dkv_hops = g->cp - 1; // all-gather
     if (!m->run.cp_allgather) {
@@ -158,8 +158,9 @@ static inline int64_t plan_predict_sent(const model *m) {
         if (u == 0 || u == L + 1) sent += gathers * n * e / z->zp * (z->zp - 1);
         if (z->zg > 1) sent += A * 4 * n / z->zg * (z->zg - 1);
         if (z->zo > z->zg) sent += 4 * n / z->zo * (z->zo / z->zg - 1);
-        sent += 2 * 4 * n / z->zo / R * (R - 1) + n * e / z->zo * (z->zo / z->zp - 1);
+        sent += 2 * 4 * n / z->zo / replicas * (replicas - 1) + n * e / z->zo * (z->zo / z->zp - 1);
     }
+    // Gathers of layers: two are still in their slots wherever the passes turn.
     return sent + (L + max_i64(L - 2, 0) * (2 * A - 1)) * z->units[1].count * e / z->zp * (z->zp - 1);
 }
 
