@@ -500,7 +500,8 @@ static inline void planner_zero_time(const planner_query *q, double micro, doubl
 
 // Fills the predicted fields of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of its shape.
 //     step = sequences (L (forward + backward + 2 alltoall + again) + linear) + exposed ZeRO and offload + optimizer
-//     again = full: forward + alltoall; selective: alltoall hidden behind the matrices (attention is kept; Q, K, V are exchanged again); none: 0
+//     again = full: forward + alltoall; selective: alltoall (attention is kept; Q, K, V are exchanged again), which our schedule hides behind the
+//     matrices; none: 0
 static inline void planner_step_time(const planner_query *q, const planner_attention *a, planner_choice *p) {
     const model_config *m = q->model;
     const cluster *c = q->machines;
@@ -513,7 +514,8 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     p->launch = operations * ((1 + again) * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) - p->attention;
     p->linear = micro * linear;
     double matrices = linear * 2 / 3 / (B * L); // s, of a layer's backward pass
-    double alltoall_again = p->recompute == RECOMPUTE_SELECTIVE ? planner_overlap(matrices, a->alltoall, c->overlap_cost) - matrices : again * a->alltoall;
+    double alltoall_again = p->recompute == RECOMPUTE_NONE ? 0 : a->alltoall;
+    if (p->recompute == RECOMPUTE_SELECTIVE && q->schedule == SCHEDULE_LATE_DKV) alltoall_again = planner_overlap(matrices, a->alltoall, c->overlap_cost) - matrices;
     p->alltoall = operations * (2 * a->alltoall + alltoall_again);
     p->ring_inner = operations * ((1 + again) * a->forward.inner + a->backward.inner);
     p->ring_outer = operations * ((1 + again) * a->forward.outer + a->backward.outer);

@@ -615,6 +615,12 @@ static void check_hidden(const planner_query *ask) {
     CHECK(fabs(exchanged[RECOMPUTE_FULL] / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9 && exchanged[RECOMPUTE_SELECTIVE] > exchanged[RECOMPUTE_NONE] &&
               exchanged[RECOMPUTE_SELECTIVE] < 1.1 * exchanged[RECOMPUTE_NONE],
           "SeqAlltoAll exposed: %g s, selective %g, full %g", exchanged[0], exchanged[1], exchanged[2]);
+    planner_query theirs = q;
+    theirs.schedule = SCHEDULE_LOONGTRAIN;
+    p.recompute = RECOMPUTE_SELECTIVE;
+    planner_attention attention = planner_attention_time(&theirs, &p.shape, false);
+    planner_step_time(&theirs, &attention, &p);
+    CHECK(fabs(p.alltoall / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9, "LoongTrain's schedule hides what selective recompute exchanges again: %g s", p.alltoall);
     p.recompute = RECOMPUTE_NONE;
     for (int way = 0; way < 3; way++) { // outer ring, inner ring, all-gather
         cluster c = *q.machines;
