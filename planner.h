@@ -411,6 +411,9 @@ typedef struct {
     double kernel_f, kernel_b; // s inside the attention kernels, forward and backward; the rest of compute is merging and launches
 } planner_attention;
 
+// KV heads of an HP group, copies included: max(Hkv, hp) where one divides the other.
+static inline double planner_kv_heads(const model_config *m, int hp) { return (double)hp * head_layout_make(hp, m->H, m->Hkv, m->HS).Hkv_local; }
+
 // One attention operation. E = S H HS / sp elements of Q a rank. FLOP of a ring step: 2 S^2 H HS / (sp cp), causal and balanced (section 4.5.2),
 // backward 2.5 times that. With packed documents S^2 becomes S attended, taken to be spread evenly over the steps. KV chunk: max(Hkv, hp) / H 2 E
 // elements (section 4.5.3).
@@ -419,8 +422,7 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
     const model_config *m = q->model;
     planner_attention a;
     double width = (double)m->H * m->HS, sp = (double)g->hp * g->cp, E = (double)q->S * width / sp;
-    // max(Hkv, hp) / H where one divides the other
-    double replication = (double)g->hp * head_layout_make(g->hp, m->H, m->Hkv, m->HS).Hkv_local / m->H;
+    double replication = planner_kv_heads(m, g->hp) / m->H;
     // Packed documents: of a chunk of S / (2 cp) tokens, other ranks typically see half a document, and a ring carries no more (double_ring_part).
     double seen = fmin(1, (double)q->attended * g->cp / (double)q->S), travels = allgather ? 1 : seen;
     double kv = 2 * replication * E * c->element_bytes * travels, dkv = 2 * replication * E * q->dkv_bytes * travels;
@@ -462,7 +464,7 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
 
 // Bytes of activations that a rank keeps of one layer and sequence (checkpoint.cuh), T local tokens.
 static inline double planner_kept_bytes(const model_config *m, const cluster *c, int hp, recompute_kind kind, double T) {
-    double width = (double)m->H * m->HS, kv = 2.0 * hp * head_layout_make(hp, m->H, m->Hkv, m->HS).Hkv_local * m->HS;
+    double width = (double)m->H * m->HS, kv = 2 * planner_kv_heads(m, hp) * m->HS;
     if (kind == RECOMPUTE_FULL) return c->element_bytes * T * m->D;
     if (kind == RECOMPUTE_SELECTIVE) return T * (c->element_bytes * (m->D + width) + 4.0 * m->H);
     return T * (c->element_bytes * (2.0 * m->D + (hp > 1 ? 3 : 2) * width + kv + 2.0 * m->F) + 4.0 * m->H);
