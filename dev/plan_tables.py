@@ -202,13 +202,14 @@ def scripts():
         answer, _ = plan("llama3-8b", length, ranks, "h100")
         c, S, steps, name = answer["choices"][0], LENGTHS[length], 500, length.lower()
         tokens = TOKENS_OF_A_STEP * steps
+        flops = c["mfu"] * 989e12 / c["tgs"] * tokens  # 989e12: the peak of clusters/h100.txt
         # the choice is what follows --global-batch in the plan's command
         flags = re.search(r"--global-batch \d+ (.*)$", answer["command"])[1]
         host = c["host_bytes_of_node"] / GIB
         figures = ", ".join(f"{n} {kind}" for kind, n in answer["figures"].items())
         write(f"scripts/run_llama3_8b_{name}.sh", SCRIPT.format(
             length=length, name=name, nodes=ranks // 8, s="" if ranks == 8 else "s", ranks=ranks, S=S, steps=steps, batch=answer["global_batch"],
-            step_tokens=TOKENS_OF_A_STEP / 1e6, total_tokens=tokens / 1e9, flops=c["mfu"] * 989e12 / c["tgs"] * tokens, dp=c["dp"], hp=c["hp"], cp=c["cp"],
+            step_tokens=TOKENS_OF_A_STEP / 1e6, total_tokens=tokens / 1e9, flops=flops, dp=c["dp"], hp=c["hp"], cp=c["cp"],
             zero=zero_text(c), recompute=recompute_text(c), memory=c["memory_bytes"] / GIB, host=f", {host:.0f} GiB of host memory a node" if host else "",
             tgs=c["tgs"], mfu=100 * c["mfu"], step=c["step_s"], hours=c["step_s"] * steps / 3600, figures=figures, flags=flags,
             theta=500000 * (S / 8192) ** (128 / 126), notice=60 * math.ceil(c["step_s"] / 60 + 10)))  # time to finish a step, and 10 min to save
