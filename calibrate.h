@@ -45,16 +45,16 @@ typedef void calibrate_work(calibration *c);
 // A window repeats the work for CALIBRATE_WINDOW, or `times` times when all ranks must do the same number (transfers). The best of several windows
 // counts, because other programs can only add time. The sizes alternate, so that a burst of other programs' work does not hit one of them alone.
 static inline void calibrate_sizes(calibration *c, calibrate_work *work, int times, int64_t *size, const int64_t *sizes, int count, double *seconds) {
-    bool alone = comm_size(c->world) == 1; // shares no core with another rank: short windows will do
+    bool alone = comm_size(c->world) == 1; // shares no core with another rank: more and shorter windows, for as long in all
     double window = alone ? CALIBRATE_WINDOW / 25 : CALIBRATE_WINDOW, all = 0;
-    for (int k = 0; k < count; k++) seconds[k] = INFINITY;
-    for (int i = -1; i < 4 || (alone && all < 4 * count * CALIBRATE_WINDOW); i++)
+    for (int k = 0; k < count; k++) { // warms up
+        seconds[k] = INFINITY;
+        *size = sizes[k];
+        work(c);
+    }
+    for (int round = 0; round < 4 || (alone && all < 4 * count * CALIBRATE_WINDOW); round++)
         for (int k = 0; k < count; k++) {
             *size = sizes[k];
-            if (i < 0) { // warms up
-                work(c);
-                continue;
-            }
             device_synchronize();
             comm_barrier(c->world);
             double began = device_seconds(), ended = began;
