@@ -310,8 +310,7 @@ static inline bool config_load(model_config *config, const char *model, error_te
     if (stat(path, &entry) != 0 || !S_ISREG(entry.st_mode))
         return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama", printable(model).text);
 
-    error_text why;
-    why.text[0] = '\0';
+    error_text why = {""};
     char *text = config_read_file(path, &why);
     const char *end = NULL;
     cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, &end, 1);

@@ -32,8 +32,7 @@ static inline bool hf_check_tied(const model *m, const safetensors *files, value
 // what this rank read. Rank 0 prints how much it read. Collective; false with a message that names the folder: a tensor missing, unknown or of
 // another shape; anything wrong with a file; files that differ between ranks.
 static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error_text *error) {
-    error_text why;
-    why.text[0] = '\0';
+    error_text why = {""};
     safetensors files = safetensors_none();
     values_buffer buffer;
     double began = device_seconds();
@@ -146,8 +145,7 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
     cJSON *json;
     if (source != NULL) {
         path_text path = path_join(source, "config.json");
-        error_text why;
-        why.text[0] = '\0';
+        error_text why = {""};
         char *text = config_read_file(path.text, &why);
         if (text == NULL) return error_set(error, "%s: %s", path.text, why.text);
         json = cJSON_ParseWithOpts(text, NULL, 1);
@@ -170,8 +168,7 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
 }
 // Copies tokenizer_config.json byte by byte, except for a "model_max_length" that is `was`, the length of the source's model: it becomes `now`.
 static inline bool hf_copy_tokenizer_config(const char *from, const char *to, int64_t was, int64_t now, error_text *error) {
-    error_text why;
-    why.text[0] = '\0';
+    error_text why = {""};
     const char *name = "\"model_max_length\"";
     char *text = was != now ? config_read_file(from, &why) : NULL, *number = text != NULL ? strstr(text, name) : NULL, *end = NULL;
     if (number != NULL) {

@@ -467,8 +467,7 @@ static inline bool options_model(const options *o, model_config *c, error_text *
     if (o->steps > 0) c->max_position = max_i64(c->max_position, o->seq_len);
     if (o->rope_theta > 0) c->rope_theta = o->rope_theta;
     if (o->rope_scaling == NULL) return true;
-    error_text why;
-    why.text[0] = '\0';
+    error_text why = {""};
     memset(&c->rope, 0, sizeof c->rope);
     if (strcmp(o->rope_scaling, "none") == 0) return true;
     cJSON *json = cJSON_CreateObject();

@@ -298,8 +298,7 @@ static inline bool safetensors_read_index(safetensors *s, const char *folder, co
         int file = 0;
         while (file < s->file_count && strcmp(s->files[file].path, path.text) != 0) file++;
         if (file < s->file_count) continue;
-        error_text why;
-        why.text[0] = '\0';
+        error_text why = {""};
         if (!safetensors_add_file(s, path.text, &why)) return error_set(error, "%s: %s", printable(at->valuestring).text, why.text);
     }
     // Names are unique in each file; sorted by name, index and files must agree one by one.
@@ -338,8 +337,7 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     snprintf(single, sizeof single, "%s.safetensors", stem);
     snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
     path_text path = path_join(folder, index);
-    error_text why;
-    why.text[0] = '\0';
+    error_text why = {""};
     if (path_exists(path.text)) {
         char *text = config_read_text(path.text, SAFETENSORS_HEADER_LIMIT, &why);
         cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, NULL, 1);
@@ -403,8 +401,7 @@ static inline bool safetensors_chunks(const safetensors_file *file, const safete
 #pragma omp parallel for schedule(static) if (count > SAFETENSORS_CHUNK)
     for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
         int64_t n = min_i64(SAFETENSORS_CHUNK, count - at);
-        error_text why;
-        why.text[0] = '\0';
+        error_text why = {""};
         if (from != NULL ? safetensors_write_chunk(file, t, first + at, n, from + at, &why) : safetensors_read_chunk(file, t, first + at, n, to + at, &why)) continue;
 #pragma omp critical
         ok = error_set(error, "%s", why.text);

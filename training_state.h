@@ -182,8 +182,7 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
     return true;
 }
 static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    error_text why;
-    why.text[0] = '\0';
+    error_text why = {""};
     size_t longest = 4096 + 24 * VALUES_KINDS * (size_t)count; // a sum takes 19 bytes
     char *text = config_read_text(path_join(folder, "training_state.json").text, longest, &why);
     if (text == NULL) return error_set(error, "training_state.json: %s", why.text);
@@ -404,8 +403,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
     *found = false;
     for (at = states - 1; at >= 0 && !*found; at--) {
-        error_text why, refused;
-        why.text[0] = refused.text[0] = '\0';
+        error_text why = {""}, refused = {""};
         state_name(name, "", steps[at]);
         path_text path = path_join(s->folder, name);
         model_config c;
