@@ -28,6 +28,36 @@ static inline bool path_is_folder(const char *path) {
     struct stat entry;
     return stat(path, &entry) == 0 && S_ISDIR(entry.st_mode);
 }
+// The parent folder of `path`.
+static inline path_text path_parent(const char *path) {
+    path_text p;
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    while (n > 0 && path[n - 1] != '/') n--;
+    while (n > 1 && path[n - 1] == '/') n--;
+    int length = snprintf(p.text, sizeof p.text, "%.*s", n > 0 ? (int)n : 1, n > 0 ? path : ".");
+    if (length < 0 || length >= (int)sizeof p.text) p.text[0] = '\0';
+    return p;
+}
+// The last part of `path`: "b" of "a/b/".
+static inline path_text path_last(const char *path) {
+    path_text p;
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    snprintf(p.text, sizeof p.text, "%.*s", (int)(end - begin), path + begin);
+    return p;
+}
+// Whether two paths name one folder that exists.
+static inline bool path_same_folder(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+// Whether two paths are one, whether or not it exists: the same last part in the same folder.
+static inline bool path_same(const char *a, const char *b) {
+    return strcmp(a, b) == 0 || (path_same_folder(path_parent(a).text, path_parent(b).text) && strcmp(path_last(a).text, path_last(b).text) == 0);
+}
 
 // FNV-1a, continued from `hash`, so that several pieces can be hashed one after the other. Start from HASH_EMPTY.
 #define HASH_EMPTY 0xCBF29CE484222325ull
@@ -118,17 +148,6 @@ static inline int folder_remove_entry(const char *path, const struct stat *entry
 // Removes a folder and all in it; links are removed, not followed. A folder that does not exist is no error.
 static inline bool folder_remove(const char *path) { return nftw(path, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT; }
 
-// The parent folder of `path`.
-static inline path_text path_parent(const char *path) {
-    path_text p;
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--;
-    while (n > 0 && path[n - 1] != '/') n--;
-    while (n > 1 && path[n - 1] == '/') n--;
-    int length = snprintf(p.text, sizeof p.text, "%.*s", n > 0 ? (int)n : 1, n > 0 ? path : ".");
-    if (length < 0 || length >= (int)sizeof p.text) p.text[0] = '\0';
-    return p;
-}
 // Makes a folder and its missing parents; true when it exists.
 static inline bool folder_make(const char *path, error_text *error) {
     path_text parent = path_parent(path);

@@ -5,6 +5,7 @@
 
 #include "checkpoint.cuh" // defines: recompute_kind
 #include "config.h"       // defines: model_config, config_preset, printable
+#include "files.h"        // defines: path_same
 #include "grid.h"         // defines: placement_kind
 #include <errno.h>
 #include <stddef.h>
@@ -578,7 +579,7 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
         return error_set(error, "%s cannot be combined with --steps 0, which trains nothing; legal with it are --export, and --out with --resume", o->trace != NULL ? "--trace" : "--out");
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
         return error_set(error, "--resume, --save-every and --keep require --out DIR");
-    if (o->out != NULL && o->export_to != NULL && strcmp(o->out, o->export_to) == 0)
+    if (o->out != NULL && o->export_to != NULL && path_same(o->out, o->export_to))
         return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
     if (options_given(o, "export-dtype") && o->export_to == NULL)
         return error_set(error, "--export-dtype requires --export DIR");

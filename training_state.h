@@ -92,7 +92,6 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
     if (comm_rank(all) == 0 && folder_make(folder, error)) {
         path_text path = path_join(folder, "lock");
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
-        struct stat here, above;
         s->lock = open(path.text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         int states = state_list(folder, steps);
         if (s->lock < 0) error_set(error, "--out %s: cannot be written to: %s", printable(folder).text, strerror(errno));
@@ -102,8 +101,7 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
         else if (states > 0 && !resume)
             error_set(error, "--out %s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder",
                       printable(folder).text, (long long)steps[states - 1]);
-        else if (source != NULL && path_exists(path_join(source, "training_state.json").text) && stat(folder, &here) == 0 &&
-                 stat(path_join(source, "..").text, &above) == 0 && here.st_dev == above.st_dev && here.st_ino == above.st_ino)
+        else if (source != NULL && path_exists(path_join(source, "training_state.json").text) && path_same_folder(folder, path_join(source, "..").text))
             error_set(error, "--model %s is a state in this --out: it is removed when newer ones are complete, but they need its config and tokenizer; give the folder "
                              "that the run began with (--resume continues from the newest state), or a copy elsewhere", printable(source).text);
         else state_remove_unfinished(folder);
