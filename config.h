@@ -2,9 +2,8 @@
 #ifndef CONFIG_H
 #define CONFIG_H
 
-#include "common.h"
+#include "files.h"       // defines: path_join, path_last, path_is_folder
 #include <cjson/cJSON.h> // defines: cJSON_*
-#include <sys/stat.h>
 
 typedef enum { ROPE_PLAIN, ROPE_LLAMA3, ROPE_LINEAR, ROPE_YARN } rope_kind;
 
@@ -298,20 +297,18 @@ static inline bool config_load(model_config *config, const char *model, error_te
         *config = *preset;
         return true;
     }
-    size_t length = strlen(model);
-    char path[4096 + 16]; // the longest path_text and "/config.json"
-    struct stat entry;
-    if (length == 0 || length + 16 > sizeof path || stat(model, &entry) != 0 || !S_ISDIR(entry.st_mode)) {
+    if (!path_is_folder(model)) {
         char names[512];
         config_preset_names(names, sizeof names);
         return error_set(error, "model \"%s\" is neither a folder nor a preset; presets are %s", printable(model).text, names);
     }
-    snprintf(path, sizeof path, "%s/config.json", model);
-    if (stat(path, &entry) != 0 || !S_ISREG(entry.st_mode))
+    path_text path = path_join(model, "config.json");
+    struct stat entry;
+    if (stat(path.text, &entry) != 0 || !S_ISREG(entry.st_mode))
         return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama", printable(model).text);
 
     error_text why = {""};
-    char *text = config_read_file(path, &why);
+    char *text = config_read_file(path.text, &why);
     const char *end = NULL;
     cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, &end, 1);
     if (text != NULL && json == NULL)
@@ -320,11 +317,7 @@ static inline bool config_load(model_config *config, const char *model, error_te
     cJSON_Delete(json);
     free(text);
     if (why.text[0] != '\0') return error_set(error, "%s/config.json: %s", printable(model).text, why.text);
-
-    while (length > 1 && model[length - 1] == '/') length--;
-    size_t start = length;
-    while (start > 0 && model[start - 1] != '/') start--;
-    snprintf(config->name, sizeof config->name, "%.*s", (int)min_i64((int64_t)(length - start), 127), model + start);
+    snprintf(config->name, sizeof config->name, "%.127s", path_last(model).text);
     return true;
 }
 
