@@ -5,7 +5,11 @@
 #include "files.h"       // defines: path_join, path_last, path_is_folder
 #include <cjson/cJSON.h> // defines: cJSON_*
 
-typedef enum { ROPE_PLAIN, ROPE_LLAMA3, ROPE_LINEAR, ROPE_YARN } rope_kind;
+typedef enum { ROPE_PLAIN, ROPE_LLAMA3, ROPE_LINEAR, ROPE_YARN, ROPE_KINDS } rope_kind;
+static inline const char *config_rope_name(rope_kind kind) { // in config.json
+    static const char *const names[ROPE_KINDS] = {"default", "llama3", "linear", "yarn"};
+    return names[kind];
+}
 
 // How RoPE frequencies are stretched for long contexts. Fields that a kind does not use are 0.
 typedef struct {
@@ -138,6 +142,44 @@ static inline bool config_must_be_false(const cJSON *object, const char *key, er
     return error_set(error, "\"%s\" must be false; models that use it are not supported", key);
 }
 
+// Whether a word stands in a list such as " one two ".
+static inline bool config_listed(const char *list, const char *word) {
+    char spaced[64];
+    int n = snprintf(spaced, sizeof spaced, " %s ", word);
+    return n < (int)sizeof spaced && strchr(word, ' ') == NULL && strstr(list, spaced) != NULL;
+}
+
+// The numbers that belong to rope->kind.
+static inline bool config_read_rope_numbers(rope_scaling *rope, const cJSON *scaling, error_text *error) {
+    double length = NAN;
+    if (rope->kind != ROPE_PLAIN) {
+        rope->factor = NAN;
+        if (!config_number(&rope->factor, scaling, "factor", false, 1, 1e6, error)) return false;
+    }
+    if (rope->kind == ROPE_LLAMA3) {
+        rope->low_freq_factor = rope->high_freq_factor = NAN;
+        if (!config_number(&rope->low_freq_factor, scaling, "low_freq_factor", false, 1e-6, 1e6, error)) return false;
+        if (!config_number(&rope->high_freq_factor, scaling, "high_freq_factor", false, 1e-6, 1e6, error)) return false;
+        if (rope->high_freq_factor <= rope->low_freq_factor)
+            return error_set(error, "\"high_freq_factor\" is %.15g; it must be above \"low_freq_factor\", which is %.15g", rope->high_freq_factor,
+                             rope->low_freq_factor);
+    }
+    if (rope->kind == ROPE_LLAMA3 || rope->kind == ROPE_YARN) {
+        if (!config_number(&length, scaling, "original_max_position_embeddings", true, 1, 1099511627776.0, error)) return false;
+        rope->original_length = (int64_t)length;
+    }
+    if (rope->kind == ROPE_YARN) {
+        if (!config_number(&rope->beta_fast, scaling, "beta_fast", false, 0, 1e6, error)) return false;
+        if (!config_number(&rope->beta_slow, scaling, "beta_slow", false, 0, 1e6, error)) return false;
+        if (rope->beta_fast == 0) rope->beta_fast = 32;
+        if (rope->beta_slow == 0) rope->beta_slow = 1;
+        if (rope->beta_fast < rope->beta_slow)
+            return error_set(error, "\"beta_fast\" is %.15g; it must not be below \"beta_slow\", which is %.15g", rope->beta_fast, rope->beta_slow);
+        if (!config_number(&rope->attention_factor, scaling, "attention_factor", false, 1e-6, 1e6, error)) return false;
+    }
+    return error->text[0] == '\0';
+}
+
 // Reads "rope_scaling", or "rope_parameters" in newer folders, and a "rope_theta" beside or inside it.
 static inline bool config_read_rope(model_config *c, const cJSON *json, error_text *error) {
     rope_scaling *rope = &c->rope;
@@ -162,62 +204,22 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
     if (old_type != NULL && (!cJSON_IsString(old_type) || strcmp(type->valuestring, old_type->valuestring) != 0))
         return error_set(error, "\"rope_type\" and \"type\" in \"%s\" differ; keep one of them", where);
 
-    static const struct {
-        const char *type;
-        rope_kind kind;
-        const char *keys; // besides rope_type, type, rope_theta
-    } kinds[] = {
-        {"default", ROPE_PLAIN, " "},
-        {"llama3", ROPE_LLAMA3, " factor low_freq_factor high_freq_factor original_max_position_embeddings "},
-        {"linear", ROPE_LINEAR, " factor "},
-        {"yarn", ROPE_YARN, " factor original_max_position_embeddings beta_fast beta_slow attention_factor "},
-    };
-    size_t k = 0;
-    while (k < 4 && strcmp(type->valuestring, kinds[k].type) != 0) k++;
-    if (k == 4)
+    int kind = 0;
+    while (kind < ROPE_KINDS && strcmp(type->valuestring, config_rope_name((rope_kind)kind)) != 0) kind++;
+    if (kind == ROPE_KINDS)
         return error_set(error, "the type in \"%s\" is \"%s\"; legal values are default, llama3, linear, yarn", where,
                          printable(type->valuestring).text);
-    rope->kind = kinds[k].kind;
+    rope->kind = (rope_kind)kind;
 
+    static const char *const keys[ROPE_KINDS] = {" ", " factor low_freq_factor high_freq_factor original_max_position_embeddings ", " factor ",
+                                                 " factor original_max_position_embeddings beta_fast beta_slow attention_factor "};
     for (const cJSON *at = scaling->child; at != NULL; at = at->next) { // a key that we do not implement would change the model
-        char word[64];
-        int n = snprintf(word, sizeof word, " %s ", at->string);
-        bool known = n < (int)sizeof word && strchr(at->string, ' ') == NULL &&
-                     strstr(" rope_type type rope_theta ", word) != NULL;
-        known = known || (n < (int)sizeof word && strchr(at->string, ' ') == NULL && strstr(kinds[k].keys, word) != NULL);
+        bool known = config_listed(" rope_type type rope_theta ", at->string) || config_listed(keys[kind], at->string);
         if (!known && !cJSON_IsNull(at))
-            return error_set(error, "\"%s\" of type %s has an unknown key \"%s\"; legal keys are rope_type rope_theta%s", where, kinds[k].type,
-                             printable(at->string).text, kinds[k].keys);
+            return error_set(error, "\"%s\" of type %s has an unknown key \"%s\"; legal keys are rope_type rope_theta%s", where,
+                             config_rope_name(rope->kind), printable(at->string).text, keys[kind]);
     }
-
-    const double most = 1099511627776.0; // 2^40 tokens
-    double length = NAN;
-    if (rope->kind != ROPE_PLAIN) {
-        rope->factor = NAN;
-        if (!config_number(&rope->factor, scaling, "factor", false, 1, 1e6, error)) return false;
-    }
-    if (rope->kind == ROPE_LLAMA3) {
-        rope->low_freq_factor = rope->high_freq_factor = NAN;
-        if (!config_number(&rope->low_freq_factor, scaling, "low_freq_factor", false, 1e-6, 1e6, error)) return false;
-        if (!config_number(&rope->high_freq_factor, scaling, "high_freq_factor", false, 1e-6, 1e6, error)) return false;
-        if (rope->high_freq_factor <= rope->low_freq_factor)
-            return error_set(error, "\"high_freq_factor\" is %.15g; it must be above \"low_freq_factor\", which is %.15g", rope->high_freq_factor,
-                             rope->low_freq_factor);
-    }
-    if (rope->kind == ROPE_LLAMA3 || rope->kind == ROPE_YARN) {
-        if (!config_number(&length, scaling, "original_max_position_embeddings", true, 1, most, error)) return false;
-        rope->original_length = (int64_t)length;
-    }
-    if (rope->kind == ROPE_YARN) {
-        if (!config_number(&rope->beta_fast, scaling, "beta_fast", false, 0, 1e6, error)) return false;
-        if (!config_number(&rope->beta_slow, scaling, "beta_slow", false, 0, 1e6, error)) return false;
-        if (rope->beta_fast == 0) rope->beta_fast = 32;
-        if (rope->beta_slow == 0) rope->beta_slow = 1;
-        if (rope->beta_fast < rope->beta_slow)
-            return error_set(error, "\"beta_fast\" is %.15g; it must not be below \"beta_slow\", which is %.15g", rope->beta_fast, rope->beta_slow);
-        if (!config_number(&rope->attention_factor, scaling, "attention_factor", false, 1e-6, 1e6, error)) return false;
-    }
-    return error->text[0] == '\0';
+    return config_read_rope_numbers(rope, scaling, error);
 }
 
 // Reads all that we use of config.json. Refuses everything that would change the model and that we do not implement.

@@ -76,9 +76,8 @@ static inline void hf_print_floats(cJSON *json) {
     for (cJSON *at = json->child, *next; at != NULL; at = next) {
         next = at->next;
         if (cJSON_IsObject(at)) hf_print_floats(at);
-        char word[64], text[64];
-        int n = at->string == NULL ? (int)sizeof word : snprintf(word, sizeof word, " %s ", at->string);
-        if (!cJSON_IsNumber(at) || n >= (int)sizeof word || strstr(keys, word) == NULL || at->valuedouble != floor(at->valuedouble)) continue;
+        char text[64];
+        if (!cJSON_IsNumber(at) || at->string == NULL || !config_listed(keys, at->string) || at->valuedouble != floor(at->valuedouble)) continue;
         snprintf(text, sizeof text, "%.1f", at->valuedouble); // numbers up to 1e15, as config_read allows
         cJSON_ReplaceItemInObjectCaseSensitive(json, at->string, cJSON_CreateRaw(text));
     }
@@ -86,9 +85,8 @@ static inline void hf_print_floats(cJSON *json) {
 
 // The object for rope_scaling or rope_parameters; the caller deletes.
 static inline cJSON *hf_rope(const rope_scaling *r) {
-    static const char *const kinds[] = {"default", "llama3", "linear", "yarn"};
     cJSON *rope = cJSON_CreateObject();
-    cJSON_AddStringToObject(rope, "rope_type", kinds[r->kind]);
+    cJSON_AddStringToObject(rope, "rope_type", config_rope_name(r->kind));
     if (r->kind != ROPE_PLAIN) cJSON_AddNumberToObject(rope, "factor", r->factor);
     if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "low_freq_factor", r->low_freq_factor);
     if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "high_freq_factor", r->high_freq_factor);
