@@ -281,7 +281,8 @@ static inline char *config_read_text(const char *path, size_t limit, error_text 
     bool failed = ferror(f) != 0;
     fclose(f);
     if (failed) error_set(error, "cannot be read");
-    else if (n > room) error_set(error, "is larger than %zu bytes, the limit for such a file", limit);
+    else if (n > limit) error_set(error, "is larger than %zu bytes, the limit for such a file", limit);
+    else if (n > room) error_set(error, "has become longer since it was opened");
     else if (n == 0) error_set(error, "is empty");
     else if (strlen(text) != n) error_set(error, "contains a NUL byte and is not JSON text");
     if (error->text[0] == '\0') return text;
