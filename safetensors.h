@@ -268,13 +268,13 @@ static inline bool safetensors_add_file(safetensors *s, const char *path, error_
     uint64_t length = 0;
     int64_t bytes = (int64_t)entry.st_size;
     if (bytes < 8) return error_set(error, "has %lld bytes; a safetensors file begins with 8 bytes of header length", (long long)bytes);
-    if (!file_pread(fd, path, &length, sizeof length, 0, error)) return false;
+    if (!file_pread(fd, "its header", &length, sizeof length, 0, error)) return false;
     if (length < 2 || length > SAFETENSORS_HEADER_LIMIT)
         return error_set(error, "its header has %llu bytes; legal values are 2 to %d: is it a safetensors file?", (unsigned long long)length, SAFETENSORS_HEADER_LIMIT);
     if ((int64_t)length > bytes - 8)
         return error_set(error, "is truncated: the header has %llu bytes, but only %lld follow", (unsigned long long)length, (long long)(bytes - 8));
     char *text = HOST_NEW(char, length + 1);
-    bool ok = file_pread(fd, path, text, (size_t)length, 8, error);
+    bool ok = file_pread(fd, "its header", text, (size_t)length, 8, error);
     const char *end = NULL;
     cJSON *json = NULL;
     if (ok && strlen(text) != length) ok = error_set(error, "the header contains a NUL byte and is not JSON text");
