@@ -7,7 +7,6 @@
 #include "config.h"       // defines: model_config, config_preset, printable
 #include "files.h"        // defines: path_same
 #include "grid.h"         // defines: placement_kind
-#include <errno.h>
 #include <stddef.h>
 
 typedef enum { CP_COMM_RING, CP_COMM_ALLGATHER } cp_comm_kind;
@@ -268,16 +267,13 @@ static inline bool option_store(options *o, const option_row *row, const char *t
     case OPTION_FLAG:
         *(bool *)field = true;
         return true;
-    case OPTION_TILE:
     case OPTION_COUNT:
     case OPTION_BYTES:
-        if (row->kind == OPTION_TILE && strcmp(text, "auto") == 0) whole = 0;
-        else if (!option_parse_whole(text, row->kind == OPTION_BYTES, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
-        *(int64_t *)field = whole;
-        return true;
+    case OPTION_TILE:
     case OPTION_TOKEN:
-        if (strcmp(text, "none") == 0) whole = -1;
-        else if (!option_parse_whole(text, false, &whole) || (double)whole > row->high) return false;
+        if (row->kind == OPTION_TILE && strcmp(text, "auto") == 0) whole = 0;
+        else if (row->kind == OPTION_TOKEN && strcmp(text, "none") == 0) whole = -1;
+        else if (!option_parse_whole(text, row->kind == OPTION_BYTES, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
         *(int64_t *)field = whole;
         return true;
     case OPTION_REAL:
@@ -290,15 +286,12 @@ static inline bool option_store(options *o, const option_row *row, const char *t
         memcpy(field, &place, sizeof place); // an enum is as large as an int
         return true;
     }
-    case OPTION_DEGREE: {
-        int degree = strcmp(text, "full") == 0 ? ZERO_FULL : 1;
-        if (degree != ZERO_FULL && strcmp(text, "replica") != 0) {
-            if (!option_parse_whole(text, false, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
-            degree = (int)whole;
-        }
-        memcpy(field, &degree, sizeof degree);
+    case OPTION_DEGREE:
+        if (strcmp(text, "full") == 0) whole = ZERO_FULL;
+        else if (strcmp(text, "replica") == 0) whole = 1;
+        else if (!option_parse_whole(text, false, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
+        *(int *)field = (int)whole;
         return true;
-    }
     }
     return false;
 }
@@ -309,36 +302,37 @@ static inline void option_format(const options *o, const option_row *row, char *
     switch (row->kind) {
     case OPTION_TEXT: snprintf(text, size, "%s", *(const char *const *)field != NULL ? *(const char *const *)field : "-"); return;
     case OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)field ? "yes" : "no"); return;
-    case OPTION_REAL:
-        if (*(const double *)field == 0 && row->low > 0) snprintf(text, size, "-");
-        else
-            for (int digits = 6; digits <= 17; digits++) { // as many as it takes: plans are run, and ranks compared, by this text
-                snprintf(text, size, "%.*g", digits, *(const double *)field);
-                if (strtod(text, NULL) == *(const double *)field) break;
-            }
+    case OPTION_REAL: {
+        double real = *(const double *)field;
+        for (int digits = 6; digits <= 17; digits++) { // as many as it takes: plans are run, and ranks compared, by this text
+            snprintf(text, size, "%.*g", digits, real);
+            if (strtod(text, NULL) == real) break;
+        }
+        if (real == 0 && row->low > 0) snprintf(text, size, "-");
         return;
+    }
     case OPTION_CHOICE:
         memcpy(&number, field, sizeof number);
         option_choice_text(row->choices, number, text, size);
         return;
     case OPTION_DEGREE:
-        memcpy(&number, field, sizeof number);
+        number = *(const int *)field;
         if (number == ZERO_FULL) snprintf(text, size, "full");
         else if (number == 1) snprintf(text, size, "replica");
         else if (number == 0) snprintf(text, size, "-");
         else snprintf(text, size, "%d", number);
         return;
-    case OPTION_TOKEN:
-        if (*(const int64_t *)field < 0) snprintf(text, size, "none");
-        else snprintf(text, size, "%lld", (long long)*(const int64_t *)field);
-        return;
     case OPTION_COUNT:
     case OPTION_BYTES:
     case OPTION_TILE:
-        if (*(const int64_t *)field == 0 && row->kind == OPTION_TILE) snprintf(text, size, "auto");
-        else if (*(const int64_t *)field == 0 && row->low > 0) snprintf(text, size, "-");
-        else snprintf(text, size, "%lld", (long long)*(const int64_t *)field);
+    case OPTION_TOKEN: {
+        int64_t whole = *(const int64_t *)field;
+        if (row->kind == OPTION_TILE && whole == 0) snprintf(text, size, "auto");
+        else if (row->kind == OPTION_TOKEN && whole == -1) snprintf(text, size, "none");
+        else if (whole == 0 && row->low > 0) snprintf(text, size, "-");
+        else snprintf(text, size, "%lld", (long long)whole);
         return;
+    }
     }
 }
 
