@@ -504,6 +504,38 @@ static inline bool options_check_degree(int *degree, const char *name, int ranks
     return true;
 }
 
+// Options that require or exclude others, or a build.
+static inline bool options_check_together(const options *o, error_text *error) {
+    if (o->warmup > o->steps)
+        return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps (%lld)", (long long)o->warmup, (long long)o->steps);
+    if (options_given(o, "wsd-decay") && o->lr_schedule != LR_WSD)
+        return error_set(error, "--wsd-decay requires --lr-schedule wsd");
+    if (options_given(o, "min-lr-fraction") && o->lr_schedule == LR_CONSTANT)
+        return error_set(error, "--min-lr-fraction has no effect with --lr-schedule constant; it requires cosine or wsd");
+    if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_needles > 0) && o->val_data == NULL)
+        return error_set(error, "--eval-every, --eval-steps and --eval-needles require --val-data");
+    if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
+        return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature require --sample-every");
+    if (o->batch_size > ((int64_t)1 << 40) / o->seq_len)
+        return error_set(error, "--batch-size %lld x --seq-len %lld is too large; a micro-step of a dp rank must have at most 1099511627776 tokens", (long long)o->batch_size, (long long)o->seq_len);
+    if (o->eval_needles > 0 && o->seq_len < 64)
+        return error_set(error, "--eval-needles: --seq-len %lld is too short for a needle, a question and text around them; it must be 64 or more", (long long)o->seq_len);
+    if (o->steps == 0 && (o->trace != NULL || (o->out != NULL && !o->resume)))
+        return error_set(error, "%s cannot be combined with --steps 0, which trains nothing; legal with it are --export, and --out with --resume", o->trace != NULL ? "--trace" : "--out");
+    if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
+        return error_set(error, "--resume, --save-every and --keep require --out DIR");
+    if (o->out != NULL && o->export_to != NULL && path_same(o->out, o->export_to))
+        return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
+    if (options_given(o, "export-dtype") && o->export_to == NULL)
+        return error_set(error, "--export-dtype requires --export DIR");
+    if (o->stochastic_rounding && sizeof(floatX) == sizeof(float) && !o->dry_run)
+        return error_set(error, "--stochastic-rounding: this build stores parameters in float, so nothing is rounded; it requires a build with bf16 parameters (DEVICE=cuda, DEVICE=emulated)");
+    if (options_given(o, "ranks") && !o->dry_run)
+        return error_set(error, "--ranks is legal only with --dry-run and --plan; a run has as many ranks as mpirun -np starts");
+    if (o->plan_json != NULL) return error_set(error, "--plan-json is legal only with --plan");
+    return true;
+}
+
 // Checks the options against the model and the number of ranks, and fills in what was left to be derived: dp, inner_ring, ranks, the ZeRO
 // degrees. With --dry-run the number of ranks is --ranks, or dp hp cp, and the argument is not looked at. Returns false with a one-line
 // message that lists the legal values.
@@ -554,35 +586,7 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
     if (!options_check_degree(&o->zero_params, "--zero-params", (int)world, 1, "", error)) return false;
     if (!options_check_degree(&o->zero_grads, "--zero-grads", (int)world, o->zero_params, "--zero-params", error)) return false;
     if (!options_check_degree(&o->zero_optim, "--zero-optim", (int)world, o->zero_grads, "--zero-grads", error)) return false;
-
-    if (o->warmup > o->steps)
-        return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps (%lld)", (long long)o->warmup, (long long)o->steps);
-    if (options_given(o, "wsd-decay") && o->lr_schedule != LR_WSD)
-        return error_set(error, "--wsd-decay requires --lr-schedule wsd");
-    if (options_given(o, "min-lr-fraction") && o->lr_schedule == LR_CONSTANT)
-        return error_set(error, "--min-lr-fraction has no effect with --lr-schedule constant; it requires cosine or wsd");
-    if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_needles > 0) && o->val_data == NULL)
-        return error_set(error, "--eval-every, --eval-steps and --eval-needles require --val-data");
-    if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
-        return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature require --sample-every");
-    if (o->batch_size > ((int64_t)1 << 40) / o->seq_len)
-        return error_set(error, "--batch-size %lld x --seq-len %lld is too large; a micro-step of a dp rank must have at most 1099511627776 tokens", (long long)o->batch_size, (long long)o->seq_len);
-    if (o->eval_needles > 0 && o->seq_len < 64)
-        return error_set(error, "--eval-needles: --seq-len %lld is too short for a needle, a question and text around them; it must be 64 or more", (long long)o->seq_len);
-    if (o->steps == 0 && (o->trace != NULL || (o->out != NULL && !o->resume)))
-        return error_set(error, "%s cannot be combined with --steps 0, which trains nothing; legal with it are --export, and --out with --resume", o->trace != NULL ? "--trace" : "--out");
-    if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
-        return error_set(error, "--resume, --save-every and --keep require --out DIR");
-    if (o->out != NULL && o->export_to != NULL && path_same(o->out, o->export_to))
-        return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
-    if (options_given(o, "export-dtype") && o->export_to == NULL)
-        return error_set(error, "--export-dtype requires --export DIR");
-    if (o->stochastic_rounding && sizeof(floatX) == sizeof(float) && !o->dry_run)
-        return error_set(error, "--stochastic-rounding: this build stores parameters in float, so nothing is rounded; it requires a build with bf16 parameters (DEVICE=cuda, DEVICE=emulated)");
-    if (options_given(o, "ranks") && !o->dry_run)
-        return error_set(error, "--ranks is legal only with --dry-run and --plan; a run has as many ranks as mpirun -np starts");
-    if (o->plan_json != NULL) return error_set(error, "--plan-json is legal only with --plan");
-    return true;
+    return options_check_together(o, error);
 }
 
 // ---- print ----
