@@ -47,25 +47,29 @@ typedef struct {
     error_text why;               // why the stage has failed; "": it has not
 } state_store;
 
-enum { STATE_FORMAT = 2, STATE_NAME = 32, STATES_MAX = 4096 };
+enum { STATE_FORMAT = 2, STATES_MAX = 4096 };
 
-static inline void state_name(char *name, const char *prefix, int64_t step) { snprintf(name, STATE_NAME, "%sstep-%08lld", prefix, (long long)step); }
+// Where the state of a step is in the folder; prefix: "", "unfinished-", "damaged-".
+static inline path_text state_path(const char *folder, const char *prefix, int64_t step) {
+    char name[64];
+    snprintf(name, sizeof name, "%sstep-%08lld", prefix, (long long)step);
+    return path_join(folder, name);
+}
 
-// Lists the steps of the step-* folders, ascending, in steps (STATES_MAX); returns how many. Only rank 0 looks into the folder.
 static inline int state_compare_steps(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
 }
+// Lists the steps of the step-* folders, ascending, in steps (STATES_MAX); returns how many. Only rank 0 looks into the folder.
 static inline int state_list(const char *folder, int64_t *steps) {
     DIR *list = opendir(folder);
     int count = 0;
     if (list == NULL) return 0;
     for (struct dirent *entry; (entry = readdir(list)) != NULL && count < STATES_MAX;) {
         int64_t step;
-        char name[STATE_NAME];
         if (strncmp(entry->d_name, "step-", 5) != 0 || !option_parse_whole(entry->d_name + 5, true, &step)) continue;
-        state_name(name, "", step); // other names, such as step-7 or step-1KiB, are not our states
-        if (strcmp(entry->d_name, name) == 0 && path_is_folder(path_join(folder, name).text)) steps[count++] = step;
+        path_text path = state_path(folder, "", step); // other names, such as step-7 or step-1KiB, are not our states
+        if (strcmp(path_join(folder, entry->d_name).text, path.text) == 0 && path_is_folder(path.text)) steps[count++] = step;
     }
     closedir(list);
     qsort(steps, (size_t)count, sizeof *steps, state_compare_steps);
@@ -223,10 +227,7 @@ static inline void state_remove_old(const state_store *s) {
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
     int count = state_list(s->folder, steps);
     for (int i = 0; i < count - s->keep; i++) {
-        char name[STATE_NAME], aside[STATE_NAME];
-        state_name(name, "", steps[i]);
-        state_name(aside, "unfinished-", steps[i]);
-        path_text from = path_join(s->folder, name), to = path_join(s->folder, aside);
+        path_text from = state_path(s->folder, "", steps[i]), to = state_path(s->folder, "unfinished-", steps[i]);
         if (rename(from.text, to.text) == 0) folder_remove(to.text);
     }
     free(steps);
@@ -248,10 +249,8 @@ static inline void *state_write(void *store) {
 // Stage 2, on rank 0: writes training_state.json, renames the folder, which completes the state, and removes the oldest states beyond `keep`.
 static inline void *state_give_name(void *store) {
     state_store *s = (state_store *)store;
-    char name[STATE_NAME];
-    state_name(name, "", s->progress.step);
     if (state_write_json(s->unfinished.text, &s->progress, s->sums, model_checksums(s->m), &s->why) &&
-        folder_publish(s->unfinished.text, path_join(s->folder, name).text, &s->why))
+        folder_publish(s->unfinished.text, state_path(s->folder, "", s->progress.step).text, &s->why))
         state_remove_old(s);
     __atomic_store_n(&s->worked, true, __ATOMIC_RELEASE);
     return NULL;
@@ -266,10 +265,8 @@ static inline void state_save_stage(state_store *s, save_stage stage, void *(*wo
 // Starts saving the state as step-<progress->step>; no other save may be in progress. What is saved is the model as it is now; with m->saving,
 // training continues at once. state_save_advance reports errors.
 static inline void state_save_start(state_store *s, model *m, const training_progress *progress) {
-    char name[STATE_NAME];
     double began = device_seconds();
-    state_name(name, "unfinished-", progress->step);
-    s->unfinished = path_join(s->folder, name);
+    s->unfinished = state_path(s->folder, "unfinished-", progress->step);
     s->m = m;
     s->progress = *progress;
     s->sums = HOST_NEW(uint64_t, VALUES_KINDS * model_checksums(m));
@@ -395,15 +392,13 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0, at;
     uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
     training_progress saved = *progress;
-    char name[STATE_NAME], aside[STATE_NAME];
     if (first_rank) states = state_list(s->folder, steps);
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
     *found = false;
     for (at = states - 1; at >= 0 && !*found; at--) {
         error_text why = {""}, refused = {""};
-        state_name(name, "", steps[at]);
-        path_text path = path_join(s->folder, name);
+        path_text path = state_path(s->folder, "", steps[at]);
         model_config c;
         if (first_rank && config_load(&c, path.text, &why) && state_same_model(&c, &m->c, &refused) &&
             state_read_json(path.text, &saved, sums, count, &why) && state_same_data(&saved, progress, &refused) && saved.step != steps[at])
@@ -424,11 +419,10 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         progress->samples = saved.samples;
         m->c.max_position = max_i64(m->c.max_position, saved.seq_len); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t bad = at + 2; first_rank && bad < states; bad++) { // the states newer than the good one
-            state_name(name, "", steps[bad]);
-            state_name(aside, "damaged-", steps[bad]);
-            folder_remove(path_join(s->folder, aside).text);
-            if (rename(path_join(s->folder, name).text, path_join(s->folder, aside).text) != 0)
-                error_set(error, "%s: this damaged state cannot be renamed: %s", printable(path_join(s->folder, name).text).text, strerror(errno));
+            path_text from = state_path(s->folder, "", steps[bad]), to = state_path(s->folder, "damaged-", steps[bad]);
+            folder_remove(to.text);
+            if (rename(from.text, to.text) != 0)
+                error_set(error, "%s: this damaged state cannot be renamed: %s", printable(from.text).text, strerror(errno));
         }
     } else if (states > 0) {
         error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning", (long long)states, printable(s->folder).text);
