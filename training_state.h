@@ -83,6 +83,10 @@ static inline void state_remove_unfinished(const char *folder) {
     closedir(list);
 }
 
+static inline void state_store_close(state_store *s) {
+    if (s->lock >= 0) close(s->lock); // also releases the lock
+    s->lock = -1;
+}
 // Makes the folder if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run has left
 // states there and `resume` is false; `source` is one of its states; the folder cannot be made or written to; ranks do not see the same one.
 static inline bool state_store_open(state_store *s, comm *all, const char *folder, const char *source, int64_t keep, bool resume, error_text *error) {
@@ -93,38 +97,31 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
     s->lock = -1;
     s->stage = SAVE_NONE;
     bool made = !path_exists(folder);
+    char what[OPTION_TEXT_BYTES + 16];
+    snprintf(what, sizeof what, "--out %s", printable(folder).text);
     if (comm_rank(all) == 0 && folder_make(folder, error)) {
-        path_text path = path_join(folder, "lock");
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
-        s->lock = open(path.text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        int states = state_list(folder, steps);
-        if (s->lock < 0) error_set(error, "--out %s: cannot be written to: %s", printable(folder).text, strerror(errno));
+        s->lock = open(path_join(folder, "lock").text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        int states = s->lock >= 0 ? state_list(folder, steps) : 0;
+        if (s->lock < 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
         else if (flock(s->lock, LOCK_EX | LOCK_NB) != 0)
-            error_set(error, "--out %s: %s", printable(folder).text,
-                      errno == EWOULDBLOCK ? "another run writes its states there; every run needs a folder of its own" : strerror(errno));
+            error_set(error, "%s: %s", what, errno == EWOULDBLOCK ? "another run writes its states there; every run needs a folder of its own" : strerror(errno));
         else if (states > 0 && !resume)
-            error_set(error, "--out %s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder",
-                      printable(folder).text, (long long)steps[states - 1]);
+            error_set(error, "%s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder", what,
+                      (long long)steps[states - 1]);
         else if (source != NULL && path_exists(path_join(source, "training_state.json").text) && path_same_folder(folder, path_join(source, "..").text))
             error_set(error, "--model %s is a state in this --out: it is removed when newer ones are complete, but they need its config and tokenizer; give the folder "
                              "that the run began with (--resume continues from the newest state), or a copy elsewhere", printable(source).text);
         else state_remove_unfinished(folder);
         free(steps);
     }
-    char what[OPTION_TEXT_BYTES + 16];
-    snprintf(what, sizeof what, "--out %s", printable(folder).text);
     bool ok = comm_agree_on_files(all, error); // a state that is unfinished may be large
     if (ok && !agree_on_folder(all, folder, what, error)) {
         ok = false;
         if (s->lock >= 0 && remove(path_join(folder, "lock").text) == 0 && made) rmdir(folder);
     }
-    if (!ok && s->lock >= 0) close(s->lock);
-    if (!ok) s->lock = -1;
+    if (!ok) state_store_close(s);
     return ok;
-}
-static inline void state_store_close(state_store *s) {
-    if (s->lock >= 0) close(s->lock); // also releases the lock
-    s->lock = -1;
 }
 
 // ---- training_state.json ----

@@ -157,6 +157,8 @@ common[4]="$dir/data.bin:0.7,$dir/other.bin:0.3"
 refuse 'samples packed from now on' 'trained with --document-end none' --out "$dir/whole" --resume --document-end 32
 refuse 'resume without a folder' 'require --out' --resume
 refuse 'folder that cannot be made' 'cannot be created' --out "$dir/data.bin/such"
+mkdir -p "$dir/locked/lock" && ln -s nowhere "$dir/locked/step-00000001" # the link is no state; looking at it fails for another reason
+refuse 'lock that cannot be opened' 'cannot be written to: Is a directory' --out "$dir/locked"
 common[1]=tiny
 refuse 'another model' '"num_hidden_layers" is 2 there and 4' --out "$dir/whole" --resume
 common[1]=nano
