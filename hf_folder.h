@@ -40,12 +40,12 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     bool ok = values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why) &&
               safetensors_hash(&files, &hash, &why);
     if (comm_agree(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) { // a bad folder: one line, before anything large is read
-        ok = ok && hf_check_tied(m, &files, &buffer, &why) && model_files_read(m, &files, VALUES_PARAMETERS, &buffer, sums, &why);
+        ok = ok && hf_check_tied(m, &files, &buffer, &why) && model_files_read(m, &files, VALUES_PARAMETERS, true, &buffer, sums, &why);
         if (ok) {
             double paused = device_seconds();
             zero_reset_states(&m->zero);
             began += device_seconds() - paused; // not counted as reading
-            model_files_read_master(m, &files, &buffer, &why);
+            if (m->zero.master[0] != NULL) model_files_read(m, &files, VALUES_PARAMETERS, false, &buffer, NULL, &why);
         }
         ok = comm_agree_on_files(m->g->all, &why);
         if (ok && m->g->rank == 0)

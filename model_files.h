@@ -197,15 +197,16 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
     return true;
 }
 
-// Reads one kind of values: parameters into this rank's parameter shards, moments into its optimizer pieces. A rank
-// reads nothing else. sums (model_checksums; may be NULL): += the checksums of what was read; each element counts on one rank only.
-static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
+// Reads one kind of values. shards: parameters, into this rank's parameter shards, rounded to floatX; else a moment or the master weights, into its
+// optimizer pieces. A rank reads nothing else. Read master weights after the shards and zero_reset_states. sums (model_checksums; may be NULL):
+// += the checksums of what was read; each element counts on one rank only.
+static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, bool shards, values_buffer *buffer, uint64_t *sums,
+                                    error_text *error) {
     zero_hybrid *z = &m->zero;
-    bool parameters = kind == VALUES_PARAMETERS;
     for (int u = 0; u < z->unit_count; u++) {
         int64_t count = z->units[u].count, piece = count / z->zo, own = z->optim_piece * piece, from, to;
-        int64_t held = parameters ? count / z->zp : piece, begin = parameters ? z->param_piece * held : own, filled = begin;
-        bool in_place = values_on_host(z, kind, u) && (!parameters || sizeof(floatX) == sizeof(float));
+        int64_t held = shards ? count / z->zp : piece, begin = shards ? z->param_piece * held : own, filled = begin;
+        bool in_place = values_on_host(z, kind, u) && (!shards || sizeof(floatX) == sizeof(float));
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
             if (!zero_span(tensor, begin, begin + held, &from, &to)) continue;
@@ -216,32 +217,13 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
                 int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // the part in this rank's optimizer piece
                 if (sums != NULL && a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values + (a - at), a - tensor->offset, b - a);
                 if (in_place) continue;
-                if (parameters) values_set_parameters(z, u, t, at, n, buffer);
+                if (shards) values_set_parameters(z, u, t, at, n, buffer);
                 else device_from_host(values_at(z, kind, u, at), values, sizeof(float) * (size_t)n);
             }
-            if (parameters) values_zero_parameters(z, u, filled, from);
+            if (shards) values_zero_parameters(z, u, filled, from);
             filled = to;
         }
-        if (parameters) values_zero_parameters(z, u, filled, begin + held);
-    }
-    return true;
-}
-// Reads the master weights (where floatX is not float) in full precision. Call after model_files_read of the parameters and zero_reset_states.
-static inline bool model_files_read_master(model *m, const safetensors *files, values_buffer *buffer, error_text *error) {
-    zero_hybrid *z = &m->zero;
-    for (int u = 0; u < z->unit_count && z->master[u] != NULL; u++) {
-        int64_t piece = z->units[u].count / z->zo, begin = z->optim_piece * piece, from, to;
-        bool in_place = values_on_host(z, VALUES_PARAMETERS, u);
-        for (int t = 0; t < z->units[u].tensor_count; t++) {
-            const zero_tensor *tensor = &z->units[u].tensors[t];
-            if (!zero_span(tensor, begin, begin + piece, &from, &to)) continue;
-            for (int64_t at = from; at < to; at += VALUES_CHUNK) {
-                int64_t n = min_i64(VALUES_CHUNK, to - at);
-                float *master = values_at(z, VALUES_PARAMETERS, u, at), *values = in_place ? master : buffer->host;
-                if (!model_file_range(m, files, VALUES_PARAMETERS, u, t, at - tensor->offset, n, NULL, values, error)) return false;
-                if (!in_place) device_from_host(master, values, sizeof(float) * (size_t)n);
-            }
-        }
+        if (shards) values_zero_parameters(z, u, filled, begin + held);
     }
     return true;
 }

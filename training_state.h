@@ -364,8 +364,8 @@ static inline bool state_load(model *m, const char *folder, const uint64_t *sums
     bool room = values_buffer_make(&buffer, error);
     if (hf_import(m, folder, read, error) && room && safetensors_open(&files, path_join(folder, "optimizer").text, "optimizer", error) &&
         model_files_check(m, &files, VALUES_M, error) && model_files_check(m, &files, VALUES_V, error) &&
-        model_files_read(m, &files, VALUES_M, &buffer, read + count, error))
-        model_files_read(m, &files, VALUES_V, &buffer, read + 2 * count, error);
+        model_files_read(m, &files, VALUES_M, false, &buffer, read + count, error))
+        model_files_read(m, &files, VALUES_V, false, &buffer, read + 2 * count, error);
     if (comm_agree_on_files(m->g->all, error)) {
         checksum_add_ranks(m->g->all, read, VALUES_KINDS * count);
         for (int64_t i = 0; i < VALUES_KINDS * count; i++) {
