@@ -118,9 +118,7 @@ static inline void values_zero_parameters(zero_hybrid *z, int unit, int64_t from
 static inline uint64_t checksum_of(const float *x, int64_t first, int64_t n) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        uint64_t h = ((uint64_t)(first + i) * 0x9E3779B97F4A7C15ull) ^ ((uint64_t)bits * 0xD6E8FEB86659FD93ull + 0x632BE59BD9B4E019ull);
+        uint64_t h = ((uint64_t)(first + i) * 0x9E3779B97F4A7C15ull) ^ ((uint64_t)bits_of_float(x[i]) * 0xD6E8FEB86659FD93ull + 0x632BE59BD9B4E019ull);
         h = (h ^ h >> 32) * 0xBF58476D1CE4E5B9ull;
         sum += h ^ h >> 29;
     }
