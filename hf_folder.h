@@ -206,12 +206,14 @@ static inline bool hf_copy_companions(const char *source, const char *folder, in
     return ok;
 }
 
-// Writes this rank's part of a model into an empty folder: its share of the parameters, in files of at most `limit` bytes of data. Rank 0 also
-// writes config.json, copies what belongs beside it from `source` (NULL: nothing), and writes the headers. copy: m->saving; NULL: the parameters as
+#define EXPORT_LIMIT ((int64_t)5000000000) // bytes of data in a file, as transformers splits models
+
+// Writes this rank's part of a model into an empty folder: its share of the parameters, in files of at most EXPORT_LIMIT. Rank 0 also writes
+// config.json, copies what belongs beside it from `source` (NULL: nothing), and writes the headers. copy: m->saving; NULL: the parameters as
 // they are now. sums (model_checksums; may be NULL): += the checksums of what this rank wrote, before rounding to the dtype. Not collective: ranks
 // may call at different times, and with a copy also from a thread; the folder is complete when all have returned. False with a message: the folder
 // is half-written.
-static inline bool hf_write(const model *m, const char *folder, const char *source, export_dtype_kind dtype, int64_t limit, const float *copy, uint64_t *sums,
+static inline bool hf_write(const model *m, const char *folder, const char *source, export_dtype_kind dtype, const float *copy, uint64_t *sums,
                             error_text *error) {
     bool first_rank = m->g->rank == 0, as_source = dtype == EXPORT_AUTO && source != NULL;
     safetensors files = safetensors_none(), like = safetensors_none();
@@ -226,7 +228,7 @@ static inline bool hf_write(const model *m, const char *folder, const char *sour
             model_config was;
             ok = config_load(&was, source, error) && hf_copy_companions(source, folder, was.max_position, m->c.max_position, error);
         }
-        ok = ok && safetensors_lay_out(&files, folder, "model", limit, first_rank, error) &&
+        ok = ok && safetensors_lay_out(&files, folder, "model", EXPORT_LIMIT, first_rank, error) &&
              model_files_write(m, &files, VALUES_PARAMETERS, copy, &buffer, sums, error) && safetensors_sync(&files, error);
     }
     safetensors_close(&files);
@@ -234,8 +236,6 @@ static inline bool hf_write(const model *m, const char *folder, const char *sour
     values_buffer_free(&buffer);
     return ok;
 }
-
-enum { EXPORT_LIMIT_GB = 5 }; // of a file, as transformers splits models
 
 // Whether --export FOLDER can be made: it must not exist yet, and its parent must exist and be writable.
 static inline bool hf_export_check_here(const char *folder, error_text *error) {
@@ -272,7 +272,7 @@ static inline bool hf_export(model *m, const char *folder, const char *source, e
         folder_remove(temporary.text); // left by an export that was killed
         if (hf_export_check_here(folder, error)) folder_make(temporary.text, error);
     }
-    if (comm_agree_on_files(m->g->all, error)) hf_write(m, temporary.text, source, dtype, (int64_t)EXPORT_LIMIT_GB * 1000000000, NULL, NULL, error);
+    if (comm_agree_on_files(m->g->all, error)) hf_write(m, temporary.text, source, dtype, NULL, NULL, error);
     bool ok = comm_agree_on_files(m->g->all, error);
     if (ok && first_rank) folder_publish(temporary.text, folder, error);
     ok = comm_agree_on_files(m->g->all, error);

@@ -211,7 +211,7 @@ static inline bool state_write_moments(const model *m, const char *folder, uint6
     if (copy == NULL) buffer.host = HOST_NEW(float, VALUES_CHUNK);
     model_files_add(m, &files, VALUES_M, DTYPE_F32, NULL);
     model_files_add(m, &files, VALUES_V, DTYPE_F32, NULL);
-    bool ok = safetensors_lay_out(&files, folder, "optimizer", (int64_t)EXPORT_LIMIT_GB * 1000000000, m->g->rank == 0, error) &&
+    bool ok = safetensors_lay_out(&files, folder, "optimizer", EXPORT_LIMIT, m->g->rank == 0, error) &&
               model_files_write(m, &files, VALUES_M, copy, &buffer, sums, error) &&
               model_files_write(m, &files, VALUES_V, copy != NULL ? copy + shares : NULL, &buffer, sums + model_checksums(m), error) &&
               safetensors_sync(&files, error);
@@ -236,7 +236,7 @@ static inline void *state_write(void *store) {
     double began = device_seconds();
     path_text optimizer = path_join(s->unfinished.text, "optimizer");
     bool ok = s->why.text[0] == '\0' &&
-              hf_write(s->m, s->unfinished.text, s->source, EXPORT_F32, (int64_t)EXPORT_LIMIT_GB * 1000000000, s->m->saving, s->sums, &s->why) &&
+              hf_write(s->m, s->unfinished.text, s->source, EXPORT_F32, s->m->saving, s->sums, &s->why) &&
               state_write_moments(s->m, optimizer.text, s->sums + model_checksums(s->m), &s->why);
     if (ok && s->m->g->rank == 0) folder_sync(optimizer.text, &s->why);
     s->write_seconds = device_seconds() - began;
