@@ -64,6 +64,10 @@ static inline void *host_alloc(size_t bytes) {
     return p;
 }
 #define HOST_NEW(type, count) ((type *)host_alloc(sizeof(type) * (size_t)(count)))
+static inline char *text_copy(const char *text) { // the caller frees
+    size_t bytes = strlen(text) + 1;
+    return (char *)memcpy(host_alloc(bytes), text, bytes);
+}
 
 // Bytes of memory of this machine, or the limit of this process's control groups if that is lower (containers, Slurm's --mem; cgroup v1 and v2).
 // root: "", or in tests a folder that holds proc and sys.

@@ -86,8 +86,8 @@ static inline bool data_source_parse(data_sources *s, char *text, bool weights, 
             return error_set(error, "%s: the name %s is used twice; names must differ", option, source->name);
         if (weights && strcmp(s->sources[i].pattern, text) == 0) return error_set(error, "%s: %s is given twice; give each source once, with its total weight", option, text);
     }
-    source->pattern = strdup(text);
-    return source->pattern != NULL || error_set(error, "out of host memory");
+    source->pattern = text_copy(text);
+    return true;
 }
 
 // Fills source_of and index_of for one period (the schedule at the top of this file).
@@ -122,21 +122,15 @@ static inline bool data_sources_schedule(data_sources *s, const char *option, er
 static inline bool data_sources_open(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V, uint64_t seed, error_text *error) {
     memset(s, 0, sizeof *s);
     s->sources = HOST_NEW(data_source, DATA_SOURCES_MAX);
-    char *copy = (char *)host_alloc(strlen(text) + 1);
-    memcpy(copy, text, strlen(text) + 1);
-    bool ok = true, last = false;
-    for (char *at = copy; ok && !last;) {
-        char *end = at + strcspn(at, ",");
-        last = *end == '\0';
-        *end = '\0';
+    char *copy = text_copy(text), *rest = copy, *part;
+    bool ok = true;
+    while (ok && (part = strsep(&rest, ",")) != NULL) {
         if (s->count == DATA_SOURCES_MAX) ok = error_set(error, "%s: more than %d sources", option, DATA_SOURCES_MAX);
-        else ok = data_source_parse(s, at, weights, option, error);
+        else ok = data_source_parse(s, part, weights, option, error);
         if (!ok) break;
         data_source *source = &s->sources[s->count];
-        s->count++;
-        uint64_t own_seed = seed + dataloader_hash((uint64_t)(s->count - 1)); // the first source's is the seed itself
+        uint64_t own_seed = seed + dataloader_hash((uint64_t)s->count++); // the first source's is the seed itself
         ok = dataloader_open(&source->data, source->pattern, S, V, own_seed, weights, error);
-        at = end + 1;
     }
     for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
         if (s->sources[i].name[0] == '\0') ok = error_set(error, "%s: \"%s\" has no name; write several validation sets as NAME=GLOB,NAME=GLOB,...", option, s->sources[i].pattern);

@@ -166,8 +166,7 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
         token_file *file = &loader->files[i];
         int width = 0;
         if (!token_file_check(found->gl_pathv[i], &file->count, &width, &loader->hash, error)) return false;
-        file->path = strdup(found->gl_pathv[i]);
-        if (file->path == NULL) return error_set(error, "out of host memory");
+        file->path = text_copy(found->gl_pathv[i]);
         loader->file_count++;
         if (i > 0 && width != loader->width)
             return error_set(error, "%s: has tokens of %d bytes, but %s has tokens of %d; all files of a stream must have the same width", file->path, width,

@@ -66,12 +66,6 @@ static inline const safetensor *safetensors_find(const safetensors *s, const cha
     return NULL;
 }
 
-static inline char *safetensors_text(const char *text) { // a copy; the caller frees
-    size_t n = strlen(text) + 1;
-    char *copy = HOST_NEW(char, n);
-    memcpy(copy, text, n);
-    return copy;
-}
 static inline safetensor *safetensors_push(safetensors *s, const char *name) {
     if (s->tensor_count == s->tensor_space) {
         int64_t space = max_i64(64, 2 * s->tensor_space);
@@ -82,7 +76,7 @@ static inline safetensor *safetensors_push(safetensors *s, const char *name) {
         s->tensor_space = space;
     }
     safetensor *t = &s->tensors[s->tensor_count++];
-    t->name = safetensors_text(name);
+    t->name = text_copy(name);
     return t;
 }
 static inline int safetensors_push_file(safetensors *s, const char *path, int fd) {
@@ -90,7 +84,7 @@ static inline int safetensors_push_file(safetensors *s, const char *path, int fd
     if (s->file_count > 0) memcpy(grown, s->files, sizeof(safetensors_file) * (size_t)s->file_count);
     free(s->files);
     s->files = grown;
-    s->files[s->file_count].path = safetensors_text(path);
+    s->files[s->file_count].path = text_copy(path);
     s->files[s->file_count].fd = fd;
     return s->file_count++;
 }
