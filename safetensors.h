@@ -280,48 +280,53 @@ static inline bool safetensors_add_file(safetensors *s, const char *path, error_
     return ok;
 }
 
-// Adds the files that an index names, and checks that index and files have the same tensors in the same files.
-static inline bool safetensors_read_index(safetensors *s, const char *folder, const cJSON *json, error_text *error) {
-    const cJSON *map = cJSON_IsObject(json) ? config_member(json, "weight_map", error) : NULL;
-    if (!cJSON_IsObject(map)) return error_set(error, "has no \"weight_map\" object");
-    int64_t named = 0;
-    for (const cJSON *at = map->child; at != NULL; at = at->next, named++) {
-        if (!cJSON_IsString(at) || at->valuestring[0] == '\0' || at->valuestring[0] == '.' || strchr(at->valuestring, '/') != NULL)
-            return error_set(error, "\"weight_map\": the file of tensor \"%s\" must be a plain file name in this folder", printable(at->string).text);
-        path_text path = path_join(folder, at->valuestring);
-        int file = 0;
-        while (file < s->file_count && strcmp(s->files[file].path, path.text) != 0) file++;
-        if (file < s->file_count) continue;
-        error_text why = {""};
-        if (!safetensors_add_file(s, path.text, &why)) return error_set(error, "%s: %s", printable(at->valuestring).text, why.text);
-    }
-    // Names are unique in each file; sorted by name, index and files must agree one by one.
-    safetensors_extent *in_map = HOST_NEW(safetensors_extent, named), *in_files = HOST_NEW(safetensors_extent, s->tensor_count);
-    int64_t i = 0;
-    for (const cJSON *at = map->child; at != NULL; at = at->next, i++) {
-        in_map[i].name = at->string;
-        path_text path = path_join(folder, at->valuestring);
-        while (in_map[i].begin < s->file_count && strcmp(s->files[in_map[i].begin].path, path.text) != 0) in_map[i].begin++;
-    }
-    for (i = 0; i < s->tensor_count; i++) {
+// Checks that an index and the files have the same tensors in the same files. in_map: of each of the `named` tensors of the index the name and, in
+// begin, the file. Sorts it.
+static inline bool safetensors_check_index(const safetensors *s, safetensors_extent *in_map, int64_t named, error_text *error) {
+    safetensors_extent *in_files = HOST_NEW(safetensors_extent, s->tensor_count);
+    int64_t count = s->tensor_count;
+    for (int64_t i = 0; i < count; i++) {
         in_files[i].name = s->tensors[i].name;
         in_files[i].begin = s->tensors[i].file;
     }
     qsort(in_map, (size_t)named, sizeof *in_map, safetensors_by_name);
-    qsort(in_files, (size_t)s->tensor_count, sizeof *in_files, safetensors_by_name);
-    for (i = 1; i < s->tensor_count; i++)
+    qsort(in_files, (size_t)count, sizeof *in_files, safetensors_by_name);
+    for (int64_t i = 1; i < count; i++)
         if (strcmp(in_files[i - 1].name, in_files[i].name) == 0) error_set(error, "tensor \"%s\" is in two files", printable(in_files[i].name).text);
-    for (i = 1; i < named; i++)
+    for (int64_t i = 1; i < named; i++)
         if (strcmp(in_map[i - 1].name, in_map[i].name) == 0) error_set(error, "\"weight_map\" names tensor \"%s\" twice", printable(in_map[i].name).text);
-    for (i = 0; error->text[0] == '\0' && (i < named || i < s->tensor_count); i++) {
-        int order = i == named ? 1 : i == s->tensor_count ? -1 : strcmp(in_map[i].name, in_files[i].name);
+    for (int64_t i = 0; error->text[0] == '\0' && (i < named || i < count); i++) { // names are unique: both lists must agree one by one
+        int order = i == named ? 1 : i == count ? -1 : strcmp(in_map[i].name, in_files[i].name);
         if (order < 0) error_set(error, "tensor \"%s\" is in no file", printable(in_map[i].name).text);
         else if (order > 0) error_set(error, "tensor \"%s\" is in a file, but not in \"weight_map\"", printable(in_files[i].name).text);
         else if (in_map[i].begin != in_files[i].begin) error_set(error, "tensor \"%s\" is not in the file that \"weight_map\" names", printable(in_map[i].name).text);
     }
-    free(in_map);
     free(in_files);
     return error->text[0] == '\0';
+}
+// Adds the files that an index names, and checks that it says what they hold.
+static inline bool safetensors_read_index(safetensors *s, const char *folder, const cJSON *json, error_text *error) {
+    const cJSON *map = cJSON_IsObject(json) ? config_member(json, "weight_map", error) : NULL;
+    if (!cJSON_IsObject(map)) return error_set(error, "has no \"weight_map\" object");
+    safetensors_extent *in_map = HOST_NEW(safetensors_extent, cJSON_GetArraySize(map));
+    int64_t named = 0;
+    bool ok = true;
+    for (const cJSON *at = map->child; ok && at != NULL; at = at->next) {
+        if (!cJSON_IsString(at) || at->valuestring[0] == '\0' || at->valuestring[0] == '.' || strchr(at->valuestring, '/') != NULL) {
+            ok = error_set(error, "\"weight_map\": the file of tensor \"%s\" must be a plain file name in this folder", printable(at->string).text);
+            break;
+        }
+        path_text path = path_join(folder, at->valuestring);
+        error_text why = {""};
+        int file = 0;
+        while (file < s->file_count && strcmp(s->files[file].path, path.text) != 0) file++;
+        if (file == s->file_count && !safetensors_add_file(s, path.text, &why)) ok = error_set(error, "%s: %s", printable(at->valuestring).text, why.text);
+        in_map[named].name = at->string;
+        in_map[named++].begin = file;
+    }
+    ok = ok && safetensors_check_index(s, in_map, named, error);
+    free(in_map);
+    return ok;
 }
 
 // Opens STEM.safetensors of a folder, or the files that STEM.safetensors.index.json names (stem "model" in a Hugging Face folder), and
