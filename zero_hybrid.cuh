@@ -255,14 +255,12 @@ static inline const floatX *zero_params(zero_hybrid *z, int unit) {
         return z->params[unit];
     }
     zero_fetch(z, unit);
-    for (bool waiting = true; waiting;) {
-        waiting = false;
-        for (int i = 0; i < z->fetching_count; i++) waiting = waiting || z->fetching[i] == unit;
-        if (!waiting) break;
-        transfer_finish(z->gather, COMM_PARAM_GATHER);
-        z->fetching_count--;
-        memmove(z->fetching, z->fetching + 1, sizeof(int) * (size_t)z->fetching_count);
-    }
+    int waits = 0; // the gathers to wait for: those started before this unit's, and its own
+    for (int i = 0; i < z->fetching_count; i++)
+        if (z->fetching[i] == unit) waits = i + 1;
+    for (int i = 0; i < waits; i++) transfer_finish(z->gather, COMM_PARAM_GATHER);
+    z->fetching_count -= waits;
+    memmove(z->fetching, z->fetching + waits, sizeof(int) * (size_t)z->fetching_count);
     return z->param_slot[z->units[unit].slot];
 }
 
