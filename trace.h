@@ -21,18 +21,19 @@ typedef struct {
     double begin;
 } trace_open_transfer;
 
+enum { TRACE_IN_FLIGHT = 64 };
 typedef struct {
     bool on;
     trace_event *events;
     int64_t count, capacity;
     double zero; // time of trace_open
-    trace_open_transfer open[64];
+    trace_open_transfer open[TRACE_IN_FLIGHT];
     int open_count;
 } trace_state;
 
 static trace_state trace_global; // one per process: see above
 
-enum { TRACE_COMPUTE = 0, TRACE_WAIT = 1, TRACE_KIND = 2 }; // tracks; TRACE_KIND + kind
+enum { TRACE_COMPUTE = 0, TRACE_WAIT = 1, TRACE_KIND = 2, TRACE_KERNELS = TRACE_KIND + (int)COMM_KINDS }; // tracks; TRACE_KIND + kind
 
 static inline void trace_open(void) {
     trace_global.on = true;
@@ -46,8 +47,7 @@ static inline void trace_add(const char *name, int track, int index, double begi
         t->events = (trace_event *)realloc(t->events, sizeof(trace_event) * (size_t)t->capacity);
         if (t->events == NULL) comm_abort(EXIT_FAILED, "out of host memory for the trace");
     }
-    trace_event e;
-    e.name = name; e.track = track; e.index = index; e.begin = begin; e.end = end;
+    trace_event e = {name, track, index, begin, end};
     t->events[t->count++] = e;
 }
 
@@ -61,9 +61,9 @@ static inline void trace_compute(const char *name, int index, double began) {
 static inline void trace_transfer(comm *group, const char *name, int index) {
     trace_state *t = &trace_global;
     if (!t->on) return;
-    if (t->open_count == 64) comm_abort(EXIT_FAILED, "more than 64 transfers in flight");
-    trace_open_transfer *o = &t->open[t->open_count++];
-    o->group = group; o->name = name; o->index = index; o->begin = device_seconds();
+    if (t->open_count == TRACE_IN_FLIGHT) comm_abort(EXIT_FAILED, "more than %d transfers in flight", TRACE_IN_FLIGHT);
+    trace_open_transfer o = {group, name, index, device_seconds()};
+    t->open[t->open_count++] = o;
 }
 static inline void transfer_finish(comm *group, comm_kind kind) {
     trace_state *t = &trace_global;
@@ -87,7 +87,7 @@ static inline bool trace_write(const char *path, int rank) {
     FILE *f = fopen(path, "w");
     if (f == NULL) return false;
     fprintf(f, "[\n");
-    for (int track = 0; track < TRACE_KIND + (int)COMM_KINDS; track++)
+    for (int track = 0; track < TRACE_KERNELS; track++)
         fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank, track,
                 track == TRACE_COMPUTE ? "compute" : track == TRACE_WAIT ? "wait" : comm_kind_name((comm_kind)(track - TRACE_KIND)));
     for (int64_t i = 0; i < trace_global.count; i++) {
@@ -97,10 +97,9 @@ static inline bool trace_write(const char *path, int rank) {
     }
     const device_span *spans;
     int64_t span_count = device_trace_spans(&spans);
-    int kernels = TRACE_KIND + (int)COMM_KINDS;
-    if (span_count > 0) fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"kernels\"}},\n", rank, kernels);
+    if (span_count > 0) fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"kernels\"}},\n", rank, TRACE_KERNELS);
     for (int64_t i = 0; i < span_count; i++)
-        fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", spans[i].name, rank, kernels,
+        fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", spans[i].name, rank, TRACE_KERNELS,
                 1e6 * (spans[i].begin - trace_global.zero), 1e6 * (spans[i].end - spans[i].begin));
     fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}\n]\n", rank, rank);
     bool ok = ferror(f) == 0; // fclose does not report what was lost before
