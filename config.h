@@ -289,7 +289,17 @@ static inline char *config_read_text(const char *path, size_t limit, error_text 
     free(text);
     return NULL;
 }
-static inline char *config_read_file(const char *path, error_text *error) { return config_read_text(path, (size_t)1 << 20, error); }
+enum { CONFIG_BYTES = 1 << 20 }; // at most, of a config.json or another file of its kind
+static inline char *config_read_file(const char *path, error_text *error) { return config_read_text(path, CONFIG_BYTES, error); }
+// Reads a JSON file in the same way; the caller deletes.
+static inline cJSON *config_read_json(const char *path, size_t limit, error_text *error) {
+    char *text = config_read_text(path, limit, error);
+    const char *end = NULL;
+    cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, &end, 1);
+    if (text != NULL && json == NULL) error_set(error, "is not valid JSON at byte %lld", (long long)(end == NULL ? 0 : end - text));
+    free(text);
+    return json;
+}
 
 // *config = the preset `model`, or what the config.json in folder `model` says (a preset takes precedence: write ./NAME for a folder
 // of that name). Returns false with a one-line message: no such model, not a Llama, or something in it that we do not implement.
@@ -311,14 +321,9 @@ static inline bool config_load(model_config *config, const char *model, error_te
         return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama", printable(model).text);
 
     error_text why = {""};
-    char *text = config_read_file(path.text, &why);
-    const char *end = NULL;
-    cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, &end, 1);
-    if (text != NULL && json == NULL)
-        error_set(&why, "is not valid JSON at byte %lld", (long long)(end == NULL ? 0 : end - text));
+    cJSON *json = config_read_json(path.text, CONFIG_BYTES, &why);
     if (json != NULL) config_read(config, json, &why);
     cJSON_Delete(json);
-    free(text);
     if (why.text[0] != '\0') return error_set(error, "%s/config.json: %s", printable(model).text, why.text);
     snprintf(config->name, sizeof config->name, "%.127s", path_last(model).text);
     return true;

@@ -144,11 +144,8 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
     if (source != NULL) {
         path_text path = path_join(source, "config.json");
         error_text why = {""};
-        char *text = config_read_file(path.text, &why);
-        if (text == NULL) return error_set(error, "%s: %s", path.text, why.text);
-        json = cJSON_ParseWithOpts(text, NULL, 1);
-        free(text);
-        if (json == NULL) return error_set(error, "%s: is not valid JSON", path.text);
+        json = config_read_json(path.text, CONFIG_BYTES, &why);
+        if (json == NULL) return error_set(error, "%s: %s", path.text, why.text);
         hf_change_config(json, c, error);
     } else {
         json = hf_config(c);

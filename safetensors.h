@@ -5,7 +5,7 @@
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 
-#include "config.h" // defines: cJSON_*, printable, config_read_text
+#include "config.h" // defines: cJSON_*, printable, config_read_json
 #include "files.h"
 #ifdef __F16C__
 #include <immintrin.h>
@@ -338,12 +338,9 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     path_text path = path_join(folder, index);
     error_text why = {""};
     if (path_exists(path.text)) {
-        char *text = config_read_text(path.text, SAFETENSORS_HEADER_LIMIT, &why);
-        cJSON *json = text == NULL ? NULL : cJSON_ParseWithOpts(text, NULL, 1);
-        if (text != NULL && json == NULL) error_set(&why, "is not valid JSON");
+        cJSON *json = config_read_json(path.text, SAFETENSORS_HEADER_LIMIT, &why);
         if (json != NULL) safetensors_read_index(s, folder, json, &why);
         cJSON_Delete(json);
-        free(text);
     } else {
         path = path_join(folder, single);
         if (path_exists(path.text)) safetensors_add_file(s, path.text, &why);

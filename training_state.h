@@ -183,15 +183,12 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
 static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
     error_text why = {""};
     size_t longest = 4096 + 24 * VALUES_KINDS * (size_t)count; // a sum takes 19 bytes
-    char *text = config_read_text(path_join(folder, "training_state.json").text, longest, &why);
-    if (text == NULL) return error_set(error, "training_state.json: %s", why.text);
-    cJSON *json = cJSON_ParseWithOpts(text, NULL, 1);
-    free(text);
-    if (json == NULL) return error_set(error, "training_state.json: is not valid JSON");
+    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, longest, &why);
+    if (json == NULL) return error_set(error, "training_state.json: %s", why.text);
     uint64_t stored = 0;
     cJSON *checksum = cJSON_DetachItemFromObjectCaseSensitive(json, "checksum");
     bool ok = state_read_hex(checksum, &stored);
-    text = cJSON_PrintUnformatted(json);
+    char *text = cJSON_PrintUnformatted(json);
     ok = (ok && text != NULL && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) || error_set(error, "training_state.json: its checksum is wrong");
     ok = ok && state_parse_json(json, p, sums, count, error);
     free(text);
