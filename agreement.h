@@ -37,7 +37,8 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     comm_broadcast(all, first, sizeof *first * (size_t)count, 0);
     for (int i = 0; i < count; i++) {
         option_format(o, &rows[i], value, sizeof value);
-        if (mine[i] != first[i]) error_set(error, "--%s %s is not what rank 0 was started with; every rank needs the same command", rows[i].name, printable(value).text);
+        if (mine[i] != first[i])
+            error_set(error, "--%s %s is not what rank 0 was started with; every rank needs the same command", rows[i].name, printable(value).text);
     }
     return comm_agree(all, error);
 }

@@ -73,18 +73,22 @@ static inline bool data_source_parse(data_sources *s, char *text, bool weights, 
     }
     char *slash = strrchr(text, '/'), *colon = strrchr(slash != NULL ? slash : text, ':');
     if (colon != NULL && !weights)
-        return error_set(error, "%s: \"%s\": validation sets have no weights; write GLOB or NAME=GLOB,NAME=GLOB,... ('?' matches a ':' in a file's name)", option, text);
+        return error_set(error, "%s: \"%s\": validation sets have no weights; write GLOB or NAME=GLOB,NAME=GLOB,... ('?' matches a ':' in a file's name)",
+                         option, text);
     if (colon != NULL) {
         *colon = '\0';
         if (!data_weight_parse(colon + 1, &source->weight))
-            return error_set(error, "%s: \"%s\" is not a weight; legal values are numbers from 0.000001 to 1000000 with at most six digits after the point ('?' matches a ':' in a file's name)",
-                             option, colon + 1);
+            return error_set(error, "%s: \"%s\" is not a weight; legal values are numbers from 0.000001 to 1000000 with at most six digits after the point "
+                                    "('?' matches a ':' in a file's name)", option, colon + 1);
     }
-    if (text[0] == '\0') return error_set(error, "%s: source %d has no pattern; write %s", option, s->count + 1, weights ? "[NAME=]GLOB[:WEIGHT],..." : "GLOB or NAME=GLOB,NAME=GLOB,...");
+    if (text[0] == '\0')
+        return error_set(error, "%s: source %d has no pattern; write %s",
+                         option, s->count + 1, weights ? "[NAME=]GLOB[:WEIGHT],..." : "GLOB or NAME=GLOB,NAME=GLOB,...");
     for (int i = 0; i < s->count; i++) {
         if (source->name[0] != '\0' && strcmp(s->sources[i].name, source->name) == 0)
             return error_set(error, "%s: the name %s is used twice; names must differ", option, source->name);
-        if (weights && strcmp(s->sources[i].pattern, text) == 0) return error_set(error, "%s: %s is given twice; give each source once, with its total weight", option, text);
+        if (weights && strcmp(s->sources[i].pattern, text) == 0)
+            return error_set(error, "%s: %s is given twice; give each source once, with its total weight", option, text);
     }
     source->pattern = text_copy(text);
     return true;
@@ -133,7 +137,8 @@ static inline bool data_sources_open(data_sources *s, const char *text, const ch
         ok = dataloader_open(&source->data, source->pattern, S, V, own_seed, weights, error);
     }
     for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
-        if (s->sources[i].name[0] == '\0') ok = error_set(error, "%s: \"%s\" has no name; write several validation sets as NAME=GLOB,NAME=GLOB,...", option, s->sources[i].pattern);
+        if (s->sources[i].name[0] == '\0')
+            ok = error_set(error, "%s: \"%s\" has no name; write several validation sets as NAME=GLOB,NAME=GLOB,...", option, s->sources[i].pattern);
     ok = ok && data_sources_schedule(s, option, error);
     free(copy);
     if (!ok) data_sources_close(s);
@@ -198,10 +203,11 @@ static inline uint64_t data_sources_hash(const data_sources *s) {
 // Prints a line for each source at the start of a run: share, samples, and how many the run draws. samples: of the whole run.
 static inline void data_sources_print(const data_sources *s, int64_t samples) {
     for (int i = 0; i < s->count; i++) {
-        int64_t own = dataloader_samples(&s->sources[i].data), drawn = data_sources_drawn(s, i, samples);
+        const dataloader *data = &s->sources[i].data;
+        int64_t own = dataloader_samples(data), drawn = data_sources_drawn(s, i, samples);
         printf("data        %s: share %.6g, %lld tokens, %lld samples; the run draws %lld (%.2f epochs)", data_source_label(&s->sources[i]),
-               (double)s->sources[i].weight / (double)s->period, (long long)s->sources[i].data.total, (long long)own, (long long)drawn, (double)drawn / (double)own);
-        if (s->sources[i].data.masks > 0) printf("; loss masks for %lld of %lld files", (long long)s->sources[i].data.masks, (long long)s->sources[i].data.file_count);
+               (double)s->sources[i].weight / (double)s->period, (long long)data->total, (long long)own, (long long)drawn, (double)drawn / (double)own);
+        if (data->masks > 0) printf("; loss masks for %lld of %lld files", (long long)data->masks, (long long)data->file_count);
         printf("\n");
     }
 }

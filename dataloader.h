@@ -118,8 +118,8 @@ static inline bool token_file_check(const char *path, int64_t *count, int *width
 
     int32_t version = header[1];
     if (header[0] != TOKEN_MAGIC_16 && header[0] != TOKEN_MAGIC_32)
-        return error_set(error, "%s: magic number %d; legal values are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? dev/tokenize_text.py writes them", path,
-                         (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32);
+        return error_set(error, "%s: magic number %d; legal values are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? dev/tokenize_text.py writes them",
+                         path, (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32);
     *width = header[0] == TOKEN_MAGIC_16 ? 2 : 4;
     int legal = *width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
     if (version != legal) return error_set(error, "%s: version %d; with magic number %d the legal value is %d", path, (int)version, (int)header[0], legal);
@@ -391,8 +391,8 @@ static inline bool dataloader_documents(dataloader *loader, int64_t sample, cons
         int64_t run = sequence_shard_run(&row, t), position = sequence_shard_position(&row, t), begin = shard->cp > 1 ? chunks[position / C] : 0;
         for (int64_t i = 0; i < run; i++) {
             int64_t p = position + i;
-            if (p < loader->S && i % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(loader, stream + p, min_i64(DOCUMENT_PIECE, min_i64(run - i, loader->S - p)), piece, error))
-                return false;
+            int64_t n = min_i64(DOCUMENT_PIECE, min_i64(run - i, loader->S - p)); // tokens to read, where a piece begins
+            if (p < loader->S && i % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(loader, stream + p, n, piece, error)) return false;
             first[t + i] = begin;
             if (p < loader->S && piece[i % DOCUMENT_PIECE] == end) begin = p + 1;
         }

@@ -43,7 +43,8 @@ static inline void position_bucket_name(char *text, size_t size, int bucket, int
 }
 // Adds this rank's rows of one sequence: labels, losses (T) on the host. documents (T): where in the sequence each row's document begins
 // (dataloader_documents); the row's position counts from there. NULL: the sequence is one document.
-static inline void loss_by_position_add(loss_by_position *sums, const sequence_shard *shard, const int64_t *documents, const int32_t *labels, const float *losses) {
+static inline void loss_by_position_add(loss_by_position *sums, const sequence_shard *shard, const int64_t *documents, const int32_t *labels,
+                                        const float *losses) {
     for (int64_t t = 0; t < shard->T; t++) {
         if (labels[t] < 0) continue;
         int bucket = position_bucket(sequence_shard_position(shard, t) - (documents != NULL ? documents[t] : 0));
@@ -154,7 +155,8 @@ static inline void evaluation_print(const evaluation_report *r) {
         const needle_scores *n = &r->needles;
         printf("%s needles found (loss) at depth", at);
         for (int d = 0; d < NEEDLE_DEPTHS; d++)
-            printf("%s %d%% %.3f (%.4f)", d > 0 ? "," : "", 100 * d / (NEEDLE_DEPTHS - 1), evaluation_ratio(n->right[d], n->tokens[d]), evaluation_ratio(n->loss[d], n->tokens[d]));
+            printf("%s %d%% %.3f (%.4f)", d > 0 ? "," : "", 100 * d / (NEEDLE_DEPTHS - 1), evaluation_ratio(n->right[d], n->tokens[d]),
+                   evaluation_ratio(n->loss[d], n->tokens[d]));
         printf("\n");
     }
     fflush(stdout);

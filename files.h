@@ -135,7 +135,8 @@ static inline bool file_copy(const char *from, const char *to, error_text *error
 static inline bool folder_sync(const char *path, error_text *error) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
-    bool ok = fsync(fd) == 0 || errno == EINVAL || error_set(error, "%s: cannot be written: %s", path, strerror(errno)); // EINVAL: this file system has no such sync
+    bool ok = fsync(fd) == 0 || errno == EINVAL; // EINVAL: this file system has no such sync
+    if (!ok) error_set(error, "%s: cannot be written: %s", path, strerror(errno));
     close(fd);
     return ok;
 }

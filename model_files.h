@@ -66,7 +66,8 @@ static inline bool values_buffer_make(values_buffer *b, error_text *error) {
     bool cast = sizeof(floatX) != sizeof(float);
     b->host = HOST_NEW(float, VALUES_CHUNK);
     b->device = cast ? (float *)device_alloc(sizeof(float) * VALUES_CHUNK) : NULL;
-    return !cast || b->device != NULL || error_set(error, "not enough device memory: %zu bytes more are needed to read a model", sizeof(float) * (size_t)VALUES_CHUNK);
+    return !cast || b->device != NULL || error_set(error, "not enough device memory: %zu bytes more are needed to read a model",
+                                                   sizeof(float) * (size_t)VALUES_CHUNK);
 }
 static inline void values_buffer_free(values_buffer *b) {
     free(b->host);
@@ -238,7 +239,9 @@ static inline bool model_files_check(const model *m, const safetensors *files, v
             for (int i = 0; i < n; i++) {
                 const char *name = parts[i].name;
                 const safetensor *found = safetensors_find(files, name);
-                if (found == NULL) return error_set(error, "tensor \"%s\" is missing; config.json says %d layers, %s", name, m->c.L, m->c.tied ? "tied embeddings" : "untied embeddings");
+                if (found == NULL)
+                    return error_set(error, "tensor \"%s\" is missing; config.json says %d layers, %s",
+                                     name, m->c.L, m->c.tied ? "tied embeddings" : "untied embeddings");
                 if (found->dims != parts[i].dims || found->shape[0] != parts[i].shape[0] || (found->dims == 2 && found->shape[1] != parts[i].shape[1])) {
                     if (parts[i].dims == 1)
                         return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, the first %lld); config.json says (%lld)", name, found->dims,

@@ -420,7 +420,8 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
         return error_set(error, "--model is missing; legal values are a Hugging Face folder or one of %s", names);
     }
     if (o->train_data == NULL && !o->dry_run && !o->plan && o->steps > 0)
-        return error_set(error, "--train-data is missing; legal values are patterns of token files, such as 'data/train*.bin' (not needed with --dry-run, --plan or --steps 0)");
+        return error_set(error, "--train-data is missing; legal values are patterns of token files, such as 'data/train*.bin' "
+                                "(not needed with --dry-run, --plan or --steps 0)");
     return true;
 }
 
@@ -457,8 +458,8 @@ static inline bool options_rope_json(const char *text, cJSON *json) {
 // is made for these. What is legal is config_read_rope's to say, as for a config.json. False with a one-line message.
 static inline bool options_model(const options *o, model_config *c, error_text *error) {
     if (c->HS > DEVICE_HEAD_SIZE_MAX || c->D > DEVICE_HIDDEN_SIZE_MAX)
-        return error_set(error, "%s has head size %d and hidden size %d; this build supports up to %d and %d (DEVICE=cpu: 4096 and 262144)", printable(c->name).text,
-                         c->HS, c->D, DEVICE_HEAD_SIZE_MAX, DEVICE_HIDDEN_SIZE_MAX);
+        return error_set(error, "%s has head size %d and hidden size %d; this build supports up to %d and %d (DEVICE=cpu: 4096 and 262144)",
+                         printable(c->name).text, c->HS, c->D, DEVICE_HEAD_SIZE_MAX, DEVICE_HIDDEN_SIZE_MAX);
     if (o->steps > 0) c->max_position = max_i64(c->max_position, o->seq_len);
     if (o->rope_theta > 0) c->rope_theta = o->rope_theta;
     if (o->rope_scaling == NULL) return true;
@@ -499,8 +500,8 @@ static inline bool options_check_degree(int *degree, const char *name, int ranks
     if (ranks % *degree != 0)
         return error_set(error, "%s %d does not divide the %d ranks; legal values are %s (or full, replica)", name, *degree, ranks, legal);
     if (*degree % inner != 0)
-        return error_set(error, "%s %d is not a multiple of %s %d (optimizer shards nest in gradient shards, and these in parameter shards); legal values are multiples of %d among %s", name,
-                         *degree, inner_name, inner, inner, legal);
+        return error_set(error, "%s %d is not a multiple of %s %d (optimizer shards nest in gradient shards, and these in parameter shards); "
+                                "legal values are multiples of %d among %s", name, *degree, inner_name, inner, inner, legal);
     return true;
 }
 
@@ -517,11 +518,14 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
         return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature require --sample-every");
     if (o->batch_size > ((int64_t)1 << 40) / o->seq_len)
-        return error_set(error, "--batch-size %lld x --seq-len %lld is too large; a micro-step of a dp rank must have at most 1099511627776 tokens", (long long)o->batch_size, (long long)o->seq_len);
+        return error_set(error, "--batch-size %lld x --seq-len %lld is too large; a micro-step of a dp rank must have at most 1099511627776 tokens",
+                         (long long)o->batch_size, (long long)o->seq_len);
     if (o->eval_needles > 0 && o->seq_len < 64)
-        return error_set(error, "--eval-needles: --seq-len %lld is too short for a needle, a question and text around them; it must be 64 or more", (long long)o->seq_len);
+        return error_set(error, "--eval-needles: --seq-len %lld is too short for a needle, a question and text around them; it must be 64 or more",
+                         (long long)o->seq_len);
     if (o->steps == 0 && (o->trace != NULL || (o->out != NULL && !o->resume)))
-        return error_set(error, "%s cannot be combined with --steps 0, which trains nothing; legal with it are --export, and --out with --resume", o->trace != NULL ? "--trace" : "--out");
+        return error_set(error, "%s cannot be combined with --steps 0, which trains nothing; legal with it are --export, and --out with --resume",
+                         o->trace != NULL ? "--trace" : "--out");
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
         return error_set(error, "--resume, --save-every and --keep require --out DIR");
     if (o->out != NULL && o->export_to != NULL && path_same(o->out, o->export_to))
@@ -529,7 +533,8 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if (options_given(o, "export-dtype") && o->export_to == NULL)
         return error_set(error, "--export-dtype requires --export DIR");
     if (o->stochastic_rounding && sizeof(floatX) == sizeof(float) && !o->dry_run)
-        return error_set(error, "--stochastic-rounding: this build stores parameters in float, so nothing is rounded; it requires a build with bf16 parameters (DEVICE=cuda, DEVICE=emulated)");
+        return error_set(error, "--stochastic-rounding: this build stores parameters in float, so nothing is rounded; "
+                                "it requires a build with bf16 parameters (DEVICE=cuda, DEVICE=emulated)");
     if (options_given(o, "ranks") && !o->dry_run)
         return error_set(error, "--ranks is legal only with --dry-run and --plan; a run has as many ranks as mpirun -np starts");
     if (o->plan_json != NULL) return error_set(error, "--plan-json is legal only with --plan");
@@ -557,23 +562,23 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
                          (long long)o->cp, (long long)sp, (long long)world, world > 1 ? "s" : "", legal);
     if (o->dp == 0) o->dp = world / sp;
     if (o->dp * sp != world)
-        return error_set(error, "--dp %lld x --hp %lld x --cp %lld = %lld, but there %s %lld rank%s; the product must equal the number of ranks (%s)", (long long)o->dp,
-                         (long long)o->hp, (long long)o->cp, (long long)(o->dp * sp), world > 1 ? "are" : "is", (long long)world, world > 1 ? "s" : "",
-                         o->dry_run ? "--ranks" : "mpirun -np");
+        return error_set(error, "--dp %lld x --hp %lld x --cp %lld = %lld, but there %s %lld rank%s; the product must equal the number of ranks (%s)",
+                         (long long)o->dp, (long long)o->hp, (long long)o->cp, (long long)(o->dp * sp), world > 1 ? "are" : "is", (long long)world,
+                         world > 1 ? "s" : "", o->dry_run ? "--ranks" : "mpirun -np");
     o->ranks = world;
     if (o->global_batch > 0) {
         int64_t micro = o->dp * o->batch_size;
         if (options_given(o, "grad-accum") && options_given(o, "global-batch")) // without the latter it is the planner's
             return error_set(error, "--global-batch sets --grad-accum; give only one of them");
         if (o->global_batch % micro != 0)
-            return error_set(error, "--global-batch %lld is not a multiple of dp %lld x --batch-size %lld; legal values are multiples of %lld", (long long)o->global_batch,
-                             (long long)o->dp, (long long)o->batch_size, (long long)micro);
+            return error_set(error, "--global-batch %lld is not a multiple of dp %lld x --batch-size %lld; legal values are multiples of %lld",
+                             (long long)o->global_batch, (long long)o->dp, (long long)o->batch_size, (long long)micro);
         o->grad_accum = o->global_batch / micro;
     }
 
     if (o->document_end >= m->V)
-        return error_set(error, "--document-end %lld is not a token of %s; legal values are none, and 0 to %d", (long long)o->document_end, printable(m->name).text,
-                         m->V - 1);
+        return error_set(error, "--document-end %lld is not a token of %s; legal values are none, and 0 to %d",
+                         (long long)o->document_end, printable(m->name).text, m->V - 1);
     if (o->cp_comm == CP_COMM_ALLGATHER && options_given(o, "inner-ring"))
         return error_set(error, "--inner-ring cannot be combined with --cp-comm allgather, which uses no rings; give only one of them");
     if (o->inner_ring == 0) o->inner_ring = o->cp;
@@ -598,7 +603,8 @@ static inline void options_help(FILE *f) {
     config_preset_names(presets, sizeof presets);
     fprintf(f, "train_llama trains Llama-3 models on very long sequences with 2D-Attention.\n\n");
     fprintf(f, "    mpirun -np 4 ./train_llama --model tiny --from-scratch --train-data 'data/train.bin' --seq-len 1K --hp 2 --cp 2\n\n");
-    fprintf(f, "Options are written --name value or --name=value; defaults are in [brackets]. N is a whole number; the suffixes K and M multiply\nit by 1024 and 1048576.\n");
+    fprintf(f, "Options are written --name value or --name=value; defaults are in [brackets]. N is a whole number; the suffixes K and M multiply\n"
+               "it by 1024 and 1048576.\n");
     fprintf(f, "Presets: %s.\n", presets);
     int count;
     const option_row *rows = options_table(&count);
@@ -620,7 +626,8 @@ static inline void options_help(FILE *f) {
         }
         fprintf(f, "%s\n", at);
     }
-    fprintf(f, "\nExit status: 0 success; 1 failure, including a last state, --log or --trace that could not be written; 2 an error that a retry would\nnot fix: invalid options, model or data, or a loss or gradient norm that is not finite.\n");
+    fprintf(f, "\nExit status: 0 success; 1 failure, including a last state, --log or --trace that could not be written; 2 an error that a retry would\n"
+               "not fix: invalid options, model or data, or a loss or gradient norm that is not finite.\n");
 }
 
 // The table of all values; * marks what was asked for and differs from the default.

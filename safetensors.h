@@ -213,7 +213,8 @@ static inline int safetensors_by_place(const void *a, const void *b) {
 static inline bool safetensors_check_extents(safetensors_extent *extents, int64_t count, int64_t data_bytes, error_text *error) {
     qsort(extents, (size_t)count, sizeof *extents, safetensors_by_name);
     for (int64_t i = 1; i < count; i++)
-        if (strcmp(extents[i - 1].name, extents[i].name) == 0) return error_set(error, "tensor \"%s\" appears twice in the header", printable(extents[i].name).text);
+        if (strcmp(extents[i - 1].name, extents[i].name) == 0)
+            return error_set(error, "tensor \"%s\" appears twice in the header", printable(extents[i].name).text);
     qsort(extents, (size_t)count, sizeof *extents, safetensors_by_place);
     int64_t at = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -264,7 +265,8 @@ static inline bool safetensors_add_file(safetensors *s, const char *path, error_
     if (bytes < 8) return error_set(error, "has %lld bytes; a safetensors file begins with 8 bytes of header length", (long long)bytes);
     if (!file_pread(fd, "its header", &length, sizeof length, 0, error)) return false;
     if (length < 2 || length > SAFETENSORS_HEADER_LIMIT)
-        return error_set(error, "its header has %llu bytes; legal values are 2 to %d: is it a safetensors file?", (unsigned long long)length, SAFETENSORS_HEADER_LIMIT);
+        return error_set(error, "its header has %llu bytes; legal values are 2 to %d: is it a safetensors file?",
+                         (unsigned long long)length, SAFETENSORS_HEADER_LIMIT);
     if ((int64_t)length > bytes - 8)
         return error_set(error, "is truncated: the header has %llu bytes, but only %lld follow", (unsigned long long)length, (long long)(bytes - 8));
     char *text = HOST_NEW(char, length + 1);
@@ -299,7 +301,8 @@ static inline bool safetensors_check_index(const safetensors *s, safetensors_ext
         int order = i == named ? 1 : i == count ? -1 : strcmp(in_map[i].name, in_files[i].name);
         if (order < 0) error_set(error, "tensor \"%s\" is in no file", printable(in_map[i].name).text);
         else if (order > 0) error_set(error, "tensor \"%s\" is in a file, but not in \"weight_map\"", printable(in_files[i].name).text);
-        else if (in_map[i].begin != in_files[i].begin) error_set(error, "tensor \"%s\" is not in the file that \"weight_map\" names", printable(in_map[i].name).text);
+        else if (in_map[i].begin != in_files[i].begin)
+            error_set(error, "tensor \"%s\" is not in the file that \"weight_map\" names", printable(in_map[i].name).text);
     }
     free(in_files);
     return error->text[0] == '\0';
@@ -384,8 +387,8 @@ static inline bool safetensors_write_chunk(const safetensors_file *file, const s
     } else {
         int64_t beyond = f16_from_floats(raw, from, n);
         if (beyond < n)
-            return error_set(error, "%s: element %lld of \"%s\" is %g, beyond the largest number of F16 (65504); use bf16 or f32", file->path, (long long)(at + beyond), t->name,
-                             (double)from[beyond]);
+            return error_set(error, "%s: element %lld of \"%s\" is %g, beyond the largest number of F16 (65504); use bf16 or f32",
+                             file->path, (long long)(at + beyond), t->name, (double)from[beyond]);
     }
     return file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error);
 }
@@ -398,7 +401,8 @@ static inline bool safetensors_chunks(const safetensors_file *file, const safete
     for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
         int64_t n = min_i64(SAFETENSORS_CHUNK, count - at);
         error_text why = {""};
-        if (from != NULL ? safetensors_write_chunk(file, t, first + at, n, from + at, &why) : safetensors_read_chunk(file, t, first + at, n, to + at, &why)) continue;
+        bool done = from != NULL ? safetensors_write_chunk(file, t, first + at, n, from + at, &why) : safetensors_read_chunk(file, t, first + at, n, to + at, &why);
+        if (done) continue;
 #pragma omp critical
         ok = error_set(error, "%s", why.text);
     }

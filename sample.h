@@ -32,7 +32,8 @@ static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *
     int64_t count = 0;
     if (strspn(text, "0123456789,") != strlen(text)) {
         if (V != 256) {
-            error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; give token numbers such as 1,15,42 (dev/tokenize_text.py --ids TEXT prints them)", (long long)V);
+            error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; give token numbers such as 1,15,42 "
+                             "(dev/tokenize_text.py --ids TEXT prints them)", (long long)V);
             return 0;
         }
         for (; text[count] != '\0'; count++) tokens[count] = (uint8_t)text[count];
@@ -42,7 +43,8 @@ static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *
         size_t digits = strspn(at, "0123456789");
         long long token = digits > 0 && digits < 11 ? strtoll(at, NULL, 10) : -1;
         if (token < 0 || token >= V) {
-            error_set(error, "--sample-prompt: \"%.*s\" is not a token; legal values are numbers from 0 to %lld, separated by commas", (int)strcspn(at, ","), at, (long long)V - 1);
+            error_set(error, "--sample-prompt: \"%.*s\" is not a token; legal values are numbers from 0 to %lld, separated by commas",
+                      (int)strcspn(at, ","), at, (long long)V - 1);
             return 0;
         }
         tokens[count++] = (int32_t)token;
@@ -170,7 +172,8 @@ static inline int32_t sample_choose(const float *logits, int64_t V, double tempe
 }
 // Draws job->count tokens after the prompt into job->tokens, the same on every rank. rows_tokens, rows_labels (rows): scratch on the host.
 // Collective; prompt + count <= S. seed: of the draws.
-static inline void sample_draw(sample_job *job, model *m, const sequence_shard *shard, double temperature, uint64_t seed, int32_t *rows_tokens, int32_t *rows_labels) {
+static inline void sample_draw(sample_job *job, model *m, const sequence_shard *shard, double temperature, uint64_t seed, int32_t *rows_tokens,
+                               int32_t *rows_labels) {
     int64_t V = m->c.V;
     float *logits = HOST_NEW(float, V);
     const int64_t *documents = m->documents;
@@ -210,8 +213,8 @@ static inline bool sample_open(sample_job *job, const options *o, int64_t V, con
     if (o->sample_prompt == NULL) job->prompt = room;
     else if ((job->prompt = sample_parse_prompt(o->sample_prompt, V, job->tokens, error)) == 0) return false;
     if (job->prompt < 1 || job->prompt + job->count > o->seq_len)
-        return error_set(error, "--sample-tokens %lld after a prompt of %lld tokens does not fit in --seq-len %lld; the sum must not exceed it", (long long)job->count,
-                         (long long)max_i64(job->prompt, 1), (long long)o->seq_len);
+        return error_set(error, "--sample-tokens %lld after a prompt of %lld tokens does not fit in --seq-len %lld; the sum must not exceed it",
+                         (long long)job->count, (long long)max_i64(job->prompt, 1), (long long)o->seq_len);
     if (o->sample_prompt == NULL && !dataloader_read_tokens(data, 0, job->prompt, job->tokens, error)) return false;
     if (!first_rank) return true;
     if (folder != NULL) job->texts = token_texts_read(folder, V, &job->why);

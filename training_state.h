@@ -173,7 +173,8 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
     }
     for (int k = 0; k < VALUES_KINDS; k++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_sum_keys[k]);
-        if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count) return error_set(error, "training_state.json: \"%s\" does not hold %lld sums", state_sum_keys[k], (long long)count);
+        if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count)
+            return error_set(error, "training_state.json: \"%s\" does not hold %lld sums", state_sum_keys[k], (long long)count);
         int64_t i = k * count;
         for (const cJSON *at = list->child; at != NULL; at = at->next, i++)
             if (!state_read_hex(at, &sums[i])) return error_set(error, "training_state.json: a sum in \"%s\" is damaged", state_sum_keys[k]);
@@ -324,10 +325,10 @@ static inline uint64_t state_sizes_hash(const model_config *c) {
     return hash_bytes(HASH_EMPTY, sizes, sizeof sizes);
 }
 static inline bool state_same_model(const model_config *state, const model_config *run, error_text *error) {
-    static const char *const names[STATE_SIZES] = {"num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-                                                   "intermediate_size", "vocab_size", "tie_word_embeddings", "original_max_position_embeddings",
-                                                   "rms_norm_eps", "rope_theta", "rope type", "rope factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
-                                                   "attention_factor"};
+    static const char *const names[STATE_SIZES] = {
+        "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size", "tie_word_embeddings",
+        "original_max_position_embeddings", "rms_norm_eps", "rope_theta", "rope type", "rope factor", "low_freq_factor", "high_freq_factor", "beta_fast",
+        "beta_slow", "attention_factor"};
     double a[STATE_SIZES], b[STATE_SIZES];
     state_sizes(state, a);
     state_sizes(run, b);
@@ -337,16 +338,21 @@ static inline bool state_same_model(const model_config *state, const model_confi
 }
 static inline bool state_same_data(const training_progress *a, const training_progress *b, error_text *error) {
     if (b->train_tokens == 0) return true; // no --train-data: no training
-    if (a->seed != b->seed) return error_set(error, "was trained with --seed %lld; resuming requires the same, because the order of samples depends on it", (long long)a->seed);
+    if (a->seed != b->seed)
+        return error_set(error, "was trained with --seed %lld; resuming requires the same, because the order of samples depends on it", (long long)a->seed);
     if (a->seq_len != b->seq_len)
-        return error_set(error, "was trained with --seq-len %lld; resuming requires the same, because the order of samples depends on it (--model STATE starts a new run from its weights)", (long long)a->seq_len);
+        return error_set(error, "was trained with --seq-len %lld; resuming requires the same, because the order of samples depends on it "
+                                "(--model STATE starts a new run from its weights)", (long long)a->seq_len);
     if (a->train_tokens != b->train_tokens)
-        return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; resuming requires the same files, because the order of samples depends on them", (long long)a->train_tokens,
-                         (long long)b->train_tokens);
-    if (a->train_order != b->train_order) return error_set(error, "was trained on another mixture of sources; resuming requires the same --train-data, because the order of samples depends on it");
+        return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; resuming requires the same files, because the order of samples depends on them",
+                         (long long)a->train_tokens, (long long)b->train_tokens);
+    if (a->train_order != b->train_order)
+        return error_set(error, "was trained on another mixture of sources; resuming requires the same --train-data, because the order of samples depends on it");
     if (a->document_end != b->document_end) {
-        if (a->document_end < 0) return error_set(error, "was trained with --document-end none; resuming requires the same (--model STATE starts a new run from its weights)");
-        return error_set(error, "was trained with --document-end %lld; resuming requires the same (--model STATE starts a new run from its weights)", (long long)a->document_end);
+        if (a->document_end < 0)
+            return error_set(error, "was trained with --document-end none; resuming requires the same (--model STATE starts a new run from its weights)");
+        return error_set(error, "was trained with --document-end %lld; resuming requires the same (--model STATE starts a new run from its weights)",
+                         (long long)a->document_end);
     }
     return true;
 }
@@ -419,7 +425,8 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
                 error_set(error, "%s: this damaged state cannot be renamed: %s", printable(from.text).text, strerror(errno));
         }
     } else if (states > 0) {
-        error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning", (long long)states, printable(s->folder).text);
+        error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",
+                  (long long)states, printable(s->folder).text);
     }
     free(steps);
     free(sums);

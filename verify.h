@@ -166,11 +166,11 @@ static inline bool verify(const model_config *c, const model_run *run, const gri
         verify_bounds bounds = verify_bounds_of(run, g->shape.cp);
         double apart = verify_compare(&here, &one, name, sizeof name), loss = here.result.loss, expected = one.result.loss;
         if (!(apart <= bounds.gradient && fabs(loss - expected) <= bounds.loss * expected))
-            error_set(error, "--verify: a step on this grid differs from the same step on one rank: loss %.6f, one rank %.6f (relative bound %.1g); gradients differ by up to "
-                             "%.2g of their norm, in %s (bound %.2g)", loss, expected, bounds.loss, apart, name, bounds.gradient);
+            error_set(error, "--verify: a step on this grid differs from the same step on one rank: loss %.6f, one rank %.6f (relative bound %.1g); "
+                             "gradients differ by up to %.2g of their norm, in %s (bound %.2g)", loss, expected, bounds.loss, apart, name, bounds.gradient);
         else if (g->rank == 0)
-            printf("verified    a step of %d layers and %lld tokens on this grid agrees with one rank: loss %.6f, one rank %.6f; gradients differ by up to %.1e of their norm "
-                   "(%s; bound %.2g)\n", small.L, (long long)S, loss, expected, apart, name, bounds.gradient);
+            printf("verified    a step of %d layers and %lld tokens on this grid agrees with one rank: loss %.6f, one rank %.6f; "
+                   "gradients differ by up to %.1e of their norm (%s; bound %.2g)\n", small.L, (long long)S, loss, expected, apart, name, bounds.gradient);
         model_release(&here.m, &here.device, &here.host);
     }
     if (ok) model_release(&one.m, &one.device, &one.host);
