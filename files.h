@@ -58,6 +58,12 @@ static inline bool path_same_folder(const char *a, const char *b) {
 static inline bool path_same(const char *a, const char *b) {
     return strcmp(a, b) == 0 || (path_same_folder(path_parent(a).text, path_parent(b).text) && strcmp(path_last(a).text, path_last(b).text) == 0);
 }
+// Whether `path` lies in `folder`, at any depth; neither need exist.
+static inline bool path_within(const char *path, const char *folder) {
+    path_text above = path_parent(path);
+    if (strcmp(above.text, path) == 0) return false; // "/" or "."
+    return path_same(above.text, folder) || path_within(above.text, folder);
+}
 
 // FNV-1a, continued from `hash`, so that several pieces can be hashed one after the other. Start from HASH_EMPTY.
 #define HASH_EMPTY 0xCBF29CE484222325ull

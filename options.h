@@ -5,7 +5,7 @@
 
 #include "checkpoint.cuh" // defines: recompute_kind
 #include "config.h"       // defines: model_config, config_preset, printable
-#include "files.h"        // defines: path_same
+#include "files.h"        // defines: path_same, path_within
 #include "grid.h"         // defines: placement_kind
 #include <stddef.h>
 
@@ -530,6 +530,8 @@ static inline bool options_check_together(const options *o, error_text *error) {
         return error_set(error, "--resume, --save-every and --keep require --out DIR");
     if (o->out != NULL && o->export_to != NULL && path_same(o->out, o->export_to))
         return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
+    if (o->out != NULL && o->export_to != NULL && path_within(o->out, o->export_to))
+        return error_set(error, "--out %s lies in the folder of --export, which must not exist before; give a folder beside it", printable(o->out).text);
     if (options_given(o, "export-dtype") && o->export_to == NULL)
         return error_set(error, "--export-dtype requires --export DIR");
     if (o->stochastic_rounding && sizeof(floatX) == sizeof(float) && !o->dry_run)
