@@ -384,19 +384,27 @@ static inline bool state_load(model *m, const char *folder, const uint64_t *sums
     return error->text[0] == '\0';
 }
 
+static inline void state_set_aside(const state_store *s, int64_t step, error_text *error) { // a damaged state
+    path_text from = state_path(s->folder, "", step), to = state_path(s->folder, "damaged-", step);
+    folder_remove(to.text);
+    if (rename(from.text, to.text) != 0)
+        error_set(error, "%s: this damaged state cannot be renamed: %s", printable(from.text).text, strerror(errno));
+}
 // Loads the newest state that is not damaged. progress in: this run's seed, length and data; out: the state's step and samples. *found false:
 // there is no state, and model and progress are as before. Damaged states are skipped with a line on stderr, and renamed to damaged-* if an older
 // one is good. False with a message: a state of another model, seed, length, data or --document-end; there are states, but all are damaged.
 static inline bool state_resume(state_store *s, model *m, training_progress *progress, bool *found, error_text *error) {
     bool first_rank = comm_rank(s->all) == 0;
-    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0, at;
+    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0;
     uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
     training_progress saved = *progress;
     if (first_rank) states = state_list(s->folder, steps);
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
     *found = false;
-    for (at = states - 1; at >= 0 && !*found; at--) {
+    int64_t at = states; // the state that is tried
+    while (at > 0 && !*found) {
+        at--;
         error_text why = {""}, refused = {""};
         path_text path = state_path(s->folder, "", steps[at]);
         model_config c;
@@ -418,12 +426,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         progress->step = saved.step;
         progress->samples = saved.samples;
         m->c.max_position = max_i64(m->c.max_position, saved.seq_len); // with --steps 0, options_model does not raise it to --seq-len
-        for (int64_t bad = at + 2; first_rank && bad < states; bad++) { // the states newer than the good one
-            path_text from = state_path(s->folder, "", steps[bad]), to = state_path(s->folder, "damaged-", steps[bad]);
-            folder_remove(to.text);
-            if (rename(from.text, to.text) != 0)
-                error_set(error, "%s: this damaged state cannot be renamed: %s", printable(from.text).text, strerror(errno));
-        }
+        for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
     } else if (states > 0) {
         error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",
                   (long long)states, printable(s->folder).text);
