@@ -229,42 +229,39 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
 
 // ---- sets of files ----
 
+// Whether a file holds this part in our shape. found: the tensor of its name; NULL if there is none.
+static inline bool file_part_check(const file_part *p, const safetensor *found, const model_config *c, error_text *error) {
+    if (found == NULL)
+        return error_set(error, "tensor \"%s\" is missing; config.json says %d layers, %s", p->name, c->L, c->tied ? "tied embeddings" : "untied embeddings");
+    if (found->dims == p->dims && found->shape[0] == p->shape[0] && found->shape[1] == p->shape[1]) return true; // sizes that do not exist are 0
+    if (p->dims == 1)
+        return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, the first %lld); config.json says (%lld)", p->name, found->dims,
+                         (long long)found->shape[0], (long long)p->shape[0]);
+    return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, %lld, %lld); config.json says (%lld, %lld)", p->name, found->dims,
+                     (long long)found->shape[0], (long long)found->shape[1], (long long)p->shape[0], (long long)p->shape[1]);
+}
 // Whether the files hold all tensors of this kind, in our shapes. Beside parameters nothing else is legal, except an lm_head beside tied
 // embeddings (hf_import compares them) and rotary_emb.inv_freq, which old folders contain and which follows from config.json.
 static inline bool model_files_check(const model *m, const safetensors *files, values_kind kind, error_text *error) {
+    bool *ours = HOST_NEW(bool, files->tensor_count), ok = true;
     for (int u = 0; u < m->c.L + 2; u++)
         for (int t = 0; t < m->units[u].tensor_count; t++) {
             file_part parts[FILE_PARTS];
             int n = file_parts(m, kind, u, t, parts);
-            for (int i = 0; i < n; i++) {
-                const char *name = parts[i].name;
-                const safetensor *found = safetensors_find(files, name);
-                if (found == NULL)
-                    return error_set(error, "tensor \"%s\" is missing; config.json says %d layers, %s",
-                                     name, m->c.L, m->c.tied ? "tied embeddings" : "untied embeddings");
-                if (found->dims != parts[i].dims || found->shape[0] != parts[i].shape[0] || (found->dims == 2 && found->shape[1] != parts[i].shape[1])) {
-                    if (parts[i].dims == 1)
-                        return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, the first %lld); config.json says (%lld)", name, found->dims,
-                                         (long long)(found->dims > 0 ? found->shape[0] : 0), (long long)parts[i].shape[0]);
-                    return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, %lld, %lld); config.json says (%lld, %lld)", name, found->dims,
-                                     (long long)(found->dims > 0 ? found->shape[0] : 0), (long long)(found->dims > 1 ? found->shape[1] : 0),
-                                     (long long)parts[i].shape[0], (long long)parts[i].shape[1]);
-                }
+            for (int i = 0; i < n && ok; i++) {
+                const safetensor *found = safetensors_find(files, parts[i].name);
+                ok = file_part_check(&parts[i], found, &m->c, error);
+                if (ok) ours[found - files->tensors] = true;
             }
         }
-    for (int64_t i = 0; i < files->tensor_count && kind == VALUES_PARAMETERS; i++) { // tensors that do not belong there
+    for (int64_t i = 0; i < files->tensor_count && kind == VALUES_PARAMETERS && ok; i++) {
         const char *name = files->tensors[i].name, *rotary = ".rotary_emb.inv_freq";
         size_t n = strlen(name), tail = strlen(rotary);
-        bool known = (n > tail && strcmp(name + n - tail, rotary) == 0) || strcmp(name, "lm_head.weight") == 0;
-        for (int u = 0; u < m->c.L + 2 && !known; u++)
-            for (int t = 0; t < m->units[u].tensor_count; t++) {
-                file_part parts[FILE_PARTS];
-                int count = file_parts(m, kind, u, t, parts);
-                for (int k = 0; k < count; k++) known = known || strcmp(parts[k].name, name) == 0;
-            }
-        if (!known) return error_set(error, "tensor \"%s\" is unknown in a Llama of %d layers", printable(name).text, m->c.L);
+        bool legal = ours[i] || strcmp(name, "lm_head.weight") == 0 || (n > tail && strcmp(name + n - tail, rotary) == 0);
+        if (!legal) ok = error_set(error, "tensor \"%s\" is unknown in a Llama of %d layers", printable(name).text, m->c.L);
     }
-    return true;
+    free(ours);
+    return ok;
 }
 
 // Adds the tensors of one kind to files, to be written in `dtype`, or in the dtype that they have in `like` (may be NULL).
