@@ -303,56 +303,55 @@ static inline bool state_save_advance(state_store *s, bool wait, error_text *err
 
 // ---- resume ----
 
-// The numbers of a model's config that a state and the run that resumes it must have in common; state_same_model names the first that differs.
+// The numbers of a model's config that a state and the run that resumes it must have in common.
+typedef struct {
+    const char *name;
+    double value;
+} state_size;
 enum { STATE_SIZES = 18 };
-static inline void state_sizes(const model_config *c, double *sizes) {
+static inline void state_sizes(const model_config *c, state_size *sizes) {
     const rope_scaling *r = &c->rope;
-    int64_t whole[9] = {c->L, c->D, c->H, c->Hkv, c->HS, c->F, c->V, c->tied, r->original_length};
-    for (int i = 0; i < 9; i++) sizes[i] = (double)whole[i];
-    sizes[9] = c->rms_eps;
-    sizes[10] = c->rope_theta;
-    sizes[11] = (double)r->kind;
-    sizes[12] = r->factor;
-    sizes[13] = r->low_freq_factor;
-    sizes[14] = r->high_freq_factor;
-    sizes[15] = r->beta_fast;
-    sizes[16] = r->beta_slow;
-    sizes[17] = r->attention_factor;
+    const state_size all[STATE_SIZES] = {
+        {"num_hidden_layers", (double)c->L}, {"hidden_size", (double)c->D}, {"num_attention_heads", (double)c->H}, {"num_key_value_heads", (double)c->Hkv},
+        {"head_dim", (double)c->HS}, {"intermediate_size", (double)c->F}, {"vocab_size", (double)c->V}, {"tie_word_embeddings", (double)c->tied},
+        {"original_max_position_embeddings", (double)r->original_length}, {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta},
+        {"rope type", (double)r->kind}, {"rope factor", r->factor}, {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor},
+        {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow}, {"attention_factor", r->attention_factor}};
+    memcpy(sizes, all, sizeof all);
 }
 static inline uint64_t state_sizes_hash(const model_config *c) {
-    double sizes[STATE_SIZES];
+    uint64_t hash = HASH_EMPTY;
+    state_size sizes[STATE_SIZES];
     state_sizes(c, sizes);
-    return hash_bytes(HASH_EMPTY, sizes, sizeof sizes);
+    for (int i = 0; i < STATE_SIZES; i++) hash = hash_bytes(hash, &sizes[i].value, sizeof sizes[i].value);
+    return hash;
 }
 static inline bool state_same_model(const model_config *state, const model_config *run, error_text *error) {
-    static const char *const names[STATE_SIZES] = {
-        "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size", "tie_word_embeddings",
-        "original_max_position_embeddings", "rms_norm_eps", "rope_theta", "rope type", "rope factor", "low_freq_factor", "high_freq_factor", "beta_fast",
-        "beta_slow", "attention_factor"};
-    double a[STATE_SIZES], b[STATE_SIZES];
-    state_sizes(state, a);
-    state_sizes(run, b);
+    state_size there[STATE_SIZES], here[STATE_SIZES];
+    state_sizes(state, there);
+    state_sizes(run, here);
     for (int i = 0; i < STATE_SIZES; i++)
-        if (a[i] != b[i]) return error_set(error, "holds another model: \"%s\" is %.9g there and %.9g in --model", names[i], a[i], b[i]);
+        if (there[i].value != here[i].value)
+            return error_set(error, "holds another model: \"%s\" is %.9g there and %.9g in --model", here[i].name, there[i].value, here[i].value);
     return true;
 }
-static inline bool state_same_data(const training_progress *a, const training_progress *b, error_text *error) {
-    if (b->train_tokens == 0) return true; // no --train-data: no training
-    if (a->seed != b->seed)
-        return error_set(error, "was trained with --seed %lld; resuming requires the same, because the order of samples depends on it", (long long)a->seed);
-    if (a->seq_len != b->seq_len)
+static inline bool state_same_data(const training_progress *state, const training_progress *run, error_text *error) {
+    if (run->train_tokens == 0) return true; // no --train-data: no training
+    if (state->seed != run->seed)
+        return error_set(error, "was trained with --seed %lld; resuming requires the same, because the order of samples depends on it", (long long)state->seed);
+    if (state->seq_len != run->seq_len)
         return error_set(error, "was trained with --seq-len %lld; resuming requires the same, because the order of samples depends on it "
-                                "(--model STATE starts a new run from its weights)", (long long)a->seq_len);
-    if (a->train_tokens != b->train_tokens)
+                                "(--model STATE starts a new run from its weights)", (long long)state->seq_len);
+    if (state->train_tokens != run->train_tokens)
         return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; resuming requires the same files, because the order of samples depends on them",
-                         (long long)a->train_tokens, (long long)b->train_tokens);
-    if (a->train_order != b->train_order)
+                         (long long)state->train_tokens, (long long)run->train_tokens);
+    if (state->train_order != run->train_order)
         return error_set(error, "was trained on another mixture of sources; resuming requires the same --train-data, because the order of samples depends on it");
-    if (a->document_end != b->document_end) {
-        if (a->document_end < 0)
+    if (state->document_end != run->document_end) {
+        if (state->document_end < 0)
             return error_set(error, "was trained with --document-end none; resuming requires the same (--model STATE starts a new run from its weights)");
         return error_set(error, "was trained with --document-end %lld; resuming requires the same (--model STATE starts a new run from its weights)",
-                         (long long)a->document_end);
+                         (long long)state->document_end);
     }
     return true;
 }
