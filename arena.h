@@ -43,6 +43,8 @@ static inline void *arena_take(arena *a, memory_category category, int64_t count
 #define ARENA_TAKE(a, category, type, count) ((type *)arena_take(a, category, (int64_t)(count), sizeof(type)))
 // The same for floatX (ARENA_TAKE_X): its size is that of the device that is counted for.
 static inline size_t arena_element(const arena *a) { return a->element_bytes > 0 ? a->element_bytes : sizeof(floatX); }
+#define ARENA_TAKE_X(a, category, count) ((floatX *)arena_take(a, category, (int64_t)(count), arena_element(a)))
+
 static inline bool arena_counts_other(const arena *a) { return arena_element(a) != sizeof(floatX); }
 static inline bool arena_is_cpu(const arena *a) { return arena_element(a) == sizeof(float); } // the device that is counted for
 static inline bool arena_counts_cpu(const arena *a) { return arena_counts_other(a) && arena_is_cpu(a); } // only a GPU build does
@@ -52,7 +54,6 @@ static inline size_t arena_reduce_scatter_scratch(const arena *a, int ranks, siz
     if (!arena_counts_other(a)) return comm_reduce_scatter_scratch(ranks, count_per_rank);
     return arena_counts_cpu(a) ? (size_t)(ranks - 1) * count_per_rank * sizeof(float) : 0;
 }
-#define ARENA_TAKE_X(a, category, count) ((floatX *)arena_take(a, category, (int64_t)(count), arena_element(a)))
 
 // arena_back_to gives up the place of all buffers taken after the mark, for those taken next. For buffers that are never live together.
 static inline size_t arena_mark(const arena *a) { return a->used; }
