@@ -480,11 +480,25 @@ static inline char *safetensors_make_header(safetensors *s, int file, size_t *le
     return header;
 }
 
+static inline bool safetensors_write_index(const safetensors *s, const char *folder, const char *stem, error_text *error) {
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddNumberToObject(cJSON_AddObjectToObject(json, "metadata"), "total_size", (double)safetensors_bytes(s));
+    cJSON *map = cJSON_AddObjectToObject(json, "weight_map");
+    for (int64_t i = 0; i < s->tensor_count; i++)
+        cJSON_AddStringToObject(map, s->tensors[i].name, path_last(s->files[s->tensors[i].file].path).text);
+    char name[96], *text = cJSON_Print(json);
+    cJSON_Delete(json);
+    snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
+    bool ok = text != NULL ? file_write(path_join(folder, name).text, text, strlen(text), error) : error_set(error, "out of host memory");
+    free(text);
+    return ok;
+}
+
 // Distributes the added tensors over files of at most `limit` bytes of data (a larger tensor gets a file of its own), sets their offsets, and
 // creates the files in `folder`. Ranks that added the same tensors get the same files, whichever calls first, so they need not wait for each
 // other. first: also writes headers and index (one rank does). Continue with safetensors_write, then safetensors_sync.
 static inline bool safetensors_lay_out(safetensors *s, const char *folder, const char *stem, int64_t limit, bool first, error_text *error) {
-    int64_t bytes = 0, total = 0;
+    int64_t bytes = 0;
     int files = 0;
     for (int64_t i = 0; i < s->tensor_count; i++) {
         int64_t n = s->tensors[i].count * safetensors_dtype_bytes(s->tensors[i].dtype);
@@ -494,7 +508,6 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         }
         s->tensors[i].file = files - 1;
         bytes += n;
-        total += n;
     }
     for (int f = 0; f < files; f++) {
         char name[128];
@@ -513,21 +526,7 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         free(header);
         if (!ok) return false;
     }
-    if (!first || files == 1) return true;
-
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddNumberToObject(cJSON_AddObjectToObject(json, "metadata"), "total_size", (double)total);
-    cJSON *map = cJSON_AddObjectToObject(json, "weight_map");
-    for (int64_t i = 0; i < s->tensor_count; i++) {
-        const char *path = s->files[s->tensors[i].file].path;
-        cJSON_AddStringToObject(map, s->tensors[i].name, strrchr(path, '/') + 1);
-    }
-    char name[96], *text = cJSON_Print(json);
-    cJSON_Delete(json);
-    snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
-    bool ok = text != NULL ? file_write(path_join(folder, name).text, text, strlen(text), error) : error_set(error, "out of host memory");
-    free(text);
-    return ok;
+    return !first || files == 1 || safetensors_write_index(s, folder, stem, error);
 }
 
 // Writes elements [first, first + count) of a tensor, rounded to its dtype. All threads of the rank convert to 16 bits; one thread writes F32 as
