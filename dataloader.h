@@ -370,30 +370,30 @@ static inline bool dataloader_document_begin(dataloader *loader, int64_t sample,
 }
 
 // The documents of a sample that dataloader_read has read into tokens (T) and labels (T). The label of a document's last token would be the first
-// token of the next document: it becomes -100. first (hp T + 2 cp): for every row of the HP group (the rows that this rank has in attention), the
+// token of the next document: it becomes -100. documents (hp T + 2 cp): for every row of the HP group (the rows that this rank has in attention), the
 // position in the sample of the first token of the row's document; then the same for the first row of each of the sequence's chunks (cp = 1: 0).
 // A sample's first token always begins a document. Padding continues the last document, or is one of its own if the sample's last token is `end`.
 // Reads the rows of the HP group; and for each chunk backwards from its first row, to the start of that row's document or of the chunk before.
 static inline bool dataloader_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t end, const int32_t *tokens,
-                                        int32_t *labels, int64_t *first, error_text *error) {
+                                        int32_t *labels, int64_t *documents, error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
     int64_t stream = sample * loader->S; // where the sample begins
     for (int64_t t = 0; t < shard->T; t++)
         if (tokens[t] == end) labels[t] = LABEL_IGNORED;
-    sequence_shard row = sequence_shard_group(shard);
-    int64_t C = row.T / 2, *chunks = first + row.T;
+    sequence_shard group = sequence_shard_group(shard);
+    int64_t C = group.T / 2, *chunks = documents + group.T;
     chunks[0] = chunks[1] = 0;
     for (int n = 1; n < 2 * shard->cp && shard->cp > 1; n++) {
         chunks[n] = chunks[n - 1];
         if (!dataloader_document_begin(loader, sample, (n - 1) * C, n * C, end, &chunks[n], error)) return false;
     }
-    for (int64_t t = 0; t < row.T;) {
-        int64_t run = sequence_shard_run(&row, t), position = sequence_shard_position(&row, t), begin = shard->cp > 1 ? chunks[position / C] : 0;
+    for (int64_t t = 0; t < group.T;) {
+        int64_t run = sequence_shard_run(&group, t), position = sequence_shard_position(&group, t), begin = shard->cp > 1 ? chunks[position / C] : 0;
         for (int64_t i = 0; i < run; i++) {
             int64_t p = position + i;
             int64_t n = min_i64(DOCUMENT_PIECE, min_i64(run - i, loader->S - p)); // tokens to read, where a piece begins
             if (p < loader->S && i % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(loader, stream + p, n, piece, error)) return false;
-            first[t + i] = begin;
+            documents[t + i] = begin;
             if (p < loader->S && piece[i % DOCUMENT_PIECE] == end) begin = p + 1;
         }
         t += run;
