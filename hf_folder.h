@@ -214,10 +214,8 @@ static inline bool hf_write(const model *m, const char *folder, const char *sour
                             error_text *error) {
     bool first_rank = m->g->rank == 0, as_source = dtype == EXPORT_AUTO && source != NULL;
     safetensors files = safetensors_none(), like = safetensors_none();
-    values_buffer buffer = {NULL, NULL};
     safetensors_dtype fallback = dtype == EXPORT_BF16 ? DTYPE_BF16 : dtype == EXPORT_F16 ? DTYPE_F16 : DTYPE_F32;
     bool ok = !as_source || safetensors_open(&like, source, "model", error);
-    if (copy == NULL) buffer.host = HOST_NEW(float, VALUES_CHUNK); // writing needs no buffer on the device, which may be full
     if (ok) {
         model_files_add(m, &files, VALUES_PARAMETERS, fallback, as_source ? &like : NULL);
         if (first_rank) ok = hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error);
@@ -226,11 +224,10 @@ static inline bool hf_write(const model *m, const char *folder, const char *sour
             ok = config_load(&was, source, error) && hf_copy_companions(source, folder, was.max_position, m->c.max_position, error);
         }
         ok = ok && safetensors_lay_out(&files, folder, "model", EXPORT_LIMIT, first_rank, error) &&
-             model_files_write(m, &files, VALUES_PARAMETERS, copy, &buffer, sums, error) && safetensors_sync(&files, error);
+             model_files_write(m, &files, VALUES_PARAMETERS, copy, sums, error) && safetensors_sync(&files, error);
     }
     safetensors_close(&files);
     safetensors_close(&like);
-    values_buffer_free(&buffer);
     return ok;
 }
 

@@ -172,28 +172,30 @@ static inline void model_copy_shares(model *m) {
         }
 }
 
-// Writes one kind of values; each rank writes its shares. copy: this kind's part of m->saving (buffer is not used, nor the device); NULL: writes
-// the values as they are now, through the buffer. sums (model_checksums; may be NULL): += the checksums of what this rank wrote.
-static inline bool model_files_write(const model *m, const safetensors *files, values_kind kind, const float *copy, values_buffer *buffer, uint64_t *sums,
-                                     error_text *error) {
+// Writes one kind of values; each rank writes its shares. copy: this kind's part of m->saving (the device is not used); NULL: writes the values as
+// they are now, and needs no memory of the device, which may be full. sums (model_checksums; may be NULL): += the checksums of what this rank wrote.
+static inline bool model_files_write(const model *m, const safetensors *files, values_kind kind, const float *copy, uint64_t *sums, error_text *error) {
     const zero_hybrid *z = &m->zero;
+    float *chunk = copy == NULL ? HOST_NEW(float, VALUES_CHUNK) : NULL;
+    bool ok = true;
     for (int u = 0; u < z->unit_count; u++) {
         int64_t begin = zero_share_begin(z, u), share = zero_share(z, u), from, to;
         bool in_place = copy != NULL || values_on_host(z, kind, u);
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
             if (!zero_span(tensor, begin, begin + share, &from, &to)) continue;
-            for (int64_t at = from; at < to; at += VALUES_CHUNK) {
+            for (int64_t at = from; ok && at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
-                const float *values = copy != NULL ? copy + (at - begin) : in_place ? values_at(z, kind, u, at) : buffer->host;
-                if (!in_place) values_get(z, kind, u, at, n, buffer->host);
+                const float *values = copy != NULL ? copy + (at - begin) : in_place ? values_at(z, kind, u, at) : chunk;
+                if (!in_place) values_get(z, kind, u, at, n, chunk);
                 if (sums != NULL) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
-                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, values, NULL, error)) return false;
+                ok = model_file_range(m, files, kind, u, t, at - tensor->offset, n, values, NULL, error);
             }
         }
         if (copy != NULL) copy += share;
     }
-    return true;
+    free(chunk);
+    return ok;
 }
 
 // Reads one kind of values. shards: parameters, into this rank's parameter shards, rounded to floatX; else a moment or the master weights, into its

@@ -203,18 +203,15 @@ static inline bool state_read_json(const char *folder, training_progress *p, uin
 // Writes this rank's part of both moments, as hf_write does with the parameters. sums (2, model_checksums): += their checksums.
 static inline bool state_write_moments(const model *m, const char *folder, uint64_t *sums, error_text *error) {
     safetensors files = safetensors_none();
-    values_buffer buffer = {NULL, NULL};
     int64_t shares = zero_shares(&m->zero);
     const float *copy = m->saving != NULL ? m->saving + shares : NULL;
-    if (copy == NULL) buffer.host = HOST_NEW(float, VALUES_CHUNK);
     model_files_add(m, &files, VALUES_M, DTYPE_F32, NULL);
     model_files_add(m, &files, VALUES_V, DTYPE_F32, NULL);
     bool ok = safetensors_lay_out(&files, folder, "optimizer", EXPORT_LIMIT, m->g->rank == 0, error) &&
-              model_files_write(m, &files, VALUES_M, copy, &buffer, sums, error) &&
-              model_files_write(m, &files, VALUES_V, copy != NULL ? copy + shares : NULL, &buffer, sums + model_checksums(m), error) &&
+              model_files_write(m, &files, VALUES_M, copy, sums, error) &&
+              model_files_write(m, &files, VALUES_V, copy != NULL ? copy + shares : NULL, sums + model_checksums(m), error) &&
               safetensors_sync(&files, error);
     safetensors_close(&files);
-    values_buffer_free(&buffer);
     return ok;
 }
 // Removes all states but the newest `keep`. Renames each first, so that no half-removed folder is called step-*.
