@@ -87,8 +87,8 @@ static inline void attention_2d_distribute_start(const attention_2d *a, attentio
 }
 static inline void attention_2d_distribute_finish(const attention_2d *a) {
     if (a->g->shape.hp == 1) return;
-    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
-    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+    transfer_finish(a->g->hp_group);
+    transfer_finish(a->g->hp_group);
 }
 
 // out (T, H, HS) from saved.out, complete after attention_2d_collect_finish. The last part of the forward pass; Selective Checkpoint++ runs it
@@ -98,7 +98,7 @@ static inline void attention_2d_collect_start(const attention_2d *a, attention_s
 }
 static inline void attention_2d_collect_finish(const attention_2d *a, floatX *out) {
     if (a->g->shape.hp == 1) return;
-    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+    transfer_finish(a->g->hp_group);
     op_heads_unpack(out, a->q_recv, a->T, a->heads);
 }
 
@@ -121,7 +121,7 @@ static inline void attention_2d_backward_start(attention_2d *a, const floatX *do
     if (a->g->shape.hp > 1) {
         op_heads_pack(a->q_send, dout, a->T, a->heads);
         attention_2d_alltoall_start(a, "SeqAlltoAll dout", a->q_send, a->q_recv, nq);
-        transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+        transfer_finish(a->g->hp_group);
         dout_row = a->q_recv;
     }
     double_ring_queries t;
@@ -150,8 +150,8 @@ static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, c
         return;
     }
     if (a->g->shape.cp > 1) attention_2d_send_dkv(a, double_ring_home(&a->ring));
-    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
-    transfer_finish(a->g->hp_group, COMM_SEQ_ALLTOALL);
+    transfer_finish(a->g->hp_group);
+    transfer_finish(a->g->hp_group);
     op_rope_unpack_backward(dqkv, a->q_recv, a->kv_recv, table, a->T, a->heads);
 }
 

@@ -253,7 +253,7 @@ static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, 
     }
 }
 static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) {
-    for (int parts = r->documents.chunks != NULL ? 2 : 1; parts > 0; parts--) transfer_finish(double_ring_group(r->g, ring), ring);
+    for (int parts = r->documents.chunks != NULL ? 2 : 1; parts > 0; parts--) transfer_finish(double_ring_group(r->g, ring));
 }
 
 // out (Tc, Hq, HS) and lse (Hq, Tc) float = causal attention of q over the KV of all cp ranks. kv is this rank's own block.
@@ -265,7 +265,7 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
         trace_transfer(g->kv_gather, "KV all-gather", 0);
         comm_allgather_start(g->kv_gather, kv, r->kv_all, sizeof(floatX) * (size_t)double_ring_kv_count(r));
         double_ring_block_forward(r, out, lse, q, kv, c);
-        transfer_finish(g->kv_gather, COMM_KV_GATHER);
+        transfer_finish(g->kv_gather);
         for (int i = 1; i < cp; i++) {
             int k = (c - i + cp) % cp;
             double_ring_block_forward(r, out, lse, q, r->kv_all + k * double_ring_kv_count(r), k);
@@ -335,7 +335,7 @@ static inline void double_ring_backward_gathered(double_ring *r, const double_ri
     comm_allgather_start(g->kv_gather, kv, r->kv_all, sizeof(floatX) * (size_t)n);
     for (int i = 0; i < cp; i++) {
         int k = (c - i + cp) % cp;
-        if (i == 1) transfer_finish(g->kv_gather, COMM_KV_GATHER);
+        if (i == 1) transfer_finish(g->kv_gather);
         double_ring_block_backward(r, t, r->dkv_bf16 ? r->dkv : r->dkv_all + k * n, i == 0 ? kv : r->kv_all + k * n, k);
         if (r->dkv_bf16) op_bf16_from_float(leaving + k * n, r->dkv, n);
     }
@@ -347,7 +347,7 @@ static inline float *double_ring_home_gathered(double_ring *r) {
     int cp = r->g->shape.cp;
     int64_t n = double_ring_kv_count(r);
     const bf16 *arriving = (const bf16 *)(const void *)r->dkv_all + cp * n;
-    transfer_finish(r->g->dkv_scatter, COMM_DKV_SCATTER);
+    transfer_finish(r->g->dkv_scatter);
     if (!r->dkv_bf16) return r->dkv;
     device_zero(r->dkv, sizeof(float) * (size_t)n);
     for (int k = 0; k < cp; k++) op_add_bf16(r->dkv, arriving + k * n, n);

@@ -65,7 +65,7 @@ static inline void trace_transfer(comm *group, const char *name, int index) {
     trace_open_transfer o = {group, name, index, device_seconds()};
     t->open[t->open_count++] = o;
 }
-static inline void transfer_finish(comm *group, comm_kind kind) {
+static inline void transfer_finish(comm *group) {
     trace_state *t = &trace_global;
     double began = trace_now();
     comm_finish(group);
@@ -76,7 +76,7 @@ static inline void transfer_finish(comm *group, comm_kind kind) {
         trace_open_transfer o = t->open[i];
         memmove(&t->open[i], &t->open[i + 1], sizeof(o) * (size_t)(t->open_count - i - 1));
         t->open_count--;
-        trace_add(o.name, TRACE_KIND + (int)kind, o.index, o.begin, ended);
+        trace_add(o.name, TRACE_KIND + (int)comm_kind_of(group), o.index, o.begin, ended);
         trace_add(o.name, TRACE_WAIT, o.index, began, ended);
         return;
     }

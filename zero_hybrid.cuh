@@ -193,7 +193,7 @@ static inline void zero_update_start(zero_hybrid *z, int units) {
 static inline void zero_update_finish(zero_hybrid *z, int units) {
     for (; z->updated < min_i64(units, z->unit_count); z->updated++) {
         zero_update_start(z, z->updated + 1);
-        transfer_finish(z->update, COMM_PARAM_UPDATE);
+        transfer_finish(z->update);
     }
 }
 
@@ -258,7 +258,7 @@ static inline const floatX *zero_params(zero_hybrid *z, int unit) {
     int waits = 0; // the gathers to wait for: those started before this unit's, and its own
     for (int i = 0; i < z->fetching_count; i++)
         if (z->fetching[i] == unit) waits = i + 1;
-    for (int i = 0; i < waits; i++) transfer_finish(z->gather, COMM_PARAM_GATHER);
+    for (int i = 0; i < waits; i++) transfer_finish(z->gather);
     z->fetching_count -= waits;
     memmove(z->fetching, z->fetching + waits, sizeof(int) * (size_t)z->fetching_count);
     return z->param_slot[z->units[unit].slot];
@@ -305,7 +305,7 @@ static inline void zero_advance(zero_hybrid *z) {
     for (int i = 0; i < z->reducing_count; i++) {
         zero_reduction r = z->reducing[i];
         const zero_unit *unit = &z->units[r.unit];
-        transfer_finish(z->reduce[r.stage], COMM_GRAD_REDUCE);
+        transfer_finish(z->reduce[r.stage]);
         if (r.stage == REDUCE_SHARD) {
             if (!z->first_micro) op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
             z->grad_slot_unit[unit->slot] = -1;

@@ -65,6 +65,7 @@ comm *comm_split(comm *parent, int colour, int key, comm_kind kind);
 void comm_free(comm *group);
 int comm_rank(const comm *group);
 int comm_size(const comm *group);
+comm_kind comm_kind_of(const comm *group);
 
 // Sends `send` to rank `to` and receives `recv` from rank `from` (ranks of the comm; to == from == self copies). recv_bytes must be what `from` sends.
 void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from);

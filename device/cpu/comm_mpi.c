@@ -403,6 +403,7 @@ int comm_local_rank(void) { return local_rank; }
 int comm_local_ranks(void) { return local_ranks; }
 int comm_rank(const comm *group) { return group->rank; }
 int comm_size(const comm *group) { return group->size; }
+comm_kind comm_kind_of(const comm *group) { return group->kind; }
 
 // ---- Start and end ----
 

@@ -16,6 +16,7 @@
 #define comm_reduce_scatter_start host_comm_reduce_scatter_start
 #define comm_reduce_scatter_scratch host_comm_reduce_scatter_scratch
 #define comm_finish host_comm_finish
+#define comm_kind_of host_comm_kind_of
 #define comm_pending host_comm_pending
 #define comm_sum_double host_comm_sum_double
 #define comm_max_double host_comm_max_double

@@ -468,6 +468,7 @@ void comm_free(comm *group) {
 
 int comm_rank(const comm *group) { return group->rank; }
 int comm_size(const comm *group) { return group->size; }
+comm_kind comm_kind_of(const comm *group) { return group->kind; }
 comm *comm_world(void) { return world; }
 int comm_local_rank(void) { return host_comm_local_rank(); }
 int comm_local_ranks(void) { return host_comm_local_ranks(); }
