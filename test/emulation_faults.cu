@@ -8,7 +8,7 @@ void comm_abort(int, const char *format, ...) {
 }
 
 // Each thread takes the number of the next one through shared memory; with a fault, or without ("none").
-enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, FAULTS };
+enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, FAULTS };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
@@ -50,12 +50,22 @@ __global__ void matrix_kernel(float *out, fault f) {
     for (int i = 0; i < 8; i++) row[i].bits = 0;
     if (f != MATRIX_ROWS) __syncwarp();
     uint32_t r[4];
-    load_matrices<false>(r, row);
-    out[blockIdx.x * blockDim.x + threadIdx.x] += 0 * (float)r[0];
+    float d[4] = {0, 0, 0, 0};
+    if (f == TWO_LOADS && threadIdx.x % 2 == 0) load_matrices<true>(r, row);
+    else load_matrices<false>(r, row);
+    if (f == TWO_PRODUCTS && threadIdx.x % 2 == 0) multiply_add(d, r, r[1], r[0]);
+    else multiply_add(d, r, r[0], r[1]);
+    if (f == TWO_BARRIERS && threadIdx.x < 32) {
+        d[0] += d[1];
+        __syncthreads();
+    } else {
+        __syncthreads();
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] += 0 * ((float)r[0] + d[0]);
 }
 
 int main(int argc, char **argv) {
-    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart"};
+    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products"};
     int threads = 64;
     fault f = NONE;
     for (int i = 0; argc == 2 && i < FAULTS; i++)

@@ -94,7 +94,7 @@ def statement(text):
     if main == 'bra':
         return f'goto {name(args[0])};'
     if code == 'bar.sync' and args == ['0']:
-        return 'block_barrier();'
+        return 'block_barrier(__LINE__);'
     if code == 'bar.warp.sync' and args == ['-1']:
         return 'warp_barrier("__syncwarp", true);'
     if code == 'cp.async.wait_all':
@@ -127,12 +127,12 @@ def statement(text):
         return f'put({name(to)}, shuffle_xor({value}, {", ".join(how)})); {name(valid)} = true;'
     if re.fullmatch(r'ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared\.b16', code):
         results = ' '.join(f'{name(r)} = d[{i}];' for i, r in enumerate(group(args[0])))
-        return f'{{ uint32_t d[4]; load_matrices(d, (const void *){address(args[1], "shared", 16)}, {"true" if "trans" in op else "false"}); {results} }}'
+        return f'{{ uint32_t d[4]; load_matrices(d, (const void *){address(args[1], "shared", 16)}, {"true" if "trans" in op else "false"}, __LINE__); {results} }}'
     if code == 'mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32':
         d, a, b, c = (group(arg) for arg in args)
         results = ' '.join(f'put({name(r)}, d[{i}]);' for i, r in enumerate(d))
         return (f'{{ float d[4] = {{{", ".join(f"as<float>({source(r)})" for r in c)}}}; uint32_t a[4] = {{{", ".join(map(source, a))}}}; '
-                f'multiply_add(d, a, {source(b[0])}, {source(b[1])}); {results} }}')
+                f'multiply_add(d, a, {source(b[0])}, {source(b[1])}, __LINE__); {results} }}')
     if code == 'cvt.rn.bf16x2.f32':  # the first operand goes to the upper half
         return f'{name(args[0])} = uint32_t(to_bf16({float_of(args[1])})) << 16 | to_bf16({float_of(args[2])});'
     if main == 'cvt':

@@ -37,6 +37,9 @@ for switch in '' -DEMULATION_UCONTEXT; do
         check "half a barrier is a deadlock, order $order $switch" shows 'deadlock in pass_on_kernel, block' "$dir/faults" half-a-barrier
         check "a lane that left a shuffle is a deadlock, order $order $switch" shows '31 of 32 lanes' "$dir/faults" lane-left
         check "lanes at a shuffle and at a barrier, order $order $switch" shows 'lanes of one warp are at' "$dir/faults" lanes-apart
+        for fault in two-barriers two-loads two-products; do
+            check "threads at $fault, order $order $switch" shows 'threads are at different instructions' "$dir/faults" $fault
+        done
         check "an address past shared memory is found, order $order $switch" shows 'heap-buffer-overflow' "$dir/faults-sanitize" too-far
     done
     unset EMULATION_REVERSE

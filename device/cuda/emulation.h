@@ -7,7 +7,8 @@
 // Under emulation a block's threads are fibers on one host thread. A fiber runs CUDA threads to their end, one after another; when one reaches
 // a barrier or a shuffle, its fiber is suspended until all partners have arrived. Errors that the emulation shows and a GPU may hide:
 //     a thread that never reaches a barrier its block waits at    "deadlock" with the kernel's name and who waits where, then abort
-//     lanes of a warp at different shuffles or barriers           "lanes of one warp are at ..."
+//     lanes of a warp at a shuffle and at a barrier               "lanes of one warp are at ..."
+//     threads at two __syncthreads, lanes at two multiply_add...  "threads are at different instructions" (undefined on a GPU)
 //     reading shared memory that nobody has written               NaN: shared memory is filled with NaN before every block
 //     a missing barrier                                           threads run in order, so one side reads NaN or an old value;
 //                                                                 EMULATION_REVERSE=1 starts blocks and threads from the last, and lets
@@ -137,6 +138,7 @@ struct product_operands {
 struct warp_state {
     unsigned lanes, arrived, barriers;
     const char *what; // what the lanes that have arrived wait at
+    unsigned line;    // and where it stands, if all must be at the same one
     uint64_t exchange[2][WARP];
     product_operands operands[WARP];
     std::vector<fiber *> waiting;
@@ -150,6 +152,7 @@ struct machine {
     dim3 grid, block, block_index;
     uint64_t launches, block_number; // from 1
     unsigned threads, started, ended, arrived, at_warp, barriers;
+    unsigned barrier_line; // where the __syncthreads stands that the threads that have arrived wait at
     bool reverse, in_kernel;
     fiber *current;
     fiber scheduler;
@@ -351,8 +354,14 @@ inline void touch_copy(const pending_copy &c) {
 inline void touch_copies() { // this thread's, in flight: they may write now as well as when they were started
     for (const pending_copy &c : m.current->copies) touch_copy(c);
 }
-inline void block_barrier() {
+// An instruction that is .aligned in PTX: all threads must be at the same one, or its result is undefined.
+[[noreturn]] inline void report_lines(const char *what, unsigned line, unsigned other) {
+    device_fail("emulation: %s: threads are at different instructions, %s in lines %u and %u", m.kernel, what, line, other);
+}
+inline void block_barrier(unsigned line) { // bar.sync
     aside here;
+    if (m.arrived == 0) m.barrier_line = line;
+    if (m.barrier_line != line) report_lines("__syncthreads", m.barrier_line, line);
     if (++m.arrived == m.threads) { // the last one wakes the others and goes on
         m.arrived = 0;
         m.barriers++;
@@ -363,11 +372,14 @@ inline void block_barrier() {
     }
     touch_copies();
 }
-inline void warp_barrier(const char *what, bool orders_memory) { // orders_memory: __syncwarp does; shuffles and tensor cores do not
+// orders_memory: __syncwarp does; shuffles and tensor cores do not. line: of an instruction that is .aligned; 0: the lanes need only be at one of its kind.
+inline void warp_barrier(const char *what, bool orders_memory, unsigned line = 0) {
     aside here;
     warp_state &w = m.warps[m.current->warp];
     if (w.arrived > 0 && strcmp(w.what, what) != 0) device_fail("emulation: %s: lanes of one warp are at %s and at %s", m.kernel, w.what, what);
+    if (w.arrived > 0 && w.line != line) report_lines(what, w.line, line);
     w.what = what;
+    w.line = line;
     if (++w.arrived == w.lanes) {
         w.arrived = 0;
         w.barriers += orders_memory;
@@ -395,13 +407,13 @@ template <class T> inline T shuffle(T value, unsigned from_lane) {
 
 // ---- tensor cores and copies ----
 
-inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed) {
+inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed, unsigned line) {
     aside here;
     fiber *self = m.current;
     uint64_t *rows = m.warps[self->warp].exchange[self->shuffles++ % 2];
     if ((uintptr_t)row % 16 != 0) device_fail("emulation: %s: a row of a matrix is not on 16 bytes", m.kernel);
     rows[self->lane] = (uint64_t)(uintptr_t)row;
-    warp_barrier("load_matrices", false);
+    warp_barrier("load_matrices", false, line);
     for (unsigned i = 0; i < 4; i++) {
         unsigned g = self->lane / 4, t = self->lane % 4 * 2, low, high;
         const uint16_t *first = (const uint16_t *)(uintptr_t)rows[8 * i + (transposed ? t : g)];
@@ -422,7 +434,7 @@ inline float half_of(uint32_t pair, unsigned half) { // as bf16
     return x;
 }
 // The last lane to arrive computes for all of them.
-inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, unsigned line) {
     aside here;
     fiber *self = m.current;
     warp_state &w = m.warps[self->warp];
@@ -444,7 +456,7 @@ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
                 w.operands[lane].d[i] = sum;
             }
     }
-    warp_barrier("multiply_add", false);
+    warp_barrier("multiply_add", false, line);
 }
 inline void copy_async_wait() {
     aside here;
@@ -473,13 +485,18 @@ inline void copy_async(void *to, const void *from, size_t bytes) { // it may wri
 #define blockDim (emulation::m.block)
 #define gridDim (emulation::m.grid)
 
-static inline void __syncthreads() { emulation::block_barrier(); }
+// line: the caller's
+static inline void __syncthreads(unsigned line = __builtin_LINE()) { emulation::block_barrier(line); }
 static inline void __syncwarp() { emulation::warp_barrier("__syncwarp", true); }
 template <class T> static inline T __shfl_xor_sync(unsigned, T value, int mask) {
     return emulation::shuffle(value, emulation::m.current->lane ^ (unsigned)mask);
 }
-template <bool TRANSPOSED> static inline void load_matrices(uint32_t (&r)[4], const void *row) { emulation::load_matrices(r, row, TRANSPOSED); }
-static inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { emulation::multiply_add(d, a, b0, b1); }
+template <bool TRANSPOSED> static inline void load_matrices(uint32_t (&r)[4], const void *row, unsigned line = __builtin_LINE()) {
+    emulation::load_matrices(r, row, TRANSPOSED, line);
+}
+static inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, unsigned line = __builtin_LINE()) {
+    emulation::multiply_add(d, a, b0, b1, line);
+}
 template <int BYTES> static inline void copy_async(void *to_shared, const void *from) { emulation::copy_async(to_shared, from, BYTES); }
 static inline void copy_async_wait() { emulation::copy_async_wait(); }
 template <int N> static inline void store_words(void *to, const uint32_t (&w)[N]) {
