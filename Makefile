@@ -151,9 +151,14 @@ PTX_ARCH ?= 90
 PTX := $(BUILD)/ptx-$(PTX_ARCH)
 PTX_KERNELS := $(PTX)/ptx_launch.o $(KERNELS:device/cuda/%.cu=$(PTX)/%.o) $(KERNELS:%.cu=$(BUILD)/%.o)
 .PRECIOUS: $(PTX)/%.ptx $(PTX)/%.cc
-$(PTX)/%.ptx: device/cuda/%.cu $(HEADERS)
+define MAKE_PTX
 	@mkdir -p $(@D)
 	$(NVCC) -x cu -std=c++17 -O3 -arch=compute_$(PTX_ARCH) -ptx $(DEVICE_FLAGS) $< -o $@
+endef
+$(PTX)/%.ptx: device/cuda/%.cu $(HEADERS)
+	$(MAKE_PTX)
+$(PTX)/%.ptx: test/%.cu $(HEADERS)
+	$(MAKE_PTX)
 $(PTX)/%.cc: $(PTX)/%.ptx test/ptx_to_cc.py
 	test/ptx_to_cc.py $< >$@ || { rm $@; exit 1; }
 $(PTX)/%.o: $(PTX)/%.cc test/ptx.h
@@ -164,6 +169,12 @@ $(PTX)/ptx_launch.o: test/ptx_launch.cc $(HEADERS)
 $(BUILD)/test/%-ptx$(PTX_ARCH): test/%.c test/fake_cuda.c $(PTX_KERNELS) $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(RANKS_OF) $(MPI_CFLAGS) $< test/fake_cuda.c $(PTX_KERNELS) $(filter-out $(KERNELS:%.cu=$(EMULATED)/%.o),$(WITHOUT_GPU_KERNELS)) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
+
+# Kernels with faults, which it must find.
+$(BUILD)/test/emulation_faults-ptx$(PTX_ARCH): test/emulation_faults.cu $(PTX)/emulation_faults.o $(PTX)/ptx_launch.o $(HEADERS)
+	@mkdir -p $(@D)
+	$(KERNEL_COMPILER) -c $< -o $@.o
+	$(CXX) $@.o $(PTX)/emulation_faults.o $(PTX)/ptx_launch.o -o $@
 
 # Fuzz targets, test/fuzz: `make fuzz` runs each for FUZZ_SECONDS under libFuzzer (clang); test_fuzz.sh runs them briefly with our own driver (gcc).
 FUZZ_SECONDS ?= 600

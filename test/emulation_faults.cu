@@ -1,11 +1,19 @@
-// Kernels with one fault each, which device/cuda/emulation.h must reveal; test_emulated.sh builds this file and runs it with each of the names below.
+// Kernels with one fault each, which device/cuda/emulation.h must reveal; test_emulated.sh builds this file and runs it with each of the names below,
+// test_cuda.sh as nvcc's PTX (ptx_to_cc.py).
 #include "../device/cuda/kernel.cuh"
+
+#include <vector>
 
 cudaStream_t device_compute_stream(void) { return nullptr; }
 void comm_abort(int, const char *format, ...) {
     fprintf(stderr, "%s\n", format);
     abort();
 }
+#ifdef __CUDACC__
+void cuda_launch_prepare(const void *, const char *, size_t) {}
+void cuda_launch_check(const char *) {}
+extern "C" size_t fake_cuda_shared_allowed(const void *) { return 48 * 1024; }
+#endif
 
 // Each thread takes the number of the next one through shared memory; with a fault, or without ("none").
 enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, FAULTS };

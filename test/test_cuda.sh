@@ -139,12 +139,29 @@ check 'kernels, as PTX for sm_90' $build/test/test_kernels-ptx90
 check 'trains, as PTX for sm_90, 4 ranks, early transfers' env FAKE_CUDA_EAGER=1 mpirun -np 4 $build/test/compare_devices-ptx90 compare "$dir/reference"
 check 'every kernel has run' diff <(cut -d' ' -f1 "$PTX_RAN" | sort -u) <(sed -nE 's/^static ptx_kernel [^"]*"([^"]*)".*/\1/p' $build/ptx-90/*.cc | sort)
 check 'no block has more registers than there are' fits_registers
+unset PTX_RAN
+faults=$build/test/emulation_faults-ptx90
+ptx 90 $faults
+for order in 0 1; do
+    export EMULATION_REVERSE=$order
+    check "as PTX: no fault, order $order" $faults none
+    check "a missing barrier gives wrong numbers, order $order" ends_with 1 'wrong' $faults no-barrier
+    check "half a barrier is a deadlock, order $order" ends_with 134 'deadlock in' $faults half-a-barrier
+    check "a lane that left a shuffle is a deadlock, order $order" ends_with 134 '31 of 32 lanes' $faults lane-left
+    check "lanes at a shuffle and at a barrier, order $order" ends_with 134 'lanes of one warp are at' $faults lanes-apart
+    check "an address past shared memory is found, order $order" ends_with 134 'ptx: ' $faults too-far
+    for fault in two-barriers two-loads two-products; do
+        check "threads at $fault, order $order" ends_with 134 'threads are at different instructions' $faults $fault
+    done
+done
+unset EMULATION_REVERSE
+check 'a copy used before it was waited for gives wrong numbers' ends_with 1 'wrong' $faults no-wait
+check 'a warp that runs ahead of the others gives wrong numbers' ends_with 1 'wrong' env EMULATION_REVERSE=1 $faults run-ahead
 if grep -q '^CUDA .* 100,' "$dir/found"; then
     ptx 100 $build/test/test_kernels-ptx100
     check 'kernels, as PTX for sm_100' $build/test/test_kernels-ptx100
 fi
 check 'PTX that is not known is refused' ends_with 1 'not known: vadd.s32' test/ptx_to_cc.py <(printf '.visible .entry f(\n)\n{\n\tvadd.s32 %%r1, %%r2, %%r3;\n}\n')
-unset PTX_RAN
 
 # Without cuDNN, with the hand-written kernels alone. Last, because this build replaces the program.
 rm -f "$binary"
