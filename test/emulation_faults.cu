@@ -16,7 +16,7 @@ extern "C" size_t fake_cuda_shared_allowed(const void *) { return 48 * 1024; }
 #endif
 
 // Each thread takes the number of the next one through shared memory; with a fault, or without ("none").
-enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, FAULTS };
+enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, SHARED_STORE, GLOBAL_ROWS, COPY_BACK, FAULTS };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
@@ -56,11 +56,14 @@ __global__ void matrix_kernel(float *out, fault f) {
     DYN_SHARED(bf16, rows);
     bf16 *row = rows + threadIdx.x * 8;
     for (int i = 0; i < 8; i++) row[i].bits = 0;
+    float four[4] = {0, 0, 0, 0};
+    if (f == SHARED_STORE) store<4>(reinterpret_cast<float *>(row), four);
+    if (f == COPY_BACK) copy_async<4>(out, row);
     if (f != MATRIX_ROWS) __syncwarp();
     uint32_t r[4];
     float d[4] = {0, 0, 0, 0};
     if (f == TWO_LOADS && threadIdx.x % 2 == 0) load_matrices<true>(r, row);
-    else load_matrices<false>(r, row);
+    else load_matrices<false>(r, f == GLOBAL_ROWS ? (const void *)(out + threadIdx.x / 4 * 4) : row);
     if (f == TWO_PRODUCTS && threadIdx.x % 2 == 0) multiply_add(d, r, r[1], r[0]);
     else multiply_add(d, r, r[0], r[1]);
     if (f == TWO_BARRIERS && threadIdx.x < 32) {
@@ -73,7 +76,7 @@ __global__ void matrix_kernel(float *out, fault f) {
 }
 
 int main(int argc, char **argv) {
-    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products"};
+    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products", "shared-store", "global-rows", "copy-back"};
     int threads = 64;
     fault f = NONE;
     for (int i = 0; argc == 2 && i < FAULTS; i++)

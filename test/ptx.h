@@ -100,6 +100,10 @@ static inline uint64_t shared_at(uint32_t at, size_t bytes) {
     if ((size_t)at + bytes > m.shared_bytes) memory_fault("an access beyond the shared memory", at);
     return (uint64_t)(uintptr_t)m.shared + at;
 }
+static inline uint64_t global_at(uint64_t at) {
+    insist_memory((const void *)(uintptr_t)at, false);
+    return at;
+}
 static inline uint64_t from_shared(uint64_t at) { return (uint64_t)(uintptr_t)m.shared + at; }
 static inline uint64_t to_shared(uint64_t at) { return at - (uint64_t)(uintptr_t)m.shared; }
 static inline uint32_t shuffle_xor(uint32_t value, uint32_t mask, uint32_t within, uint32_t lanes) {

@@ -62,7 +62,8 @@ def address(text, space, size):
     base, _, offset = text.strip('[]').partition('+')
     bits = 32 if space == 'shared' else 64
     at = f'as<uint{bits}_t>({source(base)}){" + int" + str(bits) + "_t(" + offset + ")" if offset else ""}'
-    return f'aligned({f"shared_at({at}, {size})" if space == "shared" else at}, {size})'
+    checked = {'shared': f'shared_at({at}, {size})', 'global': f'global_at({at})'}
+    return f'aligned({checked.get(space, at)}, {size})'
 
 
 def converted(op, a):

@@ -153,6 +153,9 @@ for order in 0 1; do
     for fault in two-barriers two-loads two-products; do
         check "threads at $fault, order $order" ends_with 134 'threads are at different instructions' $faults $fault
     done
+    for fault in shared-store global-rows copy-back; do
+        check "an address of the other memory, order $order: $fault" ends_with 134 'an address of\|ptx: ' $faults $fault
+    done
 done
 unset EMULATION_REVERSE
 check 'a copy used before it was waited for gives wrong numbers' ends_with 1 'wrong' $faults no-wait

@@ -40,6 +40,9 @@ for switch in '' -DEMULATION_UCONTEXT; do
         for fault in two-barriers two-loads two-products; do
             check "threads at $fault, order $order $switch" shows 'threads are at different instructions' "$dir/faults" $fault
         done
+        for fault in shared-store global-rows copy-back; do
+            check "an address of the other memory, order $order $switch: $fault" shows 'an address of' "$dir/faults" $fault
+        done
         check "an address past shared memory is found, order $order $switch" shows 'heap-buffer-overflow' "$dir/faults-sanitize" too-far
     done
     unset EMULATION_REVERSE

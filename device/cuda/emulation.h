@@ -14,6 +14,7 @@
 //                                                                 EMULATION_REVERSE=1 starts blocks and threads from the last, and lets
 //                                                                 one warp run far ahead of the others
 //     addresses outside a buffer, shared memory included          AddressSanitizer, which knows the fibers' stacks
+//     shared memory where an instruction takes global, or global  "an address of ..."
 //     a launch that no GPU would take                             "cannot launch" with the limit
 //     copies to shared memory used before they were waited for    copies are done as late as allowed; at once with EMULATION_REVERSE=1
 //     unordered accesses to one place, at least one a write       "race" with the kernel's name and both threads, then abort: in the
@@ -407,11 +408,17 @@ template <class T> inline T shuffle(T value, unsigned from_lane) {
 
 // ---- tensor cores and copies ----
 
+// Their instructions take addresses of one memory alone; with one of the other they would touch some other place.
+inline bool is_shared(const void *at) { return (uintptr_t)at - (uintptr_t)m.shared < m.shared_bytes; }
+inline void insist_memory(const void *at, bool shared) {
+    if (is_shared(at) != shared) device_fail("emulation: %s: an address of %s memory where one of the other is needed", m.kernel, shared ? "global" : "shared");
+}
 inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed, unsigned line) {
     aside here;
     fiber *self = m.current;
     uint64_t *rows = m.warps[self->warp].exchange[self->shuffles++ % 2];
     if ((uintptr_t)row % 16 != 0) device_fail("emulation: %s: a row of a matrix is not on 16 bytes", m.kernel);
+    insist_memory(row, true);
     rows[self->lane] = (uint64_t)(uintptr_t)row;
     warp_barrier("load_matrices", false, line);
     for (unsigned i = 0; i < 4; i++) {
@@ -469,6 +476,8 @@ inline void copy_async_wait() {
 inline void copy_async(void *to, const void *from, size_t bytes) { // it may write at once, or at the last moment
     aside here;
     if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0) device_fail("emulation: %s: a copy of %zu bytes is not on %zu bytes", m.kernel, bytes, bytes);
+    insist_memory(to, true);
+    insist_memory(from, false);
     m.current->copies.push_back(pending_copy{to, from, bytes, m.reverse});
     touch_copy(m.current->copies.back());
     if (m.reverse) memcpy(to, from, bytes);
@@ -503,6 +512,7 @@ template <int N> static inline void store_words(void *to, const uint32_t (&w)[N]
     struct alignas(4 * N) words {
         uint32_t w[N];
     } all;
+    emulation::insist_memory(to, false);
     memcpy(&all, w, sizeof all);
     *(words *)to = all;
 }
