@@ -16,7 +16,7 @@ extern "C" size_t fake_cuda_shared_allowed(const void *) { return 48 * 1024; }
 #endif
 
 // Each thread takes the number of the next one through shared memory; with a fault, or without ("none").
-enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, SHARED_STORE, GLOBAL_ROWS, COPY_BACK, FAULTS };
+enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, SHARED_STORE, GLOBAL_ROWS, COPY_BACK, NEVER_WAITS, FAULTS };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
@@ -43,6 +43,8 @@ __global__ void pass_on_kernel(float *out, fault f) {
     if (f == LANES_APART && i % 2 == 0) other += 0 * warp_sum(other); // meanwhile the odd lanes are at the barrier below
     if (f == LANES_APART) __syncwarp();
     out[i] += 0 * shared[i] + (other < 0 ? 1 : 0);
+    if (f == NEVER_WAITS) copy_async<4>(shared + i, out + i);
+    if (f == NO_WAIT) copy_async_wait();
 }
 
 // All warps read a number; after a barrier one thread of the last block writes another one. other-block-reads: of both blocks, and the number that was read.
@@ -76,7 +78,7 @@ __global__ void matrix_kernel(float *out, fault f) {
 }
 
 int main(int argc, char **argv) {
-    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products", "shared-store", "global-rows", "copy-back"};
+    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products", "shared-store", "global-rows", "copy-back", "never-waits"};
     int threads = 64;
     fault f = NONE;
     for (int i = 0; argc == 2 && i < FAULTS; i++)

@@ -149,6 +149,7 @@ for order in 0 1; do
     check "half a barrier is a deadlock, order $order" ends_with 134 'deadlock in' $faults half-a-barrier
     check "a lane that left a shuffle is a deadlock, order $order" ends_with 134 '31 of 32 lanes' $faults lane-left
     check "lanes at a shuffle and at a barrier, order $order" ends_with 134 'lanes of one warp are at' $faults lanes-apart
+    check "a copy that is never waited for, order $order" ends_with 134 'a thread ends before copies' $faults never-waits
     check "an address past shared memory is found, order $order" ends_with 134 'ptx: ' $faults too-far
     for fault in two-barriers two-loads two-products; do
         check "threads at $fault, order $order" ends_with 134 'threads are at different instructions' $faults $fault

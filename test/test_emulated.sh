@@ -43,6 +43,7 @@ for switch in '' -DEMULATION_UCONTEXT; do
         for fault in shared-store global-rows copy-back; do
             check "an address of the other memory, order $order $switch: $fault" shows 'an address of' "$dir/faults" $fault
         done
+        check "a copy that is never waited for, order $order $switch" shows 'a thread ends before copies' "$dir/faults" never-waits
         check "an address past shared memory is found, order $order $switch" shows 'heap-buffer-overflow' "$dir/faults-sanitize" too-far
     done
     unset EMULATION_REVERSE

@@ -17,6 +17,7 @@
 //     shared memory where an instruction takes global, or global  "an address of ..."
 //     a launch that no GPU would take                             "cannot launch" with the limit
 //     copies to shared memory used before they were waited for    copies are done as late as allowed; at once with EMULATION_REVERSE=1
+//     copies that are never waited for                            "a thread ends before copies ..."
 //     unordered accesses to one place, at least one a write       "race" with the kernel's name and both threads, then abort: in the
 //                                                                 build SANITIZE=races (races.cc), whatever order they ran in here
 // What it cannot show: speed, behaviour on other inputs, and what nvcc makes of the kernels (test/ptx_to_cc.py runs its PTX on the same threads).
@@ -231,7 +232,7 @@ inline void fiber_main() {
             m.in_kernel = true;
             m.body(m.arguments);
             m.in_kernel = false;
-            self->copies.clear();
+            if (!self->copies.empty()) device_fail("emulation: %s: a thread ends before copies that it started", m.kernel);
             m.ended++;
         }
         m.idle.push_back(self);
