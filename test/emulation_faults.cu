@@ -16,7 +16,7 @@ extern "C" size_t fake_cuda_shared_allowed(const void *) { return 48 * 1024; }
 #endif
 
 // Each thread takes the number of the next one through shared memory; with a fault, or without ("none").
-enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, SHARED_STORE, GLOBAL_ROWS, COPY_BACK, NEVER_WAITS, FAULTS };
+enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, SHARED_STORE, GLOBAL_ROWS, COPY_BACK, NEVER_WAITS, BETWEEN_BARRIERS, FAULTS };
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
@@ -53,6 +53,17 @@ __global__ void read_then_write_kernel(float *x, fault f) {
     __syncthreads();
     if (threadIdx.x == 0 && (f == OTHER_BLOCK_READS || blockIdx.x > 0)) x[f == OTHER_BLOCK_READS ? 0 : 1] = seen;
 }
+// Each thread takes the number of one of another warp, between barriers where it calls nothing: the emulation is compiled into the kernel.
+template <bool BARRIER> __global__ void __attribute__((flatten)) neighbours_kernel(float *out) {
+    DYN_SHARED(float, shared);
+    int i = (int)threadIdx.x;
+    __syncthreads();
+    shared[i] = 1;
+    if (BARRIER) __syncthreads();
+    float other = shared[i ^ 32];
+    __syncthreads();
+    out[blockIdx.x * blockDim.x + threadIdx.x] += 0 * other;
+}
 // Each lane writes one row of the matrices that its warp then loads.
 __global__ void matrix_kernel(float *out, fault f) {
     DYN_SHARED(bf16, rows);
@@ -78,7 +89,7 @@ __global__ void matrix_kernel(float *out, fault f) {
 }
 
 int main(int argc, char **argv) {
-    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products", "shared-store", "global-rows", "copy-back", "never-waits"};
+    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products", "shared-store", "global-rows", "copy-back", "never-waits", "between-barriers"};
     int threads = 64;
     fault f = NONE;
     for (int i = 0; argc == 2 && i < FAULTS; i++)
@@ -87,6 +98,8 @@ int main(int argc, char **argv) {
     std::vector<float> out((size_t)(2 * threads), -1.0f);
     float *to = out.data();
     for (int repeat = 0; repeat < 3; repeat++) LAUNCH(pass_on_kernel, 2, threads, sizeof(float) * (size_t)threads, to, f);
+    auto neighbours_kernels = f == BETWEEN_BARRIERS ? neighbours_kernel<false> : neighbours_kernel<true>;
+    LAUNCH(neighbours_kernels, 2, threads, sizeof(float) * (size_t)threads, to);
     LAUNCH(matrix_kernel, 2, threads, 16 * (size_t)threads, to, f);
     std::vector<float> numbers(2, 0.0f);
     float *number = numbers.data();

@@ -170,8 +170,13 @@ inline machine m;
 // While one exists, accesses are the emulation's own, not the kernel's. Those that it makes for the kernel it reports through touch.
 struct aside {
     bool before = m.in_kernel;
-    aside() { m.in_kernel = false; }
-    ~aside() { m.in_kernel = before; }
+    aside() { set(false); }
+    ~aside() { set(before); }
+    // To the compiler the kernel's accesses read nothing (races.cc does, for each): without this it drops what they do not need.
+    void set(bool value) {
+        m.in_kernel = value;
+        __asm__ volatile("" ::: "memory");
+    }
 };
 #ifdef EMULATION_RACES
 void touch(const void *at, size_t bytes, bool writes); // races.cc
