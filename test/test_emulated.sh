@@ -55,7 +55,7 @@ check 'build faulty kernels, races' make --no-print-directory DEVICE=emulated SA
 for order in 0 1; do
     export EMULATION_REVERSE=$order
     check "no race, order $order" build/emulated-races/test/emulation_faults none
-    for fault in no-barrier no-wait run-ahead only-shuffle other-block other-block-reads matrix-rows between-barriers; do
+    for fault in no-barrier no-wait run-ahead only-shuffle other-block other-block-reads matrix-rows between-barriers unwritten; do
         check "a race is found, order $order: $fault" shows 'race in [a-z_]*_kernel' build/emulated-races/test/emulation_faults $fault
     done
 done
