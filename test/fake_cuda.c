@@ -115,14 +115,18 @@ static void gpu_works(bool begins) {
     if (apart() && depth == (begins ? 1 : 0))
         for (int i = 0; i < gpu_memory_count; i++) protect(i, begins);
 }
+static cudaError_t last_error; // what a call returned and cudaGetLastError has not yet
 void emulation_runs(bool begins); // called by emulation.h
-void emulation_runs(bool begins) { gpu_works(begins); }
+void emulation_runs(bool begins) {
+    insist(last_error == cudaSuccess, "a kernel is launched after an error that nobody has cleared: the launch would be taken for its cause");
+    gpu_works(begins);
+}
 
 static cudaError_t gpu_memory_take(void **p, size_t bytes, bool managed) {
     insist(gpu_memory_count < 256, "too many pieces of memory");
     size_t alignment = apart() && !managed ? 4096 : 256; // whole pages
     if (alignment == 4096) bytes = (bytes + 4095) / 4096 * 4096;
-    if (posix_memalign(p, alignment, bytes) != 0) return cudaErrorMemoryAllocation;
+    if (posix_memalign(p, alignment, bytes) != 0) return last_error = cudaErrorMemoryAllocation;
     memset(*p, 0xff, bytes); // NaN
     gpu_memory[gpu_memory_count].at = (char *)*p;
     gpu_memory[gpu_memory_count].bytes = bytes;
@@ -138,7 +142,7 @@ cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned flags) {
 }
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s) {
     (void)s;
-    if (getenv("FAKE_CUDA_FULL") != NULL) return cudaErrorMemoryAllocation;
+    if (getenv("FAKE_CUDA_FULL") != NULL) return last_error = cudaErrorMemoryAllocation;
     return cudaMalloc(p, bytes);
 }
 cudaError_t cudaFree(void *p) {
@@ -450,7 +454,11 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 const char *cudaGetErrorString(cudaError_t status) { return status == cudaSuccess ? "no error" : "a fake error"; }
 const char *cudaGetErrorName(cudaError_t status) { return cudaGetErrorString(status); }
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+cudaError_t cudaGetLastError(void) {
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
 static struct {
     const void *kernel;
     int bytes;
