@@ -442,7 +442,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->uuid.bytes[15] = (char)(getenv("FAKE_CUDA_OWN") != NULL ? job_rank() : device);
     p->major = 9;
     p->totalGlobalMem = (size_t)16 << 30;
-    p->sharedMemPerBlockOptin = (size_t)163 << 10; // as much as the emulation lets a kernel have
+    p->sharedMemPerBlockOptin = (size_t)99 << 10; // as much as the emulation lets a kernel have
     p->pageableMemoryAccess = job_rank() % 2; // some GPUs access memory that is not pinned directly, and after the call has returned
     return cudaSuccess;
 }
@@ -470,7 +470,7 @@ size_t fake_cuda_shared_allowed(const void *kernel) {
     return 48 * 1024;
 }
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value) {
-    insist(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value <= 163 * 1024, "an attribute of a kernel that no GPU of ours takes");
+    insist(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value <= 99 * 1024, "an attribute of a kernel that no GPU of ours takes");
     int i = 0;
     while (shared_allowed[i].kernel != NULL && shared_allowed[i].kernel != function) insist(++i < 64, "too many kernels");
     shared_allowed[i].kernel = function;

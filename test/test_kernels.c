@@ -938,6 +938,7 @@ int main(int argc, char **argv) {
             test_rmsnorm(5, 33);
             test_rmsnorm(37, 264);
             if (i == 0) test_rmsnorm(1100, 264); // several rows to a block of several warps
+            if (i == 0) test_rmsnorm(2, DEVICE_HIDDEN_SIZE_MAX); // all of the smallest GPU's shared memory
             test_rope(1, 1, 1, 1, 2);
             test_rope(5, 1, 3, 1, 6);
             test_rope(4, 1, 4, 2, 16); // in pieces of 16 bytes, also from float sums
