@@ -16,6 +16,8 @@ scripts/setup.sh
 source scripts/mpi_env.sh
 # Open MPI itself leaks. With detection of use after return, gcc 13 does not align 64-byte registers on the stack (gcc bug 110027).
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
+# Two tests share the cores: OpenMP threads that have nothing to do sleep. By default they spin for a while, on cores that the other test could use.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 logs=build/test-logs
 mkdir -p "$logs"
 results=$logs/results # a line per test: ok, failed or skipped, and the name
