@@ -134,16 +134,16 @@ clean:
 # cuDNN's support check needs no driver, but a library with the driver's functions. The toolkit has a placeholder for it.
 $(BUILD)/test/test_cudnn_graphs: CFLAGS += -DCUDA_STUB='"$(dir $(CUDART_LIBRARY))stubs/libcuda.so"'
 
-# Programs on the CUDA device without a GPU (device/cuda/cuda.mk).
+# Programs on the CUDA device without a GPU (device/cuda/cuda.mk), at -O1 like all tests.
 .PHONY: emulated-kernels
 emulated-kernels: # one make for all programs that need them; without BUILD= a BUILD given to this make would reach it
 	$(MAKE) --no-print-directory DEVICE=emulated BUILD=$(EMULATED) $(WITHOUT_GPU_KERNELS)
 $(BUILD)/train_llama-without-gpu: train_llama.cu test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(MPI_CFLAGS) -x c $< -x none test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
+	$(CC) $(CFLAGS) -O1 $(MPI_CFLAGS) -x c $< -x none test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 $(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
+	$(CC) $(CFLAGS) -O1 $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 
 # The same with what nvcc makes of the kernels: its PTX for one GPU becomes C++ (test/ptx_to_cc.py; -w because it is generated), launched by nvcc's own
 # host code.
@@ -168,7 +168,7 @@ $(PTX)/ptx_launch.o: test/ptx_launch.cc $(HEADERS)
 	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -g -O2 -Wall -Wextra -Werror -c $< -o $@
 $(BUILD)/test/%-ptx$(PTX_ARCH): test/%.c test/fake_cuda.c $(PTX_KERNELS) $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(RANKS_OF) $(MPI_CFLAGS) $< test/fake_cuda.c $(PTX_KERNELS) $(filter-out $(KERNELS:%.cu=$(EMULATED)/%.o),$(WITHOUT_GPU_KERNELS)) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
+	$(CC) $(CFLAGS) $(RANKS_OF) -O1 $(MPI_CFLAGS) $< test/fake_cuda.c $(PTX_KERNELS) $(filter-out $(KERNELS:%.cu=$(EMULATED)/%.o),$(WITHOUT_GPU_KERNELS)) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 
 # Kernels with faults, which it must find.
 $(BUILD)/test/emulation_faults-ptx$(PTX_ARCH): test/emulation_faults.cu $(PTX)/emulation_faults.o $(PTX)/ptx_launch.o $(HEADERS)
