@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test on this machine: `make test`. Each test is one program (test_*.c, its first line says on how many ranks) or one shell
 # script (test_*.sh). All programs run on the CPU device, then again with sanitizers, except those marked `// sanitize: no`; the scripts also run
-# the CUDA kernels under emulation. First come the programs, one at a time, because eight ranks that share the cores with a compiler wait for each
-# other (test_zero: 4 s alone, 100 s beside nvcc); then the scripts, two at a time.
+# the CUDA kernels under emulation. First come the programs of several ranks, one at a time, because eight ranks that share the cores with a compiler
+# wait for each other (test_zero: 4 s alone, 100 s beside nvcc); then the scripts and the programs of one rank, two at a time.
 #   test/run.sh [NAME ...]     only the tests whose name contains one of these
 # Ends with "N passed, N failed" (, N skipped). These count programs, scripts and builds; each test prints its own number of checks.
 set -u
@@ -21,7 +21,7 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 logs=build/test-logs
 mkdir -p "$logs"
 results=$logs/results # a line per test: ok, failed or skipped, and the name
-begun=$logs/begun     # a folder for each script that has been started
+begun=$logs/begun     # a folder for each script, and program of one rank, that has been started
 : >"$results"
 rm -rf "$begun" && mkdir "$begun"
 started=$SECONDS
@@ -60,20 +60,26 @@ build() { # make arguments; a build that fails is a failed test
     report "build $name" $? $((SECONDS - began)) "$log"
 }
 
-programs() { # suffix folder name...
-    local suffix=$1 folder=$2 name ranks
-    shift 2
+programs() { # alone or together, suffix folder name...: alone: those of several ranks; together: those of one rank that have not been started yet
+    local how=$1 suffix=$2 folder=$3 name ranks
+    shift 3
     for name in "$@"; do
         ranks=$(sed -n 's|^// ranks: \(up to \)\?\([0-9]*\).*|\2|p' "test/$name.c" | head -1)
-        run "$name$suffix" "${ranks:-1}" "$folder/test/$name"
+        if [ "${ranks:-1}" -gt 1 ]; then
+            [ "$how" = alone ] && run "$name$suffix" "$ranks" "$folder/test/$name"
+        elif [ "$how" = together ]; then
+            mkdir "$begun/$name$suffix" 2>/dev/null && run "$name$suffix" 1 "$folder/test/$name"
+        fi
     done
 }
-scripts() { # runs the scripts that have not been started yet, the longest first
+two_at_a_time() { # runs the scripts and programs that have not been started yet, the longest first
     local script name
-    for script in test/test_{cuda,emulated}.sh test/test_*.sh; do
+    for script in test/test_{cuda,emulated,memory,plan,state,folder}.sh test/test_*.sh; do
         name=$(basename "$script" .sh)
         wanted "$name" && mkdir "$begun/$name" 2>/dev/null && run "$name" 1 bash "$script"
     done
+    programs together '' build/cpu "${all[@]}"
+    programs together -sanitize build/cpu-sanitize "${sanitized[@]}"
 }
 
 # The programs on the CPU device, as built for users and under AddressSanitizer and UndefinedBehaviorSanitizer.
@@ -87,15 +93,15 @@ for source in test/test_*.c; do
 done
 build cpu DEVICE=cpu all tools "${all[@]/#/build/cpu/test/}"
 if [ ${#sanitized[@]} -gt 0 ]; then build sanitize DEVICE=cpu SANITIZE=1 build/cpu-sanitize/train_llama "${sanitized[@]/#/build/cpu-sanitize/test/}"; fi
-programs '' build/cpu "${all[@]}"
-programs -sanitize build/cpu-sanitize "${sanitized[@]}"
+programs alone '' build/cpu "${all[@]}"
+programs alone -sanitize build/cpu-sanitize "${sanitized[@]}"
 if wanted test_cuda || wanted test_emulated; then # built before they start, because both need these and run side by side
     build emulated DEVICE=emulated build/emulated/train_llama
     build emulated-races DEVICE=emulated SANITIZE=races build/emulated-races/test/test_kernels
     build compare_devices DEVICE=cpu build/cpu/test/compare_devices
 fi
-scripts &
-scripts
+two_at_a_time &
+two_at_a_time
 wait
 
 echo
