@@ -39,7 +39,7 @@ check 'a file that is not there is refused' ends_with 2 'none.json: cannot be op
 check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
 check 'kernels and products over fake CUDA' $build/test/test_kernels-without-gpu
 full() { FAKE_CUDA_FULL=1 "$@" >"$dir/full" 2>&1; } # its notes go to $dir/full
-check 'products without memory to time them' full $build/test/test_kernels-without-gpu
+check 'products without memory to time them' full $build/test/test_kernels-without-gpu products
 check 'a note says so' grep -q 'not enough memory to time matrix products' "$dir/full"
 check 'products that leave SMs to others, over fake CUDA, with the MFU of an H200' ends_with 0 ', MFU ' $build/test/bench_cuda-without-gpu small
 a1000() { FAKE_CUDA_POOR=0:16000000 $build/test/bench_cuda-without-gpu small >"$dir/a1000" && grep -q '^limit ' "$dir/a1000" && ! grep ', MFU ' "$dir/a1000"; }

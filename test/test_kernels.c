@@ -7,7 +7,7 @@
 // before the rounding. Float: 1e-6 of the tensor's largest number for a few operations in a row (8 roundings of 2^-24), times a factor that the check
 // gives where a sum over many numbers comes first.
 //
-// On a GPU the same program checks the kernels, cuBLASLt and cuDNN: make DEVICE=cuda build/cuda/test/test_kernels.
+// On a GPU the same program checks the kernels, cuBLASLt and cuDNN: make DEVICE=cuda build/cuda/test/test_kernels. `test_kernels products` checks products alone.
 #include "test.h"
 
 #include "../device/cuda/attention_call.h"
@@ -895,6 +895,18 @@ static void test_cross_entropy(int64_t T, int64_t V, double range) {
     tensor_free(losses);
 }
 
+static void test_products(void) {
+    test_linear(2, 2, 2); // a product of one row or column cuBLAS 13.5.1 to 13.6.0 may refuse
+    test_linear(7, 24, 33);
+    setenv("FAKE_CUDA_ELEMENTS", "8447", 1); // cut by rows: 128, 128 and 44
+    linear_test_elements(8447);
+    test_linear(300, 24, 33);
+    linear_test_elements(0);
+    unsetenv("FAKE_CUDA_ELEMENTS");
+    test_long_sum(11528); // on an H100
+    test_long_sum(8648);  // on a B200
+}
+
 // Whether to test the engine with dk and dv in bf16, as on Blackwell. cuDNN takes half a second to compile a shape, so other GPUs skip shapes that they
 // are never asked for.
 static bool engine_has_bf16(void) {
@@ -914,7 +926,9 @@ int main(int argc, char **argv) {
         return EXIT_USER_ERROR;
     }
     const int blocks[] = {0, 32, 96, 1024};
-    for (int reverse = 0; reverse < ORDERS; reverse++)
+    bool products_alone = argc == 2 && strcmp(argv[1], "products") == 0;
+    if (products_alone) test_products();
+    for (int reverse = 0; reverse < ORDERS && !products_alone; reverse++)
         for (int i = 0; i < 4; i++) {
             setenv("EMULATION_REVERSE", reverse ? "1" : "0", 1);
             kernels_test_block_size(blocks[i]);
@@ -1038,15 +1052,7 @@ int main(int argc, char **argv) {
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
 #endif
             CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
-            test_linear(2, 2, 2); // a product of one row or column cuBLAS 13.5.1 to 13.6.0 may refuse
-            test_linear(7, 24, 33);
-            setenv("FAKE_CUDA_ELEMENTS", "8447", 1); // cut by rows: 128, 128 and 44
-            linear_test_elements(8447);
-            test_linear(300, 24, 33);
-            linear_test_elements(0);
-            unsetenv("FAKE_CUDA_ELEMENTS");
-            test_long_sum(11528); // on an H100
-            test_long_sum(8648);  // on a B200
+            test_products();
         }
     int status = test_finish(sizeof(floatX) == 2 ? "kernels, bf16" : "kernels, float", NULL);
     device_stop();
