@@ -79,8 +79,9 @@ check 'nor of several ranks, whose transfers take no other' env FAKE_CUDA_APART=
 check 'a rank that is bound to one core leaves it' taskset -c 0 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --steps 1
 check 'threads that a GPU has no use for are refused' ends_with 2 'the legal value is 1' $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --threads 2
 check 'more ranks than GPUs are refused' ends_with 2 'start one rank per GPU' env FAKE_CUDA_GPUS=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
-check 'a launcher may show each rank its own GPU alone' env FAKE_CUDA_GPUS=1 FAKE_CUDA_OWN=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
-check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 TRAIN_LLAMA_TIMEOUT=0 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
+check 'reference of 2 steps' build/cpu/test/compare_devices write "$dir/short" 96 2
+check 'a launcher may show each rank its own GPU alone' env FAKE_CUDA_GPUS=1 FAKE_CUDA_OWN=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/short" 96 2
+check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 TRAIN_LLAMA_TIMEOUT=0 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/short" 96 2
 check 'a rank that stops ends the job with a reason' ends_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \
     $build/test/compare_devices-without-gpu compare "$dir/reference"
 check 'an error of NCCL does, too' ends_with 1 'NCCL: a fake error' env FAKE_CUDA_STALL=2 FAKE_CUDA_FAIL=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
