@@ -532,7 +532,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
     } else {
         double forward = B * L * (a->forward.compute + a->launch / 3) + linear / 3;
-        double backward = B * L * (again * a->forward.compute + a->backward.compute + 2 * a->launch / 3) + linear * 2 / 3;
+        double backward = B * L * (again * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) + linear * 2 / 3;
         planner_zero_time(q, micro, forward, backward, p);
         // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
         p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);

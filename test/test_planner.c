@@ -686,6 +686,30 @@ static void check_step(void) {
     }
 }
 
+// Where nothing but hidden transfers count, a step takes their time: more compute hides more of them, and the sum of all parts stays.
+static void check_hidden_by_compute(void) {
+    model_config m = preset("llama3-8b");
+    for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++) {
+        double seconds[2];
+        for (int i = 0; i < 2; i++) {
+            cluster c = load("h100");
+            c.overlap_cost = 0;
+            c.nvlink_rate = c.nic_rate = 1e6;
+            c.attention_launch = 0.01 * i;
+            planner_query q = planner_query_make(&m, &c, 131072, 64, 64);
+            planner_choice p;
+            memset(&p, 0, sizeof p);
+            p.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+            p.zp = p.zg = p.zo = 64;
+            p.recompute = (recompute_kind)kind;
+            planner_attention a = planner_attention_time(&q, &p.shape, false);
+            planner_step_time(&q, &a, &p);
+            seconds[i] = p.seconds;
+        }
+        CHECK(fabs(seconds[1] / seconds[0] - 1) < 1e-12, "kind %d: %.9g s with launches, %.9g s without", kind, seconds[1], seconds[0]);
+    }
+}
+
 static void check_search(void) {
     enum { MOST = 8 };
     planner_choice best[MOST], more[MOST];
@@ -825,6 +849,7 @@ int main(void) {
     model_config llama3_8b = preset("llama3-8b");
     check_published_memory(&llama3_8b);
     check_step();
+    check_hidden_by_compute();
     check_search();
     return test_finish("test_planner", NULL);
 }
