@@ -413,17 +413,20 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 // ---- device and memory ----
 
+static int gpus_seen(void) {
+    const char *gpus = getenv("FAKE_CUDA_GPUS");
+    return gpus != NULL ? (int)strtol(gpus, NULL, 10) : 8;
+}
 cudaError_t cudaGetDeviceCount(int *count) {
     cpu_set_t given, all;
     memset(&all, 0xff, sizeof all);
     insist(sched_getaffinity(0, sizeof given, &given) == 0 && sched_setaffinity(0, sizeof all, &all) == 0 && sched_getaffinity(0, sizeof all, &all) == 0, "what CPUs are there?");
     insist(CPU_COUNT(&given) >= 4 || CPU_EQUAL(&given, &all), "the threads of the driver would share one core with the rank");
-    const char *gpus = getenv("FAKE_CUDA_GPUS");
-    *count = gpus != NULL ? (int)strtol(gpus, NULL, 10) : 8;
+    *count = gpus_seen();
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-    (void)device;
+    if (device < 0 || device >= gpus_seen()) return cudaErrorInvalidDevice;
     gpu_named = true;
     return cudaSuccess;
 }
