@@ -232,7 +232,8 @@ static inline void calibrate_kernels(calibration *c, cluster *machines) {
     double width = (double)c->H * c->HS, D = c->D, F = c->F, rows = (double)c->rows, flop = 18 * D * F; // flop: of a row in calibrate_linear
     double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear[3], launch[2], quadratic[2];
     calibrate_sizes(c, calibrate_linear, 0, &c->rows, sizes, 3, linear);
-    for (int i = 0; i < 3; i++) calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)sizes[i], 1e-9 * flop * (double)sizes[i] / linear[i]);
+    for (int i = 0; i < 3; i++)
+        calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)sizes[i], 1e-9 * flop * (double)sizes[i] / linear[i]);
     // Seconds of a layer = weights + per_row rows: the cost of reading the weights, and the rate of the products.
     double per_row = calibrate_slope((double)sizes[0], linear[0], rows, linear[2]), weights = fmax(0, linear[2] - rows * per_row);
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
@@ -306,7 +307,8 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     // planner_alltoall, solved for its efficiency
     c->lanes[0] = all;
     c->bytes = CALIBRATE_ALLTOALL_BYTES;
-    double volume = (double)c->bytes * n, alltoall = calibrate_seconds(c, calibrate_alltoall, TIMES), rest = alltoall - machines->alltoall_latency - volume * machines->alltoall_pack;
+    double volume = (double)c->bytes * n, alltoall = calibrate_seconds(c, calibrate_alltoall, TIMES);
+    double rest = alltoall - machines->alltoall_latency - volume * machines->alltoall_pack;
     double wire = volume * (n - local) / n * share * (1 + machines->alltoall_congestion * log2(n)) / rate;
     calibrate_set(machines, "alltoall_efficiency", wire / fmax(rest, alltoall / 100));
     calibrate_note(c, "# nodes: one flow a NIC %.4g GB/s, all ranks at once %.4g GB/s a NIC; alltoall of all, %.0f bytes a rank, %.4g us\n", 1e-9 * bytes / one,

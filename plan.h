@@ -178,7 +178,9 @@ static inline bool plan_attended(const options *o, const model_config *c, int64_
     if (!data_sources_open(&data, o->train_data, "--train-data", true, o->seq_len, c->V, (uint64_t)o->seed, error)) return false;
     bool ok = data_sources_attended(&data, PLAN_SAMPLES, (int32_t)o->document_end, attended, error);
     data_sources_close(&data);
-    if (ok) printf("documents: on average a token sees as many tokens as in one document of %lld tokens (the run's first %d samples)\n", (long long)*attended, PLAN_SAMPLES);
+    if (ok)
+        printf("documents: on average a token sees as many tokens as in one document of %lld tokens (the run's first %d samples)\n",
+               (long long)*attended, PLAN_SAMPLES);
     return ok;
 }
 
@@ -272,7 +274,8 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
     printf("plan for %s, %lld tokens x %lld sequences a step, %d ranks of %s\n", q->c->name, (long long)o->seq_len, (long long)plan_global_batch(o), q->ranks,
            q->machines->name);
     printf("figures of the cluster: %s; a prediction, not a measurement\n", basis);
-    printf("MFU: model FLOPs relative to a peak of %.4g TFLOP/s, causal attention counted half, recompute not counted; HFU: all that is computed\n", 1e-12 * q->machines->peak);
+    printf("MFU: model FLOPs relative to a peak of %.4g TFLOP/s, causal attention counted half, recompute not counted; HFU: all that is computed\n",
+           1e-12 * q->machines->peak);
     for (int i = 0; i < n; i++) {
         const planner_choice *p = &best[i];
         plan_choice_text(p, text, sizeof text);
@@ -318,8 +321,8 @@ static inline bool plan_write_json(const plan_question *q, int64_t attended, con
             double value;
         } numbers[] = {
             {"dp", (double)p->shape.dp}, {"hp", (double)p->shape.hp}, {"cp", (double)p->shape.cp}, {"inner_ring", (double)p->shape.w},
-            {"zero_params", (double)p->zp}, {"zero_grads", (double)p->zg}, {"zero_optim", (double)p->zo}, {"step_s", p->seconds}, {"tgs", p->tgs}, {"mfu", p->mfu}, {"hfu", p->hfu}, {"memory_bytes", p->memory},
-            {"host_bytes_of_node", p->host_memory},
+            {"zero_params", (double)p->zp}, {"zero_grads", (double)p->zg}, {"zero_optim", (double)p->zo}, {"step_s", p->seconds},
+            {"tgs", p->tgs}, {"mfu", p->mfu}, {"hfu", p->hfu}, {"memory_bytes", p->memory}, {"host_bytes_of_node", p->host_memory},
             {"slower_than_best", p->seconds / best[0].seconds - 1},
         };
         cJSON_AddItemToArray(choices, at);

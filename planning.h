@@ -79,7 +79,9 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
     char need[32], have[32];
     int L = c->L;
     size_t bytes = plan_bytes(c, g, run, &device, &host);
-    const char *keep_less = o->recompute == RECOMPUTE_NONE ? "--recompute selective, full or auto, " : o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, " : "";
+    const char *keep_less = o->recompute == RECOMPUTE_NONE        ? "--recompute selective, full or auto, "
+                            : o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, "
+                                                                  : "";
     if ((double)bytes > room.device) {
         format_bytes(need, sizeof need, (double)bytes);
         format_bytes(have, sizeof have, room.device);
@@ -169,7 +171,8 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     memory_room room = plan_room(&q);
     bool fits = plan_memory(o, c, &g, &run, kinds, room, error);
     int count[3] = {0, 0, 0};
-    if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO) printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
+    if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO)
+        printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
     for (int l = 0; l < c->L; l++) count[kinds[l]]++;
     plan_bytes(c, &g, &run, &device, &host);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,

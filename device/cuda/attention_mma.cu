@@ -313,7 +313,8 @@ bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX
     if (!takes(b, q, k, v, nullptr) || !strides_fit(b.out, 2) || !addresses_fit((uintptr_t)out, 8)) return false;
     auto forward_mma_kernel = b.HS == 64 ? attention_forward_mma_kernel<64> : attention_forward_mma_kernel<128>;
     dim3 grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq);
-    LAUNCH(forward_mma_kernel, grid, THREADS, tiles_bytes(b.HS, ROWS + 4 * (b.HS == 64 ? FORWARD_COLUMNS<64> : FORWARD_COLUMNS<128>)), out, lse, as_bf16(q), as_bf16(k), as_bf16(v), b, scale, merge);
+    size_t tiles = tiles_bytes(b.HS, ROWS + 4 * (b.HS == 64 ? FORWARD_COLUMNS<64> : FORWARD_COLUMNS<128>));
+    LAUNCH(forward_mma_kernel, grid, THREADS, tiles, out, lse, as_bf16(q), as_bf16(k), as_bf16(v), b, scale, merge);
     return true;
 }
 bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,

@@ -6,8 +6,9 @@
 //     one thread does both, or
 //     a __syncthreads of their block lies between them, or
 //     a __syncwarp of their warp lies between them (a shuffle or an instruction of tensor cores orders no memory).
-// Nor may a block read shared memory that it has not written. So blocks may share nothing that one of them writes. A copy_async may write at any time from its start to its wait. Only this order counts, not
-// when the emulation happened to run the threads: one run stands for every run on a GPU with the same input.
+// Nor may a block read shared memory that it has not written. So blocks may share nothing that one of them writes. A copy_async may write at any time
+// from its start to its wait. Only this order counts, not when the emulation happened to run the threads: one run stands for every run on a GPU with
+// the same input.
 // The first race ends the program. Of the reads since the last write three are remembered, from different threads and warps.
 #include "emulation.h"
 
@@ -68,8 +69,9 @@ static const char *access_text(char (&text)[128], const access &a, bool writes) 
     char first[128], second[128];
     Dl_info in;
     uintptr_t offset = at - (uintptr_t)m.shared;
+    const char *one = before.block == 0 ? "nobody has written it" : access_text(first, before, wrote), *other = access_text(second, now, writes);
     fprintf(stderr, "emulation: race in %s at %s%#zx: %s; %s", m.kernel, offset < m.shared_bytes ? "shared memory + " : "",
-            (size_t)(offset < m.shared_bytes ? offset : at), before.block == 0 ? "nobody has written it" : access_text(first, before, wrote), access_text(second, now, writes));
+            (size_t)(offset < m.shared_bytes ? offset : at), one, other);
     if (code != nullptr && dladdr(code, &in) != 0) fprintf(stderr, "; addr2line -e %s %#zx", in.dli_fname, (size_t)((uintptr_t)code - (uintptr_t)in.dli_fbase));
     fprintf(stderr, "\n");
     abort();
