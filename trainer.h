@@ -29,20 +29,20 @@ typedef struct {
     FILE *log;                // --log, on rank 0
     training_progress done;   // steps and samples, of this run and of those it resumes
     state_store states;       // --out
-    bool stopped;       // by a signal
-    bool save_failed;   // the last state was not saved
-    bool report_failed; // --log or --trace of some rank was not written
-    // What the run is measured against, and by.
+    bool stopped;             // by a signal
+    bool save_failed;         // the last state was not saved
+    bool report_failed;       // --log or --trace of some rank was not written
+    // What is measured, and what it is compared with.
     cluster machines;         // that predictions are for
     double peak_flops;        // of rank 0; 0: not known
     size_t memory_before;     // device_memory_used before the arena
-    int64_t first_step;       // that this run did not find done
-    double started;           // device_seconds before it
+    int64_t first_step;       // steps that were done before this run
+    double started;           // device_seconds before the first step
     double predicted_seconds; // of a step
     int64_t predicted_sent;   // bytes of a rank in a step
-    double first_seconds[PREDICTED_STEPS];
+    double first_seconds[PREDICTED_STEPS]; // of the first steps of this run
     double waited[COMM_KINDS]; // seconds that this rank waited for transfers
-    bool warned;               // of a step without labels
+    bool warned;              // of a step without labels
 } trainer;
 
 // ---- errors ----
@@ -359,14 +359,14 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     if (first_rank && (steps == PREDICTED_STEPS || r.step == r.steps))
         prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), t->machines.name, t->documents != NULL);
 }
-// After the last step: blocks skipped, time waited for transfers, and memory measured beside the plan. Collective.
+// After the last step: blocks skipped, time that rank 0 waited for transfers, and memory measured beside the plan. Collective.
 static inline void print_end(const trainer *t) {
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
-    comm_sum_int64(t->g.all, blocks, 2);
+    if (t->documents != NULL) comm_sum_int64(t->g.all, blocks, 2);
     if (t->g.rank != 0) return;
     if (t->documents != NULL)
         printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
-    printf("waited for transfers, ms a step:"); // rank 0
+    printf("waited for transfers, ms a step:");
     for (int k = 0; k < COMM_KINDS; k++)
         if (t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / (double)(t->done.step - t->first_step));
     printf("\n");

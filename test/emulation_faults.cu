@@ -16,7 +16,10 @@ extern "C" size_t fake_cuda_shared_allowed(const void *) { return 48 * 1024; }
 #endif
 
 // Each thread takes the number of the next one through shared memory; with a fault, or without ("none").
-enum fault { NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART, TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, SHARED_STORE, GLOBAL_ROWS, COPY_BACK, NEVER_WAITS, BETWEEN_BARRIERS, UNWRITTEN, FAULTS };
+enum fault {
+    NONE, NO_BARRIER, HALF_A_BARRIER, LANE_LEFT, TOO_FAR, NO_WAIT, RUN_AHEAD, ONLY_SHUFFLE, OTHER_BLOCK, OTHER_BLOCK_READS, MATRIX_ROWS, LANES_APART,
+    TWO_BARRIERS, TWO_LOADS, TWO_PRODUCTS, SHARED_STORE, GLOBAL_ROWS, COPY_BACK, NEVER_WAITS, BETWEEN_BARRIERS, UNWRITTEN, FAULTS
+};
 __global__ void pass_on_kernel(float *out, fault f) {
     DYN_SHARED(float, shared);
     int n = (int)blockDim.x, i = (int)threadIdx.x;
@@ -89,7 +92,9 @@ __global__ void matrix_kernel(float *out, fault f) {
 }
 
 int main(int argc, char **argv) {
-    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block", "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products", "shared-store", "global-rows", "copy-back", "never-waits", "between-barriers", "unwritten"};
+    const char *names[FAULTS] = {"none", "no-barrier", "half-a-barrier", "lane-left", "too-far", "no-wait", "run-ahead", "only-shuffle", "other-block",
+                                 "other-block-reads", "matrix-rows", "lanes-apart", "two-barriers", "two-loads", "two-products", "shared-store",
+                                 "global-rows", "copy-back", "never-waits", "between-barriers", "unwritten"};
     int threads = 64;
     fault f = NONE;
     for (int i = 0; argc == 2 && i < FAULTS; i++)
