@@ -56,7 +56,9 @@ static inline size_t arena_reduce_scatter_scratch(const arena *a, int ranks, siz
 }
 
 // arena_back_to gives up the place of all buffers taken after the mark, for those taken next. For buffers that are never live together.
+// arena_behind: what is taken next lies behind the mark, too.
 static inline size_t arena_mark(const arena *a) { return a->used; }
 static inline void arena_back_to(arena *a, size_t mark) { a->used = mark; }
+static inline void arena_behind(arena *a, size_t mark) { if (a->used < mark) a->used = mark; }
 
 #endif

@@ -32,17 +32,18 @@ typedef struct {
     floatX *q_recv;  // (hp, T, Hq, HS): out, dout, dq
     floatX *kv_send; // (hp, T, 2 Hkv', HS): kv, dkv
     floatX *kv_recv; // the same: dkv
-    float *out_float; // (Tc, Hq, HS): out accumulates in float; dq in the backward pass
+    float *out_float; // (Tc, Hq, HS), the caller's: out accumulates in float; dq in the backward pass
     float *delta;     // (Hq, Tc)
 } attention_2d;
 
 static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
 static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
-// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Takes the buffers from the arena. Returns the arena's mark after q_send and
-// kv_send, which are in use from attention_2d_distribute_start to attention_2d_distribute_finish.
-static inline size_t attention_2d_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather,
-                                       bool dkv_bf16, bool packed) {
+// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Takes q_send and kv_send, in use from attention_2d_distribute_start to
+// attention_2d_distribute_finish and during the backward pass; attention_2d_layout takes the rest.
+static inline void attention_2d_layout_sends(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather,
+                                             bool dkv_bf16, bool packed) {
+    memset(a, 0, sizeof *a);
     a->g = g;
     a->heads = head_layout_make(g->shape.hp, H, Hkv, HS);
     a->T = T;
@@ -55,18 +56,19 @@ static inline size_t attention_2d_layout(attention_2d *a, arena *memory, const g
     a->ring.allgather = allgather;
     a->ring.dkv_bf16 = dkv_bf16;
     a->ring.packed = packed;
-    a->ring.blocks = a->ring.blocks_skipped = 0;
-    int64_t nq = attention_2d_q_count(a), nkv = attention_2d_kv_count(a);
-    bool exchange = g->shape.hp > 1;
-    a->q_send = exchange ? ARENA_TAKE_X(memory, MEM_RING, nq) : NULL;
-    a->kv_send = exchange ? ARENA_TAKE_X(memory, MEM_RING, nkv) : NULL;
-    size_t sends = arena_mark(memory);
+    if (g->shape.hp == 1) return;
+    a->q_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
+    a->kv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
+}
+// Takes the other buffers, except two of the caller, who may use them otherwise at other times: out_float (attention_2d_q_count floats), in use by
+// attention_2d_ring_forward and from attention_2d_backward_start to attention_2d_backward_finish; ring.scratch (double_ring_scratch bytes), in use by
+// attention_2d_ring_forward and attention_2d_backward_start.
+static inline void attention_2d_layout(attention_2d *a, arena *memory) {
     double_ring_layout(&a->ring, memory);
-    a->q_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nq) : NULL;
-    a->kv_recv = exchange ? ARENA_TAKE_X(memory, MEM_RING, nkv) : NULL;
-    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, nq);
     a->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq);
-    return sends;
+    if (a->g->shape.hp == 1) return;
+    a->q_recv = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
+    a->kv_recv = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
 }
 
 static inline void attention_2d_alltoall_start(const attention_2d *a, const char *name, const floatX *send, floatX *recv, int64_t count) {

@@ -38,7 +38,7 @@ typedef struct {
     recompute_kind *kinds;         // (L)
     layer_activations *kept;       // (L) resident layers: their memory
     layer_activations slots[CHECKPOINT_SLOTS];
-    layer_activations work;        // the shared working set
+    layer_activations work;        // the shared working set; x_mid is the caller's
     int64_t *held;                 // (L) micro-step whose activations the layer holds, or CHECKPOINT_NOT_KEPT
     size_t *block_bytes;           // (L) bytes of an offloaded layer's kept tensors, contiguous from x_in
     char **host;                   // (L) where an offloaded layer is copied to; NULL: never copied
@@ -65,7 +65,7 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     return t;
 }
 
-// Takes all buffers. kinds (L): copied. offloaded: number of layers, from the first, that are offloaded. The tables are host memory of s
+// Takes all buffers except work.x_mid. kinds (L): copied. offloaded: number of layers, from the first, that are offloaded. The tables are host memory of s
 // (checkpoint_free).
 static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded,
                                      activation_sizes n) {
@@ -101,7 +101,6 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
     if (most != RECOMPUTE_NONE) { // the working set, for the layer that keeps least
         s->work.q = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.kv = ARENA_TAKE_X(device, MEM_WORKSPACE, n.kv);
-        s->work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, n.x);
         if (!n.out_is_row) s->work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
     }
     if (most == RECOMPUTE_FULL) {

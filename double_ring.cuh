@@ -58,8 +58,8 @@ typedef struct {
     void *dkv_in[2];   // inner ring: arriving, being sent; float or bf16, as on the wire
     void *dkv_out[2];  // outer ring: the same
     float *dkv_all;    // (cp, Tc, 2 Hkv, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
-    void *scratch;     // attention kernels
     void *scatter_scratch;
+    void *scratch;     // of the attention kernels: double_ring_scratch bytes of the caller
     document_rows documents; // of the pass in progress
     // what double_ring_backward leaves for double_ring_home: a buffer to compute in (cp = 1: the result), and where dKV arrives
     float *home_sum;
@@ -70,7 +70,7 @@ static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc 
 static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
 static inline bool double_ring_gathers(const double_ring *r) { return r->allgather && r->g->shape.cp > 1; }
 
-// Takes the buffers. g must have its shape set; nothing is communicated.
+// Takes the buffers except `scratch`. g must have its shape set; nothing is communicated.
 static inline void double_ring_layout(double_ring *r, arena *a) {
     int64_t n = double_ring_kv_count(r);
     int cp = r->g->shape.cp, w = r->g->shape.w, windows = cp / w;
@@ -87,22 +87,20 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->dkv_all = double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
     bool scratch = double_ring_gathers(r) && !r->dkv_bf16;
     r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, arena_reduce_scatter_scratch(a, cp, (size_t)n)) : NULL;
+}
+// Bytes of `scratch` on the device that `a` counts for.
+static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
     attention_block whole;
     memset(&whole, 0, sizeof whole);
     whole.Tq = whole.Tk = whole.lse_stride = r->Tc;
     whole.Hq = r->Hq; whole.Hkv = r->Hkv; whole.HS = r->HS;
     whole.q_stride = r->Hq * r->HS; whole.kv_stride = 2 * r->Hkv * r->HS;
     whole.causal = true;
-    size_t forward = op_attention_scratch(whole, false), backward = op_attention_scratch(whole, true);
-    if (arena_counts_cpu(a)) { // the CPU's kernel packs K and V
-        forward = sizeof(float) * (size_t)n;
-        backward = 0;
-    } else if (arena_counts_other(a)) { // a GPU's library sums dq of a block in float, then writes dq, dk and dv in bf16
-        int64_t q = r->Tc * r->Hq * r->HS;
-        forward = 0;
-        backward = (size_t)(q + n) * arena_element(a) + (size_t)q * sizeof(float);
-    }
-    r->scratch = arena_take(a, MEM_WORKSPACE, 1, forward > backward ? forward : backward);
+    int64_t q = r->Tc * whole.q_stride, kv = double_ring_kv_count(r);
+    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)kv; // the CPU's kernel packs K and V
+    // A GPU's library sums dq of a block in float, then writes dq, dk and dv in bf16.
+    if (arena_counts_other(a)) return (size_t)(q + kv) * arena_element(a) + (size_t)q * sizeof(float);
+    return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }
 
 // The block of this rank's queries and CP rank k's keys, and the rows of q and kv at which it starts. Tq = Tk = 0: no query sees a key.

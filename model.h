@@ -61,7 +61,7 @@ typedef struct {
     floatX *dx, *dxn;         // (rows, D)
     float *rstd;              // (rows)
     floatX *qkv;              // (rows, (H + 2 Hkv) HS); its gradient in the backward pass
-    floatX *dout;             // (rows, H HS)
+    floatX *dout;             // (rows, H HS); the same memory as xn
     floatX *act;              // (mlp_tile, F); in the backward pass first its gradient
     floatX *gate_up;          // (mlp_tile, 2F)
     floatX *logits;           // (loss_tile, V)
@@ -139,24 +139,42 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     n.gate_up = m->keep_gate_up ? rows * 2 * F : 0;
     n.out_is_row = g->shape.hp == 1;
     checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, n);
-    m->x_last = ARENA_TAKE_X(device, MEM_ACTIVATIONS, rows * D);
 
-    m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, rows);
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));
     m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, arena_counts_cpu(device) ? 0 : op_linear_workspace());
-    size_t mark = arena_mark(device); // attention, MLP, head and embedding are never live together: their buffers share one place
-    size_t sends = attention_2d_layout(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
-    m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
-    m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
-    arena_back_to(device, sends); // the MLP spares q_send and kv_send: they are in flight during its backward pass (model_attention_again)
+    // From here on, buffers that are never live together share one place.
+    m->dout = m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads)); // xn is computed again when dout is used up
+    size_t place = arena_mark(device); // no ring runs while dxn or x_last is live
+    m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    size_t end = arena_mark(device);
+    arena_back_to(device, place);
+    float *out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, run->T * heads);
+    arena_behind(device, end);
+
+    size_t head = arena_mark(device);
+    attention_2d_layout_sends(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
+    m->attention.out_float = out_float;
+    place = arena_mark(device); // x_mid of a recomputed layer is live only after qkv and before its gradient; so is no ring, but that of another sequence
+    bool recomputes = false;
+    for (int l = 0; l < c->L; l++) recomputes = recomputes || run->kinds[l] != RECOMPUTE_NONE;
+    if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    size_t mlp = arena_mark(device);
+    arena_back_to(device, place);
+    m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(m->qkv_width, D));
+    end = arena_mark(device);
+    if (run->B == 1) arena_back_to(device, place);
+    m->attention.ring.scratch = arena_take(device, MEM_WORKSPACE, 1, double_ring_scratch(&m->attention.ring, device));
+    arena_behind(device, end);
+    attention_2d_layout(&m->attention, device);
+    arena_back_to(device, mlp); // the MLP spares q_send and kv_send: they are in flight during its backward pass (model_attention_again)
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * F);
-    arena_back_to(device, mark);
+    arena_back_to(device, head); // logits, and the embedding's backward pass
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * V);
-    arena_back_to(device, mark);
+    arena_back_to(device, head);
     m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows));
     device->used = device->peak;
 }

@@ -87,6 +87,13 @@ static double largest_of(const double *x, int64_t n) {
     return m;
 }
 
+// All buffers of attention, those that the caller provides too.
+static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16) {
+    attention_2d_layout_sends(a, memory, g, H, Hkv, HS, T, allgather, dkv_bf16, false);
+    attention_2d_layout(a, memory);
+    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, attention_2d_q_count(a));
+    a->ring.scratch = arena_take(memory, MEM_WORKSPACE, 1, double_ring_scratch(&a->ring, memory));
+}
 static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, comm *ranks) {
     grid g;
     grid_create(&g, shape, allgather, ranks);
@@ -96,12 +103,12 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     attention_2d a;
     arena memory;
     memset(&memory, 0, sizeof memory);
-    attention_2d_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, false);
+    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16);
     size_t bytes = memory.peak;
     memset(&memory, 0, sizeof memory);
     memory.base = (char *)device_alloc(bytes);
     memset(memory.base, 0xff, bytes); // NaN, which a read before the first write brings into the result
-    attention_2d_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, false);
+    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16);
     CHECK(memory.peak == bytes, "counting and taking memory disagree: %zu %zu", bytes, memory.peak);
 
     float *qkv = HOST_NEW(float, T * width), *dqkv = HOST_NEW(float, T * width), *table = HOST_NEW(float, T * HS);
