@@ -96,10 +96,8 @@ static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
     whole.Hq = r->Hq; whole.Hkv = r->Hkv; whole.HS = r->HS;
     whole.q_stride = r->Hq * r->HS; whole.kv_stride = 2 * r->Hkv * r->HS;
     whole.causal = true;
-    int64_t q = r->Tc * whole.q_stride, kv = double_ring_kv_count(r);
-    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)kv; // the CPU's kernel packs K and V
-    // A GPU's library sums dq of a block in float, then writes dq, dk and dv in bf16.
-    if (arena_counts_other(a)) return (size_t)(q + kv) * arena_element(a) + (size_t)q * sizeof(float);
+    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
+    if (arena_counts_other(a)) return (size_t)min_i64(20 * r->Tc * whole.q_stride, DEVICE_ATTENTION_SCRATCH);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }
 

@@ -132,7 +132,7 @@ step. The rows are those of [plans.md](plans.md). Nothing here was measured on a
 the measured memory (`test/test_memory.sh`).
 
 - All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention is
-  an estimate (bf16 gradients of a block and a float dQ).
+  an estimate (20 bytes for each element of dQ, at most 768 MiB).
 - GPU: 80e9 or 141e9 bytes, which leaves about 5 GB of the real device to the driver and the libraries.
 - In all: workspace and ring buffers that are needed at different times share memory, so the categories sum to more than this.
 - Host: GiB of one rank.

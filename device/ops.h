@@ -120,7 +120,10 @@ void op_attention_delta(float *delta, const floatX *out, const floatX *dout, att
 // all blocks merged.
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch);
-size_t op_attention_scratch(attention_block block, bool backward); // bytes: enough for every call with Tq and Tk up to the block's
+// Bytes: enough for every call with Tq and Tk up to the block's. On a GPU 20 bytes for each element of dq (float: dq, its sum, dk and dv of every query
+// head, the library's own), but at most DEVICE_ATTENTION_SCRATCH, because larger blocks are cut (attention_call.h).
+size_t op_attention_scratch(attention_block block, bool backward);
+#define DEVICE_ATTENTION_SCRATCH ((int64_t)768 << 20)
 int64_t op_attention_calls(void); // calls of op_attention_forward by this rank since start (for tests)
 int64_t op_attention_tiles(void); // tiles of scores computed since start, forward and backward, without those that documents skip; CUDA: not counted, 0
 const char *op_attention_engine(bool documents); // for the start-up print: what computes a block (documents: one with a document boundary in it)

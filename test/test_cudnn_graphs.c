@@ -130,7 +130,7 @@ static void expect_compiles(gpu *device, cudnnBackendDescriptor_t properties, at
 
 // The calls for one block: with results written directly to their place, and with results in scratch, to be merged or added.
 static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
-    int64_t rows = attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk);
+    int64_t rows = attention_tile_rows(b);
     CHECK(max_i64(b.q_stride, b.kv_stride) * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements",
           (long long)rows, (long long)b.q_stride);
     if (backward && b.HS > device->largest_backward) return;

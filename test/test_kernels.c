@@ -723,11 +723,32 @@ static void test_engine_takes(void) {
 }
 // How many rows and heads one call of the engine gets.
 static void test_call_sizes(void) {
-    int64_t million = 1 << 20, most = INT32_MAX / 5000 / 128 * 128;
-    CHECK(attention_tile_rows(5000, 2048, million, million) == most && attention_tile_rows(2048, 5000, million, million) == most, "tiles of %lld and %lld rows",
-          (long long)attention_tile_rows(5000, 2048, million, million), (long long)attention_tile_rows(2048, 5000, million, million));
-    attention_use_blackwell(true);
-    CHECK(attention_tile_rows(4096, 2048, million, million) == 65536, "tiles on Blackwell: %lld rows", (long long)attention_tile_rows(4096, 2048, million, million));
+    static const struct {
+        int64_t T;
+        int Hq, Hkv, HS;
+        int64_t q_stride, kv_stride;
+        bool blackwell;
+        int64_t rows;
+    } blocks[] = {
+        {1 << 17, 32, 8, 128, 4096, 2048, false, 1 << 17},          // fits
+        {1 << 20, 32, 8, 16, 12000, 2048, false, 174848},           // 2^31 elements of q are 178956 rows: six tiles
+        {1 << 20, 32, 8, 16, 2048, 12000, false, 174848},           // of k
+        {1 << 20, 4, 1, 128, 512, 256, false, 1 << 18},             // scratch of one head's backward call: 313593 rows
+        {1 << 20, 8, 1, 128, 1024, 256, false, 174848},             // of one group's forward call: 195091 rows
+        {1 << 20, 4, 1, 128, 512, 256, true, 65536},
+    };
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        attention_block b;
+        memset(&b, 0, sizeof b);
+        b.Tq = b.Tk = blocks[i].T;
+        b.Hq = blocks[i].Hq; b.Hkv = blocks[i].Hkv; b.HS = blocks[i].HS;
+        b.q_stride = blocks[i].q_stride;
+        b.kv_stride = blocks[i].kv_stride;
+        attention_use_blackwell(blocks[i].blackwell);
+        CHECK(attention_tile_rows(b) == blocks[i].rows, "tiles of block %d have %lld rows, not %lld", (int)i, (long long)attention_tile_rows(b), (long long)blocks[i].rows);
+        b.lse_stride = b.Tq;
+        CHECK(!attention_call_possible() || op_attention_scratch(b, true) <= (size_t)DEVICE_ATTENTION_SCRATCH + 16384, "block %d takes %zu bytes of scratch", (int)i, op_attention_scratch(b, true));
+    }
     attention_use_blackwell(false);
     attention_test_limits(0, 42000); // a query head takes 4608 bytes forward, 21504 backward
     attention_run forward = attention_call_run(false, 128, 128, 32, 16, 8), backward = attention_call_run(true, 128, 128, 2, 2, 8);

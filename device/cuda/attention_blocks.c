@@ -47,10 +47,10 @@ bool attention_shape_equal(attention_shape a, attention_shape b) {
            strides_equal(a.dq, b.dq) && strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head && a.delta_head == b.delta_head;
 }
 
-static int64_t most_elements = INT32_MAX, most_scratch = (int64_t)768 << 20;
+static int64_t most_elements = INT32_MAX, most_scratch = DEVICE_ATTENTION_SCRATCH;
 void attention_test_limits(int64_t elements, int64_t scratch_bytes) {
     most_elements = elements > 0 ? elements : INT32_MAX;
-    most_scratch = scratch_bytes > 0 ? scratch_bytes : (int64_t)768 << 20;
+    most_scratch = scratch_bytes > 0 ? scratch_bytes : DEVICE_ATTENTION_SCRATCH;
 }
 static int64_t least_rows = 512, least_work = (int64_t)1 << 34;
 void attention_test_documents(int64_t rows) {
@@ -59,10 +59,13 @@ void attention_test_documents(int64_t rows) {
 }
 static int64_t engine_tiles;
 int64_t attention_test_engine_tiles(void) { return engine_tiles; }
-int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk) {
-    int64_t rows = most_elements / max_i64(1, max_i64(q_stride, kv_stride)) / 128 * 128;
-    if (blackwell) rows = min_i64(rows, 65536);
-    return rows >= max_i64(Tq, Tk) ? max_i64(Tq, Tk) : max_i64(rows, 128);
+int64_t attention_tile_rows(attention_block b) {
+    int64_t rows = max_i64(b.Tq, b.Tk), floats = max_i64(5 * b.HS + 2, (int64_t)(b.Hq / b.Hkv) * (b.HS + 1)); // of scratch per row: attention_call_run
+    int64_t most = min_i64(most_elements / max_i64(1, max_i64(b.q_stride, b.kv_stride)), most_scratch / (4 * floats));
+    if (blackwell) most = min_i64(most, 65536);
+    if (rows <= most) return rows;
+    most = max_i64(most / 128 * 128, 128);
+    return round_up(ceil_div(rows, ceil_div(rows, most)), 128); // equal tiles
 }
 attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
     int64_t floats = backward ? (3 * Tq + 2 * Tk) * HS + 2 * Tq : Tq * HS + Tq; // of scratch per query head
@@ -354,7 +357,7 @@ static bool documents_can_be_cut(attention_block b) {
 // kernels on this device, which the first call finds out by running it (attention_engine_agrees).
 static bool is_for_engine(attention_block b, const float *lse, uintptr_t addresses) {
     if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
-    bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk) && documents_can_be_cut(b)
+    bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b) && documents_can_be_cut(b)
                                           : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 && (!b.causal || b.Tk <= b.Tq);
     return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 && attention_engine_agrees(b.HS, b.documents.first != NULL);
 }
@@ -379,7 +382,7 @@ static block_part part_from(attention_block b, int64_t at, bool engine) {
     memset(&p, 0, sizeof p);
     p.b = b;
     p.engine = engine;
-    p.most = attention_tile_rows(b.q_stride, b.kv_stride, b.Tq, b.Tk);
+    p.most = attention_tile_rows(b);
     if (b.documents.first == NULL || !engine) return p;
     if (!b.causal) {
         p.document = p.engine = document_is_long(b, b.Tq, b.Tk);
@@ -482,11 +485,10 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
 
 size_t op_attention_scratch(attention_block block, bool backward) {
     if (!attention_call_possible() || (backward && deterministic)) return 0;
-    int64_t rows = attention_tile_rows(block.q_stride, block.kv_stride, block.Tq, block.Tk);
+    int64_t rows = attention_tile_rows(block);
     block.Tq = min_i64(block.Tq, rows);
     block.Tk = min_i64(block.Tk, rows);
-    // Calls with fewer rows may take more heads at a time. A run of several heads is chosen only while it stays under most_scratch,
-    // so that bound covers them. A single head (forward: a group) may need more, at full length.
+    // Calls with fewer rows may take more heads at a time, but stay under most_scratch, unless 128 rows of a single head need more.
     attention_run all = {block.Hkv, block.Hq / block.Hkv};
     size_t most = call_scratch(block, backward, attention_call_run(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
     size_t all_heads = call_scratch(block, backward, all), bound = (size_t)most_scratch + 16384; // of calls with fewer rows; 16384: alignment and slack

@@ -67,10 +67,9 @@ attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
 
 // A block is cut into square tiles of rows and runs of heads, so that no call spans more than 2^31 - 1 elements of a tensor and none needs more
-// than 768 MiB of scratch (unless a single head does; forward: a group). Within that a call takes as many rows and heads as it can, to keep all of
-// the GPU busy.
+// than DEVICE_ATTENTION_SCRATCH. Within that a call takes as many rows and heads as it can, to keep all of the GPU busy.
 // A backward call writes dk and dv of each query head separately, in float: cuDNN would sum those of a group only in bf16.
-int64_t attention_tile_rows(int64_t q_stride, int64_t kv_stride, int64_t Tq, int64_t Tk);
+int64_t attention_tile_rows(attention_block block);
 attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the largest that one call takes
 // cuDNN's engine for Blackwell can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to its A100 engine. So on Blackwell
 // each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay in float. Tiles have at most 65536 rows there:
