@@ -253,8 +253,13 @@ static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
     end_memory();
     return forward.median + backward.median;
 }
-// One sequence of T tokens: every product and every layer's attention, forward and backward once, and nothing else.
-static void bench_limit(const char *name, int64_t T, int L, int64_t D, int Hq, int Hkv, int HS, int64_t F, int64_t V) {
+// One sequence of T tokens: every product and every layer's attention, forward and backward once, and nothing else. For `models` models, which
+// differ only in their number of layers.
+typedef struct {
+    const char *name;
+    int L;
+} limit_model;
+static void bench_limit(const limit_model *model, int models, int64_t T, int64_t D, int Hq, int Hkv, int HS, int64_t F, int64_t V) {
     product_seconds qkv = product_limit(T, D, (int64_t)(Hq + 2 * Hkv) * HS), wo = product_limit(T, (int64_t)Hq * HS, D), up = product_limit(T, D, 2 * F), down = product_limit(T, F, D);
     product_seconds head = product_limit(T, D, V), all[] = {qkv, wo, up, down}, layer = {0, 0, 0};
     for (int i = 0; i < 4; i++) {
@@ -262,13 +267,17 @@ static void bench_limit(const char *name, int64_t T, int L, int64_t D, int Hq, i
         layer.input += all[i].input;
         layer.weight += all[i].weight;
     }
-    double products = L * (layer.forward + layer.input + layer.weight) + head.forward + head.input + head.weight, attention = L * attention_limit(T, Hq, Hkv, HS);
-    double matrices = (double)L * (double)(D * (Hq + 2 * Hkv) * HS + (int64_t)Hq * HS * D + 3 * D * F) + (double)D * (double)V;
-    double flops = (double)T * (6 * matrices + 6.0 * L * (double)T * Hq * HS), seconds = products + attention; // counted as in metrics.h
-    printf("limit %s %lld alone %.3f ms: products %.3f attention %.3f again %.3f a layer that is selective; %.0f tokens/s, %.1f TFLOP/s", name, (long long)T, 1e3 * seconds, 1e3 * products,
-           1e3 * attention, 1e3 * (qkv.forward + wo.forward + up.forward), (double)T / seconds, 1e-12 * flops / seconds);
-    if (device_peak_flops() > 0) printf(", MFU %.1f%%", 100 * flops / seconds / device_peak_flops());
-    printf("\n");
+    double layer_attention = attention_limit(T, Hq, Hkv, HS);
+    for (int i = 0; i < models; i++) {
+        int L = model[i].L;
+        double products = L * (layer.forward + layer.input + layer.weight) + head.forward + head.input + head.weight, attention = L * layer_attention;
+        double matrices = (double)L * (double)(D * (Hq + 2 * Hkv) * HS + (int64_t)Hq * HS * D + 3 * D * F) + (double)D * (double)V;
+        double flops = (double)T * (6 * matrices + 6.0 * L * (double)T * Hq * HS), seconds = products + attention; // counted as in metrics.h
+        printf("limit %s %lld alone %.3f ms: products %.3f attention %.3f again %.3f a layer that is selective; %.0f tokens/s, %.1f TFLOP/s", model[i].name, (long long)T, 1e3 * seconds,
+               1e3 * products, 1e3 * attention, 1e3 * (qkv.forward + wo.forward + up.forward), (double)T / seconds, 1e-12 * flops / seconds);
+        if (device_peak_flops() > 0) printf(", MFU %.1f%%", 100 * flops / seconds / device_peak_flops());
+        printf("\n");
+    }
     fflush(stdout);
 }
 
@@ -390,10 +399,11 @@ int main(int argc, char **argv) {
         if (small) bench_ring_step(1024, 4, 2, 1, 64);
         else bench_ring_step(131072, 8, 32, 8, 128);
         printf("\nwhat no step is faster than: its products and its attention by themselves (medians)\n");
-        if (small) bench_limit("small", 128, 2, 64, 2, 1, 64, 96, 256);
+        static const limit_model tiny = {"small", 2}, shaped[] = {{"llama-8b-8-layers", 8}, {"llama-8b-4-layers", 4}}, one_b = {"llama3.2-1b", 16};
+        if (small) bench_limit(&tiny, 1, 128, 64, 2, 1, 64, 96, 256);
         for (int64_t T = 8192; !small && T <= 131072; T *= 4) {
-            bench_limit("llama-8b-8-layers", T, 8, 4096, 32, 8, 128, 14336, 128256);
-            bench_limit("llama3.2-1b", T, 16, 2048, 32, 8, 64, 8192, 128256);
+            bench_limit(shaped, 2, T, 4096, 32, 8, 128, 14336, 128256);
+            bench_limit(&one_b, 1, T, 2048, 32, 8, 64, 8192, 128256);
         }
     }
     if (kernels) {
