@@ -31,7 +31,6 @@ typedef struct {
     floatX *q_send;  // (hp, T, Hq, HS): q, dout, dq. With hp = 1 nothing is sent, and these four are NULL
     floatX *q_recv;  // (hp, T, Hq, HS): out, dout, dq
     floatX *kv_send; // (hp, T, 2 Hkv', HS): kv, dkv
-    floatX *kv_recv; // the same: dkv
     float *out_float; // (Tc, Hq, HS), the caller's: out accumulates in float; dq in the backward pass
     float *delta;     // (Hq, Tc)
 } attention_2d;
@@ -68,7 +67,6 @@ static inline void attention_2d_layout(attention_2d *a, arena *memory) {
     a->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq);
     if (a->g->shape.hp == 1) return;
     a->q_recv = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
-    a->kv_recv = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
 }
 
 static inline void attention_2d_alltoall_start(const attention_2d *a, const char *name, const floatX *send, floatX *recv, int64_t count) {
@@ -110,13 +108,14 @@ static inline void attention_2d_ring_forward(attention_2d *a, attention_saved sa
     op_cast_from_float(saved.out, a->out_float, attention_2d_q_count(a));
 }
 
-static inline void attention_2d_send_dkv(const attention_2d *a, const float *dkv) {
-    op_cast_from_float(a->kv_send, dkv, attention_2d_kv_count(a));
-    attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->kv_send, a->kv_recv, attention_2d_kv_count(a));
+// Back to where the tokens are, into saved.kv, which the ring has used up.
+static inline void attention_2d_send_dkv(attention_2d *a, attention_saved saved) {
+    op_cast_from_float(a->kv_send, double_ring_home(&a->ring), attention_2d_kv_count(a));
+    attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->kv_send, saved.kv, attention_2d_kv_count(a));
 }
 
 // dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved, in two halves: compute that is issued between them hides the
-// transfers of dKV and dQ back to their ranks.
+// transfers of dKV and dQ back to their ranks. saved.kv is overwritten.
 static inline void attention_2d_backward_start(attention_2d *a, const floatX *dout, attention_saved saved) {
     int64_t nq = attention_2d_q_count(a);
     const floatX *dout_row = dout; // (Tc, Hq, HS)
@@ -144,17 +143,17 @@ static inline void attention_2d_backward_start(attention_2d *a, const floatX *do
     if (a->g->shape.hp == 1) return;
     op_cast_from_float(a->q_send, t.dq, nq);
     attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, a->q_recv, nq);
-    if (a->g->shape.cp == 1) attention_2d_send_dkv(a, double_ring_home(&a->ring));
+    if (a->g->shape.cp == 1) attention_2d_send_dkv(a, saved);
 }
-static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, const float *table) {
+static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, attention_saved saved, const float *table) {
     if (a->g->shape.hp == 1) {
         op_rope_unpack_backward_float(dqkv, a->out_float, double_ring_home(&a->ring), table, a->T, a->heads);
         return;
     }
-    if (a->g->shape.cp > 1) attention_2d_send_dkv(a, double_ring_home(&a->ring));
+    if (a->g->shape.cp > 1) attention_2d_send_dkv(a, saved);
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
-    op_rope_unpack_backward(dqkv, a->q_recv, a->kv_recv, table, a->T, a->heads);
+    op_rope_unpack_backward(dqkv, a->q_recv, saved.kv, table, a->T, a->heads);
 }
 
 #endif

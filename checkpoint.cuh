@@ -4,9 +4,9 @@
 //     selective  x_in, out_row and lse (Selective Checkpoint++, LoongTrain section 5.2): the attention kernel and its ring never run
 //                twice; Q, K, V are projected and exchanged again
 // The kind is chosen per layer. What a layer does not keep lives in one working set that all such layers share.
-// The first layers can be offloaded: a layer's kept tensors are in one of three device slots while it computes, are copied to the host while
-// the next layers compute, and come back one layer ahead of the backward pass. The last three offloaded layers are never copied: the backward
-// pass finds them in their slots, and a copy could still be reading what it overwrites with gradients.
+// The first layers can be offloaded: a layer's kept tensors are in one of few device slots while it computes, are copied to the host while
+// the next layers compute, and come back one layer ahead of the backward pass. The last offloaded layers, one for each slot, are never copied: the
+// backward pass finds them there, and a copy could still be reading what it overwrites with gradients.
 #ifndef CHECKPOINT_CUH
 #define CHECKPOINT_CUH
 
@@ -33,8 +33,13 @@ typedef struct {
 
 enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
 
+// How many slots offloading takes. A layer's output is the next one's x_in, in the slot of the layer before (two slots) or of the one before that: the
+// copy that must have left it has the time of an attention forward pass, or of a layer more. That is enough for x_in and out, but not for all tensors.
+static inline int checkpoint_slots(recompute_kind least) { return least == RECOMPUTE_NONE ? CHECKPOINT_SLOTS : 2; }
+
 typedef struct {
     int L, offloaded; // layers; the first `offloaded` of them compute in slots
+    int slot_count;
     recompute_kind *kinds;         // (L)
     layer_activations *kept;       // (L) resident layers: their memory
     layer_activations slots[CHECKPOINT_SLOTS];
@@ -83,6 +88,9 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         s->held[l] = CHECKPOINT_NOT_KEPT;
         if (kinds[l] > most) most = kinds[l];
         if (l < offloaded && kinds[l] < least) least = kinds[l];
+    }
+    s->slot_count = checkpoint_slots(least);
+    for (int l = 0; l < L; l++) {
         if (l >= offloaded) {
             s->kept[l] = checkpoint_take(device, n, kinds[l]);
             continue;
@@ -92,9 +100,9 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         count.element_bytes = device->element_bytes;
         checkpoint_take(&count, n, kinds[l]);
         s->block_bytes[l] = count.used;
-        if (l + CHECKPOINT_SLOTS < offloaded) s->host[l] = (char *)arena_take(host, MEM_ACTIVATIONS, (int64_t)count.used, 1);
+        if (l + s->slot_count < offloaded) s->host[l] = (char *)arena_take(host, MEM_ACTIVATIONS, (int64_t)count.used, 1);
     }
-    for (int i = 0; i < CHECKPOINT_SLOTS; i++) {
+    for (int i = 0; i < s->slot_count; i++) {
         if (offloaded > 0) s->slots[i] = checkpoint_take(device, n, least);
         s->slot_layer[i] = -1;
     }
@@ -130,7 +138,7 @@ static inline void checkpoint_slot_wait(checkpoint_store *s, int slot) {
 
 // Where a layer's tensors are now: kept ones in its memory or slot, the others in the working set.
 static inline layer_activations checkpoint_view(const checkpoint_store *s, int layer) {
-    layer_activations t = layer < s->offloaded ? s->slots[layer % CHECKPOINT_SLOTS] : s->kept[layer];
+    layer_activations t = layer < s->offloaded ? s->slots[layer % s->slot_count] : s->kept[layer];
     recompute_kind kind = s->kinds[layer];
     if (kind == RECOMPUTE_NONE) return t;
     if (kind == RECOMPUTE_FULL) {
@@ -148,7 +156,7 @@ static inline layer_activations checkpoint_view(const checkpoint_store *s, int l
 // Forward: the layer's tensors; waits until its slot is free. Call before x_in is written, by whoever computes the layer's input.
 static inline layer_activations checkpoint_forward(checkpoint_store *s, int layer) {
     if (layer < s->offloaded) {
-        int slot = layer % CHECKPOINT_SLOTS;
+        int slot = layer % s->slot_count;
         checkpoint_slot_wait(s, slot); // until the layer that was here is on the host
         s->slot_layer[slot] = layer;
     }
@@ -159,8 +167,8 @@ static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64
     if (s->held[layer] != CHECKPOINT_NOT_KEPT)
         comm_abort(EXIT_FAILED, "activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);
     s->held[layer] = micro;
-    if (layer + CHECKPOINT_SLOTS >= s->offloaded || micro == CHECKPOINT_NOT_KEPT) return; // the last ones stay in their slots
-    int slot = layer % CHECKPOINT_SLOTS;
+    if (layer + s->slot_count >= s->offloaded || micro == CHECKPOINT_NOT_KEPT) return; // the last ones stay in their slots
+    int slot = layer % s->slot_count;
     s->slot_ticket[slot] = device_copy_start(s->to_host, s->host[layer], s->slots[slot].x_in, s->block_bytes[layer]);
     s->slot_leaving[slot] = true;
 }
@@ -168,7 +176,7 @@ static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64
 // Backward: starts copying a layer back, unless it is still in its slot or is not offloaded. Call after checkpoint_backward of the layer above.
 static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
     if (layer < 0 || layer >= s->offloaded) return;
-    int slot = layer % CHECKPOINT_SLOTS;
+    int slot = layer % s->slot_count;
     if (s->slot_layer[slot] == layer) return; // otherwise no copy is in flight there: the backward pass of the slot's last layer waited for it
     s->slot_layer[slot] = layer;
     s->slot_ticket[slot] = device_copy_start(s->to_device, s->slots[slot].x_in, s->host[layer], s->block_bytes[layer]);
@@ -178,7 +186,7 @@ static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
 static inline layer_activations checkpoint_backward(checkpoint_store *s, int layer, int64_t micro) {
     if (s->held[layer] != micro)
         comm_abort(EXIT_FAILED, "layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
-    if (layer < s->offloaded) checkpoint_slot_wait(s, layer % CHECKPOINT_SLOTS);
+    if (layer < s->offloaded) checkpoint_slot_wait(s, layer % s->slot_count);
     return checkpoint_view(s, layer);
 }
 static inline void checkpoint_backward_done(checkpoint_store *s, int layer) { s->held[layer] = CHECKPOINT_NOT_KEPT; }

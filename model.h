@@ -318,9 +318,9 @@ static inline void model_forward(model *m, int64_t micro) {
         const floatX *p = zero_params(&m->zero, unit);
         zero_fetch(&m->zero, unit + 1); // after the last layer: the head
         layer_activations t = checkpoint_view(&m->store, l);
-        floatX *x_out = l + 1 < L ? checkpoint_forward(&m->store, l + 1).x_in : m->x_last;
         double began = trace_now();
         model_attention_forward(m, p, unit, &t);
+        floatX *x_out = l + 1 < L ? checkpoint_forward(&m->store, l + 1).x_in : m->x_last;
         model_mlp_forward(m, p, unit, &t, x_out);
         trace_compute("layer forward", l, began);
         checkpoint_forward_done(&m->store, l, micro);
@@ -390,12 +390,13 @@ static inline void model_attention_backward(model *m, const floatX *p, float *dp
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
     for (int64_t b = 0; b < m->run.B; b++) {
-        attention_2d_backward_start(&m->attention, m->dout + b * m->run.T * heads, model_attention_saved(m, t, b));
+        attention_saved s = model_attention_saved(m, t, b);
+        attention_2d_backward_start(&m->attention, m->dout + b * m->run.T * heads, s);
         if (b + 1 == m->run.B) {
             op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
             op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
         }
-        attention_2d_backward_finish(&m->attention, m->qkv + b * m->run.T * m->qkv_width, m->table);
+        attention_2d_backward_finish(&m->attention, m->qkv + b * m->run.T * m->qkv_width, s, m->table);
     }
     op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->qkv, m->xn, rows, D, m->qkv_width, adds);
     op_linear_backward_input(m->dxn, m->qkv, model_tensor(m, p, unit, T_WQKV), rows, D, m->qkv_width);

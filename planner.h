@@ -537,7 +537,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
         p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
         if (p->offload) {
-            double leave = fmax(0, L - CHECKPOINT_SLOTS), transfer = B * leave * planner_kept_bytes(m, c, g->hp, p->recompute, T) / c->host_link_rate;
+            double leave = fmax(0, L - checkpoint_slots(p->recompute)), transfer = B * leave * planner_kept_bytes(m, c, g->hp, p->recompute, T) / c->host_link_rate;
             p->offloading = micro * (planner_overlap(forward, transfer, c->overlap_cost) - forward +
                                      planner_overlap(backward, transfer, c->overlap_cost) - backward);
         }

@@ -139,7 +139,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     attention_2d_collect_finish(&a, out);
     memset(memory.base, 0xff, bytes); // as if other layers had used it before the backward pass
     attention_2d_backward_start(&a, dout, saved);
-    attention_2d_backward_finish(&a, dqkv, table);
+    attention_2d_backward_finish(&a, dqkv, saved, table);
 
     double worst_out = 0, worst_dq = 0, worst_dkv = 0, worst_lse = 0;
     for (int64_t t = 0; t < T; t++) {

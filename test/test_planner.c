@@ -677,7 +677,7 @@ static void check_step(void) {
             {"reduce", p.reduce, 4 * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + planner_collective(&c, 2, 16, 4 * N / 16 / 2) + planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2)},
             {"update", p.update, planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4)},
             {"optimizer", p.optimizer, N / 32 * (7 * 4 + 2) / (c.hbm_rate * c.optimizer_efficiency)},
-            {"offload", p.offloading, 4 * 2 * 2 * (32 - CHECKPOINT_SLOTS) * planner_kept_bytes(&m, &c, 8, p.recompute, T) / c.host_link_rate},
+            {"offload", p.offloading, 4 * 2 * 2 * (32 - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T) / c.host_link_rate},
             {"HFU", p.hfu, p.tgs * flop / c.peak},
             {"MFU", p.mfu, p.tgs * flops_model_per_token(&m, q.S) / c.peak},
         };
