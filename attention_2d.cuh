@@ -28,7 +28,7 @@ typedef struct {
     head_layout heads;
     int64_t T, Tc; // local rows before and after SeqAlltoAll
     double_ring ring;
-    floatX *q_send;  // (hp, T, Hq, HS): q, dout, dq. With hp = 1 nothing is sent, and these four are NULL
+    floatX *q_send;  // (hp, T, Hq, HS): q, dout, dq. With hp = 1 nothing is sent, and these three are NULL
     floatX *q_recv;  // (hp, T, Hq, HS): out, dout, dq
     floatX *kv_send; // (hp, T, 2 Hkv', HS): kv, dkv
     float *out_float; // (Tc, Hq, HS), the caller's: out accumulates in float; dq in the backward pass
@@ -56,7 +56,14 @@ static inline void attention_2d_layout_sends(attention_2d *a, arena *memory, con
     a->ring.dkv_bf16 = dkv_bf16;
     a->ring.packed = packed;
     if (g->shape.hp == 1) return;
+    size_t place = arena_mark(memory), end = place;
+    if (g->shape.cp == 1) { // the sum of dKV is sent before dQ is, so it can be where q_send is
+        a->ring.dkv = ARENA_TAKE(memory, MEM_RING, float, attention_2d_kv_count(a));
+        end = arena_mark(memory);
+        arena_back_to(memory, place);
+    }
     a->q_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
+    arena_behind(memory, end);
     a->kv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
 }
 // Takes the other buffers, except two of the caller, who may use them otherwise at other times: out_float (attention_2d_q_count floats), in use by
@@ -141,9 +148,9 @@ static inline void attention_2d_backward_start(attention_2d *a, const floatX *do
     op_attention_delta(a->delta, saved.out, dout_row, rows);
     double_ring_backward(&a->ring, &t, saved.kv);
     if (a->g->shape.hp == 1) return;
+    if (a->g->shape.cp == 1) attention_2d_send_dkv(a, saved); // before q_send is written
     op_cast_from_float(a->q_send, t.dq, nq);
     attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, a->q_recv, nq);
-    if (a->g->shape.cp == 1) attention_2d_send_dkv(a, saved);
 }
 static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, attention_saved saved, const float *table) {
     if (a->g->shape.hp == 1) {

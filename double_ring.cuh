@@ -53,7 +53,7 @@ typedef struct {
     floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS)
     floatX *kv_out[2]; // outer ring: this window step's first block and the next one's
     floatX *kv_all;    // (cp, Tc, 2 Hkv, HS)
-    float *dkv;        // the sum being computed
+    float *dkv;        // the sum being computed; cp = 1 and hp > 1: the caller's
     float *dkv_own;    // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
     void *dkv_in[2];   // inner ring: arriving, being sent; float or bf16, as on the wire
     void *dkv_out[2];  // outer ring: the same
@@ -70,7 +70,7 @@ static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc 
 static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
 static inline bool double_ring_gathers(const double_ring *r) { return r->allgather && r->g->shape.cp > 1; }
 
-// Takes the buffers except `scratch`. g must have its shape set; nothing is communicated.
+// Takes the buffers except the caller's. g must have its shape set; nothing is communicated.
 static inline void double_ring_layout(double_ring *r, arena *a) {
     int64_t n = double_ring_kv_count(r);
     int cp = r->g->shape.cp, w = r->g->shape.w, windows = cp / w;
@@ -81,7 +81,7 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
         r->dkv_in[i] = inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
         r->dkv_out[i] = outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
     }
-    r->dkv = ARENA_TAKE(a, MEM_RING, float, n);
+    if (cp > 1 || r->g->shape.hp == 1) r->dkv = ARENA_TAKE(a, MEM_RING, float, n);
     r->dkv_own = ring && r->packed ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
     r->kv_all = double_ring_gathers(r) ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
     r->dkv_all = double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
