@@ -56,9 +56,20 @@ static inline size_t arena_reduce_scatter_scratch(const arena *a, int ranks, siz
 }
 
 // arena_back_to gives up the place of all buffers taken after the mark, for those taken next. For buffers that are never live together.
-// arena_behind: what is taken next lies behind the mark, too.
 static inline size_t arena_mark(const arena *a) { return a->used; }
 static inline void arena_back_to(arena *a, size_t mark) { a->used = mark; }
-static inline void arena_behind(arena *a, size_t mark) { if (a->used < mark) a->used = mark; }
+
+// A place that several groups of buffers share, of which only one is live at a time: arena_share between them, arena_share_end after the last.
+typedef struct {
+    size_t begin, end;
+} arena_place;
+static inline arena_place arena_share_begin(const arena *a) { return (arena_place){a->used, a->used}; }
+static inline void arena_share(arena *a, arena_place *p) {
+    if (a->used > p->end) p->end = a->used;
+    a->used = p->begin;
+}
+static inline void arena_share_end(arena *a, const arena_place *p) {
+    if (a->used < p->end) a->used = p->end;
+}
 
 #endif

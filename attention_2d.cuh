@@ -29,7 +29,7 @@ typedef struct {
     int64_t T, Tc; // local rows before and after SeqAlltoAll
     double_ring ring;
     floatX *q_send;  // (hp, T, Hq, HS): q, dout, dq. With hp = 1 nothing is sent, and these three are NULL
-    floatX *q_recv;  // (hp, T, Hq, HS): out, dout, dq
+    floatX *q_recv;  // (hp, T, Hq, HS), the caller's: out, dout, dq
     floatX *kv_send; // (hp, T, 2 Hkv', HS): kv, dkv
     float *out_float; // (Tc, Hq, HS), the caller's: out accumulates in float; dq in the backward pass
     float *delta;     // (Hq, Tc)
@@ -38,10 +38,8 @@ typedef struct {
 static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
 static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
-// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. Takes q_send and kv_send, in use from attention_2d_distribute_start to
-// attention_2d_distribute_finish and during the backward pass; attention_2d_layout takes the rest.
-static inline void attention_2d_layout_sends(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather,
-                                             bool dkv_bf16, bool packed) {
+// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. All buffers are still to be taken.
+static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, bool packed) {
     memset(a, 0, sizeof *a);
     a->g = g;
     a->heads = head_layout_make(g->shape.hp, H, Hkv, HS);
@@ -55,25 +53,25 @@ static inline void attention_2d_layout_sends(attention_2d *a, arena *memory, con
     a->ring.allgather = allgather;
     a->ring.dkv_bf16 = dkv_bf16;
     a->ring.packed = packed;
-    if (g->shape.hp == 1) return;
-    size_t place = arena_mark(memory), end = place;
-    if (g->shape.cp == 1) { // the sum of dKV is sent before dQ is, so it can be where q_send is
-        a->ring.dkv = ARENA_TAKE(memory, MEM_RING, float, attention_2d_kv_count(a));
-        end = arena_mark(memory);
-        arena_back_to(memory, place);
-    }
+}
+// Takes q_send and kv_send, in use from attention_2d_distribute_start to attention_2d_distribute_finish and during the backward pass.
+static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
+    if (a->g->shape.hp == 1) return;
+    arena_place place = arena_share_begin(memory);
+    if (a->g->shape.cp == 1) a->ring.dkv = ARENA_TAKE(memory, MEM_RING, float, attention_2d_kv_count(a)); // sent before dQ is
+    arena_share(memory, &place);
     a->q_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
-    arena_behind(memory, end);
+    arena_share_end(memory, &place);
     a->kv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
 }
-// Takes the other buffers, except two of the caller, who may use them otherwise at other times: out_float (attention_2d_q_count floats), in use by
-// attention_2d_ring_forward and from attention_2d_backward_start to attention_2d_backward_finish; ring.scratch (double_ring_scratch bytes), in use by
-// attention_2d_ring_forward and attention_2d_backward_start.
+// Takes the other buffers, except three of the caller, who may use them otherwise at other times:
+//     out_float     attention_2d_q_count floats     attention_2d_ring_forward; attention_2d_backward_start until dqkv is written
+//     q_recv        attention_2d_q_count, hp > 1    attention_2d_collect_start to _finish; attention_2d_backward_start to _finish
+//     ring.scratch  double_ring_scratch bytes       attention_2d_ring_forward; attention_2d_backward_start, when dout is sent (hp > 1)
+// With hp > 1, dqkv is written when out_float has been sent.
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
     double_ring_layout(&a->ring, memory);
     a->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq);
-    if (a->g->shape.hp == 1) return;
-    a->q_recv = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
 }
 
 static inline void attention_2d_alltoall_start(const attention_2d *a, const char *name, const floatX *send, floatX *recv, int64_t count) {

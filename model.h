@@ -104,6 +104,78 @@ static inline void model_describe_units(model *m) {
     if (!c->tied) zero_unit_add(head, "lm_head", V * D, true, true);
 }
 
+// The buffers that are live within a layer or the head. What is never live at the same time shares a place (|):
+//     xn | dout                        xn is computed again when dout is used up
+//     out_float | dxn, x_last          no ring runs while dxn, x_last, or x_mid of a recomputed layer, is live
+//     qkv | x_mid | scratch            x_mid is written when qkv is used up, and used up when qkv's gradient is written; a ring reads no qkv
+// With hp > 1 a ring reads no dout either, and qkv's gradient is written when out_float has been sent, so that fewer places are enough:
+//     xn | dout | scratch     out_float | qkv | x_mid, x_last     q_recv | dxn
+// Not with several sequences, though: the ring of one runs while qkv and dout of others wait.
+static inline void model_layout_workspace(model *m, arena *device) {
+    const model_run *run = &m->run;
+    attention_2d *a = &m->attention;
+    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    bool recomputes = false, again = false;
+    for (int l = 0; l < m->c.L; l++) {
+        recomputes = recomputes || run->kinds[l] != RECOMPUTE_NONE;
+        again = again || run->kinds[l] == RECOMPUTE_SELECTIVE;
+    }
+    attention_2d_describe(a, m->g, m->c.H, m->c.Hkv, m->c.HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
+    bool shares = m->g->shape.hp > 1 && run->B == 1;
+    size_t scratch = double_ring_scratch(&a->ring, device);
+
+    m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    arena_place p = arena_share_begin(device);
+    m->dout = m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
+    if (shares) {
+        arena_share(device, &p);
+        a->ring.scratch = arena_take(device, MEM_WORKSPACE, 1, scratch);
+    }
+    arena_share_end(device, &p);
+
+    p = arena_share_begin(device);
+    a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, run->T * heads);
+    arena_share(device, &p);
+    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    if (!shares) m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    if (shares && recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    if (shares) {
+        arena_share(device, &p);
+        m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
+    }
+    arena_share_end(device, &p);
+
+    p = arena_share_begin(device);
+    if (m->g->shape.hp > 1) a->q_recv = ARENA_TAKE_X(device, MEM_RING, attention_2d_q_count(a));
+    if (shares) {
+        arena_share(device, &p);
+        m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    }
+    arena_share_end(device, &p);
+
+    size_t head = arena_mark(device); // here begin the buffers of attention, those of the MLP, and those of the head and the embedding
+    attention_2d_layout_sends(a, device);
+    size_t mlp = again ? arena_mark(device) : head; // the sends are in flight during the MLP's backward pass (model_attention_again)
+    if (!shares) {
+        p = arena_share_begin(device);
+        if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+        mlp = arena_mark(device);
+        arena_share(device, &p);
+        m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
+        if (run->B == 1) arena_share(device, &p);
+        a->ring.scratch = arena_take(device, MEM_WORKSPACE, 1, scratch);
+        arena_share_end(device, &p);
+    }
+    attention_2d_layout(a, device);
+    arena_back_to(device, mlp);
+    m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
+    m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
+    arena_back_to(device, head);
+    m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
+    arena_back_to(device, head);
+    m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows));
+}
+
 // Lays out every buffer of a rank in `device` and `host`. A run and a dry run both use this function: with arenas without a base it
 // only counts, and needs neither communicators nor a device. g must have shape, place, rank and ranks set. The model keeps the
 // pointer to g; model_free releases the tables.
@@ -140,42 +212,10 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     n.out_is_row = g->shape.hp == 1;
     checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, n);
 
-    m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, rows);
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));
     m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, arena_counts_cpu(device) ? 0 : op_linear_workspace());
-    // From here on, buffers that are never live together share one place.
-    m->dout = m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads)); // xn is computed again when dout is used up
-    size_t place = arena_mark(device); // no ring runs while dxn or x_last is live
-    m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    size_t end = arena_mark(device);
-    arena_back_to(device, place);
-    float *out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, run->T * heads);
-    arena_behind(device, end);
-
-    size_t head = arena_mark(device);
-    attention_2d_layout_sends(&m->attention, device, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
-    m->attention.out_float = out_float;
-    place = arena_mark(device); // x_mid of a recomputed layer is live only after qkv and before its gradient; so is no ring, but that of another sequence
-    bool recomputes = false;
-    for (int l = 0; l < c->L; l++) recomputes = recomputes || run->kinds[l] != RECOMPUTE_NONE;
-    if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    size_t mlp = arena_mark(device);
-    arena_back_to(device, place);
-    m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(m->qkv_width, D));
-    end = arena_mark(device);
-    if (run->B == 1) arena_back_to(device, place);
-    m->attention.ring.scratch = arena_take(device, MEM_WORKSPACE, 1, double_ring_scratch(&m->attention.ring, device));
-    arena_behind(device, end);
-    attention_2d_layout(&m->attention, device);
-    arena_back_to(device, mlp); // the MLP spares q_send and kv_send: they are in flight during its backward pass (model_attention_again)
-    m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * F);
-    m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * F);
-    arena_back_to(device, head); // logits, and the embedding's backward pass
-    m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * V);
-    arena_back_to(device, head);
-    m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows));
+    model_layout_workspace(m, device);
     device->used = device->peak;
 }
 

@@ -89,8 +89,10 @@ static double largest_of(const double *x, int64_t n) {
 
 // All buffers of attention, those that the caller provides too.
 static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16) {
-    attention_2d_layout_sends(a, memory, g, H, Hkv, HS, T, allgather, dkv_bf16, false);
+    attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false);
+    attention_2d_layout_sends(a, memory);
     attention_2d_layout(a, memory);
+    if (g->shape.hp > 1) a->q_recv = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
     a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, attention_2d_q_count(a));
     a->ring.scratch = arena_take(memory, MEM_WORKSPACE, 1, double_ring_scratch(&a->ring, memory));
 }
