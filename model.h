@@ -115,11 +115,8 @@ static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    bool recomputes = false, again = false;
-    for (int l = 0; l < m->c.L; l++) {
-        recomputes = recomputes || run->kinds[l] != RECOMPUTE_NONE;
-        again = again || run->kinds[l] == RECOMPUTE_SELECTIVE;
-    }
+    bool recomputes = false;
+    for (int l = 0; l < m->c.L; l++) recomputes = recomputes || run->kinds[l] != RECOMPUTE_NONE;
     attention_2d_describe(a, m->g, m->c.H, m->c.Hkv, m->c.HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
     bool shares = m->g->shape.hp > 1 && run->B == 1;
     size_t scratch = double_ring_scratch(&a->ring, device);
@@ -155,7 +152,7 @@ static inline void model_layout_workspace(model *m, arena *device) {
 
     size_t head = arena_mark(device); // here begin the buffers of attention, those of the MLP, and those of the head and the embedding
     attention_2d_layout_sends(a, device);
-    size_t mlp = again ? arena_mark(device) : head; // the sends are in flight during the MLP's backward pass (model_attention_again)
+    size_t mlp = arena_mark(device); // behind the sends: they are in flight during the MLP's backward pass (model_attention_again)
     if (!shares) {
         p = arena_share_begin(device);
         if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);

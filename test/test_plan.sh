@@ -218,7 +218,7 @@ check 'docs/plans.md quotes the plan (else: dev/plan_tables.py)' bash -c "[ -s '
 
 # What is impossible.
 big=(--model llama3-8b --plan --cluster h100)
-refuse 'a length nothing fits' 'on these ranks up to [0-9]+ tokens fit; 16 ranks fit 4194304 tokens' "${big[@]}" --ranks 8 --seq-len 4M
+refuse 'a length nothing fits' 'on these ranks up to [0-9]+ tokens fit; 16 ranks fit 5242880 tokens' "${big[@]}" --ranks 8 --seq-len 5M
 longest=$(sed -n 's/.* up to \([0-9]*\) tokens fit;.*/\1/p' "$dir/err")
 check 'the length that is said to fit' "$binary" "${big[@]}" --ranks 8 --seq-len "${longest:-none}"
 refuse 'and nothing 1 % longer' 'on these ranks up to [0-9]+ tokens fit' "${big[@]}" --ranks 8 --seq-len $((${longest:-1} / 100 * 101))

@@ -485,15 +485,15 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
 
 size_t op_attention_scratch(attention_block block, bool backward) {
     if (!attention_call_possible() || (backward && deterministic)) return 0;
+    // Calls with fewer rows may take more heads at a time, but stay under most_scratch, unless 128 rows of a single head need more.
+    attention_run all_heads = {block.Hkv, block.Hq / block.Hkv};
+    size_t whole = call_scratch(block, backward, all_heads), bound = (size_t)most_scratch + 16384; // alignment and slack
     int64_t rows = attention_tile_rows(block);
     block.Tq = min_i64(block.Tq, rows);
     block.Tk = min_i64(block.Tk, rows);
-    // Calls with fewer rows may take more heads at a time, but stay under most_scratch, unless 128 rows of a single head need more.
-    attention_run all = {block.Hkv, block.Hq / block.Hkv};
-    size_t most = call_scratch(block, backward, attention_call_run(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
-    size_t all_heads = call_scratch(block, backward, all), bound = (size_t)most_scratch + 16384; // of calls with fewer rows; 16384: alignment and slack
-    if (all_heads < bound) bound = all_heads;
-    return most > bound ? most : bound;
+    size_t least = call_scratch(block, backward, attention_call_run(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
+    if (whole < bound) bound = whole;
+    return least > bound ? least : bound;
 }
 
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block block) {
