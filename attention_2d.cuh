@@ -64,11 +64,10 @@ static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
     arena_share_end(memory, &place);
     a->kv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
 }
-// Takes the other buffers, except three of the caller, who may use them otherwise at other times:
-//     out_float     attention_2d_q_count floats     attention_2d_ring_forward; attention_2d_backward_start until dqkv is written
-//     q_recv        attention_2d_q_count, hp > 1    attention_2d_collect_start to _finish; attention_2d_backward_start to _finish
-//     ring.scratch  double_ring_scratch bytes       attention_2d_ring_forward; attention_2d_backward_start, when dout is sent (hp > 1)
-// With hp > 1, dqkv is written when out_float has been sent.
+// Takes the other buffers, in use while a ring runs, except two of the caller, who may use them otherwise at other times. Both have
+// attention_2d_q_count elements:
+//     out_float        attention_2d_ring_forward; from attention_2d_backward_start until dqkv is written (hp > 1: after it has been sent)
+//     q_recv (hp > 1)  from attention_2d_collect_start to _finish; from attention_2d_backward_start to _finish
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
     double_ring_layout(&a->ring, memory);
     a->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq);

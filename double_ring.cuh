@@ -59,7 +59,7 @@ typedef struct {
     void *dkv_out[2];  // outer ring: the same
     float *dkv_all;    // (cp, Tc, 2 Hkv, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
     void *scatter_scratch;
-    void *scratch;     // of the attention kernels: double_ring_scratch bytes of the caller
+    void *scratch;     // of the attention kernels
     document_rows documents; // of the pass in progress
     // what double_ring_backward leaves for double_ring_home: a buffer to compute in (cp = 1: the result), and where dKV arrives
     float *home_sum;
@@ -69,6 +69,19 @@ typedef struct {
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
 static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
 static inline bool double_ring_gathers(const double_ring *r) { return r->allgather && r->g->shape.cp > 1; }
+
+// Bytes of `scratch` on the device that `a` counts for.
+static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
+    attention_block whole;
+    memset(&whole, 0, sizeof whole);
+    whole.Tq = whole.Tk = whole.lse_stride = r->Tc;
+    whole.Hq = r->Hq; whole.Hkv = r->Hkv; whole.HS = r->HS;
+    whole.q_stride = r->Hq * r->HS; whole.kv_stride = 2 * r->Hkv * r->HS;
+    whole.causal = true;
+    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
+    if (arena_counts_other(a)) return (size_t)min_i64(20 * r->Tc * whole.q_stride, DEVICE_ATTENTION_SCRATCH);
+    return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
+}
 
 // Takes the buffers except the caller's. g must have its shape set; nothing is communicated.
 static inline void double_ring_layout(double_ring *r, arena *a) {
@@ -87,20 +100,8 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->dkv_all = double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
     bool scratch = double_ring_gathers(r) && !r->dkv_bf16;
     r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, arena_reduce_scatter_scratch(a, cp, (size_t)n)) : NULL;
+    r->scratch = arena_take(a, MEM_WORKSPACE, 1, double_ring_scratch(r, a));
 }
-// Bytes of `scratch` on the device that `a` counts for.
-static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
-    attention_block whole;
-    memset(&whole, 0, sizeof whole);
-    whole.Tq = whole.Tk = whole.lse_stride = r->Tc;
-    whole.Hq = r->Hq; whole.Hkv = r->Hkv; whole.HS = r->HS;
-    whole.q_stride = r->Hq * r->HS; whole.kv_stride = 2 * r->Hkv * r->HS;
-    whole.causal = true;
-    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
-    if (arena_counts_other(a)) return (size_t)min_i64(20 * r->Tc * whole.q_stride, DEVICE_ATTENTION_SCRATCH);
-    return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
-}
-
 // The block of this rank's queries and CP rank k's keys, and the rows of q and kv at which it starts. Tq = Tk = 0: no query sees a key.
 static inline attention_block double_ring_block(const double_ring *r, int k, int64_t *first_query, int64_t *first_key) {
     int c = r->g->place.c, cp = r->g->shape.cp;

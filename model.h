@@ -105,12 +105,12 @@ static inline void model_describe_units(model *m) {
 }
 
 // The buffers that are live within a layer or the head. What is never live at the same time shares a place (|):
-//     xn | dout                        xn is computed again when dout is used up
-//     out_float | dxn, x_last          no ring runs while dxn, x_last, or x_mid of a recomputed layer, is live
-//     qkv | x_mid | scratch            x_mid is written when qkv is used up, and used up when qkv's gradient is written; a ring reads no qkv
-// With hp > 1 a ring reads no dout either, and qkv's gradient is written when out_float has been sent, so that fewer places are enough:
-//     xn | dout | scratch     out_float | qkv | x_mid, x_last     q_recv | dxn
-// Not with several sequences, though: the ring of one runs while qkv and dout of others wait.
+//     xn | dout                     xn is computed again when dout is used up
+//     out_float | dxn, x_last       no ring runs while dxn or x_last is live
+//     qkv | x_mid                   x_mid of a recomputed layer is written when qkv is used up, and used up when qkv's gradient is written
+// With hp > 1, q_recv is free while dxn is live, and qkv is used up when out_float is written; so is out_float when qkv's gradient is:
+//     q_recv | dxn      out_float | qkv | x_mid, x_last
+// Not with several sequences, though: the ring of one writes out_float while the others' qkv waits.
 static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
@@ -118,49 +118,36 @@ static inline void model_layout_workspace(model *m, arena *device) {
     bool recomputes = false;
     for (int l = 0; l < m->c.L; l++) recomputes = recomputes || run->kinds[l] != RECOMPUTE_NONE;
     attention_2d_describe(a, m->g, m->c.H, m->c.Hkv, m->c.HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
-    bool shares = m->g->shape.hp > 1 && run->B == 1;
-    size_t scratch = double_ring_scratch(&a->ring, device);
+    bool exchange = m->g->shape.hp > 1, fewer = exchange && run->B == 1;
 
     m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    arena_place p = arena_share_begin(device);
     m->dout = m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
-    if (shares) {
-        arena_share(device, &p);
-        a->ring.scratch = arena_take(device, MEM_WORKSPACE, 1, scratch);
-    }
+    arena_place p = arena_share_begin(device);
+    if (exchange) a->q_recv = ARENA_TAKE_X(device, MEM_RING, attention_2d_q_count(a));
+    if (fewer) arena_share(device, &p);
+    if (fewer) m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     arena_share_end(device, &p);
-
     p = arena_share_begin(device);
-    a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, run->T * heads);
+    a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, attention_2d_q_count(a));
     arena_share(device, &p);
     m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    if (!shares) m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    if (shares && recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    if (shares) {
-        arena_share(device, &p);
-        m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
-    }
+    if (!fewer) m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    if (fewer && recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    if (fewer) arena_share(device, &p);
+    if (fewer) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
     arena_share_end(device, &p);
 
-    p = arena_share_begin(device);
-    if (m->g->shape.hp > 1) a->q_recv = ARENA_TAKE_X(device, MEM_RING, attention_2d_q_count(a));
-    if (shares) {
-        arena_share(device, &p);
-        m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    }
-    arena_share_end(device, &p);
-
-    size_t head = arena_mark(device); // here begin the buffers of attention, those of the MLP, and those of the head and the embedding
+    // Here begin attention, the MLP, and the head and the embedding, of which only one is at work at a time. But sends are in flight during the
+    // backward pass of the MLP (model_attention_again).
+    size_t head = arena_mark(device);
     attention_2d_layout_sends(a, device);
-    size_t mlp = arena_mark(device); // behind the sends: they are in flight during the MLP's backward pass (model_attention_again)
-    if (!shares) {
+    size_t mlp = arena_mark(device);
+    if (!fewer) {
         p = arena_share_begin(device);
         if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
         mlp = arena_mark(device);
         arena_share(device, &p);
         m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
-        if (run->B == 1) arena_share(device, &p);
-        a->ring.scratch = arena_take(device, MEM_WORKSPACE, 1, scratch);
         arena_share_end(device, &p);
     }
     attention_2d_layout(a, device);

@@ -94,7 +94,6 @@ static void attention_layout(attention_2d *a, arena *memory, const grid *g, int 
     attention_2d_layout(a, memory);
     if (g->shape.hp > 1) a->q_recv = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
     a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, attention_2d_q_count(a));
-    a->ring.scratch = arena_take(memory, MEM_WORKSPACE, 1, double_ring_scratch(&a->ring, memory));
 }
 static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, comm *ranks) {
     grid g;
