@@ -28,7 +28,7 @@ typedef struct {
     char *base; // NULL: counting only
     size_t element_bytes; // of floatX, when counting for a device other than this build's (2: bf16 of a GPU, 4: float of a CPU); 0: this build's
     size_t used, peak;
-    size_t by_category[MEM_CATEGORIES]; // bytes handed out; buffers that share a place (arena_back_to) count each
+    size_t by_category[MEM_CATEGORIES]; // their sum is the peak: a place that several buffers share counts once, for the first
 } arena;
 
 // 256-byte aligned memory for `count` elements of `element` bytes; NULL while counting.
@@ -36,8 +36,10 @@ static inline void *arena_take(arena *a, memory_category category, int64_t count
     size_t bytes = (size_t)round_up(count * (int64_t)element, 256);
     void *p = a->base == NULL ? NULL : a->base + a->used;
     a->used += bytes;
-    a->by_category[category] += bytes;
-    if (a->used > a->peak) a->peak = a->used;
+    if (a->used > a->peak) {
+        a->by_category[category] += a->used - a->peak;
+        a->peak = a->used;
+    }
     return p;
 }
 #define ARENA_TAKE(a, category, type, count) ((type *)arena_take(a, category, (int64_t)(count), sizeof(type)))

@@ -134,7 +134,7 @@ static inline void memory_print(FILE *f, const arena *device, const arena *host)
     }
     format_bytes(on_device, sizeof on_device, (double)device->peak);
     format_bytes(on_host, sizeof on_host, (double)host->peak);
-    fprintf(f, "  %-18s %12s %11s   (buffers that are never live at the same time share memory)\n", "in all", on_device, on_host);
+    fprintf(f, "  %-18s %12s %11s   (memory that several buffers share counts once)\n", "in all", on_device, on_host);
 }
 
 #endif

@@ -134,7 +134,7 @@ the measured memory (`test/test_memory.sh`).
 - All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention is
   an estimate (20 bytes for each element of dQ, at most 768 MiB).
 - GPU: 80e9 or 141e9 bytes, which leaves about 5 GB of the real device to the driver and the libraries.
-- In all: workspace and ring buffers that are needed at different times share memory, so the categories sum to more than this.
+- In all: the sum, with data and the scratch of ZeRO. Memory that buffers share at different times counts once, for the first of them.
 - Host: GiB of one rank.
 - Longest: the number of tokens up to which the same choice fits, also in the 2e12 bytes of host memory of a node.
 

@@ -117,7 +117,6 @@ def draw_memory():
                 height = rows.get(kind, (0, 0))[0]
                 axis.bar(x, height, bottom=bottom, color=colour, width=0.62, label=kind if x == 0 else None)
                 bottom += height
-            axis.plot([x - 0.4, x + 0.4], 2 * [rows["in all"][0]], color="black", linewidth=2, label="in all" if x == 0 else None)
             host = f"\nhost {rows['in all'][1]:.0f}" if rows["in all"][1] > 0 else ""
             grid, zero, *how = choice.split(", ")
             short = " x ".join(re.match(r"dp (\d+) hp (\d+) cp (\d+)", grid).groups())
@@ -131,8 +130,7 @@ def draw_memory():
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=8, fontsize=8)
     figure.suptitle(f"Predicted memory of a GPU: {MODEL}, the planner's choice at each length. "
-                    "Below a bar: dp x hp x cp; ZeRO of parameters/gradients/optimizer;\nrecompute; GiB of host memory per rank. "
-                    "Buffers that are never live at the same time share memory, so a bar can be higher than \"in all\"", fontsize=10)
+                    "Below a bar: dp x hp x cp; ZeRO of parameters/gradients/optimizer;\nrecompute; GiB of host memory per rank", fontsize=10)
     save(figure, "plan_memory.png")
 
 
