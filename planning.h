@@ -178,9 +178,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
            1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
     if (machines != NULL)
-        printf("on %s: %.0f GB a rank, %s%s\n", machines->name, 1e-9 * machines->memory,
-               machines->element_bytes == 2 ? "bf16 with float master weights" : "float",
-               arena_counts_other(&device) ? "; the scratch memory of attention is an estimate" : "");
+        printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, machines->element_bytes == 2 ? "bf16 with float master weights" : "float");
     printf("recompute: %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], run.offload_layers);
     memory_print(stdout, &device, &host);
     printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);

