@@ -120,7 +120,7 @@ static inline const option_row *options_table(int *count) {
         {"Grid", "dp", "N", OPTION_COUNT, AT(dp), 1, 1048576, "", "", "data-parallel degree (if absent: ranks / (hp x cp))"},
         {"Grid", "hp", "N|auto", OPTION_TILE, AT(hp), 1, 4096, "1", "",
          "head-parallel degree: ranks of a SeqAlltoAll; must divide the number of query heads; auto: the planner chooses all degrees, "
-         "--recompute and --offload-activations"},
+         "--recompute, --offload-activations and, where it helps, --offload-optimizer"},
         {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: ranks of a Double-Ring-Attention"},
         {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "",
          "window size of the double ring; must divide cp (if absent: cp, a single ring)"},

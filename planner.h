@@ -214,6 +214,7 @@ typedef struct {
     int zp, zg, zo;
     recompute_kind recompute;
     bool offload; // all kept activations go to the host
+    bool offload_optimizer;
     // predicted
     double seconds;         // of a step
     double tgs, mfu, hfu;   // tokens per second and GPU; fractions of peak
@@ -229,6 +230,7 @@ typedef struct {
     int64_t attended;     // packed documents: length of a single document in which a token sees as many tokens on average; else S
     int64_t global_batch; // sequences of a step, over all ranks
     int64_t batch;        // sequences of a micro-step of one data-parallel index
+    bool offload_optimizer; // every choice has it
     int ranks;
     planner_schedule schedule;
     double dkv_bytes;     // bytes of a dKV element on the wire: 4 (ours), 2 (LoongTrain)
@@ -541,6 +543,9 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
             p->offloading = micro * (planner_overlap(forward, transfer, c->overlap_cost) - forward +
                                      planner_overlap(backward, transfer, c->overlap_cost) - backward);
         }
+        // Moments and master weights, 12 bytes (float parameters: 8), come and go at the same time, behind the update of other units; the last unit's go alone.
+        if (p->offload_optimizer)
+            p->offloading += fmax(0, (N + (double)m->V * m->D) / p->zo * (c->element_bytes == 4 ? 8 : 12) / c->host_link_rate - p->optimizer);
     }
     p->seconds = p->attention + p->launch + p->linear + p->optimizer + p->alltoall + p->ring_inner + p->ring_outer + p->gather + p->reduce +
                  p->update + p->offloading;
@@ -556,11 +561,18 @@ static inline bool planner_legal(const planner_query *q, int hp, int cp) {
     return q->model->H % hp == 0 && q->ranks % (hp * cp) == 0 && q->global_batch % (q->ranks / (hp * cp) * q->batch) == 0 && q->S >= 2 * (int64_t)hp * cp;
 }
 
+// A relative gap below this is inside the model's error: a tie.
+#define PLANNER_TIE 0.02
+
+// By which a grid's choices are compared: optimizer states stay on the device unless their offload saves more than a tie.
+static inline double planner_cost(const planner_choice *p) { return p->seconds * (p->offload_optimizer ? 1 + PLANNER_TIE : 1); }
+
 // The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits, over ZeRO degrees (1, a node, all ranks),
-// recompute and offload. Equally fast: the least sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the
-// time and saves at least a tenth of the device's memory. False: nothing fits.
+// recompute, offload of activations and, where that is more than a tie faster or nothing else fits, of optimizer states. Equally fast: the least
+// sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's
+// memory. False: nothing fits.
 static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
-    enum { MOST = 10 * 3 * 2 }; // nested ZeRO degrees out of three, kinds of recompute, without and with offload
+    enum { MOST = 10 * 3 * 2 * 2 }; // nested ZeRO degrees out of three, kinds of recompute, without and with each offload
     planner_choice tries[MOST];
     int count = 0, node = (int)q->machines->gpus_per_node, degrees[3], degree_count = 0;
     degrees[degree_count++] = 1;
@@ -571,20 +583,21 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
         for (int g = p; g < degree_count; g++)
             for (int o = g; o < degree_count; o++)
                 for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
-                    for (int offload = 0; offload < 2; offload++) {
+                    for (int offload = q->offload_optimizer ? 2 : 0; offload < 4; offload++) {
                         planner_choice *t = &tries[count++];
                         *t = *best;
                         t->zp = degrees[p];
                         t->zg = degrees[g];
                         t->zo = degrees[o];
                         t->recompute = (recompute_kind)kind;
-                        t->offload = offload == 1;
+                        t->offload = offload % 2 == 1;
+                        t->offload_optimizer = offload / 2 == 1;
                         planner_step_time(q, &a, t);
                     }
     for (;;) {
         int fastest = 0;
         for (int i = 1; i < count; i++)
-            if (tries[i].seconds < tries[fastest].seconds) fastest = i;
+            if (planner_cost(&tries[i]) < planner_cost(&tries[fastest])) fastest = i;
         *best = tries[fastest];
         if (best->seconds == INFINITY) return false;
         if (q->fits == NULL || q->fits(q->context, best)) break;
@@ -593,8 +606,8 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
     double most = 1.001 * best->seconds;
     for (int i = 0; q->fits != NULL && i < count; i++) {
         planner_choice *t = &tries[i];
-        if (t->seconds <= most && t->recompute == best->recompute && t->offload == best->offload && q->fits(q->context, t) &&
-            t->memory <= best->memory - 0.1 * q->machines->memory)
+        if (t->seconds <= most && t->recompute == best->recompute && t->offload == best->offload && t->offload_optimizer == best->offload_optimizer &&
+            q->fits(q->context, t) && t->memory <= best->memory - 0.1 * q->machines->memory)
             *best = *t;
     }
     return true;
@@ -642,9 +655,6 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
                   (long long)q->S, q->ranks, legal, longest);
     return count;
 }
-
-// A relative gap below this is inside the model's error: a tie.
-#define PLANNER_TIE 0.02
 
 // Where the time of a step goes; the parts sum to its seconds.
 typedef struct {

@@ -52,7 +52,7 @@ def zero_text(c):
 
 
 def recompute_text(c):
-    return c["recompute"] + (", offload" if c["offload_activations"] else "")
+    return c["recompute"] + (", offload" if c["offload_activations"] else "") + (", optimizer offload" if c["offload_optimizer"] else "")
 
 
 def write(path, text):

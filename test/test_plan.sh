@@ -218,7 +218,7 @@ check 'docs/plans.md quotes the plan (else: dev/plan_tables.py)' bash -c "[ -s '
 
 # What is impossible.
 big=(--model llama3-8b --plan --cluster h100)
-refuse 'a length nothing fits' 'on these ranks up to [0-9]+ tokens fit; 16 ranks fit 5242880 tokens' "${big[@]}" --ranks 8 --seq-len 5M
+refuse 'a length nothing fits' 'on these ranks up to [0-9]+ tokens fit; 16 ranks fit 8388608 tokens' "${big[@]}" --ranks 8 --seq-len 8M
 longest=$(sed -n 's/.* up to \([0-9]*\) tokens fit;.*/\1/p' "$dir/err")
 check 'the length that is said to fit' "$binary" "${big[@]}" --ranks 8 --seq-len "${longest:-none}"
 refuse 'and nothing 1 % longer' 'on these ranks up to [0-9]+ tokens fit' "${big[@]}" --ranks 8 --seq-len $((${longest:-1} / 100 * 101))
@@ -232,7 +232,8 @@ check 'a dry run shows the table of what does not fit' bash -c "'$binary' ${offl
 refuse 'CPUs: what is offloaded lies in the same memory' 'needs 7.9 GiB but may use only 7.5 GiB' --dry-run --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1200K --recompute none --offload-activations 1
 refuse 'without a cluster, too' 'needs 74.0 GiB but may use only 30.0 GiB' --dry-run --model llama3.2-1b --seq-len 32K --recompute none --offload-activations 1 --offload-optimizer --memory-budget 30GiB
 refuse 'a copy of the states, too, and the message says so' 'full, no --save-every, smaller' --dry-run --model llama3.2-1b --out none --save-every 5 --memory-budget 30GiB
-refuse 'a model nothing fits' 'ranks fit 131072 tokens' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K
+refuse 'a model nothing fits' 'ranks fit 131072 tokens' --model llama3-70b --plan --cluster h100 --ranks 4 --seq-len 128K
+check 'unless the optimizer is offloaded' bash -c "'$binary' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K | grep -q '^mpirun .* --offload-optimizer$'"
 refuse 'ranks that no grid divides' 'no legal grid' "${big[@]}" --ranks 67 --seq-len 100
 refuse 'an unknown cluster' "neither a known cluster .*h100" --model llama3-8b --plan --cluster h1000
 sed 's/^peak .*//' clusters/h100.txt >"$dir/missing.txt"
