@@ -33,7 +33,7 @@ static inline options plan_chosen(const options *o, const planner_choice *p) {
     t.zero_params = p->zp;
     t.zero_grads = p->zg;
     t.zero_optim = p->zo;
-    t.recompute = p->recompute;
+    t.recompute = p->less > 0 ? RECOMPUTE_AUTO : p->recompute;
     t.offload_activations = p->offload ? 1 : 0;
     t.offload_optimizer = p->offload_optimizer;
     t.global_batch = plan_global_batch(o);
@@ -49,6 +49,7 @@ static inline bool plan_fits_at(const plan_question *q, planner_choice *p, int64
     arena device, host;
     grid g;
     model_run run = plan_run_of(&chosen, S, &g, kinds);
+    for (int l = 0; l < q->c->L; l++) kinds[l] = l < q->c->L - p->less ? p->recompute : (recompute_kind)(p->recompute - 1);
     bool fits = plan_in_room(q->c, &g, &run, plan_room(&chosen), &device, &host);
     free(kinds);
     p->memory = (double)device.peak;
@@ -223,6 +224,11 @@ static inline int plan_search(const plan_question *q, int64_t attended, planner_
 static inline const char *plan_recompute_name(recompute_kind kind) {
     return kind == RECOMPUTE_NONE ? "none" : kind == RECOMPUTE_SELECTIVE ? "selective" : "full";
 }
+// "selective"; "full, 24 layers selective" as "auto (24 selective)".
+static inline void plan_recompute_text(const planner_choice *p, char *text, size_t size) {
+    if (p->less == 0) snprintf(text, size, "%s", plan_recompute_name(p->recompute));
+    else snprintf(text, size, "auto (%d %s)", p->less, plan_recompute_name((recompute_kind)(p->recompute - 1)));
+}
 // Prints the command that trains with a choice and the other options that the user gave.
 static inline void plan_command(FILE *f, const options *given, const planner_choice *p) {
     static const char *const left_out[] = {"plan", "plan-json", "dry-run", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch", "offload-optimizer"};
@@ -255,7 +261,7 @@ static inline void plan_command(FILE *f, const options *given, const planner_cho
     if (t.gpus_per_node > 0) fprintf(f, " --gpus-per-node %lld --nics-per-node %lld", (long long)t.gpus_per_node, (long long)t.nics_per_node);
     if (p->shape.hp > 1 && p->shape.cp > 1) fprintf(f, " --placement %s", placement_name(p->shape.placement));
     fprintf(f, " --zero-params %d --zero-grads %d --zero-optim %d", p->zp, p->zg, p->zo);
-    fprintf(f, " --recompute %s", plan_recompute_name(p->recompute));
+    fprintf(f, " --recompute %s", p->less > 0 ? "auto" : plan_recompute_name(p->recompute));
     if (p->offload) fprintf(f, " --offload-activations 1");
     if (p->offload_optimizer) fprintf(f, " --offload-optimizer");
     fprintf(f, "\n");
@@ -264,12 +270,13 @@ static inline void plan_command(FILE *f, const options *given, const planner_cho
 // "dp 8 hp 8 cp 2 w 1 head-first, ZeRO 64/64/64, recompute selective, offload, optimizer offload"
 static inline void plan_choice_text(const planner_choice *p, char *text, size_t size) {
     const grid_shape *s = &p->shape;
-    char ring[48] = "";
+    char ring[48] = "", recompute[48];
+    plan_recompute_text(p, recompute, sizeof recompute);
     if (s->cp > 1 && p->cp_allgather) snprintf(ring, sizeof ring, " all-gather");
     else if (s->cp > 1) snprintf(ring, sizeof ring, " w %d", s->w);
     bool placed = s->hp > 1 && s->cp > 1;
     snprintf(text, size, "dp %d hp %d cp %d%s%s%s, ZeRO %d/%d/%d, recompute %s%s%s", s->dp, s->hp, s->cp, ring, placed ? " " : "",
-             placed ? placement_name(s->placement) : "", p->zp, p->zg, p->zo, plan_recompute_name(p->recompute), p->offload ? ", offload" : "",
+             placed ? placement_name(s->placement) : "", p->zp, p->zg, p->zo, recompute, p->offload ? ", offload" : "",
              p->offload_optimizer ? ", optimizer offload" : "");
 }
 
@@ -335,7 +342,9 @@ static inline bool plan_write_json(const plan_question *q, int64_t attended, con
         for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++) cJSON_AddNumberToObject(at, numbers[k].name, numbers[k].value);
         cJSON_AddStringToObject(at, "placement", placement_name(p->shape.placement));
         cJSON_AddStringToObject(at, "cp_comm", p->cp_allgather ? "allgather" : "ring");
-        cJSON_AddStringToObject(at, "recompute", plan_recompute_name(p->recompute));
+        char recompute[48];
+        plan_recompute_text(p, recompute, sizeof recompute);
+        cJSON_AddStringToObject(at, "recompute", recompute);
         cJSON_AddBoolToObject(at, "offload_activations", p->offload);
         cJSON_AddBoolToObject(at, "offload_optimizer", p->offload_optimizer);
         planner_part all[PLANNER_PARTS];

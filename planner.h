@@ -213,6 +213,7 @@ typedef struct {
     bool cp_allgather;
     int zp, zg, zo;
     recompute_kind recompute;
+    int less;     // layers, the last ones, that are recomputed a kind less than that: --recompute auto
     bool offload; // all kept activations go to the host
     bool offload_optimizer;
     // predicted
@@ -472,13 +473,19 @@ static inline double planner_kept_bytes(const model_config *m, const cluster *c,
     return T * (c->element_bytes * (2.0 * m->D + (hp > 1 ? 3 : 2) * width + kv + 2.0 * m->F) + 4.0 * m->H);
 }
 
-// FLOP per token in projections, MLP and head. LoongTrain's runs recompute every projection of a layer: 8 L N_layer + 6 D V.
-static inline double planner_linear_flop(const planner_query *q, recompute_kind kind) {
+// The mean over the layers of a choice.
+static inline double planner_kept_mean(const model_config *m, const cluster *c, const planner_choice *p, double T) {
+    double less = (double)p->less / m->L, kept = planner_kept_bytes(m, c, p->shape.hp, p->recompute, T);
+    return p->less == 0 ? kept : (1 - less) * kept + less * planner_kept_bytes(m, c, p->shape.hp, (recompute_kind)(p->recompute - 1), T);
+}
+
+// FLOP per token in projections, MLP and head. again: share of the layers that are recomputed, in part or in full. LoongTrain's runs recompute every
+// projection of a layer: 8 L N_layer + 6 D V.
+static inline double planner_linear_flop(const planner_query *q, double again) {
     const model_config *m = q->model;
     double matrices = flops_matrices_per_token(m);
     if (q->schedule == SCHEDULE_LOONGTRAIN) return 3 * matrices + (matrices - 2.0 * m->D * m->V);
-    bool again = kind != RECOMPUTE_NONE; // as flops_hardware_per_token counts: w_down is not recomputed
-    return 3 * matrices + (again ? m->L * (flops_projections_per_token(m) + flops_gate_up_per_token(m)) : 0);
+    return 3 * matrices + again * m->L * (flops_projections_per_token(m) + flops_gate_up_per_token(m)); // as flops_hardware_per_token counts: w_down is not recomputed
 }
 
 // Fills p->gather, p->reduce and p->update of our own schedule: what is exposed in a step of `micro` micro-steps, whose passes compute for `forward`
@@ -504,23 +511,23 @@ static inline void planner_zero_time(const planner_query *q, double micro, doubl
 
 // Fills the predicted fields of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of its shape.
 //     step = sequences (L (forward + backward + 2 alltoall + again) + linear) + exposed ZeRO and offload + optimizer
-//     again = full: forward + alltoall; selective: alltoall (attention is kept; Q, K, V are exchanged again), which our schedule hides behind the
-//     matrices; none: 0
+//     again = full: forward + alltoall; selective (`part`): alltoall (attention is kept; Q, K, V are exchanged again), which our schedule hides behind
+//     the matrices; none: 0
 static inline void planner_step_time(const planner_query *q, const planner_attention *a, planner_choice *p) {
     const model_config *m = q->model;
     const cluster *c = q->machines;
     const grid_shape *g = &p->shape;
     double N = (double)config_parameters(m), T = (double)q->S / ((double)g->hp * g->cp);
     double B = (double)q->batch, micro = (double)q->global_batch / g->dp / B, L = m->L, operations = micro * B * L; // of attention
-    double again = p->recompute == RECOMPUTE_FULL ? 1 : 0;
-    double linear = B * T * planner_linear_flop(q, p->recompute) / (c->linear_efficiency * c->peak) + N * c->weight_bytes / c->hbm_rate; // a micro-step
+    double less = p->less / L, again = p->recompute == RECOMPUTE_FULL ? 1 - less : 0; // shares of the layers
+    double part = p->recompute == RECOMPUTE_FULL ? less : p->recompute == RECOMPUTE_SELECTIVE ? 1 - less : 0;
+    double linear = B * T * planner_linear_flop(q, again + part) / (c->linear_efficiency * c->peak) + N * c->weight_bytes / c->hbm_rate; // a micro-step
     p->attention = operations * ((1 + again) * a->kernel_f + a->kernel_b);
     p->launch = operations * ((1 + again) * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) - p->attention;
     p->linear = micro * linear;
     double matrices = linear * 2 / 3 / (B * L); // s, of a layer's backward pass
-    double alltoall_again = p->recompute == RECOMPUTE_NONE ? 0 : a->alltoall;
-    if (p->recompute == RECOMPUTE_SELECTIVE && q->schedule == SCHEDULE_LATE_DKV) alltoall_again = planner_overlap(matrices, a->alltoall, c->overlap_cost) - matrices;
-    p->alltoall = operations * (2 * a->alltoall + alltoall_again);
+    double alltoall_part = q->schedule == SCHEDULE_LATE_DKV ? planner_overlap(matrices, a->alltoall, c->overlap_cost) - matrices : a->alltoall;
+    p->alltoall = operations * ((2 + again) * a->alltoall + part * alltoall_part);
     p->ring_inner = operations * ((1 + again) * a->forward.inner + a->backward.inner);
     p->ring_outer = operations * ((1 + again) * a->forward.outer + a->backward.outer);
     // The gradient of wo hides the first hop home of dKV, an outer one if there is one, for the last sequence of a micro-step.
@@ -539,7 +546,8 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
         p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
         if (p->offload) {
-            double leave = fmax(0, L - checkpoint_slots(p->recompute)), transfer = B * leave * planner_kept_bytes(m, c, g->hp, p->recompute, T) / c->host_link_rate;
+            int slots = checkpoint_slots((recompute_kind)(p->recompute - (p->less > 0)));
+            double leave = fmax(0, L - slots), transfer = B * leave * planner_kept_mean(m, c, p, T) / c->host_link_rate;
             p->offloading = micro * (planner_overlap(forward, transfer, c->overlap_cost) - forward +
                                      planner_overlap(backward, transfer, c->overlap_cost) - backward);
         }
@@ -551,7 +559,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
                  p->update + p->offloading;
     p->tgs = (double)q->S * (double)q->global_batch / (q->ranks * p->seconds);
     p->mfu = p->tgs * flops_model_per_token(m, q->attended) / c->peak;
-    p->hfu = p->tgs * (planner_linear_flop(q, p->recompute) + L * (3.5 + again) * flops_attention_per_token(m, q->attended)) / c->peak;
+    p->hfu = p->tgs * (planner_linear_flop(q, again + part) + L * (3.5 + again) * flops_attention_per_token(m, q->attended)) / c->peak;
 }
 
 // ---- the search ----
@@ -564,15 +572,18 @@ static inline bool planner_legal(const planner_query *q, int hp, int cp) {
 // A relative gap below this is inside the model's error: a tie.
 #define PLANNER_TIE 0.02
 
-// By which a grid's choices are compared: optimizer states stay on the device unless their offload saves more than a tie.
-static inline double planner_cost(const planner_choice *p) { return p->seconds * (p->offload_optimizer ? 1 + PLANNER_TIE : 1); }
+// By which a grid's choices are compared: optimizer states stay on the device, and all layers are recomputed alike, unless the contrary saves more
+// than a tie.
+static inline double planner_cost(const planner_choice *p) {
+    return p->seconds * (p->offload_optimizer ? 1 + PLANNER_TIE : 1) * (p->less > 0 ? 1 + PLANNER_TIE : 1);
+}
 
 // The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits, over ZeRO degrees (1, a node, all ranks),
-// recompute, offload of activations and, where that is more than a tie faster or nothing else fits, of optimizer states. Equally fast: the least
-// sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's
+// recompute, offload of activations and, where that is more than a tie faster or nothing else fits, of optimizer states; recompute also by quarters of
+// the layers, as --recompute auto may choose. Equally fast: the least sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's
 // memory. False: nothing fits.
 static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
-    enum { MOST = 10 * 3 * 2 * 2 }; // nested ZeRO degrees out of three, kinds of recompute, without and with each offload
+    enum { MOST = 10 * 12 * 2 * 2 }; // nested ZeRO degrees out of three, quarters of three kinds of recompute, without and with each offload
     planner_choice tries[MOST];
     int count = 0, node = (int)q->machines->gpus_per_node, degrees[3], degree_count = 0;
     degrees[degree_count++] = 1;
@@ -582,14 +593,17 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
     for (int p = 0; p < degree_count; p++)
         for (int g = p; g < degree_count; g++)
             for (int o = g; o < degree_count; o++)
-                for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
+                for (int kind = 0; kind < 12; kind++)
                     for (int offload = q->offload_optimizer ? 2 : 0; offload < 4; offload++) {
+                        int quarters = kind % 4; // recomputed less
+                        if (quarters > 0 && (kind / 4 == RECOMPUTE_NONE || q->schedule == SCHEDULE_LOONGTRAIN)) continue;
                         planner_choice *t = &tries[count++];
                         *t = *best;
                         t->zp = degrees[p];
                         t->zg = degrees[g];
                         t->zo = degrees[o];
-                        t->recompute = (recompute_kind)kind;
+                        t->recompute = (recompute_kind)(kind / 4);
+                        t->less = quarters * q->model->L / 4;
                         t->offload = offload % 2 == 1;
                         t->offload_optimizer = offload / 2 == 1;
                         planner_step_time(q, &a, t);
@@ -606,7 +620,7 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
     double most = 1.001 * best->seconds;
     for (int i = 0; q->fits != NULL && i < count; i++) {
         planner_choice *t = &tries[i];
-        if (t->seconds <= most && t->recompute == best->recompute && t->offload == best->offload && t->offload_optimizer == best->offload_optimizer &&
+        if (t->seconds <= most && t->recompute == best->recompute && t->less == best->less && t->offload == best->offload && t->offload_optimizer == best->offload_optimizer &&
             q->fits(q->context, t) && t->memory <= best->memory - 0.1 * q->machines->memory)
             *best = *t;
     }

@@ -234,6 +234,10 @@ refuse 'without a cluster, too' 'needs 74.0 GiB but may use only 30.0 GiB' --dry
 refuse 'a copy of the states, too, and the message says so' 'full, no --save-every, smaller' --dry-run --model llama3.2-1b --out none --save-every 5 --memory-budget 30GiB
 refuse 'a model nothing fits' 'ranks fit 131072 tokens' --model llama3-70b --plan --cluster h100 --ranks 4 --seq-len 128K
 check 'unless the optimizer is offloaded' bash -c "'$binary' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K | grep -q '^mpirun .* --offload-optimizer$'"
+"$binary" "${big[@]}" --ranks 8 --seq-len 4M >"$dir/mixed"
+check 'layers of two kinds where neither alone is best' grep -q '^1\. .* recompute auto (24 selective), offload' "$dir/mixed"
+check 'the run of that plan fits, with as many such layers or more' bash -c "'$binary' --dry-run --ranks 8 \$(sed -n \"s/^mpirun -np 8 .\/train_llama//p\" '$dir/mixed' | tr -d \"'\") |
+    awk '/^recompute:/ { selective = \$6 } /^bytes of a rank/ { bytes = \$6 } END { exit !(selective >= 24 && bytes <= 80e9) }'"
 refuse 'ranks that no grid divides' 'no legal grid' "${big[@]}" --ranks 67 --seq-len 100
 refuse 'an unknown cluster' "neither a known cluster .*h100" --model llama3-8b --plan --cluster h1000
 sed 's/^peak .*//' clusters/h100.txt >"$dir/missing.txt"

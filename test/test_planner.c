@@ -516,7 +516,7 @@ static bool fits_rule(void *context, planner_choice *p) {
     cluster c;
     memset(&c, 0, sizeof c);
     c.element_bytes = 2;
-    double kept = r->m->L * planner_kept_bytes(r->m, &c, p->shape.hp, p->recompute, T);
+    double kept = r->m->L * planner_kept_mean(r->m, &c, p, T);
     p->memory = N * (2.0 / p->zp + 4.0 / p->zg + (p->offload_optimizer ? 0 : 12.0 / p->zo)) + (p->offload ? 0 : kept) + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T);
     return p->memory <= r->limit;
 }
@@ -685,6 +685,35 @@ static void check_step(void) {
         };
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
             CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9, "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
+    }
+}
+
+// Layers of two kinds: a step with overlap_cost 1, in which nothing is hidden, takes the mean of the two, and keeps as much.
+static void check_mix(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    c.overlap_cost = 1;
+    planner_query q = planner_query_make(&m, &c, 131072, 16, 64);
+    for (int kind = RECOMPUTE_SELECTIVE; kind <= RECOMPUTE_FULL; kind++) {
+        planner_choice p[3]; // all layers of that kind, 8 of 32 a kind less, all a kind less
+        for (int i = 0; i < 3; i++) {
+            memset(&p[i], 0, sizeof p[i]);
+            p[i].shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST);
+            p[i].zp = p[i].zg = p[i].zo = 64;
+            p[i].recompute = (recompute_kind)(i == 2 ? kind - 1 : kind);
+            p[i].less = i == 1 ? 8 : 0;
+            planner_attention a = planner_attention_time(&q, &p[i].shape, false);
+            planner_step_time(&q, &a, &p[i]);
+        }
+        double kept[3], seconds[3], flop[3];
+        for (int i = 0; i < 3; i++) {
+            kept[i] = planner_kept_mean(&m, &c, &p[i], 4096);
+            seconds[i] = p[i].seconds;
+            flop[i] = p[i].hfu / p[i].tgs;
+        }
+        CHECK(fabs(seconds[1] / (0.75 * seconds[0] + 0.25 * seconds[2]) - 1) < 1e-12 && seconds[0] > 1.01 * seconds[2], "kind %d: %g s, with 8 layers less %g, all less %g", kind, seconds[0], seconds[1], seconds[2]);
+        CHECK(fabs(kept[1] / (0.75 * kept[0] + 0.25 * kept[2]) - 1) < 1e-12, "kind %d: %g bytes are kept, with 8 layers less %g, all less %g", kind, kept[0], kept[1], kept[2]);
+        CHECK(fabs(flop[1] / (0.75 * flop[0] + 0.25 * flop[2]) - 1) < 1e-12, "kind %d: FLOP", kind);
     }
 }
 
@@ -866,6 +895,7 @@ int main(void) {
     check_published_memory(&llama3_8b);
     check_step();
     check_hidden_by_compute();
+    check_mix();
     check_search();
     return test_finish("test_planner", NULL);
 }
