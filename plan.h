@@ -231,7 +231,8 @@ static inline void plan_recompute_text(const planner_choice *p, char *text, size
 }
 // Prints the command that trains with a choice and the other options that the user gave.
 static inline void plan_command(FILE *f, const options *given, const planner_choice *p) {
-    static const char *const left_out[] = {"plan", "plan-json", "dry-run", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch", "offload-optimizer"};
+    static const char *const left_out[] = {"plan", "plan-json", "dry-run", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch",
+                                           "offload-optimizer"};
     options t = plan_chosen(given, p);
     int count;
     const option_row *rows = options_table(&count);

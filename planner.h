@@ -579,8 +579,8 @@ static inline double planner_cost(const planner_choice *p) {
 }
 
 // The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits, over ZeRO degrees (1, a node, all ranks),
-// recompute, offload of activations and, where that is more than a tie faster or nothing else fits, of optimizer states; recompute also by quarters of
-// the layers, as --recompute auto may choose. Equally fast: the least sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's
+// recompute (also by quarters of the layers, as --recompute auto may choose) and offload of activations and of optimizer states. Equally fast: the least
+// sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's
 // memory. False: nothing fits.
 static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
     enum { MOST = 10 * 12 * 2 * 2 }; // nested ZeRO degrees out of three, quarters of three kinds of recompute, without and with each offload
@@ -620,8 +620,8 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
     double most = 1.001 * best->seconds;
     for (int i = 0; q->fits != NULL && i < count; i++) {
         planner_choice *t = &tries[i];
-        if (t->seconds <= most && t->recompute == best->recompute && t->less == best->less && t->offload == best->offload && t->offload_optimizer == best->offload_optimizer &&
-            q->fits(q->context, t) && t->memory <= best->memory - 0.1 * q->machines->memory)
+        bool alike = t->recompute == best->recompute && t->less == best->less && t->offload == best->offload && t->offload_optimizer == best->offload_optimizer;
+        if (t->seconds <= most && alike && q->fits(q->context, t) && t->memory <= best->memory - 0.1 * q->machines->memory)
             *best = *t;
     }
     return true;

@@ -75,6 +75,8 @@ Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs
 
 - Grid: dp x hp x cp, w = inner ring.
 - ZeRO: the number of ranks that parameters / gradients / optimizer states are sharded over.
+- Recompute: "auto (24 selective)" is selective in 24 layers and full in the others, "auto (40 none)" selective in the others. Offload: all
+  activations that are kept lie on the host.
 - TGS: tokens per second and GPU.
 - MFU: model FLOPs, causal attention counted half, recompute not counted.
 
