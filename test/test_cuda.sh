@@ -70,6 +70,10 @@ mkdir "$dir/deep" # more layers than offload slots: otherwise nothing is copied 
 sed 's/"num_hidden_layers": *[0-9]*/"num_hidden_layers": 6/' test/golden/folder_f32/config.json >"$dir/deep/config.json"
 check 'layers that keep all and are offloaded: nor is a copy under way disturbed' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute none --offload-activations 1 --offload-optimizer
+check 'nor where layers are recomputed, which takes two slots' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
+    --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute selective --offload-activations 1
+check 'nor with 4 ranks in SeqAlltoAll, where most buffers share places' mpirun -np 4 build/cuda-races/train_llama-without-gpu --model nano --from-scratch \
+    --train-data "$dir/numbers.bin" --seq-len 512 --steps 1 --hp 4 --recompute selective --offload-activations 1
 apart=(env FAKE_CUDA_APART=1 $build/train_llama-without-gpu --model test/golden/folder_f32 --train-data "$dir/numbers.bin" --val-data "$dir/numbers.bin" --seq-len 64
     --eval-every 1 --eval-steps 1 --sample-every 1 --save-every 1 --out "$dir/apart" --resume --recompute none --offload-activations 1 --offload-optimizer)
 check 'the host touches no memory of the GPU' "${apart[@]}" --steps 1
