@@ -40,7 +40,8 @@ static inline int checkpoint_slots(recompute_kind least) { return least == RECOM
 
 typedef struct {
     int L, offloaded; // layers; the first `offloaded` of them compute in slots
-    int slot_count;
+    int slot_count;   // checkpoint_slots
+    recompute_kind most; // of any layer
     recompute_kind *kinds;         // (L)
     layer_activations *kept;       // (L) resident layers: their memory
     layer_activations slots[CHECKPOINT_SLOTS];
@@ -83,11 +84,11 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
     s->held = HOST_NEW(int64_t, L);
     s->block_bytes = HOST_NEW(size_t, L);
     s->host = HOST_NEW(char *, L);
-    recompute_kind most = RECOMPUTE_NONE, least = RECOMPUTE_FULL; // most: of any layer; least: of any offloaded layer
+    recompute_kind least = RECOMPUTE_FULL; // of any offloaded layer
     for (int l = 0; l < L; l++) {
         s->kinds[l] = kinds[l];
         s->held[l] = CHECKPOINT_NOT_KEPT;
-        if (kinds[l] > most) most = kinds[l];
+        if (kinds[l] > s->most) s->most = kinds[l];
         if (l < offloaded && kinds[l] < least) least = kinds[l];
     }
     s->slot_count = checkpoint_slots(least);
@@ -107,12 +108,12 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         if (offloaded > 0) s->slots[i] = checkpoint_take(device, n, least);
         s->slot_layer[i] = -1;
     }
-    if (most != RECOMPUTE_NONE) { // the working set, for the layer that keeps least
+    if (s->most != RECOMPUTE_NONE) { // the working set, for the layer that keeps least
         s->work.q = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.kv = ARENA_TAKE_X(device, MEM_WORKSPACE, n.kv);
         if (!n.out_is_row) s->work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
     }
-    if (most == RECOMPUTE_FULL) {
+    if (s->most == RECOMPUTE_FULL) {
         s->work.out_row = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.lse = ARENA_TAKE(device, MEM_WORKSPACE, float, n.lse);
     }

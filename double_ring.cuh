@@ -72,14 +72,14 @@ static inline bool double_ring_gathers(const double_ring *r) { return r->allgath
 
 // Bytes of `scratch` on the device that `a` counts for.
 static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
+    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
+    if (arena_counts_other(a)) return (size_t)min_i64(20 * r->Tc * r->Hq * r->HS, DEVICE_ATTENTION_SCRATCH); // op_attention_scratch of a GPU
     attention_block whole;
     memset(&whole, 0, sizeof whole);
     whole.Tq = whole.Tk = whole.lse_stride = r->Tc;
     whole.Hq = r->Hq; whole.Hkv = r->Hkv; whole.HS = r->HS;
     whole.q_stride = r->Hq * r->HS; whole.kv_stride = 2 * r->Hkv * r->HS;
     whole.causal = true;
-    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
-    if (arena_counts_other(a)) return (size_t)min_i64(20 * r->Tc * whole.q_stride, DEVICE_ATTENTION_SCRATCH);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }
 
@@ -102,6 +102,7 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, arena_reduce_scatter_scratch(a, cp, (size_t)n)) : NULL;
     r->scratch = arena_take(a, MEM_WORKSPACE, 1, double_ring_scratch(r, a));
 }
+
 // The block of this rank's queries and CP rank k's keys, and the rows of q and kv at which it starts. Tq = Tk = 0: no query sees a key.
 static inline attention_block double_ring_block(const double_ring *r, int k, int64_t *first_query, int64_t *first_key) {
     int c = r->g->place.c, cp = r->g->shape.cp;

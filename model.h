@@ -115,8 +115,7 @@ static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    bool recomputes = false;
-    for (int l = 0; l < m->c.L; l++) recomputes = recomputes || run->kinds[l] != RECOMPUTE_NONE;
+    bool recomputes = m->store.most != RECOMPUTE_NONE;
     attention_2d_describe(a, m->g, m->c.H, m->c.Hkv, m->c.HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
     bool exchange = m->g->shape.hp > 1, fewer = exchange && run->B == 1;
 
@@ -124,17 +123,22 @@ static inline void model_layout_workspace(model *m, arena *device) {
     m->dout = m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     arena_place p = arena_share_begin(device);
     if (exchange) a->q_recv = ARENA_TAKE_X(device, MEM_RING, attention_2d_q_count(a));
-    if (fewer) arena_share(device, &p);
-    if (fewer) m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    if (fewer) {
+        arena_share(device, &p);
+        m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    }
     arena_share_end(device, &p);
     p = arena_share_begin(device);
     a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, attention_2d_q_count(a));
     arena_share(device, &p);
     m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    if (!fewer) m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    if (fewer && recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    if (fewer) arena_share(device, &p);
-    if (fewer) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
+    if (fewer) {
+        if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+        arena_share(device, &p);
+        m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
+    } else {
+        m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    }
     arena_share_end(device, &p);
 
     // Here begin attention, the MLP, and the head and the embedding, of which only one is at work at a time. But sends are in flight during the
