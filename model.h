@@ -22,7 +22,7 @@ typedef struct {
     bool packed;          // samples are packed documents: see model.documents
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
-    bool offload_optimizer;
+    bool offload_optimizer, offload_gradients;
     bool saves;           // reserves host memory for a copy of the model states, so that training continues while they are written
     size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
 } model_run;
@@ -181,7 +181,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 
     model_describe_units(m);
     zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
-    zero_layout(&m->zero, device, host, run->grad_accum > 1, run->offload_optimizer, !c->tied);
+    zero_layout(&m->zero, device, host, run->grad_accum > 1, run->offload_optimizer, run->offload_gradients, !c->tied);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);

@@ -40,7 +40,7 @@ typedef struct {
     int zero_params, zero_grads, zero_optim; // 1 = replica, ZERO_FULL = all ranks, 0 = not given
     recompute_kind recompute;
     double offload_activations; // fraction of the layers
-    bool offload_optimizer;
+    bool offload_optimizer, offload_gradients;
     int64_t mlp_tile, loss_tile; // rows; 0 = auto
     int64_t memory_budget;       // bytes of device memory of a rank; 0 = what the device has
     // optimizer
@@ -120,7 +120,7 @@ static inline const option_row *options_table(int *count) {
         {"Grid", "dp", "N", OPTION_COUNT, AT(dp), 1, 1048576, "", "", "data-parallel degree (if absent: ranks / (hp x cp))"},
         {"Grid", "hp", "N|auto", OPTION_TILE, AT(hp), 1, 4096, "1", "",
          "head-parallel degree: ranks of a SeqAlltoAll; must divide the number of query heads; auto: the planner chooses all degrees, "
-         "--recompute, --offload-activations and, where it helps, --offload-optimizer"},
+         "--recompute, --offload-activations and, where they help, --offload-optimizer and --offload-gradients"},
         {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: ranks of a Double-Ring-Attention"},
         {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "",
          "window size of the double ring; must divide cp (if absent: cp, a single ring)"},
@@ -147,6 +147,8 @@ static inline const option_row *options_table(int *count) {
         {"Memory", "offload-activations", "FRACTION", OPTION_REAL, AT(offload_activations), 0, 1, "0", "",
          "fraction of the layers whose saved activations are kept in host memory"},
         {"Memory", "offload-optimizer", "", OPTION_FLAG, AT(offload_optimizer), 0, 0, "", "", "keep optimizer states in host memory"},
+        {"Memory", "offload-gradients", "", OPTION_FLAG, AT(offload_gradients), 0, 0, "", "",
+         "keep gradients in host memory, too; requires --offload-optimizer, and --zero-grads and --zero-optim full"},
         {"Memory", "mlp-tile", "N|auto", OPTION_TILE, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows per tile of the MLP"},
         {"Memory", "loss-tile", "N|auto", OPTION_TILE, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss"},
         {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "",
@@ -564,6 +566,10 @@ static inline bool options_check_degree(int *degree, const char *name, int ranks
 
 // Options that require or exclude others, or a build.
 static inline bool options_check_together(const options *o, error_text *error) {
+    if (o->offload_gradients && !o->offload_optimizer)
+        return error_set(error, "--offload-gradients requires --offload-optimizer");
+    if (o->offload_gradients && (o->zero_grads != o->ranks || o->zero_optim != o->ranks))
+        return error_set(error, "--offload-gradients requires --zero-grads full and --zero-optim full: a rank keeps no more of the gradients on the host than it updates");
     if (o->warmup > o->steps)
         return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps (%lld)", (long long)o->warmup, (long long)o->steps);
     if (options_given(o, "wsd-decay") && o->lr_schedule != LR_WSD)

@@ -13,6 +13,9 @@
 //   update              AdamW on the rank's piece. The next forward pass all-gathers the new parameters into the parameter shards (group of zo / zp),
 //                       those of unit u+1 while unit u computes
 //
+// Optimizer states may lie on the host: the update brings them to the device in parts, through two windows. So may gradients, too, if zg = zo = ranks:
+// stage 1 is then followed by a copy of the shard to the host, while the next unit computes; what earlier micro-steps left there has come back before.
+//
 // Bytes a rank sends per step, n = padded elements of a unit, s = sizeof(floatX), R = ranks / zo, A = micro-steps of a step:
 //   gather   n s (zp-1)/zp  times: embedding A, head A (tied: 1 each), all layers together L + max(L-2, 0) (2A-1): where the passes turn from
 //                           forward to backward and back, two layers are still in their slots
@@ -27,7 +30,9 @@
 #include "trace.h"      // defines: transfer_finish, trace_*
 
 enum { ZERO_MAX_TENSORS = 8, ZERO_SLOTS = 4 };
-enum { REDUCE_SHARD, REDUCE_PIECE, REDUCE_REPLICAS, REDUCE_BACK, ZERO_STAGES }; // 1, 2, and the two halves of 3 above
+enum { REDUCE_SHARD, REDUCE_PIECE, REDUCE_REPLICAS, REDUCE_BACK, ZERO_STAGES, // 1, 2, and the two halves of 3 above
+       REDUCE_HOST = ZERO_STAGES };                                            // offloaded gradients: the copy to the host
+enum { ZERO_WINDOWS = 16 }; // offloaded optimizer states: the largest piece goes through the device in this many parts
 
 // A tensor inside a unit.
 typedef struct {
@@ -63,7 +68,14 @@ static inline bool zero_span(const zero_tensor *t, int64_t begin, int64_t end, i
 
 typedef struct {
     int unit, stage;
+    int64_t ticket; // of REDUCE_HOST
 } zero_reduction;
+
+// A part of this rank's optimizer piece of a unit: elements [begin, begin + count) of the piece.
+typedef struct {
+    int unit;
+    int64_t begin, count;
+} zero_part;
 
 typedef struct {
     int ranks, rank;
@@ -76,7 +88,7 @@ typedef struct {
     comm *gather, *reduce[ZERO_STAGES], *update, *pieces; // pieces: the zo ranks that together hold every optimizer piece once
     // per unit, from the arena
     floatX **params; // (count / zp)
-    float **grads;   // (count / zg)
+    float **grads;   // (count / zg); on the host when offloaded
     float **m, **v, **master; // (count / zo); on the host when offloaded; master NULL when floatX is float
     // gathered units (zp > 1) and gradients before their reduce-scatter (zg > 1)
     floatX *param_slot[ZERO_SLOTS];
@@ -84,16 +96,20 @@ typedef struct {
     int fetching[ZERO_SLOTS], fetching_count; // units whose gather has started, oldest first
     float *grad_slot[ZERO_SLOTS];
     int grad_slot_unit[ZERO_SLOTS];
-    bool *grads_begun; // per unit: has a gradient in this step (used when zg = 1)
+    bool *grads_begun; // per unit: has a gradient in this step (used when a unit's gradient stays in its place: zg = 1, not offloaded)
+    double *squares;   // (unit_count) device: sums of squares of this rank's pieces of the gradient
     zero_reduction reducing[ZERO_STAGES + 1];
     int reducing_count;
     bool first_micro, last_micro;
     int updating, updated; // how many units' all-gathers of new parameters have started; have finished
-    float *arrived;             // (largest / zg) one micro-step's gradient shard, before it is added
+    float *arrived;             // (largest / zg) one micro-step's gradient shard, before it is added; offloaded: what is on the host, before it is added
     void *scratch[ZERO_STAGES]; // of the reductions
-    // optimizer offload
-    bool offload;
-    float *window[2]; // device: m, v, master of one unit's piece, (3, largest / zo)
+    // offload of optimizer states, and of gradients
+    bool offload, offload_grads;
+    int64_t window_count; // elements of a part
+    float *window[2];     // device: m, v, master, gradient of one part, (up to 4, window_count)
+    float *leaving[2];    // device: (largest / zg) gradient shards of two units, from their reduction to their copy to the host (zg > 1)
+    int64_t arriving;     // ticket of the copy into `arrived`
     device_copier *to_device, *to_host;
 } zero_hybrid;
 
@@ -139,13 +155,14 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
     return n;
 }
 
-// Takes all memory: from `device`, and from `host` for offloaded optimizer states. accumulates: more than one micro-step in a step. share_edges:
-// embedding and head are never in their slots at the same time (untied), so they share one place. The per-unit tables are host memory of z
-// (zero_free).
-static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, bool offload, bool share_edges) {
+// Takes all memory: from `device`, and from `host` for offloaded optimizer states and gradients. accumulates: more than one micro-step in a step.
+// offload_grads: needs `offload` and zg = zo = ranks (options.h checks). share_edges: embedding and head are never in their slots at the same time
+// (untied), so they share one place. The per-unit tables are host memory of z (zero_free).
+static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, bool offload, bool offload_grads, bool share_edges) {
     int units = z->unit_count;
-    bool masters = arena_element(device) != sizeof(float);
+    bool masters = arena_element(device) != sizeof(float), slots = z->zg > 1 || offload_grads;
     z->offload = offload;
+    z->offload_grads = offload_grads;
     z->params = HOST_NEW(floatX *, units);
     z->grads = HOST_NEW(float *, units);
     z->m = HOST_NEW(float *, units);
@@ -156,20 +173,25 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     for (int u = 0; u < units; u++) {
         int64_t n = z->units[u].count;
         z->params[u] = ARENA_TAKE_X(device, MEM_PARAMETERS, n / z->zp);
-        z->grads[u] = ARENA_TAKE(device, MEM_GRADIENTS, float, n / z->zg);
+        z->grads[u] = ARENA_TAKE(offload_grads ? host : device, MEM_GRADIENTS, float, n / z->zg);
         z->m[u] = ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo);
         z->v[u] = ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo);
         z->master[u] = masters ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
     }
-    for (int i = 0; i < 2; i++) z->window[i] = offload ? ARENA_TAKE(device, MEM_OPTIMIZER, float, (masters ? 3 : 2) * (z->largest / z->zo)) : NULL;
+    z->squares = ARENA_TAKE(device, MEM_GRADIENTS, double, units);
+    z->window_count = round_up(ceil_div(z->largest / z->zo, ZERO_WINDOWS), 64);
+    for (int i = 0; i < 2; i++) {
+        z->window[i] = offload ? ARENA_TAKE(device, MEM_OPTIMIZER, float, (2 + masters + offload_grads) * z->window_count) : NULL;
+        z->leaving[i] = offload_grads && z->zg > 1 ? ARENA_TAKE(device, MEM_GRADIENTS, float, z->largest / z->zg) : NULL;
+    }
     for (int s = 0; s < ZERO_SLOTS; s++) {
         int64_t n = zero_slot_count(z, s);
         if (share_edges && s == 2) n = max_i64(n, zero_slot_count(z, 3));
         bool shared = share_edges && s == 3;
         z->param_slot[s] = z->zp == 1 ? NULL : shared ? z->param_slot[2] : ARENA_TAKE_X(device, MEM_PARAMETERS, n);
-        z->grad_slot[s] = z->zg == 1 ? NULL : shared ? z->grad_slot[2] : ARENA_TAKE(device, MEM_GRADIENTS, float, n);
+        z->grad_slot[s] = !slots ? NULL : shared ? z->grad_slot[2] : ARENA_TAKE(device, MEM_GRADIENTS, float, n);
     }
-    z->arrived = accumulates && z->zg > 1 ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
+    z->arrived = accumulates && slots ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
     int replicas = z->ranks / z->zo;
     z->scratch[REDUCE_SHARD] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zg, (size_t)(z->largest / z->zg)));
     z->scratch[REDUCE_PIECE] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zo / z->zg, (size_t)(z->largest / z->zo)));
@@ -266,10 +288,28 @@ static inline const floatX *zero_params(zero_hybrid *z, int unit) {
 
 // ---- gradients ----
 
+// Offloaded gradients: starts bringing back what earlier micro-steps left on the host of a unit's shard.
+static inline void zero_bring_back(zero_hybrid *z, int unit) {
+    z->arriving = device_copy_start(z->to_device, z->arrived, z->grads[unit], sizeof(float) * (size_t)(z->units[unit].count / z->zg));
+}
+// A unit's shard of this micro-step is complete on the device: adds what earlier ones left on the host, and starts its copy there. Returns the ticket.
+static inline int64_t zero_leave(zero_hybrid *z, int unit) {
+    float *shard = z->zg == 1 ? z->grad_slot[z->units[unit].slot] : z->leaving[unit % 2];
+    int64_t n = z->units[unit].count / z->zg;
+    if (!z->first_micro) {
+        device_copy_finish(z->to_device, z->arriving);
+        op_add_float(shard, z->arrived, n);
+        if (unit > 0) zero_bring_back(z, unit - 1); // units leave from the last to the first
+    }
+    if (z->last_micro) op_sum_squares(&z->squares[unit], shard, n);
+    return device_copy_start(z->to_host, z->grads[unit], shard, sizeof(float) * (size_t)n);
+}
+
 static inline void zero_begin_micro_step(zero_hybrid *z, bool first, bool last) {
     z->first_micro = first;
     z->last_micro = last;
     if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
+    if (z->offload_grads && !first) zero_bring_back(z, z->unit_count - 1);
 }
 
 // Starts the stage after r->stage, skipping those with nothing to do. Returns false when no stage is left for this micro-step.
@@ -281,6 +321,11 @@ static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
     float *own_part = own + comm_rank(z->reduce[REDUCE_REPLICAS]) * part;
     r->stage++;
     if (r->stage == REDUCE_SHARD && z->zg == 1) r->stage = REDUCE_PIECE;
+    if (r->stage == REDUCE_PIECE && z->offload_grads) {
+        r->stage = REDUCE_HOST;
+        r->ticket = zero_leave(z, r->unit);
+        return true;
+    }
     if (r->stage == REDUCE_PIECE && z->zo == z->zg) r->stage = REDUCE_REPLICAS;
     if (r->stage >= (z->last_micro ? ZERO_STAGES : REDUCE_PIECE)) return false; // stages across groups only after the last micro-step
     if (r->stage >= REDUCE_REPLICAS && replicas == 1) return false;
@@ -288,7 +333,8 @@ static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
     void *scratch = z->scratch[r->stage];
     trace_transfer(group, "reduce gradients", r->unit);
     if (r->stage == REDUCE_SHARD)
-        comm_reduce_scatter_start(group, z->grad_slot[unit->slot], z->first_micro ? grads : z->arrived, (size_t)shard, scratch);
+        comm_reduce_scatter_start(group, z->grad_slot[unit->slot], z->offload_grads ? z->leaving[r->unit % 2] : z->first_micro ? grads : z->arrived,
+                                  (size_t)shard, scratch);
     else if (r->stage == REDUCE_PIECE)
         comm_reduce_scatter_start(group, grads, own, (size_t)piece, scratch);
     else if (r->stage == REDUCE_REPLICAS)
@@ -305,11 +351,10 @@ static inline void zero_advance(zero_hybrid *z) {
     for (int i = 0; i < z->reducing_count; i++) {
         zero_reduction r = z->reducing[i];
         const zero_unit *unit = &z->units[r.unit];
-        transfer_finish(z->reduce[r.stage]);
-        if (r.stage == REDUCE_SHARD) {
-            if (!z->first_micro) op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
-            z->grad_slot_unit[unit->slot] = -1;
-        }
+        if (r.stage == REDUCE_HOST) device_copy_finish(z->to_host, r.ticket);
+        else transfer_finish(z->reduce[r.stage]);
+        if (r.stage == REDUCE_SHARD && !z->first_micro && !z->offload_grads) op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
+        if (r.stage == REDUCE_SHARD || (r.stage == REDUCE_HOST && z->zg == 1)) z->grad_slot_unit[unit->slot] = -1;
         if (zero_next_stage(z, &r)) z->reducing[kept++] = r;
     }
     z->reducing_count = kept;
@@ -326,9 +371,9 @@ static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // ze
     device_zero(grads + from, sizeof(float) * (size_t)(unit->count - from));
 }
 // The buffer to which the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use in a step (zg = 1)
-// or micro-step (zg > 1): then tensors with `product` set are uninitialized, and the caller stores into them; the others are zero.
+// or micro-step (zg > 1, or offloaded): then tensors with `product` set are uninitialized, and the caller stores into them; the others are zero.
 static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
-    if (z->zg == 1) {
+    if (z->zg == 1 && !z->offload_grads) {
         *adds = z->grads_begun[unit];
         if (!*adds) zero_begin_grads(&z->units[unit], z->grads[unit]);
         z->grads_begun[unit] = true;
@@ -354,22 +399,38 @@ static inline void zero_grads_done(zero_hybrid *z, int unit) {
     if (zero_next_stage(z, &r)) z->reducing[z->reducing_count++] = r;
 }
 
-// Call at the end of a micro-step: drains the stages. All gradients are then in their shards (after the last micro-step, summed over all ranks).
+// Call at the end of a micro-step: drains the stages. All gradients are then in their shards (after the last micro-step, summed over all ranks);
+// compute issued from here on, and the host once it has waited for the device, see them there.
 static inline void zero_grads_finish(zero_hybrid *z) {
     while (z->reducing_count > 0) zero_advance(z);
 }
 
 // ---- update ----
 
-static inline float *zero_optim_grads(const zero_hybrid *z, int unit) { // this rank's piece, (count / zo)
+static inline float *zero_optim_grads(const zero_hybrid *z, int unit) { // this rank's piece, (count / zo); on the host when offloaded
     int64_t n = z->units[unit].count;
     return z->grads[unit] + (z->optim_piece * (n / z->zo) - z->grad_piece * (n / z->zg));
 }
 
+// The same on the host, (count / zo) floats into `to`.
+static inline void zero_read_grads(const zero_hybrid *z, int unit, float *to) {
+    size_t bytes = sizeof(float) * (size_t)(z->units[unit].count / z->zo);
+    if (!z->offload_grads) {
+        device_to_host(to, zero_optim_grads(z, unit), bytes);
+        return;
+    }
+    device_synchronize(); // for their copies
+    memcpy(to, zero_optim_grads(z, unit), bytes);
+}
+
 // The norm of the whole gradient, each element counted once whatever the shards; the same bits on every rank.
 static inline double zero_grad_norm(zero_hybrid *z) {
-    double sum = 0;
-    for (int u = 0; u < z->unit_count; u++) sum += op_sum_squares(zero_optim_grads(z, u), z->units[u].count / z->zo);
+    double sum = 0, *squares = HOST_NEW(double, z->unit_count);
+    for (int u = 0; u < z->unit_count && !z->offload_grads; u++) // offloaded: counted when they left (zero_leave)
+        op_sum_squares(&z->squares[u], zero_optim_grads(z, u), z->units[u].count / z->zo);
+    device_to_host(squares, z->squares, sizeof(double) * (size_t)z->unit_count);
+    for (int u = 0; u < z->unit_count; u++) sum += squares[u];
+    free(squares);
     comm_sum_double(z->pieces, &sum, 1);
     return sqrt(sum);
 }
@@ -383,59 +444,85 @@ static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int te
     return r;
 }
 
-// AdamW on this rank's piece of a unit, tensor by tensor: weight decay differs.
-static inline void zero_update_piece(zero_hybrid *z, int unit, float *m, float *v, float *master, adamw_args args) {
-    const zero_unit *u = &z->units[unit];
-    int64_t piece = u->count / z->zo, begin = z->optim_piece * piece, end = begin + piece;
-    floatX *params = z->params[unit] - z->param_piece * (u->count / z->zp); // indexed by place in the unit
-    const float *grads = zero_optim_grads(z, unit) - begin;
+// The part after *p, which begins as all zeros: the next unit's piece or, where states are offloaded, as much of a piece as a window holds. False: *p
+// was the last one.
+static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
+    p->begin += p->count;
+    if (p->count > 0 && p->begin == z->units[p->unit].count / z->zo) {
+        p->unit++;
+        p->begin = 0;
+    }
+    if (p->unit == z->unit_count) return false;
+    p->count = z->units[p->unit].count / z->zo - p->begin;
+    if (z->offload) p->count = min_i64(p->count, z->window_count);
+    return true;
+}
+
+// AdamW on a part, tensor by tensor: weight decay differs. m, v, master, grads: of the part.
+static inline void zero_update_part(zero_hybrid *z, zero_part p, float *m, float *v, float *master, const float *grads, adamw_args args) {
+    const zero_unit *u = &z->units[p.unit];
+    int64_t begin = z->optim_piece * (u->count / z->zo) + p.begin;
+    floatX *params = z->params[p.unit] - z->param_piece * (u->count / z->zp); // indexed by place in the unit
     float decay = args.weight_decay;
     for (int t = 0; t < u->tensor_count; t++) {
         int64_t from, to;
-        if (!zero_span(&u->tensors[t], begin, end, &from, &to)) continue;
+        if (!zero_span(&u->tensors[t], begin, begin + p.count, &from, &to)) continue;
         int64_t at = from - begin;
         args.weight_decay = u->tensors[t].decay ? decay : 0;
-        args.rounding = zero_rounding(z, unit, t, from - u->tensors[t].offset, args.step);
-        op_adamw(params + from, master != NULL ? master + at : NULL, m + at, v + at, grads + from, to - from, args);
+        args.rounding = zero_rounding(z, p.unit, t, from - u->tensors[t].offset, args.step);
+        op_adamw(params + from, master != NULL ? master + at : NULL, m + at, v + at, grads + at, to - from, args);
     }
 }
 
-// Starts copying a piece's optimizer states between the host and its window. Returns the last ticket: a lane finishes in order.
-static inline int64_t zero_window_copy(zero_hybrid *z, int unit, bool to_device) {
-    int64_t piece = z->units[unit].count / z->zo, ticket = 0;
-    float *window = z->window[unit % 2], *host[3] = {z->m[unit], z->v[unit], z->master[unit]};
-    for (int i = 0; i < 3 && host[i] != NULL; i++) {
-        float *device = window + i * piece;
-        ticket = to_device ? device_copy_start(z->to_device, device, host[i], sizeof(float) * (size_t)piece)
-                           : device_copy_start(z->to_host, host[i], device, sizeof(float) * (size_t)piece);
+// Starts copying a part's optimizer states from the host to a window, with its gradient if that is offloaded, or back. Returns the last ticket: a lane
+// finishes in order.
+static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, float *window, bool to_device) {
+    float *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], z->offload_grads && to_device ? z->grads[p.unit] : NULL};
+    size_t bytes = sizeof(float) * (size_t)p.count;
+    int64_t ticket = 0;
+    for (int i = 0; i < 4; i++) {
+        if (host[i] == NULL) continue;
+        ticket = to_device ? device_copy_start(z->to_device, window, host[i] + p.begin, bytes) : device_copy_start(z->to_host, host[i] + p.begin, window, bytes);
+        window += z->window_count;
     }
     return ticket;
+}
+// AdamW on a part that is in a window.
+static inline void zero_update_window(zero_hybrid *z, zero_part p, float *window, adamw_args args) {
+    int64_t n = z->window_count;
+    float *master = z->master[p.unit] != NULL ? window + 2 * n : NULL;
+    const float *grads = z->offload_grads ? window + (master != NULL ? 3 : 2) * n : zero_optim_grads(z, p.unit) + p.begin;
+    zero_update_part(z, p, window, window + n, master, grads, args);
 }
 
 // One optimizer step on all units. Afterwards zero_params gives the new parameters, bit-equal across replicas.
 static inline void zero_update(zero_hybrid *z, adamw_args args) {
     int64_t arriving[2] = {0, 0}, leaving[2] = {0, 0};
+    zero_part part = {0, 0, 0};
+    bool more = zero_next_part(z, &part);
     zero_update_finish(z, z->unit_count); // the previous step's all-gathers, unless a forward pass has finished them
-    if (z->offload) arriving[0] = zero_window_copy(z, 0, true);
-    for (int u = 0; u < z->unit_count; u++) {
+    if (z->offload) arriving[0] = zero_window_copy(z, part, z->window[0], true);
+    for (int now = 0; more; now = 1 - now) {
         double began = trace_now();
+        zero_part next = part;
+        more = zero_next_part(z, &next);
         if (z->offload) {
-            if (u + 1 < z->unit_count) {
-                if (u >= 1) device_copy_finish(z->to_host, leaving[(u + 1) % 2]);
-                arriving[(u + 1) % 2] = zero_window_copy(z, u + 1, true);
+            if (more) {
+                if (leaving[1 - now] != 0) device_copy_finish(z->to_host, leaving[1 - now]);
+                arriving[1 - now] = zero_window_copy(z, next, z->window[1 - now], true);
             }
-            device_copy_finish(z->to_device, arriving[u % 2]);
-            float *w = z->window[u % 2];
-            int64_t piece = z->units[u].count / z->zo;
-            zero_update_piece(z, u, w, w + piece, z->master[u] != NULL ? w + 2 * piece : NULL, args);
-            leaving[u % 2] = zero_window_copy(z, u, false);
+            device_copy_finish(z->to_device, arriving[now]);
+            zero_update_window(z, part, z->window[now], args);
+            leaving[now] = zero_window_copy(z, part, z->window[now], false);
         } else {
-            zero_update_piece(z, u, z->m[u], z->v[u], z->master[u], args);
+            zero_update_part(z, part, z->m[part.unit], z->v[part.unit], z->master[part.unit], zero_optim_grads(z, part.unit), args);
         }
-        trace_compute("AdamW", u, began);
+        trace_compute("AdamW", part.unit, began);
+        part = next;
     }
     zero_update_due(z);
-    for (int i = 0; z->offload && i < 2 && i < z->unit_count; i++) device_copy_finish(z->to_host, leaving[i]);
+    for (int i = 0; i < 2; i++)
+        if (leaving[i] != 0) device_copy_finish(z->to_host, leaving[i]);
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = -1; // gathered copies are out of date
 }
 
@@ -459,20 +546,22 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
 
 // Sets moments to zero and master weights to the parameters. Call after the parameters are set and before the first update.
 static inline void zero_reset_states(zero_hybrid *z) {
-    for (int u = 0; u < z->unit_count; u++) {
-        int64_t piece = z->units[u].count / z->zo, n = z->units[u].count;
-        const floatX *own = z->params[u] + (z->optim_piece * piece - z->param_piece * (n / z->zp));
+    for (zero_part p = {0, 0, 0}; zero_next_part(z, &p);) {
+        int64_t n = z->units[p.unit].count;
+        size_t bytes = sizeof(float) * (size_t)p.count;
+        const floatX *own = z->params[p.unit] + (z->optim_piece * (n / z->zo) + p.begin - z->param_piece * (n / z->zp));
+        float *master = z->master[p.unit];
         if (!z->offload) {
-            device_zero(z->m[u], sizeof(float) * (size_t)piece);
-            device_zero(z->v[u], sizeof(float) * (size_t)piece);
-            if (z->master[u] != NULL) op_cast_to_float(z->master[u], own, piece);
+            device_zero(z->m[p.unit], bytes);
+            device_zero(z->v[p.unit], bytes);
+            if (master != NULL) op_cast_to_float(master, own, p.count);
             continue;
         }
-        memset(z->m[u], 0, sizeof(float) * (size_t)piece); // host slabs
-        memset(z->v[u], 0, sizeof(float) * (size_t)piece);
-        if (z->master[u] == NULL) continue;
-        op_cast_to_float(z->window[0], own, piece);
-        device_to_host(z->master[u], z->window[0], sizeof(float) * (size_t)piece);
+        memset(z->m[p.unit] + p.begin, 0, bytes); // host slabs
+        memset(z->v[p.unit] + p.begin, 0, bytes);
+        if (master == NULL) continue;
+        op_cast_to_float(z->window[0], own, p.count);
+        device_to_host(master + p.begin, z->window[0], bytes);
     }
 }
 

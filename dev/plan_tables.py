@@ -52,7 +52,8 @@ def zero_text(c):
 
 
 def recompute_text(c):
-    return c["recompute"] + (", offload" if c["offload_activations"] else "") + (", optimizer offload" if c["offload_optimizer"] else "")
+    states = ", optimizer and gradient offload" if c["offload_gradients"] else ", optimizer offload" if c["offload_optimizer"] else ""
+    return c["recompute"] + (", offload" if c["offload_activations"] else "") + states
 
 
 def write(path, text):

@@ -145,7 +145,7 @@ void op_add_float(float *to, const float *from, int64_t n);        // to +=
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n);   // for transfers, whatever floatX is: round to nearest even, NaN stays NaN
 void op_add_bf16(float *to, const bf16 *from, int64_t n);          // to +=, in float
 double op_sum_float(const float *x, int64_t n);                    // sum in double, fixed order; waits for the device
-double op_sum_squares(const float *x, int64_t n);                  // sum of squares in double, fixed order; waits for the device
+void op_sum_squares(double *sum, const float *x, int64_t n);       // device memory: the sum of squares in double, fixed order
 // to (n) = elements [first, first + n) of a tensor drawn from Gaussian(0, sigma) (sigma == 0: all `fill`). An element depends on (seed, tensor,
 // index) alone, so that any shard of any grid draws the same numbers.
 void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill);

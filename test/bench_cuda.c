@@ -327,7 +327,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, block_of(T, H, Hkv, HS)));
         KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));
         KERNEL("add in float", 12 * heads, op_add_float(x, y, T * H * HS));
-        KERNEL("sum of squares", 4 * heads, (void)op_sum_squares(x, T * H * HS));
+        KERNEL("sum of squares", 4 * heads, op_sum_squares((double *)(void *)rows, x, T * H * HS));
     } else printf("kernels: do not fit\n");
     end_memory();
 

@@ -168,12 +168,14 @@ static void test_vectors(int64_t n, int offset) {
         sum += (double)x.f[i];
         squares += (double)x.f[i] * (double)x.f[i];
     }
-    double got = op_sum_float(x.f + offset, n), again = op_sum_float(x.f + offset, n), got_squares = op_sum_squares(x.f + offset, n);
+    double got = op_sum_float(x.f + offset, n), again = op_sum_float(x.f + offset, n), *got_squares = (double *)device_alloc(sizeof *got_squares);
+    op_sum_squares(got_squares, x.f + offset, n);
     CHECK(fabs(got - sum) <= 1e-12 * (fabs(sum) + (double)n), "op_sum_float of %lld: %.17g for %.17g, %s", (long long)n, got, sum,
           settings);
     CHECK(got == again, "op_sum_float: not the same bits twice");
-    CHECK(fabs(got_squares - squares) <= 1e-12 * squares, "op_sum_squares of %lld: %.17g for %.17g, %s", (long long)n, got_squares, squares,
+    CHECK(fabs(*got_squares - squares) <= 1e-12 * squares, "op_sum_squares of %lld: %.17g for %.17g, %s", (long long)n, *got_squares, squares,
           settings);
+    device_free(got_squares, sizeof *got_squares);
     free(want);
     tensor_free(x);
     tensor_free(y);

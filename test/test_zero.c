@@ -1,7 +1,7 @@
 // ranks: 8
 // Hybrid ZeRO: every legal (params, grads, optim) triple on 1 to 8 ranks, with and without accumulation, against the replicated run over
-// 10 steps: the same gradient norms and parameters, and parameters bit-equal on all ranks after every step. Optimizer offload; bytes equal the
-// formulas; a transfer starts before, and is waited for after, the compute that hides it; delays change nothing.
+// 10 steps: the same gradient norms and parameters, and parameters bit-equal on all ranks after every step. Offload of optimizer states and of
+// gradients; bytes equal the formulas; a transfer starts before, and is waited for after, the compute that hides it; delays change nothing.
 // (F27, F28, F30, F31, F43, F49, F52)
 #include "model_fixture.h"
 
@@ -84,6 +84,22 @@ static outcome train(const model_config *c, grid_shape shape, model_run run, com
     }
     fixture_free(&f);
     return o;
+}
+
+// Gradients on the host, against `on_device`, the same run without. The same bits, unless micro-steps are added up by one rank: products then add to
+// what is there one row after the other, and otherwise start from zero.
+static void check_offloaded_gradients(const model_config *c, grid_shape shape, model_run run, comm *ranks, const outcome *on_device, const char *where) {
+    run.offload_optimizer = run.offload_gradients = true;
+    outcome o = train(c, shape, run, ranks, where);
+    double tolerance = run.zg == 1 && run.grad_accum > 1 ? 1e-6 : 0;
+    for (int s = 0; s < STEPS; s++)
+        CHECK(fabs(o.norm[s] - on_device->norm[s]) <= tolerance * on_device->norm[s], "%s: step %d: norm %.9f with gradients on the host, %.9f without", where, s,
+              o.norm[s], on_device->norm[s]);
+    for (int u = 0; u < c->L + 2; u++) {
+        double d = test_difference(o.parameters[u], on_device->parameters[u], o.count[u]);
+        CHECK(d <= tolerance, "%s: parameters of unit %d differ by %.1e with gradients on the host", where, u, d);
+    }
+    free_outcome(&o, c->L + 2);
 }
 
 // The n-th event (from 0) with this name, track and index; NULL if there are fewer.
@@ -184,6 +200,7 @@ int main(int argc, char **argv) {
                                 double d = test_difference(o.parameters[u], replicated.parameters[u], o.count[u]);
                                 CHECK(d <= (same_order ? 0 : 1e-6), "%s: parameters of unit %d differ by %.1e", where, u, d);
                             }
+                            if (zo == n && zg == n) check_offloaded_gradients(c, shape, run, ranks, &o, where);
                             free_outcome(&o, c->L + 2);
                         }
                 free_outcome(&replicated, c->L + 2);

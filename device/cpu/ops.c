@@ -302,7 +302,7 @@ static double sum_of(const float *x, int64_t n, bool squares) {
     return total;
 }
 double op_sum_float(const float *x, int64_t n) { return sum_of(x, n, false); }
-double op_sum_squares(const float *x, int64_t n) { return sum_of(x, n, true); }
+void op_sum_squares(double *sum, const float *x, int64_t n) { *sum = sum_of(x, n, true); }
 
 // 64 well mixed bits of a counter (the finaliser of splitmix64).
 static uint64_t mix_bits(uint64_t z) {

@@ -97,20 +97,26 @@ __global__ void sum_partials_kernel(double *total, const double *partial, int bl
     sum = warp_sum(sum);
     if (threadIdx.x == 0) *total = sum;
 }
-static double sum_of(const float *x, int64_t n, bool squares) {
-    if (n == 0) return 0;
-    double *partial = device_reduction_scratch(), *total = partial + REDUCTION_BLOCKS, result;
+static void sum_to(double *total, const float *x, int64_t n, bool squares) {
+    double *partial = device_reduction_scratch();
     int threads = block_size(n, 256);
     int blocks = (int)min_i64(REDUCTION_BLOCKS, ceil_div(n, (int64_t)threads * 16)); // from n alone: the order never depends on the device
     auto sum_packs_kernel = squares ? sum_kernel<true, 4> : sum_kernel<false, 4>, sum_ones_kernel = squares ? sum_kernel<true, 1> : sum_kernel<false, 1>;
     if (aligned16(x)) LAUNCH(sum_packs_kernel, blocks, threads, sizeof(double) * 32, partial, x, n);
     else LAUNCH(sum_ones_kernel, blocks, threads, sizeof(double) * 32, partial, x, n);
     LAUNCH(sum_partials_kernel, 1, 32, 0, total, partial, blocks);
+}
+double op_sum_float(const float *x, int64_t n) {
+    if (n == 0) return 0;
+    double *total = device_reduction_scratch() + REDUCTION_BLOCKS, result;
+    sum_to(total, x, n, false);
     device_to_host(&result, total, sizeof result);
     return result;
 }
-double op_sum_float(const float *x, int64_t n) { return sum_of(x, n, false); }
-double op_sum_squares(const float *x, int64_t n) { return sum_of(x, n, true); }
+void op_sum_squares(double *sum, const float *x, int64_t n) {
+    if (n == 0) device_zero(sum, sizeof *sum);
+    else sum_to(sum, x, n, true);
+}
 
 // 64 well-mixed bits from a counter (one step of splitmix64).
 static __host__ __device__ __forceinline__ uint64_t mix_bits(uint64_t x) {
