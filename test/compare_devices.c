@@ -50,6 +50,7 @@ static record train(comm *world, bool packed) {
     if (comm_size(world) == 2) {
         shape.hp = 2;
         run.zp = run.zg = run.zo = 2;
+        run.offload_optimizer = run.offload_gradients = true;
     } else if (comm_size(world) == 4) {
         shape.hp = shape.cp = 2;
         run.zp = 2; run.zg = 2; run.zo = 4;

@@ -92,7 +92,7 @@ check 'bf16: master weights and parameters are the same' bash -c "cmp '$dir/larg
 check 'bf16: a run saves its states' $emulated "${small[@]}" --out "$dir/states" --save-every 2
 mkdir "$dir/resumed"
 cp -r "$dir/states/step-00000002" "$dir/resumed"
-check 'bf16: resumes, offloaded' $emulated "${small[@]}" --out "$dir/resumed" --resume --offload-optimizer
+check 'bf16: resumes, offloaded' $emulated "${small[@]}" --out "$dir/resumed" --resume --offload-optimizer --offload-gradients
 for file in model.safetensors optimizer/optimizer.safetensors; do
     check "bf16: the same $file" cmp "$dir/states/step-00000004/$file" "$dir/resumed/step-00000004/$file"
 done

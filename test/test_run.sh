@@ -23,8 +23,8 @@ train() { # name ranks option...
     mpirun -np "$ranks" "$binary" "${common[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
 }
 train one 1 --batch-size 8
-train again 1 --batch-size 8 --verify
-train dp 4 --batch-size 1 --grad-accum 2 --zero-params full --zero-grads full --zero-optim full
+train again 1 --batch-size 8 --verify --offload-optimizer --offload-gradients
+train dp 4 --batch-size 1 --grad-accum 2 --zero-params full --zero-grads full --zero-optim full --offload-optimizer --offload-gradients --verify
 train hp 4 --hp 4 --batch-size 4 --grad-accum 2 --recompute selective --placement context-first
 train cp 6 --cp 3 --batch-size 2 --grad-accum 2 --inner-ring 1 --recompute full --zero-optim 2
 train both 8 --hp 2 --cp 2 --batch-size 4 --cp-comm allgather --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer --verify
