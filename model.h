@@ -22,7 +22,7 @@ typedef struct {
     bool packed;          // samples are packed documents: see model.documents
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
-    bool offload_optimizer, offload_gradients;
+    zero_offload offload_states;
     bool saves;           // reserves host memory for a copy of the model states, so that training continues while they are written
     size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
 } model_run;
@@ -181,7 +181,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 
     model_describe_units(m);
     zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
-    zero_layout(&m->zero, device, host, run->grad_accum > 1, run->offload_optimizer, run->offload_gradients, !c->tied);
+    zero_layout(&m->zero, device, host, run->grad_accum > 1, run->offload_states, !c->tied);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
@@ -338,13 +338,13 @@ static inline void model_mlp_forward(model *m, const floatX *p, int unit, const 
 static inline void model_forward(model *m, int64_t micro) {
     int L = m->c.L;
     const floatX *embedding = zero_params(&m->zero, UNIT_EMBEDDING);
-    zero_fetch(&m->zero, 1);
+    zero_fetch(&m->zero, 1, 2);
     floatX *x = checkpoint_forward(&m->store, 0).x_in;
     op_embedding_forward(x, m->tokens, embedding, m->rows, m->c.D);
     for (int l = 0; l < L; l++) {
         int unit = 1 + l;
         const floatX *p = zero_params(&m->zero, unit);
-        zero_fetch(&m->zero, unit + 1); // after the last layer: the head
+        zero_fetch(&m->zero, unit + 1, l + 1 < L ? unit + 2 : -1); // after the last layer: the head
         layer_activations t = checkpoint_view(&m->store, l);
         double began = trace_now();
         model_attention_forward(m, p, unit, &t);
@@ -365,7 +365,7 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
     if (m->c.tied) {
         out_unit = UNIT_EMBEDDING;
         out_tensor = T_EMBEDDING;
-        zero_fetch(&m->zero, UNIT_EMBEDDING);
+        zero_fetch(&m->zero, UNIT_EMBEDDING, -1);
     }
     const floatX *p = zero_params(&m->zero, head);
     const floatX *norm = model_tensor(m, p, head, T_FINAL_NORM);
@@ -438,7 +438,7 @@ static inline void model_backward(model *m, int64_t micro) {
     for (int l = L - 1; l >= 0; l--) {
         int unit = 1 + l;
         const floatX *p = zero_params(&m->zero, unit);
-        if (l > 0) zero_fetch(&m->zero, unit - 1);
+        if (l > 0) zero_fetch(&m->zero, unit - 1, l > 1 ? unit - 2 : -1);
         layer_activations t = checkpoint_backward(&m->store, l, micro);
         checkpoint_prefetch(&m->store, l - 1);
         bool adds;

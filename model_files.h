@@ -58,20 +58,21 @@ static inline int file_parts(const model *m, values_kind kind, int unit, int ten
 // ---- a rank's values as floats on the host ----
 
 enum { VALUES_CHUNK = 1 << 20 }; // floats copied at once: 4 MB, a large page for each of a few threads
+#define VALUES_DEVICE_BYTES ((sizeof(float) + sizeof(floatX)) * (size_t)VALUES_CHUNK)
 typedef struct {
     float *host;   // (VALUES_CHUNK)
-    float *device; // (VALUES_CHUNK), for reading parameters where floatX is not float; else NULL
+    float *device; // (VALUES_CHUNK), for reading parameters where floatX is not float; behind it as many floatX; else NULL
 } values_buffer;
 static inline bool values_buffer_make(values_buffer *b, error_text *error) {
     bool cast = sizeof(floatX) != sizeof(float);
     b->host = HOST_NEW(float, VALUES_CHUNK);
-    b->device = cast ? (float *)device_alloc(sizeof(float) * VALUES_CHUNK) : NULL;
+    b->device = cast ? (float *)device_alloc(VALUES_DEVICE_BYTES) : NULL;
     return !cast || b->device != NULL || error_set(error, "not enough device memory: %zu bytes more are needed to read a model",
-                                                   sizeof(float) * (size_t)VALUES_CHUNK);
+                                                   VALUES_DEVICE_BYTES);
 }
 static inline void values_buffer_free(values_buffer *b) {
     free(b->host);
-    if (b->device != NULL) device_free(b->device, sizeof(float) * VALUES_CHUNK);
+    if (b->device != NULL) device_free(b->device, VALUES_DEVICE_BYTES);
 }
 
 // The float array of this rank's optimizer piece of a unit, (count / zo); on the host when offloaded. NULL: parameters without master weights.
@@ -89,7 +90,7 @@ static inline float *values_at(const zero_hybrid *z, values_kind kind, int unit,
     return (float *)z->params[unit] + (at - z->param_piece * (count / z->zp)); // without master weights floatX is float
 }
 static inline bool values_on_host(const zero_hybrid *z, values_kind kind, int unit) {
-    return device_is_host() || (z->offload && values_piece(z, kind, unit) != NULL);
+    return device_is_host() || (z->offload >= OFFLOAD_OPTIMIZER && values_piece(z, kind, unit) != NULL);
 }
 // Copies elements [at, at + n) of the unit, which lie in this rank's optimizer piece, to `to` (n, on the host).
 static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, float *to) {
@@ -101,15 +102,21 @@ static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, 
 // rounded as they were in the step after which they were saved (z->rounding.step; 0 = a model that was not trained here: to nearest even).
 static inline void values_set_parameters(zero_hybrid *z, int unit, int tensor, int64_t at, int64_t n, const values_buffer *buffer) {
     floatX *to = z->params[unit] + (at - z->param_piece * (z->units[unit].count / z->zp));
+    bool offloaded = z->offload >= OFFLOAD_PARAMETERS && buffer->device != NULL;
+    floatX *rounded = offloaded ? (floatX *)(void *)(buffer->device + VALUES_CHUNK) : to;
     device_from_host(buffer->device == NULL ? (void *)to : buffer->device, buffer->host, sizeof(float) * (size_t)n);
     rounding_rule how = zero_rounding(z, unit, tensor, at - z->units[unit].tensors[tensor].offset, z->rounding.step);
     how.stochastic = how.stochastic && how.step > 0;
-    if (buffer->device != NULL) op_round(to, buffer->device, n, how);
+    if (buffer->device != NULL) op_round(rounded, buffer->device, n, how);
+    if (offloaded) device_to_host(to, rounded, sizeof(floatX) * (size_t)n);
 }
 
 // Zeroes elements [from, to) of the unit: the padding around tensors.
 static inline void values_zero_parameters(zero_hybrid *z, int unit, int64_t from, int64_t to) {
-    if (from < to) device_zero(z->params[unit] + (from - z->param_piece * (z->units[unit].count / z->zp)), sizeof(floatX) * (size_t)(to - from));
+    if (from >= to) return;
+    floatX *params = z->params[unit] + (from - z->param_piece * (z->units[unit].count / z->zp));
+    if (z->offload >= OFFLOAD_PARAMETERS) memset(params, 0, sizeof(floatX) * (size_t)(to - from));
+    else device_zero(params, sizeof(floatX) * (size_t)(to - from));
 }
 
 // ---- checksums ----

@@ -7,6 +7,7 @@
 #include "config.h"       // defines: model_config, config_preset, printable
 #include "files.h"        // defines: path_same, path_within
 #include "grid.h"         // defines: placement_kind
+#include "zero_hybrid.cuh" // defines: zero_offload
 #include <stddef.h>
 
 typedef enum { CP_COMM_RING, CP_COMM_ALLGATHER } cp_comm_kind;
@@ -40,7 +41,7 @@ typedef struct {
     int zero_params, zero_grads, zero_optim; // 1 = replica, ZERO_FULL = all ranks, 0 = not given
     recompute_kind recompute;
     double offload_activations; // fraction of the layers
-    bool offload_optimizer, offload_gradients;
+    bool offload_optimizer, offload_gradients, offload_parameters;
     int64_t mlp_tile, loss_tile; // rows; 0 = auto
     int64_t memory_budget;       // bytes of device memory of a rank; 0 = what the device has
     // optimizer
@@ -120,7 +121,7 @@ static inline const option_row *options_table(int *count) {
         {"Grid", "dp", "N", OPTION_COUNT, AT(dp), 1, 1048576, "", "", "data-parallel degree (if absent: ranks / (hp x cp))"},
         {"Grid", "hp", "N|auto", OPTION_TILE, AT(hp), 1, 4096, "1", "",
          "head-parallel degree: ranks of a SeqAlltoAll; must divide the number of query heads; auto: the planner chooses all degrees, "
-         "--recompute, --offload-activations and, where they help, --offload-optimizer and --offload-gradients"},
+         "--recompute, --offload-activations and, where they help, --offload-optimizer, --offload-gradients and --offload-parameters"},
         {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: ranks of a Double-Ring-Attention"},
         {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "",
          "window size of the double ring; must divide cp (if absent: cp, a single ring)"},
@@ -149,6 +150,8 @@ static inline const option_row *options_table(int *count) {
         {"Memory", "offload-optimizer", "", OPTION_FLAG, AT(offload_optimizer), 0, 0, "", "", "keep optimizer states in host memory"},
         {"Memory", "offload-gradients", "", OPTION_FLAG, AT(offload_gradients), 0, 0, "", "",
          "keep gradients in host memory, too; requires --offload-optimizer, and --zero-grads and --zero-optim full"},
+        {"Memory", "offload-parameters", "", OPTION_FLAG, AT(offload_parameters), 0, 0, "", "",
+         "keep parameters in host memory, too; requires --offload-gradients, and --zero-params full"},
         {"Memory", "mlp-tile", "N|auto", OPTION_TILE, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows per tile of the MLP"},
         {"Memory", "loss-tile", "N|auto", OPTION_TILE, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss"},
         {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "",
@@ -535,6 +538,11 @@ static inline bool options_model(const options *o, model_config *c, error_text *
 
 // ---- checks between options, model and ranks ----
 
+// What of the model states lies on the host.
+static inline zero_offload options_offload(const options *o) {
+    return o->offload_parameters ? OFFLOAD_PARAMETERS : o->offload_gradients ? OFFLOAD_GRADIENTS : o->offload_optimizer ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
+}
+
 // "1, 2, 4, 8": the divisors of n >= 1 in order, into text; cut with "..." when there are too many.
 static inline void options_divisors(int64_t n, char *text, size_t size) {
     size_t used = 0;
@@ -570,6 +578,8 @@ static inline bool options_check_together(const options *o, error_text *error) {
         return error_set(error, "--offload-gradients requires --offload-optimizer");
     if (o->offload_gradients && (o->zero_grads != o->ranks || o->zero_optim != o->ranks))
         return error_set(error, "--offload-gradients requires --zero-grads full and --zero-optim full: a rank keeps no more of the gradients on the host than it updates");
+    if (o->offload_parameters && (!o->offload_gradients || o->zero_params != o->ranks))
+        return error_set(error, "--offload-parameters requires --offload-gradients and --zero-params full");
     if (o->warmup > o->steps)
         return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps (%lld)", (long long)o->warmup, (long long)o->steps);
     if (options_given(o, "wsd-decay") && o->lr_schedule != LR_WSD)

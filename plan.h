@@ -35,8 +35,9 @@ static inline options plan_chosen(const options *o, const planner_choice *p) {
     t.zero_optim = p->zo;
     t.recompute = p->less > 0 ? RECOMPUTE_AUTO : p->recompute;
     t.offload_activations = p->offload ? 1 : 0;
-    t.offload_optimizer = p->offload_optimizer;
-    t.offload_gradients = p->offload_gradients;
+    t.offload_optimizer = p->offload_states >= OFFLOAD_OPTIMIZER;
+    t.offload_gradients = p->offload_states >= OFFLOAD_GRADIENTS;
+    t.offload_parameters = p->offload_states >= OFFLOAD_PARAMETERS;
     t.global_batch = plan_global_batch(o);
     t.grad_accum = t.global_batch / (s->dp * o->batch_size);
     return t;
@@ -70,15 +71,15 @@ static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
     for (int hp = 1; hp <= q->c->H; hp++)
         for (int cp = 1; cp <= ranks / hp; cp++) {
             if (!planner_legal(&query, hp, cp)) continue;
-            for (int way = 0; way < 6; way++) { // every offload; rings only, because an all-gather holds all KV
+            for (int way = 0; way < 8; way++) { // every offload; rings only, because an all-gather holds all KV
                 planner_choice p;
                 memset(&p, 0, sizeof p);
                 p.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST);
                 p.zp = p.zg = p.zo = ranks;
                 p.recompute = RECOMPUTE_FULL;
                 p.offload = way % 2 == 1;
-                p.offload_gradients = way / 2 == 2 || q->o->offload_gradients;
-                p.offload_optimizer = way / 2 == 1 || p.offload_gradients || q->o->offload_optimizer;
+                p.offload_states = (zero_offload)(way / 2);
+                if (p.offload_states < options_offload(q->o)) continue;
                 if (plan_fits_at(q, &p, S)) return true;
             }
         }
@@ -124,8 +125,7 @@ static inline double plan_predict_seconds(const model *m, const cluster *machine
     p.zp = run->zp;
     p.zg = run->zg;
     p.zo = run->zo;
-    p.offload_optimizer = run->offload_optimizer;
-    p.offload_gradients = run->offload_gradients;
+    p.offload_states = run->offload_states;
     planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
     double seconds = 0;
     for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
@@ -216,8 +216,7 @@ static inline int plan_search(const plan_question *q, int64_t attended, planner_
     query.attended = attended;
     query.batch = o->batch_size;
     query.dkv_bytes = o->dkv_wire == DKV_WIRE_BF16 ? 2 : 4;
-    query.offload_optimizer = o->offload_optimizer || o->offload_gradients;
-    query.offload_gradients = o->offload_gradients;
+    query.offload_states = options_offload(o);
     query.fits = plan_fits;
     query.context = &context;
     int n = planner_plan(&query, best, most, error);
@@ -236,7 +235,7 @@ static inline void plan_recompute_text(const planner_choice *p, char *text, size
 // Prints the command that trains with a choice and the other options that the user gave.
 static inline void plan_command(FILE *f, const options *given, const planner_choice *p) {
     static const char *const left_out[] = {"plan", "plan-json", "dry-run", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch",
-                                           "offload-optimizer", "offload-gradients"};
+                                           "offload-optimizer", "offload-gradients", "offload-parameters"};
     options t = plan_chosen(given, p);
     int count;
     const option_row *rows = options_table(&count);
@@ -268,14 +267,16 @@ static inline void plan_command(FILE *f, const options *given, const planner_cho
     fprintf(f, " --zero-params %d --zero-grads %d --zero-optim %d", p->zp, p->zg, p->zo);
     fprintf(f, " --recompute %s", p->less > 0 ? "auto" : plan_recompute_name(p->recompute));
     if (p->offload) fprintf(f, " --offload-activations 1");
-    if (p->offload_optimizer) fprintf(f, " --offload-optimizer");
-    if (p->offload_gradients) fprintf(f, " --offload-gradients");
+    if (t.offload_optimizer) fprintf(f, " --offload-optimizer");
+    if (t.offload_gradients) fprintf(f, " --offload-gradients");
+    if (t.offload_parameters) fprintf(f, " --offload-parameters");
     fprintf(f, "\n");
 }
 
 // "dp 8 hp 8 cp 2 w 1 head-first, ZeRO 64/64/64, recompute selective, offload, optimizer and gradient offload"
 static inline void plan_choice_text(const planner_choice *p, char *text, size_t size) {
     const grid_shape *s = &p->shape;
+    static const char *const states[] = {"", ", optimizer offload", ", optimizer and gradient offload", ", offload of all states"};
     char ring[48] = "", recompute[48];
     plan_recompute_text(p, recompute, sizeof recompute);
     if (s->cp > 1 && p->cp_allgather) snprintf(ring, sizeof ring, " all-gather");
@@ -283,7 +284,7 @@ static inline void plan_choice_text(const planner_choice *p, char *text, size_t 
     bool placed = s->hp > 1 && s->cp > 1;
     snprintf(text, size, "dp %d hp %d cp %d%s%s%s, ZeRO %d/%d/%d, recompute %s%s%s", s->dp, s->hp, s->cp, ring, placed ? " " : "",
              placed ? placement_name(s->placement) : "", p->zp, p->zg, p->zo, recompute, p->offload ? ", offload" : "",
-             p->offload_gradients ? ", optimizer and gradient offload" : p->offload_optimizer ? ", optimizer offload" : "");
+             states[p->offload_states]);
 }
 
 static inline void plan_print(const plan_question *q, const planner_choice *best, int n) {
@@ -352,8 +353,9 @@ static inline bool plan_write_json(const plan_question *q, int64_t attended, con
         plan_recompute_text(p, recompute, sizeof recompute);
         cJSON_AddStringToObject(at, "recompute", recompute);
         cJSON_AddBoolToObject(at, "offload_activations", p->offload);
-        cJSON_AddBoolToObject(at, "offload_optimizer", p->offload_optimizer);
-        cJSON_AddBoolToObject(at, "offload_gradients", p->offload_gradients);
+        cJSON_AddBoolToObject(at, "offload_optimizer", p->offload_states >= OFFLOAD_OPTIMIZER);
+        cJSON_AddBoolToObject(at, "offload_gradients", p->offload_states >= OFFLOAD_GRADIENTS);
+        cJSON_AddBoolToObject(at, "offload_parameters", p->offload_states >= OFFLOAD_PARAMETERS);
         planner_part all[PLANNER_PARTS];
         planner_parts(p, all);
         for (int k = 0; k < PLANNER_PARTS; k++) cJSON_AddNumberToObject(parts, all[k].name, all[k].seconds);

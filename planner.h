@@ -14,7 +14,7 @@
 #include "grid.h"               // defines: grid_shape, grid_rank, grid_place_of, grid_context_index
 #include "metrics.h"            // defines: flops_*
 #include "planner_clusters.h"   // defines: planner_cluster_texts (the text of every clusters/*.txt)
-#include "zero_hybrid.cuh"      // defines: ZERO_WINDOWS
+#include "zero_hybrid.cuh"      // defines: zero_offload, ZERO_WINDOWS
 #include <stddef.h>
 
 // ---- clusters ----
@@ -216,7 +216,7 @@ typedef struct {
     recompute_kind recompute;
     int less;     // layers, the last ones, that are recomputed a kind less than that: --recompute auto
     bool offload; // all kept activations go to the host
-    bool offload_optimizer, offload_gradients; // the latter only with the former and zg = zo = ranks
+    zero_offload offload_states; // gradients only with zg = zo = ranks, parameters with zp, too
     // predicted
     double seconds;         // of a step
     double tgs, mfu, hfu;   // tokens per second and GPU; fractions of peak
@@ -232,7 +232,7 @@ typedef struct {
     int64_t attended;     // packed documents: length of a single document in which a token sees as many tokens on average; else S
     int64_t global_batch; // sequences of a step, over all ranks
     int64_t batch;        // sequences of a micro-step of one data-parallel index
-    bool offload_optimizer, offload_gradients; // every choice has it
+    zero_offload offload_states; // every choice has it, or more
     int ranks;
     planner_schedule schedule;
     double dkv_bytes;     // bytes of a dKV element on the wire: 4 (ours), 2 (LoongTrain)
@@ -548,14 +548,16 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
         int slots = checkpoint_slots((recompute_kind)(p->recompute - (p->less > 0)));
         double activations = p->offload ? B * fmax(0, L - slots) * planner_kept_mean(m, c, p, T) / c->host_link_rate : 0;
-        double gradients = p->offload_gradients ? 4 * N / p->zg / c->host_link_rate : 0; // leave, and come back before the next micro-step's are added
-        p->offloading = micro * (planner_overlap(forward, activations, c->overlap_cost) - forward +
-                                 planner_overlap(backward, activations + gradients, c->overlap_cost) - backward);
+        bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
+        double gradients = grads ? 4 * N / p->zg / c->host_link_rate : 0; // leave, and come back before the next micro-step's are added
+        double parameters = params ? c->element_bytes * N / p->zp / c->host_link_rate : 0; // come for each pass
+        p->offloading = micro * (planner_overlap(forward, fmax(activations, parameters), c->overlap_cost) - forward +
+                                 planner_overlap(backward, activations + gradients + parameters, c->overlap_cost) - backward);
         // Moments and master weights, 12 bytes (float parameters: 8), come and go at the same time, behind the update of other parts; the last part's go
-        // alone. Gradients come with them.
-        if (p->offload_optimizer) {
-            double out = c->element_bytes == 4 ? 8 : 12, in = out + (p->offload_gradients ? 4 : 0), last = (double)m->V * m->D / ZERO_WINDOWS;
-            p->offloading += fmax(0, (N * in + last * out) / p->zo / c->host_link_rate - p->optimizer);
+        // alone. Gradients come with them, new parameters go with them.
+        if (p->offload_states >= OFFLOAD_OPTIMIZER) {
+            double states = c->element_bytes == 4 ? 8 : 12, in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
+            p->offloading += fmax(0, (N * fmax(in, out) + (double)m->V * m->D / ZERO_WINDOWS * out) / p->zo / c->host_link_rate - p->optimizer);
         }
     }
     p->seconds = p->attention + p->launch + p->linear + p->optimizer + p->alltoall + p->ring_inner + p->ring_outer + p->gather + p->reduce +
@@ -575,18 +577,16 @@ static inline bool planner_legal(const planner_query *q, int hp, int cp) {
 // A relative gap below this is inside the model's error: a tie.
 #define PLANNER_TIE 0.02
 
-// By which a grid's choices are compared: optimizer states stay on the device, so do gradients, and all layers are recomputed alike, unless the
-// contrary saves more than a tie.
-static inline double planner_cost(const planner_choice *p) {
-    return p->seconds * pow(1 + PLANNER_TIE, p->offload_optimizer + p->offload_gradients + (p->less > 0));
-}
+// By which a grid's choices are compared: each kind of model states stays on the device, and all layers are recomputed alike, unless the contrary saves
+// more than a tie.
+static inline double planner_cost(const planner_choice *p) { return p->seconds * pow(1 + PLANNER_TIE, (int)p->offload_states + (p->less > 0)); }
 
 // The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits, over ZeRO degrees (1, a node, all ranks),
-// recompute (also by quarters of the layers, as --recompute auto may choose) and offload of activations, optimizer states and gradients. Equally fast: the least
+// recompute (also by quarters of the layers, as --recompute auto may choose) and offload of activations and of model states. Equally fast: the least
 // sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's
 // memory. False: nothing fits.
 static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
-    enum { MOST = 10 * 12 * 2 * 3 }; // nested ZeRO degrees out of three, quarters of three kinds of recompute, offload of activations, of states
+    enum { MOST = 10 * 12 * 2 * 4 }; // nested ZeRO degrees out of three, quarters of three kinds of recompute, offload of activations, of states
     planner_choice tries[MOST];
     int count = 0, node = (int)q->machines->gpus_per_node, degrees[3], degree_count = 0;
     degrees[degree_count++] = 1;
@@ -597,10 +597,11 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
         for (int g = p; g < degree_count; g++)
             for (int o = g; o < degree_count; o++)
                 for (int kind = 0; kind < 12; kind++)
-                    for (int offload = 2 * (q->offload_optimizer + q->offload_gradients); offload < 6; offload++) {
+                    for (int offload = 2 * (int)q->offload_states; offload < 8; offload++) {
                         int quarters = kind % 4; // recomputed less
                         if (quarters > 0 && (kind / 4 == RECOMPUTE_NONE || q->schedule == SCHEDULE_LOONGTRAIN)) continue;
-                        if (offload / 2 == 2 && g + 1 < degree_count) continue; // gradients go to the host only where every rank keeps what it updates
+                        zero_offload states = (zero_offload)(offload / 2);
+                        if ((states >= OFFLOAD_GRADIENTS && g + 1 < degree_count) || (states >= OFFLOAD_PARAMETERS && p + 1 < degree_count)) continue;
                         planner_choice *t = &tries[count++];
                         *t = *best;
                         t->zp = degrees[p];
@@ -609,8 +610,7 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
                         t->recompute = (recompute_kind)(kind / 4);
                         t->less = quarters * q->model->L / 4;
                         t->offload = offload % 2 == 1;
-                        t->offload_optimizer = offload / 2 >= 1;
-                        t->offload_gradients = offload / 2 == 2;
+                        t->offload_states = states;
                         planner_step_time(q, &a, t);
                     }
     for (;;) {
@@ -626,7 +626,7 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
     for (int i = 0; q->fits != NULL && i < count; i++) {
         planner_choice *t = &tries[i];
         bool alike = t->recompute == best->recompute && t->less == best->less && t->offload == best->offload &&
-                     t->offload_optimizer == best->offload_optimizer && t->offload_gradients == best->offload_gradients;
+                     t->offload_states == best->offload_states;
         if (t->seconds <= most && alike && q->fits(q->context, t) && t->memory <= best->memory - 0.1 * q->machines->memory)
             *best = *t;
     }

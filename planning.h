@@ -44,8 +44,7 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
     for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
     run.kinds = kinds;
     run.offload_layers = (int)(o->offload_activations * c->L + 0.5);
-    run.offload_optimizer = o->offload_optimizer;
-    run.offload_gradients = o->offload_gradients;
+    run.offload_states = options_offload(o);
     run.saves = o->save_every > 0;
     return run;
 }

@@ -13,8 +13,12 @@
 //   update              AdamW on the rank's piece. The next forward pass all-gathers the new parameters into the parameter shards (group of zo / zp),
 //                       those of unit u+1 while unit u computes
 //
-// Optimizer states may lie on the host: the update brings them to the device in parts, through two windows. So may gradients, too, if zg = zo = ranks:
-// stage 1 is then followed by a copy of the shard to the host, while the next unit computes; what earlier micro-steps left there has come back before.
+// Model states on the host, so that the device holds them only while it works on them:
+//   optimizer states    the update brings them to the device in parts, through two windows
+//   gradients, too      if zg = zo = ranks: stage 1 is followed by a copy of the shard to the host, while the next unit computes; what earlier
+//                       micro-steps left there has come back before
+//   parameters, too     if zp = zg = zo = ranks: a shard comes to the device before its gather, while the unit before the one that hides the gather
+//                       computes; with one rank it comes in place of the gather. The update's windows take the new parameters to the host
 //
 // Bytes a rank sends per step, n = padded elements of a unit, s = sizeof(floatX), R = ranks / zo, A = micro-steps of a step:
 //   gather   n s (zp-1)/zp  times: embedding A, head A (tied: 1 each), all layers together L + max(L-2, 0) (2A-1): where the passes turn from
@@ -32,6 +36,7 @@
 enum { ZERO_MAX_TENSORS = 8, ZERO_SLOTS = 4 };
 enum { REDUCE_SHARD, REDUCE_PIECE, REDUCE_REPLICAS, REDUCE_BACK, ZERO_STAGES, // 1, 2, and the two halves of 3 above
        REDUCE_HOST = ZERO_STAGES };                                            // offloaded gradients: the copy to the host
+typedef enum { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_GRADIENTS, OFFLOAD_PARAMETERS } zero_offload; // each with those before it
 enum { ZERO_WINDOWS = 16 }; // offloaded optimizer states: the largest piece goes through the device in this many parts
 
 // A tensor inside a unit.
@@ -86,11 +91,11 @@ typedef struct {
     int64_t largest;  // elements of the largest unit
     rounding_rule rounding; // of stored parameters: `stochastic` and `seed`, set after zero_describe; all zero: round to nearest even
     comm *gather, *reduce[ZERO_STAGES], *update, *pieces; // pieces: the zo ranks that together hold every optimizer piece once
-    // per unit, from the arena
+    // per unit, from the arena; on the host when offloaded
     floatX **params; // (count / zp)
-    float **grads;   // (count / zg); on the host when offloaded
-    float **m, **v, **master; // (count / zo); on the host when offloaded; master NULL when floatX is float
-    // gathered units (zp > 1) and gradients before their reduce-scatter (zg > 1)
+    float **grads;   // (count / zg)
+    float **m, **v, **master; // (count / zo); master NULL when floatX is float
+    // gathered units (zp > 1, or offloaded) and gradients before their reduce-scatter (zg > 1) or their copy to the host
     floatX *param_slot[ZERO_SLOTS];
     int param_slot_unit[ZERO_SLOTS]; // -1: empty
     int fetching[ZERO_SLOTS], fetching_count; // units whose gather has started, oldest first
@@ -104,12 +109,15 @@ typedef struct {
     int updating, updated; // how many units' all-gathers of new parameters have started; have finished
     float *arrived;             // (largest / zg) one micro-step's gradient shard, before it is added; offloaded: what is on the host, before it is added
     void *scratch[ZERO_STAGES]; // of the reductions
-    // offload of optimizer states, and of gradients
-    bool offload, offload_grads;
-    int64_t window_count; // elements of a part
-    float *window[2];     // device: m, v, master, gradient of one part, (up to 4, window_count)
+    zero_offload offload;
+    int64_t window_count;     // elements of a part
+    float *window[2];         // device: m, v, master, gradient of one part, (up to 4, window_count)
+    floatX *window_params[2]; // device: its parameters, (window_count)
     float *leaving[2];    // device: (largest / zg) gradient shards of two units, from their reduction to their copy to the host (zg > 1)
     int64_t arriving;     // ticket of the copy into `arrived`
+    floatX *shard_slot[ZERO_SLOTS];      // device: (count / zp) parameter shards on their way from the host to their gather (one rank: param_slot)
+    int shard_slot_unit[ZERO_SLOTS];     // whose shard is there or coming; -1: none
+    int64_t shard_ticket[ZERO_SLOTS];    // of its copy
     device_copier *to_device, *to_host;
 } zero_hybrid;
 
@@ -132,7 +140,7 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
         units[u].count = round_up(units[u].count, (int64_t)ranks * 16);
         z->largest = max_i64(z->largest, units[u].count);
     }
-    for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->grad_slot_unit[s] = -1;
+    for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->shard_slot_unit[s] = z->grad_slot_unit[s] = -1;
 }
 
 // A rank's share of a unit when it is divided among all ranks: the replicas of an optimizer piece divide it further among themselves. Units are
@@ -155,24 +163,24 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
     return n;
 }
 
-// Takes all memory: from `device`, and from `host` for offloaded optimizer states and gradients. accumulates: more than one micro-step in a step.
-// offload_grads: needs `offload` and zg = zo = ranks (options.h checks). share_edges: embedding and head are never in their slots at the same time
-// (untied), so they share one place. The per-unit tables are host memory of z (zero_free).
-static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, bool offload, bool offload_grads, bool share_edges) {
+// Takes all memory: from `device`, and from `host` for what is offloaded. accumulates: more than one micro-step in a step. offload: gradients need zg = zo =
+// ranks, parameters zp, too (options.h checks). share_edges: embedding and head are never in their slots at the same time (untied), so they share one
+// place. The per-unit tables are host memory of z (zero_free).
+static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, zero_offload offload, bool share_edges) {
     int units = z->unit_count;
-    bool masters = arena_element(device) != sizeof(float), slots = z->zg > 1 || offload_grads;
+    bool masters = arena_element(device) != sizeof(float), offload_grads = offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
+    bool grad_slots = z->zg > 1 || offload_grads, param_slots = z->zp > 1 || offload_params;
     z->offload = offload;
-    z->offload_grads = offload_grads;
     z->params = HOST_NEW(floatX *, units);
     z->grads = HOST_NEW(float *, units);
     z->m = HOST_NEW(float *, units);
     z->v = HOST_NEW(float *, units);
     z->master = HOST_NEW(float *, units);
     z->grads_begun = HOST_NEW(bool, units);
-    arena *states = offload ? host : device;
+    arena *states = offload >= OFFLOAD_OPTIMIZER ? host : device;
     for (int u = 0; u < units; u++) {
         int64_t n = z->units[u].count;
-        z->params[u] = ARENA_TAKE_X(device, MEM_PARAMETERS, n / z->zp);
+        z->params[u] = ARENA_TAKE_X(offload_params ? host : device, MEM_PARAMETERS, n / z->zp);
         z->grads[u] = ARENA_TAKE(offload_grads ? host : device, MEM_GRADIENTS, float, n / z->zg);
         z->m[u] = ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo);
         z->v[u] = ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo);
@@ -181,17 +189,19 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     z->squares = ARENA_TAKE(device, MEM_GRADIENTS, double, units);
     z->window_count = round_up(ceil_div(z->largest / z->zo, ZERO_WINDOWS), 64);
     for (int i = 0; i < 2; i++) {
-        z->window[i] = offload ? ARENA_TAKE(device, MEM_OPTIMIZER, float, (2 + masters + offload_grads) * z->window_count) : NULL;
+        z->window[i] = offload >= OFFLOAD_OPTIMIZER ? ARENA_TAKE(device, MEM_OPTIMIZER, float, (2 + masters + offload_grads) * z->window_count) : NULL;
+        z->window_params[i] = offload_params ? ARENA_TAKE_X(device, MEM_OPTIMIZER, z->window_count) : NULL;
         z->leaving[i] = offload_grads && z->zg > 1 ? ARENA_TAKE(device, MEM_GRADIENTS, float, z->largest / z->zg) : NULL;
     }
     for (int s = 0; s < ZERO_SLOTS; s++) {
         int64_t n = zero_slot_count(z, s);
         if (share_edges && s == 2) n = max_i64(n, zero_slot_count(z, 3));
         bool shared = share_edges && s == 3;
-        z->param_slot[s] = z->zp == 1 ? NULL : shared ? z->param_slot[2] : ARENA_TAKE_X(device, MEM_PARAMETERS, n);
-        z->grad_slot[s] = !slots ? NULL : shared ? z->grad_slot[2] : ARENA_TAKE(device, MEM_GRADIENTS, float, n);
+        z->param_slot[s] = !param_slots ? NULL : shared ? z->param_slot[2] : ARENA_TAKE_X(device, MEM_PARAMETERS, n);
+        z->shard_slot[s] = !offload_params || z->zp == 1 ? z->param_slot[s] : shared ? z->shard_slot[2] : ARENA_TAKE_X(device, MEM_PARAMETERS, n / z->zp);
+        z->grad_slot[s] = !grad_slots ? NULL : shared ? z->grad_slot[2] : ARENA_TAKE(device, MEM_GRADIENTS, float, n);
     }
-    z->arrived = accumulates && slots ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
+    z->arrived = accumulates && grad_slots ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
     int replicas = z->ranks / z->zo;
     z->scratch[REDUCE_SHARD] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zg, (size_t)(z->largest / z->zg)));
     z->scratch[REDUCE_PIECE] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zo / z->zg, (size_t)(z->largest / z->zo)));
@@ -255,32 +265,53 @@ static inline void zero_free(zero_hybrid *z) {
 
 // ---- parameters ----
 
-// Starts gathering a unit, unless it is in its slot already or this rank holds all of it (zp = 1). Gives up the unit that was in the slot.
-static inline void zero_fetch(zero_hybrid *z, int unit) {
-    zero_update_start(z, z->zp == 1 ? unit + 1 : unit + 2);
-    if (z->zp == 1) return;
+// Offloaded parameters: starts copying a unit's shard to the device, unless it is there or on its way.
+static inline void zero_shard_start(zero_hybrid *z, int unit) {
     int slot = z->units[unit].slot;
-    if (z->param_slot_unit[slot] == unit) return;
-    zero_update_finish(z, unit + 1);
+    if (z->shard_slot_unit[slot] == unit) return;
     for (int s = 0; s < ZERO_SLOTS; s++) // also the slot that shares this place
-        if (z->param_slot[s] == z->param_slot[slot]) z->param_slot_unit[s] = -1;
-    z->param_slot_unit[slot] = unit;
-    z->fetching[z->fetching_count++] = unit;
-    trace_transfer(z->gather, "gather parameters", unit);
-    comm_allgather_start(z->gather, z->params[unit], z->param_slot[slot], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
+        if (z->shard_slot[s] == z->shard_slot[slot]) z->shard_slot_unit[s] = -1;
+    z->shard_slot_unit[slot] = unit;
+    z->shard_ticket[slot] = device_copy_start(z->to_device, z->shard_slot[slot], z->params[unit], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
+}
+
+// Starts gathering a unit, unless it is in its slot already or this rank holds all of it on the device. Gives up the unit that was in the slot. next: the
+// unit that will be fetched after this one, or -1: where parameters are offloaded, its shard starts coming to the device.
+static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
+    bool offloaded = z->offload >= OFFLOAD_PARAMETERS;
+    zero_update_start(z, z->zp == 1 ? unit + 1 : unit + 2);
+    if (z->zp == 1 && !offloaded) return;
+    int slot = z->units[unit].slot;
+    if (z->param_slot_unit[slot] != unit) {
+        zero_update_finish(z, unit + 1);
+        for (int s = 0; s < ZERO_SLOTS; s++)
+            if (z->param_slot[s] == z->param_slot[slot]) z->param_slot_unit[s] = -1;
+        z->param_slot_unit[slot] = unit;
+        z->fetching[z->fetching_count++] = unit;
+        if (offloaded) zero_shard_start(z, unit);
+        if (z->zp > 1) {
+            if (offloaded) device_copy_finish(z->to_device, z->shard_ticket[slot]);
+            trace_transfer(z->gather, "gather parameters", unit);
+            comm_allgather_start(z->gather, offloaded ? z->shard_slot[slot] : z->params[unit], z->param_slot[slot], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
+        }
+    }
+    if (offloaded && z->zp > 1 && next >= 0) zero_shard_start(z, next);
 }
 
 // The whole parameters of a unit, (count). Fetches them if zero_fetch has not; waits for the gather.
 static inline const floatX *zero_params(zero_hybrid *z, int unit) {
-    if (z->zp == 1) {
+    if (z->zp == 1 && z->offload < OFFLOAD_PARAMETERS) {
         zero_update_finish(z, unit + 1);
         return z->params[unit];
     }
-    zero_fetch(z, unit);
+    zero_fetch(z, unit, -1);
     int waits = 0; // the gathers to wait for: those started before this unit's, and its own
     for (int i = 0; i < z->fetching_count; i++)
         if (z->fetching[i] == unit) waits = i + 1;
-    for (int i = 0; i < waits; i++) transfer_finish(z->gather);
+    for (int i = 0; i < waits; i++) {
+        if (z->zp > 1) transfer_finish(z->gather);
+        else device_copy_finish(z->to_device, z->shard_ticket[z->units[z->fetching[i]].slot]);
+    }
     z->fetching_count -= waits;
     memmove(z->fetching, z->fetching + waits, sizeof(int) * (size_t)z->fetching_count);
     return z->param_slot[z->units[unit].slot];
@@ -309,7 +340,7 @@ static inline void zero_begin_micro_step(zero_hybrid *z, bool first, bool last) 
     z->first_micro = first;
     z->last_micro = last;
     if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
-    if (z->offload_grads && !first) zero_bring_back(z, z->unit_count - 1);
+    if (z->offload >= OFFLOAD_GRADIENTS && !first) zero_bring_back(z, z->unit_count - 1);
 }
 
 // Starts the stage after r->stage, skipping those with nothing to do. Returns false when no stage is left for this micro-step.
@@ -321,7 +352,7 @@ static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
     float *own_part = own + comm_rank(z->reduce[REDUCE_REPLICAS]) * part;
     r->stage++;
     if (r->stage == REDUCE_SHARD && z->zg == 1) r->stage = REDUCE_PIECE;
-    if (r->stage == REDUCE_PIECE && z->offload_grads) {
+    if (r->stage == REDUCE_PIECE && z->offload >= OFFLOAD_GRADIENTS) {
         r->stage = REDUCE_HOST;
         r->ticket = zero_leave(z, r->unit);
         return true;
@@ -333,8 +364,8 @@ static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
     void *scratch = z->scratch[r->stage];
     trace_transfer(group, "reduce gradients", r->unit);
     if (r->stage == REDUCE_SHARD)
-        comm_reduce_scatter_start(group, z->grad_slot[unit->slot], z->offload_grads ? z->leaving[r->unit % 2] : z->first_micro ? grads : z->arrived,
-                                  (size_t)shard, scratch);
+        comm_reduce_scatter_start(group, z->grad_slot[unit->slot],
+                                  z->offload >= OFFLOAD_GRADIENTS ? z->leaving[r->unit % 2] : z->first_micro ? grads : z->arrived, (size_t)shard, scratch);
     else if (r->stage == REDUCE_PIECE)
         comm_reduce_scatter_start(group, grads, own, (size_t)piece, scratch);
     else if (r->stage == REDUCE_REPLICAS)
@@ -353,7 +384,8 @@ static inline void zero_advance(zero_hybrid *z) {
         const zero_unit *unit = &z->units[r.unit];
         if (r.stage == REDUCE_HOST) device_copy_finish(z->to_host, r.ticket);
         else transfer_finish(z->reduce[r.stage]);
-        if (r.stage == REDUCE_SHARD && !z->first_micro && !z->offload_grads) op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
+        if (r.stage == REDUCE_SHARD && !z->first_micro && z->offload < OFFLOAD_GRADIENTS)
+            op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
         if (r.stage == REDUCE_SHARD || (r.stage == REDUCE_HOST && z->zg == 1)) z->grad_slot_unit[unit->slot] = -1;
         if (zero_next_stage(z, &r)) z->reducing[kept++] = r;
     }
@@ -373,7 +405,7 @@ static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // ze
 // The buffer to which the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use in a step (zg = 1)
 // or micro-step (zg > 1, or offloaded): then tensors with `product` set are uninitialized, and the caller stores into them; the others are zero.
 static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
-    if (z->zg == 1 && !z->offload_grads) {
+    if (z->zg == 1 && z->offload < OFFLOAD_GRADIENTS) {
         *adds = z->grads_begun[unit];
         if (!*adds) zero_begin_grads(&z->units[unit], z->grads[unit]);
         z->grads_begun[unit] = true;
@@ -415,7 +447,7 @@ static inline float *zero_optim_grads(const zero_hybrid *z, int unit) { // this 
 // The same on the host, (count / zo) floats into `to`.
 static inline void zero_read_grads(const zero_hybrid *z, int unit, float *to) {
     size_t bytes = sizeof(float) * (size_t)(z->units[unit].count / z->zo);
-    if (!z->offload_grads) {
+    if (z->offload < OFFLOAD_GRADIENTS) {
         device_to_host(to, zero_optim_grads(z, unit), bytes);
         return;
     }
@@ -426,7 +458,7 @@ static inline void zero_read_grads(const zero_hybrid *z, int unit, float *to) {
 // The norm of the whole gradient, each element counted once whatever the shards; the same bits on every rank.
 static inline double zero_grad_norm(zero_hybrid *z) {
     double sum = 0, *squares = HOST_NEW(double, z->unit_count);
-    for (int u = 0; u < z->unit_count && !z->offload_grads; u++) // offloaded: counted when they left (zero_leave)
+    for (int u = 0; u < z->unit_count && z->offload < OFFLOAD_GRADIENTS; u++) // offloaded: counted when they left (zero_leave)
         op_sum_squares(&z->squares[u], zero_optim_grads(z, u), z->units[u].count / z->zo);
     device_to_host(squares, z->squares, sizeof(double) * (size_t)z->unit_count);
     for (int u = 0; u < z->unit_count; u++) sum += squares[u];
@@ -458,11 +490,16 @@ static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
     return true;
 }
 
-// AdamW on a part, tensor by tensor: weight decay differs. m, v, master, grads: of the part.
-static inline void zero_update_part(zero_hybrid *z, zero_part p, float *m, float *v, float *master, const float *grads, adamw_args args) {
+// Where the parameters of a part are in this rank's shard.
+static inline floatX *zero_part_params(const zero_hybrid *z, zero_part p) {
+    int64_t n = z->units[p.unit].count;
+    return z->params[p.unit] + (z->optim_piece * (n / z->zo) + p.begin - z->param_piece * (n / z->zp));
+}
+
+// AdamW on a part, tensor by tensor: weight decay differs. params, m, v, master, grads: of the part.
+static inline void zero_update_part(zero_hybrid *z, zero_part p, floatX *params, float *m, float *v, float *master, const float *grads, adamw_args args) {
     const zero_unit *u = &z->units[p.unit];
     int64_t begin = z->optim_piece * (u->count / z->zo) + p.begin;
-    floatX *params = z->params[p.unit] - z->param_piece * (u->count / z->zp); // indexed by place in the unit
     float decay = args.weight_decay;
     for (int t = 0; t < u->tensor_count; t++) {
         int64_t from, to;
@@ -470,29 +507,32 @@ static inline void zero_update_part(zero_hybrid *z, zero_part p, float *m, float
         int64_t at = from - begin;
         args.weight_decay = u->tensors[t].decay ? decay : 0;
         args.rounding = zero_rounding(z, p.unit, t, from - u->tensors[t].offset, args.step);
-        op_adamw(params + from, master != NULL ? master + at : NULL, m + at, v + at, grads + at, to - from, args);
+        op_adamw(params + at, master != NULL ? master + at : NULL, m + at, v + at, grads + at, to - from, args);
     }
 }
 
-// Starts copying a part's optimizer states from the host to a window, with its gradient if that is offloaded, or back. Returns the last ticket: a lane
-// finishes in order.
-static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, float *window, bool to_device) {
-    float *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], z->offload_grads && to_device ? z->grads[p.unit] : NULL};
-    size_t bytes = sizeof(float) * (size_t)p.count;
+// Starts a copy between host and device; returns its ticket.
+static inline int64_t zero_copy(zero_hybrid *z, bool to_device, void *host, void *device, size_t bytes) {
+    return to_device ? device_copy_start(z->to_device, device, host, bytes) : device_copy_start(z->to_host, host, device, bytes);
+}
+// Starts copying what is offloaded of a part from the host to window i, or back what the update changes. Returns the last ticket: a lane finishes in order.
+static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
+    bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device, params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);
+    float *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], grads ? z->grads[p.unit] : NULL}, *window = z->window[i];
     int64_t ticket = 0;
-    for (int i = 0; i < 4; i++) {
-        if (host[i] == NULL) continue;
-        ticket = to_device ? device_copy_start(z->to_device, window, host[i] + p.begin, bytes) : device_copy_start(z->to_host, host[i] + p.begin, window, bytes);
+    for (int k = 0; k < 4; k++) {
+        if (host[k] == NULL) continue;
+        ticket = zero_copy(z, to_device, host[k] + p.begin, window, sizeof(float) * (size_t)p.count);
         window += z->window_count;
     }
-    return ticket;
+    return params ? zero_copy(z, to_device, zero_part_params(z, p), z->window_params[i], sizeof(floatX) * (size_t)p.count) : ticket;
 }
-// AdamW on a part that is in a window.
-static inline void zero_update_window(zero_hybrid *z, zero_part p, float *window, adamw_args args) {
+// AdamW on a part that is in window i.
+static inline void zero_update_window(zero_hybrid *z, zero_part p, int i, adamw_args args) {
     int64_t n = z->window_count;
-    float *master = z->master[p.unit] != NULL ? window + 2 * n : NULL;
-    const float *grads = z->offload_grads ? window + (master != NULL ? 3 : 2) * n : zero_optim_grads(z, p.unit) + p.begin;
-    zero_update_part(z, p, window, window + n, master, grads, args);
+    float *window = z->window[i], *master = z->master[p.unit] != NULL ? window + 2 * n : NULL;
+    const float *grads = z->offload >= OFFLOAD_GRADIENTS ? window + (master != NULL ? 3 : 2) * n : zero_optim_grads(z, p.unit) + p.begin;
+    zero_update_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), window, window + n, master, grads, args);
 }
 
 // One optimizer step on all units. Afterwards zero_params gives the new parameters, bit-equal across replicas.
@@ -501,7 +541,7 @@ static inline void zero_update(zero_hybrid *z, adamw_args args) {
     zero_part part = {0, 0, 0};
     bool more = zero_next_part(z, &part);
     zero_update_finish(z, z->unit_count); // the previous step's all-gathers, unless a forward pass has finished them
-    if (z->offload) arriving[0] = zero_window_copy(z, part, z->window[0], true);
+    if (z->offload) arriving[0] = zero_window_copy(z, part, 0, true);
     for (int now = 0; more; now = 1 - now) {
         double began = trace_now();
         zero_part next = part;
@@ -509,13 +549,13 @@ static inline void zero_update(zero_hybrid *z, adamw_args args) {
         if (z->offload) {
             if (more) {
                 if (leaving[1 - now] != 0) device_copy_finish(z->to_host, leaving[1 - now]);
-                arriving[1 - now] = zero_window_copy(z, next, z->window[1 - now], true);
+                arriving[1 - now] = zero_window_copy(z, next, 1 - now, true);
             }
             device_copy_finish(z->to_device, arriving[now]);
-            zero_update_window(z, part, z->window[now], args);
-            leaving[now] = zero_window_copy(z, part, z->window[now], false);
+            zero_update_window(z, part, now, args);
+            leaving[now] = zero_window_copy(z, part, now, false);
         } else {
-            zero_update_part(z, part, z->m[part.unit], z->v[part.unit], z->master[part.unit], zero_optim_grads(z, part.unit), args);
+            zero_update_part(z, part, zero_part_params(z, part), z->m[part.unit], z->v[part.unit], z->master[part.unit], zero_optim_grads(z, part.unit), args);
         }
         trace_compute("AdamW", part.unit, began);
         part = next;
@@ -523,7 +563,7 @@ static inline void zero_update(zero_hybrid *z, adamw_args args) {
     zero_update_due(z);
     for (int i = 0; i < 2; i++)
         if (leaving[i] != 0) device_copy_finish(z->to_host, leaving[i]);
-    for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = -1; // gathered copies are out of date
+    for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->shard_slot_unit[s] = -1; // copies are out of date
 }
 
 // Random parameters from (seed, unit, tensor, element): the same numbers on every grid. Norm weights are 1; matrices are Gaussian with sigma,
@@ -532,24 +572,27 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
     for (int u = 0; u < z->unit_count; u++) {
         const zero_unit *unit = &z->units[u];
         int64_t shard = unit->count / z->zp, begin = z->param_piece * shard, end = begin + shard;
-        device_zero(z->params[u], sizeof(floatX) * (size_t)shard);
+        size_t bytes = sizeof(floatX) * (size_t)shard;
+        bool offloaded = z->offload >= OFFLOAD_PARAMETERS;
+        floatX *params = offloaded ? z->shard_slot[unit->slot] : z->params[u];
+        device_zero(params, bytes);
         for (int t = 0; t < unit->tensor_count; t++) {
             const zero_tensor *tensor = &unit->tensors[t];
             int64_t from, to;
             if (!zero_span(tensor, begin, end, &from, &to)) continue;
             bool residual = strcmp(tensor->name, "wo") == 0 || strcmp(tensor->name, "w_down") == 0;
             float s = !tensor->decay ? 0 : residual ? residual_sigma : sigma;
-            op_init_normal(z->params[u] + (from - begin), seed, (uint64_t)(u * ZERO_MAX_TENSORS + t), from - tensor->offset, to - from, s, 1);
+            op_init_normal(params + (from - begin), seed, (uint64_t)(u * ZERO_MAX_TENSORS + t), from - tensor->offset, to - from, s, 1);
         }
+        if (offloaded) device_to_host(z->params[u], params, bytes);
     }
 }
 
 // Sets moments to zero and master weights to the parameters. Call after the parameters are set and before the first update.
 static inline void zero_reset_states(zero_hybrid *z) {
     for (zero_part p = {0, 0, 0}; zero_next_part(z, &p);) {
-        int64_t n = z->units[p.unit].count;
         size_t bytes = sizeof(float) * (size_t)p.count;
-        const floatX *own = z->params[p.unit] + (z->optim_piece * (n / z->zo) + p.begin - z->param_piece * (n / z->zp));
+        floatX *own = zero_part_params(z, p);
         float *master = z->master[p.unit];
         if (!z->offload) {
             device_zero(z->m[p.unit], bytes);
@@ -560,6 +603,10 @@ static inline void zero_reset_states(zero_hybrid *z) {
         memset(z->m[p.unit] + p.begin, 0, bytes); // host slabs
         memset(z->v[p.unit] + p.begin, 0, bytes);
         if (master == NULL) continue;
+        if (z->offload >= OFFLOAD_PARAMETERS) {
+            device_from_host(z->window_params[0], own, sizeof(floatX) * (size_t)p.count);
+            own = z->window_params[0];
+        }
         op_cast_to_float(z->window[0], own, p.count);
         device_to_host(master + p.begin, z->window[0], bytes);
     }

@@ -52,7 +52,8 @@ def zero_text(c):
 
 
 def recompute_text(c):
-    states = ", optimizer and gradient offload" if c["offload_gradients"] else ", optimizer offload" if c["offload_optimizer"] else ""
+    states = (", offload of all states" if c["offload_parameters"] else ", optimizer and gradient offload" if c["offload_gradients"] else
+              ", optimizer offload" if c["offload_optimizer"] else "")
     return c["recompute"] + (", offload" if c["offload_activations"] else "") + states
 
 

@@ -50,12 +50,12 @@ static record train(comm *world, bool packed) {
     if (comm_size(world) == 2) {
         shape.hp = 2;
         run.zp = run.zg = run.zo = 2;
-        run.offload_optimizer = run.offload_gradients = true;
+        run.offload_states = OFFLOAD_PARAMETERS;
     } else if (comm_size(world) == 4) {
         shape.hp = shape.cp = 2;
         run.zp = 2; run.zg = 2; run.zo = 4;
         run.offload_layers = UNITS - 2; // one more than there are slots
-        run.offload_optimizer = true;
+        run.offload_states = OFFLOAD_OPTIMIZER;
     }
     run.packed = packed;
     fixture_make(&f, &c, shape, world, run, RECOMPUTE_AUTO, length);

@@ -69,15 +69,15 @@ check 'tokens' bash -c "make -s DEVICE=cpu tools && build/cpu/text_to_tokens '$d
 mkdir "$dir/deep" # more layers than offload slots: otherwise nothing is copied to the host
 sed 's/"num_hidden_layers": *[0-9]*/"num_hidden_layers": 6/' test/golden/folder_f32/config.json >"$dir/deep/config.json"
 check 'layers that keep all and are offloaded: nor is a copy under way disturbed' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
-    --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute none --offload-activations 1 --offload-optimizer --offload-gradients --grad-accum 2
-check 'nor gradients on their way to the host and back, of 2 ranks' mpirun -np 2 build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
-    --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute full --zero-grads full --offload-optimizer --offload-gradients --grad-accum 2
+    --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute none --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters --grad-accum 2
+check 'nor gradients and parameters on their way to the host and back, of 2 ranks' mpirun -np 2 build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
+    --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute full --zero-params full --offload-optimizer --offload-gradients --offload-parameters --grad-accum 2
 check 'nor where layers are recomputed, which takes two slots' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute selective --offload-activations 1
 check 'nor with 4 ranks in SeqAlltoAll, where most buffers share places' mpirun -np 4 build/cuda-races/train_llama-without-gpu --model nano --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 512 --steps 1 --hp 4 --recompute selective --offload-activations 1
 apart=(env FAKE_CUDA_APART=1 $build/train_llama-without-gpu --model test/golden/folder_f32 --train-data "$dir/numbers.bin" --val-data "$dir/numbers.bin" --seq-len 64
-    --eval-every 1 --eval-steps 1 --sample-every 1 --save-every 1 --out "$dir/apart" --resume --recompute none --offload-activations 1 --offload-optimizer --offload-gradients --verify)
+    --eval-every 1 --eval-steps 1 --sample-every 1 --save-every 1 --out "$dir/apart" --resume --recompute none --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters --verify)
 check 'the host touches no memory of the GPU' "${apart[@]}" --steps 1
 check 'nor where it resumes and exports' "${apart[@]}" --steps 2 --export "$dir/apart-folder"
 check 'nor of several ranks, whose transfers take no other' env FAKE_CUDA_APART=1 mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch \
@@ -101,7 +101,7 @@ unequal() {
         grep -q '1 layers keep all, 1 selective' "$dir/unequal"
 }
 check 'ranks with unequal memory and peak, over fake CUDA' unequal
-offloading=($build/train_llama-without-gpu --model tiny --from-scratch --train-data "$dir/data.bin" --seq-len 512 --steps 1 --offload-optimizer --offload-gradients --offload-activations 1 --recompute none)
+offloading=($build/train_llama-without-gpu --model tiny --from-scratch --train-data "$dir/data.bin" --seq-len 512 --steps 1 --offload-optimizer --offload-gradients --offload-parameters --offload-activations 1 --recompute none)
 check 'memory measured is that of the plan, the host'"'"'s, too' ends_with 0 '(1.000 of the plan)' "${offloading[@]}"
 
 # --deterministic: what it asks of the libraries (the fake checks), what it refuses, and the same bits twice.

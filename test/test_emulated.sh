@@ -79,7 +79,7 @@ small=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --s
 seq 1 500 | tr '\n' ' ' >"$dir/text"
 check 'tokens' bash -c "make -s DEVICE=cpu tools && build/cpu/text_to_tokens '$dir/data.bin' '$dir/text'"
 check 'bf16: a float folder in and out, 2 ranks' mpirun -np 2 $emulated --model test/golden/folder_f32 --steps 0 --threads 1 --zero-optim 2 --export "$dir/one"
-check 'bf16: and again, offloaded' $emulated --model "$dir/one" --steps 0 --threads 1 --offload-optimizer --export "$dir/two"
+check 'bf16: and again, offloaded' $emulated --model "$dir/one" --steps 0 --threads 1 --offload-optimizer --offload-gradients --offload-parameters --export "$dir/two"
 check 'bf16: both are equal' cmp "$dir/one/model.safetensors" "$dir/two/model.safetensors"
 check 'bf16: and as the CPU device writes it' bash -c "make -s DEVICE=cpu all && build/cpu/train_llama --model test/golden/folder_f32 --steps 0 --threads 1 --export '$dir/three' && cmp '$dir/one/model.safetensors' '$dir/three/model.safetensors'"
 mkdir "$dir/large" # its embedding is read and written in three pieces (VALUES_CHUNK)
@@ -92,7 +92,7 @@ check 'bf16: master weights and parameters are the same' bash -c "cmp '$dir/larg
 check 'bf16: a run saves its states' $emulated "${small[@]}" --out "$dir/states" --save-every 2
 mkdir "$dir/resumed"
 cp -r "$dir/states/step-00000002" "$dir/resumed"
-check 'bf16: resumes, offloaded' $emulated "${small[@]}" --out "$dir/resumed" --resume --offload-optimizer --offload-gradients
+check 'bf16: resumes, offloaded' $emulated "${small[@]}" --out "$dir/resumed" --resume --offload-optimizer --offload-gradients --offload-parameters
 for file in model.safetensors optimizer/optimizer.safetensors; do
     check "bf16: the same $file" cmp "$dir/states/step-00000004/$file" "$dir/resumed/step-00000004/$file"
 done

@@ -29,7 +29,7 @@ within 'one rank' 1 --seq-len 2048 --recompute none
 within 'selective' 1 --seq-len 2048 --recompute selective
 within 'full' 1 --seq-len 2048 --recompute full
 within 'tiles' 1 --seq-len 4096 --recompute full --mlp-tile 256 --loss-tile 128
-within 'offload' 1 --seq-len 2048 --recompute selective --offload-activations 1 --offload-optimizer
+within 'offload' 1 --seq-len 2048 --recompute selective --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters
 within 'offload of gradients, accumulation' 2 --seq-len 2048 --cp 2 --zero-grads full --grad-accum 2 --recompute selective --offload-optimizer --offload-gradients
 within 'head parallel' 2 --seq-len 2048 --hp 2 --recompute none
 within 'ring' 2 --seq-len 4096 --cp 2 --recompute selective

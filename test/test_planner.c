@@ -517,7 +517,7 @@ static bool fits_rule(void *context, planner_choice *p) {
     memset(&c, 0, sizeof c);
     c.element_bytes = 2;
     double kept = r->m->L * planner_kept_mean(r->m, &c, p, T);
-    p->memory = N * (2.0 / p->zp + (p->offload_gradients ? 0 : 4.0 / p->zg) + (p->offload_optimizer ? 0 : 12.0 / p->zo)) + (p->offload ? 0 : kept) + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T);
+    p->memory = N * ((p->offload_states < OFFLOAD_PARAMETERS ? 2.0 / p->zp : 0) + (p->offload_states < OFFLOAD_GRADIENTS ? 4.0 / p->zg : 0) + (p->offload_states < OFFLOAD_OPTIMIZER ? 12.0 / p->zo : 0)) + (p->offload ? 0 : kept) + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T);
     return p->memory <= r->limit;
 }
 
@@ -649,7 +649,8 @@ static void check_step(void) {
     c.weight_bytes = 3;
     planner_query q = planner_query_make(&m, &c, 131072, 16, 64);
     q.batch = 2;
-    for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++) {
+    for (int way = 0; way < 12; way++) {
+        int kind = way % 3, states = way / 3;
         recompute_kind kinds[32];
         for (int l = 0; l < 32; l++) kinds[l] = (recompute_kind)kind;
         planner_choice p;
@@ -660,12 +661,15 @@ static void check_step(void) {
         p.zo = 32;
         p.recompute = (recompute_kind)kind;
         p.offload = true;
-        p.offload_optimizer = kind >= RECOMPUTE_SELECTIVE;
-        p.offload_gradients = kind == RECOMPUTE_FULL;
+        p.offload_states = (zero_offload)states;
         planner_attention a = planner_attention_time(&q, &p.shape, false);
         planner_step_time(&q, &a, &p);
         int full = kind == RECOMPUTE_FULL, again = kind != RECOMPUTE_NONE;
         double N = (double)config_parameters(&m), T = 131072 / 32, operations = 4 * 2 * 32, flop = flops_hardware_per_token(&m, q.S, kinds, true);
+        double activations = 2 * (32 - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T); // bytes of a pass
+        double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0, edge = 128256.0 * 4096 / 16;
+        const double updates[] = {0, (N + edge) * 12, N * 16 + edge * 12, N * 16 + edge * 14};
+        double update = updates[states] / 32;
         double linear_flop = flop - 32 * (3.5 + full) * flops_attention_per_token(&m, q.S);
         const struct {
             const char *name;
@@ -679,9 +683,8 @@ static void check_step(void) {
             {"reduce", p.reduce, 4 * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + planner_collective(&c, 2, 16, 4 * N / 16 / 2) + planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2)},
             {"update", p.update, planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4)},
             {"optimizer", p.optimizer, N / 32 * (7 * 4 + 2) / (c.hbm_rate * c.optimizer_efficiency)},
-            {"offload", p.offloading, 4 * 2 * 2 * (32 - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T) / c.host_link_rate +
-                                          p.offload_optimizer * ((N + 128256.0 * 4096 / 16) / 32 * 12 / c.host_link_rate - p.optimizer) +
-                                          p.offload_gradients * (4 * 4 * N / 16 + 4 * N / 32) / c.host_link_rate},
+            {"offload", p.offloading, (4 * (fmax(activations, parameters) + activations + parameters + (states >= OFFLOAD_GRADIENTS ? 4 * N / 16 : 0)) + update) / c.host_link_rate -
+                                          (states > OFFLOAD_NONE ? p.optimizer : 0)},
             {"HFU", p.hfu, p.tgs * flop / c.peak},
             {"MFU", p.mfu, p.tgs * flops_model_per_token(&m, q.S) / c.peak},
         };
@@ -762,8 +765,8 @@ static void check_search(void) {
             double seconds = (double)(clock() - began) / CLOCKS_PER_SEC;
             print_plan(&q, best, n, seconds);
             CHECK(n > 0, "no plan: %s", error.text);
-            bool least = i == 1 && ranks == 8; // 70B on 8 GPUs: 2 bytes a parameter and one whole layer fit, 6 do not
-            for (int k = 0; k < n; k++) CHECK(best[k].offload_optimizer == least && best[k].offload_gradients == least, "%s on %d ranks, choice %d: what is offloaded?", models[i], ranks, k);
+            zero_offload states = i == 1 && ranks == 8 ? OFFLOAD_GRADIENTS : OFFLOAD_NONE; // 70B on 8 GPUs: 2 bytes a parameter and one whole layer fit, 6 do not
+            for (int k = 0; k < n; k++) CHECK(best[k].offload_states == states, "%s on %d ranks, choice %d: what is offloaded?", models[i], ranks, k);
             CHECK(seconds < 5, "planning %d ranks took %g s", ranks, seconds);
             check_choices(&q, best, n);
             for (int k = 0; k < n; k++) check_degrees(&q, &best[k]);
@@ -784,26 +787,27 @@ static void check_search(void) {
         memory_rule rule = {&m, 75e9, q.S};
         q.fits = fits_rule;
         q.context = &rule;
-        q.offload_optimizer = i == 0;
+        q.offload_states = i == 0 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
         int n = planner_plan(&q, best, MOST, &error);
         CHECK(n > 0, "%s on 8 GPUs: %s", models[i], error.text);
-        for (int k = 0; k < n; k++) CHECK(best[k].offload_optimizer && best[k].memory <= rule.limit, "%s on 8 GPUs, choice %d: the optimizer stays", models[i], k);
-        for (int k = 0; k < n; k++) CHECK(i == 1 || !best[k].offload_gradients, "%s on 8 GPUs, choice %d: gradients are offloaded, although they fit", models[i], k);
+        for (int k = 0; k < n; k++) CHECK(best[k].offload_states >= OFFLOAD_OPTIMIZER && best[k].memory <= rule.limit, "%s on 8 GPUs, choice %d: the optimizer stays", models[i], k);
+        for (int k = 0; k < n; k++) CHECK(i == 1 || best[k].offload_states == OFFLOAD_OPTIMIZER, "%s on 8 GPUs, choice %d: gradients are offloaded, although they fit", models[i], k);
     }
-    // Gradients, too (8B on one GPU: 6 bytes a parameter do not fit in 45 GB; asked for on 16: all its degrees are those that this needs).
-    for (int i = 0; i < 2; i++) {
+    // Gradients and parameters, too (8B on one GPU: 6 bytes a parameter do not fit in 45 GB, 2 do not in 15), or where that is asked for (16 GPUs).
+    for (int i = 0; i < 4; i++) {
         model_config m = preset("llama3-8b");
-        planner_query q = planner_query_make(&m, &h100, 32768, 16, i == 0 ? 1 : 16);
-        memory_rule rule = {&m, 45e9, q.S};
+        zero_offload states = i % 2 == 0 ? OFFLOAD_GRADIENTS : OFFLOAD_PARAMETERS;
+        planner_query q = planner_query_make(&m, &h100, 8192, 16, i < 2 ? 1 : 16);
+        memory_rule rule = {&m, i == 1 ? 15e9 : 45e9, q.S};
         q.fits = fits_rule;
         q.context = &rule;
-        q.offload_optimizer = q.offload_gradients = i == 1;
+        q.offload_states = i < 2 ? OFFLOAD_NONE : states;
         int n = planner_plan(&q, best, MOST, &error);
-        CHECK(n > 0, "gradients on the host, %d GPUs: %s", q.ranks, error.text);
+        CHECK(n > 0, "states on the host, %d GPUs: %s", q.ranks, error.text);
         for (int k = 0; k < n; k++)
-            CHECK(best[k].offload_optimizer && best[k].offload_gradients && best[k].zg == q.ranks && best[k].zo == q.ranks && best[k].memory <= rule.limit,
-                  "gradients on the host, %d GPUs, choice %d: ZeRO %d/%d/%d, offload %d %d", q.ranks, k, best[k].zp, best[k].zg, best[k].zo, best[k].offload_optimizer,
-                  best[k].offload_gradients);
+            CHECK(best[k].offload_states == states && best[k].zg == q.ranks && best[k].zo == q.ranks && (best[k].zp == q.ranks || states < OFFLOAD_PARAMETERS) &&
+                      best[k].memory <= rule.limit,
+                  "states on the host, %d GPUs, choice %d: ZeRO %d/%d/%d, offload %d", q.ranks, k, best[k].zp, best[k].zg, best[k].zo, (int)best[k].offload_states);
     }
 
     // 12 ranks on nodes of 8, two sequences a micro-step: a ZeRO degree of a node's 8 ranks is illegal, and so is dp 4, the number of sequences.

@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
                     for (int delays = TEST_SANITIZED; delays < 2; delays++) {
                         snprintf(where, sizeof where, "L %d hp %d kind %d, %d layers offloaded%s", c.L, hp, kind, offload, delays ? ", delayed" : "");
                         run.offload_layers = offload;
-                        run.offload_optimizer = offload % 2 == 1;
+                        run.offload_states = offload % 2 == 1 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
                         comm_test_delay(delays ? 100 : 0, 5);
                         outcome o = run_once(&c, shape, run, (recompute_kind)kind, 2, world);
                         compare(&o, &none, units, 0, where);
@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
                     }
             comm_test_delay(0, 0);
             run.offload_layers = 0;
-            run.offload_optimizer = false;
+            run.offload_states = OFFLOAD_NONE;
             outcome untiled = run_once(&c, shape, run, RECOMPUTE_NONE, 1, world); // one step: an update would amplify the rounding
             int64_t rows = run.B * 32 / 4;
             const int64_t tiles[] = {1, 7, rows - 1, rows, rows + 1};

@@ -130,7 +130,7 @@ static floatX *trained(const model_config *c, comm *ranks, int zp, int zg, int z
     shape.hp = shape.cp = shape.w = 1;
     model_run run = fixture_run(1, 1);
     run.zp = zp; run.zg = zg; run.zo = zo;
-    run.offload_optimizer = offload;
+    run.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, 12);
     zero_hybrid *z = &f.m.zero;
     z->rounding.stochastic = true;

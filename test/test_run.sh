@@ -23,8 +23,8 @@ train() { # name ranks option...
     mpirun -np "$ranks" "$binary" "${common[@]}" --log "$dir/$name.jsonl" "$@" >"$dir/$name.out" 2>&1 </dev/null
 }
 train one 1 --batch-size 8
-train again 1 --batch-size 8 --verify --offload-optimizer --offload-gradients
-train dp 4 --batch-size 1 --grad-accum 2 --zero-params full --zero-grads full --zero-optim full --offload-optimizer --offload-gradients --verify
+train again 1 --batch-size 8 --verify --offload-optimizer --offload-gradients --offload-parameters
+train dp 4 --batch-size 1 --grad-accum 2 --zero-params full --zero-grads full --zero-optim full --offload-optimizer --offload-gradients --offload-parameters --verify
 train hp 4 --hp 4 --batch-size 4 --grad-accum 2 --recompute selective --placement context-first
 train cp 6 --cp 3 --batch-size 2 --grad-accum 2 --inner-ring 1 --recompute full --zero-optim 2
 train both 8 --hp 2 --cp 2 --batch-size 4 --cp-comm allgather --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer --verify
@@ -48,7 +48,7 @@ for r in b[:6]: # bytes are as predicted (an evaluation leaves two layers gather
         assert r["predicted_ms"] > 0 and r["mem_used_bytes"] > 0, r
 assert a[-2]["loss"] < a[0]["loss"] - 0.5, (a[0]["loss"], a[-2]["loss"])
 PY
-check 'the grid is verified when asked to' [ "$(cat "$dir"/*.out | grep -c '^verified    a step of 2 layers and [0-9]* tokens on this grid agrees with one rank')" -eq 2 ]
+check 'the grid is verified when asked to' [ "$(cat "$dir"/*.out | grep -c '^verified    a step of 2 layers and [0-9]* tokens on this grid agrees with one rank')" -eq 3 ]
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
 for name in dp hp cp both tiles; do check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4; done
 

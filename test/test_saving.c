@@ -38,7 +38,7 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     shape.dp = 1; shape.hp = 2; shape.cp = 2; shape.w = 1;
     model_run run = fixture_run(1, 1);
     run.zp = zp; run.zg = zg; run.zo = zo;
-    run.offload_optimizer = offload;
+    run.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
     run.saves = saves;
     fixture f, kept;
     fixture_make(&f, &c, shape, world, run, RECOMPUTE_NONE, 64);

@@ -87,7 +87,7 @@ from4() { # name ranks option...
     check "$name: next 20 losses to 1e-5" compare "$dir/whole.jsonl" "$dir/$name.jsonl" 1e-5 5 24
 }
 from4 one 1 --batch-size 4
-from4 full 4 --hp 2 --cp 1 --batch-size 1 --grad-accum 2 --zero-params full --offload-optimizer --offload-gradients
+from4 full 4 --hp 2 --cp 1 --batch-size 1 --grad-accum 2 --zero-params full --offload-optimizer --offload-gradients --offload-parameters
 from4 mixed 8 --hp 2 --cp 2 --batch-size 2 --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer
 from4 three 3 --cp 3 --batch-size 4 --zero-optim 3 --offload-optimizer --recompute selective
 check 'steps as large as before: no word of it' bash -c "! grep -q '^note' '$dir/mixed.err'"

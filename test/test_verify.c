@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     run = run_of(2, 4, 4);
     run.packed = true;
     run.offload_layers = 5;
-    run.offload_optimizer = true;
+    run.offload_states = OFFLOAD_OPTIMIZER;
     check_verify("packed documents, offload", shape_of(2, 1, 4, 4), run, NO_FAULT, world);
     check_verify("packed documents, wrong rows", shape_of(2, 1, 4, 4), run, WRONG_ROWS, world);
     run.cp_allgather = run.dkv_bf16 = true;

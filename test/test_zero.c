@@ -1,7 +1,7 @@
 // ranks: 8
 // Hybrid ZeRO: every legal (params, grads, optim) triple on 1 to 8 ranks, with and without accumulation, against the replicated run over
-// 10 steps: the same gradient norms and parameters, and parameters bit-equal on all ranks after every step. Offload of optimizer states and of
-// gradients; bytes equal the formulas; a transfer starts before, and is waited for after, the compute that hides it; delays change nothing.
+// 10 steps: the same gradient norms and parameters, and parameters bit-equal on all ranks after every step. Offload of model
+// states; bytes equal the formulas; a transfer starts before, and is waited for after, the compute that hides it; delays change nothing.
 // (F27, F28, F30, F31, F43, F49, F52)
 #include "model_fixture.h"
 
@@ -79,27 +79,29 @@ static outcome train(const model_config *c, grid_shape shape, model_run run, com
             if (step == STEPS - 1) o.parameters[u] = mine;
             else free(mine);
         }
-        for (int s2 = 0; s2 < ZERO_SLOTS; s2++) f.m.zero.param_slot_unit[s2] = -1; // undoes the effect of the check's own gathers
+        for (int s2 = 0; s2 < ZERO_SLOTS; s2++) f.m.zero.param_slot_unit[s2] = f.m.zero.shard_slot_unit[s2] = -1; // undoes the effect of the check's own gathers
         forget_others(&f.m.zero);
     }
     fixture_free(&f);
     return o;
 }
 
-// Gradients on the host, against `on_device`, the same run without. The same bits, unless micro-steps are added up by one rank: products then add to
-// what is there one row after the other, and otherwise start from zero.
-static void check_offloaded_gradients(const model_config *c, grid_shape shape, model_run run, comm *ranks, const outcome *on_device, const char *where) {
-    run.offload_optimizer = run.offload_gradients = true;
-    outcome o = train(c, shape, run, ranks, where);
-    double tolerance = run.zg == 1 && run.grad_accum > 1 ? 1e-6 : 0;
-    for (int s = 0; s < STEPS; s++)
-        CHECK(fabs(o.norm[s] - on_device->norm[s]) <= tolerance * on_device->norm[s], "%s: step %d: norm %.9f with gradients on the host, %.9f without", where, s,
-              o.norm[s], on_device->norm[s]);
-    for (int u = 0; u < c->L + 2; u++) {
-        double d = test_difference(o.parameters[u], on_device->parameters[u], o.count[u]);
-        CHECK(d <= tolerance, "%s: parameters of unit %d differ by %.1e with gradients on the host", where, u, d);
+// Gradients, and parameters, on the host, against `on_device`, the same run without. The same bits, unless micro-steps are added up by one rank: products
+// then add to what is there one row after the other, and otherwise start from zero.
+static void check_offloaded(const model_config *c, grid_shape shape, model_run run, comm *ranks, const outcome *on_device, const char *where) {
+    for (int states = OFFLOAD_GRADIENTS; states <= (run.zp == run.zo ? OFFLOAD_PARAMETERS : OFFLOAD_GRADIENTS); states++) {
+        run.offload_states = (zero_offload)states;
+        outcome o = train(c, shape, run, ranks, where);
+        double tolerance = run.zg == 1 && run.grad_accum > 1 ? 1e-6 : 0;
+        for (int s = 0; s < STEPS; s++)
+            CHECK(fabs(o.norm[s] - on_device->norm[s]) <= tolerance * on_device->norm[s], "%s, offload %d: step %d: norm %.9f, on the device %.9f", where, states, s,
+                  o.norm[s], on_device->norm[s]);
+        for (int u = 0; u < c->L + 2; u++) {
+            double d = test_difference(o.parameters[u], on_device->parameters[u], o.count[u]);
+            CHECK(d <= tolerance, "%s, offload %d: parameters of unit %d differ by %.1e", where, states, u, d);
+        }
+        free_outcome(&o, c->L + 2);
     }
-    free_outcome(&o, c->L + 2);
 }
 
 // The n-th event (from 0) with this name, track and index; NULL if there are fewer.
@@ -189,7 +191,7 @@ int main(int argc, char **argv) {
                             snprintf(where, sizeof where, "%d ranks, zero %d/%d/%d, accumulation %d", n, zp, zg, zo, accum);
                             model_run run = fixture_run(1, accum);
                             run.zp = zp; run.zg = zg; run.zo = zo;
-                            run.offload_optimizer = zo % 2 == 0;
+                            run.offload_states = zo % 2 == 0 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
                             outcome o = train(c, shape, run, ranks, where);
                             // One stage over all ranks, in rank order, adds in the same order as the replicated run; other degrees group the terms otherwise.
                             bool same_order = (zg == 1 && (zo == 1 || zo == n)) || (accum == 1 && zg == n && (zp == 1 || zp == n));
@@ -200,7 +202,7 @@ int main(int argc, char **argv) {
                                 double d = test_difference(o.parameters[u], replicated.parameters[u], o.count[u]);
                                 CHECK(d <= (same_order ? 0 : 1e-6), "%s: parameters of unit %d differ by %.1e", where, u, d);
                             }
-                            if (zo == n && zg == n) check_offloaded_gradients(c, shape, run, ranks, &o, where);
+                            if (zo == n && zg == n) check_offloaded(c, shape, run, ranks, &o, where);
                             free_outcome(&o, c->L + 2);
                         }
                 free_outcome(&replicated, c->L + 2);
