@@ -490,20 +490,27 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
 static struct {
     const char *at;
     size_t bytes;
-} pinned[64];
+} pinned[4096];
 static int pinned_count;
 static bool is_pinned(const void *p) {
     for (int i = 0; i < pinned_count; i++)
         if ((const char *)p >= pinned[i].at && (const char *)p < pinned[i].at + pinned[i].bytes) return true;
     return false;
 }
+static bool in_one_piece(const void *p, size_t bytes) { // or in none
+    for (int i = 0; i < pinned_count; i++)
+        if ((const char *)p < pinned[i].at + pinned[i].bytes && (const char *)p + bytes > pinned[i].at)
+            return (const char *)p >= pinned[i].at && (const char *)p + bytes <= pinned[i].at + pinned[i].bytes;
+    return true;
+}
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
     (void)flags;
+    insist(bytes < (size_t)512 << 30, "more memory pinned in one call than drivers from 580 on take");
     int policy;
     unsigned long nodes = 0;
     if (syscall(SYS_get_mempolicy, &policy, &nodes, 8 * sizeof nodes, p, MPOL_F_ADDR) == 0) // it fails where it is forbidden
         insist(policy == MPOL_PREFERRED && nodes == 1, "pinned memory that may be far from the GPU");
-    insist(pinned_count < 64, "too many pinned pieces of memory");
+    insist(pinned_count < 4096, "too many pinned pieces of memory");
     pinned[pinned_count].at = (const char *)p;
     pinned[pinned_count++].bytes = bytes;
     return cudaSuccess;
@@ -521,12 +528,14 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s) {
     insist(kind != cudaMemcpyDefault || is_pinned(to) || is_pinned(from), "a copy beside compute from or to memory that is not pinned");
+    insist(in_one_piece(to, bytes) && in_one_piece(from, bytes), "a copy over two pieces of memory that were pinned apart");
     bool to_gpu = is_gpu_memory(to, bytes), from_gpu = is_gpu_memory(from, bytes), either = kind == cudaMemcpyDefault && (to_gpu || from_gpu);
     if (apart())
         insist(either || ((to_gpu || kind == cudaMemcpyDeviceToHost) && (from_gpu || kind == cudaMemcpyHostToDevice)), "a copy of memory that is not the GPU's");
+    bool in_use = host_memory_in_use, with_host = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToHost;
+    if (with_host) host_memory_in_use = false; // the next piece of a copy
     queue_copy(s, to, from, bytes);
-    if (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToHost)
-        host_memory_in_use = is_pinned(kind == cudaMemcpyHostToDevice ? from : to) || job_rank() % 2 == 1;
+    if (with_host) host_memory_in_use = in_use || is_pinned(kind == cudaMemcpyHostToDevice ? from : to) || job_rank() % 2 == 1;
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {

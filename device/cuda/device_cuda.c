@@ -278,30 +278,44 @@ static void near_the_gpu(void *p, size_t bytes) {
     unsigned long nodes = node >= 0 && node < 64 ? 1ul << node : 0;
     if (nodes != 0) (void)syscall(SYS_mbind, p, bytes, MPOL_PREFERRED, &nodes, 8 * sizeof nodes + 1, 0); // the kernel uses one bit less than it is told
 }
-// Huge pages where possible, pinned in one call: pinning costs time per page.
+// Drivers from 580 on pin less than 512 GiB in one call (NVIDIA/open-gpu-kernel-modules pull request 1234), and a copy should not reach over two pieces
+// that were pinned apart. So pinning and copies are cut where an address is a multiple of 64 GiB (for tests: of TRAIN_LLAMA_TEST_PIECE bytes).
+// Returns how many of the bytes from p on are in the same piece.
+static size_t piece_of(const void *p, size_t bytes) {
+    const char *test = getenv("TRAIN_LLAMA_TEST_PIECE");
+    size_t piece = test != NULL ? (size_t)strtoull(test, NULL, 10) : (size_t)64 << 30, left = piece - (size_t)((uintptr_t)p % piece);
+    return left < bytes ? left : bytes;
+}
+static void unpin(void *p, size_t bytes) {
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = piece_of((char *)p + at, bytes - at);
+        cuda_check(cudaHostUnregister((char *)p + at), "cudaHostUnregister");
+    }
+}
+// Huge pages where possible, pinned in few calls: pinning costs time per page.
 void *device_host_slab(size_t bytes) {
     if (bytes == 0) bytes = 1;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return NULL;
     madvise(p, bytes, MADV_HUGEPAGE); // best effort
     near_the_gpu(p, bytes);
-    cudaError_t status = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
-    if (status == cudaSuccess) {
-        gpu.pinned += bytes;
-        return p;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = piece_of((char *)p + at, bytes - at);
+        cudaError_t status = cudaHostRegister((char *)p + at, n, cudaHostRegisterDefault);
+        if (status == cudaSuccess) continue;
+        cudaGetLastError();
+        unpin(p, at);
+        munmap(p, bytes);
+        fprintf(stderr, "error: %zu bytes of host memory cannot be pinned: %s (check ulimit -l and the container's memory limit)\n", bytes, cudaGetErrorString(status));
+        return NULL;
     }
-    cudaGetLastError();
-    munmap(p, bytes);
-    fprintf(stderr,
-            "error: %zu bytes of host memory cannot be pinned: %s (check ulimit -l and the container's memory limit; drivers from 580 on pin less than "
-            "512 GiB a rank)\n",
-            bytes, cudaGetErrorString(status));
-    return NULL;
+    gpu.pinned += bytes;
+    return p;
 }
 void device_host_slab_free(void *p, size_t bytes) {
     if (p == NULL) return;
     if (bytes == 0) bytes = 1;
-    cuda_check(cudaHostUnregister(p), "cudaHostUnregister");
+    unpin(p, bytes);
     munmap(p, bytes);
     gpu.pinned -= bytes;
 }
@@ -313,8 +327,14 @@ void device_zero(void *p, size_t bytes) {
 void device_copy(void *to, const void *from, size_t bytes) {
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, gpu.compute), "device_copy");
 }
+static void copy_pieces(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream, const char *what) {
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = piece_of((char *)to + at, piece_of((const char *)from + at, bytes - at));
+        cuda_check(cudaMemcpyAsync((char *)to + at, (const char *)from + at, n, kind, stream), what);
+    }
+}
 void device_from_host(void *to, const void *from, size_t bytes) {
-    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, gpu.compute), "device_from_host");
+    copy_pieces(to, from, bytes, cudaMemcpyHostToDevice, gpu.compute, "device_from_host");
     // From pageable memory the call returns when `from` has been read. From pinned memory, or where the GPU accesses pageable memory itself, it may
     // return at once.
     struct cudaPointerAttributes attributes;
@@ -322,7 +342,7 @@ void device_from_host(void *to, const void *from, size_t bytes) {
     if (attributes.type != cudaMemoryTypeUnregistered || gpu.properties.pageableMemoryAccess) device_synchronize();
 }
 void device_to_host(void *to, const void *from, size_t bytes) {
-    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, gpu.compute), "device_to_host");
+    copy_pieces(to, from, bytes, cudaMemcpyDeviceToHost, gpu.compute, "device_to_host");
     device_synchronize();
 }
 void device_synchronize(void) { cuda_check(cudaStreamSynchronize(gpu.compute), "waiting for the GPU"); }
@@ -357,7 +377,7 @@ int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_
     int64_t ticket = ++lane->tickets;
     cuda_check(cudaEventRecord(lane->ready, gpu.compute), "device_copy_start");
     cuda_check(cudaStreamWaitEvent(lane->stream, lane->ready, 0), "device_copy_start");
-    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream), "device_copy_start");
+    copy_pieces(to, from, bytes, cudaMemcpyDefault, lane->stream, "device_copy_start");
     cuda_check(cudaEventRecord(lane->done[ticket % LANE_EVENTS], lane->stream), "device_copy_start");
     return ticket;
 }
