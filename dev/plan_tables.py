@@ -87,6 +87,7 @@ What the tables say, in short:
 1. Shard heads up to a node first (hp 8, the number of key/value heads of these models), then use data parallelism.
 2. Grow the ring (cp) only when one node cannot hold a sequence, or when there are not enough sequences for more dp.
 3. Offload keeps every activation if there is enough host memory. Recompute is the last resort.
+4. One GPU is enough for 512K tokens of Llama-3-8B, if the machine has the host memory: model states wait there, and long sequences leave the time to move them.
 
 Plots of the same results, over (hp, cp), by kind of time and by kind of memory: [planner.md](planner.md).
 
@@ -111,6 +112,26 @@ What the planner prints:
                     gap = f"{grid_text(other[0])}, +{100 * other[0]['slower_than_best']:.1f} %" if other else ""
                     text += (f"| {length} | {ranks} | {grid_text(c)} | {zero_text(c)} | {recompute_text(c)} | {c['memory_bytes'] / GIB:.1f} | "
                              f"{c['host_bytes_of_node'] / GIB:.0f} | {c['step_s']:.1f} | {c['tgs']:.1f} | {100 * c['mfu']:.1f} % | {gap} |\n")
+    text += """
+## Few GPUs: one, two or four H100
+
+Where little is sharded, model states go to the host, too. "Offload of all states": optimizer states, gradients and parameters, which come to the GPU one
+layer at a time.
+
+| model | S | GPUs | grid | recompute | GiB a GPU | host GiB a node | TGS | MFU |
+|---|---|---|---|---|---|---|---|---|
+"""
+    for model in ("llama3-8b", "llama3-70b"):
+        for length in ("128K", "256K", "512K", "1M"):
+            for ranks in (1, 2, 4):
+                answer, seconds = plan(model, length, ranks, "h100")
+                if isinstance(answer, str):
+                    fits = re.search(r"up to (\d+) tokens fit", answer)
+                    text += f"| {model} | {length} | {ranks} | does not fit{'; up to ' + fits[1] + ' tokens' if fits else ', at any length'} | | | | | |\n"
+                    continue
+                c = answer["choices"][0]
+                text += (f"| {model} | {length} | {ranks} | {grid_text(c)} | {recompute_text(c)} | {c['memory_bytes'] / GIB:.1f} | "
+                         f"{c['host_bytes_of_node'] / GIB:.0f} | {c['tgs']:.1f} | {100 * c['mfu']:.1f} % |\n")
     write("docs/plans.md", text)
     print(f"the slowest plan took {slowest:.2f} s")
 
