@@ -145,7 +145,7 @@ ptx() { check "build of PTX for sm_$1: ${*:2}" make -j2 --no-print-directory DEV
 ptx 90 $build/test/{test_kernels,compare_devices}-ptx90
 check 'kernels, as PTX for sm_90' $build/test/test_kernels-ptx90
 check 'trains, as PTX for sm_90, 4 ranks, early transfers' env FAKE_CUDA_EAGER=1 mpirun -np 4 $build/test/compare_devices-ptx90 compare "$dir/reference"
-check 'every kernel has run' diff <(cut -d' ' -f1 "$PTX_RAN" | sort -u) <(sed -nE 's/^static ptx_kernel [^"]*"([^"]*)".*/\1/p' $build/ptx-90/*.cc | sort)
+check 'every kernel has run' diff <(cut -d' ' -f1 "$PTX_RAN" | sort -u) <(sed -nE 's/^static ptx_kernel [^"]*"([^"]*)".*/\1/p' $(ls $build/ptx-90/*.cc | grep -v emulation_faults) | sort) # an earlier run leaves the faulty kernels
 check 'no block has more registers than there are' fits_registers
 unset PTX_RAN
 faults=$build/test/emulation_faults-ptx90
