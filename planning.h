@@ -87,13 +87,16 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
         format_bytes(have, sizeof have, room.device);
         return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, --zero-params, --zero-grads and --zero-optim full, "
                                 "%ssmaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run prints the memory by category)",
-                         need, have, keep_less, !arena_is_cpu(&device) ? "--offload-activations 1, --offload-optimizer, " : run->saves ? "no --save-every, " : "");
+                         need, have, keep_less,
+                         !arena_is_cpu(&device) ? "--offload-activations 1, --offload-optimizer, --offload-gradients, --offload-parameters, "
+                         : run->saves           ? "no --save-every, "
+                                                : "");
     }
     if ((double)host.peak > room.host) {
         format_bytes(need, sizeof need, (double)host.peak);
         format_bytes(have, sizeof have, room.host);
-        return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: a smaller --offload-activations, no --offload-optimizer or "
-                                "--save-every, %smore ranks (--dry-run prints the memory by category)",
+        return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: a smaller --offload-activations, no --offload-parameters, "
+                                "--offload-gradients, --offload-optimizer or --save-every, %smore ranks (--dry-run prints the memory by category)",
                          need, have, keep_less);
     }
     if (o->recompute != RECOMPUTE_AUTO) return true;

@@ -338,6 +338,10 @@ steps_of llama3.2-1b 32
 points 5 9
 step 'a small run' 60 "${tiny[@]}"
 step 'a small run, --stochastic-rounding' 60 "${tiny[@]}" --stochastic-rounding
+hosted=(--offload-optimizer --offload-gradients --offload-parameters)
+step 'a small run, model states on the host' 60 "${tiny[@]}" "${hosted[@]}" --grad-accum 2 --verify
+gpu_only
+step 'benchmark: step of llama3.2-1b, 128K, model states on the host' 75 $build/train_llama --model llama3.2-1b --from-scratch --train-data "$data" --seq-len 128K "${hosted[@]}" --steps 3
 twice="'${tiny[0]}' ${tiny[*]:1} --deterministic --out"
 step 'deterministic: the same bits twice' 90 bash -c "$twice '$dir/a' && $twice '$dir/b' && cmp '$dir/a/step-00000002/model.safetensors' '$dir/b/step-00000002/model.safetensors'"
 sanitized ', attention by hand' $points small 1
