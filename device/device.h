@@ -90,8 +90,8 @@ static inline double device_seconds(void) { // monotonic clock of the host
 }
 
 // What ran on the device and when, for the trace: every kernel, product and attention call since device_trace_start, and every wait of compute
-// for a transfer (named by the transfer's kind), in order. device_trace_spans waits for the device and returns the number of spans; the array
-// stays the device's, valid until the next call. On a CPU there are none: its operations run when called.
+// for a transfer (named by the transfer's kind) or for a copy from or to the host, in order. device_trace_spans waits for the device and returns
+// the number of spans; the array stays the device's, valid until the next call. On a CPU there are none: its operations run when called.
 typedef struct {
     const char *name;
     double begin, end; // seconds, on the clock of device_seconds

@@ -382,5 +382,7 @@ int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_
     return ticket;
 }
 void device_copy_finish(device_copier *lane, int64_t ticket) {
+    cuda_span_begin("host copy");
     cuda_check(cudaStreamWaitEvent(gpu.compute, lane->done[ticket % LANE_EVENTS], 0), "device_copy_finish");
+    cuda_span_end();
 }
