@@ -14,7 +14,7 @@
 #include "grid.h"               // defines: grid_shape, grid_rank, grid_place_of, grid_context_index
 #include "metrics.h"            // defines: flops_*
 #include "planner_clusters.h"   // defines: planner_cluster_texts (the text of every clusters/*.txt)
-#include "zero_hybrid.cuh"      // defines: zero_offload, ZERO_WINDOWS
+#include "zero_hybrid.cuh"      // defines: zero_offload
 #include <stddef.h>
 
 // ---- clusters ----
@@ -30,7 +30,7 @@ typedef struct {
     double ranks_sharing;                // 0: every rank has its own GPU; n: ranks share a machine (CPUs), and the figures hold when n of them do
     double nic_rate;                     // bytes/s of one NIC, each way
     double nvlink_rate;                  // bytes/s of a GPU inside its node, each way
-    double host_link_rate;               // bytes/s of a GPU to host memory, each way
+    double host_link_rate;               // bytes/s between a GPU and host memory, in either direction; both at once share it
     double host_memory;                  // bytes per node
     // a GPU
     double memory;                       // bytes
@@ -551,13 +551,13 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
         double gradients = grads ? 4 * N / p->zg / c->host_link_rate : 0; // leave, and come back before the next micro-step's are added
         double parameters = params ? c->element_bytes * N / p->zp / c->host_link_rate : 0; // come for each pass
-        p->offloading = micro * (planner_overlap(forward, fmax(activations, parameters), c->overlap_cost) - forward +
+        p->offloading = micro * (planner_overlap(forward, activations + parameters, c->overlap_cost) - forward +
                                  planner_overlap(backward, activations + gradients + parameters, c->overlap_cost) - backward);
-        // Moments and master weights, 12 bytes (float parameters: 8), come and go at the same time, behind the update of other parts; the last part's go
-        // alone. Gradients come with them, new parameters go with them.
+        // Moments and master weights, 12 bytes (float parameters: 8), come and go behind the update of other parts. Gradients come with them, new
+        // parameters go with them.
         if (p->offload_states >= OFFLOAD_OPTIMIZER) {
             double states = c->element_bytes == 4 ? 8 : 12, in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
-            p->offloading += fmax(0, (N * fmax(in, out) + (double)m->V * m->D / ZERO_WINDOWS * out) / p->zo / c->host_link_rate - p->optimizer);
+            p->offloading += fmax(0, N / p->zo * (in + out) / c->host_link_rate - p->optimizer);
         }
     }
     p->seconds = p->attention + p->launch + p->linear + p->optimizer + p->alltoall + p->ring_inner + p->ring_outer + p->gather + p->reduce +

@@ -132,6 +132,15 @@ layer at a time.
                 c = answer["choices"][0]
                 text += (f"| {model} | {length} | {ranks} | {grid_text(c)} | {recompute_text(c)} | {c['memory_bytes'] / GIB:.1f} | "
                          f"{c['host_bytes_of_node'] / GIB:.0f} | {c['tgs']:.1f} | {100 * c['mfu']:.1f} % |\n")
+    small = ("--model", "llama3-8b", "--ranks", 1, "--seq-len", "128K", "--memory-budget", "22GiB", "--cluster", "h100", "--recompute", "full",
+             "--offload-activations", 1, "--offload-optimizer", "--offload-gradients", "--offload-parameters")
+    out, _, _ = ask("--dry-run", *small)
+    longest, host = int(re.search(r"options.*: (\d+) tokens", out)[1]), int(re.search(r" host (\d+)", out)[1])
+    text += f"""
+A GPU of 24 GB, of which 22 GiB are ours, holds Llama-3-8B with up to {longest // 1024}K tokens; with 128K it takes {host / GIB:.0f} GiB of host memory:
+
+    ./train_llama --dry-run {" ".join(map(str, small))}
+"""
     write("docs/plans.md", text)
     print(f"the slowest plan took {slowest:.2f} s")
 

@@ -667,9 +667,9 @@ static void check_step(void) {
         int full = kind == RECOMPUTE_FULL, again = kind != RECOMPUTE_NONE;
         double N = (double)config_parameters(&m), T = 131072 / 32, operations = 4 * 2 * 32, flop = flops_hardware_per_token(&m, q.S, kinds, true);
         double activations = 2 * (32 - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T); // bytes of a pass
-        double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0, edge = 128256.0 * 4096 / 16;
-        const double updates[] = {0, (N + edge) * 12, N * 16 + edge * 12, N * 16 + edge * 14};
-        double update = updates[states] / 32;
+        double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0;
+        const double updates[] = {0, 24, 28, 30}; // bytes of a parameter
+        double update = N / 32 * updates[states];
         double linear_flop = flop - 32 * (3.5 + full) * flops_attention_per_token(&m, q.S);
         const struct {
             const char *name;
@@ -683,7 +683,7 @@ static void check_step(void) {
             {"reduce", p.reduce, 4 * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + planner_collective(&c, 2, 16, 4 * N / 16 / 2) + planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2)},
             {"update", p.update, planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4)},
             {"optimizer", p.optimizer, N / 32 * (7 * 4 + 2) / (c.hbm_rate * c.optimizer_efficiency)},
-            {"offload", p.offloading, (4 * (fmax(activations, parameters) + activations + parameters + (states >= OFFLOAD_GRADIENTS ? 4 * N / 16 : 0)) + update) / c.host_link_rate -
+            {"offload", p.offloading, (4 * (2 * (activations + parameters) + (states >= OFFLOAD_GRADIENTS ? 4 * N / 16 : 0)) + update) / c.host_link_rate -
                                           (states > OFFLOAD_NONE ? p.optimizer : 0)},
             {"HFU", p.hfu, p.tgs * flop / c.peak},
             {"MFU", p.mfu, p.tgs * flops_model_per_token(&m, q.S) / c.peak},
