@@ -111,6 +111,12 @@ for n in 1 2; do
     check "--deterministic over fake CUDA, run $n" env FAKE_CUDA_DETERMINISTIC=1 FAKE_CUDA_EAGER=$((n - 1)) "${fixed[@]}" --deterministic --out "$dir/run$n"
 done
 check '--deterministic: the same bits' cmp "$dir"/run{1,2}/step-00000002/model.safetensors
+hosted=(--offload-optimizer --offload-gradients --offload-parameters --deterministic)
+check 'model states on the host, 2 ranks' "${fixed[@]}" --zero-params full "${hosted[@]}" --out "$dir/hosted"
+check 'model states on the host: the same bits' cmp "$dir"/{run1,hosted}/step-00000002/model.safetensors
+check 'a state of one rank' "${alone[@]}" --deterministic --out "$dir/alone"
+check 'model states on the host, one rank' "${alone[@]}" "${hosted[@]}" --out "$dir/alone-hosted"
+check 'model states on the host, one rank: the same bits' cmp "$dir"/{alone,alone-hosted}/step-00000001/model.safetensors
 check 'a step without memory to time additions' full "${fixed[@]}" --grad-accum 2
 check 'they are done as the same products without addition: no note' bash -c "! grep 'not enough memory to time' '$dir/full'"
 check 'more host memory than the machine has is refused' ends_with 2 'of host memory but may use only' $build/train_llama-without-gpu --model llama3-8b --from-scratch \
