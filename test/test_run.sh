@@ -51,6 +51,7 @@ PY
 check 'the grid is verified when asked to' [ "$(cat "$dir"/*.out | grep -c '^verified    a step of 2 layers and [0-9]* tokens on this grid agrees with one rank')" -eq 3 ]
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
 for name in dp hp cp both tiles; do check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4; done
+check 'random models and options have the losses of one rank' python3 test/random_runs.py --binary "$binary" --runs 12
 
 # Packed documents (token 48, the character 0, ends one) and a loss mask: the same on every grid, and another run than without.
 cp "$dir/data.bin" "$dir/masked.bin"

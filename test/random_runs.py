@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Trains small random models for three steps on random grids, with random ZeRO degrees, recompute, offload and documents, and compares losses, gradient
+norms and validation losses with those of one rank.
+
+    python3 test/random_runs.py [--binary build/cpu/train_llama] [--runs 100] [--seed 1] [--ranks 8] [--bf16]
+
+--runs: how many pairs; a pair takes some two seconds. --ranks: the most ranks. --bf16: for a build that computes in bf16 (emulated, cuda), with wider
+bounds. A pair that differs is printed with both commands and its model's folder, which stays; the exit status is then 1. Needs mpirun and Python.
+"""
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+
+def divisors(n):
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def random_model(rnd, folder):
+    heads, kv_heads = rnd.choice([(4, 1), (4, 2), (4, 4), (6, 3), (8, 2), (8, 8)])
+    config = {"model_type": "llama", "hidden_size": rnd.choice([32, 48]), "num_hidden_layers": rnd.randint(1, 5), "num_attention_heads": heads,
+              "num_key_value_heads": kv_heads, "head_dim": rnd.choice([8, 16]), "intermediate_size": rnd.choice([40, 72]), "vocab_size": 256,
+              "rms_norm_eps": 1e-5, "rope_theta": 1e4, "max_position_embeddings": 8192, "tie_word_embeddings": rnd.random() < 0.4}
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f)
+    return heads
+
+
+def random_run(rnd, heads, most_ranks):
+    """Options that both runs have; the number of ranks, and the options of the run on the grid; sequences of a step."""
+    ranks = rnd.choice([n for n in (1, 1, 2, 2, 3, 4, 4, 6, 8) if n <= most_ranks])
+    hp = rnd.choice([h for h in divisors(ranks) if heads % h == 0])
+    cp = rnd.choice(divisors(ranks // hp))
+    dp = ranks // hp // cp
+    batch = dp * rnd.choice([1, 2, 4])
+    common = ["--seq-len", rnd.randint(70, 200), "--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1])]
+    if rnd.random() < 0.4:
+        common += ["--document-end", rnd.choice([10, 32])]
+    grid = ["--hp", hp, "--cp", cp, "--batch-size", rnd.choice(divisors(batch // dp)), "--global-batch", batch]
+    if cp > 1:
+        grid += ["--cp-comm", "allgather"] if rnd.random() < 0.3 else ["--inner-ring", rnd.choice(divisors(cp))]
+    if hp > 1 and cp > 1:
+        grid += ["--placement", rnd.choice(["head-first", "context-first"])]
+    states = rnd.randint(0, 3)  # how many kinds of model states lie on the host
+    zp = ranks if states == 3 else rnd.choice(divisors(ranks))
+    zg = ranks if states >= 2 else rnd.choice([z for z in divisors(ranks) if z % zp == 0])
+    zo = ranks if states >= 2 else rnd.choice([z for z in divisors(ranks) if z % zg == 0])
+    grid += ["--zero-params", zp, "--zero-grads", zg, "--zero-optim", zo, *["--offload-optimizer", "--offload-gradients", "--offload-parameters"][:states]]
+    grid += ["--recompute", rnd.choice(["none", "selective", "full"]), "--offload-activations", rnd.choice([0, 0, 0.5, 1])]
+    if rnd.random() < 0.3:
+        grid += ["--mlp-tile", rnd.randint(5, 60), "--loss-tile", rnd.randint(5, 60)]
+    return common, ranks, grid, batch
+
+
+def train(binary, ranks, options, log):
+    """The numbers of a run, its command, and its output if it failed."""
+    command = [str(word) for word in ["mpirun", "-np", ranks, binary, "--threads", 1, "--log", log, *options]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        return None, command, done.stdout[-500:] + done.stderr[-1000:]
+    with open(log) as f:
+        rows = [json.loads(line) for line in f]
+    os.unlink(log)
+    return [(key, row[key]) for row in rows for key in ("loss", "grad_norm", "val_loss") if key in row], command, ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="build/cpu/train_llama")
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--bf16", action="store_true")
+    ask = parser.parse_args()
+    # Float: sums in another order, three steps of AdamW. bf16: two digits, and gradients that nearly cancel.
+    bounds = {"loss": 3e-3, "val_loss": 3e-3, "grad_norm": 6e-2} if ask.bf16 else {"loss": 2e-5, "val_loss": 2e-5, "grad_norm": 3e-4}
+    rnd, failed = random.Random(ask.seed), 0
+    home = tempfile.mkdtemp(prefix="random_runs_")
+    data = os.path.join(home, "data.bin")
+    tokens = rnd.choices(range(256), weights=[1 + 40 * (t in (10, 32)) + t % 7 for t in range(256)], k=20000)
+    with open(data, "wb") as f: # llm.c's format: magic number, version, count, then uint16
+        f.write(b"".join(n.to_bytes(4, "little") for n in [20240520, 1, len(tokens)] + [0] * 253) + b"".join(t.to_bytes(2, "little") for t in tokens))
+    for run in range(ask.runs):
+        folder = tempfile.mkdtemp(dir=home)
+        common, ranks, grid, batch = random_run(rnd, random_model(rnd, folder), ask.ranks)
+        common += ["--model", folder, "--from-scratch", "--train-data", data, "--val-data", data, "--eval-every", 2, "--eval-steps", 2, "--steps", 3]
+        one, alone, why = train(ask.binary, 1, common + ["--global-batch", batch], os.path.join(folder, "one.jsonl"))
+        here, command, why_not = train(ask.binary, ranks, common + grid, os.path.join(folder, "here.jsonl"))
+        apart = [(key, a, b) for (key, a), (_, b) in zip(one or [], here or []) if not abs(a - b) <= bounds[key] * abs(a)]
+        if one is None or here is None or len(one) != len(here) or apart:
+            failed += 1
+            print(f"FAIL run {run}: {apart}{why}{why_not}\n  {' '.join(alone)}\n  {' '.join(command)}", flush=True)
+        else:
+            shutil.rmtree(folder)
+    print(f"random_runs: {ask.runs - failed} passed, {failed} failed (seed {ask.seed})")
+    if failed == 0:
+        shutil.rmtree(home)
+    sys.exit(failed > 0)
+
+
+main()
