@@ -265,6 +265,101 @@ static void point_5(void) {
     for (int i = 0; i < 7; i++) device_free(all[i], 0);
 }
 
+// The kernels around attention, with as many rows: their last rows are, bit for bit, those of a call with these rows alone.
+static floatX *stored(int64_t n) { // random numbers
+    floatX *x = (floatX *)memory(sizeof(floatX) * (size_t)n);
+    op_init_normal(x, 5, 3, 0, n, 1, 0);
+    return x;
+}
+static float *floats(int64_t n) { // the same million of random numbers again and again
+    int64_t some = min_i64(n, 1 << 20);
+    floatX *x = stored(some);
+    float *y = (float *)memory(sizeof(float) * (size_t)n);
+    for (int64_t i = 0; i < n; i += some) op_cast_to_float(y + i, x, min_i64(some, n - i));
+    device_free(x, 0);
+    return y;
+}
+static int different; // of the results of point_5_rows
+static void same(const char *what, const void *a, const void *b, size_t bytes) {
+    char *x = HOST_NEW(char, bytes), *y = HOST_NEW(char, bytes);
+    device_to_host(x, a, bytes);
+    device_to_host(y, b, bytes);
+    if (memcmp(x, y, bytes) != 0) {
+        printf("    %s: its last rows are not those of a call with these rows alone\n", what);
+        different++;
+    }
+    free(x);
+    free(y);
+}
+static void point_5_rows(void) {
+    int64_t T = small ? 512 : 655360, rows = 64, before = T - rows, D = 4096, X = sizeof(floatX);
+    head_layout l = head_layout_make(1, 32, 8, 128);
+    int64_t width = 48 * 128, kv_width = 16 * 128;
+    size_t scratch_bytes = op_rmsnorm_backward_scratch(T, D), embedding_bytes = op_embedding_backward_scratch(T);
+    void *scratch = memory(scratch_bytes > embedding_bytes ? scratch_bytes : embedding_bytes);
+    floatX *x = stored(T * D), *y = stored(T * D), *dx = (floatX *)memory((size_t)(T * D * X)), *alone = stored(rows * width), *w = stored(rows * D);
+    float *rstd = floats(T), *rstd_alone = floats(rows), *dw = floats((rows + 1) * D), *dw_alone = floats((rows + 1) * D);
+
+    op_rmsnorm_forward(y, rstd, x, w, T, D, 1e-5f);
+    op_rmsnorm_forward(alone, rstd_alone, x + before * D, w, rows, D, 1e-5f);
+    same("RMSNorm forward", y + before * D, alone, (size_t)(rows * D * X));
+    device_zero(dx, (size_t)(T * D * X));
+    device_zero(alone, (size_t)(rows * D * X));
+    op_rmsnorm_backward(dx, dw, y, x, w, rstd, T, D, scratch);
+    op_rmsnorm_backward(alone, dw_alone, y + before * D, x + before * D, w, rstd + before, rows, D, scratch);
+    same("RMSNorm backward", dx + before * D, alone, (size_t)(rows * D * X));
+
+    int32_t *host = HOST_NEW(int32_t, T), *tokens = (int32_t *)memory(sizeof *tokens * (size_t)T); // the last rows alone have other tokens than 0
+    for (int64_t t = 0; t < T; t++) host[t] = t < before ? 0 : (int32_t)(1 + t - before);
+    device_from_host(tokens, host, sizeof *tokens * (size_t)T);
+    device_zero(dw, sizeof(float) * (size_t)((rows + 1) * D));
+    device_zero(dw_alone, sizeof(float) * (size_t)((rows + 1) * D));
+    op_embedding_backward(dw, tokens, x, T, D, scratch);
+    op_embedding_backward(dw_alone, tokens + before, x + before * D, rows, D, scratch);
+    same("embedding backward", dw + D, dw_alone + D, sizeof(float) * (size_t)(rows * D));
+    for (int64_t t = 0; t < T; t++) host[t] = (int32_t)(t % rows);
+    device_from_host(tokens, host, sizeof *tokens * (size_t)T);
+    op_embedding_forward(dx, tokens, w, T, D);
+    op_embedding_forward(alone, tokens + before, w, rows, D);
+    same("embedding forward", dx + before * D, alone, (size_t)(rows * D * X));
+
+    attention_block b;
+    memset(&b, 0, sizeof b);
+    b.Tq = b.lse_stride = T;
+    b.Hq = 32; b.Hkv = 8; b.HS = 128;
+    b.q_stride = D;
+    float *delta = floats(32 * T), *delta_alone = floats(32 * rows);
+    op_attention_delta(delta, x, y, b);
+    b.Tq = b.lse_stride = rows;
+    op_attention_delta(delta_alone, x + before * D, y + before * D, b);
+    for (int h = 0; h < 32; h++) same("delta", delta + h * T + before, delta_alone + h * rows, sizeof(float) * (size_t)rows);
+    void *norms[] = {dx, w, rstd, rstd_alone, dw, dw_alone, tokens, delta, delta_alone, scratch};
+    for (int i = 0; i < 10; i++) device_free(norms[i], 0);
+
+    device_free(y, 0);
+    device_free(x, 0);
+    floatX *qkv = stored(T * width), *q = stored(T * D), *kv = stored(T * kv_width), *q_alone = stored(rows * D), *kv_alone = stored(rows * kv_width);
+    float *table = floats(T * 128);
+    op_rope_pack_forward(q, kv, qkv, table, T, l);
+    op_rope_pack_forward(q_alone, kv_alone, qkv + before * width, table + before * 128, rows, l);
+    same("RoPE forward, q", q + before * D, q_alone, (size_t)(rows * D * X));
+    same("RoPE forward, k and v", kv + before * kv_width, kv_alone, (size_t)(rows * kv_width * X));
+    device_free(kv, 0);
+    device_free(q, 0);
+    float *dq = floats(T * D), *dkv = floats(T * kv_width);
+    op_rope_unpack_backward_float(qkv, dq, dkv, table, T, l);
+    op_rope_unpack_backward_float(alone, dq + before * D, dkv + before * kv_width, table + before * 128, rows, l);
+    same("RoPE backward", qkv + before * width, alone, (size_t)(rows * width * X));
+    device_free(dkv, 0);
+    op_cast_from_float(qkv, dq, T * D);
+    op_cast_from_float(alone, dq + before * D, rows * D);
+    same("float to stored", qkv + before * D, alone, (size_t)(rows * D * X));
+    void *rest[] = {alone, qkv, q_alone, kv_alone, table, dq};
+    for (int i = 0; i < 6; i++) device_free(rest[i], 0);
+    free(host);
+    say(5, different == 0 ? "pass" : "fail", "%.2e elements: the last rows of the kernels around attention", (double)(T * D));
+}
+
 static void point_6(void) {
 #if defined(DEVICE_EMULATED) || defined(WITHOUT_CUDNN)
     say(6, "not possible", "no cuDNN in this build");
@@ -341,6 +436,7 @@ int main(int argc, char **argv) {
     if (!any || wanted[1] || wanted[3]) point_1_and_3();
     if (!any || wanted[2]) point_2();
     if (!any || wanted[5]) point_5();
+    if (!any || wanted[5]) point_5_rows();
     if (!any || wanted[6]) point_6();
     if (!any || wanted[9]) point_9();
     for (int d = 0; d < 2 && (!any || wanted[4]); d++) point_4(d == 1);
