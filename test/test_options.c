@@ -181,6 +181,10 @@ static void test_refusals(void) {
         {GOOD "--zero-params 3", "legal values are 1, 2, 4, 8"}, {GOOD "--zero-params 16", "does not divide the 8 ranks"},
         {GOOD "--zero-params 4 --zero-grads 2", "multiple of --zero-params 4"}, {GOOD "--zero-params full --zero-grads replica", "nest in"},
         {GOOD "--zero-grads 4 --zero-optim 2", "multiple of --zero-grads 4"}, {GOOD "--warmup 101", "0 to --steps (100)"},
+        {GOOD "--zero-params full --offload-gradients", "requires --offload-optimizer"}, {GOOD "--offload-optimizer --offload-gradients", "requires --zero-grads full and"},
+        {GOOD "--zero-grads 4 --zero-optim 8 --offload-optimizer --offload-gradients", "requires --zero-grads full and"},
+        {GOOD "--zero-params full --offload-optimizer --offload-parameters", "requires --offload-gradients and"},
+        {GOOD "--zero-grads full --offload-optimizer --offload-gradients --offload-parameters", "and --zero-params full"},
         {GOOD "--dp 8 --batch-size 2 --global-batch 24", "legal values are multiples of 16"},
         {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine or wsd"}, {GOOD "--eval-every 3", "--val-data"},
         {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--sample-prompt x", "require --sample-every"}, {GOOD "--sample-tokens 1", "require --sample-every"}, {GOOD "--sample-temperature 1", "require --sample-every"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
@@ -305,6 +309,8 @@ static void test_degrees(void) {
                     CHECK(!ok || (o.zero_params == p && o.zero_grads == want_g && o.zero_optim == want_z), "%d ranks, %s", ranks, line);
                 }
     CHECK(check(&o, GOOD "--zero-params full", 6, &e) && o.zero_params == 6 && o.zero_grads == 6 && o.zero_optim == 6, "%s", e.text);
+    CHECK(check(&o, GOOD "--zero-params full --offload-optimizer --offload-gradients --offload-parameters", 8, &e) && options_offload(&o) == OFFLOAD_PARAMETERS, "%s", e.text);
+    CHECK(check(&o, GOOD "--offload-optimizer --offload-gradients", 1, &e) && options_offload(&o) == OFFLOAD_GRADIENTS, "%s", e.text);
     CHECK(check(&o, GOOD "--zero-params 2 --zero-optim full", 6, &e) && o.zero_params == 2 && o.zero_grads == 2 && o.zero_optim == 6, "%s", e.text);
 }
 
