@@ -577,7 +577,8 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if (o->offload_gradients && !o->offload_optimizer)
         return error_set(error, "--offload-gradients requires --offload-optimizer");
     if (o->offload_gradients && (o->zero_grads != o->ranks || o->zero_optim != o->ranks))
-        return error_set(error, "--offload-gradients requires --zero-grads full and --zero-optim full: a rank keeps no more of the gradients on the host than it updates");
+        return error_set(error, "--offload-gradients requires --zero-grads full and --zero-optim full: "
+                                "a rank keeps no more of the gradients on the host than it updates");
     if (o->offload_parameters && (!o->offload_gradients || o->zero_params != o->ranks))
         return error_set(error, "--offload-parameters requires --offload-gradients and --zero-params full");
     if (o->warmup > o->steps)

@@ -113,11 +113,11 @@ typedef struct {
     int64_t window_count;     // elements of a part
     float *window[2];         // device: m, v, master, gradient of one part, (up to 4, window_count)
     floatX *window_params[2]; // device: its parameters, (window_count)
-    float *leaving[2];    // device: (largest / zg) gradient shards of two units, from their reduction to their copy to the host (zg > 1)
-    int64_t arriving;     // ticket of the copy into `arrived`
-    floatX *shard_slot[ZERO_SLOTS];      // device: (count / zp) parameter shards on their way from the host to their gather (one rank: param_slot)
-    int shard_slot_unit[ZERO_SLOTS];     // whose shard is there or coming; -1: none
-    int64_t shard_ticket[ZERO_SLOTS];    // of its copy
+    float *leaving[2];        // device: (largest / zg) gradient shards of two units, from their reduction to their copy to the host (zg > 1)
+    int64_t arriving;         // ticket of the copy into `arrived`
+    floatX *shard_slot[ZERO_SLOTS];   // device: (count / zp) parameter shards on their way from the host to their gather (one rank: param_slot)
+    int shard_slot_unit[ZERO_SLOTS];  // whose shard is there or coming; -1: none
+    int64_t shard_ticket[ZERO_SLOTS]; // of its copy
     device_copier *to_device, *to_host;
 } zero_hybrid;
 
@@ -292,7 +292,8 @@ static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
         if (z->zp > 1) {
             if (offloaded) device_copy_finish(z->to_device, z->shard_ticket[slot]);
             trace_transfer(z->gather, "gather parameters", unit);
-            comm_allgather_start(z->gather, offloaded ? z->shard_slot[slot] : z->params[unit], z->param_slot[slot], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
+            comm_allgather_start(z->gather, offloaded ? z->shard_slot[slot] : z->params[unit], z->param_slot[slot],
+                                 sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
         }
     }
     if (offloaded && z->zp > 1 && next >= 0) zero_shard_start(z, next);
