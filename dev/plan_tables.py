@@ -57,6 +57,11 @@ def recompute_text(c):
     return c["recompute"] + (", offload" if c["offload_activations"] else "") + states
 
 
+def unfit_text(error):
+    fits = re.search(r"up to (\d+) tokens fit", error)
+    return "does not fit" + (f"; up to {fits[1]} tokens" if fits else ", at any length")
+
+
 def write(path, text):
     with open(os.path.join(ROOT, path), "w") as f:
         f.write(text)
@@ -105,8 +110,7 @@ What the planner prints:
                     answer, seconds = plan(model, length, ranks, cluster)
                     slowest = max(slowest, seconds)
                     if isinstance(answer, str):
-                        fits = re.search(r"up to (\d+) tokens fit", answer)
-                        text += f"| {length} | {ranks} | does not fit{'; up to ' + fits[1] + ' tokens' if fits else ', at any length'} | | | | | | | | |\n"
+                        text += f"| {length} | {ranks} | {unfit_text(answer)} | | | | | | | | |\n"
                         continue
                     c, other = answer["choices"][0], answer["choices"][1:2]
                     gap = f"{grid_text(other[0])}, +{100 * other[0]['slower_than_best']:.1f} %" if other else ""
@@ -124,10 +128,9 @@ layer at a time.
     for model in ("llama3-8b", "llama3-70b"):
         for length in ("128K", "256K", "512K", "1M"):
             for ranks in (1, 2, 4):
-                answer, seconds = plan(model, length, ranks, "h100")
+                answer, _ = plan(model, length, ranks, "h100")
                 if isinstance(answer, str):
-                    fits = re.search(r"up to (\d+) tokens fit", answer)
-                    text += f"| {model} | {length} | {ranks} | does not fit{'; up to ' + fits[1] + ' tokens' if fits else ', at any length'} | | | | | |\n"
+                    text += f"| {model} | {length} | {ranks} | {unfit_text(answer)} | | | | | |\n"
                     continue
                 c = answer["choices"][0]
                 text += (f"| {model} | {length} | {ranks} | {grid_text(c)} | {recompute_text(c)} | {c['memory_bytes'] / GIB:.1f} | "

@@ -5,7 +5,8 @@ norms and validation losses with those of one rank.
     python3 test/random_runs.py [--binary build/cpu/train_llama] [--runs 100] [--seed 1] [--ranks 8] [--bf16]
 
 --runs: how many pairs; a pair takes some two seconds. --ranks: the most ranks. --bf16: for a build that computes in bf16 (emulated, cuda), with wider
-bounds. A pair that differs is printed with both commands and its model's folder, which stays; the exit status is then 1. Needs mpirun and Python.
+bounds. A pair that differs is printed with both commands and its model's folder, which stays; the exit status is then 1. Needs mpirun and Python; with
+fewer cores than ranks, or as root, `source scripts/mpi_env.sh` first.
 """
 import argparse
 import json
