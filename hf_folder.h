@@ -262,6 +262,7 @@ static inline bool hf_export(model *m, const char *folder, const char *source, e
     while (n > 1 && folder[n - 1] == '/') n--;
     snprintf(temporary.text, sizeof temporary.text, "%.*s.unfinished", (int)n, folder);
     bool first_rank = m->g->rank == 0;
+    zero_settle(&m->zero);
     if (first_rank) {
         folder_remove(temporary.text); // left by an export that was killed
         if (hf_export_check_here(folder, error)) folder_make(temporary.text, error);

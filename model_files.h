@@ -169,7 +169,7 @@ static inline bool model_file_range(const model *m, const safetensors *files, va
     return true;
 }
 
-// Copies this rank's shares of all units to m->saving (VALUES_KINDS, zero_shares), as they are after the compute issued so far.
+// Copies this rank's shares of all units to m->saving (VALUES_KINDS, zero_shares), as they are after zero_settle.
 static inline void model_copy_shares(model *m) {
     float *to = m->saving;
     for (int k = 0; k < VALUES_KINDS; k++)

@@ -551,13 +551,16 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
         double gradients = grads ? 4 * N / p->zg / c->host_link_rate : 0; // leave, and come back before the next micro-step's are added
         double parameters = params ? c->element_bytes * N / p->zp / c->host_link_rate : 0; // come for each pass
-        p->offloading = micro * (planner_overlap(forward, activations + parameters, c->overlap_cost) - forward +
-                                 planner_overlap(backward, activations + gradients + parameters, c->overlap_cost) - backward);
-        // Moments and master weights, 12 bytes (float parameters: 8), come and go behind the update of other parts. Gradients come with them, new
-        // parameters go with them.
+        double forward_copied = planner_overlap(forward, activations + parameters, c->overlap_cost);
+        p->offloading = micro * (forward_copied - forward + planner_overlap(backward, activations + gradients + parameters, c->overlap_cost) - backward);
+        // Moments and master weights, 12 bytes (float parameters: 8), come and go. Gradients come with them, new parameters go with them. The first forward
+        // pass hides this, but for the embedding's and that of the first two layers (zp > 1: three).
         if (p->offload_states >= OFFLOAD_OPTIMIZER) {
             double states = c->element_bytes == 4 ? 8 : 12, in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
-            p->offloading += fmax(0, N / p->zo * (in + out) / c->host_link_rate - p->optimizer);
+            double copies = N / p->zo * (in + out) / c->host_link_rate, table = (double)m->V * m->D;
+            double first = (table + fmin(1, (p->zp == 1 ? 2 : 3) / L) * (N - (m->tied ? 1 : 2) * table)) / N;
+            p->offloading += first * fmax(0, copies - p->optimizer) +
+                             planner_overlap(forward, activations + parameters + (1 - first) * copies, c->overlap_cost) - forward_copied;
         }
     }
     p->seconds = p->attention + p->launch + p->linear + p->optimizer + p->alltoall + p->ring_inner + p->ring_outer + p->gather + p->reduce +

@@ -264,6 +264,7 @@ static inline void state_save_start(state_store *s, model *m, const training_pro
     s->sums = HOST_NEW(uint64_t, VALUES_KINDS * model_checksums(m));
     s->why.text[0] = '\0';
     if (comm_rank(s->all) == 0 && folder_make(s->unfinished.text, &s->why)) folder_make(path_join(s->unfinished.text, "optimizer").text, &s->why);
+    zero_settle(&m->zero);
     if (m->saving != NULL) model_copy_shares(m);
     comm_barrier(s->all); // from here on the folders exist; a rank that does not see them must not make its own
     state_save_stage(s, SAVE_WRITING, state_write);

@@ -14,7 +14,8 @@
 //                       those of unit u+1 while unit u computes
 //
 // Model states on the host, so that the device holds them only while it works on them:
-//   optimizer states    the update brings them to the device in parts, through two windows
+//   optimizer states    come to the device and go in parts, through two windows. AdamW on unit u runs in the next forward pass, aside, while unit u-2 (zp = 1)
+//                       or u-3 computes; only that of the first units is exposed
 //   gradients, too      if zg = zo = ranks: stage 1 is followed by a copy of the shard to the host, while the next unit computes; what earlier
 //                       micro-steps left there has come back before
 //   parameters, too     if zp = zg = zo = ranks: a shard comes to the device before its gather, while the unit before the one that hides the gather
@@ -107,6 +108,8 @@ typedef struct {
     int reducing_count;
     bool first_micro, last_micro;
     int updating, updated; // how many units' all-gathers of new parameters have started; have finished
+    int stepping, stepped; // offloaded: how many units' AdamW has started, aside; has been waited for by compute
+    adamw_args adamw;      // its arguments
     float *arrived;             // (largest / zg) one micro-step's gradient shard, before it is added; offloaded: what is on the host, before it is added
     void *scratch[ZERO_STAGES]; // of the reductions
     zero_offload offload;
@@ -135,7 +138,7 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
     z->zp = zp; z->zg = zg; z->zo = zo;
     zero_pieces(rank, zp, zg, zo, &z->param_piece, &z->grad_piece, &z->optim_piece);
     z->units = units;
-    z->unit_count = z->updating = z->updated = unit_count;
+    z->unit_count = z->updating = z->updated = z->stepping = z->stepped = unit_count;
     for (int u = 0; u < unit_count; u++) {
         units[u].count = round_up(units[u].count, (int64_t)ranks * 16);
         z->largest = max_i64(z->largest, units[u].count);
@@ -208,6 +211,120 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, replicas, (size_t)(z->largest / z->zo / replicas)));
 }
 
+// ---- AdamW ----
+
+static inline float *zero_optim_grads(const zero_hybrid *z, int unit) { // this rank's piece, (count / zo); on the host when offloaded
+    int64_t n = z->units[unit].count;
+    return z->grads[unit] + (z->optim_piece * (n / z->zo) - z->grad_piece * (n / z->zg));
+}
+
+// How elements first, first + 1, ... of a tensor are rounded after `step`: the same way on every grid, whichever rank holds them.
+static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int tensor, int64_t first, int64_t step) {
+    rounding_rule r = z->rounding;
+    r.tensor = (uint64_t)(unit * ZERO_MAX_TENSORS + tensor);
+    r.first = first;
+    r.step = step;
+    return r;
+}
+
+// The part after *p, which begins as all zeros: the next unit's piece or, where states are offloaded, as much of a piece as a window holds. False: *p
+// was the last one.
+static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
+    p->begin += p->count;
+    if (p->count > 0 && p->begin == z->units[p->unit].count / z->zo) {
+        p->unit++;
+        p->begin = 0;
+    }
+    if (p->unit == z->unit_count) return false;
+    p->count = z->units[p->unit].count / z->zo - p->begin;
+    if (z->offload) p->count = min_i64(p->count, z->window_count);
+    return true;
+}
+
+// Where the parameters of a part are in this rank's shard.
+static inline floatX *zero_part_params(const zero_hybrid *z, zero_part p) {
+    int64_t n = z->units[p.unit].count;
+    return z->params[p.unit] + (z->optim_piece * (n / z->zo) + p.begin - z->param_piece * (n / z->zp));
+}
+
+// AdamW on a part, tensor by tensor: weight decay differs. params, m, v, master, grads: of the part.
+static inline void zero_update_part(zero_hybrid *z, zero_part p, floatX *params, float *m, float *v, float *master, const float *grads) {
+    const zero_unit *u = &z->units[p.unit];
+    adamw_args args = z->adamw;
+    int64_t begin = z->optim_piece * (u->count / z->zo) + p.begin;
+    float decay = args.weight_decay;
+    for (int t = 0; t < u->tensor_count; t++) {
+        int64_t from, to;
+        if (!zero_span(&u->tensors[t], begin, begin + p.count, &from, &to)) continue;
+        int64_t at = from - begin;
+        args.weight_decay = u->tensors[t].decay ? decay : 0;
+        args.rounding = zero_rounding(z, p.unit, t, from - u->tensors[t].offset, args.step);
+        op_adamw(params + at, master != NULL ? master + at : NULL, m + at, v + at, grads + at, to - from, args);
+    }
+}
+
+// Starts a copy between host and device; returns its ticket.
+static inline int64_t zero_copy(zero_hybrid *z, bool to_device, void *host, void *device, size_t bytes) {
+    return to_device ? device_copy_start(z->to_device, device, host, bytes) : device_copy_start(z->to_host, host, device, bytes);
+}
+// Starts copying what is offloaded of a part from the host to window i, or back what the update changes. Returns the last ticket: a lane finishes in order.
+static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
+    bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device, params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);
+    float *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], grads ? z->grads[p.unit] : NULL}, *window = z->window[i];
+    int64_t ticket = 0;
+    for (int k = 0; k < 4; k++) {
+        if (host[k] == NULL) continue;
+        ticket = zero_copy(z, to_device, host[k] + p.begin, window, sizeof(float) * (size_t)p.count);
+        window += z->window_count;
+    }
+    return params ? zero_copy(z, to_device, zero_part_params(z, p), z->window_params[i], sizeof(floatX) * (size_t)p.count) : ticket;
+}
+// AdamW on a part that is in window i.
+static inline void zero_update_window(zero_hybrid *z, zero_part p, int i) {
+    int64_t n = z->window_count;
+    float *window = z->window[i], *master = z->master[p.unit] != NULL ? window + 2 * n : NULL;
+    const float *grads = z->offload >= OFFLOAD_GRADIENTS ? window + (master != NULL ? 3 : 2) * n : zero_optim_grads(z, p.unit) + p.begin;
+    zero_update_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), window, window + n, master, grads);
+}
+
+// Offloaded states: starts AdamW on the units before `units` that are due. It runs aside, part by part: while one part is updated, the one before it goes
+// back to the host and the next one comes.
+static inline void zero_adamw_start(zero_hybrid *z, int units) {
+    units = (int)min_i64(units, z->unit_count);
+    if (z->stepping >= units) return;
+    int64_t arriving[2] = {0, 0}, leaving[2] = {0, 0};
+    zero_part part = {z->stepping, 0, 0};
+    device_aside_begin();
+    zero_next_part(z, &part);
+    arriving[0] = zero_window_copy(z, part, 0, true);
+    for (int now = 0; part.unit < units; now = 1 - now) {
+        double began = trace_now();
+        zero_part next = part;
+        if (zero_next_part(z, &next) && next.unit < units) {
+            if (leaving[1 - now] != 0) device_copy_finish(z->to_host, leaving[1 - now]);
+            arriving[1 - now] = zero_window_copy(z, next, 1 - now, true);
+        }
+        device_copy_finish(z->to_device, arriving[now]);
+        zero_update_window(z, part, now);
+        leaving[now] = zero_window_copy(z, part, now, false);
+        trace_compute("AdamW", part.unit, began);
+        part = next;
+    }
+    for (int i = 0; i < 2; i++)
+        if (leaving[i] != 0) device_copy_finish(z->to_host, leaving[i]);
+    device_aside_end();
+    z->stepping = units;
+}
+// Compute issued from here on sees the update of the first `units` units, also on the host.
+static inline void zero_adamw_finish(zero_hybrid *z, int units) {
+    if (z->stepped >= min_i64(units, z->unit_count)) return;
+    zero_adamw_start(z, units);
+    device_aside_wait();
+    z->stepped = z->stepping;
+}
+
+// ---- new parameters ----
+
 // The optimizer pieces hold new parameters: every unit is to be all-gathered again.
 static inline void zero_update_due(zero_hybrid *z) {
     if (z->zo > z->zp) z->updating = z->updated = 0;
@@ -215,6 +332,7 @@ static inline void zero_update_due(zero_hybrid *z) {
 // Starts the all-gathers of the first `units` units, as far as they are not started yet. Callers ask only for the units needed next, to keep other
 // transfers from waiting behind them: NCCL starts transfers in the order in which they were issued on all lanes, and one lane runs one at a time.
 static inline void zero_update_start(zero_hybrid *z, int units) {
+    zero_adamw_finish(z, units);
     for (; z->updating < min_i64(units, z->unit_count); z->updating++) {
         int64_t piece = z->units[z->updating].count / z->zo;
         floatX *params = z->params[z->updating];
@@ -223,6 +341,7 @@ static inline void zero_update_start(zero_hybrid *z, int units) {
     }
 }
 static inline void zero_update_finish(zero_hybrid *z, int units) {
+    zero_adamw_finish(z, units);
     for (; z->updated < min_i64(units, z->unit_count); z->updated++) {
         zero_update_start(z, z->updated + 1);
         transfer_finish(z->update);
@@ -247,7 +366,7 @@ static inline void zero_connect(zero_hybrid *z, comm *all) {
 }
 static inline void zero_free(zero_hybrid *z) {
     if (z->gather != NULL) {
-        zero_update_finish(z, z->updating);
+        for (; z->updated < z->updating; z->updated++) transfer_finish(z->update);
         comm_free(z->gather);
         for (int s = 0; s < ZERO_STAGES; s++) comm_free(z->reduce[s]);
         comm_free(z->update);
@@ -275,12 +394,9 @@ static inline void zero_shard_start(zero_hybrid *z, int unit) {
     z->shard_ticket[slot] = device_copy_start(z->to_device, z->shard_slot[slot], z->params[unit], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
 }
 
-// Starts gathering a unit, unless it is in its slot already or this rank holds all of it on the device. Gives up the unit that was in the slot. next: the
-// unit that will be fetched after this one, or -1: where parameters are offloaded, its shard starts coming to the device.
-static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
+// Starts bringing a unit to its slot, unless it is there. Gives up the unit that was there.
+static inline void zero_slot_start(zero_hybrid *z, int unit, int next) {
     bool offloaded = z->offload >= OFFLOAD_PARAMETERS;
-    zero_update_start(z, z->zp == 1 ? unit + 1 : unit + 2);
-    if (z->zp == 1 && !offloaded) return;
     int slot = z->units[unit].slot;
     if (z->param_slot_unit[slot] != unit) {
         zero_update_finish(z, unit + 1);
@@ -297,6 +413,13 @@ static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
         }
     }
     if (offloaded && z->zp > 1 && next >= 0) zero_shard_start(z, next);
+}
+// Starts what a unit needs before zero_params: its update, and its gather unless this rank holds all of it on the device. next: the unit that will be
+// fetched after this one, or -1: where parameters are offloaded, its shard starts coming to the device.
+static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
+    zero_update_start(z, z->zp == 1 ? unit + 1 : unit + 2);
+    if (z->zp > 1 || z->offload >= OFFLOAD_PARAMETERS) zero_slot_start(z, unit, next);
+    zero_adamw_start(z, z->stepped + 1); // of the next call's unit: what computes now hides it
 }
 
 // The whole parameters of a unit, (count). Fetches them if zero_fetch has not; waits for the gather.
@@ -440,12 +563,7 @@ static inline void zero_grads_finish(zero_hybrid *z) {
 
 // ---- update ----
 
-static inline float *zero_optim_grads(const zero_hybrid *z, int unit) { // this rank's piece, (count / zo); on the host when offloaded
-    int64_t n = z->units[unit].count;
-    return z->grads[unit] + (z->optim_piece * (n / z->zo) - z->grad_piece * (n / z->zg));
-}
-
-// The same on the host, (count / zo) floats into `to`.
+// Copies this rank's piece of a unit's gradient to `to` on the host, (count / zo) floats.
 static inline void zero_read_grads(const zero_hybrid *z, int unit, float *to) {
     size_t bytes = sizeof(float) * (size_t)(z->units[unit].count / z->zo);
     if (z->offload < OFFLOAD_GRADIENTS) {
@@ -468,103 +586,25 @@ static inline double zero_grad_norm(zero_hybrid *z) {
     return sqrt(sum);
 }
 
-// How elements first, first + 1, ... of a tensor are rounded after `step`: the same way on every grid, whichever rank holds them.
-static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int tensor, int64_t first, int64_t step) {
-    rounding_rule r = z->rounding;
-    r.tensor = (uint64_t)(unit * ZERO_MAX_TENSORS + tensor);
-    r.first = first;
-    r.step = step;
-    return r;
-}
-
-// The part after *p, which begins as all zeros: the next unit's piece or, where states are offloaded, as much of a piece as a window holds. False: *p
-// was the last one.
-static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
-    p->begin += p->count;
-    if (p->count > 0 && p->begin == z->units[p->unit].count / z->zo) {
-        p->unit++;
-        p->begin = 0;
-    }
-    if (p->unit == z->unit_count) return false;
-    p->count = z->units[p->unit].count / z->zo - p->begin;
-    if (z->offload) p->count = min_i64(p->count, z->window_count);
-    return true;
-}
-
-// Where the parameters of a part are in this rank's shard.
-static inline floatX *zero_part_params(const zero_hybrid *z, zero_part p) {
-    int64_t n = z->units[p.unit].count;
-    return z->params[p.unit] + (z->optim_piece * (n / z->zo) + p.begin - z->param_piece * (n / z->zp));
-}
-
-// AdamW on a part, tensor by tensor: weight decay differs. params, m, v, master, grads: of the part.
-static inline void zero_update_part(zero_hybrid *z, zero_part p, floatX *params, float *m, float *v, float *master, const float *grads, adamw_args args) {
-    const zero_unit *u = &z->units[p.unit];
-    int64_t begin = z->optim_piece * (u->count / z->zo) + p.begin;
-    float decay = args.weight_decay;
-    for (int t = 0; t < u->tensor_count; t++) {
-        int64_t from, to;
-        if (!zero_span(&u->tensors[t], begin, begin + p.count, &from, &to)) continue;
-        int64_t at = from - begin;
-        args.weight_decay = u->tensors[t].decay ? decay : 0;
-        args.rounding = zero_rounding(z, p.unit, t, from - u->tensors[t].offset, args.step);
-        op_adamw(params + at, master != NULL ? master + at : NULL, m + at, v + at, grads + at, to - from, args);
-    }
-}
-
-// Starts a copy between host and device; returns its ticket.
-static inline int64_t zero_copy(zero_hybrid *z, bool to_device, void *host, void *device, size_t bytes) {
-    return to_device ? device_copy_start(z->to_device, device, host, bytes) : device_copy_start(z->to_host, host, device, bytes);
-}
-// Starts copying what is offloaded of a part from the host to window i, or back what the update changes. Returns the last ticket: a lane finishes in order.
-static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
-    bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device, params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);
-    float *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], grads ? z->grads[p.unit] : NULL}, *window = z->window[i];
-    int64_t ticket = 0;
-    for (int k = 0; k < 4; k++) {
-        if (host[k] == NULL) continue;
-        ticket = zero_copy(z, to_device, host[k] + p.begin, window, sizeof(float) * (size_t)p.count);
-        window += z->window_count;
-    }
-    return params ? zero_copy(z, to_device, zero_part_params(z, p), z->window_params[i], sizeof(floatX) * (size_t)p.count) : ticket;
-}
-// AdamW on a part that is in window i.
-static inline void zero_update_window(zero_hybrid *z, zero_part p, int i, adamw_args args) {
-    int64_t n = z->window_count;
-    float *window = z->window[i], *master = z->master[p.unit] != NULL ? window + 2 * n : NULL;
-    const float *grads = z->offload >= OFFLOAD_GRADIENTS ? window + (master != NULL ? 3 : 2) * n : zero_optim_grads(z, p.unit) + p.begin;
-    zero_update_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), window, window + n, master, grads, args);
-}
-
-// One optimizer step on all units. Afterwards zero_params gives the new parameters, bit-equal across replicas.
+// One optimizer step on all units; offloaded, it is done by the time zero_params or zero_settle needs it. zero_params then gives the new parameters,
+// bit-equal across replicas.
 static inline void zero_update(zero_hybrid *z, adamw_args args) {
-    int64_t arriving[2] = {0, 0}, leaving[2] = {0, 0};
-    zero_part part = {0, 0, 0};
-    bool more = zero_next_part(z, &part);
-    zero_update_finish(z, z->unit_count); // the previous step's all-gathers, unless a forward pass has finished them
-    if (z->offload) arriving[0] = zero_window_copy(z, part, 0, true);
-    for (int now = 0; more; now = 1 - now) {
-        double began = trace_now();
-        zero_part next = part;
-        more = zero_next_part(z, &next);
-        if (z->offload) {
-            if (more) {
-                if (leaving[1 - now] != 0) device_copy_finish(z->to_host, leaving[1 - now]);
-                arriving[1 - now] = zero_window_copy(z, next, 1 - now, true);
-            }
-            device_copy_finish(z->to_device, arriving[now]);
-            zero_update_window(z, part, now, args);
-            leaving[now] = zero_window_copy(z, part, now, false);
-        } else {
-            zero_update_part(z, part, zero_part_params(z, part), z->m[part.unit], z->v[part.unit], z->master[part.unit], zero_optim_grads(z, part.unit), args);
+    zero_update_finish(z, z->unit_count); // what is left of the previous step, unless a forward pass has finished it
+    z->adamw = args;
+    if (z->offload) z->stepping = z->stepped = 0;
+    else
+        for (zero_part p = {0, 0, 0}; zero_next_part(z, &p);) {
+            double began = trace_now();
+            zero_update_part(z, p, zero_part_params(z, p), z->m[p.unit], z->v[p.unit], z->master[p.unit], zero_optim_grads(z, p.unit));
+            trace_compute("AdamW", p.unit, began);
         }
-        trace_compute("AdamW", part.unit, began);
-        part = next;
-    }
     zero_update_due(z);
-    for (int i = 0; i < 2; i++)
-        if (leaving[i] != 0) device_copy_finish(z->to_host, leaving[i]);
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->shard_slot_unit[s] = -1; // copies are out of date
+}
+// Finishes the update and waits for it: the host may then read this rank's pieces, and its own memory where they are offloaded.
+static inline void zero_settle(zero_hybrid *z) {
+    zero_adamw_finish(z, z->unit_count);
+    device_synchronize();
 }
 
 // Random parameters from (seed, unit, tensor, element): the same numbers on every grid. Norm weights are 1; matrices are Gaussian with sigma,

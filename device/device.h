@@ -1,7 +1,7 @@
 // The device: its memory, its number type, its order of work.
 //
 // Work is issued in program order and the compute of a rank runs in that order. Only transfers (device/comm.h and the copies
-// below) overlap with it: each is started early, and finished where its result is first needed. On the CPU device operations
+// below), and what is issued aside, overlap with it: each is started early, and finished where its result is first needed. On the CPU device operations
 // run when called; on CUDA they are queued on the compute stream, and start/finish become event waits between streams.
 // Inside a step the host waits for the device only in device_synchronize, device_to_host and op_sum_float; device_from_host may wait, too.
 // Sizes are bytes. Where no error is named, a failure ends all ranks with a message.
@@ -83,14 +83,20 @@ void device_copier_free(device_copier *lane);
 int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_t bytes); // returns a ticket > 0
 void device_copy_finish(device_copier *lane, int64_t ticket);                            // compute issued from here on sees the result
 
+// What is issued between device_aside_begin and device_aside_end, operations without scratch and copies with their waits, starts after the compute issued
+// before, in its own order, and overlaps with the compute issued later. device_aside_wait: compute issued from here on sees the results.
+void device_aside_begin(void);
+void device_aside_end(void);
+void device_aside_wait(void);
+
 static inline double device_seconds(void) { // monotonic clock of the host
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-// What ran on the device and when, for the trace: every kernel, product and attention call since device_trace_start, and every wait of compute
-// for a transfer (named by the transfer's kind) or for a copy from or to the host, in order. device_trace_spans waits for the device and returns
+// What ran on the device and when, for the trace: every kernel, product and attention call since device_trace_start but those aside, and every wait of
+// compute for a transfer (named by the transfer's kind), for a copy from or to the host, or for work aside, in order. device_trace_spans waits for the device and returns
 // the number of spans; the array stays the device's, valid until the next call. On a CPU there are none: its operations run when called.
 typedef struct {
     const char *name;

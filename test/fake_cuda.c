@@ -1,13 +1,13 @@
 // The CUDA runtime, cuBLASLt and NCCL without a GPU, as much of them as device/cuda uses: memory is the host's, products are BLAS, NCCL is
 // MPI. test_cuda.sh links it with the real device_cuda.c, linear_cublaslt.c and comm_nccl.c and the emulated kernels (or nvcc's PTX, ptx_launch.cc), and trains.
 //
-// It is as unfriendly as a GPU may be. Work on the compute stream is done at once. Work on any other stream is done as late as possible: when
-// compute or the host waits for an event behind it. So a missing wait reads old numbers, and a buffer reused too early sends new ones. It also
+// It is as unfriendly as a GPU may be. Kernels are run at once. Transfers are done as late as possible: when compute, work aside or the host waits for an
+// event behind them. So a missing wait reads old numbers, and a buffer reused too early sends new ones. It also
 // reports unordered accesses to memory, even where the numbers come out right. NCCL calls answer "in progress" first, as non-blocking communicators
 // do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
 //     FAKE_CUDA_EAGER=1          the opposite: all work is done when it is queued
 //     FAKE_CUDA_STALL=RANK       that rank stops in its 100th transfer; with FAKE_CUDA_FAIL=1 its communicators then report an error
-//     FAKE_CUDA_FORGET=N         the check of the order ignores compute's N-th wait
+//     FAKE_CUDA_FORGET=N         the check of the order ignores the N-th wait of compute and work aside
 //     FAKE_CUDA_SLOW=1           an event is not over before the host waits for it
 //     FAKE_CUDA_FULL=1           no memory is left for the results of products that are only timed
 //     FAKE_CUDA_GPUS=N           a rank sees N GPUs (default 8); with FAKE_CUDA_OWN=1 each rank sees GPUs of its own
@@ -70,10 +70,11 @@ typedef struct {
     double done_at; // seconds
 } work;
 struct CUstream_st {
-    bool compute;
-    int64_t queued, done; // work number n is ring[n % MAX_WORK]
+    bool compute, aside;  // aside: runs kernels beside compute
+    int64_t queued, done; // work number n is ring[n % MAX_WORK]; aside: accesses and waits
     int64_t waited;       // up to this work the host has waited
     int64_t seen;         // compute_work when the last event of compute that this stream waits for was recorded
+    int64_t seen_aside;   // the work aside before the last event that this stream waits for
     work ring[MAX_WORK];
 };
 struct CUevent_st {
@@ -176,6 +177,7 @@ static bool is_argument(const void *at) {
 // ---- what transfers in flight forbid ----
 // Work on a lane is in flight from when it is queued until compute, or the host, waits for it. During that time compute must not touch what it writes
 // nor write what it reads; the same holds between two lanes. And it must wait for all compute before it. The order is checked, not the results.
+// The same holds for work aside. A transfer that it has waited for counts as its own from then on: it is in flight until compute waits for work aside.
 // Compute's accesses are known from its library calls and, in a build with SANITIZE=races, from its kernels (device/cuda/races.cc).
 
 typedef struct {
@@ -194,6 +196,7 @@ static bool host_memory_in_use; // by a copy on the compute stream that the host
 static void no_conflict(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
     for (int i = 0; i < under_way_count; i++) {
         const memory_range *r = &under_way[i];
+        if (lane != NULL && r->lane->aside && r->position < lane->seen_aside) continue;
         if (bytes > 0 && r->lane != lane && (r->writes || writes) && (const char *)at < r->at + r->bytes && r->at < (const char *)at + bytes)
             insist(false, lane == NULL ? "compute touches what a transfer under way needs" : "two transfers under way need the same memory");
     }
@@ -203,10 +206,30 @@ static void compute_touches(const void *at, size_t bytes, bool writes) {
     insist(!host_memory_in_use, "the host goes on while a copy may still use its memory");
     no_conflict(NULL, at, bytes, writes);
 }
+// Neighbouring accesses become one range.
+static void aside_touches(struct CUstream_st *s, const void *at, size_t bytes, bool writes) {
+    insist(s->seen == compute_work, "work aside does not wait for the compute before it");
+    no_conflict(s, at, bytes, writes);
+    int64_t position = s->queued++;
+    s->done++;
+    for (int i = 0; i < under_way_count; i++) {
+        memory_range *r = &under_way[i];
+        if (r->lane != s || r->writes != writes || (const char *)at + bytes < r->at || r->at + r->bytes < (const char *)at) continue;
+        const char *end = (const char *)at + bytes > r->at + r->bytes ? (const char *)at + bytes : r->at + r->bytes;
+        if ((const char *)at < r->at) r->at = (const char *)at;
+        r->bytes = (size_t)(end - r->at);
+        r->position = position;
+        return;
+    }
+    insist(under_way_count < (int)(sizeof under_way / sizeof under_way[0]), "too much is under way");
+    under_way[under_way_count++] = (memory_range){(const char *)at, bytes, writes, s, position};
+}
+cudaStream_t device_compute_stream(void); // device_cuda.c: where operations are issued now
 void emulation_touched(const void *at, size_t bytes, bool writes); // called by races.cc
 void emulation_touched(const void *at, size_t bytes, bool writes) {
     insist(is_gpu_memory(at, bytes) || is_argument(at), "a kernel touches memory that is not the GPU's");
-    compute_touches(at, bytes, writes);
+    if (!device_compute_stream()->aside) compute_touches(at, bytes, writes);
+    else if (!is_argument(at)) aside_touches(device_compute_stream(), at, bytes, writes);
 }
 
 static void lane_touches(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
@@ -223,7 +246,9 @@ static void connect_ranks(const work *w) {
     w->comm->connected |= needs;
 }
 static void lane_takes(const struct CUstream_st *lane, const work *w) {
+    const struct CUstream_st *issuer = device_compute_stream();
     insist(lane->seen == compute_work, "a transfer does not wait for the compute before it");
+    insist(!issuer->aside || lane->seen_aside == issuer->queued, "a transfer does not wait for the work aside before it");
     for (int i = 0; i < w->message_count; i++) lane_touches(lane, w->messages[i].data, w->messages[i].bytes, w->messages[i].receives);
     if (w->kind != COPY) connect_ranks(w);
     if (w->kind == GROUP) return;
@@ -292,6 +317,15 @@ static void do_until(struct CUstream_st *s, int64_t position) {
         __atomic_add_fetch(&s->done, 1, __ATOMIC_RELEASE);
     }
 }
+static void aside_waits(struct CUstream_st *aside, const struct CUstream_st *lane, int64_t position) {
+    for (int i = 0; i < under_way_count; i++) {
+        if (under_way[i].lane != lane || under_way[i].position >= position) continue;
+        under_way[i].lane = aside;
+        under_way[i].position = aside->queued;
+    }
+    aside->queued++;
+    aside->done++;
+}
 static void wait_until(struct CUstream_st *s, int64_t position) { // whatever is issued from now on comes after that work
     do_until(s, position);
     is_waited_for(s, position);
@@ -299,6 +333,7 @@ static void wait_until(struct CUstream_st *s, int64_t position) { // whatever is
 static void queue(struct CUstream_st *s, const work *w) {
     const char *eager = getenv("FAKE_CUDA_EAGER");
     insist(s->queued - s->done < MAX_WORK, "too much work queued on a stream");
+    insist(!s->aside, "a transfer on the stream of work aside");
     if (s->compute) {
         insist(w->kind == COPY, "a transfer on the compute stream");
         compute_touches(w->from, w->count, false);
@@ -324,7 +359,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     insist(flags == cudaStreamNonBlocking, "a stream that waits for the default stream");
     insist(stream_count < MAX_STREAMS, "too many streams");
     *stream = (cudaStream_t)host_alloc(sizeof(struct CUstream_st));
-    (*stream)->compute = stream_count == 0; // device_cuda.c makes it first
+    (*stream)->compute = stream_count == 0; // device_cuda.c makes these two first
+    (*stream)->aside = stream_count == 1;
     streams[stream_count++] = *stream;
     return cudaSuccess;
 }
@@ -371,20 +407,26 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
     event->position = s->queued;
     event->stream = s;
-    event->compute_work = compute_work;
+    event->compute_work = s->aside ? s->seen : compute_work;
     event->recorded = seconds_now();
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flags) {
     (void)flags;
-    if (s->compute && event->stream != NULL) {
+    if (event->stream == NULL) return cudaSuccess;
+    bool kernels = event->stream->compute || event->stream->aside;
+    if (s->compute || (s->aside && !kernels)) {
         static int64_t waits;
         const char *forgotten = getenv("FAKE_CUDA_FORGET");
-        if (forgotten != NULL && strtoll(forgotten, NULL, 10) == ++waits) do_until(event->stream, event->position);
-        else wait_until(event->stream, event->position);
+        bool forgets = forgotten != NULL && strtoll(forgotten, NULL, 10) == ++waits;
+        do_until(event->stream, event->position);
+        if (!forgets && s->compute) is_waited_for(event->stream, event->position);
+        if (!forgets && s->aside) aside_waits(s, event->stream, event->position);
+        return cudaSuccess;
     }
-    insist(s->compute || event->stream == NULL || event->stream->compute, "a lane waits for another lane");
-    if (!s->compute && event->stream != NULL && event->compute_work > s->seen) s->seen = event->compute_work;
+    insist(kernels, "a lane waits for another lane");
+    if (event->compute_work > s->seen) s->seen = event->compute_work;
+    if (event->stream->aside && event->position > s->seen_aside) s->seen_aside = event->position;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

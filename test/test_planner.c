@@ -669,7 +669,7 @@ static void check_step(void) {
         double activations = 2 * (32 - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T); // bytes of a pass
         double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0;
         const double updates[] = {0, 24, 28, 30}; // bytes of a parameter
-        double update = N / 32 * updates[states];
+        double update = N / 32 * updates[states], table = 128256.0 * 4096, first = (table + 3 * (N - 2 * table) / 32) / N; // the share that is updated at once
         double linear_flop = flop - 32 * (3.5 + full) * flops_attention_per_token(&m, q.S);
         const struct {
             const char *name;
@@ -684,12 +684,32 @@ static void check_step(void) {
             {"update", p.update, planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4)},
             {"optimizer", p.optimizer, N / 32 * (7 * 4 + 2) / (c.hbm_rate * c.optimizer_efficiency)},
             {"offload", p.offloading, (4 * (2 * (activations + parameters) + (states >= OFFLOAD_GRADIENTS ? 4 * N / 16 : 0)) + update) / c.host_link_rate -
-                                          (states > OFFLOAD_NONE ? p.optimizer : 0)},
+                                          (states > OFFLOAD_NONE ? first * p.optimizer : 0)},
             {"HFU", p.hfu, p.tgs * flop / c.peak},
             {"MFU", p.mfu, p.tgs * flops_model_per_token(&m, q.S) / c.peak},
         };
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
             CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9, "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
+    }
+}
+
+// The update of states on the host: the forward pass of a long sequence hides all but the embedding's and two layers', that of a short one nearly nothing.
+static void check_hidden_update(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    for (int way = 0; way < 2; way++) {
+        planner_query q = planner_query_make(&m, &c, way == 0 ? 512 << 10 : 1024, 1, 1);
+        planner_choice p;
+        memset(&p, 0, sizeof p);
+        p.shape = planner_shape(&c, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+        p.zp = p.zg = p.zo = 1;
+        p.recompute = RECOMPUTE_FULL;
+        p.offload_states = OFFLOAD_OPTIMIZER;
+        planner_attention a = planner_attention_time(&q, &p.shape, false);
+        planner_step_time(&q, &a, &p);
+        double N = (double)config_parameters(&m), table = 128256.0 * 4096, first = (table + 2 * (N - 2 * table) / 32) / N, exposed = p.offloading + first * p.optimizer;
+        double share = exposed / (N * 24 / c.host_link_rate);
+        CHECK(way == 0 ? share > first && share < first + 0.1 : share > 0.95 && share < 1.05, "way %d: %.3f of the update is exposed, %.3f of it is the first units'", way, share, first);
     }
 }
 
@@ -917,6 +937,7 @@ int main(void) {
     check_published_memory(&llama3_8b);
     check_step();
     check_hidden_by_compute();
+    check_hidden_update();
     check_mix();
     check_search();
     return test_finish("test_planner", NULL);

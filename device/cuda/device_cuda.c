@@ -1,7 +1,7 @@
 // The GPU as a device: memory, the compute stream, lanes for copies to and from the host. See device/device.h.
 //
-// All operations run on one non-blocking stream (device_compute_stream). Each lane of copies and each communicator (comm_nccl.c) has its own
-// stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish` makes later compute wait for the lane. Inside a
+// All operations run on one non-blocking stream (device_compute_stream); those issued aside, on another one. Each lane of copies and each communicator
+// (comm_nccl.c) has its own stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish` makes later compute wait for the lane. Inside a
 // step the host waits only in device_to_host, and in device_from_host where that cannot know when `from` has been read.
 #include "attention_call.h"
 
@@ -17,7 +17,10 @@ static struct {
     int index, ranks_sharing;
     struct cudaDeviceProp properties;
     char name[400];
-    cudaStream_t compute;
+    cudaStream_t compute; // of the operations issued now: while they are issued aside, the other one
+    cudaStream_t other;
+    cudaEvent_t aside_ready, aside_done;
+    bool aside;
     double *reduction;
     size_t pinned; // bytes of host slabs
 } gpu;
@@ -93,6 +96,9 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
                          gpu.properties.major, gpu.properties.minor);
     attention_use_blackwell(gpu.properties.major >= 10);
     cuda_check(cudaStreamCreateWithFlags(&gpu.compute, cudaStreamNonBlocking), "creating the compute stream");
+    cuda_check(cudaStreamCreateWithFlags(&gpu.other, cudaStreamNonBlocking), "creating the stream of work aside");
+    cuda_check(cudaEventCreateWithFlags(&gpu.aside_ready, cudaEventDisableTiming), "creating the stream of work aside");
+    cuda_check(cudaEventCreateWithFlags(&gpu.aside_done, cudaEventDisableTiming), "creating the stream of work aside");
     cuda_check(cudaMalloc((void **)&gpu.reduction, sizeof(double) * (REDUCTION_BLOCKS + 1)), "allocating the sums' scratch");
     char sharing[64] = "";
     if (gpu.ranks_sharing > 1) snprintf(sharing, sizeof sharing, ", shared by %d ranks (test mode)", gpu.ranks_sharing);
@@ -114,6 +120,9 @@ void device_stop(void) {
     if (!gpu.started) return;
     cuda_check(cudaDeviceSynchronize(), "stopping the device");
     cuda_check(cudaFree(gpu.reduction), "stopping the device");
+    cuda_check(cudaEventDestroy(gpu.aside_ready), "stopping the device");
+    cuda_check(cudaEventDestroy(gpu.aside_done), "stopping the device");
+    cuda_check(cudaStreamDestroy(gpu.other), "stopping the device");
     cuda_check(cudaStreamDestroy(gpu.compute), "stopping the device");
     gpu.started = false;
 }
@@ -194,7 +203,7 @@ void device_trace_start(void) {
     trace.on = true;
 }
 void cuda_span_begin(const char *name) {
-    if (!trace.on) return;
+    if (!trace.on || gpu.aside) return; // aside: not in the order of the other spans
     if (trace.count == trace.capacity) {
         trace.capacity = trace.capacity == 0 ? 4096 : 2 * trace.capacity;
         trace.work = (traced_work *)realloc(trace.work, sizeof *trace.work * (size_t)trace.capacity);
@@ -204,7 +213,7 @@ void cuda_span_begin(const char *name) {
     trace.work[trace.count].begin = event_now();
 }
 void cuda_span_end(void) {
-    if (trace.on) trace.work[trace.count++].end = event_now();
+    if (trace.on && !gpu.aside) trace.work[trace.count++].end = event_now();
 }
 int64_t device_trace_spans(const device_span **spans) {
     device_synchronize();
@@ -384,5 +393,28 @@ int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_
 void device_copy_finish(device_copier *lane, int64_t ticket) {
     cuda_span_begin("host copy");
     cuda_check(cudaStreamWaitEvent(gpu.compute, lane->done[ticket % LANE_EVENTS], 0), "device_copy_finish");
+    cuda_span_end();
+}
+
+// ---- work aside ----
+
+static void aside_switch(void) {
+    cudaStream_t now = gpu.other;
+    gpu.other = gpu.compute;
+    gpu.compute = now;
+    gpu.aside = !gpu.aside;
+}
+void device_aside_begin(void) {
+    cuda_check(cudaEventRecord(gpu.aside_ready, gpu.compute), "device_aside_begin");
+    cuda_check(cudaStreamWaitEvent(gpu.other, gpu.aside_ready, 0), "device_aside_begin");
+    aside_switch();
+}
+void device_aside_end(void) {
+    cuda_check(cudaEventRecord(gpu.aside_done, gpu.compute), "device_aside_end");
+    aside_switch();
+}
+void device_aside_wait(void) {
+    cuda_span_begin("work aside");
+    cuda_check(cudaStreamWaitEvent(gpu.compute, gpu.aside_done, 0), "device_aside_wait");
     cuda_span_end();
 }

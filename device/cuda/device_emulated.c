@@ -76,6 +76,9 @@ void device_copy_finish(device_copier *lane, int64_t ticket) {
     (void)lane;
     (void)ticket;
 }
+void device_aside_begin(void) {}
+void device_aside_end(void) {}
+void device_aside_wait(void) {}
 
 cudaStream_t device_compute_stream(void) { return NULL; }
 size_t device_shared_memory(void) { return (size_t)99 << 10; } // as much as the emulation lets a kernel have
