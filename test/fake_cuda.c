@@ -198,7 +198,7 @@ static void no_conflict(const struct CUstream_st *lane, const void *at, size_t b
         const memory_range *r = &under_way[i];
         if (lane != NULL && r->lane->aside && r->position < lane->seen_aside) continue;
         if (bytes > 0 && r->lane != lane && (r->writes || writes) && (const char *)at < r->at + r->bytes && r->at < (const char *)at + bytes)
-            insist(false, lane == NULL ? "compute touches what a transfer under way needs" : "two transfers under way need the same memory");
+            insist(false, lane == NULL ? "compute touches what a transfer under way needs" : "two transfers, or one and work aside, need the same memory");
     }
 }
 static void compute_touches(const void *at, size_t bytes, bool writes) {

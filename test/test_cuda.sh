@@ -72,6 +72,10 @@ check 'layers that keep all and are offloaded: nor is a copy under way disturbed
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute none --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters --grad-accum 2
 check 'nor gradients and parameters on their way to the host and back, of 2 ranks' mpirun -np 2 build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute full --zero-params full --offload-optimizer --offload-gradients --offload-parameters --grad-accum 2
+check 'nor where the update waits for the next forward pass, and its all-gather with it' mpirun -np 2 build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
+    --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute full --zero-optim full --offload-optimizer
+check 'a wait that work aside forgets is found' ends_with 1 'two transfers, or one and work aside, need the same memory' env FAKE_CUDA_FORGET=1 \
+    build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute full --offload-optimizer
 check 'nor where layers are recomputed, which takes two slots' build/cuda-races/train_llama-without-gpu --model "$dir/deep" --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --recompute selective --offload-activations 1
 check 'nor with 4 ranks in SeqAlltoAll, where most buffers share places' mpirun -np 4 build/cuda-races/train_llama-without-gpu --model nano --from-scratch \
@@ -122,7 +126,7 @@ check 'they are done as the same products without addition: no note' bash -c "! 
 check 'more host memory than the machine has is refused' ends_with 2 'of host memory but may use only' $build/train_llama-without-gpu --model llama3-8b --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 1000 --batch-size 100000 --recompute none --offload-activations 1 --memory-budget 1000TiB --steps 1
 check 'a trace over fake CUDA' env FAKE_CUDA_EAGER=0 "${fixed[@]}" --offload-optimizer --trace "$dir/trace.json"
-check 'its kernels have names' bash -c "python3 dev/trace_sum.py '$dir'/trace.json.rank1 | grep -A40 kernels | grep -c 'linear backward weight\|seq_alltoall\|grad_reduce\|host copy' | grep -qx 4"
+check 'its kernels have names' bash -c "python3 dev/trace_sum.py '$dir'/trace.json.rank1 | grep -A40 kernels | grep -c 'linear backward weight\|seq_alltoall\|grad_reduce\|work aside' | grep -qx 4"
 check 'without it NCCL chooses' ends_with 1 'NCCL may choose' env FAKE_CUDA_DETERMINISTIC=1 "${fixed[@]}"
 check 'and products are chosen by time' ends_with 1 'a product that is chosen by time' env FAKE_CUDA_DETERMINISTIC=1 "${alone[@]}"
 check '--deterministic: they are not' env FAKE_CUDA_DETERMINISTIC=1 "${alone[@]}" --deterministic

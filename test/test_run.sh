@@ -205,6 +205,8 @@ open('$dir/unlearnt.bin', 'wb').write(open('$dir/data.bin', 'rb').read())
 open('$dir/unlearnt.bin.mask', 'wb').write(bytes((len(data) - 1024) // 2))"
 check 'a log on a full disk: a warning and status 1' ends_with 1 'warning: --log /dev/full' "$binary" "${model[@]}" --steps 2 --log /dev/full --export "$dir/exported"
 check 'and the export' [ -e "$dir/exported/model.safetensors" ]
+check 'the last update, of states on the host, is done before the export' "$binary" "${model[@]}" --steps 2 --offload-optimizer --export "$dir/hosted"
+check 'which is the same' cmp "$dir"/{exported,hosted}/model.safetensors
 check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --trace /dev/full' "$binary" "${model[@]}" --steps 2 --trace /dev/full
 check 'bad validation data at the end: status 2' ends_with 2 'is 999' mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "$dir/beyond.bin" --out "$dir/new/states"
 check 'and the state of that step' [ -e "$dir/new/states/step-00000002/model.safetensors" ]
