@@ -66,7 +66,7 @@ static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
 }
 // Takes the other buffers, in use while a ring runs, except two of the caller, who may use them otherwise at other times. Both have
 // attention_2d_q_count elements:
-//     out_float        attention_2d_ring_forward; from attention_2d_backward_start until dqkv is written (hp > 1: after it has been sent)
+//     out_float        attention_2d_ring_forward; from attention_2d_backward_start until dqkv is written (hp > 1: until attention_2d_backward_start is over)
 //     q_recv (hp > 1)  from attention_2d_collect_start to _finish; from attention_2d_backward_start to _finish
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
     double_ring_layout(&a->ring, memory);

@@ -20,7 +20,7 @@ typedef struct {
     floatX *x_in;    // (rows, D)
     floatX *out_row; // (rows, H HS) as the ring leaves it: per sequence (Tc, Hq, HS)
     float *lse;      // (rows, H): per sequence (Hq, Tc)
-    floatX *q, *kv;  // per sequence (Tc, Hq, HS) and (Tc, 2 Hkv', HS)
+    floatX *q, *kv;  // per sequence (Tc, Hq, HS) and (Tc, 2 Hkv', HS); kv lies behind q
     floatX *out;     // (rows, H, HS); with hp = 1 the same memory as out_row
     floatX *x_mid;   // (rows, D)
     floatX *gate_up; // (rows, 2F), or NULL: recomputed tile by tile
@@ -55,6 +55,10 @@ typedef struct {
     device_copier *to_host, *to_device;
 } checkpoint_store;
 
+static inline void checkpoint_take_qkv(arena *a, memory_category category, activation_sizes n, layer_activations *t) {
+    t->q = ARENA_TAKE_X(a, category, n.out + n.kv);
+    t->kv = t->q != NULL ? t->q + n.out : NULL;
+}
 // Takes the tensors that `kind` keeps from the arena, contiguous; the others are NULL.
 static inline layer_activations checkpoint_take(arena *a, activation_sizes n, recompute_kind kind) {
     layer_activations t;
@@ -64,8 +68,7 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     t.out_row = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
     t.lse = ARENA_TAKE(a, MEM_ACTIVATIONS, float, n.lse);
     if (kind == RECOMPUTE_SELECTIVE) return t;
-    t.q = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
-    t.kv = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.kv);
+    checkpoint_take_qkv(a, MEM_ACTIVATIONS, n, &t);
     t.out = n.out_is_row ? t.out_row : ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
     t.x_mid = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.x);
     t.gate_up = n.gate_up > 0 ? ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.gate_up) : NULL;
@@ -109,8 +112,7 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         s->slot_layer[i] = -1;
     }
     if (s->most != RECOMPUTE_NONE) { // the working set, for the layer that keeps least
-        s->work.q = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
-        s->work.kv = ARENA_TAKE_X(device, MEM_WORKSPACE, n.kv);
+        checkpoint_take_qkv(device, MEM_WORKSPACE, n, &s->work);
         if (!n.out_is_row) s->work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
     }
     if (s->most == RECOMPUTE_FULL) {

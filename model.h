@@ -60,7 +60,7 @@ typedef struct {
     floatX *xn;               // (rows, D)
     floatX *dx, *dxn;         // (rows, D)
     float *rstd;              // (rows)
-    floatX *qkv;              // (rows, (H + 2 Hkv) HS); its gradient in the backward pass
+    floatX *qkv;              // (rows, (H + 2 Hkv) HS)
     floatX *dout;             // (rows, H HS); the same memory as xn
     floatX *act;              // (mlp_tile, F); in the backward pass first its gradient
     floatX *gate_up;          // (mlp_tile, 2F)
@@ -104,63 +104,46 @@ static inline void model_describe_units(model *m) {
     if (!c->tied) zero_unit_add(head, "lm_head", V * D, true, true);
 }
 
-// The buffers that are live within a layer or the head. What is never live at the same time shares a place (|):
-//     xn | dout                     xn is computed again when dout is used up
-//     out_float | dxn, x_last       no ring runs while dxn or x_last is live
-//     qkv | x_mid                   x_mid of a recomputed layer is written when qkv is used up, and used up when qkv's gradient is written
-// With hp > 1, q_recv is free while dxn is live, and qkv is used up when out_float is written; so is out_float when qkv's gradient is:
-//     q_recv | dxn      out_float | qkv | x_mid, x_last
-// Not with several sequences, though: the ring of one writes out_float while the others' qkv waits.
+// The buffers that are live within a layer or the head. Attention, the MLP, the head and the embedding, of which only one is at work at a time, share one
+// place at the end of the arena:
+//     attention   q_recv, out_float | qkv, the ring's buffers
+//     MLP         dxn, x_last, x_mid, a tile
+//     head        dxn, x_last, a tile of logits
+// xn and dout share one, too: xn is computed again when dout is used up. So do out_float and qkv: qkv is used up when out_float is written. But with several
+// sequences the ring of one writes out_float while the others' qkv waits: then qkv has a place of its own. The gradient of qkv is written from out_float
+// where hp = 1: it lies over q and kv, which are used up (model_dqkv). With hp > 1 it lies over qkv, and must last while dxn is written: dxn lies in q_recv.
 static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
-    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    bool recomputes = m->store.most != RECOMPUTE_NONE;
+    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS, qkv = rows * m->qkv_width;
     attention_2d_describe(a, m->g, m->c.H, m->c.Hkv, m->c.HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
-    bool exchange = m->g->shape.hp > 1, fewer = exchange && run->B == 1;
 
     m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->dout = m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
+    if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
+    attention_2d_layout_sends(a, device); // in flight during the MLP's backward pass (model_attention_again)
+
+    size_t attention = arena_mark(device);
+    if (m->g->shape.hp > 1) a->q_recv = ARENA_TAKE_X(device, MEM_RING, rows * max_i64(D, heads));
     arena_place p = arena_share_begin(device);
-    if (exchange) a->q_recv = ARENA_TAKE_X(device, MEM_RING, attention_2d_q_count(a));
-    if (fewer) {
-        arena_share(device, &p);
-        m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    }
-    arena_share_end(device, &p);
-    p = arena_share_begin(device);
     a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, attention_2d_q_count(a));
     arena_share(device, &p);
-    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    if (fewer) {
-        if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-        arena_share(device, &p);
-        m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
-    } else {
-        m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    }
+    if (run->B == 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
     arena_share_end(device, &p);
-
-    // Here begin attention, the MLP, and the head and the embedding, of which only one is at work at a time. But sends are in flight during the
-    // backward pass of the MLP (model_attention_again).
-    size_t head = arena_mark(device);
-    attention_2d_layout_sends(a, device);
-    size_t mlp = arena_mark(device);
-    if (!fewer) {
-        p = arena_share_begin(device);
-        if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-        mlp = arena_mark(device);
-        arena_share(device, &p);
-        m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->qkv_width);
-        arena_share_end(device, &p);
-    }
     attention_2d_layout(a, device);
-    arena_back_to(device, mlp);
+
+    arena_back_to(device, attention);
+    m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    size_t head = arena_mark(device);
+    if (m->store.most != RECOMPUTE_NONE) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
+
     arena_back_to(device, head);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
-    arena_back_to(device, head);
+
+    arena_back_to(device, attention);
     m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows));
 }
 
@@ -412,10 +395,14 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
                         m->norm_scratch);
 }
 
+// Where the gradient of qkv is written, (rows, (H + 2 Hkv) HS): with hp = 1 and one sequence over the layer's q and kv, which lie together.
+static inline floatX *model_dqkv(const model *m, const layer_activations *t) { return m->g->shape.hp == 1 && m->run.B == 1 ? t->q : m->qkv; }
+
 // dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. Work that needs neither dQ nor dKV hides their
 // transfers.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    floatX *dqkv = model_dqkv(m, t);
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
@@ -424,10 +411,10 @@ static inline void model_attention_backward(model *m, const floatX *p, float *dp
             op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
             op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
         }
-        attention_2d_backward_finish(&m->attention, m->qkv + b * m->run.T * m->qkv_width, s, m->table);
+        attention_2d_backward_finish(&m->attention, dqkv + b * m->run.T * m->qkv_width, s, m->table);
     }
-    op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->qkv, m->xn, rows, D, m->qkv_width, adds);
-    op_linear_backward_input(m->dxn, m->qkv, model_tensor(m, p, unit, T_WQKV), rows, D, m->qkv_width);
+    op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), dqkv, m->xn, rows, D, m->qkv_width, adds);
+    op_linear_backward_input(m->dxn, dqkv, model_tensor(m, p, unit, T_WQKV), rows, D, m->qkv_width);
     op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM1), m->dxn, t->x_in, model_tensor(m, p, unit, T_NORM1), m->rstd, rows, D,
                         m->norm_scratch);
 }
