@@ -105,9 +105,9 @@ static inline void model_describe_units(model *m) {
 }
 
 // The buffers that are live within a layer or the head. Attention, the MLP, the head and the embedding, of which only one is at work at a time, share one
-// place at the end of the arena:
-//     attention   q_recv, out_float | qkv, the ring's buffers
-//     MLP         dxn, x_last, x_mid, a tile
+// place at the end of the arena; sends are also in flight during the MLP's backward pass (model_attention_again):
+//     attention   q_recv, out_float | qkv, the ring's buffers     sends
+//     MLP         dxn, x_last, x_mid, a tile                      sends
 //     head        dxn, x_last, a tile of logits
 // xn and dout share one, too: xn is computed again when dout is used up. So do out_float and qkv: qkv is used up when out_float is written. But with several
 // sequences the ring of one writes out_float while the others' qkv waits: then qkv has a place of its own. The gradient of qkv is written from out_float
@@ -121,9 +121,9 @@ static inline void model_layout_workspace(model *m, arena *device) {
     m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->dout = m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
-    attention_2d_layout_sends(a, device); // in flight during the MLP's backward pass (model_attention_again)
 
-    size_t attention = arena_mark(device);
+    size_t begin = arena_mark(device);
+    arena_place layer = arena_share_begin(device);
     if (m->g->shape.hp > 1) a->q_recv = ARENA_TAKE_X(device, MEM_RING, rows * max_i64(D, heads));
     arena_place p = arena_share_begin(device);
     a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, attention_2d_q_count(a));
@@ -132,18 +132,19 @@ static inline void model_layout_workspace(model *m, arena *device) {
     arena_share_end(device, &p);
     attention_2d_layout(a, device);
 
-    arena_back_to(device, attention);
+    arena_share(device, &layer);
     m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    size_t head = arena_mark(device);
+    size_t logits = arena_mark(device);
     if (m->store.most != RECOMPUTE_NONE) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
+    arena_share_end(device, &layer);
+    attention_2d_layout_sends(a, device);
 
-    arena_back_to(device, head);
+    arena_back_to(device, logits);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
-
-    arena_back_to(device, attention);
+    arena_back_to(device, begin);
     m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows));
 }
 
