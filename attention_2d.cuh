@@ -28,8 +28,7 @@ typedef struct {
     head_layout heads;
     int64_t T, Tc; // local rows before and after SeqAlltoAll
     double_ring ring;
-    floatX *q_send;  // (hp, T, Hq, HS): q, dout, dq. With hp = 1 nothing is sent, and these three are NULL
-    floatX *q_recv;  // (hp, T, Hq, HS), the caller's: out, dout, dq
+    floatX *q_send;  // (hp, T, Hq, HS): q, dout, dq. With hp = 1 nothing is sent, and these two are NULL
     floatX *kv_send; // (hp, T, 2 Hkv', HS): kv, dkv
     float *out_float; // (Tc, Hq, HS), the caller's: out accumulates in float; dq in the backward pass
     float *delta;     // (Hq, Tc)
@@ -64,10 +63,8 @@ static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
     arena_share_end(memory, &place);
     a->kv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
 }
-// Takes the other buffers, in use while a ring runs, except two of the caller, who may use them otherwise at other times. Both have
-// attention_2d_q_count elements:
-//     out_float        attention_2d_ring_forward; from attention_2d_backward_start until dqkv is written (hp > 1: until attention_2d_backward_start is over)
-//     q_recv (hp > 1)  from attention_2d_collect_start to _finish; from attention_2d_backward_start to _finish
+// Takes the other buffers, in use while a ring runs, except out_float. That is the caller's, who may use it otherwise except during
+// attention_2d_ring_forward and from attention_2d_backward_start until dqkv is written (hp > 1: until attention_2d_backward_start is over).
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
     double_ring_layout(&a->ring, memory);
     a->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq);
@@ -96,14 +93,14 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
 }
 
 // out (T, H, HS) from saved.out, complete after attention_2d_collect_finish. The last part of the forward pass; Selective Checkpoint++ runs it
-// again in the backward pass. With hp = 1 the two are one buffer and there is nothing to do.
-static inline void attention_2d_collect_start(const attention_2d *a, attention_saved saved) {
-    if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll out", saved.out, a->q_recv, attention_2d_q_count(a));
+// again in the backward pass. With hp = 1 the two are one buffer and there is nothing to do. arriving (hp, T, Hq, HS): in use until then.
+static inline void attention_2d_collect_start(const attention_2d *a, attention_saved saved, floatX *arriving) {
+    if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll out", saved.out, arriving, attention_2d_q_count(a));
 }
-static inline void attention_2d_collect_finish(const attention_2d *a, floatX *out) {
+static inline void attention_2d_collect_finish(const attention_2d *a, floatX *out, const floatX *arriving) {
     if (a->g->shape.hp == 1) return;
     transfer_finish(a->g->hp_group);
-    op_heads_unpack(out, a->q_recv, a->T, a->heads);
+    op_heads_unpack(out, arriving, a->T, a->heads);
 }
 
 // The part between the two: saved.out and saved.lse from saved.q and saved.kv.
@@ -119,21 +116,19 @@ static inline void attention_2d_send_dkv(attention_2d *a, attention_saved saved)
 }
 
 // dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved, in two halves: compute that is issued between them hides the
-// transfers of dKV and dQ back to their ranks. saved.kv is overwritten.
-static inline void attention_2d_backward_start(attention_2d *a, const floatX *dout, attention_saved saved) {
+// transfers of dKV and dQ back to their ranks. saved.kv is overwritten, and with hp > 1 dout: it becomes (Tc, Hq, HS), and later dQ arrives there.
+static inline void attention_2d_backward_start(attention_2d *a, floatX *dout, attention_saved saved) {
     int64_t nq = attention_2d_q_count(a);
-    const floatX *dout_row = dout; // (Tc, Hq, HS)
     if (a->g->shape.hp > 1) {
         op_heads_pack(a->q_send, dout, a->T, a->heads);
-        attention_2d_alltoall_start(a, "SeqAlltoAll dout", a->q_send, a->q_recv, nq);
+        attention_2d_alltoall_start(a, "SeqAlltoAll dout", a->q_send, dout, nq);
         transfer_finish(a->g->hp_group);
-        dout_row = a->q_recv;
     }
     double_ring_queries t;
     t.dq = a->out_float;
     t.q = saved.q;
     t.out = saved.out;
-    t.dout = dout_row;
+    t.dout = dout;
     t.lse = saved.lse;
     t.delta = a->delta;
     t.documents = saved.documents;
@@ -142,14 +137,14 @@ static inline void attention_2d_backward_start(attention_2d *a, const floatX *do
     rows.Tq = rows.lse_stride = a->Tc;
     rows.Hq = a->heads.Hq; rows.Hkv = a->heads.Hkv_local; rows.HS = a->heads.HS;
     rows.q_stride = (int64_t)a->heads.Hq * a->heads.HS;
-    op_attention_delta(a->delta, saved.out, dout_row, rows);
+    op_attention_delta(a->delta, saved.out, dout, rows);
     double_ring_backward(&a->ring, &t, saved.kv);
     if (a->g->shape.hp == 1) return;
     if (a->g->shape.cp == 1) attention_2d_send_dkv(a, saved); // before q_send is written
     op_cast_from_float(a->q_send, t.dq, nq);
-    attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, a->q_recv, nq);
+    attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, dout, nq);
 }
-static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, attention_saved saved, const float *table) {
+static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, const floatX *dout, attention_saved saved, const float *table) {
     if (a->g->shape.hp == 1) {
         op_rope_unpack_backward_float(dqkv, a->out_float, double_ring_home(&a->ring), table, a->T, a->heads);
         return;
@@ -157,7 +152,7 @@ static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, a
     if (a->g->shape.cp > 1) attention_2d_send_dkv(a, saved);
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
-    op_rope_unpack_backward(dqkv, a->q_recv, saved.kv, table, a->T, a->heads);
+    op_rope_unpack_backward(dqkv, dout, saved.kv, table, a->T, a->heads);
 }
 
 #endif

@@ -57,11 +57,10 @@ typedef struct {
     float *table;             // (T, HS/2, 2): cos and sin of the local positions
     float *losses;            // (grad_accum, rows)
     floatX *x_last;           // (rows, D): input of the head
-    floatX *xn;               // (rows, D)
-    floatX *dx, *dxn;         // (rows, D)
+    floatX *dx;               // (rows, D)
+    floatX *xn, *dxn, *dout;  // (rows, D), (rows, D), (rows, H HS): the same memory
     float *rstd;              // (rows)
     floatX *qkv;              // (rows, (H + 2 Hkv) HS)
-    floatX *dout;             // (rows, H HS); the same memory as xn
     floatX *act;              // (mlp_tile, F); in the backward pass first its gradient
     floatX *gate_up;          // (mlp_tile, 2F)
     floatX *logits;           // (loss_tile, V)
@@ -106,12 +105,12 @@ static inline void model_describe_units(model *m) {
 
 // The buffers that are live within a layer or the head. Attention, the MLP, the head and the embedding, of which only one is at work at a time, share one
 // place at the end of the arena; sends are also in flight during the MLP's backward pass (model_attention_again):
-//     attention   q_recv, out_float | qkv, the ring's buffers     sends
-//     MLP         dxn, x_last, x_mid, a tile                      sends
-//     head        dxn, x_last, a tile of logits
-// xn and dout share one, too: xn is computed again when dout is used up. So do out_float and qkv: qkv is used up when out_float is written. But with several
-// sequences the ring of one writes out_float while the others' qkv waits: then qkv has a place of its own. The gradient of qkv is written from out_float
-// where hp = 1: it lies over q and kv, which are used up (model_dqkv). With hp > 1 it lies over qkv, and must last while dxn is written: dxn lies in q_recv.
+//     attention   out_float | qkv, the ring's buffers     sends
+//     MLP         x_last, x_mid, a tile                   sends
+//     head        x_last, a tile of logits
+// xn, dxn and dout share one, too: each is written when the one before it is used up, dxn tile by tile. With hp > 1, out arrives there as well.
+// So do out_float and qkv: qkv is used up when out_float is written. But with several sequences the ring of one writes out_float while the others' qkv
+// waits: then qkv has a place of its own. The gradient of qkv lies over qkv; where it is written from out_float (hp = 1), over q and kv, which are used up.
 static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
@@ -119,12 +118,11 @@ static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d_describe(a, m->g, m->c.H, m->c.Hkv, m->c.HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
 
     m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    m->dout = m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
+    m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
 
     size_t begin = arena_mark(device);
     arena_place layer = arena_share_begin(device);
-    if (m->g->shape.hp > 1) a->q_recv = ARENA_TAKE_X(device, MEM_RING, rows * max_i64(D, heads));
     arena_place p = arena_share_begin(device);
     a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, attention_2d_q_count(a));
     arena_share(device, &p);
@@ -133,7 +131,6 @@ static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d_layout(a, device);
 
     arena_share(device, &layer);
-    m->dxn = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     size_t logits = arena_mark(device);
     if (m->store.most != RECOMPUTE_NONE) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
@@ -282,25 +279,27 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
         attention_2d_distribute_start(&m->attention, s, m->qkv + b * m->run.T * m->qkv_width, m->table);
         attention_2d_distribute_finish(&m->attention);
         attention_2d_ring_forward(&m->attention, s);
-        attention_2d_collect_start(&m->attention, s);
-        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads);
+        attention_2d_collect_start(&m->attention, s, m->dout);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads, m->dout);
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
 }
 // Selective Checkpoint++: out_row and lse were kept; recomputes Q, K, V, out and x_mid. The projection of Q, K and V hides the transfer of the first
-// sequence's out. The transfer of the last sequence's Q, K and V is left in flight: attention's backward pass reads them next, after the caller's
+// sequence's out, which arrives where its Q will be. The transfer of the last sequence's Q, K and V is left in flight: attention's backward pass reads them next, after the caller's
 // attention_2d_distribute_finish.
 static inline void model_attention_again(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    attention_2d_collect_start(&m->attention, model_attention_saved(m, t, 0));
+    attention_saved s = model_attention_saved(m, t, 0);
+    attention_2d_collect_start(&m->attention, s, s.q);
     op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
     op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, rows, D, m->qkv_width);
     for (int64_t b = 0; b < m->run.B; b++) {
-        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads);
-        attention_2d_distribute_start(&m->attention, model_attention_saved(m, t, b), m->qkv + b * m->run.T * m->qkv_width, m->table);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads, s.q);
+        attention_2d_distribute_start(&m->attention, s, m->qkv + b * m->run.T * m->qkv_width, m->table);
         if (b + 1 == m->run.B) break;
         attention_2d_distribute_finish(&m->attention);
-        attention_2d_collect_start(&m->attention, model_attention_saved(m, t, b + 1));
+        s = model_attention_saved(m, t, b + 1);
+        attention_2d_collect_start(&m->attention, s, s.q);
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
 }
@@ -407,13 +406,12 @@ static inline void model_attention_backward(model *m, const floatX *p, float *dp
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
-        attention_2d_backward_start(&m->attention, m->dout + b * m->run.T * heads, s);
-        if (b + 1 == m->run.B) {
-            op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
-            op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
-        }
-        attention_2d_backward_finish(&m->attention, dqkv + b * m->run.T * m->qkv_width, s, m->table);
+        floatX *dout = m->dout + b * m->run.T * heads;
+        attention_2d_backward_start(&m->attention, dout, s);
+        if (b + 1 == m->run.B) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
+        attention_2d_backward_finish(&m->attention, dqkv + b * m->run.T * m->qkv_width, dout, s, m->table);
     }
+    op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
     op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), dqkv, m->xn, rows, D, m->qkv_width, adds);
     op_linear_backward_input(m->dxn, dqkv, model_tensor(m, p, unit, T_WQKV), rows, D, m->qkv_width);
     op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM1), m->dxn, t->x_in, model_tensor(m, p, unit, T_NORM1), m->rstd, rows, D,

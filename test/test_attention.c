@@ -92,7 +92,6 @@ static void attention_layout(attention_2d *a, arena *memory, const grid *g, int 
     attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false);
     attention_2d_layout_sends(a, memory);
     attention_2d_layout(a, memory);
-    if (g->shape.hp > 1) a->q_recv = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
     a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, attention_2d_q_count(a));
 }
 static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, comm *ranks) {
@@ -136,11 +135,13 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     attention_2d_distribute_start(&a, saved, qkv, table);
     attention_2d_distribute_finish(&a);
     attention_2d_ring_forward(&a, saved);
-    attention_2d_collect_start(&a, saved);
-    attention_2d_collect_finish(&a, out);
+    float *arriving = HOST_NEW(float, T * H * HS);
+    attention_2d_collect_start(&a, saved, arriving);
+    attention_2d_collect_finish(&a, out, arriving);
+    free(arriving);
     memset(memory.base, 0xff, bytes); // as if other layers had used it before the backward pass
     attention_2d_backward_start(&a, dout, saved);
-    attention_2d_backward_finish(&a, dqkv, saved, table);
+    attention_2d_backward_finish(&a, dqkv, dout, saved, table);
 
     double worst_out = 0, worst_dq = 0, worst_dkv = 0, worst_lse = 0;
     for (int64_t t = 0; t < T; t++) {
