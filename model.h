@@ -121,7 +121,6 @@ static inline void model_layout_workspace(model *m, arena *device) {
     m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
 
-    size_t begin = arena_mark(device);
     arena_place layer = arena_share_begin(device);
     arena_place p = arena_share_begin(device);
     a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, attention_2d_q_count(a));
@@ -141,7 +140,7 @@ static inline void model_layout_workspace(model *m, arena *device) {
 
     arena_back_to(device, logits);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
-    arena_back_to(device, begin);
+    arena_back_to(device, layer.begin);
     m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows));
 }
 
@@ -285,8 +284,8 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
 }
 // Selective Checkpoint++: out_row and lse were kept; recomputes Q, K, V, out and x_mid. The projection of Q, K and V hides the transfer of the first
-// sequence's out, which arrives where its Q will be. The transfer of the last sequence's Q, K and V is left in flight: attention's backward pass reads them next, after the caller's
-// attention_2d_distribute_finish.
+// sequence's out, which arrives where its Q will be. The transfer of the last sequence's Q, K and V is left in flight: attention's backward pass reads
+// them next, after the caller's attention_2d_distribute_finish.
 static inline void model_attention_again(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
     attention_saved s = model_attention_saved(m, t, 0);
@@ -395,14 +394,11 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
                         m->norm_scratch);
 }
 
-// Where the gradient of qkv is written, (rows, (H + 2 Hkv) HS): with hp = 1 and one sequence over the layer's q and kv, which lie together.
-static inline floatX *model_dqkv(const model *m, const layer_activations *t) { return m->g->shape.hp == 1 && m->run.B == 1 ? t->q : m->qkv; }
-
 // dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. Work that needs neither dQ nor dKV hides their
 // transfers.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    floatX *dqkv = model_dqkv(m, t);
+    floatX *dqkv = m->g->shape.hp == 1 && m->run.B == 1 ? t->q : m->qkv; // (rows, (H + 2 Hkv) HS); t->q and t->kv lie together (model_layout_workspace)
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);

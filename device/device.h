@@ -1,8 +1,8 @@
 // The device: its memory, its number type, its order of work.
 //
 // Work is issued in program order and the compute of a rank runs in that order. Only transfers (device/comm.h and the copies
-// below), and what is issued aside, overlap with it: each is started early, and finished where its result is first needed. On the CPU device operations
-// run when called; on CUDA they are queued on the compute stream, and start/finish become event waits between streams.
+// below), and what is issued aside, overlap with it: each is started early, and finished where its result is first needed. On the
+// CPU device operations run when called; on CUDA they are queued on the compute stream, and start/finish become event waits between streams.
 // Inside a step the host waits for the device only in device_synchronize, device_to_host and op_sum_float; device_from_host may wait, too.
 // Sizes are bytes. Where no error is named, a failure ends all ranks with a message.
 #ifndef DEVICE_H
@@ -96,8 +96,8 @@ static inline double device_seconds(void) { // monotonic clock of the host
 }
 
 // What ran on the device and when, for the trace: every kernel, product and attention call since device_trace_start but those aside, and every wait of
-// compute for a transfer (named by the transfer's kind), for a copy from or to the host, or for work aside, in order. device_trace_spans waits for the device and returns
-// the number of spans; the array stays the device's, valid until the next call. On a CPU there are none: its operations run when called.
+// compute for a transfer (named by the transfer's kind), for a copy from or to the host, or for work aside, in order. device_trace_spans waits for the
+// device and returns the number of spans; the array stays the device's, valid until the next call. On a CPU there are none: its operations run when called.
 typedef struct {
     const char *name;
     double begin, end; // seconds, on the clock of device_seconds

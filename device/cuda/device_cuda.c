@@ -1,8 +1,8 @@
 // The GPU as a device: memory, the compute stream, lanes for copies to and from the host. See device/device.h.
 //
 // All operations run on one non-blocking stream (device_compute_stream); those issued aside, on another one. Each lane of copies and each communicator
-// (comm_nccl.c) has its own stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish` makes later compute wait for the lane. Inside a
-// step the host waits only in device_to_host, and in device_from_host where that cannot know when `from` has been read.
+// (comm_nccl.c) has its own stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish` makes later compute wait for
+// the lane. Inside a step the host waits only in device_to_host, and in device_from_host where that cannot know when `from` has been read.
 #include "attention_call.h"
 
 #include <ctype.h>
