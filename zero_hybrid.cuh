@@ -586,8 +586,8 @@ static inline double zero_grad_norm(zero_hybrid *z) {
     return sqrt(sum);
 }
 
-// One optimizer step on all units; offloaded, it is done by the time zero_params or zero_settle needs it. zero_params then gives the new parameters,
-// bit-equal across replicas.
+// One optimizer step on all units. Afterwards zero_params gives the new parameters, bit-equal across replicas. Offloaded, a unit's step is done when its
+// parameters are first needed, in any case by a whole forward pass or zero_settle: until then its gradients must stay.
 static inline void zero_update(zero_hybrid *z, adamw_args args) {
     zero_update_finish(z, z->unit_count); // what is left of the previous step, unless a forward pass has finished it
     z->adamw = args;

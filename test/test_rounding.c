@@ -136,6 +136,7 @@ static floatX *trained(const model_config *c, comm *ranks, int zp, int zg, int z
     z->rounding.stochastic = true;
     z->rounding.seed = 3;
     for (int step = 1; step <= STEPS; step++) {
+        zero_settle(z); // as a forward pass would: the last update may still need its gradients
         for (int u = 0; u < z->unit_count; u++) {
             int64_t piece = z->units[u].count / z->zo;
             for (int64_t i = 0; i < piece; i++) zero_optim_grads(z, u)[i] = (float)test_random((uint64_t)(step * 100 + u), (uint64_t)(z->optim_piece * piece + i));
