@@ -395,30 +395,28 @@ static inline void zero_shard_start(zero_hybrid *z, int unit) {
 }
 
 // Starts bringing a unit to its slot, unless it is there. Gives up the unit that was there.
-static inline void zero_slot_start(zero_hybrid *z, int unit, int next) {
+static inline void zero_slot_start(zero_hybrid *z, int unit) {
     bool offloaded = z->offload >= OFFLOAD_PARAMETERS;
     int slot = z->units[unit].slot;
-    if (z->param_slot_unit[slot] != unit) {
-        zero_update_finish(z, unit + 1);
-        for (int s = 0; s < ZERO_SLOTS; s++)
-            if (z->param_slot[s] == z->param_slot[slot]) z->param_slot_unit[s] = -1;
-        z->param_slot_unit[slot] = unit;
-        z->fetching[z->fetching_count++] = unit;
-        if (offloaded) zero_shard_start(z, unit);
-        if (z->zp > 1) {
-            if (offloaded) device_copy_finish(z->to_device, z->shard_ticket[slot]);
-            trace_transfer(z->gather, "gather parameters", unit);
-            comm_allgather_start(z->gather, offloaded ? z->shard_slot[slot] : z->params[unit], z->param_slot[slot],
-                                 sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
-        }
-    }
-    if (offloaded && z->zp > 1 && next >= 0) zero_shard_start(z, next);
+    if (z->param_slot_unit[slot] == unit) return;
+    zero_update_finish(z, unit + 1);
+    for (int s = 0; s < ZERO_SLOTS; s++)
+        if (z->param_slot[s] == z->param_slot[slot]) z->param_slot_unit[s] = -1;
+    z->param_slot_unit[slot] = unit;
+    z->fetching[z->fetching_count++] = unit;
+    if (offloaded) zero_shard_start(z, unit);
+    if (z->zp == 1) return;
+    if (offloaded) device_copy_finish(z->to_device, z->shard_ticket[slot]);
+    trace_transfer(z->gather, "gather parameters", unit);
+    comm_allgather_start(z->gather, offloaded ? z->shard_slot[slot] : z->params[unit], z->param_slot[slot],
+                         sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
 }
 // Starts what a unit needs before zero_params: its update, and its gather unless this rank holds all of it on the device. next: the unit that will be
 // fetched after this one, or -1: where parameters are offloaded, its shard starts coming to the device.
 static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
     zero_update_start(z, z->zp == 1 ? unit + 1 : unit + 2);
-    if (z->zp > 1 || z->offload >= OFFLOAD_PARAMETERS) zero_slot_start(z, unit, next);
+    if (z->zp > 1 || z->offload >= OFFLOAD_PARAMETERS) zero_slot_start(z, unit);
+    if (z->zp > 1 && z->offload >= OFFLOAD_PARAMETERS && next >= 0) zero_shard_start(z, next);
     zero_adamw_start(z, z->stepped + 1); // of the next call's unit: what computes now hides it
 }
 
@@ -592,12 +590,11 @@ static inline void zero_update(zero_hybrid *z, adamw_args args) {
     zero_update_finish(z, z->unit_count); // what is left of the previous step, unless a forward pass has finished it
     z->adamw = args;
     if (z->offload) z->stepping = z->stepped = 0;
-    else
-        for (zero_part p = {0, 0, 0}; zero_next_part(z, &p);) {
-            double began = trace_now();
-            zero_update_part(z, p, zero_part_params(z, p), z->m[p.unit], z->v[p.unit], z->master[p.unit], zero_optim_grads(z, p.unit));
-            trace_compute("AdamW", p.unit, began);
-        }
+    for (zero_part p = {0, 0, 0}; !z->offload && zero_next_part(z, &p);) {
+        double began = trace_now();
+        zero_update_part(z, p, zero_part_params(z, p), z->m[p.unit], z->v[p.unit], z->master[p.unit], zero_optim_grads(z, p.unit));
+        trace_compute("AdamW", p.unit, began);
+    }
     zero_update_due(z);
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->shard_slot_unit[s] = -1; // copies are out of date
 }
