@@ -7,7 +7,8 @@
 #include "agreement.h" // defines: agree_on_number
 #include "device/comm.h"
 #include "device/ops.h"
-#include "plan.h" // defines: cluster, plan_cluster_name
+#include "plan.h"     // defines: cluster, plan_cluster_name
+#include "progress.h" // defines: progress_*
 
 #define CALIBRATE_WINDOW 0.05 // s: longer than a time slice of ranks that share a core
 enum {
@@ -38,6 +39,7 @@ typedef struct {
     device_copier *copier;
     char notes[1536]; // comment lines for the file: the measurements behind the figures
     size_t noted;     // characters of notes in use
+    progress_note progress;
 } calibration;
 typedef void calibrate_work(calibration *c);
 
@@ -70,6 +72,7 @@ static inline void calibrate_sizes(calibration *c, calibrate_work *work, int tim
             comm_sum_double(c->world, &mean, 1);
             seconds[k] = fmin(seconds[k], mean / comm_size(c->world));
         }
+    progress_show(&c->progress, 0, 0);
 }
 static inline double calibrate_seconds(calibration *c, calibrate_work *work, int times) {
     int64_t size = 0;
@@ -374,6 +377,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     calibration c;
     memset(&c, 0, sizeof c);
     c.world = world;
+    c.progress = progress_start("calibration");
     for (int i = 0; i < 2; i++) c.lanes[i] = comm_split(world, comm_rank(world) / local, comm_rank(world), i == 0 ? COMM_KV_INNER : COMM_DKV_INNER);
     c.D = m->D; c.H = m->H; c.Hkv = m->Hkv; c.HS = m->HS; c.F = m->F;
     c.rows = CALIBRATE_LINEAR_ROWS;

@@ -69,6 +69,12 @@ static inline char *text_copy(const char *text) { // the caller frees
     return (char *)memcpy(host_alloc(bytes), text, bytes);
 }
 
+// Hours, minutes and seconds, such as 1:02:03.
+static inline void format_duration(char *text, size_t size, double seconds) {
+    int64_t s = (int64_t)(seconds + 0.5);
+    snprintf(text, size, "%lld:%02lld:%02lld", (long long)(s / 3600), (long long)(s / 60 % 60), (long long)(s % 60));
+}
+
 // Bytes of memory of this machine, or the limit of this process's control groups if that is lower (containers, Slurm's --mem; cgroup v1 and v2).
 // root: "", or in tests a folder that holds proc and sys.
 static inline size_t machine_memory(const char *root) {

@@ -159,7 +159,6 @@ static inline void evaluation_print(const evaluation_report *r) {
                    evaluation_ratio(n->loss[d], n->tokens[d]));
         printf("\n");
     }
-    fflush(stdout);
 }
 
 // Writes one JSON line: "val_loss" and "val_loss_by_position" are those of the one set without a name, or objects with the sets' names as keys.

@@ -50,10 +50,6 @@ typedef struct {
     comm_counters sent[COMM_KINDS];
 } step_report;
 
-static inline void format_duration(char *text, size_t size, double seconds) {
-    int64_t s = (int64_t)(seconds + 0.5);
-    snprintf(text, size, "%lld:%02lld:%02lld", (long long)(s / 3600), (long long)(s / 60 % 60), (long long)(s % 60));
-}
 static inline void format_bytes(char *text, size_t size, double bytes) {
     const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int u = 0;
@@ -76,7 +72,6 @@ static inline void step_print(const step_report *r) {
     format_duration(eta, sizeof eta, r->eta_seconds);
     printf("step %5lld/%lld | loss %8.4f | norm %8.4f | lr %.2e | %8.1f ms | TGS %7.0f | MFU %s | mem %9s | eta %s\n", (long long)r->step,
            (long long)r->steps, r->loss, r->norm, r->lr, 1e3 * r->seconds, r->tgs, mfu, memory, eta);
-    fflush(stdout);
 }
 
 static inline int64_t step_sent(const step_report *r) { // bytes of a rank, all kinds but COMM_CONTROL
@@ -94,7 +89,6 @@ static inline void prediction_print(const step_report *r, double seconds, double
     format_bytes(predicted, sizeof predicted, (double)r->predicted_sent);
     printf("predicted for %s: %.1f ms a step, measured %.1f | memory %s, measured %s | sent by a rank %s%s a step, measured %s\n", machines,
            1e3 * r->predicted_seconds, 1e3 * seconds, memory, used, packed ? "at most " : "", predicted, sent);
-    fflush(stdout);
 }
 
 static inline void json_number(FILE *f, const char *before, const char *key, double value) { // JSON has no NaN and no infinity

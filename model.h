@@ -10,6 +10,7 @@
 #include "attention_2d.cuh" // defines: attention_2d_*, grid, arena
 #include "checkpoint.cuh"   // defines: checkpoint_*, layer_activations, recompute_kind
 #include "config.h"         // defines: model_config, config_rope_frequencies
+#include "progress.h"       // defines: progress_*
 #include "zero_hybrid.cuh"  // defines: zero_*
 
 // How a model is run: everything besides its config and its grid that decides memory and schedule.
@@ -476,7 +477,11 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     for (int64_t i = 0; i < accum * m->rows; i++) r.valid += labels[i] >= 0;
     comm_sum_int64(m->g->all, &r.valid, 1);
     float scale = r.valid > 0 ? (float)(1.0 / (double)r.valid) : 0;
-    for (int64_t micro = 0; micro < accum; micro++) model_micro_step(m, tokens + micro * m->rows, labels + micro * m->rows, micro, scale);
+    progress_note note = progress_start("step");
+    for (int64_t micro = 0; micro < accum; micro++) {
+        model_micro_step(m, tokens + micro * m->rows, labels + micro * m->rows, micro, scale);
+        if (accum > 1) progress_show(&note, micro + 1, accum);
+    }
     r.loss = op_sum_float(m->losses, accum * m->rows);
     comm_sum_double(m->g->all, &r.loss, 1);
     if (r.valid > 0) r.loss /= (double)r.valid;

@@ -3,7 +3,8 @@
 #ifndef MODEL_FILES_H
 #define MODEL_FILES_H
 
-#include "model.h" // defines: model, zero_hybrid
+#include "model.h"    // defines: model, zero_hybrid
+#include "progress.h" // defines: progress_*
 #include "safetensors.h"
 
 // The kinds of model states. Parameters are the master weights where those exist (floatX holds them rounded).
@@ -185,6 +186,7 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
     const zero_hybrid *z = &m->zero;
     float *chunk = copy == NULL ? HOST_NEW(float, VALUES_CHUNK) : NULL;
     bool ok = true;
+    progress_note note = progress_start(kind == VALUES_PARAMETERS ? "writing parameters" : "writing moments");
     for (int u = 0; u < z->unit_count; u++) {
         int64_t begin = zero_share_begin(z, u), share = zero_share(z, u), from, to;
         bool in_place = copy != NULL || values_on_host(z, kind, u);
@@ -199,7 +201,8 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
                 ok = model_file_range(m, files, kind, u, t, at - tensor->offset, n, values, NULL, error);
             }
         }
-        if (copy != NULL) copy += share;
+        if (copy != NULL) copy += share; // beside training, which has progress of its own
+        else progress_show(&note, u + 1, z->unit_count);
     }
     free(chunk);
     return ok;
@@ -211,6 +214,7 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
 static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, bool shards, values_buffer *buffer, uint64_t *sums,
                                     error_text *error) {
     zero_hybrid *z = &m->zero;
+    progress_note note = progress_start(shards ? "reading parameters" : kind == VALUES_PARAMETERS ? "reading master weights" : "reading moments");
     for (int u = 0; u < z->unit_count; u++) {
         int64_t count = z->units[u].count, piece = count / z->zo, own = z->optim_piece * piece, from, to;
         int64_t held = shards ? count / z->zp : piece, begin = shards ? z->param_piece * held : own, filled = begin;
@@ -232,6 +236,7 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
             filled = to;
         }
         if (shards) values_zero_parameters(z, u, filled, begin + held);
+        progress_show(&note, u + 1, z->unit_count);
     }
     return true;
 }

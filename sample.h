@@ -8,6 +8,7 @@
 #include "evaluation.h" // defines: evaluation_logits, evaluation_argmax
 #include "files.h"      // defines: path_join
 #include "options.h"    // defines: options
+#include "progress.h"   // defines: progress_*
 
 enum { SAMPLE_PROMPT = 32 }; // tokens of the data that serve as the prompt when none is given
 
@@ -179,6 +180,7 @@ static inline void sample_draw(sample_job *job, model *m, const sequence_shard *
     const int64_t *documents = m->documents;
     m->documents = NULL; // the sequence is one document
     for (int64_t i = 0; i < m->rows; i++) rows_labels[i] = LABEL_IGNORED;
+    progress_note note = progress_start("sample");
     for (int64_t n = job->prompt; n < job->prompt + job->count; n++) {
         int64_t next = 0;
         for (int64_t i = 0; i < m->rows; i++) { // every sequence of the batch is the same
@@ -193,6 +195,7 @@ static inline void sample_draw(sample_job *job, model *m, const sequence_shard *
         }
         comm_sum_int64(m->g->all, &next, 1);
         job->tokens[n] = (int32_t)next;
+        progress_show(&note, n + 1 - job->prompt, job->count);
     }
     m->documents = documents;
     free(logits);
@@ -248,7 +251,6 @@ static inline void sample_print(const sample_job *job, int64_t step, int64_t ste
         sample_print_text(stdout, job->texts, drawn, job->count);
         printf("\n");
     }
-    fflush(stdout);
     if (log == NULL) return;
     fprintf(log, "{\"step\":%lld,\"sample_tokens\":[", (long long)step);
     for (int64_t i = 0; i < job->count; i++) fprintf(log, "%s%d", i > 0 ? "," : "", (int)drawn[i]);

@@ -278,6 +278,7 @@ static void free_all(trainer *t) {
 int main(int argc, char **argv) {
     error_text error;
     memset(&error, 0, sizeof error);
+    setvbuf(stdout, NULL, _IOLBF, 0); // lines appear when they are printed, through mpirun, too
     signal(SIGXFSZ, SIG_IGN); // a file over the size limit then makes the write fail, with a message
     if (!comm_init(&argc, &argv, &error)) {
         fprintf(stderr, "error: %s\n", error.text);

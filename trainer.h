@@ -8,6 +8,7 @@
 #include "model.h"      // defines: model_*, model_run
 #include "options.h"    // defines: options, options_print
 #include "plan.h"       // defines: plan_predict_seconds, plan_predict_sent, cluster
+#include "progress.h"   // defines: progress_*
 #include "sample.h"     // defines: sample_*
 #include "training_state.h" // defines: state_*, training_progress
 #include <signal.h>
@@ -81,7 +82,6 @@ static inline void advance_save(trainer *t, bool wait) {
     if (t->log != NULL)
         fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
                 1e3 * waited, 1e3 * written);
-    fflush(stdout);
 }
 // As stop_on_error, but completes the save in progress first.
 static inline void stop_training_on_error(trainer *t, error_text *error) {
@@ -153,6 +153,7 @@ static inline void evaluate_batch(trainer *t, float *losses, error_text *error) 
 static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
     int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * step_sequences(t));
+    progress_note note = progress_start("evaluation");
     for (int64_t first = 0; first < samples; first += dp * B) {
         for (int64_t b = 0, n = first + t->g.place.d * B; b < B; b++, n++) {
             if (n >= samples) read_nothing(t, b);
@@ -163,6 +164,7 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
             const int64_t *documents = t->documents != NULL ? documents_of(t, b) + t->shard.h * T : NULL;
             loss_by_position_add(sums, &t->shard, documents, t->labels + b * T, losses + b * T);
         }
+        progress_show(&note, min_i64(samples, first + dp * B), samples);
     }
     comm_sum_double(t->g.all, sums->loss, POSITION_BUCKETS);
     comm_sum_double(t->g.all, sums->tokens, POSITION_BUCKETS);
@@ -171,6 +173,7 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
 static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores *scores, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
     float *logits = HOST_NEW(float, t->m.c.V);
+    progress_note note = progress_start("needles");
     t->m.documents = NULL; // a haystack is one document
     for (int64_t first = 0; first < needles; first += dp * B) {
         int64_t own = first + t->g.place.d * B;
@@ -182,6 +185,7 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
         }
         evaluate_batch(t, losses, error);
         for (int64_t b = 0; b < B; b++) needle_scores_add(scores, &t->m, (int)((own + b) % NEEDLE_DEPTHS), b * T, t->labels + b * T, losses + b * T, logits);
+        progress_show(&note, min_i64(needles, first + dp * B), needles);
     }
     t->m.documents = t->documents;
     comm_sum_double(t->g.all, scores->right, NEEDLE_DEPTHS);
@@ -295,7 +299,6 @@ static inline void print_start(const trainer *t) {
                op_attention_engine(true));
     if (t->sample.count > 0) sample_print_start(&t->sample);
     memory_print(stdout, &t->device, &t->host);
-    fflush(stdout);
 }
 
 // Growth of this rank's memory, in bytes, since before the arenas were allocated; the plan is both arenas.
@@ -320,6 +323,9 @@ static inline void start_measuring(trainer *t) {
     t->started = device_seconds();
     t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, attended_length(t));
     t->predicted_sent = plan_predict_sent(&t->m);
+    char duration[32];
+    format_duration(duration, sizeof duration, t->predicted_seconds);
+    if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS) printf("step time   %s predicted for %s\n", duration, t->machines.name);
 }
 // After each step, which took `seconds`: prints its line, logs it, and after the first few steps prints the predictions beside what was measured.
 // attended: attended_length of its data.

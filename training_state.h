@@ -280,6 +280,11 @@ static inline bool state_save_advance(state_store *s, bool wait, error_text *err
         int64_t working = !__atomic_load_n(&s->worked, __ATOMIC_ACQUIRE);
         if (!wait) comm_sum_int64(s->all, &working, 1);
         if (!wait && working > 0) break;
+        progress_note note = progress_start("writing the state");
+        while (!__atomic_load_n(&s->worked, __ATOMIC_ACQUIRE)) {
+            usleep(1000);
+            progress_show(&note, 0, 0);
+        }
         if (s->threaded) pthread_join(s->worker, NULL);
         *error = s->why;
         ok = comm_agree_on_files(s->all, error);

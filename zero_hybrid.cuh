@@ -32,6 +32,7 @@
 
 #include "arena.h"      // defines: arena, ARENA_TAKE, ARENA_TAKE_X
 #include "device/ops.h" // defines: op_adamw, op_add_float, op_sum_squares
+#include "progress.h"   // defines: progress_*
 #include "trace.h"      // defines: transfer_finish, trace_*
 
 enum { ZERO_MAX_TENSORS = 8, ZERO_SLOTS = 4 };
@@ -607,6 +608,7 @@ static inline void zero_settle(zero_hybrid *z) {
 // Random parameters from (seed, unit, tensor, element): the same numbers on every grid. Norm weights are 1; matrices are Gaussian with sigma,
 // those that write into the residual stream ("wo", "w_down") with residual_sigma.
 static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float residual_sigma) {
+    progress_note note = progress_start("drawing parameters");
     for (int u = 0; u < z->unit_count; u++) {
         const zero_unit *unit = &z->units[u];
         int64_t shard = unit->count / z->zp, begin = z->param_piece * shard, end = begin + shard;
@@ -623,6 +625,7 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
             op_init_normal(params + (from - begin), seed, (uint64_t)(u * ZERO_MAX_TENSORS + t), from - tensor->offset, to - from, s, 1);
         }
         if (offloaded) device_to_host(z->params[u], params, bytes);
+        progress_show(&note, u + 1, z->unit_count);
     }
 }
 

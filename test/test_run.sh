@@ -96,14 +96,21 @@ for run, seen, again in ('none-auto', 100, 0), ('48-auto', 25, 0), ('none-37', 1
 # Evaluation leaves nothing behind: with one after every step, and needles and samples, training is bit-equal to a run without. (F54)
 both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full --recompute selective --offload-activations 1)
 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --log "$dir/quiet.jsonl" >"$dir/quiet.out" 2>&1 </dev/null
-mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --val-data "$dir/data.bin" --eval-every 1 --eval-steps 2 --eval-needles 1 --sample-every 4 --sample-tokens 2 \
-    --log "$dir/evaluated.jsonl" >"$dir/evaluated.out" 2>&1 </dev/null
+TRAIN_LLAMA_TEST_PROGRESS=1 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --val-data "$dir/data.bin" --eval-every 1 --eval-steps 2 --eval-needles 1 --sample-every 4 --sample-tokens 2 \
+    --log "$dir/evaluated.jsonl" --export "$dir/evaluated" >"$dir/evaluated.out" 2>&1 </dev/null
 check 'evaluation leaves nothing behind' python3 -c "
 import json
 a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')] for name in ('quiet', 'evaluated'))
 assert len(a) == 6 and len(b) == 14 and sum('val_loss' in r for r in b) == 6, (len(a), len(b))
 for x, y in zip(a, [r for r in b if 'loss' in r]):
     for key in ('step', 'loss', 'grad_norm', 'lr', 'tokens', 'samples'): assert x[key] == y[key], (key, x, y)"
+
+# Long work shows progress, on rank 0 (here all work counts as long).
+for line in 'drawing parameters: 25 %' 'step: 50 %' 'evaluation: 25 %' 'needles: 40 %' 'sample: 50 %' 'writing parameters: 75 %'; do
+    check "progress: $line" [ "$(grep -c "^note: $line after 0:00:0" "$dir/evaluated.out")" -ge 1 ]
+done
+check 'one rank shows progress' [ "$(grep -c '^note: writing parameters: 75' "$dir/evaluated.out")" -eq 1 ]
+check 'short work shows none' bash -c "! grep -q '^note: .* after ' '$dir/quiet.out'"
 
 # --eval-steps: the number of batches of a validation set; no sample counts twice.
 seq 1 600 | tr '\n' ' ' >"$dir/text3" # 22 samples

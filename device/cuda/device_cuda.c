@@ -3,10 +3,12 @@
 // All operations run on one non-blocking stream (device_compute_stream); those issued aside, on another one. Each lane of copies and each communicator
 // (comm_nccl.c) has its own stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish` makes later compute wait for
 // the lane. Inside a step the host waits only in device_to_host, and in device_from_host where that cannot know when `from` has been read.
+#include "../../progress.h"
 #include "attention_call.h"
 
 #include <ctype.h>
 #include <linux/mempolicy.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -14,7 +16,7 @@
 
 static struct {
     bool started, deterministic;
-    int index, ranks_sharing;
+    int index, ranks_sharing, local_ranks;
     struct cudaDeviceProp properties;
     char name[400];
     cudaStream_t compute; // of the operations issued now: while they are issued aside, the other one
@@ -69,6 +71,7 @@ static void leave_single_core(void) {
 
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
     leave_single_core();
+    gpu.local_ranks = local_ranks;
     if (threads > 1) return error_set(error, "--threads %d: a rank on a GPU computes with one host thread; the legal value is 1", threads);
     int count = 0;
     cudaError_t counted = cudaGetDeviceCount(&count), status = counted;
@@ -301,6 +304,29 @@ static void unpin(void *p, size_t bytes) {
         cuda_check(cudaHostUnregister((char *)p + at), "cudaHostUnregister");
     }
 }
+typedef struct {
+    char *begin, *end;
+} page_range;
+static void *touch_pages(void *pages) {
+    const page_range *range = (const page_range *)pages;
+    for (volatile char *p = range->begin; p < range->end; p += sysconf(_SC_PAGESIZE)) *p = 0;
+    return NULL;
+}
+// Has the kernel provide, and zero, the pages of a piece, by this rank's share of the cores: pinning them would do so with one.
+static void touch(char *p, size_t bytes) {
+    enum { THREADS = 16 };
+    cpu_set_t cores;
+    int64_t count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / max_i64(1, gpu.local_ranks) : 1;
+    int64_t threads = max_i64(1, min_i64(count, THREADS)), part = round_up(ceil_div((int64_t)bytes, threads), (int64_t)2 << 20), started = 0;
+    pthread_t thread[THREADS];
+    page_range pages[THREADS];
+    for (int64_t i = 0; i < threads && i * part < (int64_t)bytes; i++) {
+        pages[i].begin = p + i * part;
+        pages[i].end = p + min_i64((int64_t)bytes, (i + 1) * part);
+        if (pthread_create(&thread[started], NULL, touch_pages, &pages[i]) == 0) started++; // else pinning provides these pages
+    }
+    for (int64_t i = 0; i < started; i++) pthread_join(thread[i], NULL);
+}
 // Huge pages where possible, pinned in few calls: pinning costs time per page.
 void *device_host_slab(size_t bytes) {
     if (bytes == 0) bytes = 1;
@@ -308,9 +334,12 @@ void *device_host_slab(size_t bytes) {
     if (p == MAP_FAILED) return NULL;
     madvise(p, bytes, MADV_HUGEPAGE); // best effort
     near_the_gpu(p, bytes);
+    progress_note note = progress_start("pinning host memory");
     for (size_t at = 0, n; at < bytes; at += n) {
         n = piece_of((char *)p + at, bytes - at);
+        touch((char *)p + at, n);
         cudaError_t status = cudaHostRegister((char *)p + at, n, cudaHostRegisterDefault);
+        progress_show(&note, (int64_t)(at + n), (int64_t)bytes);
         if (status == cudaSuccess) continue;
         cudaGetLastError();
         unpin(p, at);

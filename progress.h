@@ -1,0 +1,36 @@
+// Progress of long work: short work prints nothing, long work a line on stderr now and then, so that nobody takes the run for dead.
+#ifndef PROGRESS_H
+#define PROGRESS_H
+
+#include "device/comm.h"   // defines: comm_rank, comm_world
+#include "device/device.h" // defines: device_seconds
+
+enum { PROGRESS_SECONDS = 10 }; // before the first line, and between two lines at least
+
+typedef struct {
+    const char *what;
+    double began, next; // seconds, on the clock of device_seconds: of the start, and from when on a line is due
+    bool all;           // TRAIN_LLAMA_TEST_PROGRESS=1: every call prints
+} progress_note;
+
+// what: such as "reading parameters"; stays the caller's.
+static inline progress_note progress_start(const char *what) {
+    const char *test = getenv("TRAIN_LLAMA_TEST_PROGRESS");
+    double now = device_seconds();
+    progress_note p = {what, now, now + PROGRESS_SECONDS, test != NULL && strcmp(test, "1") == 0};
+    return p;
+}
+// Call when `done` of `total` equal parts are done (total 0: not known). Rank 0 prints a line if one is due, which gets rarer with time.
+static inline void progress_show(progress_note *p, int64_t done, int64_t total) {
+    double now = device_seconds(), spent = now - p->began;
+    if ((!p->all && now < p->next) || (total > 0 && done == total)) return;
+    if (comm_world() != NULL && comm_rank(comm_world()) != 0) return;
+    p->next = now + fmax(PROGRESS_SECONDS, spent / 10);
+    char so_far[32], to_go[32];
+    format_duration(so_far, sizeof so_far, spent);
+    format_duration(to_go, sizeof to_go, done > 0 ? spent * (double)(total - done) / (double)done : 0);
+    if (done > 0) fprintf(stderr, "note: %s: %.0f %% after %s, %s to go\n", p->what, 100 * (double)done / (double)total, so_far, to_go);
+    else fprintf(stderr, "note: %s: %s so far\n", p->what, so_far);
+}
+
+#endif
