@@ -33,14 +33,33 @@ typedef struct {
 
 enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
 
-// How many slots offloading takes. A layer's output is the next one's x_in, in the slot of the layer before (two slots) or of the one before that: the
+// How many slots offloading takes where there are as many layers. A layer's output is the next one's x_in, in the slot of the layer before (two slots) or of the one before that: the
 // copy that must have left it has the time of an attention forward pass, or of a layer more. The former is enough for x_in and out_row of sequences from
 // some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D FLOP a row at 600 TFLOP/s), but not for all tensors.
 static inline int checkpoint_slots(recompute_kind least) { return least == RECOMPUTE_NONE ? CHECKPOINT_SLOTS : 2; }
 
+static inline recompute_kind checkpoint_least(const recompute_kind *kinds, int offloaded) { // of the offloaded layers
+    recompute_kind least = RECOMPUTE_FULL;
+    for (int l = 0; l < offloaded; l++)
+        if (kinds[l] < least) least = kinds[l];
+    return least;
+}
+// How many of the offloaded layers are copied to the host: all but the last ones, one for each slot.
+static inline int checkpoint_leaving(const recompute_kind *kinds, int offloaded) {
+    return (int)max_i64(0, offloaded - checkpoint_slots(checkpoint_least(kinds, offloaded)));
+}
+// "32 layers keep all, 0 selective, 0 full; 32 offloaded, of which 29 are copied to the host"
+static inline void checkpoint_print(FILE *f, const recompute_kind *kinds, int L, int offloaded) {
+    int count[3] = {0, 0, 0};
+    for (int l = 0; l < L; l++) count[kinds[l]]++;
+    fprintf(f, "%d layers keep all, %d selective, %d full; %d offloaded", count[0], count[1], count[2], offloaded);
+    if (offloaded > 0) fprintf(f, ", of which %d are copied to the host", checkpoint_leaving(kinds, offloaded));
+    fprintf(f, "\n");
+}
+
 typedef struct {
     int L, offloaded; // layers; the first `offloaded` of them compute in slots
-    int slot_count;   // checkpoint_slots
+    int slot_count;   // checkpoint_slots; at most `offloaded`
     recompute_kind most; // of any layer
     recompute_kind *kinds;         // (L)
     layer_activations *kept;       // (L) resident layers: their memory
@@ -87,14 +106,13 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
     s->held = HOST_NEW(int64_t, L);
     s->block_bytes = HOST_NEW(size_t, L);
     s->host = HOST_NEW(char *, L);
-    recompute_kind least = RECOMPUTE_FULL; // of any offloaded layer
     for (int l = 0; l < L; l++) {
         s->kinds[l] = kinds[l];
         s->held[l] = CHECKPOINT_NOT_KEPT;
         if (kinds[l] > s->most) s->most = kinds[l];
-        if (l < offloaded && kinds[l] < least) least = kinds[l];
     }
-    s->slot_count = checkpoint_slots(least);
+    recompute_kind least = checkpoint_least(kinds, offloaded);
+    s->slot_count = offloaded - checkpoint_leaving(kinds, offloaded);
     for (int l = 0; l < L; l++) {
         if (l >= offloaded) {
             s->kept[l] = checkpoint_take(device, n, kinds[l]);
@@ -108,7 +126,7 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         if (l + s->slot_count < offloaded) s->host[l] = (char *)arena_take(host, MEM_ACTIVATIONS, (int64_t)count.used, 1);
     }
     for (int i = 0; i < s->slot_count; i++) {
-        if (offloaded > 0) s->slots[i] = checkpoint_take(device, n, least);
+        s->slots[i] = checkpoint_take(device, n, least);
         s->slot_layer[i] = -1;
     }
     if (s->most != RECOMPUTE_NONE) { // the working set, for the layer that keeps least

@@ -7,7 +7,8 @@
 //     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)
 //
 // The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the outer
-// ring brings the block that the *next* window step starts from, from the window before: that transfer hides behind the whole window step.
+// ring brings the block that the *next* window step starts from, from the window before: that transfer hides behind the whole window step. (It is
+// started after the first inner hop, which is needed first, in case the network takes one at a time.)
 // Backward: the KV travels the same way, and the gradient of each KV block follows its block. In each window step dKV starts from zero. The sum
 // of the earlier window steps arrives during the whole window step and is added at its end, so both outer transfers are hidden (LoongTrain's own
 // code waits for dKV after one ring step). The last block of a window step is always that of the next place (pos + 1) of some window. So the sums
@@ -272,10 +273,10 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
     }
     const floatX *first = kv; // the KV this window step starts from: intact until the outer ring has sent it
     for (int o = 0; o < windows; o++) {
-        if (o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_out[o % 2]);
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
             if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_in[i % 2]);
+            if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_out[o % 2]);
             double_ring_block_forward(r, out, lse, q, block, double_ring_source(g, o, i));
             if (i < w - 1) double_ring_hop_finish(r, COMM_KV_INNER);
             block = r->kv_in[i % 2];
@@ -366,13 +367,13 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     float *sum = r->dkv;
     void *arriving = r->dkv_in[0], *leaving = r->dkv_in[1], *arriving_out = r->dkv_out[0], *leaving_out = r->dkv_out[1];
     for (int o = 0; o < windows; o++) {
-        if (o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_out[o % 2]);
-        // The earlier window steps' sum for the block that this rank uses last in this window step arrives during the whole window step.
-        if (o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_out, arriving_out);
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
             int k = double_ring_source(g, o, i);
             if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_in[i % 2]);
+            if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_out[o % 2]);
+            // The earlier window steps' sum for the block that this rank uses last in this window step arrives during the whole window step.
+            if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_out, arriving_out);
             if (k == g->place.c && cp > 1 && r->documents.chunks != NULL) { // the whole gradient stays here; the rows that others see go round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
                 double_ring_set(r, sum, r->dkv_own, false, k);

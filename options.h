@@ -185,7 +185,7 @@ static inline const option_row *options_table(int *count) {
         {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",
          "number type of exported tensors; auto: for each tensor the one it has in the --model folder, f32 if there is none"},
         {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "", "write JSON lines, one per step"},
-        {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "", "write Chrome trace events of this run, for Perfetto"},
+        {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "", "write Chrome trace events of this run, for Perfetto; for runs of a few steps, as every event is kept in memory"},
         {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "",
          "evaluate on --val-data every N steps (if absent: only after the last step)"},
         {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "", "evaluate on at most N batches"},
@@ -475,7 +475,13 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
         if (o->help || o->version) return true;
     }
     if (o->cluster_out != NULL && !o->calibrate) return error_set(error, "--cluster-out is legal only with --calibrate");
-    if (o->calibrate) return true;
+    if (o->calibrate) {
+        for (int i = 0; i < count; i++)
+            if (o->given[i] && !config_listed(" calibrate model cluster cluster-out threads deterministic ", rows[i].name))
+                return error_set(error, "--%s has no effect with --calibrate; legal with it are --model, --cluster, --cluster-out, --threads and --deterministic",
+                                 rows[i].name);
+        return true;
+    }
     if (o->model == NULL) {
         char names[512];
         config_preset_names(names, sizeof names);

@@ -113,14 +113,14 @@ static inline void plan_say_what_fits(const plan_question *q, error_text *error)
 // in planner_query.
 static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S, int64_t attended) {
     const model_run *run = &m->run;
-    const grid_shape *s = &m->g->shape;
+    const grid_shape *s = &m->g->shape; // its windows lie as --gpus-per-node says, whatever the cluster's nodes are
     planner_query q = planner_query_make(&m->c, machines, S, s->dp * run->B * run->grad_accum, m->g->ranks);
     planner_choice p;
     q.attended = attended;
     q.batch = run->B;
     q.dkv_bytes = run->dkv_bf16 ? 2 : 4;
     memset(&p, 0, sizeof p);
-    p.shape = planner_shape(machines, s->dp, s->hp, s->cp, s->w, s->placement);
+    p.shape = *s;
     p.cp_allgather = run->cp_allgather;
     p.zp = run->zp;
     p.zg = run->zg;
@@ -391,14 +391,20 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     return true;
 }
 
-// --hp auto: puts the best choice for these ranks into the options. Rank 0 plans for all, because machines may round differently. Collective; false
-// with a message.
+// --hp auto: puts the best choice for these ranks into the options. Memory is that of the devices and machines of the ranks, the least of them all; in a
+// dry run the cluster's. Rank 0 plans for all, because machines may round differently. Collective, after device_start; false with a message.
 static inline bool plan_apply(options *o, const model_config *c, comm *world, error_text *error) {
     cluster machines;
     planner_choice best;
     memset(&best, 0, sizeof best);
     int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
+    double less[2] = {o->dry_run ? 0 : -(double)device_memory_total(), -(double)machine_memory("")}; // the least memory is the largest of these
+    comm_max_double(world, less, 2);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
+        if (!o->dry_run) {
+            machines.memory = -less[0];
+            machines.host_memory = -less[1];
+        }
         plan_question q = {o, c, &machines, ranks};
         int64_t attended;
         if (plan_attended(o, c, &attended, error) && plan_search(&q, attended, &best, 1, error) > 0) {

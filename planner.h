@@ -272,8 +272,8 @@ static inline grid_shape planner_shape(const cluster *c, int dp, int hp, int cp,
 
 // How many flows of a ring hop share the busiest NIC (send or receive side), counted over all CP groups; 0: no hop leaves a node.
 // outer: the hop to the same place of the next window; otherwise the hop to the next place of the window.
-static inline int planner_nic_flows(const grid_shape *g, bool outer) {
-    int gpus = g->gpus_per_node, nics = g->nics_per_node, ranks = g->dp * g->hp * g->cp, windows = g->cp / g->w, most = 0;
+static inline int planner_nic_flows(const cluster *c, const grid_shape *g, bool outer) {
+    int gpus = (int)c->gpus_per_node, nics = (int)c->nics_per_node, ranks = g->dp * g->hp * g->cp, windows = g->cp / g->w, most = 0;
     int nodes = (int)ceil_div(ranks, gpus);
     int *sent = HOST_NEW(int, nodes * nics), *received = HOST_NEW(int, nodes * nics);
     for (int rank = 0; rank < ranks; rank++) {
@@ -302,12 +302,12 @@ static inline double planner_hop_both(const cluster *c, double kv, double dkv, i
 }
 
 // The fraction of a rank's HP group (itself included) that lies on other nodes; the largest over all ranks.
-static inline double planner_hp_outside(const grid_shape *g) {
-    int sp = g->hp * g->cp, most = 0;
+static inline double planner_hp_outside(const cluster *c, const grid_shape *g) {
+    int sp = g->hp * g->cp, gpus = (int)c->gpus_per_node, most = 0;
     for (int rank = 0; rank < g->dp * sp; rank++) {
         grid_place p = grid_place_of(g, rank);
         int outside = 0;
-        for (int h = 0; h < g->hp; h++) outside += grid_rank(g, p.d, h, p.c) / g->gpus_per_node != rank / g->gpus_per_node;
+        for (int h = 0; h < g->hp; h++) outside += grid_rank(g, p.d, h, p.c) / gpus != rank / gpus;
         most = (int)max_i64(most, outside);
     }
     return (double)most / g->hp;
@@ -319,7 +319,7 @@ static inline double planner_alltoall(const cluster *c, const grid_shape *g, dou
     if (g->hp == 1) return 0;
     double nic_share = c->gpus_per_node / c->nics_per_node; // GPUs per NIC
     return c->alltoall_latency + bytes * c->alltoall_pack +
-           bytes * planner_hp_outside(g) * nic_share * (1 + c->alltoall_congestion * log2(g->hp)) / (c->nic_rate * c->alltoall_efficiency);
+           bytes * planner_hp_outside(c, g) * nic_share * (1 + c->alltoall_congestion * log2(g->hp)) / (c->nic_rate * c->alltoall_efficiency);
 }
 
 // Seconds of an all-gather or reduce-scatter in which a rank of a group of `size` sends `bytes`. Members are `stride` ranks apart, so
@@ -444,7 +444,7 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
         a.backward = planner_pass_gather(c, g, kernel_b + 2 * extra / 3, kv, dkv);
         return a;
     }
-    int flows_inner = g->w > 1 ? planner_nic_flows(g, false) : 0, flows_outer = g->cp > g->w ? planner_nic_flows(g, true) : 0;
+    int flows_inner = g->w > 1 ? planner_nic_flows(c, g, false) : 0, flows_outer = g->cp > g->w ? planner_nic_flows(c, g, true) : 0;
     planner_ring r;
     r.w = g->w;
     r.windows = g->cp / g->w;
@@ -549,7 +549,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         int slots = checkpoint_slots((recompute_kind)(p->recompute - (p->less > 0)));
         double activations = p->offload ? B * fmax(0, L - slots) * planner_kept_mean(m, c, p, T) / c->host_link_rate : 0;
         bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
-        double gradients = grads ? 4 * N / p->zg / c->host_link_rate : 0; // leave, and come back before the next micro-step's are added
+        double gradients = grads ? 4 * N / p->zg * (2 - 1 / micro) / c->host_link_rate : 0; // leave, and come back before the next micro-step's are added
         double parameters = params ? c->element_bytes * N / p->zp / c->host_link_rate : 0; // come for each pass
         double forward_copied = planner_overlap(forward, activations + parameters, c->overlap_cost);
         p->offloading = micro * (forward_copied - forward + planner_overlap(backward, activations + gradients + parameters, c->overlap_cost) - backward);

@@ -39,7 +39,7 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
     run.zg = o->zero_grads;
     run.zo = o->zero_optim;
     run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
-    run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16;
+    run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
     run.packed = o->document_end >= 0;
     for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
     run.kinds = kinds;
@@ -173,16 +173,15 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     model_run run = plan_run_of(&q, o->seq_len, &g, kinds);
     memory_room room = plan_room(&q);
     bool fits = plan_memory(o, c, &g, &run, kinds, room, error);
-    int count[3] = {0, 0, 0};
     if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO)
         printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
-    for (int l = 0; l < c->L; l++) count[kinds[l]]++;
     plan_bytes(c, &g, &run, &device, &host);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
            1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
     if (machines != NULL)
         printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, machines->element_bytes == 2 ? "bf16 with float master weights" : "float");
-    printf("recompute: %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], run.offload_layers);
+    printf("recompute: ");
+    checkpoint_print(stdout, kinds, c->L, run.offload_layers);
     memory_print(stdout, &device, &host);
     printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
     if (room.device != INFINITY) {

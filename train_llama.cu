@@ -44,6 +44,12 @@ static void check_options(options *o, const model_config *c, error_text *error) 
     stop_on_error(error);
 }
 
+// Starts this rank's device. Collective.
+static void start_device(const options *o, error_text *error) {
+    device_start(comm_local_rank(), comm_local_ranks(), (int)o->threads, error);
+    stop_on_error(error);
+}
+
 static int finish(int status) {
     comm_finalize();
     return status;
@@ -58,8 +64,7 @@ static int show_help(const options *o) {
 }
 static int run_calibrate(const options *o, const model_config *c, error_text *error) {
     int local;
-    device_start(comm_local_rank(), comm_local_ranks(), (int)o->threads, error);
-    stop_on_error(error);
+    start_device(o, error);
     if (calibrate_local_ranks(comm_world(), &local, error)) calibrate(o, o->model != NULL ? c : NULL, comm_world(), local, error);
     stop_on_error(error);
     device_stop();
@@ -80,11 +85,10 @@ static int run_dry(const options *o, const model_config *c, error_text *error) {
 
 // ---- start ----
 
-// Starts the device and makes the rank's place in the grid. Collective.
+// Makes the rank's place in the grid. Collective.
 static void start_grid(trainer *t, error_text *error) {
     const options *o = t->o;
     plan_cluster(&t->machines, o, comm_size(comm_world()), error);
-    device_start(comm_local_rank(), comm_local_ranks(), (int)o->threads, error);
     stop_on_error(error);
     if (o->deterministic) comm_use_deterministic(error);
     stop_on_error(error);
@@ -99,6 +103,7 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
     if (o->train_data != NULL) data_sources_open(&t->train, o->train_data, "--train-data", true, o->seq_len, c->V, (uint64_t)o->seed, error);
     if (o->val_data != NULL) data_sources_open(&t->val, o->val_data, "--val-data", false, o->seq_len, c->V, (uint64_t)o->seed, error);
+    comm_agree_on_files(comm_world(), error); // a slow disk is waited for
     stop_on_error(error);
     agree_on_number(comm_world(), data_sources_hash(&t->train), "--train-data: the files", error);
     agree_on_number(comm_world(), data_sources_hash(&t->val), "--val-data: the files", error);
@@ -156,8 +161,6 @@ static void start_parameters(trainer *t, error_text *error) {
         if (state_store_open(&t->states, t->g.all, o->out, t->folder, o->keep, o->resume, error) && o->resume)
             state_resume(&t->states, &t->m, &t->done, &resumed, error);
         stop_on_error(error);
-        signal(SIGTERM, on_stop_signal);
-        signal(SIGUSR1, on_stop_signal);
         if (o->resume && t->g.rank == 0)
             printf(resumed ? "resume      %s: from step %lld, %lld samples done\n" : "resume      %s: holds no state; starting from the beginning\n", o->out,
                    (long long)t->done.step, (long long)t->done.samples);
@@ -178,17 +181,29 @@ static void start_parameters(trainer *t, error_text *error) {
 // ---- training ----
 
 // Ends the run if its loss or gradient is not finite: the same command would most likely diverge again. Collective.
-static void stop_if_diverged(trainer *t, step_result r) {
+static void stop_if_diverged(trainer *t, step_result r, error_text *error) {
     if (isfinite(r.norm) && isfinite(r.loss)) return;
     if (t->g.rank == 0)
         fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters were not updated (try a lower --lr or a longer --warmup)\n",
                 (long long)t->done.step, r.loss, r.norm);
     advance_save(t, true);
+    if (t->o->trace != NULL) write_trace(t, error);
     comm_finalize();
     exit(EXIT_USER_ERROR);
 }
 
-// What is due after a step: saving a state, an evaluation, a sample, and ending the run when a signal asks for it. Collective.
+// Ends the run after this step if a signal asks for it, with the state saved; `saved`: a save of this step has been started. Collective.
+static void stop_if_told(trainer *t, bool saved) {
+    if (t->o->out == NULL || t->done.step == t->o->steps || !stop_agreed(t)) return;
+    t->stopped = true;
+    advance_save(t, true);
+    if (!saved) state_save_start(&t->states, &t->m, &t->done);
+    advance_save(t, true);
+    if (t->g.rank == 0)
+        printf("stopped by a signal after step %lld%s\n", (long long)t->done.step, t->save_failed ? "" : "; the same command with --resume continues the run");
+}
+
+// What is due after a step: saving a state, ending the run when a signal asks for it, an evaluation, a sample. Collective.
 static void after_step(trainer *t, error_text *error) {
     const options *o = t->o;
     int64_t step = t->done.step;
@@ -196,19 +211,24 @@ static void after_step(trainer *t, error_text *error) {
     advance_save(t, save);
     if (save) state_save_start(&t->states, &t->m, &t->done); // before an evaluation, where bad validation data ends the run
     if (save && last) advance_save(t, true);
+    stop_if_told(t, save); // before an evaluation, which may take longer than the signal's sender waits
+    if (t->stopped) return;
     if (t->val.count > 0 && ((o->eval_every > 0 && step % o->eval_every == 0) || last)) evaluate(t, error);
     if (o->sample_every > 0 && (step % o->sample_every == 0 || last)) sample(t);
-    t->stopped = o->out != NULL && stop_agreed(t) && !last;
-    if (!t->stopped) return;
-    advance_save(t, true);
-    if (!save) state_save_start(&t->states, &t->m, &t->done);
-    advance_save(t, true);
-    if (t->g.rank == 0) printf("stopped by a signal after step %lld%s\n", (long long)step, t->save_failed ? "" : "; the same command with --resume continues the run");
+    stop_if_told(t, save);
+}
+
+// SIGTERM and SIGUSR1 stop a run that can be resumed; otherwise, and outside the training loop, they end it as they end any program.
+static void heed_signals(const trainer *t, void (*how)(int)) {
+    if (t->o->out == NULL) return;
+    signal(SIGTERM, how);
+    signal(SIGUSR1, how);
 }
 
 // The training loop. Collective.
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
+    heed_signals(t, on_stop_signal);
     adamw_args args;
     memset(&args, 0, sizeof args);
     args.beta1 = (float)o->beta1;
@@ -231,12 +251,12 @@ static void train(trainer *t, error_text *error) {
         t->done.step = step + 1;
         t->done.samples += step_sequences(t);
         report_step(t, result, lr, seconds, attended);
-        stop_if_diverged(t, result);
+        stop_if_diverged(t, result, error);
         after_step(t, error);
     }
+    heed_signals(t, SIG_DFL);
     close_log(t, error);
     print_end(t);
-    if (o->trace != NULL) write_trace(t, error);
 }
 
 // With no step left to train: evaluates and samples the model as it is. Collective.
@@ -293,8 +313,11 @@ int main(int argc, char **argv) {
     read_config(&c, &o, &error);
     if (o.calibrate) return run_calibrate(&o, &c, &error);
     if (o.plan) return run_plan(&o, &c, &error);
+    bool planned = o.hp == 0 && !o.dry_run; // what fits depends on the device's memory; otherwise illegal options are refused where there is none, too
+    if (planned) start_device(&o, &error);
     check_options(&o, &c, &error);
     if (o.dry_run) return run_dry(&o, &c, &error);
+    if (!planned) start_device(&o, &error);
 
     trainer t;
     memset(&t, 0, sizeof t);
@@ -308,7 +331,8 @@ int main(int argc, char **argv) {
     if (o.trace != NULL) trace_open();
 
     if (t.done.step < o.steps) train(&t, &error);
-    else if (t.val.count > 0 || o.sample_every > 0) evaluate_only(&t, &error);
+    else evaluate_only(&t, &error);
+    if (o.trace != NULL) write_trace(&t, &error);
     if (o.export_to != NULL && !t.stopped) export_model(&t, &error);
     free_all(&t);
     return finish(t.save_failed || t.report_failed ? EXIT_FAILED : EXIT_OK);

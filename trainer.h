@@ -83,9 +83,9 @@ static inline void advance_save(trainer *t, bool wait) {
         fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
                 1e3 * waited, 1e3 * written);
 }
-// As stop_on_error, but completes the save in progress first.
+// After reading data: as stop_on_error, but a slow disk is waited for, and the save in progress is completed first.
 static inline void stop_training_on_error(trainer *t, error_text *error) {
-    if (comm_agree(t->g.all, error)) return;
+    if (comm_agree_on_files(t->g.all, error)) return;
     advance_save(t, true);
     stop_on_error(error);
 }
@@ -232,7 +232,7 @@ static inline void open_log(trainer *t, error_text *error) {
 // Warns of a log or trace that cannot be written, such as on a full disk. That is no reason to lose the model: the run continues, and its exit
 // status reports the failure. Collective.
 static inline void report_failure(trainer *t, error_text *error) {
-    if (comm_agree(t->g.all, error)) return;
+    if (comm_agree_on_files(t->g.all, error)) return;
     if (t->g.rank == 0) fprintf(stderr, "warning: %s\n", error->text);
     t->report_failed = true;
     error->text[0] = '\0';
@@ -270,9 +270,7 @@ static inline void write_trace(trainer *t, error_text *error) {
 static inline void print_start(const trainer *t) {
     const options *o = t->o;
     const model_config *c = &t->m.c;
-    int count[3] = {0, 0, 0};
     char mfu_peak[64], windows[32];
-    for (int l = 0; l < c->L; l++) count[t->kinds[l]]++;
     options_print(o, stdout);
     printf("device      %s\n", device_name());
     printf("repeatable  %s\n", device_determinism());
@@ -288,9 +286,10 @@ static inline void print_start(const trainer *t) {
     printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequences a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
            (long long)t->shard.T, (long long)step_sequences(t));
     printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d ranks\n", t->m.run.zp, t->m.run.zg, t->m.run.zo);
-    printf("recompute   %d layers keep all, %d selective, %d full; %d offloaded\n", count[0], count[1], count[2], t->m.run.offload_layers);
+    printf("recompute   ");
+    checkpoint_print(stdout, t->kinds, c->L, t->m.run.offload_layers);
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
-    data_sources_print(&t->train, o->steps * step_sequences(t));
+    data_sources_print(&t->train, t->done.samples + max_i64(0, o->steps - t->done.step) * step_sequences(t));
     for (int i = 0; i < t->val.count; i++)
         printf("validation  %s: %lld samples%s\n", data_source_label(&t->val.sources[i]), (long long)dataloader_samples(&t->val.sources[i].data),
                t->val.sources[i].data.masks > 0 ? ", with loss masks" : "");

@@ -156,8 +156,8 @@ static void check_network(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         grid_shape narrow = planner_shape(&c, 1, cases[i].hp, cases[i].cp, cases[i].w, cases[i].placement);
         grid_shape wide = planner_shape(&fat, 1, cases[i].hp, cases[i].cp, cases[i].w, cases[i].placement);
-        int flows = planner_nic_flows(&narrow, cases[i].outer), flows_8 = planner_nic_flows(&wide, cases[i].outer);
-        double outside = planner_hp_outside(&narrow);
+        int flows = planner_nic_flows(&c, &narrow, cases[i].outer), flows_8 = planner_nic_flows(&fat, &wide, cases[i].outer);
+        double outside = planner_hp_outside(&c, &narrow);
         CHECK(flows == cases[i].flows && flows_8 == cases[i].flows_8 && fabs(outside - cases[i].outside) < 1e-12,
               "hp %d cp %d w %d %s: %d flows on 4 NICs, %d on 8, %g of an HP group outside", cases[i].hp, cases[i].cp, cases[i].w,
               cases[i].outer ? "outer" : "inner", flows, flows_8, outside);
@@ -177,7 +177,7 @@ static void check_network(void) {
     CHECK(planner_hop_both(&fat, 1e9, 1e9, 0) == 1e9 / 150e9 && (fat.nvlink_rate = 250e9, planner_hop_both(&fat, 1e9, 1e9, 0) == 2e9 / 250e9), "two lanes fill the links");
     // Sequences of 6 ranks on nodes of 8: the first lies inside a node, the second on two nodes.
     grid_shape rings = planner_shape(&c, 4, 1, 6, 1, PLACEMENT_HEAD_FIRST), heads = planner_shape(&c, 4, 6, 1, 1, PLACEMENT_HEAD_FIRST);
-    CHECK(planner_nic_flows(&rings, true) == 1 && fabs(planner_hp_outside(&heads) - 4 / 6.0) < 1e-12, "the sequences after the first are not looked at");
+    CHECK(planner_nic_flows(&c, &rings, true) == 1 && fabs(planner_hp_outside(&c, &heads) - 4 / 6.0) < 1e-12, "the sequences after the first are not looked at");
     // All-gather of KV, context-first: a CP group of 8 is a node.
     grid_shape inside = planner_shape(&c, 1, 8, 8, 1, PLACEMENT_CONTEXT_FIRST);
     CHECK(fabs(planner_pass_gather(&c, &inside, 0, 1e9, 2e9).outer / (7 * 3e9 / (300e9 * c.collective_efficiency)) - 1) < 1e-12, "an all-gather inside a node");
@@ -683,7 +683,7 @@ static void check_step(void) {
             {"reduce", p.reduce, 4 * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + planner_collective(&c, 2, 16, 4 * N / 16 / 2) + planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2)},
             {"update", p.update, planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4)},
             {"optimizer", p.optimizer, N / 32 * (7 * 4 + 2) / (c.hbm_rate * c.optimizer_efficiency)},
-            {"offload", p.offloading, (4 * (2 * (activations + parameters) + (states >= OFFLOAD_GRADIENTS ? 4 * N / 16 : 0)) + update) / c.host_link_rate -
+            {"offload", p.offloading, (4 * (2 * (activations + parameters) + (states >= OFFLOAD_GRADIENTS ? 7.0 / 4 * 4 * N / 16 : 0)) + update) / c.host_link_rate -
                                           (states > OFFLOAD_NONE ? first * p.optimizer : 0)},
             {"HFU", p.hfu, p.tgs * flop / c.peak},
             {"MFU", p.mfu, p.tgs * flops_model_per_token(&m, q.S) / c.peak},

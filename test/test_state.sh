@@ -65,6 +65,28 @@ for part in 1 2; do
     check "signal $part: status 0" [ $? -eq 0 ]
     check "signal $part: says so" grep -q 'stopped by a signal after step' "$dir/stopped.out"
 done
+# A signal is heeded before an evaluation that may take long, here after a step of seconds; and where nothing can be saved it ends the program.
+signal_when() { # pattern: sends SIGTERM to the one rank when slow.out shows it; leaves the status in $status
+    job=$!
+    for _ in $(seq 300); do
+        grep -q "$1" "$dir/slow.out" 2>/dev/null && break
+        sleep 0.02
+    done
+    sleep 0.3
+    kill -TERM $job
+    wait $job
+    status=$?
+}
+: >"$dir/slow.out"
+"$binary" "${common[@]}" --grad-accum 3000 --val-data "$dir/data.bin" --eval-every 1 --sample-every 1 --out "$dir/early" >"$dir/slow.out" 2>&1 </dev/null &
+signal_when '^  in all'
+check 'a signal comes before an evaluation: status 0' [ $status -eq 0 ]
+check 'the state is saved, and nothing is evaluated' bash -c "grep -q '^stopped by a signal after step 1' '$dir/slow.out' && ! grep -q '^eval\|^sample *1' '$dir/slow.out' && [ -d '$dir/early/step-00000001' ]"
+: >"$dir/slow.out"
+"$binary" --model nano --from-scratch --seq-len 100 --threads 1 --resume --steps 0 --val-data "$dir/data.bin" --batch-size 500 --sample-every 1 --sample-tokens 60 --out "$dir/early" \
+    >"$dir/slow.out" 2>&1 </dev/null &
+signal_when '^  in all'
+check 'a signal where there is nothing to save ends the program' [ $status -eq 143 ]
 train fresh 1 --batch-size 4 --out "$dir/fresh" --resume
 check 'no state: starts afresh and says so' grep -q 'holds no state; starting from the beginning' "$dir/fresh.out"
 check 'and trains from the start' compare "$dir/whole.jsonl" "$dir/fresh.jsonl" 1e-5 1 24
@@ -211,8 +233,10 @@ int fsync(int fd) {
     return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
 }
 ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
-    static int slept;
-    if (bytes >= 1 << 14) once(&slept);
+    static int slept[3];
+    if (bytes == 1024) once(&slept[0]);     // the header of a token file
+    if (bytes == 50) once(&slept[1]);       // the tokens of a step, a quarter of a sequence
+    if (bytes >= 1 << 14) once(&slept[2]);  // a state
     return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, bytes, at);
 }
 C
@@ -220,7 +244,7 @@ gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/slow.c" -o "$dir/slow.so" -ldl || exit
 slow() { # option...: the output goes to $dir/out
     TRAIN_LLAMA_TIMEOUT=4 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/slow.so" "$binary" "$@" --cp 2 --out "$dir/slow" >"$dir/out" 2>&1 </dev/null
 }
-check 'slow disk: the last state is written' slow "${common[@]}"
+check 'slow disk: data are read, and the last state is written' slow "${common[@]}"
 check 'slow disk: a state is read, and an export written' slow --model nano --from-scratch --threads 1 --steps 0 --resume --export "$dir/slow_export"
 check 'slow disk: it was slow both times' [ "$(grep -E '^(read|exported) ' "$dir/out" | grep -cE '[ (]([6-9]|1.)\.[0-9]+ s\)?$')" -eq 2 ]
 

@@ -191,6 +191,7 @@ static void make_stream(comm *group) {
     int least, most; // higher priority: lower number
     cuda_check(cudaDeviceGetStreamPriorityRange(&least, &most), "the stream of a communicator");
     // A transfer that is ready gets the next free SMs, before the remaining blocks of a matrix product or of attention: other ranks wait for it.
+    // One priority for all communicators: with several, CUDA might start transfers in another order than that in which all ranks launch them.
     cuda_check(cudaStreamCreateWithPriority(&group->stream, cudaStreamNonBlocking, most), "the stream of a communicator");
     cuda_check(cudaEventCreateWithFlags(&group->ready, cudaEventDisableTiming), "the stream of a communicator");
     for (int i = 0; i < RING; i++) {
@@ -488,8 +489,8 @@ bool comm_agree_on_files(comm *group, error_text *error) { return host_comm_agre
 static void set_unless_set(const char *name, const char *value) { setenv(name, value, 0); }
 
 bool comm_init(int *argc, char ***argv, error_text *error) {
-    // Read when CUDA and NCCL start, which a CUDA-aware MPI does in MPI_Init. CUDA_DEVICE_MAX_CONNECTIONS gives each stream its own hardware
-    // queue (there are 8 by default): where two streams share a queue, one blocks the other.
+    // Read when CUDA and NCCL start, which a CUDA-aware MPI does in MPI_Init. CUDA_DEVICE_MAX_CONNECTIONS: hardware queues for streams (8 by
+    // default, 32 at most). Where two streams share a queue, one may wait for the other; with NCCL's own, a full grid has some 40.
     // Kernels are loaded at their first launch (CUDA_MODULE_LOADING's default), which may wait for earlier transfers. That cannot deadlock: all
     // ranks launch in the same order, so the rank that is furthest behind can always go on.
     set_unless_set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
@@ -498,6 +499,8 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     // fails where that fails (containers, no fabric manager). PAT, for small messages, would take hundreds of MB of buffers per communicator.
     set_unless_set("NCCL_NVLS_ENABLE", "0");
     set_unless_set("NCCL_PAT_ENABLE", "0");
+    // A service for diagnosis that listens on a socket; its thread has crashed jobs that did not use it (NCCL issue 1996). We have our own time limit.
+    set_unless_set("NCCL_RAS_ENABLE", "0");
     struct rlimit files; // NCCL and CUDA open descriptors for each peer and buffer
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
