@@ -34,5 +34,6 @@ for wrong in '--calibrate --cluster-out /no/such/folder/x' '--model nano --dry-r
     "$binary" $wrong >"$dir/out" 2>"$dir/err"
     check "refused: $wrong" [ "$? $(grep -c '^error: --cluster-out' "$dir/err")" = '2 1' ]
 done
+check 'refused: what has no effect' ends_with 2 '^error: --seq-len has no effect with --calibrate; legal with it are --model' "$binary" --calibrate --model nano --seq-len 1K
 
 closing_line

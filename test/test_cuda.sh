@@ -105,6 +105,11 @@ unequal() {
         grep -q '1 layers keep all, 1 selective' "$dir/unequal"
 }
 check 'ranks with unequal memory and peak, over fake CUDA' unequal
+planned() { # --hp auto plans for the memory that the poorer GPU has, not for the cluster's
+    env FAKE_CUDA_POOR=1:135000 TRAIN_LLAMA_TIMEOUT=20 mpirun -np 2 $build/train_llama-without-gpu --model tiny --from-scratch --train-data "$dir/data.bin" --seq-len 1024 --steps 1 --hp auto >"$dir/unequal" &&
+        grep -q '^planned for h100: .*optimizer offload' "$dir/unequal"
+}
+check '--hp auto plans for the memory at hand' planned
 offloading=($build/train_llama-without-gpu --model tiny --from-scratch --train-data "$dir/data.bin" --seq-len 512 --steps 1 --offload-optimizer --offload-gradients --offload-parameters --offload-activations 1 --recompute none)
 check 'memory measured is that of the plan, the host'"'"'s, too' ends_with 0 '(1.000 of the plan)' "${offloading[@]}"
 

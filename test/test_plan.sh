@@ -153,6 +153,12 @@ done
 says() { local text=$1; shift; "$binary" --dry-run "$@" | grep -qF "$text"; }
 check 'two ranks of a node, a budget' says 'longest sequence in 1.0 GiB and 931.3 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB
 check '0.4 of 4 layers are 2' says '; 2 offloaded, of which 0 are copied to the host' --model tiny --offload-activations 0.4
+memory_of() { "$binary" --dry-run --model tiny --cluster h100 --recompute "$1" --offload-activations "$2" | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'; }
+for kind in none selective full; do
+    check "$kind: as many layers offloaded as slots take no more memory than none" [ "$(memory_of $kind 0.5)" -eq "$(memory_of $kind 0)" ]
+    check "$kind: fewer, neither" [ "$(memory_of $kind 0.25)" -eq "$(memory_of $kind 0)" ]
+    check "$kind: all of them, less" [ "$(memory_of $kind 1)" -lt "$(memory_of $kind 0)" ]
+done
 check 'rows of a GPU' says ', 512 tokens a rank' --model nano --cluster h100 --seq-len 1000 --cp 2
 check 'and of a CPU' says ', 500 tokens a rank' --model nano --cluster cpu --seq-len 1000 --cp 2
 check 'two of the eight ranks that share a machine' says 'on cpu: 32 GB a rank, float' --model nano --cluster cpu --ranks 2

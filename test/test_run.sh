@@ -202,6 +202,12 @@ mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 100 --cp 2 --steps 
     --log "$dir/only.jsonl" >"$dir/only.out" 2>&1 </dev/null
 check 'nothing to train: evaluates, samples, logs' [ "$? $(grep -c '^eval  *0/0 \|^sample  *0/0 | tokens' "$dir/only.out") $(grep -c 'val_loss\|sample_tokens' "$dir/only.jsonl")" = '0 2 2' ]
 
+rm -f "$dir/none.jsonl"
+check 'nothing to evaluate either: --log leaves an empty file' bash -c "'$binary' --model nano --from-scratch --steps 0 --export '$dir/none' --log '$dir/none.jsonl' && [ -f '$dir/none.jsonl' ]"
+"$binary" "${model[@]}" --steps 1 --out "$dir/finished" >"$dir/finished.out" 2>&1
+check 'a finished run that is resumed writes its trace' bash -c "'$binary' ${model[*]} --steps 1 --out '$dir/finished' --resume --trace '$dir/finished.json' && python3 -m json.tool '$dir/finished.json'"
+check 'gradients that are not sent are not sent as bf16' bash -c "! '$binary' ${model[*]} --steps 1 --dkv-wire bf16 | grep 'dKV sent as bf16'"
+
 # What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace; 2 for bad validation data and divergence, which would
 # happen again.
 python3 -c "
