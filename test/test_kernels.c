@@ -1073,6 +1073,8 @@ int main(int argc, char **argv) {
             test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
+            CHECK(!attention_engine_agrees(56, false), "an engine that is wrong where scores are low is used");
+            CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
 #endif
             CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
             test_products();

@@ -261,12 +261,24 @@ static double difference(const float *a, const float *b, int64_t n) {
     free(x);
     return isfinite(d) && isfinite(s) ? sqrt(d / s) : INFINITY;
 }
+// Sets the first number of heads [0, some) of every step-th row of x (rows, heads, HS). staging: as many floats on the device.
+static void set_first_numbers(floatX *x, float *staging, int64_t rows, int heads, int HS, int some, int64_t step, float value) {
+    int64_t n = rows * heads * HS;
+    float *host = HOST_NEW(float, n);
+    op_cast_to_float(staging, x, n);
+    device_to_host(host, staging, sizeof(float) * (size_t)n);
+    for (int64_t row = 0; row < rows; row += step)
+        for (int head = 0; head < some; head++) host[(row * heads + head) * HS] = value;
+    device_from_host(staging, host, sizeof(float) * (size_t)n);
+    op_cast_from_float(x, staging, n);
+    free(host);
+}
 // Computes two small blocks, a causal one and one with half the queries (documents: a causal one, for which the engine is asked for more rows than
-// are wanted), with the engine and with the hand-written kernels in float. False, with a warning, when the results differ by more than the engine's
-// rounding of weights and their gradients to bf16 (2^-9 each) explains.
-static bool engine_is_right(int HS, bool documents) {
+// are wanted), with the engine and with the hand-written kernels in float. worst: the largest differences of out, lse, dq, and dk and dv. low: all scores
+// of every eighth query are moved by -4096 / sqrt(HS), which changes neither weights nor, but for the first number of each head, gradients. Kernels
+// that were wrong only there: cudnn-frontend pull request 628 (a score of 0 behind the last key), issue 744 (dq and dk off by 7 % on B200).
+static void engine_differences(int HS, bool documents, bool low, double worst[4]) {
     enum { T = 256, HQ = 4, HKV = 2 };
-    const double bound = 1.0 / 128;
     int64_t nq = (int64_t)T * HQ * HS, nkv = (int64_t)T * 2 * HKV * HS, v_at = (int64_t)HKV * HS, n = T * HQ;
     attention_block b;
     memset(&b, 0, sizeof b);
@@ -286,12 +298,16 @@ static bool engine_is_right(int HS, bool documents) {
     for (int i = 0; i < 4; i++) {
         e[i] = TAKE(&m, float, sizes[i]);
         h[i] = TAKE(&m, float, sizes[i]);
+        worst[i] = 0;
     }
     floatX *q = TAKE(&m, floatX, nq), *dout = TAKE(&m, floatX, nq), *out = TAKE(&m, floatX, nq), *kv = TAKE(&m, floatX, nkv);
     op_init_normal(q, 1, 1, 0, nq, 1, 0);
     op_init_normal(dout, 1, 2, 0, nq, 1, 0);
     op_init_normal(kv, 1, 3, 0, nkv, 1, 0);
-    double worst[4] = {0, 0, 0, 0};
+    if (low) { // both numbers are exact in bf16
+        set_first_numbers(q, e[0], T, HQ, HS, HQ, 8, -512);
+        set_first_numbers(kv, e[0], T, 2 * HKV, HS, HKV, 1, 8);
+    }
     for (int half = 0; half < (documents ? 1 : 2); half++) {
         int64_t asked = half == 1 ? T / 2 : T; // queries
         b.causal = half == 0;
@@ -313,12 +329,27 @@ static bool engine_is_right(int HS, bool documents) {
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
     }
     device_free(m.at, bytes);
-    bool right = worst[0] <= bound && worst[1] <= 1e-4 && worst[2] <= bound && worst[3] <= bound;
-    if (!right)
+}
+// False, with a warning, when results differ by more than the engine's rounding of weights and their gradients to bf16 (2^-9 each) explains. Where that is
+// so only for queries with low scores, and by less than a quarter, there is a warning alone: such queries are rare in a Llama.
+static bool engine_is_right(int HS, bool documents) {
+    const double bound = 1.0 / 128, low_bound = 0.25;
+    bool right = true;
+    for (int low = 0; low < 2 && right; low++) {
+        double worst[4];
+        engine_differences(HS, documents, low == 1, worst);
+        double most = fmax(worst[0], fmax(worst[2], worst[3])); // not NaN: difference() returns infinity for what is not finite
+        if (most <= bound && worst[1] <= 1e-4) continue;
+        right = low == 1 && most <= low_bound && worst[1] <= 1e-4;
         fprintf(stderr,
-                "warning: %s with heads of %d is wrong on this device: its differences from the hand-written kernels are out %.1e, lse %.1e, dq %.1e, "
-                "dk and dv %.1e (bound %.1e; lse 1e-4); these kernels now compute attention%s\n",
-                op_attention_engine(false), HS, worst[0], worst[1], worst[2], worst[3], bound, documents ? " of packed documents" : "");
+                "warning: %s with heads of %d is %s on this device%s: its differences from the hand-written kernels are out %.1e, lse %.1e, dq %.1e, "
+                "dk and dv %.1e (bound %.1e; lse 1e-4); %s\n",
+                op_attention_engine(false), HS, right ? "inaccurate" : "wrong", low == 1 ? " for queries whose scores are all far below 0" : "", worst[0], worst[1],
+                worst[2], worst[3], bound,
+                right       ? "it is used nevertheless (a build with CUDNN=0 does without it)"
+                : documents ? "these kernels now compute attention of packed documents"
+                            : "these kernels now compute attention");
+    }
     return right;
 }
 bool attention_engine_agrees(int HS, bool documents) {
