@@ -57,10 +57,6 @@ static inline size_t arena_reduce_scatter_scratch(const arena *a, int ranks, siz
     return arena_counts_cpu(a) ? (size_t)(ranks - 1) * count_per_rank * sizeof(float) : 0;
 }
 
-// arena_back_to gives up the place of all buffers taken after the mark, for those taken next. For buffers that are never live together.
-static inline size_t arena_mark(const arena *a) { return a->used; }
-static inline void arena_back_to(arena *a, size_t mark) { a->used = mark; }
-
 // A place that several groups of buffers share, of which only one is live at a time: arena_share between them, arena_share_end after the last.
 typedef struct {
     size_t begin, end;

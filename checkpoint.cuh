@@ -61,7 +61,7 @@ typedef struct {
     int L, offloaded; // layers; the first `offloaded` of them compute in slots
     int slot_count;   // checkpoint_slots; at most `offloaded`
     recompute_kind most; // of any layer
-    recompute_kind *kinds;         // (L)
+    const recompute_kind *kinds;   // (L), the caller's
     layer_activations *kept;       // (L) resident layers: their memory
     layer_activations slots[CHECKPOINT_SLOTS];
     layer_activations work;        // the shared working set; x_mid is the caller's
@@ -94,20 +94,19 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     return t;
 }
 
-// Takes all buffers except work.x_mid. kinds (L): copied. offloaded: number of layers, from the first, that are offloaded. The tables are host memory of s
+// Takes all buffers except work.x_mid. kinds (L): must outlive s. offloaded: number of layers, from the first, that are offloaded. The tables are host memory of s
 // (checkpoint_free).
 static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded,
                                      activation_sizes n) {
     memset(s, 0, sizeof *s);
     s->L = L;
     s->offloaded = offloaded;
-    s->kinds = HOST_NEW(recompute_kind, L);
+    s->kinds = kinds;
     s->kept = HOST_NEW(layer_activations, L);
     s->held = HOST_NEW(int64_t, L);
     s->block_bytes = HOST_NEW(size_t, L);
     s->host = HOST_NEW(char *, L);
     for (int l = 0; l < L; l++) {
-        s->kinds[l] = kinds[l];
         s->held[l] = CHECKPOINT_NOT_KEPT;
         if (kinds[l] > s->most) s->most = kinds[l];
     }
@@ -146,7 +145,6 @@ static inline void checkpoint_start(checkpoint_store *s) {
 static inline void checkpoint_free(checkpoint_store *s) {
     if (s->to_host != NULL) device_copier_free(s->to_host);
     if (s->to_device != NULL) device_copier_free(s->to_device);
-    free(s->kinds);
     free(s->kept);
     free(s->held);
     free(s->block_bytes);
@@ -212,6 +210,7 @@ static inline layer_activations checkpoint_backward(checkpoint_store *s, int lay
     return checkpoint_view(s, layer);
 }
 static inline void checkpoint_backward_done(checkpoint_store *s, int layer) { s->held[layer] = CHECKPOINT_NOT_KEPT; }
+// Whether no layer holds activations (for tests).
 static inline bool checkpoint_empty(const checkpoint_store *s) {
     for (int l = 0; l < s->L; l++)
         if (s->held[l] != CHECKPOINT_NOT_KEPT) return false;

@@ -67,11 +67,9 @@ static inline double loss_by_position_mean(const loss_by_position *sums) {
 // Logits (V), on the host, of one local row of the last model_evaluate. Not collective: the head's parameters are still gathered.
 static inline void evaluation_logits(model *m, int64_t row, float *logits) {
     int64_t V = m->c.V, D = m->c.D;
-    const floatX *w_out = m->c.tied ? model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING)
-                                    : model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
     // Of two rows, this one and its neighbour: cuBLAS 13.5.1 to 13.6.0 (CUDA 13.3) may refuse a product of a single row (its release notes).
     int64_t n = min_i64(2, m->loss_tile), first = max_i64(0, row + 1 - n);
-    op_linear_forward(m->logits, m->xn + first * D, w_out, NULL, n, D, V);
+    op_linear_forward(m->logits, m->xn + first * D, model_output_weight(m), NULL, n, D, V);
     device_to_host(logits, m->logits + (row - first) * V, sizeof(floatX) * (size_t)V);
     if (sizeof(floatX) == sizeof(float)) return;
     for (int64_t i = V - 1; i >= 0; i--) { // bf16 is the upper half of a float; in place, from the end

@@ -122,8 +122,7 @@ static inline void model_layout_workspace(model *m, arena *device) {
     m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
 
-    arena_place layer = arena_share_begin(device);
-    arena_place p = arena_share_begin(device);
+    arena_place at_work = arena_share_begin(device), layer = arena_share_begin(device), p = arena_share_begin(device);
     a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, attention_2d_q_count(a));
     arena_share(device, &p);
     if (run->B == 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
@@ -131,18 +130,20 @@ static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d_layout(a, device);
 
     arena_share(device, &layer);
-    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    size_t logits = arena_mark(device);
+    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D); // the last layer's output, still there for the head
     if (m->store.most != RECOMPUTE_NONE) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
     arena_share_end(device, &layer);
     attention_2d_layout_sends(a, device);
 
-    arena_back_to(device, logits);
+    arena_share(device, &at_work);
+    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
-    arena_back_to(device, layer.begin);
+
+    arena_share(device, &at_work);
     m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows));
+    arena_share_end(device, &at_work);
 }
 
 // Lays out every buffer of a rank in `device` and `host`. A run and a dry run both use this function: with arenas without a base it
@@ -340,22 +341,21 @@ static inline void model_forward(model *m, int64_t micro) {
 
 // ---- loss ----
 
+// (V, D): lm_head, or the embedding where they are tied.
+static inline const floatX *model_output_weight(model *m) {
+    if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
+    return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
+}
 // Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, and gradients of the head (and of the tied
 // embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
-    int head = m->c.L + 1, out_unit = head, out_tensor = T_LM_HEAD;
-    if (m->c.tied) {
-        out_unit = UNIT_EMBEDDING;
-        out_tensor = T_EMBEDDING;
-        zero_fetch(&m->zero, UNIT_EMBEDDING, -1);
-    }
-    const floatX *p = zero_params(&m->zero, head);
-    const floatX *norm = model_tensor(m, p, head, T_FINAL_NORM);
-    const floatX *w_out = model_tensor(m, m->c.tied ? zero_params(&m->zero, UNIT_EMBEDDING) : p, out_unit, out_tensor);
-    bool adds = true, tied_adds; // tied: always added, because the embedding's gradient is more than a product and zero_grads starts it from zeros
-    float *dhead = backward ? zero_grads(&m->zero, head, &adds) : NULL;
-    float *dw_out = backward ? model_gradient(m, m->c.tied ? zero_grads(&m->zero, UNIT_EMBEDDING, &tied_adds) : dhead, out_unit, out_tensor) : NULL;
+    int head = m->c.L + 1, out_unit = m->c.tied ? UNIT_EMBEDDING : head, out_tensor = m->c.tied ? (int)T_EMBEDDING : (int)T_LM_HEAD;
+    const floatX *norm = model_tensor(m, zero_params(&m->zero, head), head, T_FINAL_NORM);
+    const floatX *w_out = model_output_weight(m);
+    bool adds = true, unused; // the first use of the output weight's unit says whether its gradient is added or stored
+    float *dw_out = backward ? model_gradient(m, zero_grads(&m->zero, out_unit, &adds), out_unit, out_tensor) : NULL;
+    float *dhead = backward ? zero_grads(&m->zero, head, &unused) : NULL;
     double began = trace_now();
     op_rmsnorm_forward(m->xn, m->rstd, m->x_last, norm, rows, D, m->c.rms_eps);
     for (int64_t at = 0; at < rows; at += m->loss_tile) {
@@ -363,7 +363,7 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
         op_linear_forward(m->logits, m->xn + at * D, w_out, NULL, n, D, V);
         op_cross_entropy(losses + at, m->logits, m->labels + at, n, V, scale, backward);
         if (!backward) continue;
-        op_linear_backward_weight(dw_out, m->logits, m->xn + at * D, n, D, V, adds || m->c.tied || at > 0);
+        op_linear_backward_weight(dw_out, m->logits, m->xn + at * D, n, D, V, adds || at > 0);
         op_linear_backward_input(m->dxn + at * D, m->logits, w_out, n, D, V);
     }
     if (backward) {

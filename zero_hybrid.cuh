@@ -92,7 +92,7 @@ typedef struct {
     zero_unit *units; // the model's
     int64_t largest;  // elements of the largest unit
     rounding_rule rounding; // of stored parameters: `stochastic` and `seed`, set after zero_describe; all zero: round to nearest even
-    comm *gather, *reduce[ZERO_STAGES], *update, *pieces; // pieces: the zo ranks that together hold every optimizer piece once
+    comm *gather, *reduce[ZERO_STAGES], *spread, *pieces; // pieces: the zo ranks that together hold every optimizer piece once
     // per unit, from the arena; on the host when offloaded
     floatX **params; // (count / zp)
     float **grads;   // (count / zg)
@@ -100,7 +100,8 @@ typedef struct {
     // gathered units (zp > 1, or offloaded) and gradients before their reduce-scatter (zg > 1) or their copy to the host
     floatX *param_slot[ZERO_SLOTS];
     int param_slot_unit[ZERO_SLOTS]; // -1: empty
-    int fetching[ZERO_SLOTS], fetching_count; // units whose gather has started, oldest first
+    int64_t param_slot_gather[ZERO_SLOTS];    // number of the gather (one rank: of the copy) that brings it
+    int64_t gathers_started, gathers_finished; // so many so far
     float *grad_slot[ZERO_SLOTS];
     int grad_slot_unit[ZERO_SLOTS];
     bool *grads_begun; // per unit: has a gradient in this step (used when a unit's gradient stays in its place: zg = 1, not offloaded)
@@ -108,9 +109,10 @@ typedef struct {
     zero_reduction reducing[ZERO_STAGES + 1];
     int reducing_count;
     bool first_micro, last_micro;
-    int updating, updated; // how many units' all-gathers of new parameters have started; have finished
-    int stepping, stepped; // offloaded: how many units' AdamW has started, aside; has been waited for by compute
-    adamw_args adamw;      // its arguments
+    // An update: AdamW on this rank's pieces, and the all-gather that spreads them over the parameter shards. Each of how many units, in their order?
+    int adamw_started, adamw_finished; // offloaded: AdamW aside; compute has waited for it
+    int spreads_started, spreads_finished;
+    adamw_args adamw;
     float *arrived;             // (largest / zg) one micro-step's gradient shard, before it is added; offloaded: what is on the host, before it is added
     void *scratch[ZERO_STAGES]; // of the reductions
     zero_offload offload;
@@ -139,7 +141,7 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
     z->zp = zp; z->zg = zg; z->zo = zo;
     zero_pieces(rank, zp, zg, zo, &z->param_piece, &z->grad_piece, &z->optim_piece);
     z->units = units;
-    z->unit_count = z->updating = z->updated = z->stepping = z->stepped = unit_count;
+    z->unit_count = z->spreads_started = z->spreads_finished = z->adamw_started = z->adamw_finished = unit_count;
     for (int u = 0; u < unit_count; u++) {
         units[u].count = round_up(units[u].count, (int64_t)ranks * 16);
         z->largest = max_i64(z->largest, units[u].count);
@@ -249,7 +251,7 @@ static inline floatX *zero_part_params(const zero_hybrid *z, zero_part p) {
 }
 
 // AdamW on a part, tensor by tensor: weight decay differs. params, m, v, master, grads: of the part.
-static inline void zero_update_part(zero_hybrid *z, zero_part p, floatX *params, float *m, float *v, float *master, const float *grads) {
+static inline void zero_adamw_part(zero_hybrid *z, zero_part p, floatX *params, float *m, float *v, float *master, const float *grads) {
     const zero_unit *u = &z->units[p.unit];
     adamw_args args = z->adamw;
     int64_t begin = z->optim_piece * (u->count / z->zo) + p.begin;
@@ -281,20 +283,20 @@ static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, int i, bool 
     return params ? zero_copy(z, to_device, zero_part_params(z, p), z->window_params[i], sizeof(floatX) * (size_t)p.count) : ticket;
 }
 // AdamW on a part that is in window i.
-static inline void zero_update_window(zero_hybrid *z, zero_part p, int i) {
+static inline void zero_adamw_window(zero_hybrid *z, zero_part p, int i) {
     int64_t n = z->window_count;
     float *window = z->window[i], *master = z->master[p.unit] != NULL ? window + 2 * n : NULL;
     const float *grads = z->offload >= OFFLOAD_GRADIENTS ? window + (master != NULL ? 3 : 2) * n : zero_optim_grads(z, p.unit) + p.begin;
-    zero_update_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), window, window + n, master, grads);
+    zero_adamw_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), window, window + n, master, grads);
 }
 
 // Offloaded states: starts AdamW on the units before `units` that are due. It runs aside, part by part: while one part is updated, the one before it goes
 // back to the host and the next one comes.
 static inline void zero_adamw_start(zero_hybrid *z, int units) {
     units = (int)min_i64(units, z->unit_count);
-    if (z->stepping >= units) return;
+    if (z->adamw_started >= units) return;
     int64_t arriving[2] = {0, 0}, leaving[2] = {0, 0};
-    zero_part part = {z->stepping, 0, 0};
+    zero_part part = {z->adamw_started, 0, 0};
     device_aside_begin();
     zero_next_part(z, &part);
     arriving[0] = zero_window_copy(z, part, 0, true);
@@ -306,7 +308,7 @@ static inline void zero_adamw_start(zero_hybrid *z, int units) {
             arriving[1 - now] = zero_window_copy(z, next, 1 - now, true);
         }
         device_copy_finish(z->to_device, arriving[now]);
-        zero_update_window(z, part, now);
+        zero_adamw_window(z, part, now);
         leaving[now] = zero_window_copy(z, part, now, false);
         trace_compute("AdamW", part.unit, began);
         part = next;
@@ -314,38 +316,38 @@ static inline void zero_adamw_start(zero_hybrid *z, int units) {
     for (int i = 0; i < 2; i++)
         if (leaving[i] != 0) device_copy_finish(z->to_host, leaving[i]);
     device_aside_end();
-    z->stepping = units;
+    z->adamw_started = units;
 }
 // Compute issued from here on sees the update of the first `units` units, also on the host.
 static inline void zero_adamw_finish(zero_hybrid *z, int units) {
-    if (z->stepped >= min_i64(units, z->unit_count)) return;
+    if (z->adamw_finished >= min_i64(units, z->unit_count)) return;
     zero_adamw_start(z, units);
     device_aside_wait();
-    z->stepped = z->stepping;
+    z->adamw_finished = z->adamw_started;
 }
 
-// ---- new parameters ----
+// ---- spreading new parameters ----
 
 // The optimizer pieces hold new parameters: every unit is to be all-gathered again.
-static inline void zero_update_due(zero_hybrid *z) {
-    if (z->zo > z->zp) z->updating = z->updated = 0;
+static inline void zero_spread_due(zero_hybrid *z) {
+    if (z->zo > z->zp) z->spreads_started = z->spreads_finished = 0;
 }
 // Starts the all-gathers of the first `units` units, as far as they are not started yet. Callers ask only for the units needed next, to keep other
 // transfers from waiting behind them: NCCL starts transfers in the order in which they were issued on all lanes, and one lane runs one at a time.
-static inline void zero_update_start(zero_hybrid *z, int units) {
+static inline void zero_spread_start(zero_hybrid *z, int units) {
     zero_adamw_finish(z, units);
-    for (; z->updating < min_i64(units, z->unit_count); z->updating++) {
-        int64_t piece = z->units[z->updating].count / z->zo;
-        floatX *params = z->params[z->updating];
-        trace_transfer(z->update, "update parameters", z->updating);
-        comm_allgather_start(z->update, params + comm_rank(z->update) * piece, params, sizeof(floatX) * (size_t)piece);
+    for (; z->spreads_started < min_i64(units, z->unit_count); z->spreads_started++) {
+        int64_t piece = z->units[z->spreads_started].count / z->zo;
+        floatX *params = z->params[z->spreads_started];
+        trace_transfer(z->spread, "update parameters", z->spreads_started);
+        comm_allgather_start(z->spread, params + comm_rank(z->spread) * piece, params, sizeof(floatX) * (size_t)piece);
     }
 }
-static inline void zero_update_finish(zero_hybrid *z, int units) {
+static inline void zero_spread_finish(zero_hybrid *z, int units) {
     zero_adamw_finish(z, units);
-    for (; z->updated < min_i64(units, z->unit_count); z->updated++) {
-        zero_update_start(z, z->updated + 1);
-        transfer_finish(z->update);
+    for (; z->spreads_finished < min_i64(units, z->unit_count); z->spreads_finished++) {
+        zero_spread_start(z, z->spreads_finished + 1);
+        transfer_finish(z->spread);
     }
 }
 
@@ -357,9 +359,9 @@ static inline void zero_connect(zero_hybrid *z, comm *all) {
     z->reduce[REDUCE_PIECE] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
     z->reduce[REDUCE_REPLICAS] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
     z->reduce[REDUCE_BACK] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
-    z->update = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
+    z->spread = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
     z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
-    zero_update_due(z); // the first step gathers parameters that are already there, so that every step sends the same
+    zero_spread_due(z); // the first step gathers parameters that are already there, so that every step sends the same
     if (z->offload) {
         z->to_device = device_copier_new();
         z->to_host = device_copier_new();
@@ -367,10 +369,10 @@ static inline void zero_connect(zero_hybrid *z, comm *all) {
 }
 static inline void zero_free(zero_hybrid *z) {
     if (z->gather != NULL) {
-        for (; z->updated < z->updating; z->updated++) transfer_finish(z->update);
+        for (; z->spreads_finished < z->spreads_started; z->spreads_finished++) transfer_finish(z->spread);
         comm_free(z->gather);
         for (int s = 0; s < ZERO_STAGES; s++) comm_free(z->reduce[s]);
-        comm_free(z->update);
+        comm_free(z->spread);
         comm_free(z->pieces);
     }
     if (z->to_device != NULL) device_copier_free(z->to_device);
@@ -400,11 +402,11 @@ static inline void zero_slot_start(zero_hybrid *z, int unit) {
     bool offloaded = z->offload >= OFFLOAD_PARAMETERS;
     int slot = z->units[unit].slot;
     if (z->param_slot_unit[slot] == unit) return;
-    zero_update_finish(z, unit + 1);
+    zero_spread_finish(z, unit + 1);
     for (int s = 0; s < ZERO_SLOTS; s++)
         if (z->param_slot[s] == z->param_slot[slot]) z->param_slot_unit[s] = -1;
     z->param_slot_unit[slot] = unit;
-    z->fetching[z->fetching_count++] = unit;
+    z->param_slot_gather[slot] = ++z->gathers_started;
     if (offloaded) zero_shard_start(z, unit);
     if (z->zp == 1) return;
     if (offloaded) device_copy_finish(z->to_device, z->shard_ticket[slot]);
@@ -415,29 +417,24 @@ static inline void zero_slot_start(zero_hybrid *z, int unit) {
 // Starts what a unit needs before zero_params: its update, and its gather unless this rank holds all of it on the device. next: the unit that will be
 // fetched after this one, or -1: where parameters are offloaded, its shard starts coming to the device.
 static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
-    zero_update_start(z, z->zp == 1 ? unit + 1 : unit + 2);
+    zero_spread_start(z, z->zp == 1 ? unit + 1 : unit + 2);
     if (z->zp > 1 || z->offload >= OFFLOAD_PARAMETERS) zero_slot_start(z, unit);
     if (z->zp > 1 && z->offload >= OFFLOAD_PARAMETERS && next >= 0) zero_shard_start(z, next);
-    zero_adamw_start(z, z->stepped + 1); // of the next call's unit: what computes now hides it
+    zero_adamw_start(z, z->adamw_finished + 1); // of the next call's unit: what computes now hides it
 }
 
 // The whole parameters of a unit, (count). Fetches them if zero_fetch has not; waits for the gather.
 static inline const floatX *zero_params(zero_hybrid *z, int unit) {
     if (z->zp == 1 && z->offload < OFFLOAD_PARAMETERS) {
-        zero_update_finish(z, unit + 1);
+        zero_spread_finish(z, unit + 1);
         return z->params[unit];
     }
     zero_fetch(z, unit, -1);
-    int waits = 0; // the gathers to wait for: those started before this unit's, and its own
-    for (int i = 0; i < z->fetching_count; i++)
-        if (z->fetching[i] == unit) waits = i + 1;
-    for (int i = 0; i < waits; i++) {
+    int slot = z->units[unit].slot;
+    if (z->zp == 1 && z->gathers_finished < z->param_slot_gather[slot]) device_copy_finish(z->to_device, z->shard_ticket[slot]);
+    for (; z->gathers_finished < z->param_slot_gather[slot]; z->gathers_finished++) // those started before this unit's, and its own
         if (z->zp > 1) transfer_finish(z->gather);
-        else device_copy_finish(z->to_device, z->shard_ticket[z->units[z->fetching[i]].slot]);
-    }
-    z->fetching_count -= waits;
-    memmove(z->fetching, z->fetching + waits, sizeof(int) * (size_t)z->fetching_count);
-    return z->param_slot[z->units[unit].slot];
+    return z->param_slot[slot];
 }
 
 // ---- gradients ----
@@ -588,15 +585,15 @@ static inline double zero_grad_norm(zero_hybrid *z) {
 // One optimizer step on all units. Afterwards zero_params gives the new parameters, bit-equal across replicas. Offloaded, a unit's step is done when its
 // parameters are first needed, in any case by a whole forward pass or zero_settle: until then its gradients must stay.
 static inline void zero_update(zero_hybrid *z, adamw_args args) {
-    zero_update_finish(z, z->unit_count); // what is left of the previous step, unless a forward pass has finished it
+    zero_spread_finish(z, z->unit_count); // what is left of the previous step, unless a forward pass has finished it
     z->adamw = args;
-    if (z->offload) z->stepping = z->stepped = 0;
+    if (z->offload) z->adamw_started = z->adamw_finished = 0;
     for (zero_part p = {0, 0, 0}; !z->offload && zero_next_part(z, &p);) {
         double began = trace_now();
-        zero_update_part(z, p, zero_part_params(z, p), z->m[p.unit], z->v[p.unit], z->master[p.unit], zero_optim_grads(z, p.unit));
+        zero_adamw_part(z, p, zero_part_params(z, p), z->m[p.unit], z->v[p.unit], z->master[p.unit], zero_optim_grads(z, p.unit));
         trace_compute("AdamW", p.unit, began);
     }
-    zero_update_due(z);
+    zero_spread_due(z);
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->shard_slot_unit[s] = -1; // copies are out of date
 }
 // Finishes the update and waits for it: the host may then read this rank's pieces, and its own memory where they are offloaded.

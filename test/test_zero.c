@@ -45,7 +45,7 @@ static void check_bytes(const fixture *f, const char *where) {
 // Puts this rank back to where it is after an update: only its own pieces hold the new parameters, all others are NaN. The next forward pass must gather
 // them and wait for them.
 static void forget_others(zero_hybrid *z) {
-    zero_update_due(z);
+    zero_spread_due(z);
     for (int u = 0; u < z->unit_count; u++) {
         int64_t piece = z->units[u].count / z->zo, held = z->units[u].count / z->zp, own = z->optim_piece * piece - z->param_piece * held;
         for (int64_t i = 0; i < held; i++)
