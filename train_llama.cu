@@ -113,8 +113,8 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
     stop_on_error(error);
 }
 
-// Decides what each layer keeps, checks that the run fits, and takes all memory that the run will use. Collective.
-static void take_memory(trainer *t, const model_config *c, error_text *error) {
+// Decides what each layer keeps, and checks that the run fits. Collective.
+static model_run choose_recompute(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
     t->kinds = HOST_NEW(recompute_kind, c->L);
     model_run run = plan_run(o, c, t->shard.T, t->kinds);
@@ -127,25 +127,32 @@ static void take_memory(trainer *t, const model_config *c, error_text *error) {
     comm_max_double(comm_world(), most, c->L);
     for (int l = 0; l < c->L; l++) t->kinds[l] = (recompute_kind)most[l];
     free(most);
-    t->peak_flops = device_peak_flops(); // rank 0's value is used: ranks may have different devices
+    return run;
+}
+
+// The peak rate that MFU refers to: rank 0's, as ranks may have different devices. Before the arena is taken, because measuring needs its own memory. Collective.
+static void find_peak(trainer *t) {
+    t->peak_flops = device_peak_flops();
     comm_barrier(comm_world());
-    if (t->g.rank == 0 && t->peak_flops == 0) t->peak_flops = device_measure_gemm(); // while the others wait; before the arena: it needs its own memory
+    if (t->g.rank == 0 && t->peak_flops == 0) t->peak_flops = device_measure_gemm(); // while the others wait
     comm_broadcast(comm_world(), &t->peak_flops, sizeof t->peak_flops, 0);
-    if (o->verify) verify(c, &run, &t->g, error);
-    stop_on_error(error);
+}
+
+// Takes all memory that the run will use. Collective.
+static void take_memory(trainer *t, const model_config *c, const model_run *run, error_text *error) {
     t->memory_before = device_memory_used();
-    model_allocate(&t->m, &t->device, &t->host, c, &t->g, &run, error);
+    model_allocate(&t->m, &t->device, &t->host, c, &t->g, run, error);
     stop_on_error(error);
-    t->tokens = HOST_NEW(int32_t, run.grad_accum * t->m.rows);
-    t->labels = HOST_NEW(int32_t, run.grad_accum * t->m.rows);
-    t->documents = run.packed ? HOST_NEW(int64_t, run.grad_accum * run.B * sequence_shard_entries(&t->shard)) : NULL;
+    t->tokens = HOST_NEW(int32_t, run->grad_accum * t->m.rows);
+    t->labels = HOST_NEW(int32_t, run->grad_accum * t->m.rows);
+    t->documents = run->packed ? HOST_NEW(int64_t, run->grad_accum * run->B * sequence_shard_entries(&t->shard)) : NULL;
     t->m.documents = t->documents;
     int64_t *positions = HOST_NEW(int64_t, t->shard.T);
     for (int64_t i = 0; i < t->shard.T; i++) positions[i] = sequence_shard_position(&t->shard, i);
     model_start(&t->m, positions);
     free(positions);
-    t->m.zero.rounding.stochastic = o->stochastic_rounding;
-    t->m.zero.rounding.seed = (uint64_t)o->seed;
+    t->m.zero.rounding.stochastic = t->o->stochastic_rounding;
+    t->m.zero.rounding.seed = (uint64_t)t->o->seed;
 }
 
 // With --resume the newest complete state of --out, if there is one; otherwise random parameters, or those of the folder. Collective.
@@ -325,7 +332,11 @@ int main(int argc, char **argv) {
     t.folder = model_folder(&o);
     start_grid(&t, &error);
     open_data(&t, &c, &error);
-    take_memory(&t, &c, &error);
+    model_run run = choose_recompute(&t, &c, &error);
+    find_peak(&t);
+    if (o.verify) verify(&c, &run, &t.g, &error);
+    stop_on_error(&error);
+    take_memory(&t, &c, &run, &error);
     start_parameters(&t, &error);
     if (t.g.rank == 0) print_start(&t);
     if (o.trace != NULL) trace_open();

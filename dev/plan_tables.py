@@ -174,7 +174,7 @@ the measured memory (`test/test_memory.sh`).
 
 - All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention,
   at most 768 MiB, is that of cuDNN for Hopper; other GPUs need no more.
-- GPU: 80e9 or 141e9 bytes, which leaves about 5 GB of the real device to the driver and the libraries.
+- GPU: 78e9 or 141e9 bytes, which leaves 7 GB or more of the real device to the driver, the libraries, and NCCL (2.6 GiB for SeqAlltoAll of 8 GPUs alone).
 - In all: the sum, with data and the scratch of ZeRO. Memory that buffers share at different times counts once, for the first of them.
 - Host: GiB of one rank.
 - Longest: the number of tokens up to which the same choice fits, also in the 2e12 bytes of host memory of a node.

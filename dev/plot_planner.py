@@ -121,7 +121,7 @@ def draw_memory():
             grid, zero, *how = choice.split(", ")
             short = " x ".join(re.match(r"dp (\d+) hp (\d+) cp (\d+)", grid).groups())
             names.append(f"{length}\n{short}\n{zero.replace('ZeRO ', '')}\n{how[0].replace('recompute ', '')}{host}")
-        axis.axhline(80e9 / 2**30, color="black", linestyle="--", linewidth=1, label="80 GB")
+        axis.axhline(78e9 / 2**30, color="black", linestyle="--", linewidth=1, label="78 GB")
         axis.set_xticks(range(len(names)), names, fontsize=8)
         axis.set_xlim(-0.6, len(names) - 0.4)
         axis.set_title(f"{ranks} {CLUSTER.upper()}", fontsize=10)

@@ -7,7 +7,7 @@
 #   grid      dp 4 x hp 1 x cp 2; ZeRO 8/8/8; recompute none, offload
 #   memory    44.5 GiB of a GPU by the dry run, 1336 GiB of host memory a node
 #   expected  TGS 3159, MFU 47.3 %, 664 s a step, 92.2 h in all: predicted by --plan for the cluster h100, whose figures are
-#             0 measured, 9 datasheet, 19 estimate. Not measured.
+#             0 measured, 8 datasheet, 20 estimate. Not measured.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_128k.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_128k.sh
