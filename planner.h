@@ -205,7 +205,7 @@ static inline void cluster_basis(const cluster *c, char *text, size_t size) {
 // ---- questions and answers ----
 
 typedef enum {
-    SCHEDULE_LOONGTRAIN, // that of LoongTrain's tables: waits for dKV of a window after one ring step; dKV in bf16
+    SCHEDULE_LOONGTRAIN, // that of LoongTrain's tables, for tests against these: waits for dKV of a window after one ring step; dKV in bf16
     SCHEDULE_LATE_DKV,   // ours (double_ring.cuh): dKV of a window hides behind the whole next window; KV and dKV on separate lanes
 } planner_schedule;
 

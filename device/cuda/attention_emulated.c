@@ -23,11 +23,11 @@ void attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     }
     const floatX *out = (const floatX *)tensors[ATTENTION_OUT], *dout = (const floatX *)tensors[ATTENTION_DOUT];
     float *dq = (float *)tensors[ATTENTION_DQ], *dk = (float *)tensors[ATTENTION_DK], *dv = (float *)tensors[ATTENTION_DV];
-    float *delta = (float *)tensors[ATTENTION_DELTA], *copy = HOST_NEW(float, s.Hq * s.lse_head);
+    float *delta = (float *)tensors[ATTENTION_DELTA], *faulty = s.HS == 56 || s.HS == 72 ? HOST_NEW(float, s.Hq * s.lse_head) : NULL;
     attention_kernel_delta(delta, out, dout, s);
-    for (int64_t i = 0; i < s.Hq * s.lse_head; i++) // and engines that are wrong only for queries with low scores, by much or by little
-        copy[i] = lse[i] - (lse[i] >= -50 ? 0 : s.HS == 56 ? 1.0f : s.HS == 72 ? 0.07f : 0);
-    lse = copy;
+    for (int64_t i = 0; i < s.Hq * s.lse_head && faulty != NULL; i++) // and engines that are wrong only for queries with low scores, by much or by little
+        faulty[i] = lse[i] - (lse[i] >= -50 ? 0 : s.HS == 56 ? 1.0f : 0.07f);
+    if (faulty != NULL) lse = faulty;
     int64_t n = s.Tk * s.dkv.row; // dkv_bf16: dense
     float *rounded = s.dkv_bf16 ? HOST_NEW(float, 2 * n) : NULL, *to_dk = rounded != NULL ? rounded : dk, *to_dv = rounded != NULL ? rounded + n : dv;
     attention_shape one = s;
@@ -37,7 +37,7 @@ void attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
         attention_kernel_backward(dq + h * s.dq.head, to_dk + dkv_at, to_dv + dkv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + h * s.lse_head,
                                   delta + h * s.delta_head, one, scale, false, false);
     }
-    free(copy);
+    free(faulty);
     if (rounded == NULL) return;
     op_bf16_from_float((bf16 *)(void *)dk, rounded, n);
     op_bf16_from_float((bf16 *)(void *)dv, rounded + n, n);
