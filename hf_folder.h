@@ -8,6 +8,7 @@
 #include "model_files.h" // defines: model_files_*, values_buffer, safetensors
 #include "options.h"     // defines: export_dtype_kind
 #include <fnmatch.h>
+#include <limits.h>
 
 // ---- import ----
 
@@ -120,6 +121,8 @@ static inline cJSON *hf_config(const model_config *c) {
     cJSON_AddStringToObject(j, "model_type", "llama");
     cJSON_AddFalseToObject(j, "attention_bias");
     cJSON_AddNumberToObject(j, "attention_dropout", 0);
+    cJSON_AddNullToObject(j, "bos_token_id"); // not known; absent, they would be 1 and 2
+    cJSON_AddNullToObject(j, "eos_token_id");
     cJSON_AddNumberToObject(j, "head_dim", c->HS);
     cJSON_AddStringToObject(j, "hidden_act", "silu");
     cJSON_AddNumberToObject(j, "hidden_size", c->D);
@@ -236,6 +239,7 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
     if (path_exists(folder)) return error_set(error, "already exists; name a folder that does not exist yet");
     if (!path_is_folder(parent.text)) return error_set(error, "its parent %s is not an existing folder", printable(parent.text).text);
+    if (strlen(path_last(folder).text) + strlen(".unfinished") > NAME_MAX) return error_set(error, "its name is longer than %d bytes", NAME_MAX - (int)strlen(".unfinished"));
     if (access(parent.text, W_OK) != 0) return error_set(error, "its parent %s cannot be written to: %s", printable(parent.text).text, strerror(errno));
     return true;
 }

@@ -185,7 +185,7 @@ static inline const option_row *options_table(int *count) {
         {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",
          "number type of exported tensors; auto: for each tensor the one it has in the --model folder, f32 if there is none"},
         {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "", "write JSON lines, one per step"},
-        {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "", "write Chrome trace events of this run, for Perfetto; for runs of a few steps, as every event is kept in memory"},
+        {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "", "write Chrome trace events of this run, for Perfetto (several ranks: FILE.rank0, FILE.rank1, ...); for runs of a few steps: every event is kept in memory"},
         {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "",
          "evaluate on --val-data every N steps (if absent: only after the last step)"},
         {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "", "evaluate on at most N batches"},
@@ -538,6 +538,8 @@ static inline bool options_model(const options *o, model_config *c, error_text *
     cJSON_AddNumberToObject(json, "rope_theta", c->rope_theta);
     bool ok = options_rope_json(o->rope_scaling, cJSON_AddObjectToObject(json, "rope_scaling")) && config_read_rope(c, json, &why);
     cJSON_Delete(json);
+    if (ok && c->rope.kind == ROPE_YARN) // the length that it makes: transformers 4.51 to 4.56 compute the factor from the lengths (its issue 38224)
+        c->max_position = max_i64(c->max_position, (int64_t)(c->rope.factor * (double)c->rope.original_length));
     return ok || error_set(error, "--rope-scaling: \"%s\" is not legal%s%s; legal values are " ROPE_SCALING_LEGAL, printable(o->rope_scaling).text,
                            why.text[0] != '\0' ? ": " : "", why.text);
 }

@@ -338,16 +338,17 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     char single[64], index[96];
     snprintf(single, sizeof single, "%s.safetensors", stem);
     snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
-    path_text path = path_join(folder, index);
+    path_text path = path_join(folder, single), several = path_join(folder, index);
     error_text why = {""};
-    if (path_exists(path.text)) {
+    if (path_exists(path.text)) { // as transformers does, even beside an index
+        safetensors_add_file(s, path.text, &why);
+    } else if (path_exists(several.text)) {
+        path = several;
         cJSON *json = config_read_json(path.text, SAFETENSORS_HEADER_LIMIT, &why);
         if (json != NULL) safetensors_read_index(s, folder, json, &why);
         cJSON_Delete(json);
     } else {
-        path = path_join(folder, single);
-        if (path_exists(path.text)) safetensors_add_file(s, path.text, &why);
-        else error_set(&why, "does not exist, nor does %s", index);
+        error_set(&why, "does not exist, nor does %s", index);
     }
     if (why.text[0] == '\0') return true;
     safetensors_close(s);

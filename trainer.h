@@ -225,7 +225,7 @@ static inline void sample(trainer *t) {
 static inline void open_log(trainer *t, error_text *error) {
     if (t->o->log != NULL && t->g.rank == 0) {
         t->log = fopen(t->o->log, t->done.step > 0 ? "a" : "w");
-        if (t->log == NULL) error_set(error, "--log %s: cannot be written", t->o->log);
+        if (t->log == NULL) error_set(error, "--log %s: cannot be written: %s", t->o->log, strerror(errno));
     }
     stop_on_error(error);
 }
@@ -250,14 +250,14 @@ static inline path_text trace_path(const trainer *t) {
     snprintf(p.text, sizeof p.text, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank);
     return p;
 }
-// Checks, before the run, that --trace can be written at its end. Leaves no new file behind.
-static inline void trace_check(const trainer *t, error_text *error) {
-    path_text path = trace_path(t);
-    bool there = path_exists(path.text);
-    FILE *f = fopen(path.text, "a");
-    if (f == NULL) error_set(error, "--trace %s: cannot be written: %s", path.text, strerror(errno));
+// Checks, before the run, that a file of an option can be written. Leaves no new file behind.
+static inline void check_output(const trainer *t, const char *option, const char *path, error_text *error) {
+    if (t->o->out != NULL && !path_exists(t->o->out) && path_within(path, t->o->out)) return; // a folder that is yet to be made
+    bool there = path_exists(path);
+    FILE *f = fopen(path, "a");
+    if (f == NULL) error_set(error, "%s %s: cannot be written: %s", option, path, strerror(errno));
     else fclose(f);
-    if (f != NULL && !there) remove(path.text);
+    if (f != NULL && !there) remove(path);
 }
 static inline void write_trace(trainer *t, error_text *error) {
     path_text path = trace_path(t);

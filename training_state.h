@@ -104,8 +104,8 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
         s->lock = open(path_join(folder, "lock").text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         int states = s->lock >= 0 ? state_list(folder, steps) : 0;
         if (s->lock < 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
-        else if (flock(s->lock, LOCK_EX | LOCK_NB) != 0)
-            error_set(error, "%s: %s", what, errno == EWOULDBLOCK ? "another run writes its states there; every run needs a folder of its own" : strerror(errno));
+        else if (flock(s->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+            error_set(error, "%s: another run writes its states there; every run needs a folder of its own", what); // other errors: a file system without locks
         else if (states > 0 && !resume)
             error_set(error, "%s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder", what,
                       (long long)steps[states - 1]);

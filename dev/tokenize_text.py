@@ -36,10 +36,18 @@ tokenizer = None  # each process has its own
 end_token = None
 
 
+def load(path):
+    """The tokenizer without the truncation and padding that a folder's last user may have stored in it."""
+    loaded = Tokenizer.from_file(path)
+    loaded.no_truncation()
+    loaded.no_padding()
+    return loaded
+
+
 def start(path, end):
     global tokenizer, end_token
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    tokenizer, end_token = Tokenizer.from_file(path), end
+    tokenizer, end_token = load(path), end
 
 
 def encode(batch):
@@ -84,6 +92,7 @@ def documents(paths, fields):
                     try:
                         item = json.loads(line)
                         texts = [item[field] for field in fields]
+                        "".join(texts).encode()  # an error if one is not text, or holds half a surrogate pair
                     except (ValueError, KeyError, TypeError):
                         texts = [None]
                     if not all(isinstance(text, str) for text in texts):
@@ -179,13 +188,13 @@ def main():
     if args.ids is not None:
         if args.files or args.out:
             parser.error("--ids takes neither files nor --out")
-        print(",".join(map(str, Tokenizer.from_file(path).encode(args.ids).ids)))
+        print(",".join(map(str, load(path).encode(args.ids).ids)))
         return
     if not args.files or args.out is None:
         parser.error("files and --out are missing (or give --ids TEXT)")
     if glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"):
         parser.error(f"{args.out}_*.bin or its mask: already exists; remove the files or give another --out")
-    known = Tokenizer.from_file(path)
+    known = load(path)
     end = known.token_to_id(args.end) if args.end else None
     if args.end and end is None:
         parser.error(f"--end {args.end}: not a token of {path}")

@@ -20,6 +20,9 @@ if [ $# -eq 0 ] && [ -s "$dir/train.bin" ] && [ -s "$dir/val.bin" ] && [ -s "$di
     exit 0
 fi
 
+work=$(mktemp -d "$dir/work.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
 # The plain texts of a folder of fortunes, without its indexes (.dat) and links (.u8).
 texts_in() { [ -d "$1" ] && find "$1" -maxdepth 1 -type f ! -name '*.dat' ! -name '*.u8' | LC_ALL=C sort; }
 
@@ -37,7 +40,7 @@ if [ $# -eq 0 ]; then
                 die "no fortunes in $installed, and no apt-get to download them; give text files of your own: $0 $dir FILE..."
             echo "data: downloading Debian's packages fortunes and fortunes-min (public texts, about 1 MB) into $dir"
             download=$(mktemp -d "$dir/download.XXXXXX")
-            trap 'rm -rf "$download"' EXIT
+            trap 'rm -rf "$work" "$download"' EXIT
             for package in fortunes fortunes-min; do
                 (cd "$download" && apt-get download "$package" >apt.log 2>&1) ||
                     die "apt-get download $package failed ($(grep -m1 '^E:' "$download/apt.log" || echo 'no message')); try 'apt-get update' as root, or give text files of your own: $0 $dir FILE..."
@@ -52,20 +55,20 @@ if [ $# -eq 0 ]; then
     [ $# -gt 0 ] || die "the packages contain no text files where they are expected"
 fi
 
-cat -- "$@" >"$dir/text.txt"
-bytes=$(wc -c <"$dir/text.txt")
-[ "$bytes" -ge $least ] || die "$dir/text.txt has $bytes bytes; at least $least are needed"
+cat -- "$@" >"$work/text.txt"
+bytes=$(wc -c <"$work/text.txt")
+[ "$bytes" -ge $least ] || die "the text has $bytes bytes; at least $least are needed"
 val=$((bytes / 20))
-head -c $((bytes - val)) "$dir/text.txt" >"$dir/train.txt"
-tail -c $val "$dir/text.txt" >"$dir/val.txt"
+head -c $((bytes - val)) "$work/text.txt" >"$work/train.txt"
+tail -c $val "$work/text.txt" >"$work/val.txt"
 
 tool=$(ls -t "$root"/build/*/text_to_tokens 2>/dev/null | head -1 || true)
 if [ -z "$tool" ]; then
     make --no-print-directory -C "$root" DEVICE=cpu tools
     tool=$root/build/cpu/text_to_tokens
 fi
-"$tool" "$dir/val.bin" "$dir/val.txt"
-"$tool" "$dir/train.bin" "$dir/train.txt" | tee "$dir/train.log"
-sed -n 's/.*entropy of single bytes \([0-9.]*\) nats$/\1/p' "$dir/train.log" >"$dir/unigram_entropy.txt"
-rm -f "$dir/train.txt" "$dir/val.txt" "$dir/train.log"
+"$tool" "$dir/val.bin" "$work/val.txt"
+"$tool" "$dir/train.bin" "$work/train.txt" | tee "$work/train.log"
+sed -n 's/.*entropy of single bytes \([0-9.]*\) nats$/\1/p' "$work/train.log" >"$dir/unigram_entropy.txt"
+mv -f "$work/text.txt" "$dir/text.txt"
 echo "data: $bytes bytes of text from $# files; vocabulary 256 (bytes), for --model tiny or nano"

@@ -203,10 +203,24 @@ mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 100 --cp 2 --steps 
 check 'nothing to train: evaluates, samples, logs' [ "$? $(grep -c '^eval  *0/0 \|^sample  *0/0 | tokens' "$dir/only.out") $(grep -c 'val_loss\|sample_tokens' "$dir/only.jsonl")" = '0 2 2' ]
 
 rm -f "$dir/none.jsonl"
+long=$(printf '%0250d' 0)
+check 'an export whose name is too long is refused at once' ends_with 2 '^error: --export .*its name is longer than 244 bytes' "$binary" "${model[@]}" --steps 1 --export "$dir/$long"
+check 'a log that cannot be written, too' ends_with 2 '^error: --log .*/no/such/log: cannot be written: No such file' "$binary" "${model[@]}" --steps 1 --out "$dir/no_log" --log "$dir/no/such/log"
+check 'and leaves nothing' [ ! -e "$dir/no_log" ]
+check 'a trace and a log in a folder that --out makes' "$binary" "${model[@]}" --steps 1 --out "$dir/with_trace" --trace "$dir/with_trace/t.json" --log "$dir/with_trace/l.jsonl"
 check 'nothing to evaluate either: --log leaves an empty file' bash -c "'$binary' --model nano --from-scratch --steps 0 --export '$dir/none' --log '$dir/none.jsonl' && [ -f '$dir/none.jsonl' ]"
 "$binary" "${model[@]}" --steps 1 --out "$dir/finished" >"$dir/finished.out" 2>&1
 check 'a finished run that is resumed writes its trace' bash -c "'$binary' ${model[*]} --steps 1 --out '$dir/finished' --resume --trace '$dir/finished.json' && python3 -m json.tool '$dir/finished.json'"
 check 'gradients that are not sent are not sent as bf16' bash -c "! '$binary' ${model[*]} --steps 1 --dkv-wire bf16 | grep 'dKV sent as bf16'"
+
+# The script that makes data touches no other file, whatever its name, also where its input is one of its own outputs.
+mkdir "$dir/own data"
+seq 1 200000 >"$dir/own data/text.txt"
+cp "$dir/own data/text.txt" "$dir/own data/train.txt"
+echo mine >"$dir/own data/val.txt"
+check 'data from a text of one'"'"'s own' scripts/prepare_text.sh "$dir/own data" "$dir/own data/text.txt"
+check 'the same from another file' scripts/prepare_text.sh "$dir/own data" "$dir/own data/train.txt"
+check 'and other files are as before' bash -c "cmp '$dir/own data/text.txt' '$dir/own data/train.txt' && [ \"\$(cat '$dir/own data/val.txt')\" = mine ] && [ \"\$(ls '$dir/own data' | wc -l)\" -eq 6 ]"
 
 # What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace; 2 for bad validation data and divergence, which would
 # happen again.

@@ -192,6 +192,7 @@ static void test_round_trip(int64_t limit, int files) {
         safetensors_add(&w, name, (safetensors_dtype)(k % 3), k == 3 ? 1 : 2, shapes[k % 5]);
         safetensors_add(&second, name, (safetensors_dtype)(k % 3), k == 3 ? 1 : 2, shapes[k % 5]);
     }
+    remove(path_join(folder, "round.safetensors").text); // of the round before; it would count more than an index
     CHECK(safetensors_lay_out(&w, folder, "round", limit, true, &error), "%s", error.text);
     CHECK(safetensors_lay_out(&second, folder, "round", limit, false, &error), "%s", error.text);
     CHECK(w.file_count == files, "%d files, expected %d", w.file_count, files);

@@ -207,6 +207,18 @@ wait $job
 check 'the first goes on, and stops when asked' [ $? -eq 0 ]
 common[length]=24
 
+# A file system without locks: the run goes on without.
+cat >"$dir/lockless.c" <<'C'
+#include <errno.h>
+int flock(int fd, int how) {
+    (void)fd, (void)how;
+    errno = ENOSYS;
+    return -1;
+}
+C
+gcc -shared -fPIC "$dir/lockless.c" -o "$dir/lockless.so" || exit 1
+check 'without locks' env LD_PRELOAD="$dir/lockless.so" "$binary" "${common[@]}" --out "$dir/lockless"
+
 # A full disk (here: a limit on the size of files, above what Open MPI itself needs) costs only the save.
 limited='ulimit -f 8192; exec "$@"' # KB; a state of tiny has 12 MB of parameters
 common[1]=tiny common[length]=5 common[10]=0

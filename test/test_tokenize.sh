@@ -25,7 +25,8 @@ if sys.argv[1] == "make":
     begin = dict(SpecialToken=dict(id="<begin>", type_id=0))
     post = dict(type="TemplateProcessing", single=[begin, dict(Sequence=dict(id="A", type_id=0))], pair=[begin, dict(Sequence=dict(id="A", type_id=0)), dict(Sequence=dict(id="B", type_id=0))],
                 special_tokens={"<begin>": dict(id="<begin>", ids=[96], tokens=["<begin>"])})
-    json.dump(dict(version="1.0", truncation=None, padding=None, added_tokens=special, normalizer=None, pre_tokenizer=level, post_processor=post, decoder=level,
+    json.dump(dict(version="1.0", truncation=dict(direction="Right", max_length=16, strategy="LongestFirst", stride=0), # which the last user left there
+                   padding=dict(strategy=dict(Fixed=16), direction="Right", pad_to_multiple_of=None, pad_id=97, pad_type_id=0, pad_token="<end>"), added_tokens=special, normalizer=None, pre_tokenizer=level, post_processor=post, decoder=level,
                    model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
                               byte_fallback=False, vocab=vocabulary, merges=[])), open(sys.argv[2], "w"))
     sys.exit()
@@ -80,6 +81,8 @@ refused() { # text option...
     grep -q -- "$text" "$dir/why"
 }
 check 'files that are there stay' refused 'already exists' pairs --prompt prompt --completion answer "$dir/pairs.jsonl"
+echo '{"text": "A\ud83dB"}' >"$dir/half.jsonl"
+check 'half a surrogate pair is named, too' refused 'half.jsonl:1: not a JSON object with a text in "text"' other "$dir/half.jsonl"
 check 'a field that is missing is named, with its line' refused 'pairs.jsonl:1: not a JSON object with a text in "text"' other "$dir/pairs.jsonl"
 check 'an unknown --end' refused 'not a token of' other --end '<no>' "$dir/long.txt"
 ids() { $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids "$1"; }
