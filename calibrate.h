@@ -16,7 +16,8 @@ enum {
     CALIBRATE_LITTLE = 64,                                       // rows of an attention block that takes little time
     CALIBRATE_LINEAR_ROWS = 256,                                 // of the linear layers
     CALIBRATE_WEIGHT_BYTES = 16 << 20,                           // at least, of the linear layers' gradients: more than a cache holds
-    CALIBRATE_COPY_BYTES = 16 << 20,                             // of a copy
+    CALIBRATE_GPU_ROWS = 8192,                                   // of both on a GPU, whose kernels need more rows to reach their rate
+    CALIBRATE_COPY_BYTES = 128 << 20,                            // of a copy: more than a cache holds
     CALIBRATE_PARAMETERS = CALIBRATE_COPY_BYTES / 16,            // of AdamW: four floats of each fill a copy's buffer
     CALIBRATE_LINK_BYTES = 1 << 20,                              // of a transfer
     CALIBRATE_ALLTOALL_BYTES = CALIBRATE_LINK_BYTES / 8 / 3 * 3, // to each rank; a multiple of the three exchanges of SeqAlltoAll
@@ -217,7 +218,7 @@ static inline double calibrate_slope(double x0, double seconds0, double x1, doub
 // Measures an attention block of T rows (2 flop T^2 H HS FLOP; flop = 1 for forward) at two lengths, and sets *launch and *quadratic such that
 // launch + quadratic T^2 is its seconds. Returns FLOP/s at the longer length.
 static inline double calibrate_attention(calibration *c, const char *name, double flop, calibrate_work *work, double *launch, double *quadratic) {
-    const int64_t lengths[2] = {CALIBRATE_ROWS / 4, CALIBRATE_ROWS};
+    const int64_t lengths[2] = {c->T / 4, c->T};
     double seconds[2], squares[2], rate = 0;
     calibrate_sizes(c, work, 0, &c->T, lengths, 2, seconds);
     for (int i = 0; i < 2; i++) {
@@ -231,7 +232,7 @@ static inline double calibrate_attention(calibration *c, const char *name, doubl
 }
 
 static inline void calibrate_kernels(calibration *c, cluster *machines) {
-    const int64_t sizes[3] = {CALIBRATE_LINEAR_ROWS / 4, CALIBRATE_LINEAR_ROWS / 2, CALIBRATE_LINEAR_ROWS};
+    const int64_t sizes[3] = {c->rows / 4, c->rows / 2, c->rows};
     double width = (double)c->H * c->HS, D = c->D, F = c->F, rows = (double)c->rows, flop = 18 * D * F; // flop: of a row in calibrate_linear
     double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear[3], launch[2], quadratic[2];
     calibrate_sizes(c, calibrate_linear, 0, &c->rows, sizes, 3, linear);
@@ -371,7 +372,8 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     cluster machines;
     if (comm_rank(world) == 0) cluster_load(&machines, plan_cluster_name(o), error);
     if (!comm_agree(world, error)) return false;
-    comm_broadcast(world, &machines, sizeof machines, 0); // other machines may lack the file or differ in it, and it decides which ranks send
+    comm_broadcast(world, &machines, sizeof machines, 0); // of rank 0: other machines may lack the file or differ in it, and it decides which ranks send
+    cluster_share(&machines, local); // what is not measured is that of these ranks
     const model_config *m = model != NULL ? model : config_preset("tiny");
     int ranks = comm_size(world);
     calibration c;
@@ -380,8 +382,8 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     c.progress = progress_start("calibration");
     for (int i = 0; i < 2; i++) c.lanes[i] = comm_split(world, comm_rank(world) / local, comm_rank(world), i == 0 ? COMM_KV_INNER : COMM_DKV_INNER);
     c.D = m->D; c.H = m->H; c.Hkv = m->Hkv; c.HS = m->HS; c.F = m->F;
-    c.rows = CALIBRATE_LINEAR_ROWS;
-    c.T = CALIBRATE_ROWS;
+    c.rows = device_is_host() ? CALIBRATE_LINEAR_ROWS : CALIBRATE_GPU_ROWS;
+    c.T = device_is_host() ? CALIBRATE_ROWS : CALIBRATE_GPU_ROWS;
     c.layers = ceil_div(CALIBRATE_WEIGHT_BYTES, (int64_t)sizeof(float) * 3 * m->F * m->D);
     size_t memory_total = device_memory_total(); // before any is allocated here
     arena memory;

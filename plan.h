@@ -119,6 +119,7 @@ static inline double plan_predict_seconds(const model *m, const cluster *machine
     q.attended = attended;
     q.batch = run->B;
     q.dkv_bytes = run->dkv_bf16 ? 2 : 4;
+    q.gate_up_again = !m->keep_gate_up;
     memset(&p, 0, sizeof p);
     p.shape = *s;
     p.cp_allgather = run->cp_allgather;
@@ -216,6 +217,7 @@ static inline int plan_search(const plan_question *q, int64_t attended, planner_
     query.attended = attended;
     query.batch = o->batch_size;
     query.dkv_bytes = o->dkv_wire == DKV_WIRE_BF16 ? 2 : 4;
+    query.gate_up_again = o->mlp_tile > 0;
     query.offload_states = options_offload(o);
     query.fits = plan_fits;
     query.context = &context;
@@ -398,12 +400,12 @@ static inline bool plan_apply(options *o, const model_config *c, comm *world, er
     planner_choice best;
     memset(&best, 0, sizeof best);
     int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
-    double less[2] = {o->dry_run ? 0 : -(double)device_memory_total(), -(double)machine_memory("")}; // the least memory is the largest of these
+    double less[2] = {o->dry_run ? 0 : -(double)device_memory_total(), -(double)machine_memory("") / comm_local_ranks()}; // of a rank; the least is the largest of these
     comm_max_double(world, less, 2);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
         if (!o->dry_run) {
             machines.memory = -less[0];
-            machines.host_memory = -less[1];
+            machines.host_memory = -less[1] * fmin(ranks, machines.gpus_per_node);
         }
         plan_question q = {o, c, &machines, ranks};
         int64_t attended;

@@ -236,6 +236,7 @@ typedef struct {
     int ranks;
     planner_schedule schedule;
     double dkv_bytes;     // bytes of a dKV element on the wire: 4 (ours), 2 (LoongTrain)
+    bool gate_up_again;   // every layer recomputes gate_up, because --mlp-tile is given
     // Whether a choice fits in memory; sets its memory and host_memory. NULL: everything fits.
     bool (*fits)(void *context, planner_choice *choice);
     void *context;
@@ -401,6 +402,13 @@ static inline planner_pass planner_pass_gather(const cluster *c, const grid_shap
     int stride = g->placement == PLACEMENT_HEAD_FIRST ? g->hp : 1;
     double gather = planner_collective(c, g->cp, stride, (g->cp - 1) * kv_bytes);
     double scatter = planner_collective(c, g->cp, stride, (g->cp - 1) * dkv_bytes);
+    grid_shape ring = *g;
+    ring.w = 1;
+    int flows = g->cp * stride <= c->gpus_per_node ? planner_nic_flows(c, &ring, true) : 0;
+    if (flows > 0) { // groups that would fit into a node, but of which some lie on two
+        gather = (g->cp - 1) * planner_hop(c, kv_bytes, flows);
+        scatter = (g->cp - 1) * planner_hop(c, dkv_bytes, flows);
+    }
     p.compute = step * g->cp;
     p.inner = 0;
     p.home = scatter;
@@ -467,17 +475,17 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
 // ---- a whole step ----
 
 // Bytes of activations that a rank keeps of one layer and sequence (checkpoint.cuh), T local tokens.
-static inline double planner_kept_bytes(const model_config *m, const cluster *c, int hp, recompute_kind kind, double T) {
+static inline double planner_kept_bytes(const model_config *m, const cluster *c, int hp, recompute_kind kind, double T, bool gate_up_again) {
     double width = (double)m->H * m->HS, kv = 2 * planner_kv_heads(m, hp) * m->HS;
     if (kind == RECOMPUTE_FULL) return c->element_bytes * T * m->D;
     if (kind == RECOMPUTE_SELECTIVE) return T * (c->element_bytes * (m->D + width) + 4.0 * m->H);
-    return T * (c->element_bytes * (2.0 * m->D + (hp > 1 ? 3 : 2) * width + kv + 2.0 * m->F) + 4.0 * m->H);
+    return T * (c->element_bytes * (2.0 * m->D + (hp > 1 ? 3 : 2) * width + kv + (gate_up_again ? 0 : 2.0 * m->F)) + 4.0 * m->H);
 }
 
 // The mean over the layers of a choice.
-static inline double planner_kept_mean(const model_config *m, const cluster *c, const planner_choice *p, double T) {
-    double less = (double)p->less / m->L, kept = planner_kept_bytes(m, c, p->shape.hp, p->recompute, T);
-    return p->less == 0 ? kept : (1 - less) * kept + less * planner_kept_bytes(m, c, p->shape.hp, (recompute_kind)(p->recompute - 1), T);
+static inline double planner_kept_mean(const model_config *m, const cluster *c, const planner_choice *p, double T, bool gate_up_again) {
+    double less = (double)p->less / m->L, kept = planner_kept_bytes(m, c, p->shape.hp, p->recompute, T, gate_up_again);
+    return p->less == 0 ? kept : (1 - less) * kept + less * planner_kept_bytes(m, c, p->shape.hp, (recompute_kind)(p->recompute - 1), T, gate_up_again);
 }
 
 // FLOP per token in projections, MLP and head. again: share of the layers that are recomputed, in part or in full. LoongTrain's runs recompute every
@@ -486,7 +494,8 @@ static inline double planner_linear_flop(const planner_query *q, double again) {
     const model_config *m = q->model;
     double matrices = flops_matrices_per_token(m);
     if (q->schedule == SCHEDULE_LOONGTRAIN) return 3 * matrices + (matrices - 2.0 * m->D * m->V);
-    return 3 * matrices + again * m->L * (flops_projections_per_token(m) + flops_gate_up_per_token(m)); // as flops_hardware_per_token counts: w_down is not recomputed
+    double gate_up_again = q->gate_up_again ? 1 : again;
+    return 3 * matrices + m->L * (again * flops_projections_per_token(m) + gate_up_again * flops_gate_up_per_token(m)); // as flops_hardware_per_token counts: w_down is not recomputed
 }
 
 // Fills p->gather, p->reduce and p->update of our own schedule: what is exposed in a step of `micro` micro-steps, whose passes compute for `forward`
@@ -528,6 +537,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     p->linear = micro * linear;
     double matrices = linear * 2 / 3 / (B * L); // s, of a layer's backward pass
     double alltoall_part = q->schedule == SCHEDULE_LATE_DKV ? planner_overlap(matrices, a->alltoall, c->overlap_cost) - matrices : a->alltoall;
+    if (q->schedule == SCHEDULE_LATE_DKV) alltoall_part = ((B - 1) * a->alltoall + alltoall_part) / B; // that of a micro-step's last sequence alone is hidden
     p->alltoall = operations * ((2 + again) * a->alltoall + part * alltoall_part);
     p->ring_inner = operations * ((1 + again) * a->forward.inner + a->backward.inner);
     p->ring_outer = operations * ((1 + again) * a->forward.outer + a->backward.outer);
@@ -547,7 +557,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
         p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
         int slots = checkpoint_slots((recompute_kind)(p->recompute - (p->less > 0)));
-        double activations = p->offload ? B * fmax(0, L - slots) * planner_kept_mean(m, c, p, T) / c->host_link_rate : 0;
+        double activations = p->offload ? B * fmax(0, L - slots) * planner_kept_mean(m, c, p, T, q->gate_up_again) / c->host_link_rate : 0;
         bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
         double gradients = grads ? 4 * N / p->zg * (2 - 1 / micro) / c->host_link_rate : 0; // leave, and come back before the next micro-step's are added
         double parameters = params ? c->element_bytes * N / p->zp / c->host_link_rate : 0; // come for each pass

@@ -911,6 +911,10 @@ static void test_cross_entropy(int64_t T, int64_t V, double range) {
     op_cross_entropy(losses.f, logits.x, labels, T, V, (float)scale, true);
     check("op_cross_entropy losses, backward", losses, want, 2);
     check("op_cross_entropy gradient", logits, want_d, 4); // in float e^(x - max) has an error that grows with |x - max|, which is up to 2 range
+    memset(&logits.x[V - 1], 0xff, sizeof(floatX)); // a NaN, which one thread sees
+    op_cross_entropy(losses.f, logits.x, labels, T, V, (float)scale, false);
+    device_synchronize();
+    CHECK(isnan(losses.f[0]), "op_cross_entropy: the loss of a row with a NaN is %g, V %lld, %s", (double)losses.f[0], (long long)V, settings);
     free(want);
     free(want_d);
     device_free(labels, 0);

@@ -178,6 +178,15 @@ static void check_network(void) {
     // Sequences of 6 ranks on nodes of 8: the first lies inside a node, the second on two nodes.
     grid_shape rings = planner_shape(&c, 4, 1, 6, 1, PLACEMENT_HEAD_FIRST), heads = planner_shape(&c, 4, 6, 1, 1, PLACEMENT_HEAD_FIRST);
     CHECK(planner_nic_flows(&c, &rings, true) == 1 && fabs(planner_hp_outside(&c, &heads) - 4 / 6.0) < 1e-12, "the sequences after the first are not looked at");
+    // All-gather of KV: of groups of 3, some lie on two nodes, and these send through NICs as a ring does.
+    grid_shape astride = planner_shape(&c, 4, 1, 3, 1, PLACEMENT_HEAD_FIRST);
+    CHECK(planner_pass_gather(&c, &astride, 1, 1e9, 2e9).home == 2 * planner_hop(&c, 2e9, 1) && planner_hop(&c, 2e9, 1) > planner_hop(&c, 2e9, 0), "groups that straddle nodes");
+    // --mlp-tile: gate_up is recomputed, once in every layer.
+    model_config tiled = *config_preset("llama3-8b");
+    planner_query tile = planner_query_make(&tiled, &c, 1 << 17, 8, 8);
+    double kept = planner_linear_flop(&tile, 0), all_again = planner_linear_flop(&tile, 1);
+    tile.gate_up_again = true;
+    CHECK(planner_linear_flop(&tile, 0) == kept + tiled.L * flops_gate_up_per_token(&tiled) && planner_linear_flop(&tile, 1) == all_again, "--mlp-tile recomputes gate_up");
     // All-gather of KV, context-first: a CP group of 8 is a node.
     grid_shape inside = planner_shape(&c, 1, 8, 8, 1, PLACEMENT_CONTEXT_FIRST);
     CHECK(fabs(planner_pass_gather(&c, &inside, 0, 1e9, 2e9).outer / (7 * 3e9 / (300e9 * c.collective_efficiency)) - 1) < 1e-12, "an all-gather inside a node");
@@ -213,8 +222,8 @@ static void check_kept(void) {
             memset(&a, 0, sizeof a);
             a.element_bytes = 2;
             checkpoint_take(&a, n, (recompute_kind)kind);
-            CHECK(planner_kept_bytes(&m, &c, hp, (recompute_kind)kind, T) == (double)a.used, "hp %d, kind %d: %g bytes are kept, predicted %g", hp, kind, (double)a.used,
-                  planner_kept_bytes(&m, &c, hp, (recompute_kind)kind, T));
+            CHECK(planner_kept_bytes(&m, &c, hp, (recompute_kind)kind, T, false) == (double)a.used, "hp %d, kind %d: %g bytes are kept, predicted %g", hp, kind, (double)a.used,
+                  planner_kept_bytes(&m, &c, hp, (recompute_kind)kind, T, false));
         }
 }
 
@@ -516,8 +525,8 @@ static bool fits_rule(void *context, planner_choice *p) {
     cluster c;
     memset(&c, 0, sizeof c);
     c.element_bytes = 2;
-    double kept = r->m->L * planner_kept_mean(r->m, &c, p, T);
-    p->memory = N * ((p->offload_states < OFFLOAD_PARAMETERS ? 2.0 / p->zp : 0) + (p->offload_states < OFFLOAD_GRADIENTS ? 4.0 / p->zg : 0) + (p->offload_states < OFFLOAD_OPTIMIZER ? 12.0 / p->zo : 0)) + (p->offload ? 0 : kept) + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T);
+    double kept = r->m->L * planner_kept_mean(r->m, &c, p, T, false);
+    p->memory = N * ((p->offload_states < OFFLOAD_PARAMETERS ? 2.0 / p->zp : 0) + (p->offload_states < OFFLOAD_GRADIENTS ? 4.0 / p->zg : 0) + (p->offload_states < OFFLOAD_OPTIMIZER ? 12.0 / p->zo : 0)) + (p->offload ? 0 : kept) + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T, false);
     return p->memory <= r->limit;
 }
 
@@ -666,7 +675,7 @@ static void check_step(void) {
         planner_step_time(&q, &a, &p);
         int full = kind == RECOMPUTE_FULL, again = kind != RECOMPUTE_NONE;
         double N = (double)config_parameters(&m), T = 131072 / 32, operations = 4 * 2 * 32, flop = flops_hardware_per_token(&m, q.S, kinds, true);
-        double activations = 2 * (32 - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T); // bytes of a pass
+        double activations = 2 * (32 - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false); // bytes of a pass
         double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0;
         const double updates[] = {0, 24, 28, 30}; // bytes of a parameter
         double update = N / 32 * updates[states], table = 128256.0 * 4096, first = (table + 3 * (N - 2 * table) / 32) / N; // the share that is updated at once
@@ -732,7 +741,7 @@ static void check_mix(void) {
         }
         double kept[3], seconds[3], flop[3];
         for (int i = 0; i < 3; i++) {
-            kept[i] = planner_kept_mean(&m, &c, &p[i], 4096);
+            kept[i] = planner_kept_mean(&m, &c, &p[i], 4096, false);
             seconds[i] = p[i].seconds;
             flop[i] = p[i].hfu / p[i].tgs;
         }

@@ -52,9 +52,9 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     }
     ranks_here = local_ranks;
     // With one or two ranks mpirun binds each to a single core. Count the cores that the job may use in all, and return to the given
-    // binding if it is wide enough for the threads of this rank.
+    // binding if it is wide enough for the threads of this rank. A binding that is not mpirun's stays.
     cpu_set_t given, all;
-    bool known = sched_getaffinity(0, sizeof given, &given) == 0;
+    bool known = getenv("OMPI_COMM_WORLD_SIZE") != NULL && sched_getaffinity(0, sizeof given, &given) == 0;
     memset(&all, 0xff, sizeof all);
     if (known) sched_setaffinity(0, sizeof all, &all);
     cores_here = allowed_cores();

@@ -10,7 +10,7 @@ static __device__ __forceinline__ softmax_sum warp_softmax(softmax_sum mine) {
     softmax_sum all = mine;
 #pragma unroll
     for (int mask = 16; mask > 0; mask /= 2) all.largest = fmaxf(all.largest, __shfl_xor_sync(0xffffffffu, all.largest, mask));
-    all.sum = warp_sum(mine.largest == -INFINITY ? 0.0f : mine.sum * fast_exp(mine.largest - all.largest)); // -inf: no logit above it seen
+    all.sum = warp_sum(mine.sum == 0 ? 0.0f : mine.sum * fast_exp(mine.largest - all.largest)); // 0: no logit seen; NaN stays NaN
     return all;
 }
 
