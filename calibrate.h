@@ -345,7 +345,8 @@ static inline bool calibrate_local_ranks(comm *world, int *local, error_text *er
 
 // Lays out the buffers in `memory`; only counts while it has no base. The other fields of *c, such as its sizes, are set.
 static inline void calibrate_layout(calibration *c, arena *memory, int local) {
-    int64_t width = (int64_t)c->H * c->HS, wide = max_i64(c->D, max_i64(2 * c->F, width)), Tq = c->T * width, Tkv = c->T * 2 * c->Hkv * c->HS, matrices = 3 * c->layers * c->F * c->D;
+    int64_t width = (int64_t)c->H * c->HS, wide = max_i64(c->D, max_i64(2 * c->F, width));
+    int64_t Tq = c->T * width, Tkv = c->T * 2 * c->Hkv * c->HS, matrices = 3 * c->layers * c->F * c->D;
     int64_t link = max_i64(CALIBRATE_COPY_BYTES, CALIBRATE_LINK_BYTES * max_i64(2, ceil_div(comm_size(c->world), 8))); // two flows, or an alltoall of all ranks
     int64_t forward = (int64_t)op_attention_scratch(calibrate_block(c), false), backward = (int64_t)op_attention_scratch(calibrate_block(c), true);
     int64_t reduce = (int64_t)comm_reduce_scatter_scratch(local, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)local);

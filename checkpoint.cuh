@@ -33,9 +33,10 @@ typedef struct {
 
 enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
 
-// How many slots offloading takes where there are as many layers. A layer's output is the next one's x_in, in the slot of the layer before (two slots) or of the one before that: the
-// copy that must have left it has the time of an attention forward pass, or of a layer more. The former is enough for x_in and out_row of sequences from
-// some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D FLOP a row at 600 TFLOP/s), but not for all tensors.
+// How many slots offloading takes where there are as many layers. A layer's output is the next one's x_in, in the slot of the layer before (two slots)
+// or of the one before that: the copy that must have left it has the time of an attention forward pass, or of a layer more. The former is enough for
+// x_in and out_row of sequences from some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D FLOP a row at 600 TFLOP/s), but
+// not for all tensors.
 static inline int checkpoint_slots(recompute_kind least) { return least == RECOMPUTE_NONE ? CHECKPOINT_SLOTS : 2; }
 
 static inline recompute_kind checkpoint_least(const recompute_kind *kinds, int offloaded) { // of the offloaded layers
@@ -94,8 +95,8 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     return t;
 }
 
-// Takes all buffers except work.x_mid. kinds (L): must outlive s. offloaded: number of layers, from the first, that are offloaded. The tables are host memory of s
-// (checkpoint_free).
+// Takes all buffers except work.x_mid. kinds (L): must outlive s. offloaded: number of layers, from the first, that are offloaded. The tables are host
+// memory of s (checkpoint_free).
 static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded,
                                      activation_sizes n) {
     memset(s, 0, sizeof *s);

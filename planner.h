@@ -494,8 +494,8 @@ static inline double planner_linear_flop(const planner_query *q, double again) {
     const model_config *m = q->model;
     double matrices = flops_matrices_per_token(m);
     if (q->schedule == SCHEDULE_LOONGTRAIN) return 3 * matrices + (matrices - 2.0 * m->D * m->V);
-    double gate_up_again = q->gate_up_again ? 1 : again;
-    return 3 * matrices + m->L * (again * flops_projections_per_token(m) + gate_up_again * flops_gate_up_per_token(m)); // as flops_hardware_per_token counts: w_down is not recomputed
+    double gate_up_again = q->gate_up_again ? 1 : again; // as flops_hardware_per_token counts: w_down is not recomputed
+    return 3 * matrices + m->L * (again * flops_projections_per_token(m) + gate_up_again * flops_gate_up_per_token(m));
 }
 
 // Fills p->gather, p->reduce and p->update of our own schedule: what is exposed in a step of `micro` micro-steps, whose passes compute for `forward`
