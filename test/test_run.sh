@@ -211,7 +211,10 @@ check 'a trace and a log in a folder that --out makes' "$binary" "${model[@]}" -
 check 'nothing to evaluate either: --log leaves an empty file' bash -c "'$binary' --model nano --from-scratch --steps 0 --export '$dir/none' --log '$dir/none.jsonl' && [ -f '$dir/none.jsonl' ]"
 "$binary" "${model[@]}" --steps 1 --out "$dir/finished" >"$dir/finished.out" 2>&1
 check 'a finished run that is resumed writes its trace' bash -c "'$binary' ${model[*]} --steps 1 --out '$dir/finished' --resume --trace '$dir/finished.json' && python3 -m json.tool '$dir/finished.json'"
-check 'gradients that are not sent are not sent as bf16' bash -c "! '$binary' ${model[*]} --steps 1 --dkv-wire bf16 | grep 'dKV sent as bf16'"
+"$binary" "${model[@]}" --steps 1 --dkv-wire bf16 >"$dir/unsent.out" 2>&1
+check 'gradients that are not sent are not sent as bf16' bash -c "grep -q '^step *1/1' '$dir/unsent.out' && ! grep 'dKV sent as bf16' '$dir/unsent.out'"
+core=$(taskset -cp $$ | sed 's/.*: \([0-9]*\).*/\1/') # the first that this test may use
+check 'a binding to one core that is not mpirun'"'"'s stays' ends_with 0 '^device .*, 1 thread,' taskset -c "$core" "$binary" "${model[@]}" --steps 1
 
 # The script that makes data touches no other file, whatever its name, also where its input is one of its own outputs.
 mkdir "$dir/own data"
