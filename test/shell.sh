@@ -9,18 +9,18 @@ binary=${TRAIN_LLAMA:-build/cpu/train_llama}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 passed=0 failed=0
-each_check=no # yes: also name the checks that pass, with the counts that their programs print
+each_check=no # yes: also name the checks that pass, with their seconds and the counts that their programs print
 
 pass() { # name
     passed=$((passed + 1))
-    if [ $each_check = yes ]; then echo "ok   $1   $(grep -aE 'passed, |apart' "$dir/why" | tail -2 | paste -sd ' ')"; fi
+    if [ $each_check = yes ]; then echo "ok   $((SECONDS - began)) s   $1   $(grep -aE 'passed, |apart' "$dir/why" | tail -2 | paste -sd ' ')"; fi
 }
 fail() { # name and reason
     failed=$((failed + 1))
     echo "FAIL $1"
 }
 check() { # name command...: passes if the command succeeds; its output goes to $dir/why
-    local name=$1
+    local name=$1 began=$SECONDS
     shift
     if "$@" >"$dir/why" 2>&1; then pass "$name"; else
         fail "$name"
