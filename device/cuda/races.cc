@@ -12,7 +12,8 @@
 // The first race ends the program. Of the reads since the last write three are remembered, from different threads and warps.
 #include "emulation.h"
 
-extern "C" void emulation_touched(const void *at, size_t bytes, bool writes) __attribute__((weak)); // test/fake_cuda.c: told of all but shared memory
+// test/fake_cuda.c has this: it is told of all but shared memory, and checks against the transfers in flight instead of against other threads.
+extern "C" void emulation_touched(const void *at, size_t bytes, bool writes) __attribute__((weak));
 
 #include <dlfcn.h>
 #include <unordered_map>
@@ -83,7 +84,10 @@ static void touch_from(const void *memory, size_t bytes, bool writes, const void
     // Not checked: the thread's own stack, and the emulation's state.
     if (begin - (uintptr_t)self->stack < STACK_BYTES || begin - (uintptr_t)self < sizeof *self || begin - (uintptr_t)&m < sizeof m) return;
     bool shared = begin - (uintptr_t)m.shared < m.shared_bytes;
-    if (!shared && emulation_touched != nullptr) emulation_touched(memory, bytes, writes);
+    if (emulation_touched != nullptr) {
+        if (!shared) emulation_touched(memory, bytes, writes);
+        return;
+    }
     access now = {(uint32_t)m.block_number, self->warp * WARP + self->lane, m.barriers, m.warps[self->warp].barriers};
     page *p = nullptr;
     for (uintptr_t at = begin / GRAIN * GRAIN; at < begin + bytes; at += GRAIN) {
