@@ -2,7 +2,8 @@
 // all heads" into "all tokens of the group, my heads"; Double-Ring-Attention runs over the cp ranks; a second SeqAlltoAll turns back.
 //
 //     qkv (T, H + 2 Hkv, HS)  --rotate, deal-->  q (hp, T, Hq, HS), kv (hp, T, 2 Hkv', HS)  --SeqAlltoAll-->
-//     q (Tc, Hq, HS), kv (Tc, 2 Hkv', HS)   with Tc = hp T rows in sequence order, Hq = H / hp
+//     q (Tc, Hq, HS), kv (Tc, 2 Hkv', HS)   with Tc = hp T rows in sequence order, Hq = H / hp query heads of a rank, and
+//                                           Hkv' = head_layout.Hkv_local key/value heads (max(Hkv, hp) / hp where one divides the other)
 //     --ring-->  out (Tc, Hq, HS), lse (Hq, Tc)  --SeqAlltoAll-->  out (T, H, HS)
 //
 // RoPE writes straight into the send layout, so there is no pack kernel. With hp > Hkv a key/value head is sent to every peer that
@@ -57,7 +58,8 @@ static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, 
 static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
     if (a->g->shape.hp == 1) return;
     arena_place place = arena_share_begin(memory);
-    if (a->g->shape.cp == 1) a->ring.dkv = ARENA_TAKE(memory, MEM_RING, float, attention_2d_kv_count(a)); // sent before dQ is
+    // cp = 1: dKV is complete after one block, and packed into kv_send before dQ is packed into q_send. So both lie in one place.
+    if (a->g->shape.cp == 1) a->ring.dkv = ARENA_TAKE(memory, MEM_RING, float, attention_2d_kv_count(a));
     arena_share(memory, &place);
     a->q_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
     arena_share_end(memory, &place);
@@ -132,12 +134,7 @@ static inline void attention_2d_backward_start(attention_2d *a, floatX *dout, at
     t.lse = saved.lse;
     t.delta = a->delta;
     t.documents = saved.documents;
-    attention_block rows;
-    memset(&rows, 0, sizeof rows);
-    rows.Tq = rows.lse_stride = a->Tc;
-    rows.Hq = a->heads.Hq; rows.Hkv = a->heads.Hkv_local; rows.HS = a->heads.HS;
-    rows.q_stride = (int64_t)a->heads.Hq * a->heads.HS;
-    op_attention_delta(a->delta, saved.out, dout, rows);
+    op_attention_delta(a->delta, saved.out, dout, double_ring_whole(&a->ring));
     double_ring_backward(&a->ring, &t, saved.kv);
     if (a->g->shape.hp == 1) return;
     if (a->g->shape.cp == 1) attention_2d_send_dkv(a, saved); // before q_send is written

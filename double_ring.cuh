@@ -13,7 +13,13 @@
 // of the earlier window steps arrives during the whole window step and is added at its end, so both outer transfers are hidden (LoongTrain's own
 // code waits for dKV after one ring step). The last block of a window step is always that of the next place (pos + 1) of some window. So the sums
 // for a block end every window step at the same place, and outer hops alone pass them on; one outer and one inner hop at the very end bring
-// every dKV home.
+// every dKV home. With cp = 4 and w = 2:
+//              block in use at step (o, i)          the gradient of block 0
+//              0,0   0,1   1,0   1,1
+//     rank 0    0     1     2     3                 begins here; inner hop to 1                        home
+//     rank 1    1     0     3     2                 0,1: sum of ranks 0 and 1; outer hop to 3          arrives from 3; inner hop to 0
+//     rank 2    2     3     0     1                 1,0: begins again; inner hop to 3
+//     rank 3    3     2     1     0                 1,1: sum of ranks 2 and 3, plus that from 1; outer hop to 1
 //
 // dKV is summed in float on every rank. --dkv-wire fp32 sends the sums as they are. bf16 (as LoongTrain does) sends half the bytes: a sum is
 // rounded before each hop, each time by at most 2^-9 of itself. In total a gradient is off by less than sqrt(cp) 2^-8 of the largest one
@@ -32,8 +38,7 @@
 // place, so the order of transfers and sums never depends on the data.
 typedef struct {
     const int64_t *first;  // (Tc) on the device, ascending: position in the sequence of the first token of the row's document
-    const int64_t *host;   // the same on the host
-    const int64_t *chunks; // (2 cp) on the host: the same for the first row of each chunk of the sequence
+    const int64_t *host;   // (Tc + 2 cp) the same on the host; behind it the same for the first row of each chunk of the sequence
 } document_rows;
 
 // The part of a rank's KV, and of its gradient, that travels: in each of its two chunks i, the rows from from[i] on. Other ranks see only these.
@@ -56,31 +61,37 @@ typedef struct {
     floatX *kv_all;    // (cp, Tc, 2 Hkv, HS)
     float *dkv;        // the sum being computed; cp = 1 and hp > 1: the caller's
     float *dkv_own;    // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
-    void *dkv_in[2];   // inner ring: arriving, being sent; float or bf16, as on the wire
+    void *dkv_in[2];   // inner ring: arriving; being sent, which double_ring_put exchanges with the sum. float or bf16, as on the wire
     void *dkv_out[2];  // outer ring: the same
     float *dkv_all;    // (cp, Tc, 2 Hkv, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
     void *scatter_scratch;
     void *scratch;     // of the attention kernels
     document_rows documents; // of the pass in progress
-    // what double_ring_backward leaves for double_ring_home: a buffer to compute in (cp = 1: the result), and where dKV arrives
-    float *home_sum;
-    void *home_inner, *home_outer;
+    float *dkv_free; // after double_ring_backward: the one of these buffers that no transfer uses
 } double_ring;
 
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
 static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
 static inline bool double_ring_gathers(const double_ring *r) { return r->allgather && r->g->shape.cp > 1; }
 
+// All of this rank's queries and all of its own keys, without documents.
+static inline attention_block double_ring_whole(const double_ring *r) {
+    attention_block b;
+    memset(&b, 0, sizeof b);
+    b.Tq = b.Tk = b.lse_stride = r->Tc;
+    b.Hq = r->Hq; b.Hkv = r->Hkv; b.HS = r->HS;
+    b.q_stride = (int64_t)r->Hq * r->HS;
+    b.kv_stride = (int64_t)2 * r->Hkv * r->HS;
+    b.scale = 1.0f / sqrtf((float)r->HS);
+    b.causal = true;
+    return b;
+}
+
 // Bytes of `scratch` on the device that `a` counts for.
 static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
     if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
     if (arena_counts_other(a)) return (size_t)min_i64(20 * r->Tc * r->Hq * r->HS, DEVICE_ATTENTION_SCRATCH); // op_attention_scratch of a GPU
-    attention_block whole;
-    memset(&whole, 0, sizeof whole);
-    whole.Tq = whole.Tk = whole.lse_stride = r->Tc;
-    whole.Hq = r->Hq; whole.Hkv = r->Hkv; whole.HS = r->HS;
-    whole.q_stride = r->Hq * r->HS; whole.kv_stride = 2 * r->Hkv * r->HS;
-    whole.causal = true;
+    attention_block whole = double_ring_whole(r);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }
 
@@ -107,16 +118,10 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
 // The block of this rank's queries and CP rank k's keys, and the rows of q and kv at which it starts. Tq = Tk = 0: no query sees a key.
 static inline attention_block double_ring_block(const double_ring *r, int k, int64_t *first_query, int64_t *first_key) {
     int c = r->g->place.c, cp = r->g->shape.cp;
-    attention_block b;
-    memset(&b, 0, sizeof b);
-    b.Hq = r->Hq; b.Hkv = r->Hkv; b.HS = r->HS;
-    b.q_stride = (int64_t)r->Hq * r->HS;
-    b.kv_stride = (int64_t)2 * r->Hkv * r->HS;
-    b.lse_stride = r->Tc;
-    b.scale = 1.0f / sqrtf((float)r->HS);
+    attention_block b = double_ring_whole(r);
     b.causal = k == c;
-    b.Tq = k > c ? r->Tc / 2 : r->Tc;
-    b.Tk = k < c ? r->Tc / 2 : r->Tc;
+    if (k > c) b.Tq = r->Tc / 2;
+    if (k < c) b.Tk = r->Tc / 2;
     *first_query = k > c ? r->Tc / 2 : 0;
     *first_key = 0;
     if (r->documents.host == NULL) return b;
@@ -214,9 +219,9 @@ static inline double_ring_part double_ring_part_of(const double_ring *r, int k) 
     int cp = r->g->shape.cp;
     int64_t C = r->Tc / 2;
     double_ring_part part = {{0, 0}};
-    for (int i = 0; i < 2 && r->documents.chunks != NULL; i++) {
+    for (int i = 0; i < 2 && r->documents.host != NULL; i++) {
         int chunk = i == 0 ? k : 2 * cp - 1 - k, next = chunk + 1 == 2 * cp - 1 - k ? chunk + 2 : chunk + 1;
-        part.from[i] = next < 2 * cp ? min_i64(C, max_i64(0, r->documents.chunks[next] - chunk * C)) : C;
+        part.from[i] = next < 2 * cp ? min_i64(C, max_i64(0, r->documents.host[r->Tc + next] - chunk * C)) : C;
     }
     return part;
 }
@@ -238,7 +243,7 @@ static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, 
     comm *group = double_ring_group(r->g, ring);
     int n = comm_size(group), next = (comm_rank(group) + 1) % n, before = (comm_rank(group) + n - 1) % n;
     size_t row = double_ring_element(r, ring) * (size_t)(2 * r->Hkv * r->HS), C = (size_t)r->Tc / 2;
-    if (r->documents.chunks == NULL) {
+    if (r->documents.host == NULL) {
         trace_transfer(group, double_ring_name(ring), outer ? o : i);
         comm_sendrecv_start(group, send, row * (size_t)r->Tc, next, recv, row * (size_t)r->Tc, before);
         return;
@@ -252,7 +257,7 @@ static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, 
     }
 }
 static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) {
-    for (int parts = r->documents.chunks != NULL ? 2 : 1; parts > 0; parts--) transfer_finish(double_ring_group(r->g, ring));
+    for (int parts = r->documents.host != NULL ? 2 : 1; parts > 0; parts--) transfer_finish(double_ring_group(r->g, ring));
 }
 
 // out (Tc, Hq, HS) and lse (Hq, Tc) float = causal attention of q over the KV of all cp ranks. kv is this rank's own block.
@@ -365,7 +370,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
     const floatX *first = kv;
     float *sum = r->dkv;
-    void *arriving = r->dkv_in[0], *leaving = r->dkv_in[1], *arriving_out = r->dkv_out[0], *leaving_out = r->dkv_out[1];
+    void *leaving = r->dkv_in[1], *leaving_out = r->dkv_out[1]; // dkv_in[0] and dkv_out[0] are where sums arrive
     for (int o = 0; o < windows; o++) {
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
@@ -373,8 +378,8 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
             if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_in[i % 2]);
             if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_out[o % 2]);
             // The earlier window steps' sum for the block that this rank uses last in this window step arrives during the whole window step.
-            if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_out, arriving_out);
-            if (k == g->place.c && cp > 1 && r->documents.chunks != NULL) { // the whole gradient stays here; the rows that others see go round the ring
+            if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_out, r->dkv_out[0]);
+            if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // the whole gradient stays here; the rows that others see go round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
                 double_ring_set(r, sum, r->dkv_own, false, k);
             } else {
@@ -384,49 +389,43 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
             block = r->kv_in[i % 2];
             if (i > 0) { // the sum of the ranks that had this block before
                 double_ring_hop_finish(r, COMM_DKV_INNER);
-                double_ring_add(r, sum, arriving, k);
+                double_ring_add(r, sum, r->dkv_in[0], k);
             }
             if (i == w - 1) break;
             double_ring_put(r, &leaving, &sum, k);
-            double_ring_hop(r, COMM_DKV_INNER, o, i, leaving, arriving);
+            double_ring_hop(r, COMM_DKV_INNER, o, i, leaving, r->dkv_in[0]);
         }
         if (o < windows - 1) double_ring_hop_finish(r, COMM_KV_OUTER);
         first = r->kv_out[o % 2];
-        if (windows == 1) break;
         int last = double_ring_source(g, o, w - 1);
         if (o > 0) {
             double_ring_hop_finish(r, COMM_DKV_OUTER);
-            double_ring_add(r, sum, arriving_out, last);
+            double_ring_add(r, sum, r->dkv_out[0], last);
         }
-        double_ring_put(r, &leaving_out, &sum, last);
+        if (windows > 1) double_ring_put(r, &leaving_out, &sum, last);
     }
     // The way home: the sum that is here now belongs to the next place of the next window.
-    if (cp > 1 && windows == 1) double_ring_put(r, &leaving, &sum, double_ring_source(g, 0, w - 1));
-    r->home_sum = sum;
-    r->home_inner = arriving;
-    r->home_outer = arriving_out;
-    if (windows > 1) double_ring_hop(r, COMM_DKV_OUTER, windows - 1, w - 1, leaving_out, arriving_out);
-    else if (w > 1) double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, leaving, arriving);
+    if (windows > 1) {
+        double_ring_hop(r, COMM_DKV_OUTER, windows - 1, w - 1, leaving_out, r->dkv_out[0]);
+    } else if (w > 1) {
+        double_ring_put(r, &leaving, &sum, double_ring_source(g, 0, w - 1));
+        double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, leaving, r->dkv_in[0]);
+    }
+    r->dkv_free = sum;
 }
 
 // Once after double_ring_backward. Returns dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
 static inline float *double_ring_home(double_ring *r) {
-    if (double_ring_gathers(r)) return double_ring_home_gathered(r);
     const grid *g = r->g;
-    int w = g->shape.w, windows = g->shape.cp / w;
-    void *home = r->home_sum;
-    if (windows > 1) {
-        double_ring_hop_finish(r, COMM_DKV_OUTER);
-        home = r->home_outer;
-        if (w > 1) double_ring_hop(r, COMM_DKV_INNER, windows, w - 1, home, r->home_inner);
-    }
-    if (w > 1) {
-        double_ring_hop_finish(r, COMM_DKV_INNER);
-        home = r->home_inner;
-    }
-    if (home == r->home_sum) return r->home_sum;
-    if (r->documents.chunks == NULL && !r->dkv_bf16) return (float *)home;
-    float *sum = r->documents.chunks != NULL ? r->dkv_own : r->home_sum;
+    int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
+    if (cp == 1) return r->dkv;
+    if (r->allgather) return double_ring_home_gathered(r);
+    void *home = w > 1 ? r->dkv_in[0] : r->dkv_out[0]; // where the last hop arrives
+    if (windows > 1) double_ring_hop_finish(r, COMM_DKV_OUTER);
+    if (windows > 1 && w > 1) double_ring_hop(r, COMM_DKV_INNER, windows, w - 1, r->dkv_out[0], r->dkv_in[0]); // step `windows`: one's own window again
+    if (w > 1) double_ring_hop_finish(r, COMM_DKV_INNER);
+    if (r->documents.host == NULL && !r->dkv_bf16) return (float *)home;
+    float *sum = r->documents.host != NULL ? r->dkv_own : r->dkv_free;
     double_ring_set(r, sum, home, true, g->place.c);
     return sum;
 }

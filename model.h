@@ -99,7 +99,7 @@ static inline void model_describe_units(model *m) {
         zero_unit_add(layer, "w_down", D * F, true, true);
     }
     zero_unit *head = &u[c->L + 1];
-    head->slot = 3;
+    head->slot = c->tied ? 3 : 2; // tied: the loss uses it together with the embedding
     zero_unit_add(head, "final_norm", D, false, false);
     if (!c->tied) zero_unit_add(head, "lm_head", V * D, true, true);
 }
@@ -111,13 +111,12 @@ static inline void model_describe_units(model *m) {
 //     head        x_last, a tile of logits
 // xn, dxn and dout share one, too: each is written when the one before it is used up, dxn tile by tile. With hp > 1, out arrives there as well.
 // So do out_float and qkv: qkv is used up when out_float is written. But with several sequences the ring of one writes out_float while the others' qkv
-// waits: then qkv has a place of its own. The gradient of qkv lies over qkv; where it is written from out_float (hp = 1), over q and kv, which are used up.
+// waits: then qkv has a place of its own. x_last is taken twice, first in its place both times: one address. The gradient of qkv lies over qkv; where it
+// is written from out_float (hp = 1), over q and kv, which are used up.
 static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS, qkv = rows * m->qkv_width;
-    attention_2d_describe(a, m->g, m->c.H, m->c.Hkv, m->c.HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
-
     m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
@@ -163,7 +162,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 
     model_describe_units(m);
     zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
-    zero_layout(&m->zero, device, host, run->grad_accum > 1, run->offload_states, !c->tied);
+    zero_layout(&m->zero, device, host, run->grad_accum > 1, run->offload_states);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
@@ -172,21 +171,21 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->table = ARENA_TAKE(device, MEM_DATA, float, run->T * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 
-    head_layout heads_of = head_layout_make(g->shape.hp, c->H, c->Hkv, c->HS);
+    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
     activation_sizes n;
     n.x = rows * D;
     n.out = rows * heads;
     n.lse = rows * c->H;
-    n.kv = rows * g->shape.hp * 2 * heads_of.Hkv_local * c->HS;
+    n.kv = run->B * attention_2d_kv_count(&m->attention);
     n.gate_up = m->keep_gate_up ? rows * 2 * F : 0;
     n.out_is_row = g->shape.hp == 1;
     checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, n);
 
     m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, rows);
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));
-    m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, arena_counts_cpu(device) ? 0 : op_linear_workspace());
+    size_t products = !arena_counts_other(device) ? op_linear_workspace() : arena_is_cpu(device) ? 0 : DEVICE_LINEAR_WORKSPACE;
+    m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, products);
     model_layout_workspace(m, device);
-    device->used = device->peak;
 }
 
 static inline void model_free(model *m) {
@@ -196,13 +195,19 @@ static inline void model_free(model *m) {
     free(m->units);
 }
 
+// Counts in `device` and `host` what a run takes of each.
+static inline void model_count(arena *device, arena *host, const model_config *c, const grid *g, const model_run *run) {
+    model m;
+    memset(device, 0, sizeof *device);
+    memset(host, 0, sizeof *host);
+    device->element_bytes = host->element_bytes = run->element_bytes;
+    model_layout(&m, device, host, c, g, run);
+    model_free(&m);
+}
 // Takes the arenas' memory, as much as model_layout counts, and lays out the model in it. False with a message when there is not enough: nothing is
 // left to free then. model_release gives the model and the memory back.
 static inline bool model_allocate(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_run *run, error_text *error) {
-    memset(device, 0, sizeof *device);
-    memset(host, 0, sizeof *host);
-    model_layout(m, device, host, c, g, run);
-    model_free(m);
+    model_count(device, host, c, g, run);
     size_t device_bytes = device->peak, host_bytes = host->peak;
     memset(device, 0, sizeof *device);
     memset(host, 0, sizeof *host);
@@ -246,6 +251,7 @@ static inline void model_start(model *m, const int64_t *positions) {
 }
 // ---- forward ----
 
+// Where a tensor is in a unit's parameters, or gradients: `unit` is what zero_params, or zero_grads, returned for unit number layer_unit.
 static inline const floatX *model_tensor(const model *m, const floatX *unit, int layer_unit, int tensor) {
     return unit + m->units[layer_unit].tensors[tensor].offset;
 }
@@ -262,10 +268,9 @@ static inline attention_saved model_attention_saved(const model *m, const layer_
     s.lse = t->lse + b * m->run.T * m->c.H;
     memset(&s.documents, 0, sizeof s.documents);
     if (m->documents != NULL) {
-        int64_t Tc = m->attention.Tc, at = b * (Tc + 2 * m->g->shape.cp);
+        int64_t at = b * (m->attention.Tc + 2 * m->g->shape.cp);
         s.documents.first = m->first + at;
         s.documents.host = m->documents_now + at;
-        s.documents.chunks = m->documents_now + at + Tc;
     }
     return s;
 }
@@ -399,7 +404,7 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
 // transfers.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    floatX *dqkv = m->g->shape.hp == 1 && m->run.B == 1 ? t->q : m->qkv; // (rows, (H + 2 Hkv) HS); t->q and t->kv lie together (model_layout_workspace)
+    floatX *dqkv = m->g->shape.hp == 1 && m->run.B == 1 ? t->q : m->qkv; // (rows, (H + 2 Hkv) HS); t->kv lies behind t->q (checkpoint_take_qkv)
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);

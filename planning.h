@@ -52,12 +52,7 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
 // Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both. Fills *device and *host with the
 // counts of each.
 static inline size_t plan_bytes(const model_config *c, const grid *g, const model_run *run, arena *device, arena *host) {
-    model m;
-    memset(device, 0, sizeof *device);
-    memset(host, 0, sizeof *host);
-    device->element_bytes = host->element_bytes = run->element_bytes;
-    model_layout(&m, device, host, c, g, run);
-    model_free(&m);
+    model_count(device, host, c, g, run);
     return device->peak + (arena_is_cpu(device) ? host->peak : 0);
 }
 

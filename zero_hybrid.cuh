@@ -53,7 +53,7 @@ typedef struct {
     int64_t count; // elements, padded
     zero_tensor tensors[ZERO_MAX_TENSORS];
     int tensor_count;
-    int slot; // where it is gathered: layers alternate between 0 and 1, embedding 2, head 3
+    int slot; // where it is gathered and its gradient is summed. Units that are in use at different times may share one
 } zero_unit;
 
 static inline void zero_unit_add(zero_unit *u, const char *name, int64_t count, bool decay, bool product) {
@@ -92,7 +92,10 @@ typedef struct {
     zero_unit *units; // the model's
     int64_t largest;  // elements of the largest unit
     rounding_rule rounding; // of stored parameters: `stochastic` and `seed`, set after zero_describe; all zero: round to nearest even
-    comm *gather, *reduce[ZERO_STAGES], *spread, *pieces; // pieces: the zo ranks that together hold every optimizer piece once
+    comm *gather;              // the zp ranks that together hold a unit's parameters
+    comm *reduce[ZERO_STAGES];
+    comm *spread;              // the zo / zp ranks whose optimizer pieces make up this rank's parameter shard
+    comm *pieces;              // the zo ranks that together hold every optimizer piece once
     // per unit, from the arena; on the host when offloaded
     floatX **params; // (count / zp)
     float **grads;   // (count / zg)
@@ -109,9 +112,10 @@ typedef struct {
     zero_reduction reducing[ZERO_STAGES + 1];
     int reducing_count;
     bool first_micro, last_micro;
-    // An update: AdamW on this rank's pieces, and the all-gather that spreads them over the parameter shards. Each of how many units, in their order?
-    int adamw_started, adamw_finished; // offloaded: AdamW aside; compute has waited for it
-    int spreads_started, spreads_finished;
+    // An update is AdamW on this rank's pieces, and the all-gather that spreads these over the parameter shards. Both go through the units in order, in the
+    // next forward pass; these numbers say how many units are done with each of its stages (unit_count: all).
+    int adamw_started, adamw_finished;     // offloaded states only: AdamW is issued, aside; compute has waited for it
+    int spreads_started, spreads_finished; // zo > zp only: the all-gather is started; is finished
     adamw_args adamw;
     float *arrived;             // (largest / zg) one micro-step's gradient shard, before it is added; offloaded: what is on the host, before it is added
     void *scratch[ZERO_STAGES]; // of the reductions
@@ -161,6 +165,11 @@ static inline int64_t zero_shares(const zero_hybrid *z) { // of all units
     return n;
 }
 
+static inline float *zero_optim_grads(const zero_hybrid *z, int unit) { // this rank's piece, (count / zo); on the host when offloaded
+    int64_t n = z->units[unit].count;
+    return z->grads[unit] + (z->optim_piece * (n / z->zo) - z->grad_piece * (n / z->zg));
+}
+
 // The slot's size: the largest unit that uses it.
 static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
     int64_t n = 0;
@@ -170,9 +179,8 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
 }
 
 // Takes all memory: from `device`, and from `host` for what is offloaded. accumulates: more than one micro-step in a step. offload: gradients need zg = zo =
-// ranks, parameters zp, too (options.h checks). share_edges: embedding and head are never in their slots at the same time (untied), so they share one
-// place. The per-unit tables are host memory of z (zero_free).
-static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, zero_offload offload, bool share_edges) {
+// ranks, parameters zp, too (options.h checks). The per-unit tables are host memory of z (zero_free).
+static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, zero_offload offload) {
     int units = z->unit_count;
     bool masters = arena_element(device) != sizeof(float), offload_grads = offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
     bool grad_slots = z->zg > 1 || offload_grads, param_slots = z->zp > 1 || offload_params;
@@ -201,11 +209,9 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     }
     for (int s = 0; s < ZERO_SLOTS; s++) {
         int64_t n = zero_slot_count(z, s);
-        if (share_edges && s == 2) n = max_i64(n, zero_slot_count(z, 3));
-        bool shared = share_edges && s == 3;
-        z->param_slot[s] = !param_slots ? NULL : shared ? z->param_slot[2] : ARENA_TAKE_X(device, MEM_PARAMETERS, n);
-        z->shard_slot[s] = !offload_params || z->zp == 1 ? z->param_slot[s] : shared ? z->shard_slot[2] : ARENA_TAKE_X(device, MEM_PARAMETERS, n / z->zp);
-        z->grad_slot[s] = !grad_slots ? NULL : shared ? z->grad_slot[2] : ARENA_TAKE(device, MEM_GRADIENTS, float, n);
+        z->param_slot[s] = param_slots ? ARENA_TAKE_X(device, MEM_PARAMETERS, n) : NULL;
+        z->shard_slot[s] = offload_params && z->zp > 1 ? ARENA_TAKE_X(device, MEM_PARAMETERS, n / z->zp) : z->param_slot[s];
+        z->grad_slot[s] = grad_slots ? ARENA_TAKE(device, MEM_GRADIENTS, float, n) : NULL;
     }
     z->arrived = accumulates && grad_slots ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
     int replicas = z->ranks / z->zo;
@@ -214,12 +220,215 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, replicas, (size_t)(z->largest / z->zo / replicas)));
 }
 
-// ---- AdamW ----
+// The update is at the end of this file; the passes after it finish it.
+static inline void zero_spread_due(zero_hybrid *z);
+static inline void zero_spread_start(zero_hybrid *z, int units);
+static inline void zero_spread_finish(zero_hybrid *z, int units);
+static inline void zero_adamw_start(zero_hybrid *z, int units);
 
-static inline float *zero_optim_grads(const zero_hybrid *z, int unit) { // this rank's piece, (count / zo); on the host when offloaded
-    int64_t n = z->units[unit].count;
-    return z->grads[unit] + (z->optim_piece * (n / z->zo) - z->grad_piece * (n / z->zg));
+// Creates the communicators over `all` (the ranks given to zero_describe). Every rank calls.
+static inline void zero_connect(zero_hybrid *z, comm *all) {
+    int within = z->zo / z->zp;
+    z->gather = comm_split(all, z->rank / z->zp, z->param_piece, COMM_PARAM_GATHER);
+    z->reduce[REDUCE_SHARD] = comm_split(all, z->rank / z->zg, z->grad_piece, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_PIECE] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_REPLICAS] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_BACK] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
+    z->spread = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
+    z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
+    zero_spread_due(z); // the first step gathers parameters that are already there, so that every step sends the same
+    if (z->offload) {
+        z->to_device = device_copier_new();
+        z->to_host = device_copier_new();
+    }
 }
+// Releases the tables, communicators and copiers. The memory stays the arenas', the units the caller's. Every rank calls.
+static inline void zero_free(zero_hybrid *z) {
+    if (z->gather != NULL) {
+        for (; z->spreads_finished < z->spreads_started; z->spreads_finished++) transfer_finish(z->spread);
+        comm_free(z->gather);
+        for (int s = 0; s < ZERO_STAGES; s++) comm_free(z->reduce[s]);
+        comm_free(z->spread);
+        comm_free(z->pieces);
+    }
+    if (z->to_device != NULL) device_copier_free(z->to_device);
+    if (z->to_host != NULL) device_copier_free(z->to_host);
+    free(z->params);
+    free(z->grads);
+    free(z->m);
+    free(z->v);
+    free(z->master);
+    free(z->grads_begun);
+}
+
+// ---- parameters ----
+
+// Offloaded parameters: starts copying a unit's shard to the device, unless it is there or on its way.
+static inline void zero_shard_start(zero_hybrid *z, int unit) {
+    int slot = z->units[unit].slot;
+    if (z->shard_slot_unit[slot] == unit) return;
+    z->shard_slot_unit[slot] = unit;
+    z->shard_ticket[slot] = device_copy_start(z->to_device, z->shard_slot[slot], z->params[unit], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
+}
+
+// Starts bringing a unit to its slot, unless it is there. Gives up the unit that was there.
+static inline void zero_slot_start(zero_hybrid *z, int unit) {
+    bool offloaded = z->offload >= OFFLOAD_PARAMETERS;
+    int slot = z->units[unit].slot;
+    if (z->param_slot_unit[slot] == unit) return;
+    zero_spread_finish(z, unit + 1);
+    z->param_slot_unit[slot] = unit;
+    z->param_slot_gather[slot] = ++z->gathers_started;
+    if (offloaded) zero_shard_start(z, unit);
+    if (z->zp == 1) return;
+    if (offloaded) device_copy_finish(z->to_device, z->shard_ticket[slot]);
+    trace_transfer(z->gather, "gather parameters", unit);
+    comm_allgather_start(z->gather, offloaded ? z->shard_slot[slot] : z->params[unit], z->param_slot[slot],
+                         sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
+}
+// Starts what a unit needs before zero_params: its update, and its gather unless this rank holds all of it on the device. next: the unit that will be
+// fetched after this one, or -1: where parameters are offloaded, its shard starts coming to the device. zp > 1: also the spread of the unit after it, which
+// must be over when the next call starts that unit's gather.
+static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
+    zero_spread_start(z, z->zp == 1 ? unit + 1 : unit + 2);
+    if (z->zp > 1 || z->offload >= OFFLOAD_PARAMETERS) zero_slot_start(z, unit);
+    if (z->zp > 1 && z->offload >= OFFLOAD_PARAMETERS && next >= 0) zero_shard_start(z, next);
+    zero_adamw_start(z, z->adamw_finished + 1); // of the next call's unit: what computes now hides it
+}
+
+// The whole parameters of a unit, (count). Fetches them if zero_fetch has not; waits for the gather.
+static inline const floatX *zero_params(zero_hybrid *z, int unit) {
+    if (z->zp == 1 && z->offload < OFFLOAD_PARAMETERS) {
+        zero_spread_finish(z, unit + 1);
+        return z->params[unit];
+    }
+    zero_fetch(z, unit, -1);
+    int slot = z->units[unit].slot;
+    if (z->zp == 1 && z->gathers_finished < z->param_slot_gather[slot]) device_copy_finish(z->to_device, z->shard_ticket[slot]);
+    for (; z->gathers_finished < z->param_slot_gather[slot]; z->gathers_finished++) // those started before this unit's, and its own
+        if (z->zp > 1) transfer_finish(z->gather);
+    return z->param_slot[slot];
+}
+
+// ---- gradients ----
+
+// Offloaded gradients: starts bringing back what earlier micro-steps left on the host of a unit's shard.
+static inline void zero_bring_back(zero_hybrid *z, int unit) {
+    z->arriving = device_copy_start(z->to_device, z->arrived, z->grads[unit], sizeof(float) * (size_t)(z->units[unit].count / z->zg));
+}
+// A unit's shard of this micro-step is complete on the device: adds what earlier ones left on the host, and starts its copy there. Returns the ticket.
+static inline int64_t zero_leave(zero_hybrid *z, int unit) {
+    float *shard = z->zg == 1 ? z->grad_slot[z->units[unit].slot] : z->leaving[unit % 2];
+    int64_t n = z->units[unit].count / z->zg;
+    if (!z->first_micro) {
+        device_copy_finish(z->to_device, z->arriving);
+        op_add_float(shard, z->arrived, n);
+        if (unit > 0) zero_bring_back(z, unit - 1); // units leave from the last to the first
+    }
+    if (z->last_micro) op_sum_squares(&z->squares[unit], shard, n);
+    return device_copy_start(z->to_host, z->grads[unit], shard, sizeof(float) * (size_t)n);
+}
+
+// Call before a micro-step's first zero_params: `first`, `last` of the step. Gradients are stored in the first one, and leave the groups of zg after the last.
+static inline void zero_begin_micro_step(zero_hybrid *z, bool first, bool last) {
+    z->first_micro = first;
+    z->last_micro = last;
+    if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
+    if (z->offload >= OFFLOAD_GRADIENTS && !first) zero_bring_back(z, z->unit_count - 1);
+}
+
+// Starts the stage after r->stage, skipping those with nothing to do. Returns false when no stage is left for this micro-step.
+static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
+    const zero_unit *unit = &z->units[r->unit];
+    int64_t shard = unit->count / z->zg, piece = unit->count / z->zo, share = zero_share(z, r->unit);
+    float *grads = z->grads[r->unit], *own = zero_optim_grads(z, r->unit), *own_share = own + comm_rank(z->reduce[REDUCE_REPLICAS]) * share;
+    r->stage++;
+    if (r->stage == REDUCE_SHARD && z->zg == 1) r->stage = REDUCE_PIECE;
+    if (r->stage == REDUCE_PIECE && z->offload >= OFFLOAD_GRADIENTS) {
+        r->stage = REDUCE_HOST;
+        r->ticket = zero_leave(z, r->unit);
+        return true;
+    }
+    if (r->stage == REDUCE_PIECE && z->zo == z->zg) r->stage = REDUCE_REPLICAS;
+    if (r->stage >= (z->last_micro ? ZERO_STAGES : REDUCE_PIECE)) return false; // stages across groups only after the last micro-step
+    if (r->stage >= REDUCE_REPLICAS && z->zo == z->ranks) return false;
+    comm *group = z->reduce[r->stage];
+    void *scratch = z->scratch[r->stage];
+    trace_transfer(group, "reduce gradients", r->unit);
+    if (r->stage == REDUCE_SHARD)
+        comm_reduce_scatter_start(group, z->grad_slot[unit->slot],
+                                  z->offload >= OFFLOAD_GRADIENTS ? z->leaving[r->unit % 2] : z->first_micro ? grads : z->arrived, (size_t)shard, scratch);
+    else if (r->stage == REDUCE_PIECE)
+        comm_reduce_scatter_start(group, grads, own, (size_t)piece, scratch);
+    else if (r->stage == REDUCE_REPLICAS)
+        comm_reduce_scatter_start(group, own, own_share, (size_t)share, scratch);
+    else
+        comm_allgather_start(group, own_share, own, sizeof(float) * (size_t)share);
+    return true;
+}
+
+// Finishes the current stage of each unit in flight, oldest unit first, and starts its next one. Units enter one at a time and advance
+// together, so no two are ever in the same stage.
+static inline void zero_advance(zero_hybrid *z) {
+    int kept = 0;
+    for (int i = 0; i < z->reducing_count; i++) {
+        zero_reduction r = z->reducing[i];
+        const zero_unit *unit = &z->units[r.unit];
+        if (r.stage == REDUCE_HOST) device_copy_finish(z->to_host, r.ticket);
+        else transfer_finish(z->reduce[r.stage]);
+        if (r.stage == REDUCE_SHARD && !z->first_micro && z->offload < OFFLOAD_GRADIENTS)
+            op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
+        if (r.stage == REDUCE_SHARD || (r.stage == REDUCE_HOST && z->zg == 1)) z->grad_slot_unit[unit->slot] = -1;
+        if (zero_next_stage(z, &r)) z->reducing[kept++] = r;
+    }
+    z->reducing_count = kept;
+}
+
+static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // zeros, except where a product will be stored
+    int64_t from = 0;
+    for (int t = 0; t < unit->tensor_count; t++) {
+        const zero_tensor *tensor = &unit->tensors[t];
+        if (!tensor->product) continue;
+        device_zero(grads + from, sizeof(float) * (size_t)(tensor->offset - from));
+        from = tensor->offset + tensor->count;
+    }
+    device_zero(grads + from, sizeof(float) * (size_t)(unit->count - from));
+}
+// The buffer to which the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use in a step (zg = 1)
+// or micro-step (zg > 1, or offloaded): then tensors with `product` set are uninitialized, and the caller stores into them; the others are zero.
+static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
+    if (z->zg == 1 && z->offload < OFFLOAD_GRADIENTS) {
+        *adds = z->grads_begun[unit];
+        if (!*adds) zero_begin_grads(&z->units[unit], z->grads[unit]);
+        z->grads_begun[unit] = true;
+        return z->grads[unit];
+    }
+    *adds = true;
+    int slot = z->units[unit].slot;
+    if (z->grad_slot_unit[slot] == unit) return z->grad_slot[slot];
+    while (z->grad_slot_unit[slot] >= 0) zero_advance(z); // another unit's gradient is still leaving
+    z->grad_slot_unit[slot] = unit;
+    *adds = false;
+    zero_begin_grads(&z->units[unit], z->grad_slot[slot]);
+    return z->grad_slot[slot];
+}
+
+// The unit's gradient of this micro-step is complete: the units in flight advance one stage, and this one enters its first.
+static inline void zero_grads_done(zero_hybrid *z, int unit) {
+    zero_advance(z);
+    zero_reduction r;
+    r.unit = unit;
+    r.stage = -1;
+    if (zero_next_stage(z, &r)) z->reducing[z->reducing_count++] = r;
+}
+
+// Call at the end of a micro-step: drains the stages. All gradients are then in their shards (after the last micro-step, summed over all ranks);
+// compute issued from here on, and the host once it has waited for the device, see them there.
+static inline void zero_grads_finish(zero_hybrid *z) {
+    while (z->reducing_count > 0) zero_advance(z);
+}
+
+// ---- update: AdamW ----
 
 // How elements first, first + 1, ... of a tensor are rounded after `step`: the same way on every grid, whichever rank holds them.
 static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int tensor, int64_t first, int64_t step) {
@@ -326,7 +535,7 @@ static inline void zero_adamw_finish(zero_hybrid *z, int units) {
     z->adamw_finished = z->adamw_started;
 }
 
-// ---- spreading new parameters ----
+// ---- update: spreading new parameters ----
 
 // The optimizer pieces hold new parameters: every unit is to be all-gathered again.
 static inline void zero_spread_due(zero_hybrid *z) {
@@ -351,213 +560,7 @@ static inline void zero_spread_finish(zero_hybrid *z, int units) {
     }
 }
 
-// Creates the communicators over `all` (the ranks given to zero_describe). Every rank calls.
-static inline void zero_connect(zero_hybrid *z, comm *all) {
-    int within = z->zo / z->zp;
-    z->gather = comm_split(all, z->rank / z->zp, z->param_piece, COMM_PARAM_GATHER);
-    z->reduce[REDUCE_SHARD] = comm_split(all, z->rank / z->zg, z->grad_piece, COMM_GRAD_REDUCE);
-    z->reduce[REDUCE_PIECE] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
-    z->reduce[REDUCE_REPLICAS] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
-    z->reduce[REDUCE_BACK] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
-    z->spread = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
-    z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
-    zero_spread_due(z); // the first step gathers parameters that are already there, so that every step sends the same
-    if (z->offload) {
-        z->to_device = device_copier_new();
-        z->to_host = device_copier_new();
-    }
-}
-static inline void zero_free(zero_hybrid *z) {
-    if (z->gather != NULL) {
-        for (; z->spreads_finished < z->spreads_started; z->spreads_finished++) transfer_finish(z->spread);
-        comm_free(z->gather);
-        for (int s = 0; s < ZERO_STAGES; s++) comm_free(z->reduce[s]);
-        comm_free(z->spread);
-        comm_free(z->pieces);
-    }
-    if (z->to_device != NULL) device_copier_free(z->to_device);
-    if (z->to_host != NULL) device_copier_free(z->to_host);
-    free(z->params);
-    free(z->grads);
-    free(z->m);
-    free(z->v);
-    free(z->master);
-    free(z->grads_begun);
-}
-
-// ---- parameters ----
-
-// Offloaded parameters: starts copying a unit's shard to the device, unless it is there or on its way.
-static inline void zero_shard_start(zero_hybrid *z, int unit) {
-    int slot = z->units[unit].slot;
-    if (z->shard_slot_unit[slot] == unit) return;
-    for (int s = 0; s < ZERO_SLOTS; s++) // also the slot that shares this place
-        if (z->shard_slot[s] == z->shard_slot[slot]) z->shard_slot_unit[s] = -1;
-    z->shard_slot_unit[slot] = unit;
-    z->shard_ticket[slot] = device_copy_start(z->to_device, z->shard_slot[slot], z->params[unit], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
-}
-
-// Starts bringing a unit to its slot, unless it is there. Gives up the unit that was there.
-static inline void zero_slot_start(zero_hybrid *z, int unit) {
-    bool offloaded = z->offload >= OFFLOAD_PARAMETERS;
-    int slot = z->units[unit].slot;
-    if (z->param_slot_unit[slot] == unit) return;
-    zero_spread_finish(z, unit + 1);
-    for (int s = 0; s < ZERO_SLOTS; s++)
-        if (z->param_slot[s] == z->param_slot[slot]) z->param_slot_unit[s] = -1;
-    z->param_slot_unit[slot] = unit;
-    z->param_slot_gather[slot] = ++z->gathers_started;
-    if (offloaded) zero_shard_start(z, unit);
-    if (z->zp == 1) return;
-    if (offloaded) device_copy_finish(z->to_device, z->shard_ticket[slot]);
-    trace_transfer(z->gather, "gather parameters", unit);
-    comm_allgather_start(z->gather, offloaded ? z->shard_slot[slot] : z->params[unit], z->param_slot[slot],
-                         sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
-}
-// Starts what a unit needs before zero_params: its update, and its gather unless this rank holds all of it on the device. next: the unit that will be
-// fetched after this one, or -1: where parameters are offloaded, its shard starts coming to the device.
-static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
-    zero_spread_start(z, z->zp == 1 ? unit + 1 : unit + 2);
-    if (z->zp > 1 || z->offload >= OFFLOAD_PARAMETERS) zero_slot_start(z, unit);
-    if (z->zp > 1 && z->offload >= OFFLOAD_PARAMETERS && next >= 0) zero_shard_start(z, next);
-    zero_adamw_start(z, z->adamw_finished + 1); // of the next call's unit: what computes now hides it
-}
-
-// The whole parameters of a unit, (count). Fetches them if zero_fetch has not; waits for the gather.
-static inline const floatX *zero_params(zero_hybrid *z, int unit) {
-    if (z->zp == 1 && z->offload < OFFLOAD_PARAMETERS) {
-        zero_spread_finish(z, unit + 1);
-        return z->params[unit];
-    }
-    zero_fetch(z, unit, -1);
-    int slot = z->units[unit].slot;
-    if (z->zp == 1 && z->gathers_finished < z->param_slot_gather[slot]) device_copy_finish(z->to_device, z->shard_ticket[slot]);
-    for (; z->gathers_finished < z->param_slot_gather[slot]; z->gathers_finished++) // those started before this unit's, and its own
-        if (z->zp > 1) transfer_finish(z->gather);
-    return z->param_slot[slot];
-}
-
-// ---- gradients ----
-
-// Offloaded gradients: starts bringing back what earlier micro-steps left on the host of a unit's shard.
-static inline void zero_bring_back(zero_hybrid *z, int unit) {
-    z->arriving = device_copy_start(z->to_device, z->arrived, z->grads[unit], sizeof(float) * (size_t)(z->units[unit].count / z->zg));
-}
-// A unit's shard of this micro-step is complete on the device: adds what earlier ones left on the host, and starts its copy there. Returns the ticket.
-static inline int64_t zero_leave(zero_hybrid *z, int unit) {
-    float *shard = z->zg == 1 ? z->grad_slot[z->units[unit].slot] : z->leaving[unit % 2];
-    int64_t n = z->units[unit].count / z->zg;
-    if (!z->first_micro) {
-        device_copy_finish(z->to_device, z->arriving);
-        op_add_float(shard, z->arrived, n);
-        if (unit > 0) zero_bring_back(z, unit - 1); // units leave from the last to the first
-    }
-    if (z->last_micro) op_sum_squares(&z->squares[unit], shard, n);
-    return device_copy_start(z->to_host, z->grads[unit], shard, sizeof(float) * (size_t)n);
-}
-
-static inline void zero_begin_micro_step(zero_hybrid *z, bool first, bool last) {
-    z->first_micro = first;
-    z->last_micro = last;
-    if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
-    if (z->offload >= OFFLOAD_GRADIENTS && !first) zero_bring_back(z, z->unit_count - 1);
-}
-
-// Starts the stage after r->stage, skipping those with nothing to do. Returns false when no stage is left for this micro-step.
-static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
-    const zero_unit *unit = &z->units[r->unit];
-    int replicas = z->ranks / z->zo;
-    int64_t shard = unit->count / z->zg, piece = unit->count / z->zo, part = piece / replicas;
-    float *grads = z->grads[r->unit], *own = grads + (z->optim_piece * piece - z->grad_piece * shard);
-    float *own_part = own + comm_rank(z->reduce[REDUCE_REPLICAS]) * part;
-    r->stage++;
-    if (r->stage == REDUCE_SHARD && z->zg == 1) r->stage = REDUCE_PIECE;
-    if (r->stage == REDUCE_PIECE && z->offload >= OFFLOAD_GRADIENTS) {
-        r->stage = REDUCE_HOST;
-        r->ticket = zero_leave(z, r->unit);
-        return true;
-    }
-    if (r->stage == REDUCE_PIECE && z->zo == z->zg) r->stage = REDUCE_REPLICAS;
-    if (r->stage >= (z->last_micro ? ZERO_STAGES : REDUCE_PIECE)) return false; // stages across groups only after the last micro-step
-    if (r->stage >= REDUCE_REPLICAS && replicas == 1) return false;
-    comm *group = z->reduce[r->stage];
-    void *scratch = z->scratch[r->stage];
-    trace_transfer(group, "reduce gradients", r->unit);
-    if (r->stage == REDUCE_SHARD)
-        comm_reduce_scatter_start(group, z->grad_slot[unit->slot],
-                                  z->offload >= OFFLOAD_GRADIENTS ? z->leaving[r->unit % 2] : z->first_micro ? grads : z->arrived, (size_t)shard, scratch);
-    else if (r->stage == REDUCE_PIECE)
-        comm_reduce_scatter_start(group, grads, own, (size_t)piece, scratch);
-    else if (r->stage == REDUCE_REPLICAS)
-        comm_reduce_scatter_start(group, own, own_part, (size_t)part, scratch);
-    else
-        comm_allgather_start(group, own_part, own, sizeof(float) * (size_t)part);
-    return true;
-}
-
-// Finishes the current stage of each unit in flight, oldest unit first, and starts its next one. Units enter one at a time and advance
-// together, so no two are ever in the same stage.
-static inline void zero_advance(zero_hybrid *z) {
-    int kept = 0;
-    for (int i = 0; i < z->reducing_count; i++) {
-        zero_reduction r = z->reducing[i];
-        const zero_unit *unit = &z->units[r.unit];
-        if (r.stage == REDUCE_HOST) device_copy_finish(z->to_host, r.ticket);
-        else transfer_finish(z->reduce[r.stage]);
-        if (r.stage == REDUCE_SHARD && !z->first_micro && z->offload < OFFLOAD_GRADIENTS)
-            op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
-        if (r.stage == REDUCE_SHARD || (r.stage == REDUCE_HOST && z->zg == 1)) z->grad_slot_unit[unit->slot] = -1;
-        if (zero_next_stage(z, &r)) z->reducing[kept++] = r;
-    }
-    z->reducing_count = kept;
-}
-
-static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // zeros, except where a product will be stored
-    int64_t from = 0;
-    for (int t = 0; t < unit->tensor_count; t++) {
-        const zero_tensor *tensor = &unit->tensors[t];
-        if (!tensor->product) continue;
-        device_zero(grads + from, sizeof(float) * (size_t)(tensor->offset - from));
-        from = tensor->offset + tensor->count;
-    }
-    device_zero(grads + from, sizeof(float) * (size_t)(unit->count - from));
-}
-// The buffer to which the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use in a step (zg = 1)
-// or micro-step (zg > 1, or offloaded): then tensors with `product` set are uninitialized, and the caller stores into them; the others are zero.
-static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
-    if (z->zg == 1 && z->offload < OFFLOAD_GRADIENTS) {
-        *adds = z->grads_begun[unit];
-        if (!*adds) zero_begin_grads(&z->units[unit], z->grads[unit]);
-        z->grads_begun[unit] = true;
-        return z->grads[unit];
-    }
-    *adds = true;
-    int slot = z->units[unit].slot;
-    if (z->grad_slot_unit[slot] == unit) return z->grad_slot[slot];
-    for (int s = 0; s < ZERO_SLOTS; s++) // another unit's gradient may still be leaving this place
-        while (z->grad_slot[s] == z->grad_slot[slot] && z->grad_slot_unit[s] >= 0) zero_advance(z);
-    z->grad_slot_unit[slot] = unit;
-    *adds = false;
-    zero_begin_grads(&z->units[unit], z->grad_slot[slot]);
-    return z->grad_slot[slot];
-}
-
-// The unit's gradient of this micro-step is complete: the units in flight advance one stage, and this one enters its first.
-static inline void zero_grads_done(zero_hybrid *z, int unit) {
-    zero_advance(z);
-    zero_reduction r;
-    r.unit = unit;
-    r.stage = -1;
-    if (zero_next_stage(z, &r)) z->reducing[z->reducing_count++] = r;
-}
-
-// Call at the end of a micro-step: drains the stages. All gradients are then in their shards (after the last micro-step, summed over all ranks);
-// compute issued from here on, and the host once it has waited for the device, see them there.
-static inline void zero_grads_finish(zero_hybrid *z) {
-    while (z->reducing_count > 0) zero_advance(z);
-}
-
-// ---- update ----
+// ---- update: a step ----
 
 // Copies this rank's piece of a unit's gradient to `to` on the host, (count / zo) floats.
 static inline void zero_read_grads(const zero_hybrid *z, int unit, float *to) {

@@ -34,6 +34,7 @@ void op_linear_backward_weight(float *dw, const floatX *dy, const floatX *x, int
 // Workspace of the matrix products: op_linear_workspace bytes (0: none needed). It stays the caller's and is in use until the caller sets another.
 // NULL, as at the start: the products allocate their own.
 size_t op_linear_workspace(void);
+#define DEVICE_LINEAR_WORKSPACE ((size_t)32 << 20) // on a GPU
 void op_linear_use_workspace(void *workspace);
 
 // ---- RoPE with the layout change for SeqAlltoAll ----

@@ -48,10 +48,7 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     run.kinds = f->kinds;
     error_text error = {""};
     arena device, host; // which only count
-    memset(&device, 0, sizeof device);
-    memset(&host, 0, sizeof host);
-    model_layout(&f->m, &device, &host, c, &f->g, &run);
-    model_free(&f->m);
+    model_count(&device, &host, c, &f->g, &run);
     bool enough = model_allocate(&f->m, &f->device, &f->host, c, &f->g, &run, &error);
     CHECK(enough, "%s", error.text);
     CHECK(f->device.peak == device.peak && f->host.peak == host.peak, "layouts differ: %zu %zu", f->device.peak, device.peak);

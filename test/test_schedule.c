@@ -279,7 +279,7 @@ static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
             const floatX *own = memory_kv[c][4];
             players[c].holds[buffer_of(&players[c], own)].owner = c;
             if (pass == 0) {
-                double_ring_forward(&rings[c], number, number, q, own, (document_rows){NULL, NULL, NULL});
+                double_ring_forward(&rings[c], number, number, q, own, (document_rows){NULL, NULL});
             } else {
                 double_ring_queries t;
                 memset(&t, 0, sizeof t);
@@ -310,9 +310,9 @@ static const op *start_of(const program *p, int lane, int h) {
 // Packed documents: both sides of every transfer mean the same rows, without having communicated about them.
 static void check_parts(grid_shape shape, bool dkv_bf16) {
     enum { ROWS = 8 }; // of a rank
-    int64_t begins[64 * ROWS], chunks[128], rows[ROWS], all = 0, most = 0;
+    int64_t begins[64 * ROWS], rows[ROWS + 128], all = 0, most = 0;
     for (int p = 0; p < shape.cp * ROWS; p++) begins[p] = p == 0 || test_random(3, (uint64_t)(p + 1000 * shape.cp)) > 0.4 ? p : begins[p - 1];
-    for (int n = 0; n < 2 * shape.cp; n++) chunks[n] = begins[n * ROWS / 2];
+    for (int n = 0; n < 2 * shape.cp; n++) rows[ROWS + n] = begins[n * ROWS / 2];
     query_base = (int64_t)(intptr_t)memory_kv[0][0];
     for (int c = 0; c < shape.cp; c++) {
         make_ring(shape, c, dkv_bf16);
@@ -325,7 +325,7 @@ static void check_parts(grid_shape shape, bool dkv_bf16) {
         double_ring_queries t;
         memset(&t, 0, sizeof t);
         t.dq = number; t.q = t.out = t.dout = memory_kv[0][0]; t.lse = t.delta = number;
-        t.documents = (document_rows){rows, rows, chunks};
+        t.documents = (document_rows){rows, rows};
         programs[c].count = 0;
         recording = &programs[c];
         double_ring_forward(r, number, number, t.q, memory_kv[c][4], t.documents);

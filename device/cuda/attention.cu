@@ -295,15 +295,15 @@ void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T,
     else sum_heads<4>(to, (const float *)from, T, heads, members, HS, from_row, to_row, to_head, add);
 }
 
-__global__ void attention_lse_copy_kernel(float *to, const float *from, int64_t n, int64_t rows, int64_t known, int64_t from_stride) {
+__global__ void attention_lse_copy_kernel(float *to, const float *from, int64_t n, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride) {
     int64_t i;
     if (flat_range<1>(n, &i) == 0) return;
-    to[i] = i % rows < known ? from[i / rows * from_stride + i % rows] : 1e30f;
+    to[i / rows * to_stride + i % rows] = i % rows < known ? from[i / rows * from_stride + i % rows] : 1e30f;
 }
-void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t from_stride) {
+void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride) {
     int64_t n = heads * rows;
     int threads = block_size(n, 256);
-    if (n > 0) LAUNCH(attention_lse_copy_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, from, n, rows, known, from_stride);
+    if (n > 0) LAUNCH(attention_lse_copy_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, from, n, rows, known, to_stride, from_stride);
 }
 
 // One block per token. `lanes` neighbouring threads, a power of two up to 32, share a head.

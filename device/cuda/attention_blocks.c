@@ -161,12 +161,7 @@ static attention_block part_of(attention_block b, attention_run run) { // the sa
     b.Hkv = run.kv;
     return b;
 }
-// Copies lse (heads, rows) between two head strides. The engine's lse is always dense, because cuDNN assumed that whatever strides it was given
-// (forward before 9.12, backward before 9.26).
-static void copy_lse(float *to, const float *from, int heads, int64_t rows, int64_t to_stride, int64_t from_stride) {
-    attention_sum_heads(to, from, false, heads, 1, 1, (int)rows, from_stride, to_stride, rows, false);
-}
-
+// The engine's lse is always dense, because cuDNN assumed that whatever strides it was given (forward before 9.12, backward before 9.26).
 // b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more. apart: results always go through scratch, so that one compiled
 // kernel serves pieces that set, pieces that add, and pieces computed with extra rows.
 static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool merge, void *scratch) {
@@ -198,7 +193,7 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         attention_call(s, tensors, b.scale, f.workspace);
         if (merge) attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, dense, s.Tq);
         else if (apart) attention_sum_heads(t.out, f.out, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, false);
-        if (lse_apart && !merge) copy_lse(t.lse, f.lse, s.Hq, b.Tq, b.lse_stride, s.Tq);
+        if (lse_apart && !merge) attention_lse_copy(t.lse, f.lse, s.Hq, b.Tq, b.Tq, b.lse_stride, s.Tq);
     }
 }
 
@@ -225,7 +220,7 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
             }
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
-            if (lse_apart) attention_lse_copy(f.lse, t.lse, s.Hq, s.Tq, b.Tq, b.lse_stride);
+            if (lse_apart) attention_lse_copy(f.lse, t.lse, s.Hq, s.Tq, b.Tq, s.Tq, b.lse_stride);
             void *tensors[ATTENTION_TENSORS] = {NULL};
             tensors[ATTENTION_Q] = (void *)t.q;
             tensors[ATTENTION_K] = (void *)t.k;

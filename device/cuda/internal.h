@@ -19,7 +19,7 @@ typedef void *cudaStream_t;
 extern "C" {
 #endif
 
-cudaStream_t device_compute_stream(void); // the one stream of all operations
+cudaStream_t device_compute_stream(void); // of the operations issued now: between device_aside_begin and device_aside_end another one
 
 #ifndef DEVICE_EMULATED
 // Ends every rank when a call of the CUDA runtime failed. Prints `what` (what was being done) and CUDA's own error text.
@@ -47,9 +47,9 @@ void attention_merge(float *out, float *lse, const float *out_b, const float *ls
 // apart, each contiguous; in `to` rows are to_row and heads to_head elements apart.
 void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row,
                          int64_t to_head, bool add);
-// to (heads, rows) = for each head the first `known` of from (heads, from_stride), then 1e30, which makes e^(score - lse) 0: these rows add nothing
-// to any gradient.
-void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t from_stride);
+// to (heads, rows) = for each head the first `known` of `from`, then 1e30, which makes e^(score - lse) 0: these rows add nothing to any gradient. Heads
+// are to_stride and from_stride elements apart.
+void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride);
 
 // For tests: launchers that are free to choose use this many threads a block (a multiple of 32 up to 1024; 0 = their own choice).
 void kernels_test_block_size(int threads);

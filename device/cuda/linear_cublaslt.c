@@ -52,7 +52,7 @@ static void start(void) {
                 version / 100 % 100, version % 100);
 }
 
-static const size_t workspace_bytes = (size_t)32 << 20; // NVIDIA's recommendation for Hopper; enough for all GPUs before it
+static const size_t workspace_bytes = DEVICE_LINEAR_WORKSPACE; // NVIDIA's recommendation for Hopper; enough for all GPUs before it
 size_t op_linear_workspace(void) { return workspace_bytes; }
 void op_linear_use_workspace(void *workspace) {
     if (lt.own != NULL) cuda_check(cudaFree(lt.own), "the workspace of matrix products");
