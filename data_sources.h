@@ -161,8 +161,8 @@ static inline int64_t data_sources_drawn(const data_sources *s, int i, int64_t c
 static inline const char *data_source_label(const data_source *source) { return source->name[0] != '\0' ? source->name : source->pattern; }
 
 // How far tokens of packed documents see: *attended = the length of one document in which a token attends to as many tokens, on average, as in the
-// run's first `samples` samples, where `end` ends a document. Reads these samples whole. False with a message.
-static inline bool data_sources_attended(data_sources *s, int64_t samples, int32_t end, int64_t *attended, error_text *error) {
+// run's first `samples` samples. Reads these samples whole. False with a message.
+static inline bool data_sources_attended(data_sources *s, int64_t samples, document_mark mark, int64_t *attended, error_text *error) {
     int64_t S = s->sources[0].data.S, seen = 0, sample;
     int32_t *tokens = HOST_NEW(int32_t, S);
     bool ok = true;
@@ -170,8 +170,9 @@ static inline bool data_sources_attended(data_sources *s, int64_t samples, int32
         dataloader *data = &s->sources[data_sources_at(s, n, &sample)].data;
         ok = dataloader_read_tokens(data, sample * S, S, tokens, error);
         for (int64_t p = 0, begin = 0; p < S && ok; p++) {
+            if (tokens[p] == mark.token && !mark.ends) begin = p;
             seen += p - begin + 1;
-            if (tokens[p] == end) begin = p + 1;
+            if (tokens[p] == mark.token && mark.ends) begin = p + 1;
         }
     }
     free(tokens);

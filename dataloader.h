@@ -15,6 +15,12 @@
 
 enum { LABEL_IGNORED = -100 };
 
+// How packed documents are told apart: by the token that ends each, or by the one that begins each.
+typedef struct {
+    int32_t token;
+    bool ends;
+} document_mark;
+
 // ---- which tokens of a sequence a rank holds (causal balance: LoongTrain figure 3b) ----
 
 // cp = 1: HP rank h holds positions [h T, (h+1) T).
@@ -348,21 +354,22 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
     return true;
 }
 
-// ---- packed documents: the token `end` ends a document; the token after it begins the next ----
+// ---- packed documents ----
 
 enum { DOCUMENT_PIECE = 16384 }; // tokens read at once
 
-// *begin = the start of the document that `position` of the sample belongs to: right after the last `end` among the tokens [from, position).
-// Unchanged if there is none.
-static inline bool dataloader_document_begin(dataloader *loader, int64_t sample, int64_t from, int64_t position, int32_t end, int64_t *begin, error_text *error) {
+// *begin = the start of the document that `position` of the sample belongs to: the last place in (from, position] where one starts. Unchanged if there is none.
+static inline bool dataloader_document_begin(dataloader *loader, int64_t sample, int64_t from, int64_t position, document_mark mark, int64_t *begin,
+                                             error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
-    for (int64_t at = min_i64(position, loader->S); at > from;) {
-        int64_t n = min_i64(at - from, DOCUMENT_PIECE);
+    int64_t before = mark.ends ? 1 : 0; // a document starts at p where token p - before is the mark
+    for (int64_t at = min_i64(position + 1 - before, loader->S), least = from + 1 - before; at > least;) {
+        int64_t n = min_i64(at - least, DOCUMENT_PIECE);
         if (!dataloader_read_tokens(loader, sample * loader->S + at - n, n, piece, error)) return false;
         at -= n;
-        for (int64_t i = n; i > 0; i--)
-            if (piece[i - 1] == end) {
-                *begin = at + i;
+        for (int64_t i = n - 1; i >= 0; i--)
+            if (piece[i] == mark.token) {
+                *begin = at + i + before;
                 return true;
             }
     }
@@ -372,20 +379,20 @@ static inline bool dataloader_document_begin(dataloader *loader, int64_t sample,
 // The documents of a sample that dataloader_read has read into tokens (T) and labels (T). The label of a document's last token would be the first
 // token of the next document: it becomes -100. documents (hp T + 2 cp): for every row of the HP group (the rows that this rank has in attention), the
 // position in the sample of the first token of the row's document; then the same for the first row of each of the sequence's chunks (cp = 1: 0).
-// A sample's first token always begins a document. Padding continues the last document, or is one of its own if the sample's last token is `end`.
+// A sample's first token always begins a document. Padding continues the last document, or is one of its own if the sample's last token ends one.
 // Reads the rows of the HP group; and for each chunk backwards from its first row, to the start of that row's document or of the chunk before.
-static inline bool dataloader_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t end, const int32_t *tokens,
+static inline bool dataloader_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark, const int32_t *tokens,
                                         int32_t *labels, int64_t *documents, error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
     int64_t stream = sample * loader->S; // where the sample begins
     for (int64_t t = 0; t < shard->T; t++)
-        if (tokens[t] == end) labels[t] = LABEL_IGNORED;
+        if ((mark.ends ? tokens : labels)[t] == mark.token) labels[t] = LABEL_IGNORED;
     sequence_shard group = sequence_shard_group(shard);
     int64_t C = group.T / 2, *chunks = documents + group.T;
     chunks[0] = chunks[1] = 0;
     for (int n = 1; n < 2 * shard->cp && shard->cp > 1; n++) {
         chunks[n] = chunks[n - 1];
-        if (!dataloader_document_begin(loader, sample, (n - 1) * C, n * C, end, &chunks[n], error)) return false;
+        if (!dataloader_document_begin(loader, sample, (n - 1) * C, n * C, mark, &chunks[n], error)) return false;
     }
     for (int64_t t = 0; t < group.T;) {
         int64_t run = sequence_shard_run(&group, t), position = sequence_shard_position(&group, t), begin = shard->cp > 1 ? chunks[position / C] : 0;
@@ -393,8 +400,10 @@ static inline bool dataloader_documents(dataloader *loader, int64_t sample, cons
             int64_t p = position + i;
             int64_t n = min_i64(DOCUMENT_PIECE, min_i64(run - i, loader->S - p)); // tokens to read, where a piece begins
             if (p < loader->S && i % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(loader, stream + p, n, piece, error)) return false;
+            bool marked = p < loader->S && piece[i % DOCUMENT_PIECE] == mark.token;
+            if (marked && !mark.ends) begin = p;
             documents[t + i] = begin;
-            if (p < loader->S && piece[i % DOCUMENT_PIECE] == end) begin = p + 1;
+            if (marked && mark.ends) begin = p + 1;
         }
         t += run;
     }

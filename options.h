@@ -5,6 +5,7 @@
 
 #include "checkpoint.cuh" // defines: recompute_kind
 #include "config.h"       // defines: model_config, config_preset, printable
+#include "dataloader.h"   // defines: document_mark
 #include "files.h"        // defines: path_same, path_within
 #include "grid.h"         // defines: placement_kind
 #include "zero_hybrid.cuh" // defines: zero_offload
@@ -27,7 +28,7 @@ typedef struct {
     const char *rope_scaling; // as typed: options_model reads it
     // data
     const char *train_data, *val_data; // sources of token files (data_sources.h)
-    int64_t document_end; // token that ends a document; -1 = samples are not packed
+    int64_t document_end, document_begin; // token that ends, or begins, a document; both -1 = samples are not packed
     int64_t seq_len, batch_size, grad_accum, steps;
     int64_t global_batch; // 0 = not given
     // grid; after options_check dp, inner_ring and ranks are never 0; hp 0 = auto (plan.h chooses)
@@ -57,7 +58,7 @@ typedef struct {
     const char *log, *trace; // files
     const char *out;         // folder of training states
     int64_t save_every, keep; // steps, 0 = at the end only; states
-    bool resume;
+    bool resume, new_data;
     const char *export_to;   // folder
     export_dtype_kind export_dtype;
     int64_t eval_every, eval_steps; // eval_every 0 = after the last step only
@@ -107,6 +108,8 @@ static inline const option_row *options_table(int *count) {
         {"Data", "document-end", "ID|none", OPTION_TOKEN, AT(document_end), 0, 2147483646, "none", "",
          "packed documents: number of the token that ends a document; within a sample, attention and labels do not cross into the next document, "
          "and positions restart"},
+        {"Data", "document-begin", "ID|none", OPTION_TOKEN, AT(document_begin), 0, 2147483646, "none", "",
+         "the same, with the token that begins a document, such as 128000 of Llama-3, whose chats hold tokens that end turns"},
         {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "",
          "tokens in a sequence, over all ranks that share it: 128K = 131072, 1M = 1048576"},
         {"Data", "batch-size", "N", OPTION_COUNT, AT(batch_size), 1, 1048576, "1", "", "sequences per dp rank and micro-step"},
@@ -180,6 +183,9 @@ static inline const option_row *options_table(int *count) {
         {"Output", "resume", "", OPTION_FLAG, AT(resume), 0, 0, "", "",
          "continue from the newest complete state in --out, also on another grid or with other ZeRO degrees; start from the beginning if there "
          "is none"},
+        {"Output", "new-data", "", OPTION_FLAG, AT(new_data), 0, 0, "", "",
+         "with --resume: where --train-data, --seq-len, --seed, RoPE or what ends documents is not the state's, go on from its parameters, moments and "
+         "step with the first sample of the new data (a longer context, or past data that made training diverge)"},
         {"Output", "export", "DIR", OPTION_TEXT, AT(export_to), 0, 0, "", "",
          "at the end, write a Hugging Face folder: config.json, safetensors, and the tokenizer files of the --model folder; DIR must not exist"},
         {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",
@@ -547,6 +553,11 @@ static inline bool options_model(const options *o, model_config *c, error_text *
 
 // ---- checks between options, model and ranks ----
 
+// Packed documents: whether there are, and how they are told apart.
+static inline bool options_packed(const options *o) { return o->document_end >= 0 || o->document_begin >= 0; }
+static inline document_mark options_document(const options *o) {
+    return (document_mark){(int32_t)max_i64(o->document_end, o->document_begin), o->document_end >= 0};
+}
 // What of the model states lies on the host.
 static inline zero_offload options_offload(const options *o) {
     return o->offload_parameters ? OFFLOAD_PARAMETERS : o->offload_gradients ? OFFLOAD_GRADIENTS : o->offload_optimizer ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
@@ -611,6 +622,7 @@ static inline bool options_check_together(const options *o, error_text *error) {
                          o->trace != NULL ? "--trace" : "--out");
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
         return error_set(error, "--resume, --save-every and --keep require --out DIR");
+    if (o->new_data && !o->resume) return error_set(error, "--new-data requires --resume");
     if (o->out != NULL && o->export_to != NULL && path_same(o->out, o->export_to))
         return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
     if (o->out != NULL && o->export_to != NULL && path_within(o->out, o->export_to))
@@ -661,9 +673,11 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
         o->grad_accum = o->global_batch / micro;
     }
 
-    if (o->document_end >= m->V)
-        return error_set(error, "--document-end %lld is not a token of %s; legal values are none, and 0 to %d",
-                         (long long)o->document_end, printable(m->name).text, m->V - 1);
+    if (o->document_end >= 0 && o->document_begin >= 0)
+        return error_set(error, "--document-end and --document-begin both tell documents apart; give only one of them");
+    if (options_packed(o) && options_document(o).token >= m->V)
+        return error_set(error, "--document-%s %d is not a token of %s; legal values are none, and 0 to %d", options_document(o).ends ? "end" : "begin",
+                         options_document(o).token, printable(m->name).text, m->V - 1);
     if (o->cp_comm == CP_COMM_ALLGATHER && options_given(o, "inner-ring"))
         return error_set(error, "--inner-ring cannot be combined with --cp-comm allgather, which uses no rings; give only one of them");
     if (o->inner_ring == 0) o->inner_ring = o->cp;

@@ -177,14 +177,14 @@ static inline int64_t plan_predict_sent(const model *m) {
 // Sets *attended, as in planner_query, from the run's data; prints it when documents are packed. False with a message.
 static inline bool plan_attended(const options *o, const model_config *c, int64_t *attended, error_text *error) {
     *attended = o->seq_len;
-    if (o->document_end < 0) return true;
+    if (!options_packed(o)) return true;
     if (o->train_data == NULL) {
         printf("documents: without --train-data, a sample is assumed to be one document\n");
         return true;
     }
     data_sources data;
     if (!data_sources_open(&data, o->train_data, "--train-data", true, o->seq_len, c->V, (uint64_t)o->seed, error)) return false;
-    bool ok = data_sources_attended(&data, PLAN_SAMPLES, (int32_t)o->document_end, attended, error);
+    bool ok = data_sources_attended(&data, PLAN_SAMPLES, options_document(o), attended, error);
     data_sources_close(&data);
     if (ok)
         printf("documents: on average a token sees as many tokens as in one document of %lld tokens (the run's first %d samples)\n",

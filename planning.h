@@ -40,7 +40,7 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
     run.zo = o->zero_optim;
     run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
     run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
-    run.packed = o->document_end >= 0;
+    run.packed = options_packed(o);
     for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
     run.kinds = kinds;
     run.offload_layers = (int)(o->offload_activations * c->L + 0.5);

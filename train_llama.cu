@@ -156,6 +156,16 @@ static void take_memory(trainer *t, const model_config *c, const model_run *run,
     t->m.zero.rounding.seed = (uint64_t)t->o->seed;
 }
 
+// What the user of a resumed run may not expect.
+static void note_resumed(const trainer *t) {
+    int64_t steps = t->done.step - t->done.data_step, left = t->o->steps - t->done.step; // with this data; to train
+    if (left > 0 && t->done.samples != steps * step_sequences(t))
+        fprintf(stderr, "note: so far a step had %.6g sequences, and with this command it has %lld (--global-batch N fixes the number for any number of ranks)\n",
+                (double)t->done.samples / (double)steps, (long long)step_sequences(t));
+    if (left <= 0 && t->o->steps > 0)
+        fprintf(stderr, "note: of --steps %lld none is left to train; a larger number continues\n", (long long)t->o->steps);
+}
+
 // With --resume the newest complete state of --out, if there is one; otherwise random parameters, or those of the folder. Collective.
 static void start_parameters(trainer *t, error_text *error) {
     const options *o = t->o;
@@ -164,18 +174,18 @@ static void start_parameters(trainer *t, error_text *error) {
     t->done.seq_len = o->seq_len;
     t->done.train_tokens = data_sources_tokens(&t->train);
     t->done.train_order = data_sources_order(&t->train);
+    t->done.train_files = (int64_t)(data_sources_hash(&t->train) >> 12);
     t->done.document_end = o->document_end;
+    t->done.document_begin = o->document_begin;
     if (o->out != NULL) {
-        if (state_store_open(&t->states, t->g.all, o->out, t->folder, o->keep, o->resume, error) && o->resume)
+        if (state_store_open(&t->states, t->g.all, o, t->folder, error) && o->resume)
             state_resume(&t->states, &t->m, &t->done, &resumed, error);
         stop_on_error(error);
         if (o->resume && t->g.rank == 0)
-            printf(resumed ? "resume      %s: from step %lld, %lld samples done\n" : "resume      %s: holds no state; starting from the beginning\n", o->out,
+            printf(resumed ? "resume      %s: from step %lld, %lld samples of this data done\n" : "resume      %s: holds no state; starting from the beginning\n", o->out,
                    (long long)t->done.step, (long long)t->done.samples);
     }
-    if (resumed && t->g.rank == 0 && o->steps > t->done.step && t->done.samples != t->done.step * step_sequences(t))
-        fprintf(stderr, "note: so far a step had %.6g sequences, and with this command it has %lld (--global-batch N fixes the number for any number of ranks)\n",
-                (double)t->done.samples / (double)t->done.step, (long long)step_sequences(t));
+    if (resumed && t->g.rank == 0) note_resumed(t);
     if (resumed) return;
     if (o->from_scratch) {
         zero_init(&t->m.zero, (uint64_t)o->seed, 0.02f, 0.02f / sqrtf(2.0f * (float)t->m.c.L));

@@ -26,7 +26,7 @@ typedef struct {
     data_sources train, val; // count 0: not given
     sample_job sample;       // --sample-every
     int32_t *tokens, *labels; // (grad_accum, rows)
-    int64_t *documents;       // (grad_accum, B, hp T + 2 cp), model.documents; NULL: --document-end none
+    int64_t *documents;       // (grad_accum, B, hp T + 2 cp), model.documents; NULL: not packed
     FILE *log;                // --log, on rank 0
     training_progress done;   // steps and samples, of this run and of those it resumes
     state_store states;       // --out
@@ -102,7 +102,7 @@ static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int
     int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
     if (!dataloader_read(data, sample, &t->shard, t->tokens + at, t->labels + at, error)) return false;
     if (t->documents == NULL) return true;
-    return dataloader_documents(data, sample, &t->shard, (int32_t)t->o->document_end, t->tokens + at, t->labels + at, documents_of(t, sequence), error);
+    return dataloader_documents(data, sample, &t->shard, options_document(t->o), t->tokens + at, t->labels + at, documents_of(t, sequence), error);
 }
 // Fills sequence b with ignored rows: the last batch of an evaluation can be short.
 static inline void read_nothing(trainer *t, int64_t b) {
@@ -294,8 +294,8 @@ static inline void print_start(const trainer *t) {
         printf("validation  %s: %lld samples%s\n", data_source_label(&t->val.sources[i]), (long long)dataloader_samples(&t->val.sources[i].data),
                t->val.sources[i].data.masks > 0 ? ", with loss masks" : "");
     if (t->documents != NULL)
-        printf("documents   end with token %lld; attention: %s; at document boundaries: %s\n", (long long)o->document_end, op_attention_engine(false),
-               op_attention_engine(true));
+        printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin", options_document(o).token,
+               op_attention_engine(false), op_attention_engine(true));
     if (t->sample.count > 0) sample_print_start(&t->sample);
     memory_print(stdout, &t->device, &t->host);
 }

@@ -2,7 +2,7 @@
 //     DIR/lock                        locked by the run that writes here
 //     DIR/step-00000123/              a complete state: a Hugging Face folder in F32 (transformers loads it), and beside it
 //         optimizer/*.safetensors       both moments of every tensor, in F32
-//         training_state.json           step, samples, what the order of samples depends on, a checksum of every tensor
+//         training_state.json           step, samples, what these samples are, the options of the optimizer, a checksum of every tensor
 //     DIR/unfinished-*                a state that is being written or removed; the next run removes what is left of it
 //     DIR/damaged-*                   a state that did not pass its checksums, set aside
 // Tensors are stored whole, so that a state resumes on any grid and any ZeRO degrees. Each distinct piece has one writer. A state is written under
@@ -21,10 +21,12 @@
 #include <sys/file.h>
 
 typedef struct {
-    int64_t step, samples;                // done
-    int64_t seed, seq_len, train_tokens;  // the order of samples depends on these: a run resumes a state only with the same
-    int64_t train_order;                  // and on the mixture of sources (data_sources_order)
-    int64_t document_end;                 // --document-end, which labels and attention depend on: also the same; -1: none
+    int64_t step, samples; // done; samples: of this data
+    int64_t data_step;     // steps that were done when this data began (--new-data), 0: the run began with it
+    // What these samples are. A run resumes a state only with the same, or begins new data (--new-data).
+    int64_t seed, seq_len, train_tokens, train_order; // their order depends on these; train_order: data_sources_order
+    int64_t train_files;                              // data_sources_hash, the upper 52 bits
+    int64_t document_end, document_begin;             // the options, which labels and attention depend on; -1: none
 } training_progress;
 
 typedef enum { SAVE_NONE, SAVE_WRITING, SAVE_NAMING } save_stage;
@@ -32,7 +34,7 @@ typedef struct {
     comm *all;
     const char *folder; // --out
     const char *source; // Hugging Face folder of the model, whose tokenizer and config go into each state; NULL: none
-    int64_t keep;       // complete states to keep; older ones are removed once a newer one is complete
+    const options *o;   // those of the optimizer are written into each state
     int lock;           // file descriptor of rank 0, -1 elsewhere
     // the save in progress
     save_stage stage;
@@ -47,7 +49,7 @@ typedef struct {
     error_text why;               // why the stage has failed; "": it has not
 } state_store;
 
-enum { STATE_FORMAT = 2, STATES_MAX = 4096 };
+enum { STATE_FORMAT = 3, STATES_MAX = 4096 };
 
 // Where the state of a step is in the folder; prefix: "", "unfinished-", "damaged-".
 static inline path_text state_path(const char *folder, const char *prefix, int64_t step) {
@@ -87,13 +89,14 @@ static inline void state_store_close(state_store *s) {
     if (s->lock >= 0) close(s->lock); // also releases the lock
     s->lock = -1;
 }
-// Makes the folder if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run has left
-// states there and `resume` is false; `source` is one of its states; the folder cannot be made or written to; ranks do not see the same one.
-static inline bool state_store_open(state_store *s, comm *all, const char *folder, const char *source, int64_t keep, bool resume, error_text *error) {
+// Makes the folder --out if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run has left
+// states there and --resume is not given; `source` is one of its states; the folder cannot be made or written to; ranks do not see the same one.
+static inline bool state_store_open(state_store *s, comm *all, const options *o, const char *source, error_text *error) {
+    const char *folder = o->out;
     s->all = all;
     s->folder = folder;
     s->source = source;
-    s->keep = keep;
+    s->o = o;
     s->lock = -1;
     s->stage = SAVE_NONE;
     bool made = !path_exists(folder);
@@ -106,7 +109,7 @@ static inline bool state_store_open(state_store *s, comm *all, const char *folde
         if (s->lock < 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
         else if (flock(s->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
             error_set(error, "%s: another run writes its states there; every run needs a folder of its own", what); // other errors: a file system without locks
-        else if (states > 0 && !resume)
+        else if (states > 0 && !o->resume)
             error_set(error, "%s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder", what,
                       (long long)steps[states - 1]);
         else if (source != NULL && path_exists(path_join(source, "training_state.json").text) && path_same_folder(folder, path_join(source, "..").text))
@@ -138,15 +141,28 @@ static inline bool state_read_hex(const cJSON *at, uint64_t *value) {
     return true;
 }
 static const char *const state_sum_keys[VALUES_KINDS] = {"checksums_parameters", "checksums_exp_avg", "checksums_exp_avg_sq"};
-enum { STATE_NUMBERS = 7 };
-static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "seed", "seq_len", "train_tokens", "train_order", "document_end"};
+enum { STATE_NUMBERS = 10, STATE_TOKENS = 8 }; // from STATE_TOKENS on -1 is legal
+static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "data_step", "seed", "seq_len", "train_tokens", "train_order", "train_files",
+                                                             "document_end", "document_begin"};
+
+// The options that change how training goes on, but need not stay: those of the optimizer, and --steps.
+static inline bool state_keeps_option(const option_row *row) { return strcmp(row->group, "Optimizer") == 0 || strcmp(row->name, "steps") == 0; }
 
 // sums: (VALUES_KINDS, count)
-static inline bool state_write_json(const char *folder, const training_progress *p, const uint64_t *sums, int64_t count, error_text *error) {
-    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->seed, p->seq_len, p->train_tokens, p->train_order, p->document_end};
+static inline bool state_write_json(const char *folder, const training_progress *p, const options *o, const uint64_t *sums, int64_t count, error_text *error) {
+    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->data_step, p->seed, p->seq_len, p->train_tokens, p->train_order, p->train_files,
+                                            p->document_end, p->document_begin};
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
+    int rows;
+    const option_row *table = options_table(&rows);
+    cJSON *kept = cJSON_AddObjectToObject(json, "options");
+    for (int i = 0; i < rows; i++) {
+        char value[OPTION_TEXT_BYTES];
+        option_format(o, &table[i], value, sizeof value);
+        if (state_keeps_option(&table[i])) cJSON_AddStringToObject(kept, table[i].name, value);
+    }
     for (int k = 0; k < VALUES_KINDS; k++) {
         cJSON *list = cJSON_AddArrayToObject(json, state_sum_keys[k]);
         for (int64_t i = 0; i < count; i++) state_add_hex(list, NULL, sums[k * count + i]);
@@ -161,13 +177,14 @@ static inline bool state_write_json(const char *folder, const training_progress 
     return ok;
 }
 static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->seed, &p->seq_len, &p->train_tokens, &p->train_order, &p->document_end}, format = 0;
+    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->data_step, &p->seed, &p->seq_len, &p->train_tokens, &p->train_order, &p->train_files,
+                                       &p->document_end, &p->document_begin}, format = 0;
     if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
         return error_set(error, "training_state.json: format %lld is not supported; this program reads format %d", (long long)format, STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]);
         *numbers[i] = -1;
-        bool none = numbers[i] == &p->document_end && cJSON_IsNumber(at) && at->valuedouble == -1;
+        bool none = i >= STATE_TOKENS && cJSON_IsNumber(at) && at->valuedouble == -1;
         if (!none && (!safetensors_whole(at, numbers[i]) || *numbers[i] >= (int64_t)1 << 52)) // from there on cJSON does not print every digit
             return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_number_keys[i]);
     }
@@ -214,11 +231,11 @@ static inline bool state_write_moments(const model *m, const char *folder, uint6
     safetensors_close(&files);
     return ok;
 }
-// Removes all states but the newest `keep`. Renames each first, so that no half-removed folder is called step-*.
+// Removes all states but the newest --keep. Renames each first, so that no half-removed folder is called step-*.
 static inline void state_remove_old(const state_store *s) {
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
     int count = state_list(s->folder, steps);
-    for (int i = 0; i < count - s->keep; i++) {
+    for (int i = 0; i < count - s->o->keep; i++) {
         path_text from = state_path(s->folder, "", steps[i]), to = state_path(s->folder, "unfinished-", steps[i]);
         if (rename(from.text, to.text) == 0) folder_remove(to.text);
     }
@@ -238,10 +255,10 @@ static inline void *state_write(void *store) {
     __atomic_store_n(&s->worked, true, __ATOMIC_RELEASE);
     return NULL;
 }
-// Stage 2, on rank 0: writes training_state.json, renames the folder, which completes the state, and removes the oldest states beyond `keep`.
+// Stage 2, on rank 0: writes training_state.json, renames the folder, which completes the state, and removes the oldest states beyond --keep.
 static inline void *state_give_name(void *store) {
     state_store *s = (state_store *)store;
-    if (state_write_json(s->unfinished.text, &s->progress, s->sums, model_checksums(s->m), &s->why) &&
+    if (state_write_json(s->unfinished.text, &s->progress, s->o, s->sums, model_checksums(s->m), &s->why) &&
         folder_publish(s->unfinished.text, state_path(s->folder, "", s->progress.step).text, &s->why))
         state_remove_old(s);
     __atomic_store_n(&s->worked, true, __ATOMIC_RELEASE);
@@ -311,14 +328,13 @@ typedef struct {
     const char *name;
     double value;
 } state_size;
-enum { STATE_SIZES = 18 };
+enum { STATE_SIZES = 18, STATE_ROPE = 9 }; // from STATE_ROPE on: RoPE, which new data may change
 static inline void state_sizes(const model_config *c, state_size *sizes) {
     const rope_scaling *r = &c->rope;
     const state_size all[STATE_SIZES] = {
         {"num_hidden_layers", (double)c->L}, {"hidden_size", (double)c->D}, {"num_attention_heads", (double)c->H}, {"num_key_value_heads", (double)c->Hkv},
         {"head_dim", (double)c->HS}, {"intermediate_size", (double)c->F}, {"vocab_size", (double)c->V}, {"tie_word_embeddings", (double)c->tied},
-        {"original_max_position_embeddings", (double)r->original_length}, {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta},
-        {"rope type", (double)r->kind}, {"rope factor", r->factor}, {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor},
+        {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta}, {"original_max_position_embeddings", (double)r->original_length}, {"rope type", (double)r->kind}, {"rope factor", r->factor}, {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor},
         {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow}, {"attention_factor", r->attention_factor}};
     memcpy(sizes, all, sizeof all);
 }
@@ -329,34 +345,50 @@ static inline uint64_t state_sizes_hash(const model_config *c) {
     for (int i = 0; i < STATE_SIZES; i++) hash = hash_bytes(hash, &sizes[i].value, sizeof sizes[i].value);
     return hash;
 }
-static inline bool state_same_model(const model_config *state, const model_config *run, error_text *error) {
+static inline bool state_same_model(const model_config *state, const model_config *run, bool new_data, error_text *error) {
     state_size there[STATE_SIZES], here[STATE_SIZES];
     state_sizes(state, there);
     state_sizes(run, here);
     for (int i = 0; i < STATE_SIZES; i++)
-        if (there[i].value != here[i].value)
-            return error_set(error, "holds another model: \"%s\" is %.9g there and %.9g in --model", here[i].name, there[i].value, here[i].value);
+        if (there[i].value != here[i].value && !(i >= STATE_ROPE && new_data))
+            return error_set(error, "holds another model: \"%s\" is %.9g there and %.9g in --model%s", here[i].name, there[i].value, here[i].value,
+                             i >= STATE_ROPE ? "; --new-data goes on with another RoPE" : "");
     return true;
 }
+// Whether the state's samples are the run's. False with a message that names the first difference.
 static inline bool state_same_data(const training_progress *state, const training_progress *run, error_text *error) {
-    if (run->train_tokens == 0) return true; // no --train-data: no training
+    static const char *const go_on = "--new-data goes on from this state with other data";
     if (state->seed != run->seed)
-        return error_set(error, "was trained with --seed %lld; resuming requires the same, because the order of samples depends on it", (long long)state->seed);
-    if (state->seq_len != run->seq_len)
-        return error_set(error, "was trained with --seq-len %lld; resuming requires the same, because the order of samples depends on it "
-                                "(--model STATE starts a new run from its weights)", (long long)state->seq_len);
+        return error_set(error, "was trained with --seed %lld, on which the order of samples depends; %s", (long long)state->seed, go_on);
+    if (state->seq_len != run->seq_len) return error_set(error, "was trained with --seq-len %lld; %s", (long long)state->seq_len, go_on);
     if (state->train_tokens != run->train_tokens)
-        return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; resuming requires the same files, because the order of samples depends on them",
-                         (long long)state->train_tokens, (long long)run->train_tokens);
-    if (state->train_order != run->train_order)
-        return error_set(error, "was trained on another mixture of sources; resuming requires the same --train-data, because the order of samples depends on it");
-    if (state->document_end != run->document_end) {
-        if (state->document_end < 0)
-            return error_set(error, "was trained with --document-end none; resuming requires the same (--model STATE starts a new run from its weights)");
-        return error_set(error, "was trained with --document-end %lld; resuming requires the same (--model STATE starts a new run from its weights)",
-                         (long long)state->document_end);
-    }
+        return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; %s", (long long)state->train_tokens, (long long)run->train_tokens, go_on);
+    if (state->train_order != run->train_order) return error_set(error, "was trained on another mixture of sources; %s", go_on);
+    if (state->train_files != run->train_files) return error_set(error, "was trained on other files, or other loss masks; %s", go_on);
+    const int64_t there[2] = {state->document_end, state->document_begin}, here[2] = {run->document_end, run->document_begin};
+    for (int i = 0; i < 2; i++)
+        if (there[i] != here[i]) {
+            const char *option = i == 0 ? "end" : "begin";
+            if (there[i] < 0) return error_set(error, "was trained with --document-%s none; %s", option, go_on);
+            return error_set(error, "was trained with --document-%s %lld; %s", option, (long long)there[i], go_on);
+        }
     return true;
+}
+// Notes on stderr what of a state's options this run changes.
+static inline void state_note_options(const char *folder, const options *o) {
+    error_text why = {""};
+    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 40, &why);
+    const cJSON *kept = cJSON_GetObjectItemCaseSensitive(json, "options");
+    int rows;
+    const option_row *table = options_table(&rows);
+    for (int i = 0; i < rows; i++) {
+        char value[OPTION_TEXT_BYTES];
+        const cJSON *before = cJSON_GetObjectItemCaseSensitive(kept, table[i].name);
+        option_format(o, &table[i], value, sizeof value);
+        if (cJSON_IsString(before) && strcmp(before->valuestring, value) != 0)
+            fprintf(stderr, "note: --%s was %s so far and is %s from now on\n", table[i].name, before->valuestring, value);
+    }
+    cJSON_Delete(json);
 }
 
 // Loads parameters and moments of a state into the model and compares their checksums with sums (VALUES_KINDS, model_checksums). False with a
@@ -392,14 +424,16 @@ static inline void state_set_aside(const state_store *s, int64_t step, error_tex
     if (rename(from.text, to.text) != 0)
         error_set(error, "%s: this damaged state cannot be renamed: %s", printable(from.text).text, strerror(errno));
 }
-// Loads the newest state that is not damaged. progress in: this run's seed, length and data; out: the state's step and samples. *found false:
-// there is no state, and model and progress are as before. Damaged states are skipped with a line on stderr, and renamed to damaged-* if an older
-// one is good. False with a message: a state of another model, seed, length, data or --document-end; there are states, but all are damaged.
+// Loads the newest state that is not damaged. progress in: what this run's samples are; out: also the state's step and samples; with --new-data and
+// other data 0 samples. *found false: there is no state, and model and progress are as before. Notes options that change. Damaged states are skipped with
+// a line on stderr, and renamed to damaged-* if an older one is good. False with a message: a state of another model, or without --new-data of other data
+// or another RoPE; there are states, but all are damaged.
 static inline bool state_resume(state_store *s, model *m, training_progress *progress, bool *found, error_text *error) {
     bool first_rank = comm_rank(s->all) == 0;
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0;
     uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
     training_progress saved = *progress;
+    bool training = progress->train_tokens > 0, new_data = s->o->new_data; // without training, the data does not matter
     if (first_rank) states = state_list(s->folder, steps);
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
@@ -410,8 +444,8 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         error_text why = {""}, refused = {""};
         path_text path = state_path(s->folder, "", steps[at]);
         model_config c;
-        if (first_rank && config_load(&c, path.text, &why) && state_same_model(&c, &m->c, &refused) &&
-            state_read_json(path.text, &saved, sums, count, &why) && state_same_data(&saved, progress, &refused) && saved.step != steps[at])
+        if (first_rank && config_load(&c, path.text, &why) && state_same_model(&c, &m->c, new_data, &refused) &&
+            state_read_json(path.text, &saved, sums, count, &why) && (!training || new_data || state_same_data(&saved, progress, &refused)) && saved.step != steps[at])
             error_set(&why, "training_state.json: its step is %lld", (long long)saved.step);
         if (refused.text[0] != '\0') error_set(error, "--resume: %s %s", printable(path.text).text, refused.text);
         if (!comm_agree(s->all, error)) break;
@@ -425,8 +459,12 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     }
     m->zero.rounding.step = 0;
     if (*found) {
+        error_text other = {""};
+        bool same = !training || state_same_data(&saved, progress, &other);
         progress->step = saved.step;
-        progress->samples = saved.samples;
+        progress->samples = same ? saved.samples : 0;
+        progress->data_step = same ? saved.data_step : saved.step;
+        if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->folder, "", steps[at]).text, s->o);
         m->c.max_position = max_i64(m->c.max_position, saved.seq_len); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
     } else if (states > 0) {

@@ -169,8 +169,8 @@ static void test_reading(void) {
 
 // ---- packed documents and loss masks ----
 
-// The documents of every rank of a grid, against the stream. Its tokens repeat, so that `end` is every token, some of them, or none.
-static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple, int32_t end) {
+// The documents of every rank of a grid, against the stream. Its tokens repeat, so that the mark is every token, some of them, or none.
+static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple, document_mark mark) {
     int64_t wrong = 0, n = dataloader_samples(loader);
     error_text error = {""};
     for (int64_t sample = 0; sample < n; sample++)
@@ -180,24 +180,24 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
                 int32_t *tokens = HOST_NEW(int32_t, s.T), *labels = HOST_NEW(int32_t, s.T);
                 int64_t *first = HOST_NEW(int64_t, s.T * hp + 2 * cp);
                 bool ok = dataloader_read(loader, sample, &s, tokens, labels, &error) &&
-                          dataloader_documents(loader, sample, &s, end, tokens, labels, first, &error);
+                          dataloader_documents(loader, sample, &s, mark, tokens, labels, first, &error);
                 CHECK(ok, "%s", error.text);
                 for (int64_t t = 0; t < s.T; t++) {
                     int64_t p = sequence_shard_position(&s, t), at = sample * S + p;
-                    int64_t label = p >= S || at + 1 >= STREAM || stream[at] == end ? LABEL_IGNORED : stream[at + 1];
+                    int64_t label = p >= S || at + 1 >= STREAM || stream[mark.ends ? at : at + 1] == mark.token ? LABEL_IGNORED : stream[at + 1];
                     wrong += labels[t] != label;
                 }
                 for (int64_t t = 0; t < s.T * hp + (cp > 1 ? 2 * cp : 0); t++) { // rows of all HP ranks, and all chunks
                     sequence_shard owner = sequence_shard_make(S, hp, cp, (int)(t / s.T) % hp, c, multiple);
                     int64_t begin = min_i64(t < s.T * hp ? sequence_shard_position(&owner, t % s.T) : (t - s.T * hp) * (s.T * hp / 2), S);
-                    while (begin > 0 && stream[sample * S + begin - 1] != end) begin--;
+                    while (begin > 0 && (mark.ends ? stream[sample * S + begin - 1] != mark.token : begin == S || stream[sample * S + begin] != mark.token)) begin--;
                     wrong += first[t] != begin;
                 }
                 free(tokens);
                 free(labels);
                 free(first);
             }
-    CHECK(wrong == 0, "S %lld hp %d cp %d end %d: %lld rows wrong", (long long)S, hp, cp, end, (long long)wrong);
+    CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d: %lld rows wrong", (long long)S, hp, cp, mark.ends ? "end" : "begin", mark.token, (long long)wrong);
 }
 static void test_documents(void) {
     static const int64_t lengths[] = {1, 7, 48, 100, STREAM};
@@ -213,7 +213,9 @@ static void test_documents(void) {
             error_text error;
             CHECK(open_data(&loader, "part_*.bin", lengths[l], VOCABULARY, false, &error), "%s", error.text);
             for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++)
-                for (int32_t end = 0; end <= 12; end += 6) check_documents(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16, end);
+                for (int32_t mark = 0; mark <= 12; mark += 6)
+                    for (int ends = 0; ends < 2; ends++)
+                        check_documents(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16, (document_mark){mark, ends == 1});
             dataloader_close(&loader);
         }
     }
@@ -229,11 +231,16 @@ static void test_documents(void) {
     CHECK(open_data(&loader, "long.bin", LONG, 8, false, &error), "%s", error.text);
     sequence_shard s = sequence_shard_make(LONG, 1, 1, 0, 0, 1), last = sequence_shard_make(LONG, 1, 2, 0, 1, 1);
     int32_t *tokens = HOST_NEW(int32_t, LONG), *labels = HOST_NEW(int32_t, LONG);
-    int64_t *first = HOST_NEW(int64_t, LONG + 4), wrong = 0;
-    CHECK(dataloader_read(&loader, 0, &s, tokens, labels, &error) && dataloader_documents(&loader, 0, &s, 0, tokens, labels, first, &error), "%s", error.text);
-    for (int64_t i = 0; i < LONG; i++) wrong += first[i] != (i < BEGIN ? 0 : i < LONG - 1 ? BEGIN : LONG - 1);
-    CHECK(wrong == 0, "long documents: %lld of %d rows wrong", (long long)wrong, LONG);
-    CHECK(dataloader_documents(&loader, 0, &last, 0, tokens, labels, first, &error) && first[0] == BEGIN && first[last.T / 2] == BEGIN, "%s %lld", error.text, (long long)first[0]);
+    int64_t *first = HOST_NEW(int64_t, LONG + 4);
+    for (int ends = 0; ends < 2; ends++) {
+        document_mark mark = {0, ends == 1};
+        int64_t wrong = 0, begin = BEGIN - 1 + ends;
+        CHECK(dataloader_read(&loader, 0, &s, tokens, labels, &error) && dataloader_documents(&loader, 0, &s, mark, tokens, labels, first, &error), "%s", error.text);
+        for (int64_t i = 0; i < LONG; i++) wrong += first[i] != (i < begin ? 0 : i < LONG - 2 + ends ? begin : LONG - 2 + ends);
+        CHECK(wrong == 0, "long documents: %lld of %d rows wrong", (long long)wrong, LONG);
+        bool read = dataloader_documents(&loader, 0, &last, mark, tokens, labels, first, &error);
+        CHECK(read && first[0] == begin && first[last.T / 2] == begin, "%s %lld", error.text, (long long)first[0]);
+    }
     dataloader_close(&loader);
     free(values);
     free(tokens);
@@ -507,6 +514,8 @@ static void test_mixture(void) {
 static void test_attended(void) {
     enum { END = 1, SAMPLES = 4 };
     static const int ends[] = {10, 5, 2, 1}; // tokens of a document, in files of 4 samples of 10 tokens: 1, 2, 5, 10 documents a sample
+    static const int begins[] = {8, 4, 1, 1}; // the length if END begins documents: (1 + 45) / 10 tokens are seen on average, and so on
+    const document_mark end = {END, true};
     int64_t values[10 * SAMPLES], attended = 0;
     data_sources s;
     error_text error;
@@ -517,17 +526,18 @@ static void test_attended(void) {
         snprintf(pattern, sizeof pattern, "@/%s", name);
         for (int k = 0; k < 10 * SAMPLES; k++) values[k] = k % ends[i] == ends[i] - 1 ? END : 7;
         write_tokens(name, 2, values, 10 * SAMPLES);
-        CHECK(open_sources(&s, pattern, true, &error) && data_sources_attended(&s, 2 * SAMPLES, END, &attended, &error) && attended == ends[i], "documents of %d tokens: %lld %s",
+        CHECK(open_sources(&s, pattern, true, &error) && data_sources_attended(&s, 2 * SAMPLES, end, &attended, &error) && attended == ends[i], "documents of %d tokens: %lld %s",
               ends[i], (long long)attended, error.text);
-        CHECK(data_sources_attended(&s, 1, END + 1, &attended, &error) && attended == 10, "one document: %lld", (long long)attended);
+        CHECK(data_sources_attended(&s, 1, (document_mark){END + 1, true}, &attended, &error) && attended == 10, "one document: %lld", (long long)attended);
+        CHECK(data_sources_attended(&s, 2 * SAMPLES, (document_mark){END, false}, &attended, &error) && attended == begins[i], "begun: %lld", (long long)attended);
         data_sources_close(&s);
     }
-    CHECK(open_sources(&s, "@/10.bin:3,@/2.bin:1", true, &error) && data_sources_attended(&s, 2 * SAMPLES, END, &attended, &error) && attended == (3 * 10 + 2) / 4, "a mixture: %lld %s",
+    CHECK(open_sources(&s, "@/10.bin:3,@/2.bin:1", true, &error) && data_sources_attended(&s, 2 * SAMPLES, end, &attended, &error) && attended == (3 * 10 + 2) / 4, "a mixture: %lld %s",
           (long long)attended, error.text);
     data_sources_close(&s);
     values[33] = VOCABULARY;
     write_tokens("bad.bin", 2, values, 10 * SAMPLES);
-    CHECK(open_sources(&s, "@/bad.bin", true, &error) && !data_sources_attended(&s, SAMPLES, END, &attended, &error) && strstr(error.text, "bad.bin: token 33") != NULL, "'%s'", error.text);
+    CHECK(open_sources(&s, "@/bad.bin", true, &error) && !data_sources_attended(&s, SAMPLES, end, &attended, &error) && strstr(error.text, "bad.bin: token 33") != NULL, "'%s'", error.text);
     data_sources_close(&s);
 }
 static void check_list_refused(const char *list, bool weights, const char *wanted) {

@@ -51,7 +51,11 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     error_text error;
     error.text[0] = '\0';
     state_store store;
-    CHECK(state_store_open(&store, world, folder, NULL, 2, true, &error), "%s: %s", where, error.text);
+    options o;
+    options_default(&o);
+    o.out = folder;
+    o.resume = true;
+    CHECK(state_store_open(&store, world, &o, NULL, &error), "%s: %s", where, error.text);
     training_progress progress;
     memset(&progress, 0, sizeof progress);
     progress.step = 7;
@@ -87,10 +91,12 @@ static void check_many_sums(const char *folder) {
     uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count), *back = HOST_NEW(uint64_t, VALUES_KINDS * count);
     training_progress progress, found;
     error_text error;
+    options o;
+    options_default(&o);
     memset(&progress, 0, sizeof progress);
     error.text[0] = '\0';
     for (int64_t i = 0; i < VALUES_KINDS * count; i++) sums[i] = ~(uint64_t)i;
-    bool ok = state_write_json(folder, &progress, sums, count, &error) && state_read_json(folder, &found, back, count, &error);
+    bool ok = state_write_json(folder, &progress, &o, sums, count, &error) && state_read_json(folder, &found, back, count, &error);
     CHECK(ok && memcmp(sums, back, sizeof *sums * (size_t)(VALUES_KINDS * count)) == 0, "many sums: %s", error.text);
     free(sums);
     free(back);

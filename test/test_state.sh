@@ -177,6 +177,14 @@ common[4]="$dir/data.bin:0.6,$dir/other.bin:0.4"
 refuse 'another mixture' 'another mixture of sources' --out "$dir/whole" --resume
 common[4]="$dir/data.bin:0.7,$dir/other.bin:0.3"
 refuse 'samples packed from now on' 'trained with --document-end none' --out "$dir/whole" --resume --document-end 32
+refuse 'and with token 32 before each document' 'trained with --document-begin none; --new-data goes on' --out "$dir/whole" --resume --document-begin 32
+refuse 'another RoPE' '"rope_theta" is 10000 there and 1000000 in --model; --new-data goes on' --out "$dir/whole" --resume --rope-theta 1e6
+refuse 'both marks of documents' 'give only one' --document-end 32 --document-begin 32
+refuse 'new data, but no --resume' 'requires --resume' --out "$dir/whole" --new-data
+cp "$dir/data.bin" "$dir/kept.bin"
+printf x | dd of="$dir/data.bin" bs=1 seek=1030 conv=notrunc 2>/dev/null
+refuse 'other files of the same sizes' 'other files, or other loss masks' --out "$dir/whole" --resume
+cp "$dir/kept.bin" "$dir/data.bin"
 refuse 'resume without a folder' 'require --out' --resume
 refuse 'folder that cannot be made' 'cannot be created' --out "$dir/data.bin/such"
 mkdir -p "$dir/locked/lock" && ln -s nowhere "$dir/locked/step-00000001" # the link is no state; looking at it fails for another reason
@@ -192,6 +200,26 @@ cp -r "$dir/whole" "$dir/inside" # states are removed one by one, and with them 
 common[1]="$dir/inside/step-00000024"
 refuse 'a state of --out as --model' 'is a state in this --out' --out "$dir/../$(basename "$dir")/inside" --resume
 common[1]=nano
+
+# New data: a run goes on from a state with its moments, longer sequences and another RoPE, and resumes that with the same command, which counts its
+# samples from there.
+for name in new new_twice; do mkdir "$dir/$name" && cp -r "$dir/whole/step-00000012" "$dir/$name"; done
+longer=(2 --cp 2 --batch-size 2 --new-data --resume --rope-theta 1e6 --document-begin 32 --beta2 0.9)
+common[6]=150
+train new "${longer[@]}" --out "$dir/new" --save-every 6
+check 'new data: it trains' [ $? -eq 0 ]
+check 'new data: from their first sample' grep -q 'from step 12, 0 samples of this data done' "$dir/new.out"
+check 'new data: a step of two sequences is its own matter' bash -c "! grep 'so far a step had' '$dir/new.err'"
+check 'new data: a changed option is noted' grep -q '^note: --beta2 was 0.95 so far and is 0.9 from now on' "$dir/new.err"
+check 'new data: others are not' [ "$(grep -c '^note: --' "$dir/new.err")" -eq 1 ]
+cp -r "$dir/new/step-00000018" "$dir/new_twice"
+train new_twice "${longer[@]}" --out "$dir/new_twice"
+check 'new data, resumed: its samples are counted' grep -q 'from step 18, 12 samples of this data done' "$dir/new_twice.out"
+check 'new data, resumed: no option has changed' bash -c "! grep '^note: ' '$dir/new_twice.err'"
+check 'new data, resumed: the same bits' tensors_equal "$dir/new/step-00000024" "$dir/new_twice/step-00000024"
+common[6]=100
+train done "${grid[@]}" --out "$dir/whole" --resume
+check 'nothing left to train: it says so' grep -q 'note: of --steps 24 none is left to train' "$dir/done.err"
 
 # Two runs on one folder.
 common[length]=100000
