@@ -219,7 +219,11 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
             return error_set(error, "\"%s\" of type %s has an unknown key \"%s\"; legal keys are rope_type rope_theta%s", where,
                              config_rope_name(rope->kind), printable(at->string).text, keys[kind]);
     }
-    return config_read_rope_numbers(rope, scaling, error);
+    double original = 0; // transformers 5 prefers this one
+    if (!config_read_rope_numbers(rope, scaling, error) || !config_number(&original, json, "original_max_position_embeddings", true, 1, 1099511627776.0, error)) return false;
+    if (original > 0 && rope->original_length > 0 && original != (double)rope->original_length)
+        return error_set(error, "\"original_max_position_embeddings\" is %.15g, but %lld inside \"%s\"; keep one of them", original, (long long)rope->original_length, where);
+    return true;
 }
 
 // Reads all that we use of config.json. Refuses everything that would change the model and that we do not implement.
@@ -313,12 +317,12 @@ static inline bool config_load(model_config *config, const char *model, error_te
     if (!path_is_folder(model)) {
         char names[512];
         config_preset_names(names, sizeof names);
-        return error_set(error, "model \"%s\" is neither a folder nor a preset; presets are %s", printable(model).text, names);
+        return error_set(error, "model \"%s\" is neither a folder (models of a hub must be downloaded first) nor a preset; presets are %s", printable(model).text, names);
     }
     path_text path = path_join(model, "config.json");
     struct stat entry;
     if (stat(path.text, &entry) != 0 || !S_ISREG(entry.st_mode))
-        return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama", printable(model).text);
+        return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama (or a saved state, DIR/step-N)", printable(model).text);
 
     error_text why = {""};
     cJSON *json = config_read_json(path.text, CONFIG_BYTES, &why);

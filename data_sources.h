@@ -64,6 +64,7 @@ static inline bool data_weight_parse(const char *text, int64_t *millionths) {
 // Parses one source into s->sources[s->count]; changes text in place.
 static inline bool data_source_parse(data_sources *s, char *text, bool weights, const char *option, error_text *error) {
     data_source *source = &s->sources[s->count];
+    text += strspn(text, " ");
     size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
     source->weight = 1000000;
     if (text[length] == '=' && length > 0) {
@@ -133,8 +134,9 @@ static inline bool data_sources_open(data_sources *s, const char *text, const ch
         else ok = data_source_parse(s, part, weights, option, error);
         if (!ok) break;
         data_source *source = &s->sources[s->count];
+        error_text why = {""};
         uint64_t own_seed = seed + dataloader_hash((uint64_t)s->count++); // the first source's is the seed itself
-        ok = dataloader_open(&source->data, source->pattern, S, V, own_seed, weights, error);
+        ok = dataloader_open(&source->data, source->pattern, S, V, own_seed, weights, &why) || error_set(error, "%s: %s", option, why.text);
     }
     for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
         if (s->sources[i].name[0] == '\0')
@@ -208,6 +210,7 @@ static inline void data_sources_print(const data_sources *s, int64_t samples) {
         int64_t own = dataloader_samples(data), drawn = data_sources_drawn(s, i, samples);
         printf("data        %s: share %.6g, %lld tokens, %lld samples; the run draws %lld (%.2f epochs)", data_source_label(&s->sources[i]),
                (double)s->sources[i].weight / (double)s->period, (long long)data->total, (long long)own, (long long)drawn, (double)drawn / (double)own);
+        if (data->total % data->S > 0) printf("; the last %lld tokens are in no sample", (long long)(data->total % data->S));
         if (data->masks > 0) printf("; loss masks for %lld of %lld files", (long long)data->masks, (long long)data->file_count);
         printf("\n");
     }

@@ -52,13 +52,15 @@ static inline void loss_by_position_add(loss_by_position *sums, const sequence_s
         sums->tokens[bucket]++;
     }
 }
-// The mean over all positions.
+// Tokens at all positions, and the mean of their losses.
+static inline double loss_by_position_tokens(const loss_by_position *sums) {
+    double tokens = 0;
+    for (int i = 0; i < POSITION_BUCKETS; i++) tokens += sums->tokens[i];
+    return tokens;
+}
 static inline double loss_by_position_mean(const loss_by_position *sums) {
-    double loss = 0, tokens = 0;
-    for (int i = 0; i < POSITION_BUCKETS; i++) {
-        loss += sums->loss[i];
-        tokens += sums->tokens[i];
-    }
+    double loss = 0, tokens = loss_by_position_tokens(sums);
+    for (int i = 0; i < POSITION_BUCKETS; i++) loss += sums->loss[i];
     return tokens > 0 ? loss / tokens : NAN;
 }
 
@@ -94,10 +96,11 @@ typedef struct {
 } needle_scores;
 
 // Puts needle `number` of the run, drawn from (seed, number) over the whole vocabulary, into this rank's rows of one sequence: tokens, labels (T).
-// Depth 0 is the start of the sequence, NEEDLE_DEPTHS - 1 is right before the question, the needle's copy at the end. All labels are ignored but
+// Depth 0 is the start of the sequence, after its first token, which models use as a resting place of attention (Xiao et al. 2023); NEEDLE_DEPTHS - 1 is
+// right before the question, the needle's copy at the end. All labels are ignored but
 // those of the copy's value.
 static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t seed, int64_t number, int depth, int32_t *tokens, int32_t *labels) {
-    int64_t length = NEEDLE_KEY + NEEDLE_VALUE, question = shard->S - length, place = (shard->S - 2 * length) * depth / (NEEDLE_DEPTHS - 1);
+    int64_t length = NEEDLE_KEY + NEEDLE_VALUE, question = shard->S - length, place = 1 + (shard->S - 1 - 2 * length) * depth / (NEEDLE_DEPTHS - 1);
     int32_t needle[NEEDLE_KEY + NEEDLE_VALUE];
     for (int64_t i = 0; i < length; i++)
         needle[i] = (int32_t)(dataloader_hash(dataloader_hash(seed + 0x6E6565646C65ull) + (uint64_t)(number * length + i)) % (uint64_t)V);
@@ -139,7 +142,7 @@ static inline void evaluation_print(const evaluation_report *r) {
     for (int i = 0; i < r->sets; i++) {
         const loss_by_position *l = &r->losses[i];
         const char *blank = r->names[i][0] != '\0' ? " " : "";
-        printf("%s val loss%s%s %8.4f\n", at, blank, r->names[i], loss_by_position_mean(l));
+        printf("%s val loss%s%s %8.4f of %.0f tokens\n", at, blank, r->names[i], loss_by_position_mean(l), loss_by_position_tokens(l));
         if (evaluation_buckets(r) == 1) continue; // says no more than the mean
         printf("%s val loss%s%s by position", at, blank, r->names[i]);
         for (int b = 0, shown = 0; b < evaluation_buckets(r); b++) {
@@ -159,15 +162,19 @@ static inline void evaluation_print(const evaluation_report *r) {
     }
 }
 
-// Writes one JSON line: "val_loss" and "val_loss_by_position" are those of the one set without a name, or objects with the sets' names as keys.
+// Writes one JSON line: "val_loss", "val_tokens" and "val_loss_by_position" are those of the one set without a name, or objects with the sets' names as keys.
 static inline void evaluation_log(FILE *f, const evaluation_report *r) {
     char key[64];
     bool named = r->names[0][0] != '\0';
     fprintf(f, "{\"step\":%lld", (long long)r->step);
-    if (!named) json_number(f, ",", "val_loss", loss_by_position_mean(&r->losses[0]));
-    else fprintf(f, ",\"val_loss\":{");
-    for (int i = 0; i < r->sets && named; i++) json_number(f, i > 0 ? "," : "", r->names[i], loss_by_position_mean(&r->losses[i]));
-    fprintf(f, named ? "}" : "");
+    for (int k = 0; k < 2; k++) {
+        fprintf(f, !named ? "" : k == 0 ? ",\"val_loss\":{" : ",\"val_tokens\":{");
+        for (int i = 0; i < r->sets; i++) {
+            double value = k == 0 ? loss_by_position_mean(&r->losses[i]) : loss_by_position_tokens(&r->losses[i]);
+            json_number(f, i > 0 || !named ? "," : "", named ? r->names[i] : k == 0 ? "val_loss" : "val_tokens", value);
+        }
+        fprintf(f, named ? "}" : "");
+    }
     if (evaluation_buckets(r) > 1) {
         fprintf(f, ",\"val_loss_by_position\":%s", named ? "{" : "");
         for (int i = 0; i < r->sets; i++) {

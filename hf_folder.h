@@ -109,6 +109,7 @@ static inline void hf_change_config(cJSON *json, const model_config *c, error_te
     cJSON_DeleteItemFromObjectCaseSensitive(json, "rope_theta");
     cJSON_DeleteItemFromObjectCaseSensitive(json, "rope_scaling");
     cJSON_DeleteItemFromObjectCaseSensitive(json, "rope_parameters");
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "original_max_position_embeddings");
     cJSON *rope = newer || c->rope.kind != ROPE_PLAIN ? hf_rope(&c->rope) : cJSON_CreateNull();
     cJSON_AddItemToObject(json, newer ? "rope_parameters" : "rope_scaling", rope);
     cJSON_AddNumberToObject(newer ? rope : json, "rope_theta", c->rope_theta);

@@ -22,8 +22,8 @@ static inline double flops_model_per_token(const model_config *c, int64_t S) {
     return 3 * (flops_matrices_per_token(c) + c->L * flops_attention_per_token(c, S));
 }
 
-// Hardware FLOPs of a training token: what is really computed. Attention's backward pass recomputes the scores (2.5 x forward), and each layer
-// recomputes what its kind says: selective wqkv, wo and gate_up; full the same and the attention. gate_up_kept: layers that keep all keep gate_up.
+// Hardware FLOPs of a training token: what is really computed. Attention's backward pass recomputes the scores (2.5 x forward, as in cuDNN and on the CPU
+// device; our own CUDA kernels compute more, which is not counted), and each layer recomputes what its kind says: selective wqkv, wo and gate_up; full the same and the attention. gate_up_kept: layers that keep all keep gate_up.
 static inline double flops_hardware_per_token(const model_config *c, int64_t S, const recompute_kind *kinds, bool gate_up_kept) {
     double attention = flops_attention_per_token(c, S);
     double total = 3 * flops_matrices_per_token(c) + c->L * 3.5 * attention;
@@ -39,7 +39,8 @@ static inline double flops_hardware_per_token(const model_config *c, int64_t S, 
 typedef struct {
     int64_t step, steps; // 1, 2, ... of steps
     double loss, norm, lr, seconds;
-    int64_t tokens, samples;  // of this step over all ranks; samples since the start
+    int64_t tokens, labels;   // of this step over all ranks
+    int64_t samples;          // of this data, since its start
     double tgs;          // tokens per second and rank
     double mfu, hfu;     // fractions of peak; < 0: not known
     size_t memory;       // bytes of device memory of this rank's arena
@@ -101,7 +102,7 @@ static inline void step_log(FILE *f, const step_report *r) {
     json_number(f, ",", "grad_norm", r->norm);
     json_number(f, ",", "lr", r->lr);
     json_number(f, ",", "step_ms", 1e3 * r->seconds);
-    fprintf(f, ",\"tokens\":%lld,\"samples\":%lld", (long long)r->tokens, (long long)r->samples);
+    fprintf(f, ",\"tokens\":%lld,\"labels\":%lld,\"samples\":%lld", (long long)r->tokens, (long long)r->labels, (long long)r->samples);
     json_number(f, ",", "tgs", r->tgs);
     json_number(f, ",", "mfu", r->mfu < 0 ? NAN : r->mfu);
     json_number(f, ",", "hfu", r->hfu < 0 ? NAN : r->hfu);

@@ -474,7 +474,7 @@ typedef struct {
 } step_result;
 
 // One optimizer step: tokens and labels (grad_accum, rows) on the host. Clips the gradient to norm `clip` (0: never). When loss or gradient norm is
-// not finite, the update is skipped: the caller sees both and decides. Loss, norm and update are those of the whole batch on any grid. Collective.
+// not finite, the update is skipped: the caller sees both and decides. It is skipped, too, when nothing is a label. Loss, norm and update are those of the whole batch on any grid. Collective.
 static inline step_result model_step(model *m, const int32_t *tokens, const int32_t *labels, adamw_args args, double clip) {
     int64_t accum = m->run.grad_accum;
     step_result r;
@@ -491,7 +491,7 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     comm_sum_double(m->g->all, &r.loss, 1);
     if (r.valid > 0) r.loss /= (double)r.valid;
     r.norm = zero_grad_norm(&m->zero);
-    if (!isfinite(r.norm) || !isfinite(r.loss)) return r;
+    if (r.valid == 0 || !isfinite(r.norm) || !isfinite(r.loss)) return r;
     args.grad_scale = clip > 0 && r.norm > clip ? (float)(clip / r.norm) : 1;
     double began = trace_now();
     zero_update(&m->zero, args);

@@ -87,7 +87,7 @@ typedef struct {
     const char *help;
 } option_row;
 
-#define ROPE_SCALING_LEGAL "llama3:factor=F,low=X,high=X,original=N, linear:factor=F, yarn:factor=F,original=N[,beta_fast=X][,beta_slow=X], none"
+#define ROPE_SCALING_LEGAL "llama3:factor=F,low=X,high=X,original=N, linear:factor=F, yarn:factor=F,original=N[,beta_fast=X][,beta_slow=X][,attention_factor=X], none"
 static inline const option_row *options_table(int *count) {
 #define AT(field) offsetof(options, field)
     static const option_row rows[] = {
@@ -190,12 +190,12 @@ static inline const option_row *options_table(int *count) {
          "at the end, write a Hugging Face folder: config.json, safetensors, and the tokenizer files of the --model folder; DIR must not exist"},
         {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",
          "number type of exported tensors; auto: for each tensor the one it has in the --model folder, f32 if there is none"},
-        {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "", "write JSON lines, one per step"},
+        {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "", "write JSON lines: one per step, evaluation, sample and saved state; a run that trains from the beginning replaces the file, others append"},
         {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "",
          "write Chrome trace events of this run, for Perfetto (several ranks: FILE.rank0, FILE.rank1, ...); for runs of a few steps: every event is kept in memory"},
         {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "",
          "evaluate on --val-data every N steps (if absent: only after the last step)"},
-        {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "", "evaluate on at most N batches"},
+        {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "", "evaluate on the first N x (sequences of an optimizer step) sequences of each set"},
         {"Output", "eval-needles", "N", OPTION_COUNT, AT(eval_needles), 1, 1000000, "", "",
          "at each evaluation, hide N needles (4 random key tokens, 4 value tokens) at each of 5 depths of the first --val-data set and repeat "
          "the key at the end; report how often the value's tokens are the arg max, and their loss"},
@@ -479,6 +479,9 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
             return error_set(error, "--%s: the value is missing; legal values are %s", row->name, legal);
         if (!option_store(o, row, value != NULL ? value : ""))
             return error_set(error, "--%s: \"%s\" is not legal; legal values are %s", row->name, printable(value).text, legal);
+        if (row->kind == OPTION_TEXT && strncmp(value, "~/", 2) == 0)
+            return error_set(error, "--%s: the shell has left the ~ of \"%s\" as it is; write --%s ~/... without quotes, or $HOME/...", row->name,
+                             printable(value).text, row->name);
         if (o->help || o->version) return true;
     }
     if (o->cluster_out != NULL && !o->calibrate) return error_set(error, "--cluster-out is legal only with --calibrate");
@@ -505,8 +508,8 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
 // "yarn:factor=4,original=8K" as Hugging Face's rope_scaling into `json`. Numbers are any that options take. False: not of this form.
 static inline bool options_rope_json(const char *text, cJSON *json) {
     static const char *const kinds = "llama3|linear|yarn";
-    static const char *const names = "factor|low|high|original|beta_fast|beta_slow";
-    static const char *const keys = "factor|low_freq_factor|high_freq_factor|original_max_position_embeddings|beta_fast|beta_slow";
+    static const char *const names = "factor|low|high|original|beta_fast|beta_slow|attention_factor";
+    static const char *const keys = "factor|low_freq_factor|high_freq_factor|original_max_position_embeddings|beta_fast|beta_slow|attention_factor";
     char word[64], key[64];
     size_t n = strcspn(text, ":");
     snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)n, 63), text);
@@ -655,8 +658,9 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
     if (world > 1 << 30) return error_set(error, "--dp x --hp x --cp is %lld ranks; legal values are 1 to %d", (long long)world, 1 << 30);
     options_divisors(world, legal, sizeof legal);
     if (o->dp == 0 && world % sp != 0)
-        return error_set(error, "--hp %lld x --cp %lld = %lld does not divide the %lld rank%s; legal values of the product are %s", (long long)o->hp,
-                         (long long)o->cp, (long long)sp, (long long)world, world > 1 ? "s" : "", legal);
+        return error_set(error, "--hp %lld x --cp %lld = %lld does not divide the %lld rank%s; legal values of the product are %s%s", (long long)o->hp,
+                         (long long)o->cp, (long long)sp, (long long)world, world > 1 ? "s" : "", legal,
+                         world == 1 && !o->dry_run ? " (mpirun -np N starts N ranks)" : "");
     if (o->dp == 0) o->dp = world / sp;
     if (o->dp * sp != world)
         return error_set(error, "--dp %lld x --hp %lld x --cp %lld = %lld, but there %s %lld rank%s; the product must equal the number of ranks (%s)",

@@ -348,7 +348,7 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
         if (json != NULL) safetensors_read_index(s, folder, json, &why);
         cJSON_Delete(json);
     } else {
-        error_set(&why, "does not exist, nor does %s", index);
+        error_set(&why, "does not exist, nor does %s (models in pytorch_model.bin are not read; transformers' save_pretrained converts them)", index);
     }
     if (why.text[0] == '\0') return true;
     safetensors_close(s);

@@ -24,9 +24,22 @@ static void read_options(options *o, int argc, char **argv, error_text *error) {
     stop_on_error(error);
 }
 
+// What the user of a pretrained model may have forgotten.
+static void note_pretrained(const options *o, int64_t made_for) {
+    if (o->seq_len > made_for && o->rope_theta == 0 && o->rope_scaling == NULL)
+        fprintf(stderr, "note: %lld tokens are more than the %lld that the model was made for, and its RoPE is unchanged (--rope-theta, --rope-scaling)\n",
+                (long long)o->seq_len, (long long)made_for);
+    if (o->steps > 0 && !o->dry_run && !options_given(o, "lr"))
+        fprintf(stderr, "note: --lr %g is for training from random parameters; pretrained ones usually take less, such as 2e-5\n", o->lr);
+}
+
 // Reads the sizes of --model, if it is given. Collective.
 static void read_config(model_config *c, options *o, error_text *error) {
-    if (o->model != NULL && config_load(c, o->model, error)) options_model(o, c, error);
+    if (o->model != NULL && config_load(c, o->model, error)) {
+        int64_t made_for = c->max_position;
+        options_model(o, c, error);
+        if (comm_rank(comm_world()) == 0 && config_preset(o->model) == NULL && !o->from_scratch && !o->plan && !o->calibrate) note_pretrained(o, made_for);
+    }
     stop_on_error(error);
     if (o->model != NULL) agree_on_number(comm_world(), state_sizes_hash(c), "--model: the sizes in config.json", error);
     stop_on_error(error);

@@ -149,10 +149,14 @@ static inline void evaluate_batch(trainer *t, float *losses, error_text *error) 
     model_evaluate(&t->m, t->tokens, t->labels);
     device_to_host(losses, t->m.losses, sizeof(float) * (size_t)t->m.rows);
 }
+// How many samples of a validation set an evaluation takes.
+static inline int64_t evaluation_samples(const trainer *t, const dataloader *data) {
+    return min_i64(dataloader_samples(data), t->o->eval_steps * step_sequences(t));
+}
 // Adds up token losses over the first samples of a validation set: the same samples on every grid with the same global batch. Collective.
 static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
-    int64_t samples = min_i64(dataloader_samples(data), t->o->eval_steps * step_sequences(t));
+    int64_t samples = evaluation_samples(t, data);
     progress_note note = progress_start("evaluation");
     for (int64_t first = 0; first < samples; first += dp * B) {
         for (int64_t b = 0, n = first + t->g.place.d * B; b < B; b++, n++) {
@@ -221,11 +225,14 @@ static inline void sample(trainer *t) {
 
 // ---- log and trace ----
 
-// Opens --log on rank 0. A run that has steps behind it appends. Collective.
+// Opens --log on rank 0. A run that trains from the beginning empties it, others append; no two write it at a time. Collective.
 static inline void open_log(trainer *t, error_text *error) {
     if (t->o->log != NULL && t->g.rank == 0) {
-        t->log = fopen(t->o->log, t->done.step > 0 ? "a" : "w");
+        t->log = fopen(t->o->log, "a");
         if (t->log == NULL) error_set(error, "--log %s: cannot be written: %s", t->o->log, strerror(errno));
+        else if (flock(fileno(t->log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) error_set(error, "--log %s: another run writes it", t->o->log);
+        else if (t->done.step == 0 && t->o->steps > 0 && ftruncate(fileno(t->log), 0) != 0 && errno != EINVAL) // EINVAL: not a file, such as /dev/stdout
+            error_set(error, "--log %s: cannot be emptied: %s", t->o->log, strerror(errno));
     }
     stop_on_error(error);
 }
@@ -290,9 +297,11 @@ static inline void print_start(const trainer *t) {
     checkpoint_print(stdout, t->kinds, c->L, t->m.run.offload_layers);
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
     data_sources_print(&t->train, t->done.samples + max_i64(0, o->steps - t->done.step) * step_sequences(t));
-    for (int i = 0; i < t->val.count; i++)
-        printf("validation  %s: %lld samples%s\n", data_source_label(&t->val.sources[i]), (long long)dataloader_samples(&t->val.sources[i].data),
-               t->val.sources[i].data.masks > 0 ? ", with loss masks" : "");
+    for (int i = 0; i < t->val.count; i++) {
+        const dataloader *data = &t->val.sources[i].data;
+        printf("validation  %s: %lld tokens, %lld samples%s; evaluations take %lld\n", data_source_label(&t->val.sources[i]), (long long)data->total,
+               (long long)dataloader_samples(data), data->masks > 0 ? ", with loss masks" : "", (long long)evaluation_samples(t, data));
+    }
     if (t->documents != NULL)
         printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin", options_document(o).token,
                op_attention_engine(false), op_attention_engine(true));
@@ -342,6 +351,7 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     r.seconds = seconds;
     r.tokens = step_sequences(t) * t->o->seq_len;
     r.samples = t->done.samples;
+    r.labels = result.valid;
     r.tgs = (double)r.tokens / seconds / t->g.ranks;
     r.mfu = known ? r.tgs * flops_model_per_token(c, attended) / t->peak_flops : -1;
     r.hfu = known ? r.tgs * flops_hardware_per_token(c, attended, t->kinds, t->m.keep_gate_up) / t->peak_flops : -1;
@@ -355,7 +365,7 @@ static inline void report_step(trainer *t, step_result result, double lr, double
         t->waited[k] += r.sent[k].wait_seconds;
     }
     if (result.valid == 0 && first_rank && !t->warned)
-        fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, --document-end), so it has no loss and its gradient is 0\n", (long long)r.step);
+        fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, --document-end), so it has no loss and changes no parameter\n", (long long)r.step);
     t->warned = t->warned || result.valid == 0;
     if (first_rank) step_print(&r);
     if (t->log != NULL) step_log(t->log, &r);
@@ -371,10 +381,10 @@ static inline void print_end(const trainer *t) {
     if (t->g.rank != 0) return;
     if (t->documents != NULL)
         printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
-    printf("waited for transfers, ms a step:");
+    if (t->g.ranks > 1) printf("waited for transfers, ms a step:");
     for (int k = 0; k < COMM_KINDS; k++)
         if (t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / (double)(t->done.step - t->first_step));
-    printf("\n");
+    if (t->g.ranks > 1) printf("\n");
     char measured[32], planned[32];
     double used = memory_used(t), plan = memory_planned(t);
     format_bytes(measured, sizeof measured, used);

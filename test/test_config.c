@@ -242,6 +242,7 @@ static void test_bad_values(void) {
         {"rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 8, \"original_max_position_embeddings\": 8192, \"truncate\": false}", "truncate"},
         {"rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 8, \"original_max_position_embeddings\": 8192, \"beta_fast\": 1, \"beta_slow\": 2}", "beta_slow"},
         {"rope_scaling", "{\"rope_type\": \"default\", \"rope_theta\": 10000}", "10000"}, {"rope_parameters", "{\"rope_type\": \"default\"}", "keep one"},
+        {"original_max_position_embeddings", "4096", "8192 inside \"rope_scaling\"; keep one"}, {"original_max_position_embeddings", "0", "from 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         model_config c;

@@ -70,6 +70,17 @@ int main(int argc, char **argv) {
     c.rope.beta_slow = 1;
     c.rope.attention_factor = 1.25;
     check_round_trip(&c, folder);
+    // A source's number beside RoPE, which transformers 5 prefers to the one inside, goes when RoPE changes.
+    error_text error = {""};
+    for (int changed = 0; changed < 2; changed++) {
+        cJSON *json = hf_config(&c);
+        cJSON_AddNumberToObject(json, "original_max_position_embeddings", 8192);
+        model_config other = c;
+        if (changed) other.rope.original_length = 4096;
+        hf_change_config(json, &other, &error);
+        CHECK(error.text[0] == '\0' && (cJSON_GetObjectItemCaseSensitive(json, "original_max_position_embeddings") == NULL) == changed, "%d: %s", changed, error.text);
+        cJSON_Delete(json);
+    }
     check_tokenizer_length(folder, "{\"model_max_length\": 48, \"b\": 48}", "{\"model_max_length\": 64, \"b\": 48}");
     check_tokenizer_length(folder, "{\"model_max_length\": 1000000000000000019884624838656}", "{\"model_max_length\": 1000000000000000019884624838656}");
     check_tokenizer_length(folder, "{\"b\": 48}", "{\"b\": 48}");

@@ -868,6 +868,24 @@ static void test_adamw(int64_t n, bool with_master) {
     free(p_expected), free(m_expected), free(v_expected), drop(param), drop(m), drop(v), drop(grad);
     if (with_master) drop(master);
 }
+// A decay far below the rounding of 1 - decay, as at the end of a cosine: its mean over many parameters, whose own roundings together are 0.2 % of it.
+static void test_adamw_decay(void) {
+    int64_t n = 50001;
+    float *param = randoms(n, 1, 0.02), *before = copy_of(param, n), *m = floats(n), *v = floats(n), *grad = randoms(n, 2, 0.1);
+    adamw_args a = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1, {false, 0, 0, 0, 0}};
+    double decayed = 0, squares = 0;
+    test_fill(m, n, 3, 0.1), test_fill(v, n, 4, 0.1);
+    for (int64_t i = 0; i < n; i++) v[i] *= v[i];
+    op_adamw(param, NULL, m, v, grad, n, a);
+    for (int64_t i = 0; i < n; i++) {
+        double old = before[i], step = (double)a.lr * (double)m[i] / (1 - (double)a.beta1) / (sqrt((double)v[i] / (1 - (double)a.beta2)) + (double)a.eps);
+        decayed += old * (old - step - (double)param[i]);
+        squares += old * old;
+    }
+    double ratio = decayed / squares / ((double)a.lr * (double)a.weight_decay);
+    CHECK(fabs(ratio - 1) < 0.02, "adamw decays by %g of what it should", ratio);
+    drop(param), drop(before), drop(m), drop(v), drop(grad);
+}
 
 // ---- the device ----
 
@@ -1096,6 +1114,7 @@ int main(void) {
     test_bf16();
     test_init();
     test_adamw(1, false), test_adamw(129, true), test_adamw(50001, false);
+    test_adamw_decay();
     test_threads();
     test_linear_threads();
     device_stop();

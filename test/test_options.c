@@ -187,6 +187,7 @@ static void test_refusals(void) {
         {GOOD "--zero-grads full --offload-optimizer --offload-gradients --offload-parameters", "and --zero-params full"},
         {GOOD "--dp 8 --batch-size 2 --global-batch 24", "legal values are multiples of 16"},
         {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine or wsd"}, {GOOD "--eval-every 3", "--val-data"},
+        {GOOD "--out d --new-data", "--new-data requires --resume"}, {GOOD "--document-end 1 --document-begin 1", "only one of them"},
         {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--sample-prompt x", "require --sample-every"}, {GOOD "--sample-tokens 1", "require --sample-every"}, {GOOD "--sample-temperature 1", "require --sample-every"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
         {GOOD "--resume", "require --out"}, {GOOD "--save-every 5", "require --out"}, {GOOD "--keep 2", "require --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--out one --export one", "two different folders"},
         {GOOD "--out one --export ./one", "two different folders"}, {GOOD "--out .//one/ --export one", "two different folders"}, {GOOD "--out no/one --export no/one", "two different folders"},
@@ -259,7 +260,9 @@ static void test_model_changes(void) {
     CHECK(c.rope_theta == 8e6 && c.rope.kind == ROPE_YARN && c.rope.factor == 16 && c.rope.original_length == 8192 && c.rope.beta_fast == 32 && c.rope.beta_slow == 1 &&
               c.rope.low_freq_factor == 0 && c.rope.attention_factor == 0, "yarn");
     CHECK(parse(&o, GOOD "--rope-scaling yarn:beta_slow=0.5,beta_fast=64,original=100,factor=1.5 --rope-theta 5e5", &e) && options_model(&o, &c, &e), "%s", e.text);
+    CHECK(c.rope.attention_factor == 0, "yarn without attention_factor");
     CHECK(c.rope_theta == 5e5 && c.rope.factor == 1.5 && c.rope.original_length == 100 && c.rope.beta_fast == 64 && c.rope.beta_slow == 0.5, "yarn with betas");
+    CHECK(parse(&o, GOOD "--rope-scaling yarn:factor=4,original=8K,attention_factor=1", &e) && options_model(&o, &c, &e) && c.rope.attention_factor == 1, "%s", e.text);
     CHECK(parse(&o, GOOD "--rope-scaling llama3:factor=8,low=1,high=4,original=8192", &e) && options_model(&o, &c, &e), "%s", e.text);
     CHECK(config_same_rope(&c, config_preset("llama3.1-8b")), "llama3");
     CHECK(parse(&o, GOOD "--rope-scaling linear:factor=4", &e) && options_model(&o, &c, &e) && c.rope.kind == ROPE_LINEAR && c.rope.factor == 4 && c.rope.original_length == 0, "%s", e.text);

@@ -14,6 +14,7 @@ for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh sc
     case $flag in --keys | --tokenizer | --end | --ids | --prompt | --completion | --pack | --rehearse | --rest | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
+check 'a ~ that the shell has left is no folder' ends_with 2 'left the ~ of "~/runs" as it is' "$binary" "${model[@]}" --out=~/runs
 check 'version' bash -c "'$binary' --version | grep -q '^train_llama [0-9]'"
 
 # One global batch of 8 sequences on six grids: the same losses, norms and evaluation.
@@ -243,6 +244,39 @@ check 'and the state of that step' [ -e "$dir/new/states/step-00000002/model.saf
 check 'divergence: status 2' ends_with 2 'error: step .*: loss .* lower --lr' "$binary" "${model[@]}" --steps 30 --lr 100 --grad-clip 0 --weight-decay 100
 check 'no label at all: a warning' ends_with 0 'warning: step 1: none of its tokens is a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --log "$dir/unlearnt.jsonl"
 check 'and no loss' [ "$(grep -c '"loss":null' "$dir/unlearnt.jsonl")" = 2 ]
+
+# Steps without a label, here every other one or so, change nothing, wherever the states are.
+python3 -c "
+n = len(open('$dir/data.bin', 'rb').read()) - 1024 >> 1
+open('$dir/half.bin', 'wb').write(open('$dir/data.bin', 'rb').read())
+open('$dir/half.bin.mask', 'wb').write(bytes(n // 2) + b'\1' * (n - n // 2))"
+half=(--model nano --from-scratch --train-data "$dir/half.bin" --seq-len 100 --steps 8)
+for ranks in 1 2; do
+    mpirun -np $ranks "$binary" "${half[@]}" --cp $ranks --zero-params full --log "$dir/half.jsonl" --export "$dir/half$ranks" >"$dir/out" 2>&1 </dev/null
+    mpirun -np $ranks "$binary" "${half[@]}" --cp $ranks --zero-params full --offload-optimizer --offload-gradients --offload-parameters --export "$dir/half$ranks-hosted" >"$dir/out" 2>&1 </dev/null
+    check "steps without a label, $ranks ranks: the same model with all states on the host" cmp "$dir/half$ranks/model.safetensors" "$dir/half$ranks-hosted/model.safetensors"
+done
+check 'some steps have labels, some have none' python3 -c "
+import json
+rows = [json.loads(line) for line in open('$dir/half.jsonl')]
+none = [row['labels'] == 0 for row in rows]
+assert any(none) and not all(none) and all((row['loss'] is None) == empty for row, empty in zip(rows, none)), rows"
+check 'a step without a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --export "$dir/unchanged"
+check 'and the model without it' "$binary" --model nano --from-scratch --steps 0 --export "$dir/untrained"
+check 'are the same' cmp "$dir/unchanged/model.safetensors" "$dir/untrained/model.safetensors"
+
+# --log is one run's at a time; a run that trains from the beginning replaces it, an evaluation appends.
+cp "$dir/half.jsonl" "$dir/kept.jsonl"
+check 'an evaluation appends to a log' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/kept.jsonl"
+check 'with the number of its tokens' bash -c "[ \$(wc -l <'$dir/kept.jsonl') -eq 9 ] && tail -1 '$dir/kept.jsonl' | grep -q '\"val_loss\":[0-9.]*,\"val_tokens\":1000}'"
+check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
+check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 9 ]
+
+# What the user of a pretrained model may have forgotten is noted; what was given is not.
+pretrained=("$binary" --model test/golden/folder_f32 --train-data "$dir/data.bin" --seq-len 400 --steps 1)
+check 'a longer context and the default rate are noted' ends_with 0 'note: 400 tokens are more than the 384 that the model was made for, and its RoPE' "${pretrained[@]}"
+check 'the latter, too' grep -q 'note: --lr 0.0003 is for training from random parameters' "$dir/shown"
+check 'none of what was given' bash -c "! '${pretrained[0]}' \"\$@\" 2>&1 | grep 'note: --lr\|note: 400 tokens'" - "${pretrained[@]:1}" --lr 1e-5 --rope-theta 1e6
 
 check '--deterministic: the CPU device always is' bash -c "$binary --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 64 --steps 1 --deterministic | grep -q 'repeatable  yes'"
 closing_line

@@ -441,7 +441,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     comm_broadcast(world, &seconds, sizeof seconds, 0);
     timeout_seconds = seconds;
     comm_count_reset();
-    if (world->size == 1 && !launch_is_single("that launcher belongs to another MPI than this program; use the mpirun of the MPI it was built with", error)) {
+    if (world->size == 1 && !launch_is_single("that launcher belongs to another MPI than this program; use the mpirun of the MPI it was built with, or with Slurm srun --mpi=pmix", error)) {
         comm_finalize();
         return false;
     }

@@ -338,7 +338,7 @@ void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, i
 // (clang on aarch64), and an element's bits must not depend on where threads and shards are cut.
 enum { ADAMW_BLOCK = 64 };
 typedef struct {
-    float beta1, beta2, eps, grad_scale, rate, unbias, keep;
+    float beta1, beta2, eps, grad_scale, rate, unbias, decay;
 } adamw_factors;
 static __attribute__((noinline)) void adamw_block(float *RESTRICT weights, float *RESTRICT m, float *RESTRICT v, const float *RESTRICT grad, adamw_factors a) {
 #pragma omp simd
@@ -347,13 +347,13 @@ static __attribute__((noinline)) void adamw_block(float *RESTRICT weights, float
         float mean = a.beta1 * m[i] + (1 - a.beta1) * g, square = a.beta2 * v[i] + (1 - a.beta2) * g * g;
         m[i] = mean;
         v[i] = square;
-        weights[i] = weights[i] * a.keep - a.rate * mean / (sqrtf(square) * a.unbias + a.eps);
+        weights[i] -= a.rate * mean / (sqrtf(square) * a.unbias + a.eps) + a.decay * weights[i]; // 1 - decay would be rounded: by 19 % of a decay of 1e-7
     }
 }
 void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args) {
     float *weights = master != NULL ? master : param;
     adamw_factors a = {args.beta1, args.beta2, args.eps, args.grad_scale, (float)(args.lr / (1 - pow(args.beta1, (double)args.step))),
-                       (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step))), 1 - args.lr * args.weight_decay};
+                       (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step))), args.lr * args.weight_decay};
 #pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
     for (int64_t i = 0; i < n; i += ADAMW_BLOCK) {
         if (n - i >= ADAMW_BLOCK) {

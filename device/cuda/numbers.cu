@@ -158,11 +158,11 @@ void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
     else op_cast_from_float(to, from, n);
 }
 
-// ---- AdamW: rate = lr / (1 - beta1^step), unbias = 1 / sqrt(1 - beta2^step), keep = 1 - lr weight_decay ----
+// ---- AdamW: rate = lr / (1 - beta1^step), unbias = 1 / sqrt(1 - beta2^step), decay = lr weight_decay ----
 
 template <int W>
 __global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args, float rate,
-                             float unbias, float keep, uint64_t key) {
+                             float unbias, float decay, uint64_t key) {
     int64_t i;
     int count = flat_range<W>(n, &i);
     float p[W], g[W], mean[W], square[W];
@@ -176,7 +176,7 @@ __global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, c
         g[k] *= args.grad_scale;
         mean[k] = args.beta1 * mean[k] + (1 - args.beta1) * g[k];
         square[k] = args.beta2 * square[k] + (1 - args.beta2) * g[k] * g[k];
-        p[k] = p[k] * keep - rate * mean[k] / (sqrtf(square[k]) * unbias + args.eps);
+        p[k] -= rate * mean[k] / (sqrtf(square[k]) * unbias + args.eps) + decay * p[k]; // 1 - decay would be rounded (device/cpu/ops.c)
     }
     store_some<W>(m + i, mean, count);
     store_some<W>(v + i, square, count);
@@ -190,10 +190,10 @@ __global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, c
 void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args) {
     float rate = (float)(args.lr / (1 - pow(args.beta1, (double)args.step)));
     float unbias = (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step)));
-    float keep = 1 - args.lr * args.weight_decay;
+    float decay = args.lr * args.weight_decay;
     bool aligned = aligned16(param) && aligned16(master) && aligned16(m) && aligned16(v) && aligned16(grad);
     args.rounding.step = args.step;
-    LAUNCH_FLAT(adamw_kernel, FLOAT_PACK, aligned, n, param, master, m, v, grad, n, args, rate, unbias, keep, rounding_key(args.rounding));
+    LAUNCH_FLAT(adamw_kernel, FLOAT_PACK, aligned, n, param, master, m, v, grad, n, args, rate, unbias, decay, rounding_key(args.rounding));
 }
 
 // ---- initial numbers: the formula of device/cpu/ops.c, so that both devices start from the same model ----
