@@ -2,7 +2,8 @@
 //
 // For models with --model tiny and nano, which read bytes. Prints how many tokens there are and the entropy of single bytes in nats: the loss
 // of a model that knows only how often each byte occurs. For real vocabularies: dev/tokenize_text.py.
-#include "../dataloader.h" // defines: TOKEN_*, token_file_check
+// An OUT.bin that exists is replaced only if it is a token file and none of the inputs.
+#include "../dataloader.h" // defines: TOKEN_*, token_file_check, path_same_folder
 
 static int fail(const char *out_part, const char *format, const char *name, const char *why) {
     fprintf(stderr, "error: ");
@@ -10,6 +11,14 @@ static int fail(const char *out_part, const char *format, const char *name, cons
     fprintf(stderr, "\n");
     if (out_part != NULL) unlink(out_part);
     return EXIT_USER_ERROR;
+}
+
+static bool is_token_file(const char *path) {
+    int32_t magic = 0;
+    FILE *f = fopen(path, "rb");
+    bool read = f != NULL && fread(&magic, sizeof magic, 1, f) == 1;
+    if (f != NULL) fclose(f);
+    return read && (magic == TOKEN_MAGIC_16 || magic == TOKEN_MAGIC_32);
 }
 
 int main(int argc, char **argv) {
@@ -24,7 +33,12 @@ int main(int argc, char **argv) {
     char part[4096];
     struct stat entry;
     if (stat(argv[1], &entry) == 0 && !S_ISREG(entry.st_mode)) return fail(NULL, "%s: %s", argv[1], "already exists and is not a file");
+    if (path_exists(argv[1]) && !is_token_file(argv[1]))
+        return fail(NULL, "%s: %s", argv[1], "exists and is not a token file; the first argument is the file to write");
     if (snprintf(part, sizeof part, "%s.part", argv[1]) >= (int)sizeof part) return fail(NULL, "%.60s...: %s", argv[1], "the name is too long");
+    for (int i = 2; i < argc; i++) // as files, whatever their names
+        if (path_same_folder(argv[i], argv[1]) || path_same_folder(argv[i], part))
+            return fail(NULL, "%s: %s", argv[i], "is the file to write, or its .part, and an input");
     FILE *out = fopen(part, "wb"); // renamed when it is whole
     if (out == NULL) return fail(NULL, "%s: %s", part, strerror(errno));
     int32_t header[TOKEN_HEADER_BYTES / 4] = {TOKEN_MAGIC_16, TOKEN_VERSION_16, 0};

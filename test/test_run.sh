@@ -226,6 +226,20 @@ check 'data from a text of one'"'"'s own' scripts/prepare_text.sh "$dir/own data
 check 'the same from another file' scripts/prepare_text.sh "$dir/own data" "$dir/own data/train.txt"
 check 'and other files are as before' bash -c "cmp '$dir/own data/text.txt' '$dir/own data/train.txt' && [ \"\$(cat '$dir/own data/val.txt')\" = mine ] && [ \"\$(ls '$dir/own data' | wc -l)\" -eq 6 ]"
 
+# text_to_tokens replaces token files, and nothing else: not an input, and no other file, as where OUT was forgotten.
+to_tokens() { ends_with "$1" "$2" build/cpu/text_to_tokens "${@:3}"; }
+printf 'First' >"$dir/a.txt"
+printf 'Second' >"$dir/b.txt"
+ln "$dir/a.txt" "$dir/link.txt"
+check 'the file to write was forgotten' to_tokens 2 "^error: $dir/a.txt: exists and is not a token file; the first argument is the file to write$" "$dir/a.txt" "$dir/b.txt"
+check 'and the text is as before' [ "$(cat "$dir/a.txt") $(ls "$dir"/a.txt*)" = "First $dir/a.txt" ]
+check 'a token file is made' to_tokens 0 '6 tokens' "$dir/b.bin" "$dir/b.txt"
+check 'it is not its own input' to_tokens 2 "^error: $dir/b.bin: is the file to write" "$dir/b.bin" "$dir/a.txt" "$dir/b.bin"
+ln "$dir/a.txt" "$dir/b.bin.part"
+check 'nor is its .part, under any name' to_tokens 2 "^error: $dir/link.txt: is the file to write, or its .part" "$dir/b.bin" "$dir/link.txt"
+rm "$dir/b.bin.part"
+check 'and it is replaced by others' to_tokens 0 '5 tokens' "$dir/b.bin" "$dir/a.txt"
+
 # What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace; 2 for bad validation data and divergence, which would
 # happen again.
 python3 -c "
