@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The first ten minutes: installs what is missing, builds, prepares a real text, and trains a small Llama on 4 ranks with 2D-Attention
-# (hp 2 x cp 2) on the CPU. `make demo` runs it. Further options are passed on to train_llama, for example: scripts/demo.sh --trace demo/trace.json
+# (hp 2 x cp 2) on the CPU. `make demo` runs it. Options after the script's name, such as --trace demo/trace.json, are added to the command; to change
+# one of those below, edit a copy.
 #   tokens    150 steps x 8 sequences x 512 bytes = 0.6 M of the text's bytes (vocabulary 256)
 #   FLOPs     3.0 M parameters: about 1.2e13 in all
 #   hardware  2 CPU cores, 1 GB; under 5 minutes

@@ -12,15 +12,17 @@
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_512k.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_512k.sh
 # MODEL is a Hugging Face folder, DATA are token files; docs/finetune.md has every step before and after. Options after the script's name, such as
-# --export DIR, are added to the command. LAUNCH=echo prints the command and starts nothing.
+# --export DIR, are added to the command; to change one of those below, edit a copy. LAUNCH=echo prints the command and starts nothing.
 # States go to OUT (default llama3-8b-512k). A run that ends early continues from the newest state: this script makes up to 20 attempts, one right after
-# the other. After the end of an allocation, which Slurm announces by SIGUSR1 a step and 10 minutes ahead, give the same command again.
+# the other; Ctrl-C ends them. After the end of an allocation, which Slurm announces by SIGUSR1 a step and 10 minutes ahead (give sbatch a --time), give
+# the same command again.
 # Made by dev/plan_tables.py from the plan; test/test_plan.sh compares.
 #SBATCH --job-name=llama3-8b-512k
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8
 #SBATCH --gpus-per-node=8
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --signal=USR1@1680
@@ -28,6 +30,7 @@ set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
 if [ -n "${SLURM_JOB_ID:-}" ]; then LAUNCH=${LAUNCH:-srun --mpi=pmix}; else LAUNCH=${LAUNCH:-mpirun -np 16}; fi
 
+trap 'exit 130' INT
 for attempt in {1..20}; do
     status=0
     $LAUNCH ./train_llama --model "${MODEL:?a Hugging Face folder of Llama-3-8B}" --train-data "${DATA:?token files, such as 'data/long*.bin'}" \

@@ -215,6 +215,13 @@ attempts() { # last status of the launcher, expected status of the script, expec
 check 'two failures, then the end' attempts 0 0 3
 check 'two failures, then an error of the user' attempts 2 2 3
 check 'nothing but failures' attempts 1 1 20
+printf '#!/bin/sh\necho >>"%s/attempts"\nkill -INT $PPID\nexit 1\n' "$dir" >"$dir/launch" # as Ctrl-C does, on its way to mpirun
+interrupted() { # the signal is ignored in what make test starts in the background
+    rm -f "$dir/attempts"
+    env --default-signal=INT PAUSE=0 LAUNCH="$dir/launch" MODEL=m DATA=d scripts/run_llama3_8b_128k.sh
+    [ "$? $(wc -l <"$dir/attempts")" = '130 1' ]
+}
+check 'Ctrl-C' interrupted
 
 # docs/plans.md quotes the choices and the command that the planner prints.
 quoted() { grep -E '^[0-9]+\. dp |^mpirun ' "$@"; }
