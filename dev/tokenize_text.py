@@ -5,12 +5,16 @@
 
 Writes data/train_000001.bin, data/train_000002.bin, ... which train_llama reads with --train-data 'data/train_*.bin'.
 Each .txt file is one document; each line of a .jsonl file is one, in its field "text" (--field); .gz is unpacked on the way.
-The tokenizer adds its own special tokens (Llama-3: <|begin_of_text|> before each document); --end adds its token after each document.
+The tokenizer adds its own special tokens (Llama-3: <|begin_of_text|> before each document, unless the text begins with it); --end adds its token after
+each document.
 
-    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|eot_id|>' pairs.jsonl
+    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|end_of_text|>' pairs.jsonl
 
 For fine-tuning: each line is a document of a prompt and a completion. Beside each token file it writes a loss mask, data/tuning_000001.bin.mask,
-with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts.
+with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. Both may hold special tokens, as in a line
+of chat data for Llama-3, where <|eot_id|> ends every turn and so cannot be --end, which ends documents:
+
+    {"prompt": "<|start_header_id|>user<|end_header_id|>\\n\\n6 x 7?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\\n\\n", "answer": "42<|eot_id|>"}
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --ids 'Once upon a time'
 
@@ -28,40 +32,66 @@ import os
 import sys
 import time
 
-from tokenizers import Tokenizer
-
 BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut at a line end
 
 tokenizer = None  # each process has its own
 end_token = None
+begin_token = None  # what the tokenizer puts before each text
+
+
+def fail(text):
+    print(f"error: {text}", file=sys.stderr)
+    sys.exit(2)
 
 
 def load(path):
     """The tokenizer without the truncation and padding that a folder's last user may have stored in it."""
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError as e:
+        fail(f"the package {e.name} is missing: pip install tokenizers")
     loaded = Tokenizer.from_file(path)
     loaded.no_truncation()
     loaded.no_padding()
     return loaded
 
 
+def begins_with(tokenizer):
+    """The token that the tokenizer puts before each text; None: none."""
+    encoded = tokenizer.encode("A")
+    return encoded.ids[0] if encoded.special_tokens_mask[:1] == [1] else None
+
+
+def encode_whole(tokenizer, text):
+    """The tokens of a text with the special ones that the tokenizer adds. A text that begins with the first of them, as chat templates do, has it once."""
+    encoded = tokenizer.encode(text)
+    ids = encoded.ids
+    return ids[1:] if len(ids) > 1 and ids[0] == ids[1] and encoded.special_tokens_mask[:2] == [1, 0] else ids
+
+
 def start(path, end):
-    global tokenizer, end_token
+    global tokenizer, end_token, begin_token
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer, end_token = load(path), end
+    begin_token = begins_with(tokenizer)
 
 
 def encode(batch):
-    """batch: [(text, first piece of its document, last piece, learnt)] -> (token ids as bytes of uint32, their mask, bytes of text)"""
-    ids, mask = array.array("I"), bytearray()
+    """batch: [(text, first piece of its document, last piece, learnt)] -> (token ids as bytes of uint32, their mask, bytes of text, how often end_token
+    and begin_token occur inside the texts)"""
+    ids, mask, ends, begins = array.array("I"), bytearray(), 0, 0
     for text, first, last, learnt in batch:
         if first:
-            ids.extend(tokenizer.encode(text).ids)
+            piece = encode_whole(tokenizer, text)
         else:  # the middle of a document: no special tokens are added
-            ids.extend(tokenizer.encode(text, add_special_tokens=False).ids)
+            piece = tokenizer.encode(text, add_special_tokens=False).ids
+        ends += piece.count(end_token)
+        begins += piece.count(begin_token) - (1 if first and begin_token is not None else 0)
+        ids.extend(piece)
         if last and end_token is not None:
             ids.append(end_token)
         mask.extend((b"\1" if learnt else b"\0") * (len(ids) - len(mask)))
-    return ids.tobytes(), bytes(mask), sum(len(item[0].encode()) for item in batch)
+    return ids.tobytes(), bytes(mask), sum(len(item[0].encode()) for item in batch), ends, begins
 
 
 def pieces(text_lines):
@@ -97,14 +127,14 @@ def documents(paths, fields):
                         texts = [None]
                     if not all(isinstance(text, str) for text in texts):
                         names = '" and "'.join(fields)
-                        sys.exit(f'error: {path}:{number}: not a JSON object with a text in "{names}" (see --help)')
+                        fail(f'{path}:{number}: not a JSON object with a text in "{names}" (see --help)')
                     if len(texts) == 1:
                         yield from pieces(texts[0].splitlines(keepends=True))
                     else:
                         yield texts[0], True, False, False
                         yield texts[1], False, True, True
             except UnicodeDecodeError as e:
-                sys.exit(f"error: {path}: not UTF-8 text: {e}")
+                fail(f"{path}: not UTF-8 text: {e}")
 
 
 def batches(items):
@@ -180,6 +210,8 @@ def main():
     for path in args.files:
         if not os.path.isfile(path):
             parser.error(f"{path}: no such file")
+        if path.removesuffix(".gz").endswith(".json"):
+            parser.error(f"{path}: is not read as plain text; JSON lines are .jsonl")
         if args.prompt is not None and not path.removesuffix(".gz").endswith(".jsonl"):
             parser.error(f"{path}: --prompt and --completion are fields of JSON lines; give .jsonl files")
     path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
@@ -188,7 +220,7 @@ def main():
     if args.ids is not None:
         if args.files or args.out:
             parser.error("--ids takes neither files nor --out")
-        print(",".join(map(str, load(path).encode(args.ids).ids)))
+        print(",".join(map(str, encode_whole(load(path), args.ids))))
         return
     if not args.files or args.out is None:
         parser.error("files and --out are missing (or give --ids TEXT)")
@@ -204,10 +236,12 @@ def main():
 
     fields = [args.field] if args.prompt is None else [args.prompt, args.completion]
     shards, tokens, read, began, shown, waiting = Shards(args.out, width, args.shard_tokens, len(fields) == 2), 0, 0, time.time(), 0.0, collections.deque()
+    ends = begins = 0
 
     def take():  # the oldest batch: results come in the order of the files
-        nonlocal tokens, read, shown
-        data, mask, size = waiting.popleft().get()
+        nonlocal tokens, read, shown, ends, begins
+        data, mask, size, batch_ends, batch_begins = waiting.popleft().get()
+        ends, begins = ends + batch_ends, begins + batch_begins
         ids = array.array("I")
         ids.frombytes(data)
         shards.write(ids, mask)
@@ -225,7 +259,12 @@ def main():
             take()
     shards.close()
     if tokens == 0:
-        sys.exit("error: the input files contain no text")
+        fail("the input files contain no text")
+    begin = begins_with(known)
+    for count, token, does in ((ends, end, "end"), (begins if begin != end else 0, begin, "begin")):
+        if count > 0:
+            print(f"warning: tokens {token} ({known.id_to_token(token)}) inside the texts: {count}; with --document-{does} {token} each would {does} a document",
+                  file=sys.stderr)
     print(f"{args.out}_*.bin: {tokens} tokens of {width} bytes in {shards.files} files, vocabulary {vocabulary}, {read / 1e6:.1f} MB of text")
 
 

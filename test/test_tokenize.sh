@@ -72,21 +72,39 @@ for processes in 1 3; do
     check "they are the characters, $processes processes" $python "$dir/expect.py" check all "$dir" "$dir/all$processes" 1000000
 done
 check 'prompts and completions' tokenize pairs --prompt prompt --completion answer --shard-tokens 100 "$dir/pairs.jsonl"
+cp "$dir/why" "$dir/pairs.out"
 check 'they are the characters, and completions are learnt' $python "$dir/expect.py" check pairs "$dir" "$dir/pairs" 100
 check 'the trainer reads both' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 256 --document-end 97 --train-data "$dir/pairs_*.bin:0.5,$dir/all3_*.bin:0.5"
 refused() { # text option...
     local text=$1
     shift
-    if tokenize "$@" >"$dir/why" 2>&1; then return 1; fi
-    grep -q -- "$text" "$dir/why"
+    tokenize "$@" >"$dir/shown" 2>&1
+    [ $? -eq 2 ] && grep -q -- "$text" "$dir/shown"
 }
 check 'files that are there stay' refused 'already exists' pairs --prompt prompt --completion answer "$dir/pairs.jsonl"
 echo '{"text": "A\ud83dB"}' >"$dir/half.jsonl"
 check 'half a surrogate pair is named, too' refused 'half.jsonl:1: not a JSON object with a text in "text"' other "$dir/half.jsonl"
 check 'a field that is missing is named, with its line' refused 'pairs.jsonl:1: not a JSON object with a text in "text"' other "$dir/pairs.jsonl"
+cp "$dir/pairs.jsonl" "$dir/pairs.json"
+check 'JSON that is not lines' refused 'pairs.json: is not read as plain text; JSON lines are .jsonl' other "$dir/pairs.json"
 check 'an unknown --end' refused 'not a token of' other --end '<no>' "$dir/long.txt"
+# Texts that hold special tokens themselves: a template that begins with <begin> has it once, and what would separate documents is counted.
+printf '%s\n' '{"prompt": "<begin>A<end>", "answer": "B<end>"}' '{"prompt": "<begin><begin>A", "answer": "B"}' >"$dir/chat.jsonl"
+check 'a prompt that begins with what the tokenizer adds' ends_with 0 'tokens 97 (<end>) inside the texts: 2; with --document-end 97 each would end a document' \
+    tokenize chat --processes 1 --prompt prompt --completion answer "$dir/chat.jsonl"
+check 'and one that does so twice' grep -q 'tokens 96 (<begin>) inside the texts: 1; with --document-begin 96 each would begin a document' "$dir/shown"
+check 'its tokens' [ "$(tail -c +1025 "$dir/chat_000001.bin" | od -An -v -tu2 -w100 | xargs)" = '96 65 97 66 97 97 96 96 65 66 97' ]
+check 'and their mask' [ "$(od -An -v -tu1 -w100 "$dir/chat_000001.bin.mask" | xargs)" = '0 0 0 1 1 1 0 0 0 1 1' ]
+check 'texts without such tokens: no warning' bash -c "! grep -q warning '$dir/pairs.out'"
 ids() { $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids "$1"; }
 check 'the tokens of a prompt' test "$(ids 'A B!')" = 96,65,32,66,33
 check 'the trainer takes them' bash -c "'$binary' --model tiny --from-scratch --threads 1 --steps 0 --seq-len 256 --val-data '$dir/pairs_*.bin' --sample-every 1 --sample-tokens 2 --sample-prompt '$(ids 'A B!')' | grep -q 'after 96 65 32 66 33$'"
+check 'a prompt that begins with what the tokenizer adds' test "$(ids '<begin>A')" = 96,65
+mkdir "$dir/none"
+echo 'raise ModuleNotFoundError(name="tokenizers")' >"$dir/none/tokenizers.py"
+check 'without the package: status 2' ends_with 2 '^error: the package tokenizers is missing: pip install tokenizers$' \
+    env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
+check 'and one line' [ "$(wc -l <"$dir/shown")" = 1 ]
+check '--help needs none' env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --help
 check 'a prompt beside files' refused 'takes neither files nor --out' other --ids A "$dir/long.txt"
 closing_line
