@@ -31,7 +31,7 @@ VAL_TEXT='$dir/text/val*.txt'
 RUN=$dir/run
 DEVICE=cpu CLUSTER=cpu RANKS=2
 SEQ_LEN=512 GLOBAL_BATCH=4 STEPS=150 SAVE_EVERY=20
-ROPE_THETA=2e6
+ROPE='--rope-theta 2e6'
 GRID='--dp 1 --hp 1 --cp 2 --zero-optim 2'
 NAMES
 names() { grep -oE '\b[A-Z_]+=' "$1" | sort; }
@@ -80,5 +80,5 @@ c = json.load(open(run + "model/config.json"))
 theta = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
 assert c["max_position_embeddings"] >= 512 and theta == 2e6 and json.load(open(run + "model/tokenizer.json"))["model"]["type"] == "BPE", c
 PY
-if has transformers; then check 'block 9: transformers' run_block 9; else echo 'not run: block 9, for the package transformers is not here'; fi
+if has transformers; then check 'block 9: transformers' source "$dir/block-9"; else echo 'not run: block 9, for the package transformers is not here'; fi
 closing_line
