@@ -175,7 +175,7 @@ static inline layer_activations checkpoint_view(const checkpoint_store *s, int l
 }
 
 // Forward: the layer's tensors; waits until its slot is free. Call before x_in is written, by whoever computes the layer's input.
-static inline layer_activations checkpoint_forward(checkpoint_store *s, int layer) {
+static inline layer_activations checkpoint_open_forward(checkpoint_store *s, int layer) {
     if (layer < s->offloaded) {
         int slot = layer % s->slot_count;
         checkpoint_slot_wait(s, slot); // until the layer that was here is on the host
@@ -194,7 +194,7 @@ static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64
     s->slot_leaving[slot] = true;
 }
 
-// Backward: starts copying a layer back, unless it is still in its slot or is not offloaded. Call after checkpoint_backward of the layer above.
+// Backward: starts copying a layer back, unless it is still in its slot or is not offloaded. Call after checkpoint_open_backward of the layer above.
 static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
     if (layer < 0 || layer >= s->offloaded) return;
     int slot = layer % s->slot_count;
@@ -204,7 +204,7 @@ static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
     s->slot_leaving[slot] = false;
 }
 // Backward: the layer's tensors; waits for their copy. Ends the job unless they are those of micro-step `micro`.
-static inline layer_activations checkpoint_backward(checkpoint_store *s, int layer, int64_t micro) {
+static inline layer_activations checkpoint_open_backward(checkpoint_store *s, int layer, int64_t micro) {
     if (s->held[layer] != micro)
         comm_abort(EXIT_FAILED, "layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
     if (layer < s->offloaded) checkpoint_slot_wait(s, layer % s->slot_count);

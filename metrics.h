@@ -23,7 +23,8 @@ static inline double flops_model_per_token(const model_config *c, int64_t S) {
 }
 
 // Hardware FLOPs of a training token: what is really computed. Attention's backward pass recomputes the scores (2.5 x forward, as in cuDNN and on the CPU
-// device; our own CUDA kernels compute more, which is not counted), and each layer recomputes what its kind says: selective wqkv, wo and gate_up; full the same and the attention. gate_up_kept: layers that keep all keep gate_up.
+// device; our own CUDA kernels compute more, which is not counted), and each layer recomputes what its kind says: selective wqkv, wo and gate_up; full
+// the same and the attention. gate_up_kept: layers that keep all keep gate_up.
 static inline double flops_hardware_per_token(const model_config *c, int64_t S, const recompute_kind *kinds, bool gate_up_kept) {
     double attention = flops_attention_per_token(c, S);
     double total = 3 * flops_matrices_per_token(c) + c->L * 3.5 * attention;

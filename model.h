@@ -328,7 +328,7 @@ static inline void model_forward(model *m, int64_t micro) {
     int L = m->c.L;
     const floatX *embedding = zero_params(&m->zero, UNIT_EMBEDDING);
     zero_fetch(&m->zero, 1, 2);
-    floatX *x = checkpoint_forward(&m->store, 0).x_in;
+    floatX *x = checkpoint_open_forward(&m->store, 0).x_in;
     op_embedding_forward(x, m->tokens, embedding, m->rows, m->c.D);
     for (int l = 0; l < L; l++) {
         int unit = 1 + l;
@@ -337,7 +337,7 @@ static inline void model_forward(model *m, int64_t micro) {
         layer_activations t = checkpoint_view(&m->store, l);
         double began = trace_now();
         model_attention_forward(m, p, unit, &t);
-        floatX *x_out = l + 1 < L ? checkpoint_forward(&m->store, l + 1).x_in : m->x_last;
+        floatX *x_out = l + 1 < L ? checkpoint_open_forward(&m->store, l + 1).x_in : m->x_last;
         model_mlp_forward(m, p, unit, &t, x_out);
         trace_compute("layer forward", l, began);
         checkpoint_forward_done(&m->store, l, micro);
@@ -427,7 +427,7 @@ static inline void model_backward(model *m, int64_t micro) {
         int unit = 1 + l;
         const floatX *p = zero_params(&m->zero, unit);
         if (l > 0) zero_fetch(&m->zero, unit - 1, l > 1 ? unit - 2 : -1);
-        layer_activations t = checkpoint_backward(&m->store, l, micro);
+        layer_activations t = checkpoint_open_backward(&m->store, l, micro);
         checkpoint_prefetch(&m->store, l - 1);
         bool adds;
         float *dp = zero_grads(&m->zero, unit, &adds);
@@ -474,7 +474,8 @@ typedef struct {
 } step_result;
 
 // One optimizer step: tokens and labels (grad_accum, rows) on the host. Clips the gradient to norm `clip` (0: never). When loss or gradient norm is
-// not finite, the update is skipped: the caller sees both and decides. It is skipped, too, when nothing is a label. Loss, norm and update are those of the whole batch on any grid. Collective.
+// not finite, the update is skipped: the caller sees both and decides. It is skipped, too, when nothing is a label. Loss, norm and update are those of
+// the whole batch on any grid. Collective.
 static inline step_result model_step(model *m, const int32_t *tokens, const int32_t *labels, adamw_args args, double clip) {
     int64_t accum = m->run.grad_accum;
     step_result r;

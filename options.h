@@ -75,7 +75,7 @@ typedef struct {
     bool given[OPTION_ROWS_MAX]; // row i of the table stood on the command line
 } options;
 
-typedef enum { OPTION_TEXT, OPTION_FLAG, OPTION_COUNT, OPTION_BYTES, OPTION_TILE, OPTION_TOKEN, OPTION_REAL, OPTION_CHOICE, OPTION_DEGREE } option_kind;
+typedef enum { OPTION_TEXT, OPTION_FLAG, OPTION_COUNT, OPTION_BYTES, OPTION_COUNT_OR_AUTO, OPTION_TOKEN, OPTION_REAL, OPTION_CHOICE, OPTION_DEGREE } option_kind;
 
 typedef struct {
     const char *group, *name, *value; // heading; without "--"; what stands for the value in --help ("" for flags)
@@ -122,7 +122,7 @@ static inline const option_row *options_table(int *count) {
          "optimizer steps of the run; 0 = no training: only evaluate, sample or export"},
 
         {"Grid", "dp", "N", OPTION_COUNT, AT(dp), 1, 1048576, "", "", "data-parallel degree (if absent: ranks / (hp x cp))"},
-        {"Grid", "hp", "N|auto", OPTION_TILE, AT(hp), 1, 4096, "1", "",
+        {"Grid", "hp", "N|auto", OPTION_COUNT_OR_AUTO, AT(hp), 1, 4096, "1", "",
          "head-parallel degree: ranks of a SeqAlltoAll; must divide the number of query heads; auto: the planner chooses all degrees, "
          "--recompute, --offload-activations and, where they help, --offload-optimizer, --offload-gradients and --offload-parameters"},
         {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: ranks of a Double-Ring-Attention"},
@@ -155,8 +155,8 @@ static inline const option_row *options_table(int *count) {
          "keep gradients in host memory, too; requires --offload-optimizer, and --zero-grads and --zero-optim full"},
         {"Memory", "offload-parameters", "", OPTION_FLAG, AT(offload_parameters), 0, 0, "", "",
          "keep parameters in host memory, too; requires --offload-gradients, and --zero-params full"},
-        {"Memory", "mlp-tile", "N|auto", OPTION_TILE, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows per tile of the MLP"},
-        {"Memory", "loss-tile", "N|auto", OPTION_TILE, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss"},
+        {"Memory", "mlp-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows per tile of the MLP"},
+        {"Memory", "loss-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss"},
         {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "",
          "device memory a rank may use, such as 40GiB; on CPUs, all of its memory (if absent: what the device has)"},
 
@@ -190,12 +190,14 @@ static inline const option_row *options_table(int *count) {
          "at the end, write a Hugging Face folder: config.json, safetensors, and the tokenizer files of the --model folder; DIR must not exist"},
         {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",
          "number type of exported tensors; auto: for each tensor the one it has in the --model folder, f32 if there is none"},
-        {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "", "write JSON lines: one per step, evaluation, sample and saved state; a run that trains from the beginning replaces the file, others append"},
+        {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "",
+         "write JSON lines: one per step, evaluation, sample and saved state; a run that trains from the beginning replaces the file, others append"},
         {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "",
          "write Chrome trace events of this run, for Perfetto (several ranks: FILE.rank0, FILE.rank1, ...); for runs of a few steps: every event is kept in memory"},
         {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "",
          "evaluate on --val-data every N steps (if absent: only after the last step)"},
-        {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "", "evaluate on the first N x (sequences of an optimizer step) sequences of each set"},
+        {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "",
+         "evaluate on the first N x (sequences of an optimizer step) sequences of each set"},
         {"Output", "eval-needles", "N", OPTION_COUNT, AT(eval_needles), 1, 1000000, "", "",
          "at each evaluation, hide N needles (4 random key tokens, 4 value tokens) at each of 5 depths of the first --val-data set and repeat "
          "the key at the end; report how often the value's tokens are the arg max, and their loss"},
@@ -305,7 +307,7 @@ static inline void option_legal(const option_row *row, char *text, size_t size) 
     case OPTION_FLAG: snprintf(text, size, "none (the option takes no value)"); break;
     case OPTION_COUNT: snprintf(text, size, "whole numbers from %.0f to %.0f (K = 1024, M = 1048576)", row->low, row->high); break;
     case OPTION_BYTES: snprintf(text, size, "whole numbers of bytes, or with the suffix KiB, MiB, GiB or TiB, from 1MiB to 1024TiB"); break;
-    case OPTION_TILE: snprintf(text, size, "auto, and whole numbers from %.0f to %.0f (K = 1024, M = 1048576)", row->low, row->high); break;
+    case OPTION_COUNT_OR_AUTO: snprintf(text, size, "auto, and whole numbers from %.0f to %.0f (K = 1024, M = 1048576)", row->low, row->high); break;
     case OPTION_TOKEN: snprintf(text, size, "none, and token numbers of the model's vocabulary, from 0"); break;
     case OPTION_REAL: snprintf(text, size, "numbers from %g to %g", row->low, row->high); break;
     case OPTION_CHOICE: {
@@ -338,9 +340,9 @@ static inline bool option_store(options *o, const option_row *row, const char *t
         return true;
     case OPTION_COUNT:
     case OPTION_BYTES:
-    case OPTION_TILE:
+    case OPTION_COUNT_OR_AUTO:
     case OPTION_TOKEN:
-        if (row->kind == OPTION_TILE && strcmp(text, "auto") == 0) whole = 0;
+        if (row->kind == OPTION_COUNT_OR_AUTO && strcmp(text, "auto") == 0) whole = 0;
         else if (row->kind == OPTION_TOKEN && strcmp(text, "none") == 0) whole = -1;
         else if (!option_parse_whole(text, row->kind == OPTION_BYTES, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
         *(int64_t *)field = whole;
@@ -393,10 +395,10 @@ static inline void option_format(const options *o, const option_row *row, char *
         return;
     case OPTION_COUNT:
     case OPTION_BYTES:
-    case OPTION_TILE:
+    case OPTION_COUNT_OR_AUTO:
     case OPTION_TOKEN: {
         int64_t whole = *(const int64_t *)field;
-        if (row->kind == OPTION_TILE && whole == 0) snprintf(text, size, "auto");
+        if (row->kind == OPTION_COUNT_OR_AUTO && whole == 0) snprintf(text, size, "auto");
         else if (row->kind == OPTION_TOKEN && whole == -1) snprintf(text, size, "none");
         else if (whole == 0 && row->low > 0) snprintf(text, size, "-");
         else snprintf(text, size, "%lld", (long long)whole);

@@ -400,12 +400,12 @@ static inline bool plan_apply(options *o, const model_config *c, comm *world, er
     planner_choice best;
     memset(&best, 0, sizeof best);
     int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
-    double less[2] = {o->dry_run ? 0 : -(double)device_memory_total(), -(double)machine_memory("") / comm_local_ranks()}; // of a rank; the least is the largest of these
-    comm_max_double(world, less, 2);
+    double negative[2] = {o->dry_run ? 0 : -(double)device_memory_total(), -(double)machine_memory("") / comm_local_ranks()}; // of a rank; the least is the largest of these
+    comm_max_double(world, negative, 2);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
         if (!o->dry_run) {
-            machines.memory = -less[0];
-            machines.host_memory = -less[1] * fmin(ranks, machines.gpus_per_node);
+            machines.memory = -negative[0];
+            machines.host_memory = -negative[1] * fmin(ranks, machines.gpus_per_node);
         }
         plan_question q = {o, c, &machines, ranks};
         int64_t attended;

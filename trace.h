@@ -1,7 +1,7 @@
 // Chrome trace events (open the file in Perfetto or chrome://tracing). Compute has one track, and the waits for transfers another. Each kind of
 // transfer has a track of its own, with events from the start of a transfer to the end of the wait for it. Times are by the host's clock: on CUDA
 // they show when work was queued. There a track "kernels" shows what the GPU did, and how long it waited for each kind of transfer
-// (dev/trace_sum.py sums it up). Off, and free of cost, unless trace_open is called.
+// (dev/trace_sum.py sums it up). Off, and free of cost, unless trace_start is called.
 // One global trace per process, because events come from every module.
 #ifndef TRACE_H
 #define TRACE_H
@@ -26,7 +26,7 @@ typedef struct {
     bool on;
     trace_event *events;
     int64_t count, capacity;
-    double zero; // time of trace_open
+    double zero; // time of trace_start
     trace_open_transfer open[TRACE_IN_FLIGHT];
     int open_count;
 } trace_state;
@@ -35,7 +35,7 @@ static trace_state trace_global; // one per process: see above
 
 enum { TRACE_COMPUTE = 0, TRACE_WAIT = 1, TRACE_KIND = 2, TRACE_KERNELS = TRACE_KIND + (int)COMM_KINDS }; // tracks; TRACE_KIND + kind
 
-static inline void trace_open(void) {
+static inline void trace_start(void) {
     trace_global.on = true;
     trace_global.zero = device_seconds();
     device_trace_start();

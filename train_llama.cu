@@ -10,7 +10,7 @@
 #include "calibrate.h" // defines: calibrate
 #include "hf_folder.h" // defines: hf_import, hf_export
 #include "planning.h"  // defines: plan_memory, dry_run
-#include "schedule.h"  // defines: learning_rate
+#include "learning_rate.h"  // defines: learning_rate
 #include "trainer.h"   // defines: trainer, stop_on_error, read_step, evaluate, sample, report_step, print_*
 #include "verify.h"    // defines: verify
 
@@ -363,7 +363,7 @@ int main(int argc, char **argv) {
     take_memory(&t, &c, &run, &error);
     start_parameters(&t, &error);
     if (t.g.rank == 0) print_start(&t);
-    if (o.trace != NULL) trace_open();
+    if (o.trace != NULL) trace_start();
 
     if (t.done.step < o.steps) train(&t, &error);
     else evaluate_only(&t, &error);

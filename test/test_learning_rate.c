@@ -1,6 +1,6 @@
 // ranks: 1
 // Schedules: their shape, their ends, warm-up, runs of one step. They depend on the optimizer step alone. (F53)
-#include "../schedule.h"
+#include "../learning_rate.h"
 #include "test.h"
 
 int main(void) {

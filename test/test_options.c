@@ -225,7 +225,7 @@ static void test_refusals(void) {
         if (rows[i].kind == OPTION_TEXT) continue;
         snprintf(line, sizeof line, GOOD "--%s=??", rows[i].name);
         check_refused(line, "legal values are");
-        if (rows[i].kind != OPTION_COUNT && rows[i].kind != OPTION_TILE && rows[i].kind != OPTION_DEGREE) continue;
+        if (rows[i].kind != OPTION_COUNT && rows[i].kind != OPTION_COUNT_OR_AUTO && rows[i].kind != OPTION_DEGREE) continue;
         options o;
         error_text e;
         for (int side = 0; side < 4; side++) {

@@ -129,7 +129,7 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
     run.zp = zp; run.zg = zg; run.zo = zo;
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, 12);
-    trace_open();
+    trace_start();
     model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
     int gather = TRACE_KIND + (int)COMM_PARAM_GATHER, reduce = TRACE_KIND + (int)COMM_GRAD_REDUCE, update = TRACE_KIND + (int)COMM_PARAM_UPDATE;
     int L = c->L, replicas = comm_size(ranks) / zo, expected = 0;

@@ -1,6 +1,6 @@
 // The learning rate of a step.
-#ifndef SCHEDULE_H
-#define SCHEDULE_H
+#ifndef LEARNING_RATE_H
+#define LEARNING_RATE_H
 
 #include "options.h" // defines: options, lr_schedule kinds
 
