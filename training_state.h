@@ -335,8 +335,8 @@ static inline void state_sizes(const model_config *c, state_size *sizes) {
         {"num_hidden_layers", (double)c->L}, {"hidden_size", (double)c->D}, {"num_attention_heads", (double)c->H}, {"num_key_value_heads", (double)c->Hkv},
         {"head_dim", (double)c->HS}, {"intermediate_size", (double)c->F}, {"vocab_size", (double)c->V}, {"tie_word_embeddings", (double)c->tied},
         {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta},
-        {"original_max_position_embeddings", (double)r->original_length}, {"rope type", (double)r->kind}, {"rope factor", r->factor}, {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor},
-        {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow}, {"attention_factor", r->attention_factor}};
+        {"original_max_position_embeddings", (double)r->original_length}, {"rope type", (double)r->kind}, {"rope factor", r->factor},
+        {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor}, {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow}, {"attention_factor", r->attention_factor}};
     memcpy(sizes, all, sizeof all);
 }
 static inline uint64_t state_sizes_hash(const model_config *c) {
