@@ -95,9 +95,9 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     return t;
 }
 
-// Takes all buffers except work.x_mid. kinds (L): must outlive s. offloaded: number of layers, from the first, that are offloaded. The tables are host
-// memory of s (checkpoint_free).
-static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded,
+// Takes all buffers except work.x_mid. kinds (L): must outlive s. offloaded: number of layers, from the first, that are offloaded. trains: false: there
+// will be no backward pass, so offloaded layers are lost when others need their slots. The tables are host memory of s (checkpoint_free).
+static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded, bool trains,
                                      activation_sizes n) {
     memset(s, 0, sizeof *s);
     s->L = L;
@@ -123,7 +123,7 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         count.element_bytes = device->element_bytes;
         checkpoint_take(&count, n, kinds[l]);
         s->block_bytes[l] = count.used;
-        if (l + s->slot_count < offloaded) s->host[l] = (char *)arena_take(host, MEM_ACTIVATIONS, (int64_t)count.used, 1);
+        if (trains && l + s->slot_count < offloaded) s->host[l] = (char *)arena_take(host, MEM_ACTIVATIONS, (int64_t)count.used, 1);
     }
     for (int i = 0; i < s->slot_count; i++) {
         s->slots[i] = checkpoint_take(device, n, least);

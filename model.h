@@ -24,6 +24,7 @@ typedef struct {
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
+    bool forward_only;    // no training: no gradients and moments, and only two layers hold activations; kinds are all full, offload_layers is L
     bool saves;           // reserves host memory for a copy of the model states, so that training continues while they are written
     size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
 } model_run;
@@ -162,7 +163,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 
     model_describe_units(m);
     zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
-    zero_layout(&m->zero, device, host, run->grad_accum > 1, run->offload_states);
+    zero_layout(&m->zero, device, host, !run->forward_only, run->grad_accum > 1, run->offload_states);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
@@ -179,7 +180,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     n.kv = run->B * attention_2d_kv_count(&m->attention);
     n.gate_up = m->keep_gate_up ? rows * 2 * F : 0;
     n.out_is_row = g->shape.hp == 1;
-    checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, n);
+    checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, !run->forward_only, n);
 
     m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, rows);
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));

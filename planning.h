@@ -26,7 +26,7 @@ static inline int64_t plan_row_multiple(const cluster *machines) {
     return machines->element_bytes == 2 ? 128 : 1; // see device.h
 }
 
-// The run that the options ask for, with T local tokens. Fills kinds (L) with --recompute (auto: full); kinds must outlive the run.
+// The run that the options ask for, with T local tokens. Fills kinds (L) with --recompute (auto, and without training: full); kinds must outlive the run.
 static inline model_run plan_run(const options *o, const model_config *c, int64_t T, recompute_kind *kinds) {
     model_run run;
     memset(&run, 0, sizeof run);
@@ -46,6 +46,11 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
     run.offload_layers = (int)(o->offload_activations * c->L + 0.5);
     run.offload_states = options_offload(o);
     run.saves = o->save_every > 0;
+    run.forward_only = o->steps == 0 && !o->plan;
+    if (!run.forward_only) return run;
+    for (int l = 0; l < c->L; l++) kinds[l] = RECOMPUTE_FULL;
+    run.offload_layers = c->L;
+    run.saves = false;
     return run;
 }
 
@@ -94,7 +99,7 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
                                 "--offload-gradients, --offload-optimizer or --save-every, %smore ranks (--dry-run prints the memory by category)",
                          need, have, keep_less);
     }
-    if (o->recompute != RECOMPUTE_AUTO) return true;
+    if (o->recompute != RECOMPUTE_AUTO || run->forward_only) return true;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
         int fits = 0, fails = L + 1; // binary search: layers of this kind, counted from the last layer
         while (fails - fits > 1) {
@@ -168,7 +173,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     model_run run = plan_run_of(&q, o->seq_len, &g, kinds);
     memory_room room = plan_room(&q);
     bool fits = plan_memory(o, c, &g, &run, kinds, room, error);
-    if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO)
+    if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO && !run.forward_only)
         printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
     plan_bytes(c, &g, &run, &device, &host);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
@@ -176,7 +181,8 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     if (machines != NULL)
         printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, machines->element_bytes == 2 ? "bf16 with float master weights" : "float");
     printf("recompute: ");
-    checkpoint_print(stdout, kinds, c->L, run.offload_layers);
+    if (run.forward_only) printf("--steps 0 trains nothing, and keeps no activations\n");
+    else checkpoint_print(stdout, kinds, c->L, run.offload_layers);
     memory_print(stdout, &device, &host);
     printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
     if (room.device != INFINITY) {
@@ -187,7 +193,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
         }
         format_bytes(text, sizeof text, room.device);
         printf("longest sequence in %s%s a rank with these options%s: %lld tokens\n", text, beside,
-               o->recompute == RECOMPUTE_AUTO ? " and --recompute full" : "", (long long)plan_longest(&q, room, kinds));
+               o->recompute == RECOMPUTE_AUTO && !run.forward_only ? " and --recompute full" : "", (long long)plan_longest(&q, room, kinds));
     }
     free(kinds);
     return fits;

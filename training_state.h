@@ -392,21 +392,22 @@ static inline void state_note_options(const char *folder, const options *o) {
     cJSON_Delete(json);
 }
 
-// Loads parameters and moments of a state into the model and compares their checksums with sums (VALUES_KINDS, model_checksums). False with a
+// Loads parameters and moments (for training) of a state into the model and compares their checksums with sums (VALUES_KINDS, model_checksums). False with a
 // message: the state is damaged. Collective.
 static inline bool state_load(model *m, const char *folder, const uint64_t *sums, error_text *error) {
     int64_t count = model_checksums(m);
+    int kinds = m->run.forward_only ? 1 : VALUES_KINDS;
     uint64_t *read = HOST_NEW(uint64_t, VALUES_KINDS * count);
     safetensors files = safetensors_none();
     values_buffer buffer;
     bool room = values_buffer_make(&buffer, error);
-    if (hf_import(m, folder, read, error) && room && safetensors_open(&files, path_join(folder, "optimizer").text, "optimizer", error) &&
+    if (hf_import(m, folder, read, error) && room && kinds > 1 && safetensors_open(&files, path_join(folder, "optimizer").text, "optimizer", error) &&
         model_files_check(m, &files, VALUES_M, error) && model_files_check(m, &files, VALUES_V, error) &&
         model_files_read(m, &files, VALUES_M, false, &buffer, read + count, error))
         model_files_read(m, &files, VALUES_V, false, &buffer, read + 2 * count, error);
     if (comm_agree_on_files(m->g->all, error)) {
-        checksum_add_ranks(m->g->all, read, VALUES_KINDS * count);
-        for (int64_t i = 0; i < VALUES_KINDS * count; i++) {
+        checksum_add_ranks(m->g->all, read, kinds * count);
+        for (int64_t i = 0; i < kinds * count; i++) {
             if (read[i] == sums[i]) continue;
             int64_t u = i % count / ZERO_MAX_TENSORS, t = i % ZERO_MAX_TENSORS;
             error_set(error, "the checksum of unit %lld, \"%s\"%s, is wrong", (long long)u,

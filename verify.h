@@ -142,6 +142,7 @@ static inline bool verify(const model_config *c, const model_run *run, const gri
     memset(&here, 0, sizeof here);
     memset(&one, 0, sizeof one);
     model_run distributed = *run, alone;
+    distributed.forward_only = false; // with --steps 0, too
     distributed.B = min_i64(run->B, 2);
     distributed.grad_accum = min_i64(run->grad_accum, 2);
     distributed.kinds = kinds;

@@ -178,12 +178,12 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
     return n;
 }
 
-// Takes all memory: from `device`, and from `host` for what is offloaded. accumulates: more than one micro-step in a step. offload: gradients need zg = zo =
-// ranks, parameters zp, too (options.h checks). The per-unit tables are host memory of z (zero_free).
-static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool accumulates, zero_offload offload) {
+// Takes all memory: from `device`, and from `host` for what is offloaded. trains: false: neither gradients nor moments (NULL). accumulates: more than one
+// micro-step in a step. offload: gradients need zg = zo = ranks, parameters zp, too (options.h checks). The per-unit tables are host memory of z (zero_free).
+static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool trains, bool accumulates, zero_offload offload) {
     int units = z->unit_count;
-    bool masters = arena_element(device) != sizeof(float), offload_grads = offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
-    bool grad_slots = z->zg > 1 || offload_grads, param_slots = z->zp > 1 || offload_params;
+    bool masters = arena_element(device) != sizeof(float), offload_grads = trains && offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
+    bool grad_slots = trains && (z->zg > 1 || offload_grads), param_slots = z->zp > 1 || offload_params;
     z->offload = offload;
     z->params = HOST_NEW(floatX *, units);
     z->grads = HOST_NEW(float *, units);
@@ -195,9 +195,9 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     for (int u = 0; u < units; u++) {
         int64_t n = z->units[u].count;
         z->params[u] = ARENA_TAKE_X(offload_params ? host : device, MEM_PARAMETERS, n / z->zp);
-        z->grads[u] = ARENA_TAKE(offload_grads ? host : device, MEM_GRADIENTS, float, n / z->zg);
-        z->m[u] = ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo);
-        z->v[u] = ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo);
+        z->grads[u] = trains ? ARENA_TAKE(offload_grads ? host : device, MEM_GRADIENTS, float, n / z->zg) : NULL;
+        z->m[u] = trains ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
+        z->v[u] = trains ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
         z->master[u] = masters ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
     }
     z->squares = ARENA_TAKE(device, MEM_GRADIENTS, double, units);
@@ -215,6 +215,7 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     }
     z->arrived = accumulates && grad_slots ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
     int replicas = z->ranks / z->zo;
+    if (!trains) return;
     z->scratch[REDUCE_SHARD] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zg, (size_t)(z->largest / z->zg)));
     z->scratch[REDUCE_PIECE] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zo / z->zg, (size_t)(z->largest / z->zo)));
     z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, replicas, (size_t)(z->largest / z->zo / replicas)));
@@ -636,13 +637,13 @@ static inline void zero_reset_states(zero_hybrid *z) {
         floatX *own = zero_part_params(z, p);
         float *master = z->master[p.unit];
         if (!z->offload) {
-            device_zero(z->m[p.unit], bytes);
-            device_zero(z->v[p.unit], bytes);
+            if (z->m[p.unit] != NULL) device_zero(z->m[p.unit], bytes); // NULL: no training
+            if (z->v[p.unit] != NULL) device_zero(z->v[p.unit], bytes);
             if (master != NULL) op_cast_to_float(master, own, p.count);
             continue;
         }
-        memset(z->m[p.unit] + p.begin, 0, bytes); // host slabs
-        memset(z->v[p.unit] + p.begin, 0, bytes);
+        if (z->m[p.unit] != NULL) memset(z->m[p.unit] + p.begin, 0, bytes); // host slabs
+        if (z->v[p.unit] != NULL) memset(z->v[p.unit] + p.begin, 0, bytes);
         if (master == NULL) continue;
         if (z->offload >= OFFLOAD_PARAMETERS) {
             device_from_host(z->window_params[0], own, sizeof(floatX) * (size_t)p.count);

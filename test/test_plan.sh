@@ -147,10 +147,17 @@ for case in 'parameters 14.96 29.91' 'gradients 29.91 29.91' 'optimizer 89.74 59
     check "$category of a GPU and of the CPU" awk "BEGIN {g = $(bytes --cluster h100 --memory-budget 999GiB); c = $(bytes); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c > 0.99 * $cpu && c < 1.01 * $cpu)}"
 done
 
+says() { local text=$1; shift; "$binary" --dry-run "$@" | grep -qF "$text"; }
+# --steps 0: parameters and, on a GPU, master weights; activations of two layers, 2 bytes for each of 8K / 8 x 4096; no gradients but 66 sums of their squares.
+for case in 'parameters 14.96 29.91' 'optimizer 29.91 0' 'activations 0.0156 0.0312'; do
+    read -r category gpu cpu <<<"$case"
+    check "$category without training" awk "BEGIN {g = $(bytes --cluster h100 --steps 0); c = 0$(bytes --steps 0); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c >= 0.99 * $cpu && c <= 1.01 * $cpu)}"
+done
+check 'no gradients without training' says 'gradients                 512 B' --model llama3-8b --ranks 8 --hp 8 --seq-len 8K --steps 0
+
 # What a dry run counts: a node's memory divided among its ranks, a budget in place of the machine's memory, offloaded layers rounded to a whole number,
 # rows padded as the machine's kernels need them, 8 bytes for packed documents per row and per chunk, and a copy of the states where training
 # continues during a save.
-says() { local text=$1; shift; "$binary" --dry-run "$@" | grep -qF "$text"; }
 check 'two ranks of a node, a budget' says 'longest sequence in 1.0 GiB and 931.3 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB
 check '0.4 of 4 layers are 2' says '; 2 offloaded, of which 0 are copied to the host' --model tiny --offload-activations 0.4
 memory_of() { "$binary" --dry-run --model tiny --cluster h100 --recompute "$1" --offload-activations "$2" | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'; }
