@@ -41,7 +41,7 @@ def random_run(rnd, heads, most_ranks):
     batch = dp * rnd.choice([1, 2, 4])
     common = ["--seq-len", rnd.randint(70, 200), "--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1])]
     if rnd.random() < 0.4:
-        common += ["--document-end", rnd.choice([10, 32])]
+        common += [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]
     grid = ["--hp", hp, "--cp", cp, "--batch-size", rnd.choice(divisors(batch // dp)), "--global-batch", batch]
     if cp > 1:
         grid += ["--cp-comm", "allgather"] if rnd.random() < 0.3 else ["--inner-ring", rnd.choice(divisors(cp))]
