@@ -34,7 +34,7 @@ parser.add_argument("--model", choices=sorted(MODELS), default="llama3.2-1b")
 parser.add_argument("--tokens", type=int, default=8192, help="sequence length, batch 1 (default: %(default)s)")
 parser.add_argument("--grad-accum", type=int, default=1, help="sequences per step, one after the other (default: %(default)s)")
 parser.add_argument("--steps", type=int, default=5, help="timed steps (default: %(default)s)")
-parser.add_argument("--warmup", type=int, default=2, help="steps before them (default: %(default)s)")
+parser.add_argument("--warmup", type=int, default=2, help="steps before them, two or more (default: %(default)s)")
 parser.add_argument("--sdpa", choices=["auto", "flash", "cudnn"], default="auto",
                     help="attention kernel; auto: cuDNN on Hopper and Blackwell where it takes the shape, else flash (default: %(default)s)")
 parser.add_argument("--recompute", choices=["auto", "yes", "no"], default="auto",
@@ -221,31 +221,33 @@ def main():
         def first_step():  # None: out of memory
             try:
                 return whole_step()
-            except torch.cuda.OutOfMemoryError:
-                if args.recompute != "auto":
+            except RuntimeError as error:  # of PyTorch's allocator, or of a library's
+                if args.recompute != "auto" or "out of memory" not in str(error):
                     raise
                 if recomputed == L:
                     print(f"PyTorch runs out of memory even where all {L} layers are recomputed", flush=True)
                     sys.exit(77)  # nothing to compare with, which is no failure
             return None
 
-        while first_step() is None:
+        while first_step() is None or first_step() is None:  # only the second has the optimizer's states beside the activations
             recomputed = min(L, recomputed + max(1, L // 8))
             optimizer.zero_grad(set_to_none=True)
             model.zero_grad(set_to_none=True)
+            optimizer.state.clear()  # it may hold a part of them
             torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
             print(f"out of memory; recomputes {recomputed} of {L} layers", flush=True)
-        for step in range(1 - max(1, args.warmup), args.steps):
+        for step in range(min(0, 2 - max(1, args.warmup)), args.steps):
             start = time.perf_counter()
             shown = whole_step()
             ms = (time.perf_counter() - start) * 1000
-            if step >= 0:
-                times.append(ms)
             print(f"step {step:3} | loss {shown:.4f} | {ms:.1f} ms | {args.grad_accum * T / ms * 1000:.0f} tok/s{' | warm-up' if step < 0 else ''}", flush=True)
-    median, least = statistics.median(times), min(times)
-    peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0
-    print(f"median {median:.1f} ms {args.grad_accum * T / median * 1000:.1f} tok/s {args.grad_accum * flops_per_step(T) / median / 1e9:.1f} TFLOP/s | min {least:.1f} ms | "
-          f"{len(times)} steps | {peak:.1f} GiB")
+            if step >= 0:  # after every step: a run that is cut short has a result, too
+                times.append(ms)
+                median, least = statistics.median(times), min(times)
+                peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0
+                print(f"median {median:.1f} ms {args.grad_accum * T / median * 1000:.1f} tok/s {args.grad_accum * flops_per_step(T) / median / 1e9:.1f} TFLOP/s | "
+                      f"min {least:.1f} ms | {len(times)} steps | {peak:.1f} GiB", flush=True)
 
 
 main()
