@@ -298,10 +298,9 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
     double X = sizeof(floatX), n = (double)T, width = H + 2 * Hkv;
     size_t copied = small ? 1 << 16 : (size_t)1 << 30;
     begin_memory();
-    void *from = piece(copied), *to = piece(copied);
+    void *from = stored((int64_t)(copied / sizeof(floatX))), *to = piece(copied);
     timing t;
     if (!fits) return end_memory();
-    device_zero(from, copied);
     TIME(t, device_copy(to, from, copied));
     copy_rate = 2 * (double)copied / t.best;
     print_bytes("copy on the device", t, 2 * (double)copied);
