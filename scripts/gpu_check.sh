@@ -3,27 +3,31 @@
 # DEVICE=cuda for the GPU at hand, runs the GPU tests, the points that stayed open without a GPU (test/gpu_points.c) and the benchmarks. Leaves
 # one report file, and beside it a file of cuDNN's properties of the GPU.
 #   scripts/gpu_check.sh [--report FILE] [--only WORD]...   --only: the steps whose name contains one of the words, and those that prepare them
+#   scripts/gpu_check.sh --preflight                        says what is here and what is missing (status 0 or 2); runs nothing
 #   scripts/gpu_check.sh --dry-run                          lists the steps, their time limits and commands; runs nothing
 #   scripts/gpu_check.sh --rest REPORT                      only the steps that did not pass in this report; the new report begins with a copy of it
 #   scripts/gpu_check.sh --pack [toolkit]                   on a connected machine (Debian, Ubuntu): fetches into gpu_check_pack/ what a bare GPU
-#                                                           machine may lack: Open MPI, cJSON and the CPU device's results (some 30 MB); toolkit: also
-#                                                           CUDA, cuDNN and NCCL as wheels (2.3 GB). Copy the repository with this folder to the GPU
+#                                                           machine may lack: make, Open MPI, cJSON and the CPU device's results (some 30 MB); toolkit:
+#                                                           also CUDA, cuDNN and NCCL as wheels (2.3 GB). Copy the repository with this folder to the GPU
 #                                                           machine; the check takes from it what the machine lacks
 #   scripts/gpu_check.sh --rehearse                         the same steps without a GPU, with small sizes, over fakes of the libraries and the
 #                                                           emulated kernels: proves that the script and the programs work, measures nothing
 # GPU_CHECK_COMMIT=NAME: the commit that the report names if the sources come without .git.
-# Needs: a GPU with its driver, gcc, g++, make. Without Open MPI (on the machine or in the pack) the build is for one rank, and steps of several
-# ranks are skipped.
+# Needs: a GPU with its driver, gcc, g++, make. Without Open MPI (on the machine or in the pack) or NCCL the build is for one rank, and steps of
+# several ranks are skipped; without cuDNN all attention is by hand. The report begins with what was missing.
+# To carry to the GPU machine beside the tracked files: gpu_check_pack/ (git ignores it; made anew when test/compare_devices.c changed), and for --rest
+# the earlier report.
 # The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step.
 # Closes with a table of the benchmarks and "N passed, N failed, N skipped". Exit status: 0 no step failed, 1 some did, 2 it could not start.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 pack=$PWD/gpu_check_pack
-report=gpu_check_report.txt mode=check only=() rest= pack_toolkit=0
+report=gpu_check_report.txt mode=check preflight=0 only=() rest= pack_toolkit=0
 total_limit=580 # seconds, from here; the rest of the ten minutes is for a killed step's log and the table
 began=$SECONDS
 while [ $# -gt 0 ]; do
     case $1 in
+    --preflight) preflight=1 ;;
     --dry-run) mode=list ;;
     --pack) mode=pack
         [ "${2:-}" = toolkit ] && { pack_toolkit=1; shift; } ;;
@@ -35,16 +39,19 @@ while [ $# -gt 0 ]; do
     --only) [ $# -ge 2 ] || { echo "error: --only: the value is missing; it must be a part of a step's name" >&2; exit 2; }
         only+=("$2"); shift ;;
     --help | -h) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
-    *) echo "error: unknown argument $1; legal arguments are --report FILE, --only WORD, --rest REPORT, --dry-run, --pack [toolkit], --rehearse, --help" >&2; exit 2 ;;
+    *) echo "error: unknown argument $1; legal arguments are --report FILE, --only WORD, --rest REPORT, --preflight, --dry-run, --pack [toolkit]," \
+        "--rehearse, --help" >&2
+        exit 2 ;;
     esac
     shift
 done
 have() { command -v "$1" >/dev/null 2>&1; }
+open_mpi() { have mpirun && mpicc --showme:compile >/dev/null 2>&1; } # another MPI's mpicc does not know this
 
 # ---- the pack ----
 
 make_pack() {
-    local packages=(openmpi-bin libopenmpi-dev libcjson-dev) names lib needed file
+    local packages=(make openmpi-bin libopenmpi-dev libcjson-dev) names lib needed file
     rm -rf "$pack"
     mkdir -p "$pack/debs" "$pack/debian" || return 1
     # All their dependencies, except what every machine with a compiler has, which must not be replaced.
@@ -82,7 +89,8 @@ use_pack() { # takes from the pack what the machine lacks
     [ -d "$pack/debian/usr" ] || return 0
     lib=$(dirname "$(find "$pack/debian/usr/lib" -maxdepth 2 -name 'libcjson.so*' | head -1)")
     include=$pack/debian/usr/include
-    if ! have mpicc || ! have mpirun; then
+    have make || export PATH=$PATH:$pack/debian/usr/bin
+    if ! open_mpi; then
         mkdir -p "$pack/bin"
         printf '%s\n' '#!/bin/sh' "case \$1 in --showme:compile) echo -I$lib/openmpi/include -I$lib/openmpi/include/openmpi ;; *) echo -L$lib/openmpi/lib -L$lib -lmpi -Wl,-rpath,$lib -Wl,-rpath,$lib/openmpi/lib ;; esac" >"$pack/bin/mpicc"
         printf '%s\n' '#!/bin/sh' "exec '$pack/debian/usr/bin/orterun' \"\$@\"" >"$pack/bin/mpirun"
@@ -127,17 +135,20 @@ elif [ $mode = check ] && [ -z "$gpus" ]; then missing+=("a GPU that nvidia-smi 
 use_pack
 for tool in gcc g++ make; do have $tool || missing+=("$tool"); done
 source scripts/mpi_env.sh
-mpi=1
-have mpicc && have mpirun || mpi=0
+mpi=1 cudnn=1 notes=()
+open_mpi || { mpi=0 && notes+=('note: no Open MPI found; the build is for one rank'); }
 if [ $mpi = 1 ] && [ $mode = check ] && ! timeout -k 5 30 mpirun -np 2 true >/dev/null 2>&1 </dev/null; then # a machine without even a loopback network
-    echo "note: mpirun does not start two programs here; the build is for one rank"
+    notes+=('note: mpirun does not start two programs here; the build is for one rank')
     mpi=0
 fi
-make_options+=("DEVICE=cuda" "MPI=$mpi" "CUDA_ARCHS=${arch:-90}")
-build=build/cuda-check-${arch:-90}$([ $mpi = 1 ] || echo -single)
-make_options+=("BUILD=$build")
+make_options+=("DEVICE=cuda" "CUDA_ARCHS=${arch:-90}")
+makes() { why=$(make --no-print-directory -n "${make_options[@]}" "CUDNN=$cudnn" "MPI=$mpi" all 2>&1); }
 if [ ${#missing[@]} -eq 0 ] || [ $mode = list ]; then
-    if have make && ! why=$(make --no-print-directory -n "${make_options[@]}" $build/train_llama 2>&1); then missing+=("$(grep -o 'DEVICE=cuda: .*' <<<"$why" | head -1)"); fi
+    if have make; then
+        makes || { grep -q 'CUDNN not found' <<<"$why" && cudnn=0 && notes+=('note: no cuDNN found; all attention is by hand'); }
+        makes || { grep -q 'NCCL not found' <<<"$why" && mpi=0 && notes+=('note: no NCCL found; the build is for one rank'); }
+        makes || missing+=("$(grep -o 'DEVICE=cuda: .*' <<<"$why" | head -1)")
+    fi
     # A driver runs programs of its own CUDA version and of older ones.
     toolkit=$(sed -nE 's/^CUDA ([0-9]+)\..*/\1/p' <<<"${why:-}" | head -1) driver=$(nvidia-smi -q 2>/dev/null | sed -nE 's/^CUDA .*: *([0-9]+)\..*/\1/p' | head -1)
     [ $mode = check ] && [ "${driver:-99}" -lt "${toolkit:-0}" ] && missing+=("a driver for CUDA $toolkit: this one knows CUDA $driver at most (CUDA_HOME=DIR names another toolkit)")
@@ -146,6 +157,13 @@ fi
 if [ ${#missing[@]} -gt 0 ]; then
     printf 'missing: %s\n' "${missing[@]}" >&2
     [ $mode = list ] || { echo "error: the check cannot start; scripts/gpu_check.sh --pack on a connected machine fetches libraries, --dry-run lists the steps" >&2; exit 2; }
+fi
+build=build/cuda-check-${arch:-90}$([ $mpi = 1 ] || echo -single)$([ $cudnn = 1 ] || echo -no-cudnn)
+make_options+=("CUDNN=$cudnn" "MPI=$mpi" "BUILD=$build")
+[ ${#notes[@]} -gt 0 ] && printf '%s\n' "${notes[@]}"
+if [ $preflight = 1 ]; then
+    printf '%s\n' "$gpus" "$(grep '^CUDA ' <<<"$why")" 'the check can start'
+    exit 0
 fi
 
 # ---- steps ----
@@ -161,7 +179,8 @@ if [ $mode != list ]; then
         echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
         uname -sr; sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1; echo "${gpus:-no GPU}"
         nvidia-smi --query-gpu=driver_version,memory.total,clocks.max.sm,power.limit --format=csv 2>/dev/null
-        make --no-print-directory -n "${make_options[@]}" $build/train_llama 2>/dev/null | grep '^CUDA '
+        grep '^CUDA ' <<<"$why"
+        [ ${#notes[@]} -gt 0 ] && printf '%s\n' "${notes[@]}"
         [ $mode = rehearse ] && echo 'REHEARSAL: no GPU, fakes and emulated kernels, small sizes. No figure below measures anything.'
     } >"$report"
 else dir=TEMPORARY; fi
@@ -211,16 +230,18 @@ step() {
     fi
 }
 skip=
+shared_memory() { echo $((0 + $(df -k --output=avail /dev/shm 2>/dev/null | tail -1))); } # KiB that are free
 several() { # before steps of several ranks on the GPU. NCCL takes 33 MiB of /dev/shm for each rank and group: 4 ranks with 7 groups 0.9 GiB
     if [ $mode = check ]; then
         [ "$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -1)" = Exclusive_Process ] && skip='the GPU is in exclusive-process mode: one process at a time'
-        [ "$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -ge 1200000 ] 2>/dev/null || skip="less than 1.2 GB free in /dev/shm, which NCCL needs here (a container's is 64 MB unless it is told another)"
+        [ "$(shared_memory)" -ge 1200000 ] || mount -o remount,size=4G /dev/shm 2>/dev/null # root may
+        [ "$(shared_memory)" -ge 1200000 ] || skip="less than 1.2 GB free in /dev/shm, which NCCL needs here (a container's is 64 MB unless it is told another)"
     fi
-    [ $mpi = 1 ] || skip='no Open MPI, so one rank only'
+    [ $mpi = 1 ] || skip='no Open MPI or no NCCL, so one rank only'
 }
 gpus_of_their_own() { # RANKS: before steps of so many ranks on as many GPUs
     [ $mode = list ] || [ $gpu_total -ge $1 ] || skip="needs $1 GPUs or more"
-    [ $mpi = 1 ] || skip='no Open MPI, so one rank only'
+    [ $mpi = 1 ] || skip='no Open MPI or no NCCL, so one rank only'
 }
 gpu_only() { [ $mode = rehearse ] && skip='needs a GPU'; }          # before steps that have nothing to rehearse
 
@@ -233,7 +254,8 @@ if [ $mode = rehearse ]; then
     step 'build the emulated programs' 300 make -j"$jobs" --no-print-directory DEVICE=emulated $bench $points
 else
     bench=$build/test/bench_cuda points=$build/test/gpu_points
-    programs+=($bench $points $build/test/test_cudnn_graphs)
+    programs+=($bench $points)
+    [ $cudnn = 1 ] && programs+=($build/test/test_cudnn_graphs)
 fi
 step 'build' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" "${programs[@]}" $build/text_to_tokens
 
@@ -260,7 +282,7 @@ points() { # N...: these points of gpu_points, each in a step of its own
     local point
     for point in "$@"; do
         [ $mode = rehearse ] && [ $point = 6 ] && gpu_only
-        step "point $point$([ $point = 1 ] && echo ' and 3')" 60 $points "${small[@]}" $point $([ $point = 6 ] && echo "$properties")
+        step "point $point$([ $point = 1 ] && echo ' and 3')" $([ $point = 1 ] && echo 90 || echo 60) $points "${small[@]}" $point $([ $point = 6 ] && echo "$properties")
     done
 }
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
@@ -303,10 +325,10 @@ exposed() { # MODEL
 }
 
 # The steps that show most come first.
-step 'kernels, cuBLASLt, cuDNN against double' 180 "${managed[@]}" $build/test/test_kernels$suffix
+step 'kernels, cuBLASLt, cuDNN against double' 180 "${managed[@]}" $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo one-order)
 step 'Hugging Face goldens, bf16' 60 "${managed[@]}" $build/test/test_golden$suffix
 step 'curve and gradients beside the CPU device, 1 rank' 60 "${managed[@]}" $build/test/compare_devices$suffix compare "$reference" $length $curve
-points 1
+points 1 6 2 4
 step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
 step 'benchmark: limits of the steps' 75 "$bench" "${small[@]:-limits}"
 steps_of "$shaped" 8
@@ -326,7 +348,6 @@ for ranks in 2 4; do
     several
     step "point 7: $ranks ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 done
-points 6 2 4
 step 'benchmark: attention' 75 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
 gpu_only
@@ -346,7 +367,9 @@ twice="'${tiny[0]}' ${tiny[*]:1} --deterministic --out"
 step 'deterministic: the same bits twice' 90 bash -c "$twice '$dir/a' && $twice '$dir/b' && cmp '$dir/a/step-00000002/model.safetensors' '$dir/b/step-00000002/model.safetensors'"
 sanitized ', attention by hand' $points small 1
 [ -e "$properties" ] || [ $mode = list ] || skip='point 6 left no properties of this GPU'
+[ $cudnn = 1 ] || skip='no cuDNN'
 step "point 6: cuDNN graphs, with this GPU's own properties" 120 $build/test/test_cudnn_graphs "$properties"
+[ $cudnn = 1 ] || skip='no cuDNN'
 gpu_only; step 'cuDNN graphs, support check without the device' 120 $build/test/test_cudnn_graphs
 
 # ---- the benchmarks side by side ----
