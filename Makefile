@@ -3,6 +3,7 @@
 #   MPI=0                     a build for one rank, without Open MPI
 #   SANITIZE=1                AddressSanitizer and UndefinedBehaviorSanitizer
 #   SANITIZE=races            DEVICE=emulated: a race detector for the kernels (device/cuda/races.cc)
+#   WERROR=0                  compiler warnings are no errors (another compiler may warn of more)
 #   ARCH=native               -march= of the CPU code
 #   CC=clang CXX=clang++      instead of gcc and g++ (package libomp-dev); SANITIZE=races needs g++
 #   CUDNN=0                   DEVICE=cuda: without cuDNN; hand-written kernels compute all attention (slower)
@@ -22,11 +23,14 @@ SANITIZE ?= 0
 ARCH ?= native
 FLOATX ?= bf16
 CUDNN ?= 1
+WERROR ?= 1
 
 BUILD := build/$(DEVICE)$(if $(filter emulated-float,$(DEVICE)-$(FLOATX)),-float)$(if $(filter 0,$(MPI)),-single)$(if $(filter cuda-0,$(DEVICE)-$(CUDNN)),-no-cudnn)$(if $(filter 1,$(SANITIZE)),-sanitize)$(if $(filter races,$(SANITIZE)),-races)
 CC := gcc
 CXX := g++
-WARN := -Wall -Wextra -Werror -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-pass-failed # the last: clang's warning about loops that it does not vectorize
+ERRORS := $(if $(filter 1,$(WERROR)),-Werror)
+# The last: clang's warning about loops that it does not vectorize.
+WARN := -Wall -Wextra $(ERRORS) -Wc++-compat -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wno-pass-failed
 # clang 14 accepts -march=native on x86-64 only; on aarch64 -mcpu=native selects architecture and tuning, for both compilers.
 TARGET := $(if $(filter aarch64-native,$(shell uname -m)-$(ARCH)),-mcpu=native,-march=$(ARCH))
 OPT := -O3 $(TARGET) -fno-math-errno -fno-trapping-math
@@ -60,7 +64,7 @@ else ifeq ($(DEVICE),emulated)
   DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_emulated.c linear_emulated.c attention_blocks.c attention_emulated.c) $(COMM_SOURCE)
   DEVICE_FLAGS := -DDEVICE_EMULATED $(if $(filter bf16,$(FLOATX)),-DDEVICE_BF16)
   CFLAGS += $(DEVICE_FLAGS)
-  KERNEL_COMPILER := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -g $(OPT) -Wall -Wextra -Werror -Wno-unknown-pragmas $(DEVICE_FLAGS)
+  KERNEL_COMPILER := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -g $(OPT) -Wall -Wextra $(ERRORS) -Wno-unknown-pragmas $(DEVICE_FLAGS)
   LIBS += -lstdc++
   ifeq ($(SANITIZE),races)
     DEVICE_SOURCES += device/cuda/races.cc
@@ -76,7 +80,8 @@ else
   DEVICE_SOURCES += $(if $(filter 1,$(MPI)),device/cuda/comm_nccl.c device/cuda/comm_host.c,$(COMM_SOURCE))
   DEVICE_FLAGS := -DDEVICE_BF16
   CFLAGS += $(DEVICE_FLAGS) $(if $(filter 0,$(CUDNN)),-DWITHOUT_CUDNN) $(CUDA_INCLUDES)
-  KERNEL_COMPILER := $(NVCC) -x cu -std=c++17 -O3 -lineinfo $(CUDA_CODE) -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror $(DEVICE_FLAGS) $(PTXAS)
+  KERNEL_COMPILER := $(NVCC) -x cu -std=c++17 -O3 -lineinfo $(CUDA_CODE) -Xcompiler -Wall,-Wextra $(if $(ERRORS),-Werror all-warnings -Xcompiler -Werror) \
+                     $(DEVICE_FLAGS) $(PTXAS)
   LIBS := $(filter-out -lopenblas -L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR),$(LIBS)) $(CUDA_LIBS)
 endif
 DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
