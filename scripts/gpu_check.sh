@@ -173,7 +173,8 @@ properties=${report%.txt}_gpu.json # cuDNN's properties of the GPU, with which t
 if [ $mode != list ]; then
     dir=$(mktemp -d) || exit 2
     rm -f "$properties"
-    trap 'rm -rf "$dir"' EXIT
+    torch_job= monitor=
+    trap 'kill $torch_job $monitor 2>/dev/null; rm -rf "$dir"' EXIT
     {
         [ -n "$rest" ] && printf '%s\n\n' "$rest"
         echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
@@ -188,17 +189,30 @@ say() {
     echo "$1"
     [ $mode = list ] || echo "$1" >>"$report"
 }
+wanted() { # NAME: whether --only and --rest leave this step
+    local word found=0
+    if [ ${#only[@]} -gt 0 ]; then
+        for word in build reference 'token file' 'models of' "${only[@]}"; do [[ $1 == *"$word"* ]] && found=1; done
+        [ $found = 1 ] || return 1
+    fi
+    if [ -n "$rest" ] && grep -qF "==== $1: status 0," <<<"$rest"; then
+        case $1 in build* | reference* | 'token file'* | 'models of'* | 'point 6') ;; *) return 1 ;; esac
+    fi
+}
+gpu_at_work() { # the clock and the power of a benchmark: figures taken at a lower clock are no measure of the program
+    sort -n "$dir/clocks" | awk -F', *' '
+        $5 >= 50 { clock[++n] = $1; watts += $2; if ($3 > hot) hot = $3; if (!seen[$4]++) reasons = reasons " " $4 }
+        END {
+            if (n == 0) print "GPU at work: never seen above 50 %; nvidia-smi: " $0
+            else printf "GPU at work, %d s: SM clock %d MHz at least, median %d; power %.0f W on average; %d C at most; clock event reasons%s\n",
+                n, clock[1], clock[int((n + 1) / 2)], watts / n, hot, reasons
+        }'
+}
 # step NAME LIMIT COMMAND...: runs it for at most LIMIT seconds; status 77, or a reason in $skip, is "skipped".
 step() {
-    local name=$1 limit=$2 status at=$SECONDS left=$((total_limit - (SECONDS - began))) word found=0
+    local name=$1 limit=$2 status at=$SECONDS left=$((total_limit - (SECONDS - began)))
     shift 2
-    if [ ${#only[@]} -gt 0 ]; then
-        for word in build reference 'token file' 'models of' "${only[@]}"; do [[ $name == *"$word"* ]] && found=1; done
-        [ $found = 1 ] || { skip=; return 0; }
-    fi
-    if [ -n "$rest" ] && grep -qF "==== $name: status 0," <<<"$rest"; then
-        case $name in build* | reference* | 'token file' | 'models of'* | 'point 6') ;; *) skip=; return 0 ;; esac
-    fi
+    wanted "$name" || { skip=; return 0; }
     if [ $mode = list ]; then
         printf '%-52s %4d s   %s\n' "$name" "$limit" "${skip:+(skipped: $skip) }$*"
         skip=
@@ -214,9 +228,16 @@ step() {
         return 0
     fi
     printf '[%3d s] %s ...\n' $((SECONDS - began)) "$name"
+    if [ $mode = check ] && [[ $name == benchmark* ]]; then
+        stdbuf -oL nvidia-smi -i "$first_gpu" --query-gpu=clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active,utilization.gpu \
+            --format=csv,noheader,nounits -l 1 >"$dir/clocks" 2>&1 &
+        monitor=$!
+    fi
     timeout -k 5 "$limit" "$@" >"$dir/log" 2>&1 </dev/null
     status=$?
-    { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; tail -c 20000 "$dir/log"; } >>"$report"
+    [ -n "$monitor" ] && { kill $monitor; wait $monitor; } 2>/dev/null
+    { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; tail -c 20000 "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
+    monitor=
     if [ $status -eq 0 ]; then
         passed=$((passed + 1))
         say "ok      $name ($((SECONDS - at)) s)   $(grep -aE 'passed, |apart|^step ' "$dir/log" | tail -1)"
@@ -258,6 +279,12 @@ else
     [ $cudnn = 1 ] && programs+=($build/test/test_cudnn_graphs)
 fi
 programs+=($build/text_to_tokens)
+torch=${TORCH_PYTHON:-python3}
+if [ $mode = check ]; then # PyTorch's first import may read gigabytes for minutes: now, beside the build. Its compiler, too
+    timeout -k 5 240 "$torch" -c 'import torch; print(int(torch.cuda.is_available()), flush=True); import torch._inductor.compile_fx, triton' \
+        >"$dir/torch" 2>"$dir/torch_log" </dev/null &
+    torch_job=$!
+fi
 step 'build' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" "${programs[@]}"
 [ $failed -eq 0 ] || step 'build where warnings are no errors' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" WERROR=0 "${programs[@]}"
 
@@ -271,6 +298,9 @@ if [ $mode = rehearse ] || { [ ! -e "$reference" ] && [ $mode != list ]; }; then
 fi
 data=$dir/data.bin
 step 'token file' 20 bash -c "seq 1 $([ $mode = rehearse ] && echo 1000 || echo 400000) >'$dir/text' && $build/text_to_tokens '$data' '$dir/text'"
+# For the benchmarks of steps, tokens at random, as PyTorch's are: where there are only digits, few embeddings sum up thousands of gradients each.
+random=$dir/random.bin
+step 'token file, random' 20 bash -c '{ head -c 1024 "$1" && head -c $(($(stat -c %s "$1") - 1024)) /dev/urandom; } >"$2"' random "$data" "$random"
 # Llama-3-8B with as few layers as PyTorch, too, can train at 128K in this GPU's memory.
 layers=8
 [ $mode = check ] && [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -1)" -lt 100000 ] 2>/dev/null && layers=4
@@ -307,20 +337,22 @@ sanitized() { # NAME COMMAND...
         step "compute-sanitizer $tool$name" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --report-api-errors no "${kernels[@]}" --error-exitcode 1 "$@"
     done
 }
-torch=${TORCH_PYTHON:-python3}
-[ $mode = check ] && has_torch=$(timeout -k 5 60 "$torch" -c 'import torch; print(int(torch.cuda.is_available()))' 2>/dev/null </dev/null)
 export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what is compiled for one length is reused for the next
 steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTorch's
-    local model=$1 S=$2 accum=1 name
+    local model=$1 S=$2 accum=1 steps=7 timed=5 name limit=120
     name=$(basename "$model")
-    [ $S = 8 ] && accum=4 # with one sequence a step spends a tenth of its time in the optimizer, which no real run does
+    [ $S = 8 ] && accum=16 steps=3 timed=2 # with few sequences a step spends much of its time in the optimizer, which no real run does
+    [ $S = 128 ] && steps=3 timed=2 limit=200
     gpu_only
-    step "benchmark: step of $name, ${S}K" 75 $build/train_llama --model "$model" --from-scratch --train-data "$data" --seq-len ${S}K --grad-accum $accum \
-        $([ $S = 128 ] && echo --steps 3 --trace "$dir/trace-$name-128K.json" || echo --steps 7)
-    [ $mode != list ] && [ "${has_torch:-0}" != 1 ] && skip='no PyTorch with CUDA (TORCH_PYTHON names another python3)'
+    step "benchmark: step of $name, ${S}K" 75 $build/train_llama --model "$model" --from-scratch --train-data "$random" --seq-len ${S}K --grad-accum $accum \
+        --steps $steps $([ $S = 128 ] && echo --trace "$dir/trace-$name-128K.json")
+    if [ $mode = check ] && wanted "benchmark: PyTorch, $name, ${S}K"; then
+        [ -n "$torch_job" ] && { wait $torch_job || echo "status $?" >>"$dir/torch_log"; }
+        torch_job=
+        [ "$(head -1 "$dir/torch")" = 1 ] || skip="no PyTorch with CUDA (TORCH_PYTHON names another python3): $(tail -2 "$dir/torch_log" | tr '\n' ' ')"
+    fi
     gpu_only
-    step "benchmark: PyTorch, $name, ${S}K" 120 "$torch" dev/bench_torch_cuda.py --model "$name" --tokens $((S * 1024)) --grad-accum $accum \
-        $([ $S = 128 ] && echo --warmup 1 --steps 2 || echo --warmup 2 --steps 5)
+    step "benchmark: PyTorch, $name, ${S}K" $limit "$torch" dev/bench_torch_cuda.py --model "$name" --tokens $((S * 1024)) --grad-accum $accum --steps $timed
 }
 exposed() { # MODEL
     local trace=$dir/trace-$1-128K.json
@@ -344,8 +376,8 @@ for ranks in 2 4; do # over NVLink, which ranks that share a GPU do not take
 done
 for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do
     gpus_of_their_own 2; gpu_only
-    step "benchmark: step of llama-8b-$layers-layers, 128K, all GPUs, ${grid// $gpu_total/ N}" 90 mpirun -np $gpu_total $build/train_llama --model "$shaped" --from-scratch --train-data "$data" \
-        --seq-len 128K $grid --steps 4 --verify
+    step "benchmark: step of llama-8b-$layers-layers, 128K, all GPUs, ${grid// $gpu_total/ N}" 90 mpirun -np $gpu_total $build/train_llama --model "$shaped" \
+        --from-scratch --train-data "$random" --seq-len 128K $grid --steps 4 --verify
 done
 sanitized '' "${one[@]}" 1
 for ranks in 2 4; do
@@ -355,7 +387,8 @@ done
 step 'benchmark: attention' 75 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
 gpu_only
-step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/train_llama --model "$shaped" --from-scratch --train-data "$data" --seq-len 128K --recompute selective --steps 3
+step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/train_llama --model "$shaped" --from-scratch --train-data "$random" \
+    --seq-len 128K --recompute selective --steps 3
 steps_of "$shaped" 32
 steps_of llama3.2-1b 8
 steps_of llama3.2-1b 128
@@ -366,7 +399,8 @@ step 'a small run, --stochastic-rounding' 60 "${tiny[@]}" --stochastic-rounding
 hosted=(--offload-optimizer --offload-gradients --offload-parameters)
 step 'a small run, model states on the host' 60 "${tiny[@]}" "${hosted[@]}" --grad-accum 2 --verify
 gpu_only
-step 'benchmark: step of llama3.2-1b, 128K, model states on the host' 75 $build/train_llama --model llama3.2-1b --from-scratch --train-data "$data" --seq-len 128K "${hosted[@]}" --steps 3
+step 'benchmark: step of llama3.2-1b, 128K, model states on the host' 75 $build/train_llama --model llama3.2-1b --from-scratch --train-data "$random" \
+    --seq-len 128K "${hosted[@]}" --steps 3
 twice="'${tiny[0]}' ${tiny[*]:1} --deterministic --out"
 step 'deterministic: the same bits twice' 90 bash -c "$twice '$dir/a' && $twice '$dir/b' && cmp '$dir/a/step-00000002/model.safetensors' '$dir/b/step-00000002/model.safetensors'"
 sanitized ', attention by hand' $points small 1
@@ -389,7 +423,7 @@ table() {
         }
         function leave() { if (n > 0) { from = n > 3 ? 3 : n > 1 ? 2 : 1; tgs[key] = median(rate, n, from); mfu[key] = median(part, n, from) } n = 0 }
         /^==== / { leave(); key = ""; peer = /benchmark: PyTorch/ }
-        /^==== benchmark: (step of|PyTorch,) / && /: status 0/ {
+        /^==== benchmark: (step of|PyTorch,) / && /: status (0|124|137),/ { # all steps, or those before its time limit
             key = $0; sub(/^==== benchmark: (step of|PyTorch,) /, "", key); sub(/: status.*/, "", key)
             if (!peer && !(key in seen)) { seen[key] = 1; order[++keys] = key }
         }
