@@ -120,13 +120,13 @@ for ring in '--inner-ring 2' '--cp-comm allgather'; do
     check "bf16: a dry run for CPUs, $ring: its bytes within 0.1 %" awk 'NR == FNR { here = $1; next } END { exit !(NR == 2 && $1 > 0.999 * here && $1 < 1.001 * here) }' "$dir/bytes-cpu" "$dir/bytes-emulated"
 done
 # And the CPU build counts for GPUs what a GPU build counts, up to the scratch of attention in a single call, in several, and for cut rows. One rank: here
-# reductions over several take scratch, which a GPU's library has of its own.
+# reductions over several take scratch, which a GPU's library has of its own. The emulated build lacks the 32 MiB of workspace of a GPU's products.
 for length in 2K 128K 2M; do
     for build in cpu emulated; do
         build/$build/train_llama --dry-run --model llama3-8b --cluster h100 --ranks 1 --seq-len $length --recompute full --memory-budget 999GiB 2>&1 |
             sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p' >"$dir/bytes-$build"
     done
-    check "a dry run for GPUs, $length: the GPU build's bytes within 0.01 %" awk 'NR == FNR { here = $1; next } END { exit !(NR == 2 && $1 > 0.9999 * here && $1 < 1.0001 * here) }' "$dir/bytes-cpu" "$dir/bytes-emulated"
+    check "a dry run for GPUs, $length: the GPU build's bytes within 0.01 %" awk 'NR == FNR { here = $1 - 33554432; next } END { exit !(NR == 2 && $1 > 0.9999 * here && $1 < 1.0001 * here) }' "$dir/bytes-cpu" "$dir/bytes-emulated"
 done
 check 'stochastic rounding, 4 ranks' mpirun -np 4 build/emulated/test/test_rounding
 
