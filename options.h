@@ -184,8 +184,8 @@ static inline const option_row *options_table(int *count) {
          "continue from the newest complete state in --out, also on another grid or with other ZeRO degrees; start from the beginning if there "
          "is none"},
         {"Output", "new-data", "", OPTION_FLAG, AT(new_data), 0, 0, "", "",
-         "with --resume: where --train-data, --seq-len, --seed, RoPE or what ends documents is not the state's, go on from its parameters, moments and "
-         "step with the first sample of the new data (a longer context, or past data that made training diverge)"},
+         "with --resume: where --train-data, --seq-len, --seed or the token between documents is not the state's, go on from its parameters, moments and "
+         "step with the first sample of the new data (for a longer context, or past data that made training diverge); RoPE may change, too"},
         {"Output", "export", "DIR", OPTION_TEXT, AT(export_to), 0, 0, "", "",
          "at the end, write a Hugging Face folder: config.json, safetensors, and the tokenizer files of the --model folder; DIR must not exist"},
         {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",

@@ -9,8 +9,8 @@
 //     device/                             memory, operations and communication of the CPU and the CUDA device
 #include "calibrate.h" // defines: calibrate
 #include "hf_folder.h" // defines: hf_import, hf_export
+#include "learning_rate.h" // defines: learning_rate
 #include "planning.h"  // defines: plan_memory, dry_run
-#include "learning_rate.h"  // defines: learning_rate
 #include "trainer.h"   // defines: trainer, stop_on_error, read_step, evaluate, sample, report_step, print_*
 #include "verify.h"    // defines: verify
 

@@ -336,7 +336,8 @@ static inline void state_sizes(const model_config *c, state_size *sizes) {
         {"head_dim", (double)c->HS}, {"intermediate_size", (double)c->F}, {"vocab_size", (double)c->V}, {"tie_word_embeddings", (double)c->tied},
         {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta},
         {"original_max_position_embeddings", (double)r->original_length}, {"rope type", (double)r->kind}, {"rope factor", r->factor},
-        {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor}, {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow}, {"attention_factor", r->attention_factor}};
+        {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor}, {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow},
+        {"attention_factor", r->attention_factor}};
     memcpy(sizes, all, sizeof all);
 }
 static inline uint64_t state_sizes_hash(const model_config *c) {
@@ -427,7 +428,7 @@ static inline void state_set_aside(const state_store *s, int64_t step, error_tex
         error_set(error, "%s: this damaged state cannot be renamed: %s", printable(from.text).text, strerror(errno));
 }
 // Loads the newest state that is not damaged. progress in: what this run's samples are; out: also the state's step and samples; with --new-data and
-// other data 0 samples. *found false: there is no state, and model and progress are as before. Notes options that change. Damaged states are skipped with
+// other data 0 samples (another RoPE alone: the state's). *found false: there is no state, and model and progress are as before. Notes options that change. Damaged states are skipped with
 // a line on stderr, and renamed to damaged-* if an older one is good. False with a message: a state of another model, or without --new-data of other data
 // or another RoPE; there are states, but all are damaged.
 static inline bool state_resume(state_store *s, model *m, training_progress *progress, bool *found, error_text *error) {
