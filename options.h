@@ -732,7 +732,8 @@ static inline void options_help(FILE *f) {
         fprintf(f, "%s\n", at);
     }
     fprintf(f, "\nExit status: 0 success; 1 failure, including a last state, --log or --trace that could not be written; 2 an error that a retry would\n"
-               "not fix: invalid options, model or data, or a loss or gradient norm that is not finite.\n");
+               "not fix: invalid options, model or data, or a loss or gradient norm that is not finite.\n"
+               "Environment: TRAIN_LLAMA_TIMEOUT=SECONDS that a transfer between ranks may wait before the job ends (600; 0 = no limit).\n");
 }
 
 // The table of all values; * marks what was asked for and differs from the default.
