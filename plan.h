@@ -51,7 +51,7 @@ static inline bool plan_fits_at(const plan_question *q, planner_choice *p, int64
     arena device, host;
     grid g;
     model_run run = plan_run_of(&chosen, S, &g, kinds);
-    for (int l = 0; l < q->c->L; l++) kinds[l] = l < q->c->L - p->less ? p->recompute : (recompute_kind)(p->recompute - 1);
+    for (int l = 0; !run.forward_only && l < q->c->L; l++) kinds[l] = l < q->c->L - p->less ? p->recompute : (recompute_kind)(p->recompute - 1);
     bool fits = plan_in_room(q->c, &g, &run, plan_room(&chosen), &device, &host);
     free(kinds);
     p->memory = (double)device.peak;

@@ -366,7 +366,7 @@ static inline void report_step(trainer *t, step_result result, double lr, double
         t->waited[k] += r.sent[k].wait_seconds;
     }
     if (result.valid == 0 && first_rank && !t->warned)
-        fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, --document-end), so it has no loss and changes no parameter\n", (long long)r.step);
+        fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n", (long long)r.step);
     t->warned = t->warned || result.valid == 0;
     if (first_rank) step_print(&r);
     if (t->log != NULL) step_log(t->log, &r);

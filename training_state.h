@@ -436,6 +436,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0;
     uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
     training_progress saved = *progress;
+    int64_t max_position = 0; // of what the state was trained on, and is
     bool training = progress->train_tokens > 0, new_data = s->o->new_data; // without training, the data does not matter
     if (first_rank) states = state_list(s->folder, steps);
     comm_broadcast(s->all, &states, sizeof states, 0);
@@ -447,6 +448,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         error_text why = {""}, refused = {""};
         path_text path = state_path(s->folder, "", steps[at]);
         model_config c;
+        memset(&c, 0, sizeof c);
         if (first_rank && config_load(&c, path.text, &why) && state_same_model(&c, &m->c, new_data, &refused) &&
             state_read_json(path.text, &saved, sums, count, &why) && (!training || new_data || state_same_data(&saved, progress, &refused)) && saved.step != steps[at])
             error_set(&why, "training_state.json: its step is %lld", (long long)saved.step);
@@ -455,6 +457,8 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         if (comm_agree(s->all, &why)) {
             comm_broadcast(s->all, sums, sizeof *sums * (size_t)(VALUES_KINDS * count), 0);
             comm_broadcast(s->all, &saved, sizeof saved, 0);
+            comm_broadcast(s->all, &c.max_position, sizeof c.max_position, 0);
+            max_position = max_i64(saved.seq_len, c.max_position);
             m->zero.rounding.step = saved.step;
             *found = state_load(m, path.text, sums, &why);
         }
@@ -468,7 +472,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         progress->samples = same ? saved.samples : 0;
         progress->data_step = same ? saved.data_step : saved.step;
         if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->folder, "", steps[at]).text, s->o);
-        m->c.max_position = max_i64(m->c.max_position, saved.seq_len); // with --steps 0, options_model does not raise it to --seq-len
+        m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
     } else if (states > 0) {
         error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",

@@ -222,7 +222,7 @@ def main():
             try:
                 return whole_step()
             except RuntimeError as error:  # of PyTorch's allocator, or of a library's
-                if args.recompute != "auto" or "out of memory" not in str(error):
+                if args.recompute != "auto" or not any(text in str(error) for text in ("out of memory", "ALLOC_FAILED")):
                     raise
                 if recomputed == L:
                     print(f"PyTorch runs out of memory even where all {L} layers are recomputed", flush=True)

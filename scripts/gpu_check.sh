@@ -440,7 +440,7 @@ table() {
                 k = base = order[i]
                 sub(/, selective$/, "", base)
                 printf "%-40s %10.0f %6.1f%% %10s   ", k, tgs[k], mfu[k], memory[k]
-                if (torch[k] > 0) printf "%10.0f %6.1f%% %10s   %7.3f   ", torch[k], mfu[k] * torch[k] / tgs[k], torch_memory[k], tgs[k] / torch[k]
+                if (torch[k] > 0 && tgs[k] > 0) printf "%10.0f %6.1f%% %10s   %7.3f   ", torch[k], mfu[k] * torch[k] / tgs[k], torch_memory[k], tgs[k] / torch[k]
                 else printf "%10s %7s %10s   %7s   ", "-", "-", "-", "-"
                 if (alone[base] > 0) printf "%8.1f%%", 100 * tgs[k] * (alone[base] + again[k] * one_more[base]) * 1e-3 / tokens[base]
                 printf "%s\n", (again[k] > 0 ? "   " again[k] " layers recompute, as the limit does" : "")

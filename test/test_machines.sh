@@ -25,7 +25,7 @@ refused() { # name message command...: status 2, this message from rank 2, no fi
     check "$name: nothing left behind" [ "$before" = "$(files)" ]
 }
 
-refused 'data on one machine only' 'no file matches data.bin' "${new[@]}"
+refused 'data on one machine only' '--train-data: no file matches data.bin' "${new[@]}"
 cp "$dir"/a/* "$dir/b"
 check 'a copy on each machine, states and model on a disk that they share' "${new[@]}" --out "$dir/shared/out" --export "$dir/shared/model"
 check 'nothing but these is left there' [ "$(cd "$dir/shared" && echo *; cd out && echo *)" = $'model out\nlock step-00000002' ]

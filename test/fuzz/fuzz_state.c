@@ -29,7 +29,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     training_progress back;
     uint64_t sums_back[VALUES_KINDS * COUNT];
     memset(&back, 0, sizeof back);
-    MUST(state_write_json(fuzz_folder(), &progress, sums, COUNT, &error), "%s", error.text);
+    options o;
+    options_default(&o);
+    MUST(state_write_json(fuzz_folder(), &progress, &o, sums, COUNT, &error), "%s", error.text);
     MUST(state_read_json(fuzz_folder(), &back, sums_back, COUNT, &error), "%s", error.text);
     MUST(memcmp(&back, &progress, sizeof back) == 0 && memcmp(sums, sums_back, sizeof sums) == 0, "another state");
     return 0;
