@@ -217,9 +217,9 @@ train new_twice "${longer[@]}" --out "$dir/new_twice"
 check 'new data, resumed: its samples are counted' grep -q 'from step 18, 12 samples of this data done' "$dir/new_twice.out"
 check 'new data, resumed: no option has changed' bash -c "! grep '^note: ' '$dir/new_twice.err'"
 check 'new data, resumed: the same bits' tensors_equal "$dir/new/step-00000024" "$dir/new_twice/step-00000024"
-longest=0
-for length in 400 100 100; do # of the model with 384
-    "$binary" --model test/golden/folder_f32 --train-data "$dir/data.bin" --threads 1 --seq-len $length --steps "$((++longest))" --lr 1e-4 --out "$dir/longest" --resume --new-data \
+stage=0
+for tokens in 400 100 100; do # the model is for 384
+    "$binary" --model test/golden/folder_f32 --train-data "$dir/data.bin" --threads 1 --seq-len $tokens --steps "$((++stage))" --lr 1e-4 --out "$dir/longest" --resume --new-data \
         >"$dir/out" 2>&1
 done
 check 'a state and those after it are for the longest context trained' [ "$(grep -h '"max_position_embeddings"' "$dir"/longest/step-*/config.json | grep -c 400)" -eq 2 ]
