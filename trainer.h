@@ -260,7 +260,9 @@ static inline path_text trace_path(const trainer *t) {
 // Checks, before the run, that a file of an option can be written. Leaves no new file behind.
 static inline void check_output(const trainer *t, const char *option, const char *path, error_text *error) {
     if (t->o->out != NULL && !path_exists(t->o->out) && path_within(path, t->o->out)) return; // a folder that is yet to be made
-    bool there = path_exists(path);
+    struct stat entry;
+    bool there = stat(path, &entry) == 0;
+    if (there && S_ISFIFO(entry.st_mode)) return; // its reader would take this for the end
     FILE *f = fopen(path, "a");
     if (f == NULL) error_set(error, "%s %s: cannot be written: %s", option, path, strerror(errno));
     else fclose(f);

@@ -186,7 +186,7 @@ check 'a copy used before it was waited for gives wrong numbers' ends_with 1 'wr
 check 'a warp that runs ahead of the others gives wrong numbers' ends_with 1 'wrong' env EMULATION_REVERSE=1 $faults run-ahead
 if grep -q '^CUDA .* 100,' "$dir/found"; then
     ptx 100 $build/test/test_kernels-ptx100
-    check 'kernels, as PTX for sm_100' $build/test/test_kernels-ptx100
+    check 'kernels, as PTX for sm_100' $build/test/test_kernels-ptx100 one-order
 fi
 check 'PTX that is not known is refused' ends_with 1 'not known: vadd.s32' test/ptx_to_cc.py <(printf '.visible .entry f(\n)\n{\n\tvadd.s32 %%r1, %%r2, %%r3;\n}\n')
 

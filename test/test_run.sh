@@ -285,6 +285,11 @@ check 'an evaluation appends to a log' "$binary" --model nano --from-scratch --s
 check 'with the number of its tokens' bash -c "[ \$(wc -l <'$dir/kept.jsonl') -eq 9 ] && tail -1 '$dir/kept.jsonl' | grep -q '\"val_loss\":[0-9.]*,\"val_tokens\":1000}'"
 check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
 check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 9 ]
+mkfifo "$dir/fifo"
+timeout 60 cat "$dir/fifo" >"$dir/piped.jsonl" &
+check 'a log through a pipe with a name' timeout 60 "$binary" "${half[@]}" --log "$dir/fifo"
+wait $!
+check 'arrives whole' [ "$(wc -l <"$dir/piped.jsonl")" -eq 8 ]
 
 # What the user of a pretrained model may have forgotten is noted; what was given is not.
 pretrained=("$binary" --model test/golden/folder_f32 --train-data "$dir/data.bin" --seq-len 400 --steps 1)
