@@ -191,7 +191,7 @@ static inline const option_row *options_table(int *count) {
         {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",
          "number type of exported tensors; auto: for each tensor the one it has in the --model folder, f32 if there is none"},
         {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "",
-         "write JSON lines: one per step, evaluation, sample and saved state; a run that trains from the beginning replaces the file, others append"},
+         "write JSON lines: one for the run, then one per step, evaluation, sample and saved state; a run that trains from the beginning replaces the file, others append"},
         {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "",
          "write Chrome trace events of this run, for Perfetto (several ranks: FILE.rank0, FILE.rank1, ...); for runs of a few steps: every event is kept in memory"},
         {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "",
@@ -405,6 +405,19 @@ static inline void option_format(const options *o, const option_row *row, char *
         return;
     }
     }
+}
+
+// Options and their values as texts; keeps: which ones, NULL: all. The caller deletes it.
+static inline cJSON *options_json(const options *o, bool (*keeps)(const option_row *)) {
+    int count;
+    const option_row *rows = options_table(&count);
+    cJSON *json = cJSON_CreateObject();
+    for (int i = 0; i < count; i++) {
+        char value[OPTION_TEXT_BYTES];
+        option_format(o, &rows[i], value, sizeof value);
+        if (keeps == NULL || keeps(&rows[i])) cJSON_AddStringToObject(json, rows[i].name, value);
+    }
+    return json;
 }
 
 // ---- parsing ----

@@ -225,6 +225,21 @@ static inline void sample(trainer *t) {
 
 // ---- log and trace ----
 
+// Writes what runs: the first line of each run in the log.
+static inline void log_run(const trainer *t) {
+    cJSON *json = cJSON_CreateObject(), *run = cJSON_AddObjectToObject(json, "run");
+    cJSON_AddStringToObject(run, "version", TRAIN_LLAMA_VERSION);
+    cJSON_AddStringToObject(run, "device", device_name());
+    cJSON_AddNumberToObject(run, "ranks", t->g.ranks);
+    cJSON_AddNumberToObject(run, "parameters", (double)config_parameters(&t->m.c));
+    cJSON_AddNumberToObject(run, "steps_done", (double)t->done.step);
+    cJSON_AddItemToObject(run, "options", options_json(t->o, NULL));
+    char *text = cJSON_PrintUnformatted(json);
+    if (text != NULL) fprintf(t->log, "%s\n", text);
+    fflush(t->log);
+    free(text);
+    cJSON_Delete(json);
+}
 // Opens --log on rank 0. A run that trains from the beginning empties it, others append; no two write it at a time. Collective.
 static inline void open_log(trainer *t, error_text *error) {
     if (t->o->log != NULL && t->g.rank == 0) {
@@ -233,6 +248,7 @@ static inline void open_log(trainer *t, error_text *error) {
         else if (flock(fileno(t->log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) error_set(error, "--log %s: another run writes it", t->o->log);
         else if (t->done.step == 0 && t->o->steps > 0 && ftruncate(fileno(t->log), 0) != 0 && errno != EINVAL) // EINVAL: not a file, such as /dev/stdout
             error_set(error, "--log %s: cannot be emptied: %s", t->o->log, strerror(errno));
+        else log_run(t);
     }
     stop_on_error(error);
 }

@@ -155,14 +155,7 @@ static inline bool state_write_json(const char *folder, const training_progress 
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
-    int rows;
-    const option_row *table = options_table(&rows);
-    cJSON *kept = cJSON_AddObjectToObject(json, "options");
-    for (int i = 0; i < rows; i++) {
-        char value[OPTION_TEXT_BYTES];
-        option_format(o, &table[i], value, sizeof value);
-        if (state_keeps_option(&table[i])) cJSON_AddStringToObject(kept, table[i].name, value);
-    }
+    cJSON_AddItemToObject(json, "options", options_json(o, state_keeps_option));
     for (int k = 0; k < VALUES_KINDS; k++) {
         cJSON *list = cJSON_AddArrayToObject(json, state_sum_keys[k]);
         for (int64_t i = 0; i < count; i++) state_add_hex(list, NULL, sums[k * count + i]);

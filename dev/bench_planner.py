@@ -122,7 +122,7 @@ def main():
             for i, (ranks, options) in enumerate(configurations):
                 run(ranks, ["--model", args.model, "--from-scratch", "--train-data", data, "--seq-len", str(args.seq_len), "--global-batch", str(args.global_batch),
                             "--steps", str(args.steps), "--cluster", os.path.join(folder, f"{ranks}.txt"), "--log", log, *node, *options.split()], hosts)
-                rows = [json.loads(line) for line in open(log)]
+                rows = [json.loads(line) for line in open(log)][1:]
                 measured[i].append(statistics.median(r["step_ms"] for r in rows[1:]))
                 predicted[i] = rows[0]["predicted_ms"]
         times, least = [statistics.median(m) for m in measured], [min(m) for m in measured]

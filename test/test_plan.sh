@@ -78,7 +78,7 @@ check '--hp auto says what it chose' grep -q '^planned for cpu: dp [0-9]* hp [0-
 check '--hp auto with --grad-accum' mpirun -np 2 "$binary" "${small[@]}" --hp auto --steps 1 --grad-accum 2
 check '--hp auto trains, and is predicted what was planned' python3 - "$dir/auto.jsonl" "$dir/one.jsonl" "$dir/plan.json" <<'PY'
 import json, sys
-a, b = ([json.loads(line) for line in open(path)] for path in sys.argv[1:3])
+a, b = ([json.loads(line) for line in open(path)][1:] for path in sys.argv[1:3])
 best = json.load(open(sys.argv[3]))["choices"][0]
 assert len(a) == len(b) == 3
 for x, y in zip(a, b):
@@ -89,7 +89,7 @@ PY
 for part in 0 0.5 1; do "$binary" "${small[@]:2}" --model tiny --recompute none --offload-activations $part --steps 1 --log "$dir/$part.jsonl" >"$dir/out" 2>&1 </dev/null; done
 check 'a prediction for layers of two kinds' python3 - "$dir"/{0,0.5,1}.jsonl <<'PY'
 import json, sys
-none, half, all_ = (json.loads(open(path).readline())["predicted_ms"] for path in sys.argv[1:])
+none, half, all_ = (json.loads(list(open(path))[1])["predicted_ms"] for path in sys.argv[1:])
 assert none < half < all_ and abs(2 * half - none - all_) < 1e-6 * all_, (none, half, all_)
 PY
 # --dkv-wire: a run sends the bytes that were predicted, with bf16 half of dKV's; the plan's command keeps the option, and its step is faster.
@@ -99,7 +99,7 @@ for ring in '--inner-ring 2' '--cp-comm allgather'; do
     done
     check "--dkv-wire with $ring: bytes and loss" python3 - "$dir/fp32.jsonl" "$dir/bf16.jsonl" <<'PY'
 import json, sys
-a, b = ([json.loads(line) for line in open(path)] for path in sys.argv[1:])
+a, b = ([json.loads(line) for line in open(path)][1:] for path in sys.argv[1:])
 assert len(a) == len(b) == 2
 for x, y in zip(a, b):
     for z in (x, y):
@@ -133,7 +133,7 @@ assert seen["attended_length"] in (5, 6) and whole["attended_length"] == 2048
 seen, whole = seen["choices"][0]["seconds"], {tuple(c[k] for k in ("hp", "cp", "inner_ring", "cp_comm", "recompute")): c for c in whole["choices"]}[
     tuple(seen["choices"][0][k] for k in ("hp", "cp", "inner_ring", "cp_comm", "recompute"))]["seconds"]
 assert 2048 / 6.01 < whole["attention kernels"] / seen["attention kernels"] < 2048 / 4.99 and whole["matrices"] == seen["matrices"]
-packed, plain = (json.loads(open(path).readline()) for path in sys.argv[3:])
+packed, plain = (json.loads(list(open(path))[1]) for path in sys.argv[3:])
 assert packed["predicted_ms"] < 0.5 * plain["predicted_ms"], (packed, plain)
 PY
 printf 'x' >"$dir/short.bin"

@@ -33,7 +33,7 @@ train tiles 2 --cp 2 --batch-size 8 --mlp-tile 37 --loss-tile 50 --offload-activ
 cat >"$dir/compare.py" <<'PY'
 import json, sys
 def rows(path):
-    return [json.loads(line) for line in open(path)]
+    return [json.loads(line) for line in open(path)][1:] # the first line is the run's
 a, b, bound = rows(sys.argv[1]), rows(sys.argv[2]), float(sys.argv[3])
 assert len(a) == len(b) == 14, (len(a), len(b))
 for x, y in zip(a, b):
@@ -101,7 +101,7 @@ TRAIN_LLAMA_TEST_PROGRESS=1 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --
     --log "$dir/evaluated.jsonl" --export "$dir/evaluated" >"$dir/evaluated.out" 2>&1 </dev/null
 check 'evaluation leaves nothing behind' python3 -c "
 import json
-a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')] for name in ('quiet', 'evaluated'))
+a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')][1:] for name in ('quiet', 'evaluated'))
 assert len(a) == 6 and len(b) == 14 and sum('val_loss' in r for r in b) == 6, (len(a), len(b))
 for x, y in zip(a, [r for r in b if 'loss' in r]):
     for key in ('step', 'loss', 'grad_norm', 'lr', 'tokens', 'samples'): assert x[key] == y[key], (key, x, y)"
@@ -121,7 +121,7 @@ for steps in 1 6 7; do
 done
 check 'evaluation takes each sample once, and no more than asked for' python3 -c "
 import json
-few, all_of_them, more = (json.load(open('$dir/eval%d.jsonl' % steps))['val_loss'] for steps in (1, 6, 7))
+few, all_of_them, more = (json.loads(list(open('$dir/eval%d.jsonl' % steps))[-1])['val_loss'] for steps in (1, 6, 7))
 assert few != all_of_them and all_of_them == more, (few, all_of_them, more)"
 
 # Fewer tokens than chunks: some ranks hold padding only, which counts nowhere. (F23)
@@ -132,7 +132,7 @@ short padded2 8 --hp 2 --cp 4 --batch-size 2 --cp-comm allgather --recompute sel
 for name in padded padded2; do
     check "5 tokens on 8 ranks, $name" python3 -c "
 import json
-a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')] for name in ('five', '$name'))
+a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')][1:] for name in ('five', '$name'))
 assert len(a) == len(b) == 4
 for x, y in zip(a, b):
     assert x['tokens'] == y['tokens'] == 10, (x['tokens'], y['tokens'])
@@ -153,7 +153,7 @@ mix mix1 1 --batch-size 8
 mix mix4 4 --batch-size 2 --grad-accum 2 --cp 2
 check 'a mixture and named validation sets are the same on 4 ranks' python3 -c "
 import json
-a, b = ([json.loads(line) for line in open('$dir/' + name)] for name in ('mix1.jsonl', 'mix4.jsonl'))
+a, b = ([json.loads(line) for line in open('$dir/' + name)][1:] for name in ('mix1.jsonl', 'mix4.jsonl'))
 assert len(a) == len(b) == 8
 samples = [[x['sample_tokens'] for x in rows if 'sample_tokens' in x] for rows in (a, b)]
 assert samples[0] == samples[1] and [len(x) for x in samples[0]] == [5, 5], samples
@@ -209,7 +209,7 @@ check 'an export whose name is too long is refused at once' ends_with 2 '^error:
 check 'a log that cannot be written, too' ends_with 2 '^error: --log .*/no/such/log: cannot be written: No such file' "$binary" "${model[@]}" --steps 1 --out "$dir/no_log" --log "$dir/no/such/log"
 check 'and leaves nothing' [ ! -e "$dir/no_log" ]
 check 'a trace and a log in a folder that --out makes' "$binary" "${model[@]}" --steps 1 --out "$dir/with_trace" --trace "$dir/with_trace/t.json" --log "$dir/with_trace/l.jsonl"
-check 'nothing to evaluate either: --log leaves an empty file' bash -c "'$binary' --model nano --from-scratch --steps 0 --export '$dir/none' --log '$dir/none.jsonl' && [ -f '$dir/none.jsonl' ]"
+check 'nothing to evaluate either: --log names the run' bash -c "'$binary' --model nano --from-scratch --steps 0 --export '$dir/none' --log '$dir/none.jsonl' && grep -q '^{\"run\":' '$dir/none.jsonl'"
 "$binary" "${model[@]}" --steps 1 --out "$dir/finished" >"$dir/finished.out" 2>&1
 check 'a finished run that is resumed writes its trace' bash -c "'$binary' ${model[*]} --steps 1 --out '$dir/finished' --resume --trace '$dir/finished.json' && python3 -m json.tool '$dir/finished.json'"
 "$binary" "${model[@]}" --steps 1 --dkv-wire bf16 >"$dir/unsent.out" 2>&1
@@ -272,7 +272,8 @@ for ranks in 1 2; do
 done
 check 'some steps have labels, some have none' python3 -c "
 import json
-rows = [json.loads(line) for line in open('$dir/half.jsonl')]
+run, *rows = [json.loads(line) for line in open('$dir/half.jsonl')]
+assert run['run']['ranks'] == 2 and run['run']['options']['cp'] == '2' and run['run']['options']['lr'] == '0.0003' and run['run']['steps_done'] == 0, run
 none = [row['labels'] == 0 for row in rows]
 assert any(none) and not all(none) and all((row['loss'] is None) == empty for row, empty in zip(rows, none)), rows"
 check 'a step without a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --export "$dir/unchanged"
@@ -282,14 +283,14 @@ check 'are the same' cmp "$dir/unchanged/model.safetensors" "$dir/untrained/mode
 # --log is one run's at a time; a run that trains from the beginning replaces it, an evaluation appends.
 cp "$dir/half.jsonl" "$dir/kept.jsonl"
 check 'an evaluation appends to a log' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/kept.jsonl"
-check 'with the number of its tokens' bash -c "[ \$(wc -l <'$dir/kept.jsonl') -eq 9 ] && tail -1 '$dir/kept.jsonl' | grep -q '\"val_loss\":[0-9.]*,\"val_tokens\":1000}'"
+check 'with the number of its tokens' bash -c "[ \$(wc -l <'$dir/kept.jsonl') -eq 11 ] && tail -1 '$dir/kept.jsonl' | grep -q '\"val_loss\":[0-9.]*,\"val_tokens\":1000}'"
 check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
-check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 9 ]
+check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 11 ]
 mkfifo "$dir/fifo"
 timeout 60 cat "$dir/fifo" >"$dir/piped.jsonl" &
 check 'a log through a pipe with a name' timeout 60 "$binary" "${half[@]}" --log "$dir/fifo"
 wait $!
-check 'arrives whole' [ "$(wc -l <"$dir/piped.jsonl")" -eq 8 ]
+check 'arrives whole' [ "$(wc -l <"$dir/piped.jsonl")" -eq 9 ]
 
 # What the user of a pretrained model may have forgotten is noted; what was given is not.
 pretrained=("$binary" --model test/golden/folder_f32 --train-data "$dir/data.bin" --seq-len 400 --steps 1)
