@@ -54,6 +54,12 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
     return run;
 }
 
+// What each layer keeps.
+static inline void plan_print_recompute(const model_config *c, const model_run *run) {
+    if (run->forward_only) printf("--steps 0 trains nothing, and keeps no activations\n");
+    else checkpoint_print(stdout, run->kinds, c->L, run->offload_layers);
+}
+
 // Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both. Fills *device and *host with the
 // counts of each.
 static inline size_t plan_bytes(const model_config *c, const grid *g, const model_run *run, arena *device, arena *host) {
@@ -181,8 +187,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     if (machines != NULL)
         printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, machines->element_bytes == 2 ? "bf16 with float master weights" : "float");
     printf("recompute: ");
-    if (run.forward_only) printf("--steps 0 trains nothing, and keeps no activations\n");
-    else checkpoint_print(stdout, kinds, c->L, run.offload_layers);
+    plan_print_recompute(c, &run);
     memory_print(stdout, &device, &host);
     printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
     if (room.device != INFINITY) {

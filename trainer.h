@@ -312,8 +312,7 @@ static inline void print_start(const trainer *t) {
            (long long)t->shard.T, (long long)step_sequences(t));
     printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d ranks\n", t->m.run.zp, t->m.run.zg, t->m.run.zo);
     printf("recompute   ");
-    if (t->m.run.forward_only) printf("--steps 0 trains nothing, and keeps no activations\n");
-    else checkpoint_print(stdout, t->kinds, c->L, t->m.run.offload_layers);
+    plan_print_recompute(c, &t->m.run);
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
     data_sources_print(&t->train, t->done.samples + max_i64(0, o->steps - t->done.step) * step_sequences(t));
     for (int i = 0; i < t->val.count; i++) {

@@ -373,16 +373,13 @@ static inline bool state_same_data(const training_progress *state, const trainin
 static inline void state_note_options(const char *folder, const options *o) {
     error_text why = {""};
     cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 40, &why);
-    const cJSON *kept = cJSON_GetObjectItemCaseSensitive(json, "options");
-    int rows;
-    const option_row *table = options_table(&rows);
-    for (int i = 0; i < rows; i++) {
-        char value[OPTION_TEXT_BYTES];
-        const cJSON *before = cJSON_GetObjectItemCaseSensitive(kept, table[i].name);
-        option_format(o, &table[i], value, sizeof value);
-        if (cJSON_IsString(before) && strcmp(before->valuestring, value) != 0)
-            fprintf(stderr, "note: --%s was %s so far and is %s from now on\n", table[i].name, before->valuestring, value);
+    cJSON *now = options_json(o, state_keeps_option);
+    for (const cJSON *at = now->child; at != NULL; at = at->next) {
+        const cJSON *before = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "options"), at->string);
+        if (cJSON_IsString(before) && strcmp(before->valuestring, at->valuestring) != 0)
+            fprintf(stderr, "note: --%s was %s so far and is %s from now on\n", at->string, before->valuestring, at->valuestring);
     }
+    cJSON_Delete(now);
     cJSON_Delete(json);
 }
 

@@ -260,7 +260,6 @@ static void test_model_changes(void) {
     CHECK(c.rope_theta == 8e6 && c.rope.kind == ROPE_YARN && c.rope.factor == 16 && c.rope.original_length == 8192 && c.rope.beta_fast == 32 && c.rope.beta_slow == 1 &&
               c.rope.low_freq_factor == 0 && c.rope.attention_factor == 0, "yarn");
     CHECK(parse(&o, GOOD "--rope-scaling yarn:beta_slow=0.5,beta_fast=64,original=100,factor=1.5 --rope-theta 5e5", &e) && options_model(&o, &c, &e), "%s", e.text);
-    CHECK(c.rope.attention_factor == 0, "yarn without attention_factor");
     CHECK(c.rope_theta == 5e5 && c.rope.factor == 1.5 && c.rope.original_length == 100 && c.rope.beta_fast == 64 && c.rope.beta_slow == 0.5, "yarn with betas");
     CHECK(parse(&o, GOOD "--rope-scaling yarn:factor=4,original=8K,attention_factor=1", &e) && options_model(&o, &c, &e) && c.rope.attention_factor == 1, "%s", e.text);
     CHECK(parse(&o, GOOD "--rope-scaling llama3:factor=8,low=1,high=4,original=8192", &e) && options_model(&o, &c, &e), "%s", e.text);
