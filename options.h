@@ -61,7 +61,7 @@ typedef struct {
     bool resume, new_data;
     const char *export_to;   // folder
     export_dtype_kind export_dtype;
-    int64_t eval_every, eval_steps; // eval_every 0 = after the last step only
+    int64_t eval_every, eval_steps; // eval_every 0: after the last step only; else also before the first
     int64_t eval_needles;           // at each depth; 0 = none
     int64_t sample_every, sample_tokens; // sample_every 0 = never
     const char *sample_prompt;
@@ -195,7 +195,7 @@ static inline const option_row *options_table(int *count) {
         {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "",
          "write Chrome trace events of this run, for Perfetto (several ranks: FILE.rank0, FILE.rank1, ...); for runs of a few steps: every event is kept in memory"},
         {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "",
-         "evaluate on --val-data every N steps (if absent: only after the last step)"},
+         "evaluate on --val-data before the first step, every N steps and after the last (if absent: only after the last)"},
         {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "",
          "evaluate on the first N x (sequences of an optimizer step) sequences of each set"},
         {"Output", "eval-needles", "N", OPTION_COUNT, AT(eval_needles), 1, 1000000, "", "",

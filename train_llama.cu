@@ -242,7 +242,7 @@ static void after_step(trainer *t, error_text *error) {
     advance_save(t, save);
     if (save) state_save_start(&t->states, &t->m, &t->done); // before an evaluation, where bad validation data ends the run
     if (save && last) advance_save(t, true);
-    stop_if_told(t, save); // before an evaluation, which may take longer than the signal's sender waits
+    stop_if_told(t, save); // before an evaluation or a sample
     if (t->stopped) return;
     if (t->val.count > 0 && ((o->eval_every > 0 && step % o->eval_every == 0) || last)) evaluate(t, error);
     if (o->sample_every > 0 && (step % o->sample_every == 0 || last)) sample(t);
@@ -268,6 +268,11 @@ static void train(trainer *t, error_text *error) {
     args.weight_decay = (float)o->weight_decay;
     read_step(t, error); // before the log is opened: bad data leaves no file behind
     open_log(t, error);
+    if (t->val.count > 0 && o->eval_every > 0 && t->done.step == t->done.data_step) { // the loss that training starts from
+        evaluate(t, error);
+        t->stopped = stop_agreed(t); // and there is nothing to save
+        read_step(t, error); // again: the evaluation took its place
+    }
     start_measuring(t);
     for (int64_t step = t->first_step; step < o->steps && !t->stopped; step++) {
         double began = device_seconds(), lr = learning_rate(o, step);

@@ -153,12 +153,13 @@ static inline void evaluate_batch(trainer *t, float *losses, error_text *error) 
 static inline int64_t evaluation_samples(const trainer *t, const dataloader *data) {
     return min_i64(dataloader_samples(data), t->o->eval_steps * step_sequences(t));
 }
-// Adds up token losses over the first samples of a validation set: the same samples on every grid with the same global batch. Collective.
+// Adds up token losses over the first samples of a validation set: the same samples on every grid with the same global batch. Ends early when a signal
+// stops the run, as do needles. Collective.
 static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
     int64_t samples = evaluation_samples(t, data);
     progress_note note = progress_start("evaluation");
-    for (int64_t first = 0; first < samples; first += dp * B) {
+    for (int64_t first = 0; first < samples && !stop_agreed(t); first += dp * B) {
         for (int64_t b = 0, n = first + t->g.place.d * B; b < B; b++, n++) {
             if (n >= samples) read_nothing(t, b);
             else if (!read_sample(t, data, dataloader_sample_at(data, n), 0, b, error)) break;
@@ -179,7 +180,7 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
     float *logits = HOST_NEW(float, t->m.c.V);
     progress_note note = progress_start("needles");
     t->m.documents = NULL; // a haystack is one document
-    for (int64_t first = 0; first < needles; first += dp * B) {
+    for (int64_t first = 0; first < needles && !stop_agreed(t); first += dp * B) {
         int64_t own = first + t->g.place.d * B;
         for (int64_t b = 0, n = own; b < B; b++, n++) {
             int64_t sample = n / NEEDLE_DEPTHS % dataloader_samples(data);
@@ -197,7 +198,7 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
     comm_sum_double(t->g.all, scores->tokens, NEEDLE_DEPTHS);
     free(logits);
 }
-// Evaluates all validation sets and --eval-needles; prints and logs the results. Collective.
+// Evaluates all validation sets and --eval-needles; prints and logs the results, unless a signal stops the run meanwhile. Collective.
 static inline void evaluate(trainer *t, error_text *error) {
     evaluation_report r;
     memset(&r, 0, sizeof r);
@@ -213,6 +214,10 @@ static inline void evaluate(trainer *t, error_text *error) {
     }
     if (r.has_needles) evaluate_needles(t, &t->val.sources[0].data, &r.needles, losses, error);
     free(losses);
+    if (stop_agreed(t)) {
+        if (t->g.rank == 0) printf("eval %6lld/%lld | ended by a signal\n", (long long)r.step, (long long)r.steps);
+        return;
+    }
     if (t->g.rank == 0) evaluation_print(&r);
     if (t->log != NULL) evaluation_log(t->log, &r);
 }

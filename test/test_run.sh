@@ -35,19 +35,19 @@ import json, sys
 def rows(path):
     return [json.loads(line) for line in open(path)][1:] # the first line is the run's
 a, b, bound = rows(sys.argv[1]), rows(sys.argv[2]), float(sys.argv[3])
-assert len(a) == len(b) == 14, (len(a), len(b))
+assert len(a) == len(b) == 15 and a[0]["step"] == 0 and b[0]["val_loss"] > a[7]["val_loss"], (len(a), len(b), a[0])
 for x, y in zip(a, b):
     for key in ("loss", "grad_norm", "val_loss", "lr", "tokens", "samples"):
         if key in x:
             assert abs(x[key] - y[key]) <= bound * abs(x[key]), (x["step"], key, x[key], y[key])
 for key in ("step", "loss", "grad_norm", "lr", "step_ms", "tokens", "tgs", "mfu", "hfu", "mem_bytes", "comm_bytes"):
-    assert key in a[0], key
-for r in b[:6]: # bytes are as predicted (an evaluation leaves two layers gathered for the step after it, and has gathered what the update made)
+    assert key in a[1], key
+for r in b[2:7]: # bytes are as predicted (an evaluation leaves two layers gathered for the step after it, and has gathered what the update made)
     if "comm_bytes" in r:
         sent = sum(n for kind, n in r["comm_bytes"].items() if kind != "control")
         assert sent < r["predicted_comm_bytes"] if "packed" in sys.argv[2] else sent == r["predicted_comm_bytes"], r # packed: what is predicted is the most
         assert r["predicted_ms"] > 0 and r["mem_used_bytes"] > 0, r
-assert a[-2]["loss"] < a[0]["loss"] - 0.5, (a[0]["loss"], a[-2]["loss"])
+assert a[-2]["loss"] < a[1]["loss"] - 0.5, (a[1]["loss"], a[-2]["loss"])
 PY
 check 'the grid is verified when asked to' [ "$(cat "$dir"/*.out | grep -c '^verified    a step of 2 layers and [0-9]* tokens on this grid agrees with one rank')" -eq 3 ]
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
@@ -102,7 +102,7 @@ TRAIN_LLAMA_TEST_PROGRESS=1 mpirun -np 4 "$binary" "${model[@]}" "${both[@]}" --
 check 'evaluation leaves nothing behind' python3 -c "
 import json
 a, b = ([json.loads(line) for line in open('$dir/' + name + '.jsonl')][1:] for name in ('quiet', 'evaluated'))
-assert len(a) == 6 and len(b) == 14 and sum('val_loss' in r for r in b) == 6, (len(a), len(b))
+assert len(a) == 6 and len(b) == 15 and sum('val_loss' in r for r in b) == 7, (len(a), len(b))
 for x, y in zip(a, [r for r in b if 'loss' in r]):
     for key in ('step', 'loss', 'grad_norm', 'lr', 'tokens', 'samples'): assert x[key] == y[key], (key, x, y)"
 
@@ -154,7 +154,7 @@ mix mix4 4 --batch-size 2 --grad-accum 2 --cp 2
 check 'a mixture and named validation sets are the same on 4 ranks' python3 -c "
 import json
 a, b = ([json.loads(line) for line in open('$dir/' + name)][1:] for name in ('mix1.jsonl', 'mix4.jsonl'))
-assert len(a) == len(b) == 8
+assert len(a) == len(b) == 9
 samples = [[x['sample_tokens'] for x in rows if 'sample_tokens' in x] for rows in (a, b)]
 assert samples[0] == samples[1] and [len(x) for x in samples[0]] == [5, 5], samples
 for x, y in zip(a, b):
@@ -168,7 +168,7 @@ for x, y in zip(a, b):
         assert all(abs(parts[0][k] - parts[1][k]) <= 1e-4 * parts[0][k] for k in parts[0]) and abs(x['val_loss'][name] - y['val_loss'][name]) <= 1e-4 * x['val_loss'][name]
     assert list(x['needle_loss']) == ['0%', '25%', '50%', '75%', '100%']
     assert all(abs(x['needle_loss'][k] - y['needle_loss'][k]) <= 1e-4 * x['needle_loss'][k] for k in x['needle_loss'])
-assert sum('val_loss' in x for x in a) == 2"
+assert sum('val_loss' in x for x in a) == 3"
 check 'tokens that the model draws, with their text' grep -q '^sample    4/4 | text "12 \\"13" -> "' "$dir/mix4.out"
 check 'shares and epochs are printed' grep -q '^data        up: share 0.7, .* the run draws 23 (0.23 epochs)' "$dir/mix4.out"
 check 'validation sets and buckets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' | grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"

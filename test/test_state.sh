@@ -81,7 +81,14 @@ signal_when() { # pattern: sends SIGTERM to the one rank when slow.out shows it;
 "$binary" "${common[@]}" --grad-accum 3000 --val-data "$dir/data.bin" --eval-every 1 --sample-every 1 --out "$dir/early" >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^  in all'
 check 'a signal comes before an evaluation: status 0' [ $status -eq 0 ]
-check 'the state is saved, and nothing is evaluated' bash -c "grep -q '^stopped by a signal after step 1' '$dir/slow.out' && ! grep -q '^eval\|^sample *1' '$dir/slow.out' && [ -d '$dir/early/step-00000001' ]"
+check 'before the first step there was an evaluation' grep -q '^eval *0/' "$dir/slow.out"
+check 'the state is saved, and nothing is evaluated' bash -c "grep -q '^stopped by a signal after step 1' '$dir/slow.out' && ! grep -q '^eval *1\|^sample *1' '$dir/slow.out' && [ -d '$dir/early/step-00000001' ]"
+: >"$dir/slow.out"
+for _ in $(seq 500); do cat "$dir/text"; done >"$dir/long_text"
+build/cpu/text_to_tokens "$dir/long.bin" "$dir/long_text" >/dev/null
+"$binary" "${common[@]}" --val-data "$dir/long.bin" --eval-every 2 --eval-steps 1000000 --out "$dir/unbegun" >"$dir/slow.out" 2>&1 </dev/null &
+signal_when '^  in all'
+check 'a signal ends an evaluation' [ "$status $(grep -c '^eval  *0/24 | ended by a signal$\|^step\|^saved' "$dir/slow.out")" = '0 1' ]
 : >"$dir/slow.out"
 "$binary" --model nano --from-scratch --seq-len 100 --threads 1 --resume --steps 0 --val-data "$dir/data.bin" --batch-size 500 --sample-every 1 --sample-tokens 60 --out "$dir/early" \
     >"$dir/slow.out" 2>&1 </dev/null &
