@@ -178,7 +178,7 @@ if [ $mode != list ]; then
     {
         [ -n "$rest" ] && printf '%s\n\n' "$rest"
         echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
-        uname -sr; sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1; echo "${gpus:-no GPU}"
+        uname -sr; sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1; sed -nE 's/^Mem(Total|Available): */Host memory, \1: /p' /proc/meminfo; echo "${gpus:-no GPU}"
         nvidia-smi --query-gpu=driver_version,memory.total,clocks.max.sm,power.limit --format=csv 2>/dev/null
         grep '^CUDA ' <<<"$why"
         [ ${#notes[@]} -gt 0 ] && printf '%s\n' "${notes[@]}"

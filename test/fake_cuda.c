@@ -12,7 +12,7 @@
 //     FAKE_CUDA_FULL=1           no memory is left for the results of products that are only timed
 //     FAKE_CUDA_GPUS=N           a rank sees N GPUs (default 8); with FAKE_CUDA_OWN=1 each rank sees GPUs of its own
 //     FAKE_CUDA_POOR=RANK:KIB    that rank's GPU has only so much memory free, and is a card that no data sheet of ours has
-//     FAKE_CUDA_APART=1          the host cannot touch the GPU's memory
+//     FAKE_CUDA_APART=1          the host cannot touch the GPU's memory, nor managed memory before it has waited for kernels
 //     FAKE_CUDA_DETERMINISTIC=1  what is asked of the libraries must be deterministic
 #include "../common.h"
 
@@ -99,7 +99,8 @@ static int stream_count;
 // ---- the GPU's memory ----
 
 // FAKE_CUDA_APART=1: the GPU's memory is accessible only while a kernel or one of these libraries works. A host access ends in a segmentation fault,
-// as on a GPU, and a system call on it in an error. Transfers then take only memory of the GPU (test_comm gives them the host's).
+// as on a GPU, and a system call on it in an error. Transfers then take only memory of the GPU (test_comm gives them the host's). Managed memory is
+// accessible again when the host has waited for compute: before that, it would read old numbers.
 static struct {
     char *at;
     size_t bytes;
@@ -108,7 +109,7 @@ static struct {
 static int gpu_memory_count;
 static bool apart(void) { return getenv("FAKE_CUDA_APART") != NULL; }
 static void protect(int i, bool open) {
-    if (!gpu_memory[i].managed) insist(mprotect(gpu_memory[i].at, gpu_memory[i].bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0, "mprotect");
+    insist(mprotect(gpu_memory[i].at, gpu_memory[i].bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0, "mprotect");
 }
 static void gpu_works(bool begins) {
     static int depth;
@@ -125,14 +126,14 @@ void emulation_runs(bool begins) {
 
 static cudaError_t gpu_memory_take(void **p, size_t bytes, bool managed) {
     insist(gpu_memory_count < 256, "too many pieces of memory");
-    size_t alignment = apart() && !managed ? 4096 : 256; // whole pages
+    size_t alignment = apart() ? 4096 : 256; // whole pages
     if (alignment == 4096) bytes = (bytes + 4095) / 4096 * 4096;
     if (posix_memalign(p, alignment, bytes) != 0) return last_error = cudaErrorMemoryAllocation;
     memset(*p, 0xff, bytes); // NaN
     gpu_memory[gpu_memory_count].at = (char *)*p;
     gpu_memory[gpu_memory_count].bytes = bytes;
     gpu_memory[gpu_memory_count].managed = managed;
-    if (apart()) protect(gpu_memory_count, false);
+    if (apart() && !managed) protect(gpu_memory_count, false);
     gpu_memory_count++;
     return cudaSuccess;
 }
@@ -383,7 +384,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 static void host_waits(cudaStream_t s, int64_t position) {
     wait_until(s, position);
     if (position > s->waited) s->waited = position;
-    if (s->compute) host_memory_in_use = false;
+    if (!s->compute) return;
+    host_memory_in_use = false;
+    for (int i = 0; i < gpu_memory_count && apart(); i++)
+        if (gpu_memory[i].managed) protect(i, true);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     compute_syncs += s->compute;

@@ -86,6 +86,7 @@ static inline float *fixture_gradient(fixture *f, int unit) {
     int64_t n = z->units[unit].count, piece = n / z->zo;
     double *whole = HOST_NEW(double, n);
     const float *own = zero_optim_grads(z, unit);
+    device_synchronize();
     for (int64_t i = 0; i < piece; i++) whole[z->optim_piece * piece + i] = own[i];
     comm_sum_double(z->pieces, whole, (int)n);
     float *result = HOST_NEW(float, n);
@@ -97,6 +98,7 @@ static inline float *fixture_gradient(fixture *f, int unit) {
 static inline float *fixture_parameters(fixture *f, int unit) {
     int64_t n = f->m.units[unit].count;
     float *result = HOST_NEW(float, n);
+    device_synchronize();
     memcpy(result, zero_params(&f->m.zero, unit), sizeof(float) * (size_t)n);
     return result;
 }

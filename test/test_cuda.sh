@@ -36,8 +36,10 @@ echo '{"deviceName": "a GPU", "deviceVer": 900}' >"$dir/few.json"
 check 'a broken file of properties is refused' ends_with 2 'cut.json: has no deviceName' $build/test/test_cudnn_graphs "$dir/cut.json"
 check 'properties that cuDNN does not take are refused' ends_with 2 'few.json: cuDNN does not take' $build/test/test_cudnn_graphs "$dir/few.json"
 check 'a file that is not there is refused' ends_with 2 'none.json: cannot be opened' $build/test/test_cudnn_graphs "$dir/none.json"
-check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
-check 'kernels and products over fake CUDA' $build/test/test_kernels-without-gpu
+check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_golden,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
+waits=(env FAKE_CUDA_APART=1 TRAIN_LLAMA_TEST_MANAGED=1) # a test that reads a result before its kernel is done
+check 'kernels and products over fake CUDA' "${waits[@]}" $build/test/test_kernels-without-gpu
+check 'goldens over fake CUDA' "${waits[@]}" $build/test/test_golden-without-gpu
 full() { FAKE_CUDA_FULL=1 "$@" >"$dir/full" 2>&1; } # its notes go to $dir/full
 check 'products without memory to time them' full $build/test/test_kernels-without-gpu products
 check 'a note says so' grep -q 'not enough memory to time matrix products' "$dir/full"
@@ -55,7 +57,7 @@ check 'a finish without a start' ends_with 1 'kv_inner: comm_finish without a st
 check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
 check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
 for ranks in 1 4; do
-    check "trains over fake CUDA, $ranks ranks, late transfers" mpirun -np $ranks $build/test/compare_devices-without-gpu compare "$dir/reference"
+    check "trains over fake CUDA, $ranks ranks, late transfers" "${waits[@]}" mpirun -np $ranks $build/test/compare_devices-without-gpu compare "$dir/reference"
 done
 check 'trains over fake CUDA, 1 rank, early transfers' env FAKE_CUDA_EAGER=1 $build/test/compare_devices-without-gpu compare "$dir/reference" # 4: below
 races=build/cuda-races/test/compare_devices-without-gpu

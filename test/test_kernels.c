@@ -170,6 +170,7 @@ static void test_vectors(int64_t n, int offset) {
     }
     double got = op_sum_float(x.f + offset, n), again = op_sum_float(x.f + offset, n), *got_squares = (double *)device_alloc(sizeof *got_squares);
     op_sum_squares(got_squares, x.f + offset, n);
+    device_synchronize();
     CHECK(fabs(got - sum) <= 1e-12 * (fabs(sum) + (double)n), "op_sum_float of %lld: %.17g for %.17g, %s", (long long)n, got, sum,
           settings);
     CHECK(got == again, "op_sum_float: not the same bits twice");

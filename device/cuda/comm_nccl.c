@@ -516,6 +516,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
         set_unless_set("NCCL_HOSTID", id);
         set_unless_set("NCCL_SOCKET_IFNAME", "lo");
         set_unless_set("NCCL_IB_DISABLE", "1");
+        set_unless_set("NCCL_MNNVL_ENABLE", "0"); // else a GPU that names a cluster of NVLinks would tell that the machines are one
         set_unless_set("NCCL_NET", "Socket");
         set_unless_set("NCCL_MAX_CTAS", "2");
         set_unless_set("NCCL_PROTO", "Simple");
