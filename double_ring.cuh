@@ -56,8 +56,8 @@ typedef struct {
     bool packed;     // sequences may be packed documents
     int64_t blocks, blocks_skipped; // since the layout, forward and backward: all blocks of attention; those skipped as empty
     // buffers, from the arena
-    floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS)
-    floatX *kv_out[2]; // outer ring: this window step's first block and the next one's
+    floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS). One hop (w 2) arrives in the first alone
+    floatX *kv_out[2]; // outer ring: this window step's first block and the next one's; the same of two windows
     floatX *kv_all;    // (cp, Tc, 2 Hkv, HS)
     float *dkv;        // the sum being computed; cp = 1 and hp > 1: the caller's
     float *dkv_own;    // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
@@ -101,8 +101,8 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     int cp = r->g->shape.cp, w = r->g->shape.w, windows = cp / w;
     bool ring = cp > 1 && !r->allgather, inner = ring && w > 1, outer = ring && windows > 1;
     for (int i = 0; i < 2; i++) {
-        r->kv_in[i] = inner ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
-        r->kv_out[i] = outer ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
+        r->kv_in[i] = inner && w > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
+        r->kv_out[i] = outer && windows > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
         r->dkv_in[i] = inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
         r->dkv_out[i] = outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
     }

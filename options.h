@@ -127,7 +127,7 @@ static inline const option_row *options_table(int *count) {
          "--recompute, --offload-activations and, where they help, --offload-optimizer, --offload-gradients and --offload-parameters"},
         {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: ranks of a Double-Ring-Attention"},
         {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "",
-         "window size of the double ring; must divide cp (if absent: cp, a single ring)"},
+         "window size of the double ring; must divide cp (if absent: cp, a single ring; between nodes of --gpus-per-node, the number of NICs where that divides)"},
         {"Grid", "placement", "", OPTION_CHOICE, AT(placement), 0, 0, "head-first", "head-first|context-first",
          "which ranks are neighbours: those of a head-parallel group or those of a context-parallel group"},
         {"Grid", "cp-comm", "", OPTION_CHOICE, AT(cp_comm), 0, 0, "ring", "ring|allgather", "how K and V are exchanged within a context-parallel group"},
@@ -144,7 +144,7 @@ static inline const option_row *options_table(int *count) {
         {"Memory", "zero-grads", "N|full|replica", OPTION_DEGREE, AT(zero_grads), 1, 1048576, "", "",
          "shard gradients over this many ranks; a multiple of --zero-params (if absent: the same)"},
         {"Memory", "zero-optim", "N|full|replica", OPTION_DEGREE, AT(zero_optim), 1, 1048576, "", "",
-         "shard optimizer states over this many ranks; a multiple of --zero-grads (if absent: the same)"},
+         "shard optimizer states over this many ranks; a multiple of --zero-grads (if absent: full, which sends no more than replicas)"},
         {"Memory", "recompute", "", OPTION_CHOICE, AT(recompute), 0, 0, "auto", "none|selective|full|auto",
          "what the backward pass recomputes; selective keeps the attention output (Selective Checkpoint++); auto: the fastest choice that fits "
          "in memory, layer by layer"},
@@ -610,6 +610,15 @@ static inline bool options_check_degree(int *degree, const char *name, int ranks
     return true;
 }
 
+// The window size where none is given. A ring between nodes leaves each of them over one network card; windows inside nodes, of as many ranks as there
+// are cards, use all of them (LoongTrain section 4.5.3). So the largest divisor of cp that is no more than either the cards or the ring's ranks in a node.
+static inline int64_t options_inner_ring(const options *o) {
+    int64_t apart = o->placement == PLACEMENT_HEAD_FIRST ? o->hp : 1, w = min_i64(o->nics_per_node, o->gpus_per_node / apart);
+    if (o->cp_comm == CP_COMM_ALLGATHER || o->cp * apart <= o->gpus_per_node || w <= 1) return o->cp;
+    while (o->cp % w != 0) w--;
+    return w == 1 ? o->cp : w;
+}
+
 // Options that require or exclude others, or a build.
 static inline bool options_check_together(const options *o, error_text *error) {
     if (o->offload_gradients && !o->offload_optimizer)
@@ -699,7 +708,7 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
                          options_document(o).token, printable(m->name).text, m->V - 1);
     if (o->cp_comm == CP_COMM_ALLGATHER && options_given(o, "inner-ring"))
         return error_set(error, "--inner-ring cannot be combined with --cp-comm allgather, which uses no rings; give only one of them");
-    if (o->inner_ring == 0) o->inner_ring = o->cp;
+    if (o->inner_ring == 0) o->inner_ring = options_inner_ring(o);
     options_divisors(o->cp, legal, sizeof legal);
     if (o->cp % o->inner_ring != 0)
         return error_set(error, "--inner-ring %lld does not divide --cp %lld; legal values are %s", (long long)o->inner_ring, (long long)o->cp, legal);
@@ -708,6 +717,7 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
 
     if (!options_check_degree(&o->zero_params, "--zero-params", (int)world, 1, "", error)) return false;
     if (!options_check_degree(&o->zero_grads, "--zero-grads", (int)world, o->zero_params, "--zero-params", error)) return false;
+    if (o->zero_optim == 0) o->zero_optim = ZERO_FULL;
     if (!options_check_degree(&o->zero_optim, "--zero-optim", (int)world, o->zero_grads, "--zero-grads", error)) return false;
     return options_check_together(o, error);
 }

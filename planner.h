@@ -315,12 +315,13 @@ static inline double planner_hp_outside(const cluster *c, const grid_shape *g) {
 }
 
 // Seconds of SeqAlltoAll of Q, K, V and out. `bytes`, (2 + 2 rep) E elements of a rank (LoongTrain section 4.5.4), are packed, and the part that
-// leaves the node goes through its NICs.
+// leaves the node goes through its NICs. A fitted or measured alltoall_pack holds the transfers inside the node; an estimated one may be less than these.
 static inline double planner_alltoall(const cluster *c, const grid_shape *g, double bytes) {
     if (g->hp == 1) return 0;
     double nic_share = c->gpus_per_node / c->nics_per_node; // GPUs per NIC
-    return c->alltoall_latency + bytes * c->alltoall_pack +
-           bytes * planner_hp_outside(c, g) * nic_share * (1 + c->alltoall_congestion * log2(g->hp)) / (c->nic_rate * c->alltoall_efficiency);
+    double outside = planner_hp_outside(c, g), inside = (1 - 1.0 / g->hp - outside) / (c->nvlink_rate * c->collective_efficiency); // s per byte
+    return c->alltoall_latency + bytes * fmax(c->alltoall_pack, inside) +
+           bytes * outside * nic_share * (1 + c->alltoall_congestion * log2(g->hp)) / (c->nic_rate * c->alltoall_efficiency);
 }
 
 // Seconds of an all-gather or reduce-scatter in which a rank of a group of `size` sends `bytes`. Members are `stride` ranks apart, so

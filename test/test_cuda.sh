@@ -57,9 +57,9 @@ check 'a finish without a start' ends_with 1 'kv_inner: comm_finish without a st
 check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
 check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
 for ranks in 1 4; do
-    check "trains over fake CUDA, $ranks ranks, late transfers" "${waits[@]}" mpirun -np $ranks $build/test/compare_devices-without-gpu compare "$dir/reference"
+    check "trains over fake CUDA, $ranks ranks, late transfers" mpirun -np $ranks $build/test/compare_devices-without-gpu compare "$dir/reference"
 done
-check 'trains over fake CUDA, 1 rank, early transfers' env FAKE_CUDA_EAGER=1 $build/test/compare_devices-without-gpu compare "$dir/reference" # 4: below
+check 'trains over fake CUDA, 1 rank, early transfers' "${waits[@]}" FAKE_CUDA_EAGER=1 $build/test/compare_devices-without-gpu compare "$dir/reference" # 4: below
 races=build/cuda-races/test/compare_devices-without-gpu
 check 'build over fake CUDA, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races $races
 check 'reference of 2 steps in whole tiles' build/cpu/test/compare_devices write "$dir/whole" 512 2

@@ -287,6 +287,18 @@ static void test_grids(void) {
                         CHECK(!ok || (o.dp * hp * cp == ranks && o.inner_ring == w && o.ranks == ranks), "%d ranks, %s: dp %lld", ranks, line, (long long)o.dp);
                     }
     CHECK(check(&o, GOOD "--hp 2 --cp 4", 8, &e) && o.inner_ring == 4 && o.dp == 1, "one ring by default");
+    // Cards of a node, ranks of a ring in it (8 / hp, head-first), and the divisor of cp that is no more than either.
+    const struct { const char *line; int ranks, w; } windows[] = {
+        {"--cp 64 --gpus-per-node 8 --nics-per-node 4", 64, 4}, {"--cp 64 --gpus-per-node 8 --nics-per-node 4 --inner-ring 8", 64, 8},
+        {"--cp 64 --gpus-per-node 8 --nics-per-node 4 --cp-comm allgather", 64, 64}, {"--cp 8 --gpus-per-node 8 --nics-per-node 4", 8, 8},
+        {"--hp 4 --cp 16 --gpus-per-node 8 --nics-per-node 4", 64, 2}, {"--hp 4 --cp 16 --gpus-per-node 8 --nics-per-node 4 --placement context-first", 64, 4},
+        {"--hp 4 --cp 2 --gpus-per-node 8 --nics-per-node 8", 8, 2}, {"--hp 4 --cp 4 --gpus-per-node 4 --nics-per-node 4", 16, 4},
+        {"--cp 15 --gpus-per-node 8 --nics-per-node 4", 15, 3}, {"--cp 13 --gpus-per-node 8 --nics-per-node 4", 13, 13}, {"--cp 64 --gpus-per-node 8 --nics-per-node 1", 64, 64}};
+    for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
+        char line[512];
+        snprintf(line, sizeof line, GOOD "%s", windows[i].line);
+        CHECK(check(&o, line, windows[i].ranks, &e) && o.inner_ring == windows[i].w, "%s: windows of %lld %s", line, (long long)o.inner_ring, e.text);
+    }
     CHECK(check(&o, "--model tiny --dry-run --hp 2 --cp 4 --dp 3", 1, &e) && o.ranks == 24, "%s", e.text);
     CHECK(check(&o, GOOD "--dp 4 --batch-size 3 --global-batch 24 --warmup 100", 4, &e) && o.grad_accum == 2, "%s", e.text); // warm-up may last for all steps
     CHECK(check(&o, "--model llama3-8b --dry-run --hp 2 --cp 4 --ranks 64", 1, &e) && o.ranks == 64 && o.dp == 8, "%s", e.text);
@@ -304,7 +316,7 @@ static void test_degrees(void) {
                     int n = snprintf(line, sizeof line, GOOD "--zero-params %d", p);
                     if (g > 0) n += snprintf(line + n, sizeof line - (size_t)n, " --zero-grads %d", g);
                     if (z > 0) n += snprintf(line + n, sizeof line - (size_t)n, " --zero-optim %d", z);
-                    int want_g = g > 0 ? g : p, want_z = z > 0 ? z : want_g;
+                    int want_g = g > 0 ? g : p, want_z = z > 0 ? z : ranks;
                     bool legal = ranks % p == 0 && ranks % want_g == 0 && ranks % want_z == 0 && want_g % p == 0 && want_z % want_g == 0;
                     bool ok = check(&o, line, ranks, &e);
                     CHECK(ok == legal && (ok || is_one_line(e.text)), "%d ranks, %s: %s", ranks, line, e.text);

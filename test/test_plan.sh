@@ -141,7 +141,7 @@ refuse 'a plan of packed documents reads them' 'short.bin' "${packed[@]}" --plan
 check '--hp auto in a dry run' bash -c "'$binary' --dry-run --model llama3-8b --hp auto --ranks 64 --seq-len 1M --cluster h100 | grep -q '^bytes of a rank'"
 
 # Bytes of a parameter, its gradient and its optimizer states: 2 + 4 + 12 in bf16 with float master weights (a GPU), 4 + 4 + 8 in float (the CPU).
-bytes() { "$binary" --dry-run --model llama3-8b --ranks 8 --hp 8 --seq-len 8K "$@" | awk -v c="$category" '$1 == c {print $2 * ($3 == "MiB" ? 1 / 1024 : 1)}'; }
+bytes() { "$binary" --dry-run --model llama3-8b --ranks 8 --hp 8 --zero-optim replica --seq-len 8K "$@" | awk -v c="$category" '$1 == c {print $2 * ($3 == "MiB" ? 1 / 1024 : 1)}'; }
 for case in 'parameters 14.96 29.91' 'gradients 29.91 29.91' 'optimizer 89.74 59.83'; do # 8030 M parameters x 2, 4, 12; x 4, 4, 8; in GiB
     read -r category gpu cpu <<<"$case"
     check "$category of a GPU and of the CPU" awk "BEGIN {g = $(bytes --cluster h100 --memory-budget 999GiB); c = $(bytes); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c > 0.99 * $cpu && c < 1.01 * $cpu)}"
