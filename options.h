@@ -628,7 +628,7 @@ static inline bool options_check_together(const options *o, error_text *error) {
                                 "a rank keeps no more of the gradients on the host than it updates");
     if (o->offload_parameters && (!o->offload_gradients || o->zero_params != o->ranks))
         return error_set(error, "--offload-parameters requires --offload-gradients and --zero-params full");
-    if (o->warmup > o->steps)
+    if (o->warmup > o->steps && o->steps > 0)
         return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps (%lld)", (long long)o->warmup, (long long)o->steps);
     if (options_given(o, "wsd-decay") && o->lr_schedule != LR_WSD)
         return error_set(error, "--wsd-decay requires --lr-schedule wsd");

@@ -171,32 +171,27 @@ static inline int32_t sample_choose(const float *logits, int64_t V, double tempe
     }
     return best; // rounding left a remainder
 }
-// Draws job->count tokens after the prompt into job->tokens, the same on every rank. rows_tokens, rows_labels (rows): scratch on the host.
-// Collective; prompt + count <= S. seed: of the draws.
-static inline void sample_draw(sample_job *job, model *m, const sequence_shard *shard, double temperature, uint64_t seed, int32_t *rows_tokens,
+// Draws token n after the n before it into job->tokens, the same on every rank. rows_tokens, rows_labels (rows): scratch on the host. seed: of the draws.
+// Collective; n < S.
+static inline void sample_draw(sample_job *job, int64_t n, model *m, const sequence_shard *shard, double temperature, uint64_t seed, int32_t *rows_tokens,
                                int32_t *rows_labels) {
-    int64_t V = m->c.V;
+    int64_t V = m->c.V, next = 0;
     float *logits = HOST_NEW(float, V);
     const int64_t *documents = m->documents;
     m->documents = NULL; // the sequence is one document
-    for (int64_t i = 0; i < m->rows; i++) rows_labels[i] = LABEL_IGNORED;
-    progress_note note = progress_start("sample");
-    for (int64_t n = job->prompt; n < job->prompt + job->count; n++) {
-        int64_t next = 0;
-        for (int64_t i = 0; i < m->rows; i++) { // every sequence of the batch is the same
-            int64_t position = sequence_shard_position(shard, i % shard->T);
-            rows_tokens[i] = position < n ? job->tokens[position] : 0;
-        }
-        model_evaluate(m, rows_tokens, rows_labels);
-        for (int64_t t = 0; t < shard->T && m->g->place.d == 0; t++) { // one rank of dp index 0 has the row
-            if (sequence_shard_position(shard, t) != n - 1) continue;
-            evaluation_logits(m, t, logits);
-            next = sample_choose(logits, V, temperature, (double)(dataloader_hash(seed + dataloader_hash((uint64_t)n)) >> 11) * 0x1p-53);
-        }
-        comm_sum_int64(m->g->all, &next, 1);
-        job->tokens[n] = (int32_t)next;
-        progress_show(&note, n + 1 - job->prompt, job->count);
+    for (int64_t i = 0; i < m->rows; i++) { // every sequence of the batch is the same
+        int64_t position = sequence_shard_position(shard, i % shard->T);
+        rows_labels[i] = LABEL_IGNORED;
+        rows_tokens[i] = position < n ? job->tokens[position] : 0;
     }
+    model_evaluate(m, rows_tokens, rows_labels);
+    for (int64_t t = 0; t < shard->T && m->g->place.d == 0; t++) { // one rank of dp index 0 has the row
+        if (sequence_shard_position(shard, t) != n - 1) continue;
+        evaluation_logits(m, t, logits);
+        next = sample_choose(logits, V, temperature, (double)(dataloader_hash(seed + dataloader_hash((uint64_t)n)) >> 11) * 0x1p-53);
+    }
+    comm_sum_int64(m->g->all, &next, 1);
+    job->tokens[n] = (int32_t)next;
     m->documents = documents;
     free(logits);
 }

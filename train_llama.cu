@@ -26,7 +26,8 @@ static void read_options(options *o, int argc, char **argv, error_text *error) {
 
 // What the user of a pretrained model may have forgotten.
 static void note_pretrained(const options *o, int64_t made_for) {
-    if (o->seq_len > made_for && o->rope_theta == 0 && o->rope_scaling == NULL)
+    bool used = o->steps > 0 || o->val_data != NULL || o->sample_every > 0; // the length
+    if (used && o->seq_len > made_for && o->rope_theta == 0 && o->rope_scaling == NULL)
         fprintf(stderr, "note: %lld tokens are more than the %lld that the model was made for, and its RoPE is unchanged (--rope-theta, --rope-scaling)\n",
                 (long long)o->seq_len, (long long)made_for);
     if (o->steps > 0 && !o->dry_run && !options_given(o, "lr"))
@@ -107,8 +108,8 @@ static void start_grid(trainer *t, error_text *error) {
     stop_on_error(error);
     grid_create(&t->g, plan_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
     t->shard = sequence_shard_make(o->seq_len, t->g.shape.hp, t->g.shape.cp, t->g.place.h, t->g.place.c, DEVICE_ROW_MULTIPLE);
-    if (o->trace != NULL) check_output(t, "--trace", trace_path(t).text, error);
-    if (o->log != NULL && t->g.rank == 0) check_output(t, "--log", o->log, error);
+    if (o->trace != NULL) check_output(t, "--trace", trace_path(t).text, '[', error);
+    if (o->log != NULL && t->g.rank == 0) check_output(t, "--log", o->log, '{', error);
     stop_on_error(error);
 }
 
@@ -194,10 +195,13 @@ static void start_parameters(trainer *t, error_text *error) {
         if (state_store_open(&t->states, t->g.all, o, t->folder, error) && o->resume)
             state_resume(&t->states, &t->m, &t->done, &resumed, error);
         stop_on_error(error);
+        if (!resumed && o->steps == 0) error_set(error, "--out %s: holds no state to resume, and --steps 0 trains none", printable(o->out).text);
+        stop_on_error(error);
         if (o->resume && t->g.rank == 0)
             printf(resumed ? "resume      %s: from step %lld, %lld samples of this data done\n" : "resume      %s: holds no state; starting from the beginning\n", o->out,
                    (long long)t->done.step, (long long)t->done.samples);
     }
+    t->saved_step = t->done.step;
     if (resumed && t->g.rank == 0) note_resumed(t);
     if (resumed) return;
     if (o->from_scratch) {
@@ -214,22 +218,24 @@ static void start_parameters(trainer *t, error_text *error) {
 // Ends the run if its loss or gradient is not finite: the same command would most likely diverge again. Collective.
 static void stop_if_diverged(trainer *t, step_result r, error_text *error) {
     if (isfinite(r.norm) && isfinite(r.loss)) return;
+    bool first = t->done.step == t->first_step + 1;
     if (t->g.rank == 0)
-        fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters were not updated (try a lower --lr or a longer --warmup)\n",
-                (long long)t->done.step, r.loss, r.norm);
-    advance_save(t, true);
+        fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters were not updated (%s)\n", (long long)t->done.step, r.loss, r.norm,
+                first ? "before any update of this run: the model that it began with is the cause" : "try a lower --lr or a longer --warmup");
+    training_progress before = t->done;
+    before.step--;
+    before.samples -= step_sequences(t);
+    save_before_end(t, &before);
     if (t->o->trace != NULL) write_trace(t, error);
     comm_finalize();
     exit(EXIT_USER_ERROR);
 }
 
-// Ends the run after this step if a signal asks for it, with the state saved; `saved`: a save of this step has been started. Collective.
-static void stop_if_told(trainer *t, bool saved) {
-    if (t->o->out == NULL || t->done.step == t->o->steps || !stop_agreed(t)) return;
+// Ends the run after this step if a signal asks for it, with the state saved. Collective.
+static void stop_if_told(trainer *t) {
+    if (t->o->out == NULL || !stop_agreed(t)) return;
     t->stopped = true;
-    advance_save(t, true);
-    if (!saved) state_save_start(&t->states, &t->m, &t->done);
-    advance_save(t, true);
+    save_before_end(t, &t->done);
     if (t->g.rank == 0)
         printf("stopped by a signal after step %lld%s\n", (long long)t->done.step, t->save_failed ? "" : "; the same command with --resume continues the run");
 }
@@ -239,14 +245,14 @@ static void after_step(trainer *t, error_text *error) {
     const options *o = t->o;
     int64_t step = t->done.step;
     bool last = step == o->steps, save = o->out != NULL && (last || (o->save_every > 0 && step % o->save_every == 0));
-    advance_save(t, save);
-    if (save) state_save_start(&t->states, &t->m, &t->done); // before an evaluation, where bad validation data ends the run
+    advance_save(t, false);
+    if (save) start_save(t, &t->done); // before an evaluation, which may take long
     if (save && last) advance_save(t, true);
-    stop_if_told(t, save); // before an evaluation or a sample
+    stop_if_told(t);
     if (t->stopped) return;
     if (t->val.count > 0 && ((o->eval_every > 0 && step % o->eval_every == 0) || last)) evaluate(t, error);
     if (o->sample_every > 0 && (step % o->sample_every == 0 || last)) sample(t);
-    stop_if_told(t, save);
+    stop_if_told(t);
 }
 
 // SIGTERM and SIGUSR1 stop a run that can be resumed; otherwise, and outside the training loop, they end it as they end any program.
@@ -268,7 +274,8 @@ static void train(trainer *t, error_text *error) {
     args.weight_decay = (float)o->weight_decay;
     read_step(t, error); // before the log is opened: bad data leaves no file behind
     open_log(t, error);
-    if (t->val.count > 0 && o->eval_every > 0 && t->done.step == t->done.data_step) { // the loss that training starts from
+    bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have ended before an evaluation that was due
+    if (t->val.count > 0 && o->eval_every > 0 && (begins || t->done.step % o->eval_every == 0)) {
         evaluate(t, error);
         t->stopped = stop_agreed(t); // and there is nothing to save
         read_step(t, error); // again: the evaluation took its place

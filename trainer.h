@@ -30,6 +30,7 @@ typedef struct {
     FILE *log;                // --log, on rank 0
     training_progress done;   // steps and samples, of this run and of those it resumes
     state_store states;       // --out
+    int64_t saved_step;       // of the state that was resumed or saved last
     bool stopped;             // by a signal
     bool save_failed;         // the last state was not saved
     bool report_failed;       // --log or --trace of some rank was not written
@@ -83,11 +84,28 @@ static inline void advance_save(trainer *t, bool wait) {
         fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
                 1e3 * waited, 1e3 * written);
 }
-// After reading data: as stop_on_error, but a slow disk is waited for, and the save in progress is completed first.
+// Starts saving the model as it is now, which is the state of `progress`. Collective.
+static inline void start_save(trainer *t, const training_progress *progress) {
+    advance_save(t, true);
+    state_save_start(&t->states, &t->m, progress);
+    t->saved_step = progress->step;
+}
+// Before a run with --out ends early: completes the save in progress, and saves what is not saved yet. Collective.
+static inline void save_before_end(trainer *t, const training_progress *progress) {
+    if (t->o->out == NULL) return;
+    if (t->saved_step != progress->step) start_save(t, progress);
+    advance_save(t, true);
+}
+// After reading data: as stop_on_error, but a slow disk is waited for, and the state is saved first.
 static inline void stop_training_on_error(trainer *t, error_text *error) {
     if (comm_agree_on_files(t->g.all, error)) return;
-    advance_save(t, true);
+    save_before_end(t, &t->done);
     stop_on_error(error);
+}
+// Between two pieces of long work: a state that has been written meanwhile becomes complete. Whether any rank has been told to stop. Collective.
+static inline bool told_to_stop(trainer *t) {
+    advance_save(t, false);
+    return stop_agreed(t);
 }
 
 // ---- data ----
@@ -159,7 +177,7 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
     int64_t samples = evaluation_samples(t, data);
     progress_note note = progress_start("evaluation");
-    for (int64_t first = 0; first < samples && !stop_agreed(t); first += dp * B) {
+    for (int64_t first = 0; first < samples && !told_to_stop(t); first += dp * B) {
         for (int64_t b = 0, n = first + t->g.place.d * B; b < B; b++, n++) {
             if (n >= samples) read_nothing(t, b);
             else if (!read_sample(t, data, dataloader_sample_at(data, n), 0, b, error)) break;
@@ -180,7 +198,7 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
     float *logits = HOST_NEW(float, t->m.c.V);
     progress_note note = progress_start("needles");
     t->m.documents = NULL; // a haystack is one document
-    for (int64_t first = 0; first < needles && !stop_agreed(t); first += dp * B) {
+    for (int64_t first = 0; first < needles && !told_to_stop(t); first += dp * B) {
         int64_t own = first + t->g.place.d * B;
         for (int64_t b = 0, n = own; b < B; b++, n++) {
             int64_t sample = n / NEEDLE_DEPTHS % dataloader_samples(data);
@@ -222,9 +240,15 @@ static inline void evaluate(trainer *t, error_text *error) {
     if (t->log != NULL) evaluation_log(t->log, &r);
 }
 
-// Draws --sample-tokens tokens and prints them. Collective.
+// Draws --sample-tokens tokens and prints them, unless a signal stops the run meanwhile. Collective.
 static inline void sample(trainer *t) {
-    sample_draw(&t->sample, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + t->done.step - 1), t->tokens, t->labels);
+    sample_job *job = &t->sample;
+    progress_note note = progress_start("sample");
+    for (int64_t n = job->prompt; n < job->prompt + job->count; n++) {
+        if (told_to_stop(t)) return;
+        sample_draw(job, n, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + t->done.step - 1), t->tokens, t->labels);
+        progress_show(&note, n + 1 - job->prompt, job->count);
+    }
     if (t->g.rank == 0) sample_print(&t->sample, t->done.step, t->o->steps, t->log);
 }
 
@@ -245,12 +269,18 @@ static inline void log_run(const trainer *t) {
     free(text);
     cJSON_Delete(json);
 }
+// Whether another run writes this file. What is no file, such as /dev/null, is for all.
+static inline bool log_is_shared(FILE *log) {
+    struct stat entry;
+    if (fstat(fileno(log), &entry) != 0 || !S_ISREG(entry.st_mode)) return false;
+    return flock(fileno(log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
 // Opens --log on rank 0. A run that trains from the beginning empties it, others append; no two write it at a time. Collective.
 static inline void open_log(trainer *t, error_text *error) {
     if (t->o->log != NULL && t->g.rank == 0) {
         t->log = fopen(t->o->log, "a");
         if (t->log == NULL) error_set(error, "--log %s: cannot be written: %s", t->o->log, strerror(errno));
-        else if (flock(fileno(t->log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) error_set(error, "--log %s: another run writes it", t->o->log);
+        else if (log_is_shared(t->log)) error_set(error, "--log %s: another run writes it", t->o->log);
         else if (t->done.step == 0 && t->o->steps > 0 && ftruncate(fileno(t->log), 0) != 0 && errno != EINVAL) // EINVAL: not a file, such as /dev/stdout
             error_set(error, "--log %s: cannot be emptied: %s", t->o->log, strerror(errno));
         else log_run(t);
@@ -278,15 +308,18 @@ static inline path_text trace_path(const trainer *t) {
     snprintf(p.text, sizeof p.text, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank);
     return p;
 }
-// Checks, before the run, that a file of an option can be written. Leaves no new file behind.
-static inline void check_output(const trainer *t, const char *option, const char *path, error_text *error) {
+// Checks, before the run, that a file of an option can be written, and that a file there begins as such files do, with `begins`: a slip of the hand
+// must not cost a token file or weights. Leaves no new file behind.
+static inline void check_output(const trainer *t, const char *option, const char *path, char begins, error_text *error) {
     if (t->o->out != NULL && !path_exists(t->o->out) && path_within(path, t->o->out)) return; // a folder that is yet to be made
     struct stat entry;
     bool there = stat(path, &entry) == 0;
     if (there && S_ISFIFO(entry.st_mode)) return; // its reader would take this for the end
-    FILE *f = fopen(path, "a");
+    FILE *f = fopen(path, there && S_ISREG(entry.st_mode) ? "r+" : "a");
     if (f == NULL) error_set(error, "%s %s: cannot be written: %s", option, path, strerror(errno));
-    else fclose(f);
+    else if (there && S_ISREG(entry.st_mode) && entry.st_size > 0 && fgetc(f) != begins)
+        error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path);
+    if (f != NULL) fclose(f);
     if (f != NULL && !there) remove(path);
 }
 static inline void write_trace(trainer *t, error_text *error) {

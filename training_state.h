@@ -89,6 +89,14 @@ static inline void state_store_close(state_store *s) {
     if (s->lock >= 0) close(s->lock); // also releases the lock
     s->lock = -1;
 }
+// Locks a file; waits some seconds for a run that was killed, whose ranks may outlive it by as much. False: another run holds it.
+static inline bool state_lock(int file) {
+    for (int i = 0; i < 100; i++) {
+        if (flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true; // other errors: a file system without locks
+        usleep(100000);
+    }
+    return false;
+}
 // Makes the folder --out if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run has left
 // states there and --resume is not given; `source` is one of its states; the folder cannot be made or written to; ranks do not see the same one.
 static inline bool state_store_open(state_store *s, comm *all, const options *o, const char *source, error_text *error) {
@@ -107,8 +115,8 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
         s->lock = open(path_join(folder, "lock").text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         int states = s->lock >= 0 ? state_list(folder, steps) : 0;
         if (s->lock < 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
-        else if (flock(s->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-            error_set(error, "%s: another run writes its states there; every run needs a folder of its own", what); // other errors: a file system without locks
+        else if (!state_lock(s->lock))
+            error_set(error, "%s: another run writes its states there; every run needs a folder of its own", what);
         else if (states > 0 && !o->resume)
             error_set(error, "%s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder", what,
                       (long long)steps[states - 1]);
@@ -173,7 +181,7 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
     int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->data_step, &p->seed, &p->seq_len, &p->train_tokens, &p->train_order, &p->train_files,
                                        &p->document_end, &p->document_begin}, format = 0;
     if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
-        return error_set(error, "training_state.json: format %lld is not supported; this program reads format %d", (long long)format, STATE_FORMAT);
+        return error_set(error, "training_state.json: its format is %lld, not %d", (long long)format, STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]);
         *numbers[i] = -1;
@@ -206,6 +214,19 @@ static inline bool state_read_json(const char *folder, training_progress *p, uin
     cJSON_Delete(checksum);
     cJSON_Delete(json);
     return ok;
+}
+
+// Whether a state is of a format that this program does not read. A message then says so.
+static inline bool state_other_format(const char *folder, error_text *error) {
+    error_text why = {""};
+    int64_t format = STATE_FORMAT;
+    cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 40, &why);
+    safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format);
+    cJSON_Delete(json);
+    if (format != STATE_FORMAT)
+        error_set(error, "was written by another version of this program, in format %lld (this one: %d); only its parameters can be used, by --model %s",
+                  (long long)format, STATE_FORMAT, printable(folder).text);
+    return format != STATE_FORMAT;
 }
 
 // ---- save ----
@@ -346,8 +367,8 @@ static inline bool state_same_model(const model_config *state, const model_confi
     state_sizes(run, here);
     for (int i = 0; i < STATE_SIZES; i++)
         if (there[i].value != here[i].value && !(i >= STATE_ROPE && new_data))
-            return error_set(error, "holds another model: \"%s\" is %.9g there and %.9g in --model%s", here[i].name, there[i].value, here[i].value,
-                             i >= STATE_ROPE ? "; --new-data goes on with another RoPE" : "");
+            return error_set(error, "holds another model: \"%s\" is %.9g there and %.9g here%s", here[i].name, there[i].value, here[i].value,
+                             i >= STATE_ROPE ? "; the options of the run that was saved, or --new-data to go on with another RoPE" : "");
     return true;
 }
 // Whether the state's samples are the run's. False with a message that names the first difference.
@@ -381,6 +402,16 @@ static inline void state_note_options(const char *folder, const options *o) {
     }
     cJSON_Delete(now);
     cJSON_Delete(json);
+}
+
+// Notes on stderr where this run's RoPE differs from a state's.
+static inline void state_note_rope(const model_config *state, const model_config *run) {
+    state_size there[STATE_SIZES], here[STATE_SIZES];
+    state_sizes(state, there);
+    state_sizes(run, here);
+    for (int i = STATE_ROPE; i < STATE_SIZES; i++)
+        if (there[i].value != here[i].value)
+            fprintf(stderr, "note: \"%s\" was %.9g so far and is %.9g from now on\n", here[i].name, there[i].value, here[i].value);
 }
 
 // Loads parameters and moments (for training) of a state into the model and compares their checksums with sums (VALUES_KINDS, model_checksums). False with a
@@ -426,6 +457,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0;
     uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
     training_progress saved = *progress;
+    model_config there; // of the state that is tried
     int64_t max_position = 0; // of what the state was trained on, and is
     bool training = progress->train_tokens > 0, new_data = s->o->new_data; // without training, the data does not matter
     if (first_rank) states = state_list(s->folder, steps);
@@ -439,7 +471,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         path_text path = state_path(s->folder, "", steps[at]);
         model_config c;
         memset(&c, 0, sizeof c);
-        if (first_rank && config_load(&c, path.text, &why) && state_same_model(&c, &m->c, new_data, &refused) &&
+        if (first_rank && config_load(&c, path.text, &why) && !state_other_format(path.text, &refused) && state_same_model(&c, &m->c, new_data, &refused) &&
             state_read_json(path.text, &saved, sums, count, &why) && (!training || new_data || state_same_data(&saved, progress, &refused)) && saved.step != steps[at])
             error_set(&why, "training_state.json: its step is %lld", (long long)saved.step);
         if (refused.text[0] != '\0') error_set(error, "--resume: %s %s", printable(path.text).text, refused.text);
@@ -450,6 +482,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             comm_broadcast(s->all, &c.max_position, sizeof c.max_position, 0);
             max_position = max_i64(saved.seq_len, c.max_position);
             m->zero.rounding.step = saved.step;
+            there = c;
             *found = state_load(m, path.text, sums, &why);
         }
         if (!*found && first_rank) fprintf(stderr, "note: skipping the damaged state %s: %s\n", path.text, why.text);
@@ -461,6 +494,8 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         progress->step = saved.step;
         progress->samples = same ? saved.samples : 0;
         progress->data_step = same ? saved.data_step : saved.step;
+        if (first_rank && training && new_data) state_note_rope(&there, &m->c);
+        if (first_rank && !same) fprintf(stderr, "note: new data from here on: the state %.*s\n", (int)strcspn(other.text, ";"), other.text);
         if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->folder, "", steps[at]).text, s->o);
         m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);

@@ -62,6 +62,7 @@ refuse 'one source of a mixture without files' 2 'no file matches' "${base[@]}" 
 refuse 'validation sets without names' 2 'NAME=GLOB,NAME=GLOB' "${base[@]}" "${data[@]}" --val-data "$dir/good.bin,$dir/good.bin"
 refuse 'a validation set twice' 2 'x is used twice' "${base[@]}" "${data[@]}" --val-data "x=$dir/good.bin,x=$dir/good.bin"
 refuse 'more tokens than are counted' 2 'at most 1099511627776 tokens' --model nano --dry-run --seq-len 1048576M --batch-size 2
+refuse 'document begin above the vocabulary' 2 'document-begin 256 .*none, and 0 to 255' "${base[@]}" "${data[@]}" --document-begin 256
 refuse 'needles without text' 2 '--eval-needles require --val-data' "${base[@]}" "${data[@]}" --eval-needles 1
 refuse 'needles in nothing' 2 '64 or more' "${base[@]:0:5}" --seq-len 63 "${data[@]}" --val-data "$dir/good.bin" --eval-needles 1
 refuse 'no needles' 2 '--eval-needles.*whole numbers from 1' "${base[@]}" "${data[@]}" --val-data "$dir/good.bin" --eval-needles 0

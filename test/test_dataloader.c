@@ -468,7 +468,7 @@ static void check_own_orders(void) {
     data_sources s;
     error_text error;
     int same = 0;
-    CHECK(open_sources(&s, "@/c.bin,@/[c].bin", true, &error), "%s", error.text);
+    CHECK(open_sources(&s, "@/c.bin, @/[c].bin", true, &error), "%s", error.text); // the blank is no part of the name
     for (int n = 0; n < 30; n++) same += dataloader_sample_at(&s.sources[0].data, n) == dataloader_sample_at(&s.sources[1].data, n);
     CHECK(same < 10, "two sources have the same order in %d of 30 places", same);
     data_sources_close(&s);

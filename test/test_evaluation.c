@@ -139,6 +139,19 @@ static void needles_on(grid_shape shape, comm *ranks, const fixture *learnt, con
               shape.dp, shape.hp, shape.cp, d, s.right[d], s.loss[d], expected->right[d], expected->loss[d]);
     fixture_free(&f);
 }
+static void test_places(void) { // the first token stays; the needle is right behind it at depth 0, and right before the question at the last one
+    enum { S = 40, LENGTH_OF = NEEDLE_KEY + NEEDLE_VALUE };
+    sequence_shard shard = sequence_shard_make(S, 1, 1, 0, 0, 1);
+    for (int depth = 0; depth < NEEDLE_DEPTHS; depth++) {
+        int32_t tokens[S], labels[S];
+        for (int i = 0; i < S; i++) tokens[i] = -1;
+        needle_place(&shard, SYMBOLS, 1, 7, depth, tokens, labels);
+        int place = 0, copied = 0;
+        while (tokens[place] == -1) place++;
+        for (int i = 0; i < LENGTH_OF; i++) copied += tokens[place + i] == tokens[S - LENGTH_OF + i];
+        CHECK(place == 1 + (S - 1 - 2 * LENGTH_OF) * depth / (NEEDLE_DEPTHS - 1) && copied == LENGTH_OF, "depth %d: at %d, %d of %d tokens", depth, place, copied, LENGTH_OF);
+    }
+}
 static void test_needles(comm *world, comm *self) {
     model_config c = fixture_config(2, 64, 4, 2, 16, 128, SYMBOLS, false);
     fixture f;
@@ -177,6 +190,7 @@ int main(int argc, char **argv) {
     test_buckets();
     test_documents();
     test_positions(world, self);
+    test_places();
     test_needles(world, self);
     comm_free(self);
     int status = test_finish("test_evaluation", world);

@@ -322,6 +322,7 @@ static void test_degrees(void) {
                     CHECK(ok == legal && (ok || is_one_line(e.text)), "%d ranks, %s: %s", ranks, line, e.text);
                     CHECK(!ok || (o.zero_params == p && o.zero_grads == want_g && o.zero_optim == want_z), "%d ranks, %s", ranks, line);
                 }
+    CHECK(check(&o, GOOD "--steps 0 --warmup 20", 1, &e), "the warm-up of a command that is used again to evaluate: %s", e.text);
     CHECK(check(&o, GOOD "--zero-params full", 6, &e) && o.zero_params == 6 && o.zero_grads == 6 && o.zero_optim == 6, "%s", e.text);
     CHECK(check(&o, GOOD "--zero-params full --offload-optimizer --offload-gradients --offload-parameters", 8, &e) && options_offload(&o) == OFFLOAD_PARAMETERS, "%s", e.text);
     CHECK(check(&o, GOOD "--offload-optimizer --offload-gradients", 1, &e) && options_offload(&o) == OFFLOAD_GRADIENTS, "%s", e.text);

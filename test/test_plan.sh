@@ -138,6 +138,7 @@ assert packed["predicted_ms"] < 0.5 * plain["predicted_ms"], (packed, plain)
 PY
 printf 'x' >"$dir/short.bin"
 refuse 'a plan of packed documents reads them' 'short.bin' "${packed[@]}" --plan --ranks 4 --train-data "$dir/short.bin"
+check 'and of documents that begin with a token' bash -c "'$binary' ${packed[*]:0:4} --document-begin 32 --plan --ranks 4 --cluster cpu --global-batch 2 --train-data '$dir/data.bin' | grep -qxE 'documents: on average a token sees as many tokens as in one document of [5-6] tokens .*'"
 check '--hp auto in a dry run' bash -c "'$binary' --dry-run --model llama3-8b --hp auto --ranks 64 --seq-len 1M --cluster h100 | grep -q '^bytes of a rank'"
 
 # Bytes of a parameter, its gradient and its optimizer states: 2 + 4 + 12 in bf16 with float master weights (a GPU), 4 + 4 + 8 in float (the CPU).
@@ -154,6 +155,13 @@ for case in 'parameters 14.96 29.91' 'optimizer 29.91 0' 'activations 0.0156 0.0
     check "$category without training" awk "BEGIN {g = $(bytes --cluster h100 --steps 0); c = 0$(bytes --steps 0); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c >= 0.99 * $cpu && c <= 1.01 * $cpu)}"
 done
 check '--hp auto without training: nothing is offloaded that fits' bash -c "'$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 128K --hp auto | grep '^planned' | grep -v offload"
+untrained() { "$binary" --dry-run --model tiny --ranks 4 --hp 2 --cp 2 --steps 0 "$@" | sed -n 's/^bytes of a rank: //p'; }
+for option in '--recompute none' '--zero-grads full' "--out $dir/o --resume --save-every 1"; do
+    check "$option without training" [ -n "$(untrained)" -a "$(untrained $option)" = "$(untrained)" ]
+done
+check 'nor transfers of gradients, nor host memory' bash -c "! '$binary' --dry-run --model tiny --ranks 4 --hp 2 --cp 2 --steps 0 | grep 'ZeRO transfers\|host [1-9]'"
+plan_of() { "$binary" --plan --model llama3-8b --ranks 8 --cluster h100 "$@" | grep '^[0-9]*\. dp '; }
+check 'a plan is of training, also with --steps 0' [ -n "$(plan_of)" -a "$(plan_of --steps 0)" = "$(plan_of)" ]
 check 'no gradients without training' says 'gradients                 512 B' --model llama3-8b --ranks 8 --hp 8 --seq-len 8K --steps 0
 
 # What a dry run counts: a node's memory divided among its ranks, a budget in place of the machine's memory, offloaded layers rounded to a whole number,
@@ -226,10 +234,10 @@ check 'nothing but failures' attempts 1 1 20
 printf '#!/bin/sh\necho >>"%s/attempts"\nkill -INT $PPID\nexit 1\n' "$dir" >"$dir/launch" # as Ctrl-C does, on its way to mpirun
 interrupted() { # the signal is ignored in what make test starts in the background
     rm -f "$dir/attempts"
-    env --default-signal=INT PAUSE=0 LAUNCH="$dir/launch" MODEL=m DATA=d scripts/run_llama3_8b_128k.sh
+    env --default-signal=INT PAUSE=0 LAUNCH="$dir/launch" MODEL=m DATA=d "$1"
     [ "$? $(wc -l <"$dir/attempts")" = '130 1' ]
 }
-check 'Ctrl-C' interrupted
+for script in scripts/run_*.sh; do check "Ctrl-C, $script" interrupted "$script"; done
 
 # docs/plans.md quotes the choices and the command that the planner prints.
 quoted() { grep -E '^[0-9]+\. dp |^mpirun ' "$@"; }

@@ -35,6 +35,7 @@ import json, sys
 def rows(path):
     return [json.loads(line) for line in open(path)][1:] # the first line is the run's
 a, b, bound = rows(sys.argv[1]), rows(sys.argv[2]), float(sys.argv[3])
+ranks = json.loads(open(sys.argv[2]).readline())["run"]["ranks"]
 assert len(a) == len(b) == 15 and a[0]["step"] == 0 and b[0]["val_loss"] > a[7]["val_loss"], (len(a), len(b), a[0])
 for x, y in zip(a, b):
     for key in ("loss", "grad_norm", "val_loss", "lr", "tokens", "samples"):
@@ -44,6 +45,7 @@ for key in ("step", "loss", "grad_norm", "lr", "step_ms", "tokens", "tgs", "mfu"
     assert key in a[1], key
 for r in b[2:7]: # bytes are as predicted (an evaluation leaves two layers gathered for the step after it, and has gathered what the update made)
     if "comm_bytes" in r:
+        assert abs(r["tgs"] * ranks * r["step_ms"] / 1000 / r["tokens"] - 1) < 1e-5, r
         sent = sum(n for kind, n in r["comm_bytes"].items() if kind != "control")
         assert sent < r["predicted_comm_bytes"] if "packed" in sys.argv[2] else sent == r["predicted_comm_bytes"], r # packed: what is predicted is the most
         assert r["predicted_ms"] > 0 and r["mem_used_bytes"] > 0, r
@@ -81,7 +83,7 @@ yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' >"$dir/text25"
 build/cpu/text_to_tokens "$dir/short.bin" "$dir/text25" >/dev/null
 for run in 'none auto' '48 auto' 'none 37'; do
     set -- $run
-    echo 'of another run' >"$dir/flops-$1-$2.jsonl" # must be replaced
+    echo '{"of":"another run"}' >"$dir/flops-$1-$2.jsonl" # must be replaced
     "$binary" --model nano --from-scratch --seq-len 100 --batch-size 2 --steps 2 --recompute none --document-end "$1" --mlp-tile "$2" --train-data "$dir/short.bin" --log "$dir/flops-$1-$2.jsonl" \
         >/dev/null 2>&1
 done
@@ -93,6 +95,17 @@ for run, seen, again in ('none-auto', 100, 0), ('48-auto', 25, 0), ('none-37', 1
     last = [json.loads(line) for line in open('$dir/flops-' + run + '.jsonl')][-1]
     attention = L * 2 * seen * D
     assert abs(last['hfu'] / last['mfu'] - (3 * matrices + 3.5 * attention + again) / (3 * matrices + 3 * attention)) < 1e-6, (run, last)"
+mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 100 --hp 2 --batch-size 2 --steps 2 --recompute none --document-begin 97 --train-data "$dir/short.bin" --log "$dir/flops-begin.jsonl" >"$dir/begin.out" 2>&1
+check 'documents that begin with an a are those that end with a 0, also on two ranks' python3 -c "
+import json
+end, begin = ([json.loads(line) for line in open('$dir/flops-' + name + '.jsonl')][1:] for name in ('48-auto', 'begin'))
+assert len(end) == len(begin) == 2
+for x, y in zip(end, begin):
+    assert x['labels'] == y['labels'] == 192 and abs(x['loss'] - y['loss']) < 1e-5 and abs(x['hfu'] / x['mfu'] - y['hfu'] / y['mfu']) < 1e-6, (x, y)"
+check 'the table names the token before documents' grep -q 'documents   begin with token 97' "$dir/begin.out"
+# loss by position within documents, on a rank that does not hold the first rows
+check 'positions count from the beginning of documents' mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 2200 --hp 2 --steps 0 --document-end 48 --val-data "$dir/short.bin" --eval-steps 1 --log "$dir/position.jsonl"
+check 'which are short' grep -q '"val_loss_by_position":{"0-1K":[0-9.]*}}' "$dir/position.jsonl"
 
 # Evaluation leaves nothing behind: with one after every step, and needles and samples, training is bit-equal to a run without. (F54)
 both=(--document-end 48 --steps 6 --lr 3e-3 --warmup 3 --hp 2 --cp 2 --batch-size 2 --grad-accum 2 --zero-params full --zero-grads full --recompute selective --offload-activations 1)
@@ -142,7 +155,7 @@ done
 # A mixture of two sources and two validation sets by name: the same on every grid, in the log by name, and in the plot.
 seq 7000 -3 1 | tr '\n' ' ' >"$dir/text2"
 build/cpu/text_to_tokens "$dir/other.bin" "$dir/text2" >/dev/null
-mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2 --eval-steps 1 --eval-needles 2
+mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2 --eval-steps 2 --eval-needles 2
     --sample-every 2 --sample-tokens 5 --sample-prompt '12 "13')
 mix() { # name ranks option...
     local name=$1 ranks=$2
@@ -171,6 +184,9 @@ for x, y in zip(a, b):
 assert sum('val_loss' in x for x in a) == 3"
 check 'tokens that the model draws, with their text' grep -q '^sample    4/4 | text "12 \\"13" -> "' "$dir/mix4.out"
 check 'shares and epochs are printed' grep -q '^data        up: share 0.7, .* the run draws 23 (0.23 epochs)' "$dir/mix4.out"
+check 'tokens of each set are logged' grep -q '"val_tokens":{"up":17600,"down":11000}' "$dir/mix4.jsonl"
+check 'and printed' grep -q '^eval .* val loss up *[0-9.]* of 17600 tokens$' "$dir/mix4.out"
+check 'samples that an evaluation takes' grep -q '^validation  up: .*; evaluations take 16$' "$dir/mix4.out"
 check 'validation sets and buckets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' | grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"
 
 # Trace: valid JSON with the events of compute and of transfers.
@@ -248,15 +264,21 @@ data[1024 + 2 * 50:1024 + 2 * 50 + 2] = (999).to_bytes(2, 'little')
 open('$dir/beyond.bin', 'wb').write(data)
 open('$dir/unlearnt.bin', 'wb').write(open('$dir/data.bin', 'rb').read())
 open('$dir/unlearnt.bin.mask', 'wb').write(bytes((len(data) - 1024) // 2))"
-check 'a log on a full disk: a warning and status 1' ends_with 1 'warning: --log /dev/full' "$binary" "${model[@]}" --steps 2 --log /dev/full --export "$dir/exported"
+ln -s /dev/full "$dir/full" # what removes it by mistake removes the link alone
+check 'a log on a full disk: a warning and status 1' ends_with 1 'warning: --log .*/full' "$binary" "${model[@]}" --steps 2 --log "$dir/full" --export "$dir/exported"
 check 'and the export' [ -e "$dir/exported/model.safetensors" ]
 check 'the last update, of states on the host, is done before the export' "$binary" "${model[@]}" --steps 2 --offload-optimizer --export "$dir/hosted"
 check 'which is the same' cmp "$dir"/{exported,hosted}/model.safetensors
-check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --trace /dev/full' "$binary" "${model[@]}" --steps 2 --trace /dev/full
+check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --trace .*/full' "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
 check 'bad validation data at the end: status 2' ends_with 2 'is 999' mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "$dir/beyond.bin" --out "$dir/new/states"
 check 'and the state of that step' [ -e "$dir/new/states/step-00000002/model.safetensors" ]
 check 'divergence: status 2' ends_with 2 'error: step .*: loss .* lower --lr' "$binary" "${model[@]}" --steps 30 --lr 100 --grad-clip 0 --weight-decay 100
 check 'no label at all: a warning' ends_with 0 'warning: step 1: none of its tokens is a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --log "$dir/unlearnt.jsonl"
+check 'once' [ "$(grep -c 'none of its tokens is a label' "$dir/shown")" -eq 1 ]
+check 'the log names the program, the device and the size of the model' python3 -c "
+import json
+r = json.loads(open('$dir/unlearnt.jsonl').readline())['run']
+assert r['version'] and r['device'] and r['parameters'] == 2 * 256 * 64 + 64 + 2 * (2 * 64 + 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176), r"
 check 'and no loss' [ "$(grep -c '"loss":null' "$dir/unlearnt.jsonl")" = 2 ]
 
 # Steps without a label, here every other one or so, change nothing, wherever the states are.
@@ -273,6 +295,7 @@ done
 check 'some steps have labels, some have none' python3 -c "
 import json
 run, *rows = [json.loads(line) for line in open('$dir/half.jsonl')]
+assert run['run']['parameters'] == 2 * 256 * 64 + 64 + 2 * (2 * 64 + 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176), run
 assert run['run']['ranks'] == 2 and run['run']['options']['cp'] == '2' and run['run']['options']['lr'] == '0.0003' and run['run']['steps_done'] == 0, run
 none = [row['labels'] == 0 for row in rows]
 assert any(none) and not all(none) and all((row['loss'] is None) == empty for row, empty in zip(rows, none)), rows"
@@ -284,6 +307,13 @@ check 'are the same' cmp "$dir/unchanged/model.safetensors" "$dir/untrained/mode
 cp "$dir/half.jsonl" "$dir/kept.jsonl"
 check 'an evaluation appends to a log' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/kept.jsonl"
 check 'with the number of its tokens' bash -c "[ \$(wc -l <'$dir/kept.jsonl') -eq 11 ] && tail -1 '$dir/kept.jsonl' | grep -q '\"val_loss\":[0-9.]*,\"val_tokens\":1000}'"
+check 'however it is locked' ends_with 2 'another run writes it' flock -s "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
+check 'what is no file is for all' flock /dev/null "$binary" "${model[@]}" --steps 1 --log /dev/null
+cp "$dir/data.bin" "$dir/precious.bin"
+for option in --log --trace; do
+    check "$option does not replace a token file" ends_with 2 "^error: $option .*/precious.bin: is a file of another kind, which would be lost" "$binary" "${model[@]}" --steps 1 $option "$dir/precious.bin"
+done
+check 'it is as before' cmp "$dir/data.bin" "$dir/precious.bin"
 check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
 check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 11 ]
 mkfifo "$dir/fifo"
@@ -298,6 +328,59 @@ check 'a longer context and the default rate are noted' ends_with 0 'note: 400 t
 check 'the latter, too' grep -q 'note: --lr 0.0003 is for training from random parameters' "$dir/shown"
 check 'none of what was given' ends_with 0 '^step *1/1' "${pretrained[@]}" --lr 1e-5 --rope-theta 1e6
 check 'is noted' [ "$(grep -c '^note: ' "$dir/shown")" -eq 0 ]
+quiet() { ends_with 0 '' "$@" && [ "$(grep -c '^note: ' "$dir/shown")" -eq 0 ]; }
+check 'no note: RoPE was given' quiet "${pretrained[@]}" --lr 1e-5 --rope-scaling linear:factor=2
+check 'no note: the length that the model was made for' quiet "${pretrained[@]:0:6}" 384 --steps 1 --lr 1e-5
+check 'no note: no training' quiet "${pretrained[@]:0:3}" --seq-len 384 --steps 0
+check 'no note: a dry run' quiet "${pretrained[@]:0:3}" --seq-len 384 --dry-run
+check 'no note: a plan' quiet "${pretrained[@]:0:3}" --seq-len 400 --plan --ranks 1 --cluster h100
+check 'no note: from random parameters' quiet "${pretrained[@]}" --from-scratch
+check 'no note: a preset' quiet "$binary" --model nano --dry-run --seq-len 1M
+check 'a note of one rank' bash -c "mpirun -np 2 ${pretrained[*]} --cp 2 2>&1 | grep -c '^note: --lr' | grep -qx 1"
+python3 -c "
+data = bytearray(open('$dir/data.bin', 'rb').read())
+for i in range(1024 + 2 * 100, len(data), 2): data[i] ^= 1
+open('$dir/first.bin', 'wb').write(data)"
+for name in data first; do
+    for end in none 48; do
+        "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --document-end $end --val-data "$dir/$name.bin" --eval-steps 1 --eval-needles 1 --log "$dir/needles-$name-$end.jsonl" >"$dir/out" 2>&1
+    done
+done
+check 'a haystack is one document, and the same for each depth' [ "$(sed -n 's/.*"needle_accuracy"/"needle_accuracy"/p' "$dir"/needles-*.jsonl | sort | uniq -c | awk '{print $1}')" = 4 ]
+check 'samples of two steps' "$binary" "${model[@]}" --steps 2 --lr 1e-30 --sample-every 1 --sample-tokens 20 --sample-temperature 10 --log "$dir/drawn.jsonl"
+check 'are two draws, and so are their tokens' python3 -c "
+import json
+drawn = [row['sample_tokens'] for row in map(json.loads, open('$dir/drawn.jsonl')) if 'sample_tokens' in row]
+assert len(drawn) == 2 and drawn[0] != drawn[1] and all(len(set(tokens)) > 10 for tokens in drawn), drawn"
+used() { "$binary" "${model[@]}" --steps 3 --lr 3e-3 --warmup 2 --log "$dir/used.jsonl" "$@" >"$dir/out" 2>&1 && tail -1 "$dir/used.jsonl" | sed 's/.*"loss":\([0-9.]*\).*/\1/'; }
+plain=$(used)
+check 'the first rate of a warm-up of 2 steps, then all of it' [ "$(sed -n 's/^{"step".*"lr":\([0-9.e-]*\).*/\1/p' "$dir/used.jsonl" | head -2 | xargs)" = '0.0015 0.003' ]
+for option in '--beta1 0.5' '--beta2 0.9' '--eps 1e-3' '--weight-decay 10' '--grad-clip 0.01'; do
+    loss=$(used $option)
+    check "$option is used" [ -n "$loss" -a "$loss" != "$plain" ]
+done
+check 'random parameters: no two tensors alike, 0.02, less where layers add up' python3 -c "
+import array, json, statistics, struct
+data = open('$dir/untrained/model.safetensors', 'rb').read()
+n = struct.unpack('<Q', data[:8])[0]
+seen = set()
+for name, t in json.loads(data[8:8 + n]).items():
+    if name == '__metadata__': continue
+    x = array.array('f', data[8 + n + t['data_offsets'][0]:8 + n + t['data_offsets'][1]])
+    if 'norm' in name: assert set(x) == {1}, name; continue
+    assert tuple(x[:9]) not in seen, name
+    seen.add(tuple(x[:9]))
+    assert abs(statistics.pstdev(x) / (0.01 if 'o_proj' in name or 'down_proj' in name else 0.02) - 1) < 0.05, (name, statistics.pstdev(x))"
+check '--verify without training' ends_with 0 '^verified ' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/data.bin" --eval-steps 1 --verify
+for steps in 0 1; do
+    "$binary" --model tiny --from-scratch --train-data "$dir/unlearnt.bin" --val-data "$dir/data.bin" --seq-len 100 --eval-steps 2 --steps $steps --log "$dir/eval-of-$steps.jsonl" >"$dir/out" 2>&1
+    check "4 layers, --steps $steps" [ $? -eq 0 ]
+done
+check 'the same evaluation with and without memory for training' [ "$(grep -ho '"val_loss":.*' "$dir"/eval-of-?.jsonl | sort | uniq -c | awk '{print $1}')" = 2 ]
+build/cpu/text_to_tokens "$dir/five.bin" "$dir/a.txt" >"$dir/out"
+check 'tokens that are in no sample' ends_with 0 '; the last 1 tokens are in no sample' "$binary" --model nano --from-scratch --train-data "$dir/five.bin" --seq-len 2 --steps 1
+python3 -c "import struct; open('$dir/wide.bin', 'wb').write(struct.pack('<3i', 20240801, 7, 1) + bytes(1012 + 4))"
+check 'token files of 32 bits are replaced, too' ends_with 0 '5 tokens' build/cpu/text_to_tokens "$dir/wide.bin" "$dir/a.txt"
 
 check '--deterministic: the CPU device always is' bash -c "$binary --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 64 --steps 1 --deterministic | grep -q 'repeatable  yes'"
 closing_line

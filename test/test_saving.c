@@ -98,6 +98,13 @@ static void check_many_sums(const char *folder) {
     for (int64_t i = 0; i < VALUES_KINDS * count; i++) sums[i] = ~(uint64_t)i;
     bool ok = state_write_json(folder, &progress, &o, sums, count, &error) && state_read_json(folder, &found, back, count, &error);
     CHECK(ok && memcmp(sums, back, sizeof *sums * (size_t)(VALUES_KINDS * count)) == 0, "many sums: %s", error.text);
+    for (int i = 0; i < 2; i++) { // an older format; a number that may not be -1
+        error.text[0] = '\0';
+        cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 30, &error);
+        cJSON_ReplaceItemInObject(json, i == 0 ? "format" : "train_files", cJSON_CreateNumber(i == 0 ? STATE_FORMAT - 1 : -1));
+        CHECK(!state_parse_json(json, &found, back, count, &error) && strstr(error.text, i == 0 ? "its format is" : "\"train_files\"") != NULL, "%d: %s", i, error.text);
+        cJSON_Delete(json);
+    }
     free(sums);
     free(back);
 }

@@ -90,6 +90,10 @@ build/cpu/text_to_tokens "$dir/long.bin" "$dir/long_text" >/dev/null
 signal_when '^  in all'
 check 'a signal ends an evaluation' [ "$status $(grep -c '^eval  *0/24 | ended by a signal$\|^step\|^saved' "$dir/slow.out")" = '0 1' ]
 : >"$dir/slow.out"
+"$binary" "${common[@]}" --batch-size 500 --sample-every 1 --sample-tokens 90 --save-every 1 --out "$dir/sampling" >"$dir/slow.out" 2>&1 </dev/null &
+signal_when '^saved  *1/24'
+check 'a state is complete before a sample is, which a signal ends' [ "$status $(grep -c '^sample  *1\|^saved\|^stopped by a signal after step 1;' "$dir/slow.out")" = '0 2' ]
+: >"$dir/slow.out"
 "$binary" --model nano --from-scratch --seq-len 100 --threads 1 --resume --steps 0 --val-data "$dir/data.bin" --batch-size 500 --sample-every 1 --sample-tokens 60 --out "$dir/early" \
     >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^  in all'
@@ -129,6 +133,7 @@ train back 8 --hp 4 --cp 2 --batch-size 4 --placement context-first --zero-param
 check 'a state of dp 2 x hp 2 x cp 2 on hp 4 x cp 2: status 0' [ $? -eq 0 ]
 cp "$dir/whole.jsonl" "$dir/longer.jsonl"
 train longer "${grid[@]}" --out "$dir/whole" --resume --keep 9
+check 'more steps than before are noted' grep -q '^note: --steps was 24 so far and is 25 from now on' "$dir/longer.err"
 check 'and its next loss' compare "$dir/longer.jsonl" "$dir/back.jsonl" 1e-5 25 25
 common[length]=24
 
@@ -182,16 +187,30 @@ refuse 'states, but no --resume' 'add --resume' --out "$dir/whole"
 refuse 'another seed' 'trained with --seed 42' --out "$dir/whole" --resume --seed 7
 common[4]="$dir/data.bin:0.6,$dir/other.bin:0.4"
 refuse 'another mixture' 'another mixture of sources' --out "$dir/whole" --resume
+common[4]="$dir/data.bin"
+refuse 'fewer tokens' 'was trained on [0-9]* tokens, and --train-data holds [0-9]*; --new-data' --out "$dir/whole" --resume
 common[4]="$dir/data.bin:0.7,$dir/other.bin:0.3"
 refuse 'samples packed from now on' 'trained with --document-end none' --out "$dir/whole" --resume --document-end 32
 refuse 'and with token 32 before each document' 'trained with --document-begin none; --new-data goes on' --out "$dir/whole" --resume --document-begin 32
-refuse 'another RoPE' '"rope_theta" is 10000 there and 1000000 in --model; --new-data goes on' --out "$dir/whole" --resume --rope-theta 1e6
+refuse 'another RoPE' '"rope_theta" is 10000 there and 1000000 here; the options of the run that was saved, or --new-data' --out "$dir/whole" --resume --rope-theta 1e6
 refuse 'both marks of documents' 'give only one' --document-end 32 --document-begin 32
 refuse 'new data, but no --resume' 'requires --resume' --out "$dir/whole" --new-data
 cp "$dir/data.bin" "$dir/kept.bin"
 printf x | dd of="$dir/data.bin" bs=1 seek=1030 conv=notrunc 2>/dev/null
 refuse 'other files of the same sizes' 'other files, or other loss masks' --out "$dir/whole" --resume
 cp "$dir/kept.bin" "$dir/data.bin"
+cp "$dir/other.bin" "$dir/kept.bin"
+printf x | dd of="$dir/other.bin" bs=1 seek=1030 conv=notrunc 2>/dev/null
+refuse 'and of the second source' 'other files, or other loss masks' --out "$dir/whole" --resume
+cp "$dir/kept.bin" "$dir/other.bin"
+mkdir "$dir/eps" && sed 's/"rms_norm_eps":[^,}]*/"rms_norm_eps": 0.01/' "$dir/whole/step-00000012/config.json" >"$dir/eps/config.json"
+common[1]="$dir/eps"
+refuse 'another model, also with new data' '"rms_norm_eps" is [0-9.e-]* there and 0.0099[0-9]* here$' --out "$dir/whole" --resume --new-data
+common[1]=nano
+check 'nothing to resume and nothing to train' ends_with 2 'holds no state to resume, and --steps 0 trains none' "$binary" --model nano --from-scratch --steps 0 --out "$dir/nothing" --resume
+mkdir "$dir/older" && cp -r "$dir/whole/step-00000012" "$dir/older" && sed -i 's/"format":[0-9]*/"format":2/' "$dir/older/step-00000012/training_state.json"
+refuse 'a state of another format' 'step-00000012 was written by another version of this program, in format 2 .*only its parameters can be used, by --model' --out "$dir/older" --resume
+check 'which stays where it is' [ -d "$dir/older/step-00000012" ]
 refuse 'resume without a folder' 'require --out' --resume
 refuse 'folder that cannot be made' 'cannot be created' --out "$dir/data.bin/such"
 mkdir -p "$dir/locked/lock" && ln -s nowhere "$dir/locked/step-00000001" # the link is no state; looking at it fails for another reason
@@ -217,6 +236,7 @@ train new "${longer[@]}" --out "$dir/new" --save-every 6
 check 'new data: it trains' [ $? -eq 0 ]
 check 'new data: from their first sample' grep -q 'from step 12, 0 samples of this data done' "$dir/new.out"
 check 'new data: a step of two sequences is its own matter' bash -c "! grep 'so far a step had' '$dir/new.err'"
+check 'new data: what is new is noted' [ "$(grep -c '^note: "rope_theta" was 10000 so far and is 1000000 from now on$\|^note: new data from here on: the state was trained with --seq-len 100$' "$dir/new.err")" -eq 2 ]
 check 'new data: a changed option is noted' grep -q '^note: --beta2 was 0.95 so far and is 0.9 from now on' "$dir/new.err"
 check 'new data: others are not' [ "$(grep -c '^note: --' "$dir/new.err")" -eq 1 ]
 cp -r "$dir/new/step-00000018" "$dir/new_twice"
@@ -231,8 +251,42 @@ for tokens in 400 100 100; do # the model is for 384
 done
 check 'a state and those after it are for the longest context trained' [ "$(grep -h '"max_position_embeddings"' "$dir"/longest/step-*/config.json | grep -c 400)" -eq 2 ]
 common[6]=100
-train done "${grid[@]}" --out "$dir/whole" --resume
+train done 2 --cp 2 --batch-size 6 --beta2 0.9 --out "$dir/whole" --resume
 check 'nothing left to train: it says so' grep -q 'note: of --steps 24 none is left to train' "$dir/done.err"
+check 'and nothing else' [ "$(grep -c '^note: ' "$dir/done.err")" -eq 1 ]
+check 'its log names the run, at its step' [ "$(sed -n 's/.*"steps_done":\([0-9]*\).*/\1/p' "$dir/done.jsonl")" -ge 24 ]
+"$binary" --model nano --from-scratch --seq-len 100 --threads 1 --resume --steps 0 --val-data "$dir/data.bin" --eval-steps 1 --out "$dir/whole" >"$dir/only.out" 2>&1 </dev/null
+check 'without training, no word of steps' bash -c "grep -q '^eval' '$dir/only.out' && ! grep '^note: ' '$dir/only.out'"
+mkdir "$dir/still" && cp -r "$dir/whole/step-00000004" "$dir/whole/step-00000012" "$dir/still"
+resumed() { ends_with "$1" "$2" "$binary" --model nano --from-scratch --threads 1 --seq-len 100 --steps 0 --resume --val-data "$dir/data.bin" --eval-steps 1 --out "$dir/still"; }
+flip "$dir/still/step-00000012/model.safetensors" 100000
+check 'without training, parameters are checked, too' resumed 0 'skipping the damaged state .*step-00000012: the checksum of unit'
+rm -r "$dir/still/step-00000004/optimizer"
+check 'but moments are not needed' resumed 0 'from step 4'
+
+# A run that ends early keeps what it has learnt: bad data, a loss that is not finite.
+python3 -c "
+data = bytearray(open('$dir/data.bin', 'rb').read())
+data[1024 + 2 * 1234:1026 + 2 * 1234] = b'\xff\xff'
+open('$dir/bad.bin', 'wb').write(data)"
+early=(--model nano --from-scratch --seq-len 100 --threads 1 --batch-size 4 --steps 24)
+check 'bad data: status 2' ends_with 2 'error: .*bad.bin.* 65535' "$binary" "${early[@]}" --train-data "$dir/bad.bin" --out "$dir/bad"
+last=$(grep -c '^step' "$dir/shown")
+check "bad data after step $last: the state of that step" [ "$last" -gt 0 -a "$(cd "$dir/bad" && echo step-*)" = "step-0000000$last" ]
+check 'divergence: status 2' ends_with 2 'error: step .*not updated (try a lower' "$binary" "${early[@]}" --train-data "$dir/data.bin" --lr 100 --grad-clip 0 --weight-decay 100 --out "$dir/diverged"
+last=$(($(grep -c '^step' "$dir/shown") - 1))
+check "divergence: the state of the step before, $last" [ "$last" -gt 0 -a -d "$dir/diverged/$(printf 'step-%08d' $last)" ]
+check 'it can be resumed' ends_with 2 "from step $last, $((4 * last)) samples" "$binary" "${early[@]}" --train-data "$dir/data.bin" --lr 100 --grad-clip 0 --weight-decay 100 --out "$dir/diverged" --resume
+check 'and then fails in its first step' grep -q 'the model that it began with is the cause' "$dir/shown"
+
+# A signal during the last evaluation: the next run makes up for it, and for the export. An evaluation that was due is made up for, too.
+: >"$dir/slow.out"
+final=("$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 2 --val-data "$dir/long.bin" --out "$dir/final" --resume --export "$dir/final-export")
+"${final[@]}" --eval-steps 1000000 >"$dir/slow.out" 2>&1 </dev/null &
+signal_when '^saved  *2/2'
+check 'a signal during the last evaluation' [ "$status $(grep -c '^eval  *2/2 | ended by a signal$\|^stopped by a signal after step 2;\|^exported' "$dir/slow.out")" = '0 2' ]
+check 'the next run evaluates and exports' bash -c "${final[*]} --eval-steps 1 | grep -c '^eval  *2/2 .* loss\|^exported' | grep -qx 2"
+check 'an evaluation that was due at the state' bash -c "'$binary' ${early[*]:0:9} --train-data '$dir/data.bin' --steps 4 --val-data '$dir/long.bin' --out '$dir/final' --resume --eval-every 2 --eval-steps 1 | grep -o '^eval  *[24]/4' | xargs | grep -qx 'eval 2/4 eval 4/4'"
 
 # Two runs on one folder.
 common[length]=100000

@@ -87,6 +87,12 @@ check 'half a surrogate pair is named, too' refused 'half.jsonl:1: not a JSON ob
 check 'a field that is missing is named, with its line' refused 'pairs.jsonl:1: not a JSON object with a text in "text"' other "$dir/pairs.jsonl"
 cp "$dir/pairs.jsonl" "$dir/pairs.json"
 check 'JSON that is not lines' refused 'pairs.json: is not read as plain text; JSON lines are .jsonl' other "$dir/pairs.json"
+gzip -k "$dir/pairs.json"
+check 'nor with .gz' refused 'pairs.json.gz: is not read as plain text; JSON lines are .jsonl' other "$dir/pairs.json.gz"
+{ echo 'A<end>B' && head -c 1200000 "$dir/long.txt"; } >"$dir/early.txt" # more than one process gets at a time
+check 'what the first part of a text holds is counted, too' ends_with 0 'tokens 97 (<end>) inside the texts: 1;' tokenize early --processes 1 "$dir/early.txt"
+$python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['post_processor'] = None; json.dump(t, open('$dir/plain.json', 'w'))"
+check 'a tokenizer that adds nothing takes nothing away' test "$($python dev/tokenize_text.py --tokenizer "$dir/plain.json" --ids AAB)" = 65,65,66
 check 'an unknown --end' refused 'not a token of' other --end '<no>' "$dir/long.txt"
 # Texts that hold special tokens themselves: a template that begins with <begin> has it once, and what would separate documents is counted.
 printf '%s\n' '{"prompt": "<begin>A<end>", "answer": "B<end>"}' '{"prompt": "<begin><begin>A", "answer": "B"}' >"$dir/chat.jsonl"

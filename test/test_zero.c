@@ -104,6 +104,34 @@ static void check_offloaded(const model_config *c, grid_shape shape, model_run r
     }
 }
 
+// Weight decay changes matrices and no norm.
+static void check_decay(comm *self) {
+    model_config c = fixture_config(2, 32, 4, 2, 8, 48, 50, false);
+    grid_shape one;
+    memset(&one, 0, sizeof one);
+    one.dp = one.hp = one.cp = one.w = 1;
+    fixture f[2];
+    for (int d = 0; d < 2; d++) {
+        fixture_make(&f[d], &c, one, self, fixture_run(1, 1), RECOMPUTE_NONE, 12);
+        fixture_batch(&f[d], 0);
+        adamw_args args = fixture_adamw(1);
+        args.weight_decay = (float)d;
+        model_step(&f[d].m, f[d].tokens, f[d].labels, args, 1.0);
+    }
+    for (int u = 0; u < c.L + 2; u++) {
+        float *without = fixture_parameters(&f[0], u), *with = fixture_parameters(&f[1], u);
+        for (int t = 0; t < f[0].m.units[u].tensor_count; t++) {
+            const zero_tensor *tensor = &f[0].m.units[u].tensors[t];
+            bool same = memcmp(without + tensor->offset, with + tensor->offset, sizeof(float) * (size_t)tensor->count) == 0;
+            CHECK(same == (strstr(tensor->name, "norm") != NULL), "%s of unit %d: %s by weight decay", tensor->name, u, same ? "not changed" : "changed");
+        }
+        free(without);
+        free(with);
+    }
+    fixture_free(&f[0]);
+    fixture_free(&f[1]);
+}
+
 // The n-th event (from 0) with this name, track and index; NULL if there are fewer.
 static const trace_event *find_event(const char *name, int track, int index, int n) {
     for (int64_t i = 0; i < trace_global.count; i++) {
@@ -168,6 +196,9 @@ int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
     // Norm weights of 10 elements are smaller than the ranks' 16-element pieces, so some pieces hold parts of several tensors, some only padding.
     model_config configs[] = {fixture_config(4, 10, 4, 2, 6, 9, 31, false), fixture_config(1, 12, 4, 1, 4, 8, 17, true)};
+    comm *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
+    check_decay(self);
+    comm_free(self);
     for (int k = 0; k < 2; k++) {
         const model_config *c = &configs[k];
         for (int i = 0; i < SIZES; i++) {
