@@ -16,6 +16,11 @@ of chat data for Llama-3, where <|eot_id|> ends every turn and so cannot be --en
 
     {"prompt": "<|start_header_id|>user<|end_header_id|>\\n\\n6 x 7?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\\n\\n", "answer": "42<|eot_id|>"}
 
+    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/whole --sequence 131072 --end '<|end_of_text|>' notes.jsonl
+
+For samples of --seq-len 131072 that cut no document which fits one: whole documents are put together where least room is left. The rest of a sample is
+filled with the token that separates documents, and masks say that it is not learnt.
+
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --ids 'Once upon a time'
 
 Prints the tokens of a text in the form that --sample-prompt accepts.
@@ -32,6 +37,7 @@ import os
 import sys
 import time
 
+OPEN_SAMPLES = 64  # of --sequence: they wait for documents that fit
 BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut at a line end
 
 tokenizer = None  # each process has its own
@@ -78,8 +84,8 @@ def start(path, end):
 
 def encode(batch):
     """batch: [(text, first piece of its document, last piece, learnt)] -> (token ids as bytes of uint32, their mask, bytes of text, how often end_token
-    and begin_token occur inside the texts)"""
-    ids, mask, ends, begins = array.array("I"), bytearray(), 0, 0
+    and begin_token occur inside the texts, where documents end)"""
+    ids, mask, ends, begins, stops = array.array("I"), bytearray(), 0, 0, []
     for text, first, last, learnt in batch:
         if first:
             piece = encode_whole(tokenizer, text)
@@ -91,7 +97,9 @@ def encode(batch):
         if last and end_token is not None:
             ids.append(end_token)
         mask.extend((b"\1" if learnt else b"\0") * (len(ids) - len(mask)))
-    return ids.tobytes(), bytes(mask), sum(len(item[0].encode()) for item in batch), ends, begins
+        if last:
+            stops.append(len(ids))
+    return ids.tobytes(), bytes(mask), sum(len(item[0].encode()) for item in batch), ends, begins, stops
 
 
 def pieces(text_lines):
@@ -149,6 +157,55 @@ def batches(items):
         yield batch
 
 
+class Samples:
+    """--sequence: whole documents in samples of `length` tokens, each where least room is left, filled up with `filler`. A document that is longer than a
+    sample has samples of its own, and its rest is placed as a document. The first token of a piece is not learnt: what is before it is not its text."""
+
+    def __init__(self, shards, length, filler):
+        self.shards, self.length, self.filler, self.filled = shards, length, filler, 0
+        self.open = []  # (ids, mask) with room left
+        self.ids, self.mask = array.array("I"), bytearray()  # of the document that is being read
+
+    def write(self, ids, mask, stops):
+        at = 0
+        for i, stop in enumerate(stops + [len(ids)]):  # behind the last stop: the beginning of a document
+            self.ids.extend(ids[at:stop])
+            self.mask.extend(mask[at:stop])
+            while len(self.ids) >= self.length:
+                self.mask[0] = 0
+                self.shards.write(self.ids[: self.length], self.mask[: self.length])
+                del self.ids[: self.length], self.mask[: self.length]
+            if i < len(stops) and len(self.ids) > 0:
+                self.place()
+            at = stop
+
+    def place(self):
+        self.mask[0] = 0
+        fitting = [i for i, (ids, _) in enumerate(self.open) if len(ids) + len(self.ids) <= self.length]
+        if not fitting and len(self.open) == OPEN_SAMPLES:
+            self.finish(max(range(OPEN_SAMPLES), key=lambda i: len(self.open[i][0])))
+        if not fitting:
+            self.open.append((array.array("I"), bytearray()))
+        best = max(fitting, key=lambda i: len(self.open[i][0]), default=len(self.open) - 1)
+        ids, mask = self.open[best]
+        ids.extend(self.ids)
+        mask.extend(self.mask)
+        self.ids, self.mask = array.array("I"), bytearray()
+        if len(ids) == self.length:
+            self.finish(best)
+
+    def finish(self, i):
+        ids, mask = self.open.pop(i)
+        room = self.length - len(ids)
+        self.filled += room
+        self.shards.write(ids + array.array("I", [self.filler]) * room, mask + bytes(room))
+
+    def close(self):
+        while self.open:
+            self.finish(0)
+        self.shards.close()
+
+
 class Shards:
     """Token files of at most `most` tokens each; a file gets its final name when it is complete."""
 
@@ -156,7 +213,7 @@ class Shards:
         self.prefix, self.width, self.most, self.masked = prefix, width, most, masked
         self.count, self.file, self.files = 0, None, 0
 
-    def write(self, ids, mask):
+    def write(self, ids, mask, _stops=None):
         while len(ids) > 0:
             if self.file is None:
                 self.path = f"{self.prefix}_{self.files + 1:06d}.bin"
@@ -200,11 +257,14 @@ def main():
     parser.add_argument("--prompt", metavar="FIELD", help="field of a JSON line with text that is not trained on; with --completion, in place of --field")
     parser.add_argument("--completion", metavar="FIELD", help="field of a JSON line with text that is trained on")
     parser.add_argument("--end", metavar="TOKEN", help="token after each document, such as '<|end_of_text|>'")
+    parser.add_argument("--sequence", type=int, metavar="N", help="samples of N tokens (--seq-len) that cut no document which fits one")
     parser.add_argument("--shard-tokens", type=int, default=100_000_000, metavar="N", help="tokens per file [100000000]")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="[number of cores]")
     args = parser.parse_args()
     if not 1 <= args.shard_tokens < 1 << 31 or args.processes < 1:
         parser.error("--shard-tokens must be from 1 to 2147483647, and --processes 1 or more")
+    if args.sequence is not None and not 2 <= args.sequence <= args.shard_tokens:
+        parser.error("--sequence must be from 2 to --shard-tokens")
     if (args.prompt is None) != (args.completion is None):
         parser.error("--prompt and --completion must be given together")
     for path in args.files:
@@ -235,16 +295,22 @@ def main():
     os.makedirs(os.path.dirname(args.out) or ".", exist_ok=True)
 
     fields = [args.field] if args.prompt is None else [args.prompt, args.completion]
-    shards, tokens, read, began, shown, waiting = Shards(args.out, width, args.shard_tokens, len(fields) == 2), 0, 0, time.time(), 0.0, collections.deque()
+    begin = begins_with(known)
+    if args.sequence is not None and end is None and begin is None:
+        parser.error("--sequence needs a token between documents: the tokenizer puts none before them, so give --end")
+    length = args.sequence or 1
+    shards = Shards(args.out, width, args.shard_tokens // length * length, len(fields) == 2 or args.sequence is not None)
+    samples = shards if args.sequence is None else Samples(shards, length, begin if end is None else end)
+    tokens, read, began, shown, waiting = 0, 0, time.time(), 0.0, collections.deque()
     ends = begins = 0
 
     def take():  # the oldest batch: results come in the order of the files
         nonlocal tokens, read, shown, ends, begins
-        data, mask, size, batch_ends, batch_begins = waiting.popleft().get()
+        data, mask, size, batch_ends, batch_begins, stops = waiting.popleft().get()
         ends, begins = ends + batch_ends, begins + batch_begins
         ids = array.array("I")
         ids.frombytes(data)
-        shards.write(ids, mask)
+        samples.write(ids, mask, stops)
         tokens, read, seconds = tokens + len(ids), read + size, time.time() - began
         if seconds - shown > 2:
             shown = seconds
@@ -257,15 +323,15 @@ def main():
                 take()
         while waiting:
             take()
-    shards.close()
+    samples.close()
     if tokens == 0:
         fail("the input files contain no text")
-    begin = begins_with(known)
     for count, token, does in ((ends, end, "end"), (begins if begin != end else 0, begin, "begin")):
         if count > 0:
             print(f"warning: tokens {token} ({known.id_to_token(token)}) inside the texts: {count}; with --document-{does} {token} each would {does} a document",
                   file=sys.stderr)
-    print(f"{args.out}_*.bin: {tokens} tokens of {width} bytes in {shards.files} files, vocabulary {vocabulary}, {read / 1e6:.1f} MB of text")
+    print(f"{args.out}_*.bin: {tokens} tokens of {width} bytes in {shards.files} files, vocabulary {vocabulary}, {read / 1e6:.1f} MB of text"
+          + (f", and {samples.filled} to fill up samples of {length}" if args.sequence is not None else ""))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,35 @@ check 'prompts and completions' tokenize pairs --prompt prompt --completion answ
 cp "$dir/why" "$dir/pairs.out"
 check 'they are the characters, and completions are learnt' $python "$dir/expect.py" check pairs "$dir" "$dir/pairs" 100
 check 'the trainer reads both' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 256 --document-end 97 --train-data "$dir/pairs_*.bin:0.5,$dir/all3_*.bin:0.5"
+# --sequence: whole documents in samples of 50 tokens. One of 50, one of 120 (two samples and 20), short ones.
+printf '%s\n' "$(printf 'A%.0s' $(seq 48))" "$(printf 'B%.0s' $(seq 118))" $(for n in $(seq 40 -1 1); do printf 'C%.0s' $(seq $n); echo; done) |
+    awk '{printf "{\"prompt\": \"%s\", \"answer\": \"%s\"}\n", substr($0, 1, 1), substr($0, 2)}' >"$dir/lengths.jsonl"
+check 'samples of whole documents' tokenize samples --processes 1 --prompt prompt --completion answer --sequence 50 --shard-tokens 170 "$dir/lengths.jsonl"
+check 'the same from 3 processes' tokenize samples3 --processes 3 --prompt prompt --completion answer --sequence 50 --shard-tokens 170 "$dir/lengths.jsonl"
+check 'byte by byte' bash -c "cat '$dir'/samples_*.bin | cmp - <(cat '$dir'/samples3_*.bin)"
+check 'no document is cut that fits, none is lost, what fills up is not learnt' $python - "$dir" <<'PY'
+import array, glob, sys
+tokens, mask = array.array("H"), b""
+for path in sorted(glob.glob(sys.argv[1] + "/samples_*.bin")):
+    data = open(path, "rb").read()[1024:]
+    assert len(data) in (300, 200, 100), (path, len(data)) # 150 tokens a file, and the rest
+    tokens.frombytes(data)
+    mask += open(path + ".mask", "rb").read()
+samples, lengths, filled = [tokens[i : i + 50].tolist() for i in range(0, len(tokens), 50)], [], 0
+for n, sample in enumerate(samples):
+    start = 0
+    for i, token in enumerate(sample):
+        if token != 97 and i < 49: continue
+        piece, learnt = sample[start : i + 1], list(mask[50 * n + start : 50 * n + i + 1])
+        unlearnt = 2 if piece[0] == 96 else 1 # <begin> and the prompt of one character; in the rest of a long document its first token
+        assert learnt == [0] * min(unlearnt, len(piece)) + [1] * (len(piece) - unlearnt), (n, piece, learnt)
+        if piece == [97]: filled += 1
+        else: lengths.append(len(piece))
+        start = i + 1
+assert sorted(lengths) == sorted([50, 50, 50, 20] + [n + 2 for n in range(1, 41)]), lengths
+assert filled == 50 * len(samples) - sum(lengths) and filled < 50 * len(samples) / 20, (len(samples), filled)
+PY
+check 'the trainer reads them' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 50 --document-end 97 --train-data "$dir/samples_*.bin"
 refused() { # text option...
     local text=$1
     shift
