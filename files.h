@@ -106,6 +106,20 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
     return true;
 }
 
+// Checks, before long work, that a file can be written, and that one that is there begins with the byte with which such files do: a slip of the hand must
+// not cost a token file or weights. Leaves no new file behind. False with a message that begins with the option.
+static inline bool file_writable(const char *option, const char *path, char begins, error_text *error) {
+    struct stat entry;
+    bool there = stat(path, &entry) == 0, full = there && S_ISREG(entry.st_mode) && entry.st_size > 0;
+    if (there && S_ISFIFO(entry.st_mode)) return true; // its reader would take this for the end
+    FILE *f = fopen(path, full ? "r+" : "a");
+    if (f == NULL) return error_set(error, "%s %s: cannot be written: %s", option, path, strerror(errno));
+    bool other = full && fgetc(f) != begins;
+    fclose(f);
+    if (!there) remove(path);
+    return !other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path);
+}
+
 // Creates or replaces a file with these bytes, which are on disk when the call returns.
 static inline bool file_write(const char *path, const void *from, size_t bytes, error_text *error) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -225,7 +225,8 @@ static void stop_if_diverged(trainer *t, step_result r, error_text *error) {
     training_progress before = t->done;
     before.step--;
     before.samples -= step_sequences(t);
-    save_before_end(t, &before);
+    if (t->o->keep > 1 || t->saved_step == 0) save_before_end(t, &before); // not in the place of the only state, which may be the better one
+    advance_save(t, true);
     if (t->o->trace != NULL) write_trace(t, error);
     comm_finalize();
     exit(EXIT_USER_ERROR);

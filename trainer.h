@@ -308,19 +308,9 @@ static inline path_text trace_path(const trainer *t) {
     snprintf(p.text, sizeof p.text, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank);
     return p;
 }
-// Checks, before the run, that a file of an option can be written, and that a file there begins as such files do, with `begins`: a slip of the hand
-// must not cost a token file or weights. Leaves no new file behind.
+// Checks an output before the run; one in a folder that --out is yet to make is left to the run.
 static inline void check_output(const trainer *t, const char *option, const char *path, char begins, error_text *error) {
-    if (t->o->out != NULL && !path_exists(t->o->out) && path_within(path, t->o->out)) return; // a folder that is yet to be made
-    struct stat entry;
-    bool there = stat(path, &entry) == 0;
-    if (there && S_ISFIFO(entry.st_mode)) return; // its reader would take this for the end
-    FILE *f = fopen(path, there && S_ISREG(entry.st_mode) ? "r+" : "a");
-    if (f == NULL) error_set(error, "%s %s: cannot be written: %s", option, path, strerror(errno));
-    else if (there && S_ISREG(entry.st_mode) && entry.st_size > 0 && fgetc(f) != begins)
-        error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path);
-    if (f != NULL) fclose(f);
-    if (f != NULL && !there) remove(path);
+    if (t->o->out == NULL || path_exists(t->o->out) || !path_within(path, t->o->out)) file_writable(option, path, begins, error);
 }
 static inline void write_trace(trainer *t, error_text *error) {
     path_text path = trace_path(t);

@@ -134,7 +134,7 @@ check 'a length that did not change stays' cmp "$dir/yarn2/tokenizer_config.json
 check 'a state says the same' tools rope $golden/folder_f32 "$dir/yarn_states/step-00000001" "$rope" 160
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 2 --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
 check 'resume without the options: refused' [ $? -eq 2 ]
-check 'and says which differs' grep -q 'holds another model: "rope_theta" is [0-9]* there and [0-9]* in --model; --new-data' "$dir/out"
+check 'and says which differs' grep -q 'holds another model: "rope_theta" is [0-9]* there and [0-9]* here; the options of the run that was saved, or --new-data' "$dir/out"
 "$binary" --model "$dir/short_config" "${long[@]}" --steps 2 "${stretch[@]}" --out "$dir/yarn_states" --resume >"$dir/out" 2>&1
 check 'resume with them: status 0' [ $? -eq 0 ]
 "$binary" --model "$dir/short_config" --threads 1 "${stretch[@]}" --steps 0 --out "$dir/yarn_states" --resume --export "$dir/yarn4" >"$dir/out" 2>&1

@@ -313,6 +313,8 @@ cp "$dir/data.bin" "$dir/precious.bin"
 for option in --log --trace; do
     check "$option does not replace a token file" ends_with 2 "^error: $option .*/precious.bin: is a file of another kind, which would be lost" "$binary" "${model[@]}" --steps 1 $option "$dir/precious.bin"
 done
+check '--plan-json neither' ends_with 2 '^error: --plan-json .*/precious.bin: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.bin"
+check '--cluster-out neither, before anything is measured' ends_with 2 '^error: --cluster-out .*/precious.bin: is a file of another kind' "$binary" --calibrate --cluster-out "$dir/precious.bin"
 check 'it is as before' cmp "$dir/data.bin" "$dir/precious.bin"
 check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
 check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 11 ]

@@ -276,6 +276,8 @@ check "bad data after step $last: the state of that step" [ "$last" -gt 0 -a "$(
 check 'divergence: status 2' ends_with 2 'error: step .*not updated (try a lower' "$binary" "${early[@]}" --train-data "$dir/data.bin" --lr 100 --grad-clip 0 --weight-decay 100 --out "$dir/diverged"
 last=$(($(grep -c '^step' "$dir/shown") - 1))
 check "divergence: the state of the step before, $last" [ "$last" -gt 0 -a -d "$dir/diverged/$(printf 'step-%08d' $last)" ]
+"$binary" "${early[@]}" --train-data "$dir/data.bin" --lr 100 --grad-clip 0 --weight-decay 100 --out "$dir/only" --keep 1 --save-every $((last - 1)) >"$dir/out" 2>&1
+check 'but not in the place of the only state' [ "$(cd "$dir/only" && echo step-*)" = "$(printf 'step-%08d' $((last - 1)))" ]
 check 'it can be resumed' ends_with 2 "from step $last, $((4 * last)) samples" "$binary" "${early[@]}" --train-data "$dir/data.bin" --lr 100 --grad-clip 0 --weight-decay 100 --out "$dir/diverged" --resume
 check 'and then fails in its first step' grep -q 'the model that it began with is the cause' "$dir/shown"
 
