@@ -49,6 +49,8 @@ static inline recompute_kind checkpoint_least(const recompute_kind *kinds, int o
 static inline int checkpoint_leaving(const recompute_kind *kinds, int offloaded) {
     return (int)max_i64(0, offloaded - checkpoint_slots(checkpoint_least(kinds, offloaded)));
 }
+// The layers that a fraction of them is: --offload-activations.
+static inline int checkpoint_offloaded(double fraction, int L) { return (int)(fraction * L + 0.5); }
 // "32 layers keep all, 0 selective, 0 full; 32 offloaded, of which 29 are copied to the host"
 static inline void checkpoint_print(FILE *f, const recompute_kind *kinds, int L, int offloaded) {
     int count[3] = {0, 0, 0};

@@ -34,7 +34,7 @@ static inline options plan_chosen(const options *o, const planner_choice *p) {
     t.zero_grads = p->zg;
     t.zero_optim = p->zo;
     t.recompute = p->less > 0 ? RECOMPUTE_AUTO : p->recompute;
-    t.offload_activations = p->offload ? 1 : 0;
+    t.offload_activations = p->offload;
     t.offload_optimizer = p->offload_states >= OFFLOAD_OPTIMIZER;
     t.offload_gradients = p->offload_states >= OFFLOAD_GRADIENTS;
     t.offload_parameters = p->offload_states >= OFFLOAD_PARAMETERS;
@@ -71,14 +71,14 @@ static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
     for (int hp = 1; hp <= q->c->H; hp++)
         for (int cp = 1; cp <= ranks / hp; cp++) {
             if (!planner_legal(&query, hp, cp)) continue;
-            for (int way = 0; way < 8; way++) { // every offload; rings only, because an all-gather holds all KV
+            for (int way = 0; way < 20; way++) { // every offload; rings only, because an all-gather holds all KV
                 planner_choice p;
                 memset(&p, 0, sizeof p);
                 p.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST);
                 p.zp = p.zg = p.zo = ranks;
                 p.recompute = RECOMPUTE_FULL;
-                p.offload = way % 2 == 1;
-                p.offload_states = (zero_offload)(way / 2);
+                p.offload = way % 5 / 4.0;
+                p.offload_states = (zero_offload)(way / 5);
                 if (p.offload_states < options_offload(q->o)) continue;
                 if (plan_fits_at(q, &p, S)) return true;
             }
@@ -135,7 +135,7 @@ static inline double plan_predict_seconds(const model *m, const cluster *machine
             for (int l = 0; l < m->c.L; l++) layers += m->store.kinds[l] == (recompute_kind)kind && (l < m->store.offloaded) == (offload == 1);
             if (layers == 0) continue;
             p.recompute = (recompute_kind)kind;
-            p.offload = offload == 1;
+            p.offload = offload;
             planner_step_time(&q, &a, &p);
             seconds += p.seconds * layers / m->c.L;
         }
@@ -207,7 +207,7 @@ static inline bool plan_options_check(const options *o, error_text *error) {
     return true;
 }
 
-// Fills best with at most `most` choices for these options on q->ranks ranks, fastest first, and returns their number; 0 with a message. attended: as
+// Fills best with at most `most` choices for these options on q->ranks ranks, the best first, and returns their number; 0 with a message. attended: as
 // in planner_query.
 static inline int plan_search(const plan_question *q, int64_t attended, planner_choice *best, int most, error_text *error) {
     const options *o = q->o;
@@ -268,24 +268,26 @@ static inline void plan_command(FILE *f, const options *given, const planner_cho
     if (p->shape.hp > 1 && p->shape.cp > 1) fprintf(f, " --placement %s", placement_name(p->shape.placement));
     fprintf(f, " --zero-params %d --zero-grads %d --zero-optim %d", p->zp, p->zg, p->zo);
     fprintf(f, " --recompute %s", p->less > 0 ? "auto" : plan_recompute_name(p->recompute));
-    if (p->offload) fprintf(f, " --offload-activations 1");
+    if (p->offload > 0) fprintf(f, " --offload-activations %g", p->offload);
     if (t.offload_optimizer) fprintf(f, " --offload-optimizer");
     if (t.offload_gradients) fprintf(f, " --offload-gradients");
     if (t.offload_parameters) fprintf(f, " --offload-parameters");
     fprintf(f, "\n");
 }
 
-// "dp 8 hp 8 cp 2 w 1 head-first, ZeRO 64/64/64, recompute selective, offload, optimizer and gradient offload"
+// "dp 8 hp 8 cp 2 w 1 head-first, ZeRO 64/64/64, recompute selective, offload 0.5, optimizer and gradient offload"
 static inline void plan_choice_text(const planner_choice *p, char *text, size_t size) {
     const grid_shape *s = &p->shape;
     static const char *const states[] = {"", ", optimizer offload", ", optimizer and gradient offload", ", offload of all states"};
-    char ring[48] = "", recompute[48];
+    char ring[48] = "", recompute[48], offload[48] = "";
     plan_recompute_text(p, recompute, sizeof recompute);
     if (s->cp > 1 && p->cp_allgather) snprintf(ring, sizeof ring, " all-gather");
     else if (s->cp > 1) snprintf(ring, sizeof ring, " w %d", s->w);
+    if (p->offload > 0) snprintf(offload, sizeof offload, ", offload");
+    if (p->offload > 0 && p->offload < 1) snprintf(offload, sizeof offload, ", offload %g", p->offload);
     bool placed = s->hp > 1 && s->cp > 1;
     snprintf(text, size, "dp %d hp %d cp %d%s%s%s, ZeRO %d/%d/%d, recompute %s%s%s", s->dp, s->hp, s->cp, ring, placed ? " " : "",
-             placed ? placement_name(s->placement) : "", p->zp, p->zg, p->zo, recompute, p->offload ? ", offload" : "",
+             placed ? placement_name(s->placement) : "", p->zp, p->zg, p->zo, recompute, offload,
              states[p->offload_states]);
 }
 
@@ -314,7 +316,7 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
     printf("why 1: its step is %s", text);
     if (n > 1) {
         double gap = best[1].seconds / best[0].seconds - 1;
-        printf("; the runner-up is %.1f %% slower%s", 100 * gap, gap <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
+        printf("; the runner-up is %.1f %% %s%s", 100 * fabs(gap), gap < 0 ? "faster, but not as simple" : "slower", gap <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
     }
     printf("\n");
     plan_command(stdout, o, &best[0]);
@@ -355,7 +357,7 @@ static inline bool plan_write_json(const plan_question *q, int64_t attended, con
         char recompute[48];
         plan_recompute_text(p, recompute, sizeof recompute);
         cJSON_AddStringToObject(at, "recompute", recompute);
-        cJSON_AddBoolToObject(at, "offload_activations", p->offload);
+        cJSON_AddNumberToObject(at, "offload_activations", p->offload);
         cJSON_AddBoolToObject(at, "offload_optimizer", p->offload_states >= OFFLOAD_OPTIMIZER);
         cJSON_AddBoolToObject(at, "offload_gradients", p->offload_states >= OFFLOAD_GRADIENTS);
         cJSON_AddBoolToObject(at, "offload_parameters", p->offload_states >= OFFLOAD_PARAMETERS);

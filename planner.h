@@ -215,7 +215,7 @@ typedef struct {
     int zp, zg, zo;
     recompute_kind recompute;
     int less;     // layers, the last ones, that are recomputed a kind less than that: --recompute auto
-    bool offload; // all kept activations go to the host
+    double offload; // --offload-activations: the fraction of the layers, the first ones, whose kept activations go to the host
     zero_offload offload_states; // gradients only with zg = zo = ranks, parameters with zp, too
     // predicted
     double seconds;         // of a step
@@ -483,10 +483,11 @@ static inline double planner_kept_bytes(const model_config *m, const cluster *c,
     return T * (c->element_bytes * (2.0 * m->D + (hp > 1 ? 3 : 2) * width + kv + (gate_up_again ? 0 : 2.0 * m->F)) + 4.0 * m->H);
 }
 
-// The mean over the layers of a choice.
-static inline double planner_kept_mean(const model_config *m, const cluster *c, const planner_choice *p, double T, bool gate_up_again) {
-    double less = (double)p->less / m->L, kept = planner_kept_bytes(m, c, p->shape.hp, p->recompute, T, gate_up_again);
-    return p->less == 0 ? kept : (1 - less) * kept + less * planner_kept_bytes(m, c, p->shape.hp, (recompute_kind)(p->recompute - 1), T, gate_up_again);
+// The sum over the first `layers` layers of a choice.
+static inline double planner_kept_sum(const model_config *m, const cluster *c, const planner_choice *p, int layers, double T, bool gate_up_again) {
+    int less = (int)max_i64(0, layers - (m->L - p->less)); // of these layers
+    double kept = (layers - less) * planner_kept_bytes(m, c, p->shape.hp, p->recompute, T, gate_up_again);
+    return less == 0 ? kept : kept + less * planner_kept_bytes(m, c, p->shape.hp, (recompute_kind)(p->recompute - 1), T, gate_up_again);
 }
 
 // FLOP per token in projections, MLP and head. again: share of the layers that are recomputed, in part or in full. LoongTrain's runs recompute every
@@ -518,6 +519,34 @@ static inline void planner_zero_time(const planner_query *q, double micro, doubl
     p->reduce = micro * (reduced - gathered) + last - reduced;
     double update = planner_collective(c, p->zo / p->zp, p->zp, c->element_bytes * N / p->zp * (1 - (double)p->zp / p->zo));
     p->update = planner_overlap(forward, gather + update, c->overlap_cost) - forward_gathered;
+}
+
+// Fills p->offloading: the copies to and from the host that a step of `micro` micro-steps exposes; p->optimizer is filled.
+static inline void planner_host_time(const planner_query *q, double micro, double forward, double backward, planner_choice *p) {
+    const model_config *m = q->model;
+    const cluster *c = q->machines;
+    double N = (double)config_parameters(m), L = m->L, T = (double)q->S / ((double)p->shape.hp * p->shape.cp), rate = c->host_link_rate;
+    bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
+    double gradients = grads ? 4 * N / p->zg * (2 - 1 / micro) / rate : 0; // leave, and come back before the next micro-step's are added
+    double parameters = params ? c->element_bytes * N / p->zp / rate : 0;  // come for each pass
+    // Moments and master weights, 12 bytes (float parameters: 8), come and go. Gradients come with them, new parameters go with them. The first forward
+    // pass hides this, but for the embedding's and that of the first two layers (zp > 1: three).
+    double states = c->element_bytes == 4 ? 8 : 12, in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
+    double copies = p->offload_states >= OFFLOAD_OPTIMIZER ? N / p->zo * (in + out) / rate : 0, table = (double)m->V * m->D;
+    double first = (table + fmin(1, (p->zp == 1 ? 2 : 3) / L) * (N - (m->tied ? 1 : 2) * table)) / N;
+    // What a layer keeps is hidden by the offloaded layers alone, because these share few slots.
+    int offloaded = checkpoint_offloaded(p->offload, m->L), slots = checkpoint_slots((recompute_kind)(p->recompute - (offloaded > m->L - p->less)));
+    p->offloading = first * fmax(0, copies - p->optimizer);
+    for (int kept = 0; kept < 2; kept++) {
+        int layers = kept ? m->L - offloaded : offloaded;
+        if (layers == 0) continue;
+        double activations = kept ? 0 : (double)q->batch * planner_kept_sum(m, c, p, layers, T, q->gate_up_again) * fmax(0, 1 - (double)slots / layers) / rate;
+        activations *= L / layers; // as if all layers were like these
+        double forward_copied = planner_overlap(forward, activations + parameters, c->overlap_cost);
+        double backward_copied = planner_overlap(backward, activations + gradients + parameters, c->overlap_cost);
+        double updated = copies > 0 ? planner_overlap(forward, activations + parameters + (1 - first) * copies, c->overlap_cost) - forward_copied : 0;
+        p->offloading += layers / L * (micro * (forward_copied - forward + backward_copied - backward) + updated);
+    }
 }
 
 // Fills the predicted fields of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of its shape.
@@ -557,22 +586,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         planner_zero_time(q, micro, forward, backward, p);
         // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
         p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
-        int slots = checkpoint_slots((recompute_kind)(p->recompute - (p->less > 0)));
-        double activations = p->offload ? B * fmax(0, L - slots) * planner_kept_mean(m, c, p, T, q->gate_up_again) / c->host_link_rate : 0;
-        bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
-        double gradients = grads ? 4 * N / p->zg * (2 - 1 / micro) / c->host_link_rate : 0; // leave, and come back before the next micro-step's are added
-        double parameters = params ? c->element_bytes * N / p->zp / c->host_link_rate : 0; // come for each pass
-        double forward_copied = planner_overlap(forward, activations + parameters, c->overlap_cost);
-        p->offloading = micro * (forward_copied - forward + planner_overlap(backward, activations + gradients + parameters, c->overlap_cost) - backward);
-        // Moments and master weights, 12 bytes (float parameters: 8), come and go. Gradients come with them, new parameters go with them. The first forward
-        // pass hides this, but for the embedding's and that of the first two layers (zp > 1: three).
-        if (p->offload_states >= OFFLOAD_OPTIMIZER) {
-            double states = c->element_bytes == 4 ? 8 : 12, in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
-            double copies = N / p->zo * (in + out) / c->host_link_rate, table = (double)m->V * m->D;
-            double first = (table + fmin(1, (p->zp == 1 ? 2 : 3) / L) * (N - (m->tied ? 1 : 2) * table)) / N;
-            p->offloading += first * fmax(0, copies - p->optimizer) +
-                             planner_overlap(forward, activations + parameters + (1 - first) * copies, c->overlap_cost) - forward_copied;
-        }
+        planner_host_time(q, micro, forward, backward, p);
     }
     p->seconds = p->attention + p->launch + p->linear + p->optimizer + p->alltoall + p->ring_inner + p->ring_outer + p->gather + p->reduce +
                  p->update + p->offloading;
@@ -591,17 +605,21 @@ static inline bool planner_legal(const planner_query *q, int hp, int cp) {
 // A relative gap below this is inside the model's error: a tie.
 #define PLANNER_TIE 0.02
 
-// By which a grid's choices are compared: each kind of model states stays on the device, and all layers are recomputed alike, unless the contrary saves
-// more than a tie.
-static inline double planner_cost(const planner_choice *p) { return p->seconds * pow(1 + PLANNER_TIE, (int)p->offload_states + (p->less > 0)); }
+// By which choices are compared: each kind of model states stays on the device, and all layers are recomputed and offloaded alike, unless the
+// contrary saves more than a tie.
+static inline double planner_cost(const planner_choice *p) {
+    double cost = p->seconds;
+    for (int n = (int)p->offload_states + (p->less > 0) + (p->offload > 0 && p->offload < 1); n > 0; n--) cost *= 1 + PLANNER_TIE;
+    return cost;
+}
 
 // The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits, over ZeRO degrees (1, a node, all ranks),
-// recompute (also by quarters of the layers, as --recompute auto may choose) and offload of activations and of model states. Equally fast: the least
-// sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's
+// recompute (also by quarters of the layers, as --recompute auto may choose), offload of activations (by quarters of the layers) and of model states.
+// Equally fast: the least sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's
 // memory. False: nothing fits.
 static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
-    enum { MOST = 10 * 12 * 2 * 4 }; // nested ZeRO degrees out of three, quarters of three kinds of recompute, offload of activations, of states
-    planner_choice tries[MOST];
+    enum { MOST = 10 * 12 * 5 * 4 }; // nested ZeRO degrees out of three, quarters of three kinds of recompute, offload of activations, of states
+    planner_choice *tries = HOST_NEW(planner_choice, MOST);
     int count = 0, node = (int)q->machines->gpus_per_node, degrees[3], degree_count = 0;
     degrees[degree_count++] = 1;
     if (node > 1 && node < q->ranks && q->ranks % node == 0) degrees[degree_count++] = node;
@@ -611,10 +629,10 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
         for (int g = p; g < degree_count; g++)
             for (int o = g; o < degree_count; o++)
                 for (int kind = 0; kind < 12; kind++)
-                    for (int offload = 2 * (int)q->offload_states; offload < 8; offload++) {
+                    for (int offload = 5 * (int)q->offload_states; offload < 20; offload++) {
                         int quarters = kind % 4; // recomputed less
                         if (quarters > 0 && (kind / 4 == RECOMPUTE_NONE || q->schedule == SCHEDULE_LOONGTRAIN)) continue;
-                        zero_offload states = (zero_offload)(offload / 2);
+                        zero_offload states = (zero_offload)(offload / 5);
                         if ((states >= OFFLOAD_GRADIENTS && g + 1 < degree_count) || (states >= OFFLOAD_PARAMETERS && p + 1 < degree_count)) continue;
                         planner_choice *t = &tries[count++];
                         *t = *best;
@@ -623,7 +641,7 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
                         t->zo = degrees[o];
                         t->recompute = (recompute_kind)(kind / 4);
                         t->less = quarters * q->model->L / 4;
-                        t->offload = offload % 2 == 1;
+                        t->offload = offload % 5 / 4.0;
                         t->offload_states = states;
                         planner_step_time(q, &a, t);
                     }
@@ -632,32 +650,33 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
         for (int i = 1; i < count; i++)
             if (planner_cost(&tries[i]) < planner_cost(&tries[fastest])) fastest = i;
         *best = tries[fastest];
-        if (best->seconds == INFINITY) return false;
+        if (best->seconds == INFINITY) break;
         if (q->fits == NULL || q->fits(q->context, best)) break;
         tries[fastest].seconds = INFINITY; // does not fit
     }
     double most = 1.001 * best->seconds;
-    for (int i = 0; q->fits != NULL && i < count; i++) {
+    for (int i = 0; q->fits != NULL && i < count && best->seconds < INFINITY; i++) {
         planner_choice *t = &tries[i];
         bool alike = t->recompute == best->recompute && t->less == best->less && t->offload == best->offload &&
                      t->offload_states == best->offload_states;
         if (t->seconds <= most && alike && q->fits(q->context, t) && t->memory <= best->memory - 0.1 * q->machines->memory)
             *best = *t;
     }
-    return true;
+    free(tries);
+    return best->seconds < INFINITY;
 }
 
-// Inserts a choice into best (*count of at most `most`), which stays sorted by time; drops the slowest when it is full.
+// Inserts a choice into best (*count of at most `most`), which stays sorted by planner_cost; drops the last one when it is full.
 static inline void planner_insert(planner_choice *best, int *count, int most, const planner_choice *choice) {
     int at = *count;
-    while (at > 0 && choice->seconds < best[at - 1].seconds) at--;
+    while (at > 0 && planner_cost(choice) < planner_cost(&best[at - 1])) at--;
     if (at == most) return;
     if (*count < most) (*count)++;
     memmove(&best[at + 1], &best[at], sizeof *best * (size_t)(*count - 1 - at));
     best[at] = *choice;
 }
 
-// Fills best[0 ... n-1], fastest first, one entry per grid, n <= max_choices, and returns n; 0 with a message when no grid is legal or nothing fits.
+// Fills best[0 ... n-1], by planner_cost, one entry per grid, n <= max_choices, and returns n; 0 with a message when no grid is legal or nothing fits.
 static inline int planner_plan(const planner_query *q, planner_choice *best, int max_choices, error_text *error) {
     int count = 0, legal = 0, longest = 0;
     for (int hp = 1; hp <= q->model->H; hp++)

@@ -43,7 +43,7 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
     run.packed = options_packed(o);
     for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
     run.kinds = kinds;
-    run.offload_layers = (int)(o->offload_activations * c->L + 0.5);
+    run.offload_layers = checkpoint_offloaded(o->offload_activations, c->L);
     run.offload_states = options_offload(o);
     run.saves = o->save_every > 0;
     run.forward_only = o->steps == 0 && !o->plan;

@@ -52,9 +52,11 @@ def zero_text(c):
 
 
 def recompute_text(c):
+    part = c["offload_activations"]
+    offload = "" if part == 0 else ", offload" if part == 1 else f", offload {part:g}"
     states = (", offload of all states" if c["offload_parameters"] else ", optimizer and gradient offload" if c["offload_gradients"] else
               ", optimizer offload" if c["offload_optimizer"] else "")
-    return c["recompute"] + (", offload" if c["offload_activations"] else "") + states
+    return c["recompute"] + offload + states
 
 
 def unfit_text(error):
@@ -113,7 +115,7 @@ What the planner prints:
                         text += f"| {length} | {ranks} | {unfit_text(answer)} | | | | | | | | |\n"
                         continue
                     c, other = answer["choices"][0], answer["choices"][1:2]
-                    gap = f"{grid_text(other[0])}, +{100 * other[0]['slower_than_best']:.1f} %" if other else ""
+                    gap = f"{grid_text(other[0])}, {100 * other[0]['slower_than_best']:+.1f} %" if other else ""
                     text += (f"| {length} | {ranks} | {grid_text(c)} | {zero_text(c)} | {recompute_text(c)} | {c['memory_bytes'] / GIB:.1f} | "
                              f"{c['host_bytes_of_node'] / GIB:.0f} | {c['step_s']:.1f} | {c['tgs']:.1f} | {100 * c['mfu']:.1f} % | {gap} |\n")
     text += """

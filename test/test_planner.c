@@ -527,8 +527,8 @@ static bool fits_rule(void *context, planner_choice *p) {
     cluster c;
     memset(&c, 0, sizeof c);
     c.element_bytes = 2;
-    double kept = r->m->L * planner_kept_mean(r->m, &c, p, T, false);
-    p->memory = N * ((p->offload_states < OFFLOAD_PARAMETERS ? 2.0 / p->zp : 0) + (p->offload_states < OFFLOAD_GRADIENTS ? 4.0 / p->zg : 0) + (p->offload_states < OFFLOAD_OPTIMIZER ? 12.0 / p->zo : 0)) + (p->offload ? 0 : kept) + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T, false);
+    double kept = planner_kept_sum(r->m, &c, p, r->m->L, T, false) - planner_kept_sum(r->m, &c, p, checkpoint_offloaded(p->offload, r->m->L), T, false);
+    p->memory = N * ((p->offload_states < OFFLOAD_PARAMETERS ? 2.0 / p->zp : 0) + (p->offload_states < OFFLOAD_GRADIENTS ? 4.0 / p->zg : 0) + (p->offload_states < OFFLOAD_OPTIMIZER ? 12.0 / p->zo : 0)) + kept + planner_kept_bytes(r->m, &c, p->shape.hp, RECOMPUTE_NONE, T, false);
     return p->memory <= r->limit;
 }
 
@@ -562,7 +562,7 @@ static void check_choices(const planner_query *q, const planner_choice *best, in
         CHECK(p->seconds > 0 && fabs(parts_sum(p) / p->seconds - 1) < 1e-12, "parts sum to %g of %g s", parts_sum(p), p->seconds);
         CHECK(fabs(p->tgs * p->seconds * q->ranks / ((double)q->S * (double)q->global_batch) - 1) < 1e-12, "TGS %g in %g s", p->tgs, p->seconds);
         CHECK(p->mfu > 0 && p->mfu <= p->hfu && p->hfu <= 1, "MFU %g HFU %g", p->mfu, p->hfu);
-        if (i > 0) CHECK(best[i - 1].seconds <= p->seconds, "choices are not sorted");
+        if (i > 0) CHECK(planner_cost(&best[i - 1]) <= planner_cost(p), "choices are not sorted");
     }
 }
 
@@ -574,7 +574,7 @@ static void print_plan(const planner_query *q, const planner_choice *best, int n
         planner_reason(&best[i], why, sizeof why);
         printf("    dp %d hp %d cp %d w %d %s%s ZeRO %d/%d/%d recompute %d%s: %.2f s, TGS %.0f, MFU %.1f %%, HFU %.1f %%, %.0f GB (+%.1f %%%s): %s\n",
                best[i].shape.dp, best[i].shape.hp, best[i].shape.cp, best[i].shape.w, placement_name(best[i].shape.placement),
-               best[i].cp_allgather ? " allgather" : "", best[i].zp, best[i].zg, best[i].zo, best[i].recompute, best[i].offload ? " offload" : "", best[i].seconds,
+               best[i].cp_allgather ? " allgather" : "", best[i].zp, best[i].zg, best[i].zo, best[i].recompute, best[i].offload > 0 ? " offload" : "", best[i].seconds,
                best[i].tgs, 100 * best[i].mfu, 100 * best[i].hfu, 1e-9 * best[i].memory, 100 * (best[i].seconds / best[0].seconds - 1),
                i > 0 && best[i].seconds <= (1 + PLANNER_TIE) * best[0].seconds ? ", a tie" : "", why);
     }
@@ -660,8 +660,8 @@ static void check_step(void) {
     c.weight_bytes = 3;
     planner_query q = planner_query_make(&m, &c, 131072, 16, 64);
     q.batch = 2;
-    for (int way = 0; way < 12; way++) {
-        int kind = way % 3, states = way / 3;
+    for (int way = 0; way < 24; way++) {
+        int kind = way % 3, states = way / 3 % 4, offloaded = way < 12 ? 32 : 16;
         recompute_kind kinds[32];
         for (int l = 0; l < 32; l++) kinds[l] = (recompute_kind)kind;
         planner_choice p;
@@ -671,13 +671,13 @@ static void check_step(void) {
         p.zg = 16;
         p.zo = 32;
         p.recompute = (recompute_kind)kind;
-        p.offload = true;
+        p.offload = offloaded / 32.0;
         p.offload_states = (zero_offload)states;
         planner_attention a = planner_attention_time(&q, &p.shape, false);
         planner_step_time(&q, &a, &p);
         int full = kind == RECOMPUTE_FULL, again = kind != RECOMPUTE_NONE;
         double N = (double)config_parameters(&m), T = 131072 / 32, operations = 4 * 2 * 32, flop = flops_hardware_per_token(&m, q.S, kinds, true);
-        double activations = 2 * (32 - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false); // bytes of a pass
+        double activations = 2 * (offloaded - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false); // bytes of a pass
         double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0;
         const double updates[] = {0, 24, 28, 30}; // bytes of a parameter
         double update = N / 32 * updates[states], table = 128256.0 * 4096, first = (table + 3 * (N - 2 * table) / 32) / N; // the share that is updated at once
@@ -753,7 +753,7 @@ static void check_mix(void) {
         }
         double kept[3], seconds[3], flop[3];
         for (int i = 0; i < 3; i++) {
-            kept[i] = planner_kept_mean(&m, &c, &p[i], 4096, false);
+            kept[i] = planner_kept_sum(&m, &c, &p[i], m.L, 4096, false) / m.L;
             seconds[i] = p[i].seconds;
             flop[i] = p[i].hfu / p[i].tgs;
         }
