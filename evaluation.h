@@ -136,6 +136,13 @@ typedef struct {
 static inline int evaluation_buckets(const evaluation_report *r) { return 1 + position_bucket(r->S - 1); } // those that S tokens reach
 static inline double evaluation_ratio(double sum, double count) { return count > 0 ? sum / count : NAN; }
 
+// Whether the loss of every validation set that holds labels is a number.
+static inline bool evaluation_finite(const evaluation_report *r) {
+    for (int i = 0; i < r->sets; i++)
+        if (loss_by_position_tokens(&r->losses[i]) > 0 && !isfinite(loss_by_position_mean(&r->losses[i]))) return false;
+    return true;
+}
+
 static inline void evaluation_print(const evaluation_report *r) {
     char at[64], bucket[64];
     snprintf(at, sizeof at, "eval %6lld/%lld |", (long long)r->step, (long long)r->steps);

@@ -244,16 +244,18 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
     if (access(parent.text, W_OK) != 0) return error_set(error, "its parent %s cannot be written to: %s", printable(parent.text).text, strerror(errno));
     return true;
 }
-// Whether hf_export will be able to make the folder: hf_export_check_here on rank 0, and all ranks see its parent and may write there. like: the
-// folder whose dtypes the export takes; it must be the same on all ranks, because the layout of the files depends on these dtypes. NULL: the export
-// takes no folder's dtypes, or hf_import compares that folder. Collective; called long before hf_export.
-static inline bool hf_export_check(comm *all, const char *folder, const char *like, error_text *error) {
+// Whether hf_export will be able to make the folder: hf_export_check_here on rank 0, and all ranks see its parent and may write there. Collective;
+// called long before hf_export.
+static inline bool hf_export_check(comm *all, const char *folder, error_text *error) {
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--export %s", printable(folder).text);
     error_text why = {""};
     if (comm_rank(all) == 0 && !hf_export_check_here(folder, &why)) error_set(error, "%s: %s", what, why.text);
-    if (!comm_agree(all, error) || !agree_on_folder(all, path_parent(folder).text, what, error)) return false;
-    if (like == NULL) return true;
+    return comm_agree(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
+}
+// Whether the folder whose dtypes the export takes is the same on all ranks: the layout of the files depends on these dtypes. Not needed where
+// hf_import compares that folder. Collective.
+static inline bool hf_export_agree(comm *all, const char *like, error_text *error) {
     safetensors files = safetensors_none();
     uint64_t hash = 0;
     if (safetensors_open(&files, like, "model", error)) safetensors_hash(&files, &hash, error);

@@ -54,7 +54,12 @@ static void check_options(options *o, const model_config *c, error_text *error) 
     if (o->hp == 0) plan_apply(o, c, comm_world(), error);
     options_check(o, c, comm_size(comm_world()), error);
     bool follows_source = o->resume && o->export_dtype == EXPORT_AUTO && !o->from_scratch;
-    if (o->export_to != NULL && !o->dry_run) hf_export_check(comm_world(), o->export_to, follows_source ? model_folder(o) : NULL, error);
+    bool exports = o->export_to != NULL && !o->dry_run;
+    bool in_new_out = exports && o->out != NULL && !path_exists(o->out) && path_same(path_parent(o->export_to).text, o->out); // which the run will make
+    comm_broadcast(comm_world(), &in_new_out, sizeof in_new_out, 0); // machines may differ
+    if (exports && !in_new_out) hf_export_check(comm_world(), o->export_to, error);
+    stop_on_error(error);
+    if (exports && follows_source && model_folder(o) != NULL) hf_export_agree(comm_world(), model_folder(o), error);
     stop_on_error(error);
 }
 
@@ -273,6 +278,7 @@ static void train(trainer *t, error_text *error) {
     args.beta2 = (float)o->beta2;
     args.eps = (float)o->eps;
     args.weight_decay = (float)o->weight_decay;
+    if (o->eval_every == 0) check_evaluation(t, error);
     read_step(t, error); // before the log is opened: bad data leaves no file behind
     open_log(t, error);
     bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have ended before an evaluation that was due
@@ -303,12 +309,14 @@ static void train(trainer *t, error_text *error) {
     print_end(t);
 }
 
-// With no step left to train: evaluates and samples the model as it is. Collective.
+// With no step left to train: evaluates and samples the model as it is. Ends the run where a loss is not finite. Collective.
 static void evaluate_only(trainer *t, error_text *error) {
     open_log(t, error);
-    if (t->val.count > 0) evaluate(t, error);
+    bool finite = t->val.count == 0 || evaluate(t, error);
     if (t->o->sample_every > 0) sample(t);
     close_log(t, error);
+    if (!finite) error_set(error, "a validation loss is not finite: parameters of this model are not, or overflow");
+    stop_on_error(error);
 }
 
 // ---- finish ----

@@ -216,12 +216,22 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
     comm_sum_double(t->g.all, scores->tokens, NEEDLE_DEPTHS);
     free(logits);
 }
-// Evaluates all validation sets and --eval-needles; prints and logs the results, unless a signal stops the run meanwhile. Collective.
-static inline void evaluate(trainer *t, error_text *error) {
+// Reads what the evaluation after the last step will, so that bad validation data is said before training. Collective.
+static inline void check_evaluation(trainer *t, error_text *error) {
+    for (int i = 0; i < t->val.count; i++) {
+        dataloader *data = &t->val.sources[i].data;
+        int64_t needles = i == 0 ? min_i64(dataloader_samples(data), t->o->eval_needles) : 0, samples = max_i64(evaluation_samples(t, data), needles);
+        for (int64_t n = t->g.place.d; n < samples && error->text[0] == '\0'; n += t->g.shape.dp) read_sample(t, data, dataloader_sample_at(data, n), 0, 0, error);
+    }
+    stop_training_on_error(t, error);
+}
+// Evaluates all validation sets and --eval-needles; prints and logs the results, unless a signal stops the run meanwhile. False: a loss
+// is not finite. Collective.
+static inline bool evaluate(trainer *t, error_text *error) {
     evaluation_report r;
     memset(&r, 0, sizeof r);
     r.step = t->done.step;
-    r.steps = t->o->steps;
+    r.steps = max_i64(t->o->steps, r.step);
     r.S = t->shard.S;
     r.sets = t->val.count;
     r.has_needles = t->o->eval_needles > 0;
@@ -234,10 +244,11 @@ static inline void evaluate(trainer *t, error_text *error) {
     free(losses);
     if (stop_agreed(t)) {
         if (t->g.rank == 0) printf("eval %6lld/%lld | ended by a signal\n", (long long)r.step, (long long)r.steps);
-        return;
+        return true;
     }
     if (t->g.rank == 0) evaluation_print(&r);
     if (t->log != NULL) evaluation_log(t->log, &r);
+    return evaluation_finite(&r);
 }
 
 // Draws --sample-tokens tokens and prints them, unless a signal stops the run meanwhile. Collective.

@@ -256,12 +256,15 @@ check 'nor is its .part, under any name' to_tokens 2 "^error: $dir/link.txt: is 
 rm "$dir/b.bin.part"
 check 'and it is replaced by others' to_tokens 0 '5 tokens' "$dir/b.bin" "$dir/a.txt"
 
-# What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace; 2 for bad validation data and divergence, which would
-# happen again.
+# What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace; 2 for bad validation data, which is found early, and
+# divergence, which would happen again.
 python3 -c "
 data = bytearray(open('$dir/data.bin', 'rb').read())
 data[1024 + 2 * 50:1024 + 2 * 50 + 2] = (999).to_bytes(2, 'little')
 open('$dir/beyond.bin', 'wb').write(data)
+data[1024 + 2 * 50:1024 + 2 * 50 + 2] = data[1026:1028]
+data[1024 + 2 * 810:1024 + 2 * 810 + 2] = (999).to_bytes(2, 'little')
+open('$dir/later.bin', 'wb').write(data)
 open('$dir/unlearnt.bin', 'wb').write(open('$dir/data.bin', 'rb').read())
 open('$dir/unlearnt.bin.mask', 'wb').write(bytes((len(data) - 1024) // 2))"
 ln -s /dev/full "$dir/full" # what removes it by mistake removes the link alone
@@ -269,9 +272,19 @@ check 'a log on a full disk: a warning and status 1' ends_with 1 'warning: --log
 check 'and the export' [ -e "$dir/exported/model.safetensors" ]
 check 'the last update, of states on the host, is done before the export' "$binary" "${model[@]}" --steps 2 --offload-optimizer --export "$dir/hosted"
 check 'which is the same' cmp "$dir"/{exported,hosted}/model.safetensors
+cp -r "$dir/exported" "$dir/broken"
+python3 -c "
+f = open('$dir/broken/model.safetensors', 'r+b')
+f.seek(-4, 2)
+f.write(b'\\x00\\x00\\xc0\\x7f')"
+check 'an evaluation that is not a number: status 2' ends_with 2 'error: a validation loss is not finite' mpirun -np 2 "$binary" --model "$dir/broken" --seq-len 100 --cp 2 --steps 0 --val-data "$dir/data.bin" --eval-steps 1
+check 'an export in a new folder of states' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/hf' && cmp '$dir/together/hf/model.safetensors' '$dir/exported/model.safetensors'"
+check 'in a folder that is there already, too' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/again'"
 check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --trace .*/full' "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
-check 'bad validation data at the end: status 2' ends_with 2 'is 999' mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "$dir/beyond.bin" --out "$dir/new/states"
-check 'and the state of that step' [ -e "$dir/new/states/step-00000002/model.safetensors" ]
+check 'bad validation data: status 2' ends_with 2 'is 999' mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "good=$dir/data.bin,bad=$dir/beyond.bin" --eval-steps 1
+check 'before the first step, although the evaluation is after the last' bash -c "! grep '^step' '$dir/shown'"
+check 'also in what needles alone read' ends_with 2 'is 999' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1 --eval-needles 9
+check 'data that no evaluation reads does not count' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1
 check 'divergence: status 2' ends_with 2 'error: step .*: loss .* lower --lr' "$binary" "${model[@]}" --steps 30 --lr 100 --grad-clip 0 --weight-decay 100
 check 'no label at all: a warning' ends_with 0 'warning: step 1: none of its tokens is a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --log "$dir/unlearnt.jsonl"
 check 'once' [ "$(grep -c 'none of its tokens is a label' "$dir/shown")" -eq 1 ]

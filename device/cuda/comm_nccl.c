@@ -56,7 +56,7 @@ struct comm {
     int64_t started, finished, measured; // measured: done, and their waiting time counted
     // the watching thread's view
     int64_t watched; // transfers it has seen complete
-    double watched_since;
+    double watched_for; // seconds that the oldest unfinished one has had
 };
 
 static comm *world;
@@ -107,8 +107,8 @@ static bool is_over(const comm *group, cudaEvent_t event) {
         device_fail("%s (rank %d of %d in its group): the GPU has failed: %s", comm_kind_name(group->kind), group->rank, group->size, cudaGetErrorString(status));
     return status == cudaSuccess;
 }
-// Called with the lock held. Ends the job when a transfer has failed or is stuck for too long.
-static void watch(comm *group) {
+// Called with the lock held, `passed` seconds after the last call. Ends the job when a transfer has failed or is stuck for too long.
+static void watch(comm *group, double passed) {
     ncclResult_t status = ncclSuccess;
     if (ncclCommGetAsyncError(group->nccl, &status) == ncclSuccess && status != ncclSuccess && status != ncclInProgress)
         device_fail("%s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), group->rank, group->size,
@@ -117,8 +117,9 @@ static void watch(comm *group) {
     if (group->watched < group->started - RING) group->watched = group->started - RING;
     while (group->watched < group->started && is_over(group, group->ring[group->watched % RING].done)) group->watched++;
     const transfer *t = &group->ring[group->watched % RING]; // the oldest unfinished one; its clock starts when the compute before it is done
-    if (group->watched != before || group->watched == group->started || !is_over(group, t->begun)) group->watched_since = device_seconds();
-    if (timeout_seconds > 0 && device_seconds() - group->watched_since > timeout_seconds) {
+    group->watched_for += passed;
+    if (group->watched != before || group->watched == group->started || !is_over(group, t->begun)) group->watched_for = 0;
+    if (timeout_seconds > 0 && group->watched_for > timeout_seconds) {
         char peers[256];
         device_fail("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or is in other transfers; "
                     "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
@@ -128,8 +129,14 @@ static void watch(comm *group) {
 }
 // The driver may block the watching thread together with the one that it watches. Then this signal handler ends the rank, and mpirun the others.
 static char standing[160]; // the message, formatted before the alarm is set: a signal handler must not call snprintf
+static volatile sig_atomic_t standing_twice;
 static void driver_stands(int signal_number) {
     (void)signal_number;
+    if (!standing_twice) { // the whole job may have been paused: the watching thread has another minute
+        standing_twice = 1;
+        alarm(60);
+        return;
+    }
     ssize_t written = write(STDERR_FILENO, standing, strlen(standing));
     (void)written; // nothing is left to do about it
     _exit(EXIT_FAILED);
@@ -138,13 +145,16 @@ static void *watch_all(void *device) {
     cudaSetDevice((int)(intptr_t)device);
     snprintf(standing, sizeof standing, "error: rank %d: the GPU's driver or NCCL has not answered for more than twice TRAIN_LLAMA_TIMEOUT seconds\n", world->rank);
     signal(SIGALRM, driver_stands);
-    for (;;) {
+    for (double last = device_seconds();;) {
         struct timespec pause = {0, 200000000};
         nanosleep(&pause, NULL);
-        if (timeout_seconds > 0) alarm((unsigned)fmin(2 * timeout_seconds + 60, 1e9));
+        double now = device_seconds(), passed = fmin(now - last, 1); // while the job is paused, by a batch system or a debugger, nobody is late
+        last = now;
+        standing_twice = 0;
+        if (timeout_seconds > 0) alarm((unsigned)fmin(2 * timeout_seconds + 1, 1e9));
         pthread_mutex_lock(&lock);
         bool stop = stop_watching;
-        for (int i = 0; i < comm_total && !stop; i++) watch(comms[i]);
+        for (int i = 0; i < comm_total && !stop; i++) watch(comms[i], passed);
         pthread_mutex_unlock(&lock);
         if (!stop) continue;
         alarm(0);
@@ -416,7 +426,7 @@ static void free_nccl(const comm *group, ncclComm_t nccl) {
 
 static void connect_ranks(comm *group) {
     make_stream(group);
-    group->watched_since = device_seconds();
+    group->watched_for = 0;
     pthread_mutex_lock(&lock);
     if (comm_total == MAX_COMMS) device_fail("more than %d communicators", MAX_COMMS);
     comms[comm_total++] = group;
