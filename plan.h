@@ -316,7 +316,8 @@ static inline void plan_print(const plan_question *q, const planner_choice *best
     printf("why 1: its step is %s", text);
     if (n > 1) {
         double gap = best[1].seconds / best[0].seconds - 1;
-        printf("; the runner-up is %.1f %% %s%s", 100 * fabs(gap), gap < 0 ? "faster, but not as simple" : "slower", gap <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
+        printf("; the runner-up is %.1f %% %s%s", 100 * fabs(gap),
+               gap < 0 ? "faster, but not as simple" : "slower", gap <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
     }
     printf("\n");
     plan_command(stdout, o, &best[0]);
