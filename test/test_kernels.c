@@ -945,6 +945,172 @@ static bool engine_has_bf16(void) {
 #endif
 }
 
+// ---- addresses: each tensor of an operation alone begins between two multiples of 16 bytes, where vectors of 16 bytes fault ----
+
+enum { TENSORS_MOST = 9, ROWS = 6, COLUMNS = 64, LABEL_OF_ROWS = 3 };
+typedef struct {
+    char *memory[TENSORS_MOST], *at[TENSORS_MOST]; // on the device; where the tensor begins in it
+    float *values[TENSORS_MOST];                   // (n) on the host, before the call
+    float *want[TENSORS_MOST];                     // (n) after the call with all tensors at multiples of 16 bytes
+    int64_t n[TENSORS_MOST];
+    int bytes[TENSORS_MOST]; // of an element: 4: float, 2: bf16
+    int count;
+    int32_t *rows; // (ROWS) on the device: tokens or labels
+    void *scratch;
+} call_tensors;
+
+static void call_takes(call_tensors *c, int bytes, int64_t n) {
+    int i = c->count++;
+    c->n[i] = n;
+    c->bytes[i] = bytes;
+    c->memory[i] = (char *)device_alloc((size_t)n * (size_t)bytes + 8);
+    c->values[i] = HOST_NEW(float, n);
+    c->want[i] = HOST_NEW(float, n);
+    for (int64_t k = 0; k < n; k++) c->values[i][k] = (float)(0.6 + 0.5 * test_random(77, (uint64_t)(1000 * i + k))); // positive: second moments are
+}
+// moved: the tensor that begins `by` bytes later; -1: none.
+static void call_run(call_tensors *c, void (*call)(call_tensors *), int moved, int by, float *const *results) {
+    for (int i = 0; i < c->count; i++) {
+        c->at[i] = c->memory[i] + (i == moved ? by : 0);
+        for (int64_t k = 0; k < c->n[i]; k++) {
+            uint32_t bits;
+            memcpy(&bits, &c->values[i][k], 4);
+            uint16_t half = (uint16_t)(bits >> 16);
+            memcpy(c->at[i] + k * c->bytes[i], c->bytes[i] == 2 ? (void *)&half : (void *)&bits, (size_t)c->bytes[i]);
+        }
+    }
+    call(c);
+    device_synchronize();
+    for (int i = 0; i < c->count; i++)
+        for (int64_t k = 0; k < c->n[i]; k++) {
+            uint32_t bits = 0;
+            memcpy((char *)&bits + 4 - c->bytes[i], c->at[i] + k * c->bytes[i], (size_t)c->bytes[i]);
+            memcpy(&results[i][k], &bits, 4);
+        }
+}
+// Runs a call with each of its tensors moved by one element, and by 8 bytes. Sums are added in another order there, and tensor cores round weights to bf16: 1/32 of the
+// tensor's largest number; what this looks for is a fault, or rows in the wrong place.
+static void check_call(const char *name, call_tensors *c, void (*call)(call_tensors *)) {
+    float *got[TENSORS_MOST];
+    for (int i = 0; i < c->count; i++) got[i] = HOST_NEW(float, c->n[i]);
+    c->scratch = device_alloc(1 << 20);
+    c->rows = (int32_t *)device_alloc(sizeof(int32_t) * ROWS);
+    for (int t = 0; t < ROWS; t++) c->rows[t] = LABEL_OF_ROWS;
+    call_run(c, call, -1, 0, c->want);
+    for (int way = 0; way < 2 * c->count; way++) {
+        int moved = way / 2, by = way % 2 == 0 ? c->bytes[moved] : 8;
+        call_run(c, call, moved, by, got);
+        for (int i = 0; i < c->count; i++) {
+            double largest = 0, apart = 0;
+            for (int64_t k = 0; k < c->n[i]; k++) largest = fmax(largest, fabs((double)c->want[i][k]));
+            for (int64_t k = 0; k < c->n[i]; k++) {
+                double d = fabs((double)got[i][k] - (double)c->want[i][k]);
+                if (!(d <= apart)) apart = isnan(d) ? INFINITY : d;
+            }
+            CHECK(largest > 0 && apart <= largest / 32, "%s: with tensor %d moved by %d bytes, tensor %d is %g off its %g", name, moved, by, i, apart, largest);
+        }
+    }
+    for (int i = 0; i < c->count; i++) {
+        device_free(c->memory[i], 0);
+        free(c->values[i]);
+        free(c->want[i]);
+        free(got[i]);
+    }
+    device_free(c->scratch, 0);
+    device_free(c->rows, 0);
+}
+
+#define X(i) ((floatX *)c->at[i])
+#define F(i) ((float *)c->at[i])
+static void call_adamw(call_tensors *c) {
+    adamw_args args;
+    memset(&args, 0, sizeof args);
+    args.lr = 0.1f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.weight_decay = 0.1f; args.grad_scale = 1;
+    args.step = 3;
+    op_adamw(X(0), F(1), F(2), F(3), F(4), c->n[0], args);
+}
+static void call_round(call_tensors *c) {
+    rounding_rule how;
+    memset(&how, 0, sizeof how);
+    how.stochastic = true;
+    op_round(X(0), F(1), c->n[0], how);
+}
+static void call_cast_from(call_tensors *c) { op_cast_from_float(X(0), F(1), c->n[0]); }
+static void call_cast_to(call_tensors *c) { op_cast_to_float(F(0), X(1), c->n[0]); }
+static void call_add(call_tensors *c) { op_add_float(F(0), F(1), c->n[0]); }
+static void call_wire(call_tensors *c) { op_bf16_from_float((bf16 *)c->at[0], F(1), c->n[0]); }
+static void call_add_wire(call_tensors *c) { op_add_bf16(F(0), (bf16 *)c->at[1], c->n[0]); }
+static void call_norm(call_tensors *c) { op_rmsnorm_forward(X(0), F(1), X(2), X(3), ROWS, COLUMNS, 1e-5f); }
+static void call_norm_back(call_tensors *c) { op_rmsnorm_backward(X(0), F(1), X(2), X(3), X(4), F(5), ROWS, COLUMNS, c->scratch); }
+static void call_swiglu(call_tensors *c) { op_swiglu_forward(X(0), X(1), ROWS, COLUMNS); }
+static void call_swiglu_back(call_tensors *c) { op_swiglu_backward(X(0), X(1), X(2), X(3), ROWS, COLUMNS); }
+static void call_embedding(call_tensors *c) { op_embedding_forward(X(0), c->rows, X(1), ROWS, COLUMNS); }
+static void call_embedding_back(call_tensors *c) { op_embedding_backward(F(0), c->rows, X(1), ROWS, COLUMNS, c->scratch); }
+static void call_loss(call_tensors *c) { op_cross_entropy(F(0), X(1), c->rows, ROWS, COLUMNS, 1, true); }
+static void call_rope(call_tensors *c) { op_rope_pack_forward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16)); }
+static void call_rope_back(call_tensors *c) { op_rope_unpack_backward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16)); }
+static void call_rope_float(call_tensors *c) { op_rope_unpack_backward_float(X(0), F(1), F(2), F(3), ROWS, head_layout_make(1, 4, 2, 16)); }
+static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
+static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
+static void call_merge(call_tensors *c) { op_attention_merge(F(0), F(1), F(2), F(3), ROWS, 4, 16, COLUMNS, ROWS); }
+static attention_block call_block(int Hkv) { // one head of 64, as tensor cores take it, or four of 16
+    attention_block b;
+    memset(&b, 0, sizeof b);
+    b.Tq = b.Tk = b.lse_stride = ROWS;
+    b.Hq = b.Hkv = Hkv;
+    b.HS = COLUMNS / Hkv;
+    b.q_stride = b.kv_stride = COLUMNS;
+    b.scale = 0.1f;
+    b.causal = true;
+    return b;
+}
+static void call_delta(call_tensors *c) { op_attention_delta(F(0), X(1), X(2), call_block(4)); }
+static void call_attention(call_tensors *c) { op_attention_forward(F(0), F(1), X(2), X(3), X(4), call_block(1), true, c->scratch); }
+static void call_attention_back(call_tensors *c) { // out, which cuDNN alone reads, is not among the tensors
+    op_attention_backward(F(0), F(1), F(2), X(3), X(4), X(5), X(6), X(6), F(7), F(8), call_block(1), true, c->scratch);
+}
+#undef X
+#undef F
+
+static void test_addresses(void) {
+    enum { N = ROWS * COLUMNS, S = sizeof(floatX) }; // element sizes: S: stored, 4: float, 2: bf16
+    const struct {
+        const char *name;
+        void (*call)(call_tensors *);
+        int count, bytes[TENSORS_MOST], n[TENSORS_MOST];
+    } calls[] = {
+        {"op_adamw", call_adamw, 5, {S, 4, 4, 4, 4}, {N, N, N, N, N}},
+        {"op_round", call_round, 2, {S, 4}, {N, N}},
+        {"op_cast_from_float", call_cast_from, 2, {S, 4}, {N, N}},
+        {"op_cast_to_float", call_cast_to, 2, {4, S}, {N, N}},
+        {"op_add_float", call_add, 2, {4, 4}, {N, N}},
+        {"op_bf16_from_float", call_wire, 2, {2, 4}, {N, N}},
+        {"op_add_bf16", call_add_wire, 2, {4, 2}, {N, N}},
+        {"op_rmsnorm_forward", call_norm, 4, {S, 4, S, S}, {N, ROWS, N, COLUMNS}},
+        {"op_rmsnorm_backward", call_norm_back, 6, {S, 4, S, S, S, 4}, {N, COLUMNS, N, N, COLUMNS, ROWS}},
+        {"op_swiglu_forward", call_swiglu, 2, {S, S}, {N, 2 * N}},
+        {"op_swiglu_backward", call_swiglu_back, 4, {S, S, S, S}, {2 * N, N, N, 2 * N}},
+        {"op_embedding_forward", call_embedding, 2, {S, S}, {N, N}},
+        {"op_embedding_backward", call_embedding_back, 2, {4, S}, {N, N}},
+        {"op_cross_entropy", call_loss, 2, {4, S}, {ROWS, N}},
+        {"op_rope_pack_forward", call_rope, 4, {S, S, S, 4}, {N, N, 2 * N, ROWS * 16}},
+        {"op_rope_unpack_backward", call_rope_back, 4, {S, S, S, 4}, {2 * N, N, N, ROWS * 16}},
+        {"op_rope_unpack_backward_float", call_rope_float, 4, {S, 4, 4, 4}, {2 * N, N, N, ROWS * 16}},
+        {"op_heads_pack", call_heads, 2, {S, S}, {N, N}},
+        {"op_heads_unpack", call_heads_back, 2, {S, S}, {N, N}},
+        {"op_attention_merge", call_merge, 4, {4, 4, 4, 4}, {N, 4 * ROWS, N, 4 * ROWS}},
+        {"op_attention_delta", call_delta, 3, {4, S, S}, {4 * ROWS, N, N}},
+        {"op_attention_forward", call_attention, 5, {4, 4, S, S, S}, {N, ROWS, N, N, N}},
+        {"op_attention_backward", call_attention_back, 9, {4, 4, 4, S, S, S, S, 4, 4}, {N, N, N, N, N, N, N, ROWS, ROWS}},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        call_tensors c;
+        memset(&c, 0, sizeof c);
+        for (int k = 0; k < calls[i].count; k++) call_takes(&c, calls[i].bytes[k], calls[i].n[k]);
+        check_call(calls[i].name, &c, calls[i].call);
+    }
+}
+
 int main(int argc, char **argv) {
     error_text error;
     memset(&error, 0, sizeof error);
@@ -973,6 +1139,7 @@ int main(int argc, char **argv) {
             test_rounding(0);
             test_rounding(1);
             test_init();
+            if (i < 2) test_addresses();
             test_embedding(1, 8, 5);
             test_embedding(70, 33, 9);
             test_embedding(600, 24, 40);
