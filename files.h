@@ -106,15 +106,17 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
     return true;
 }
 
-// Checks, before long work, that a file can be written, and that one that is there begins with the byte with which such files do: a slip of the hand must
-// not cost a token file or weights. Leaves no new file behind. False with a message that begins with the option.
-static inline bool file_writable(const char *option, const char *path, char begins, error_text *error) {
+// Checks, before long work, that a file can be written, and that one that is there begins as such files do (or_begins: another such beginning, NULL:
+// none): a slip of the hand must not cost a token file, weights or a config.json. Leaves no new file behind. False with a message that begins with the option.
+static inline bool file_writable(const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
     struct stat entry;
     bool there = stat(path, &entry) == 0, full = there && S_ISREG(entry.st_mode) && entry.st_size > 0;
     if (there && S_ISFIFO(entry.st_mode)) return true; // its reader would take this for the end
     FILE *f = fopen(path, full ? "r+" : "a");
     if (f == NULL) return error_set(error, "%s %s: cannot be written: %s", option, path, strerror(errno));
-    bool other = full && fgetc(f) != begins;
+    char first[64] = "";
+    if (full && fread(first, 1, sizeof first - 1, f) == 0) first[0] = '\0';
+    bool other = full && strncmp(first, begins, strlen(begins)) != 0 && (or_begins == NULL || strncmp(first, or_begins, strlen(or_begins)) != 0);
     fclose(f);
     if (!there) remove(path);
     return !other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path);

@@ -272,6 +272,7 @@ static inline void log_run(const trainer *t) {
     cJSON_AddStringToObject(run, "device", device_name());
     cJSON_AddNumberToObject(run, "ranks", t->g.ranks);
     cJSON_AddNumberToObject(run, "parameters", (double)config_parameters(&t->m.c));
+    if (t->peak_flops > 0) cJSON_AddNumberToObject(run, "peak_tflops", 1e-12 * t->peak_flops);
     cJSON_AddNumberToObject(run, "steps_done", (double)t->done.step);
     cJSON_AddItemToObject(run, "options", options_json(t->o, NULL));
     char *text = cJSON_PrintUnformatted(json);
@@ -320,8 +321,8 @@ static inline path_text trace_path(const trainer *t) {
     return p;
 }
 // Checks an output before the run; one in a folder that --out is yet to make is left to the run.
-static inline void check_output(const trainer *t, const char *option, const char *path, char begins, error_text *error) {
-    if (t->o->out == NULL || path_exists(t->o->out) || !path_within(path, t->o->out)) file_writable(option, path, begins, error);
+static inline void check_output(const trainer *t, const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
+    if (t->o->out == NULL || path_exists(t->o->out) || !path_within(path, t->o->out)) file_writable(option, path, begins, or_begins, error);
 }
 static inline void write_trace(trainer *t, error_text *error) {
     path_text path = trace_path(t);

@@ -83,7 +83,7 @@ yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' >"$dir/text25"
 build/cpu/text_to_tokens "$dir/short.bin" "$dir/text25" >/dev/null
 for run in 'none auto' '48 auto' 'none 37'; do
     set -- $run
-    echo '{"of":"another run"}' >"$dir/flops-$1-$2.jsonl" # must be replaced
+    echo '{"run":"another"}' >"$dir/flops-$1-$2.jsonl" # must be replaced
     "$binary" --model nano --from-scratch --seq-len 100 --batch-size 2 --steps 2 --recompute none --document-end "$1" --mlp-tile "$2" --train-data "$dir/short.bin" --log "$dir/flops-$1-$2.jsonl" \
         >/dev/null 2>&1
 done
@@ -326,6 +326,14 @@ cp "$dir/data.bin" "$dir/precious.bin"
 for option in --log --trace; do
     check "$option does not replace a token file" ends_with 2 "^error: $option .*/precious.bin: is a file of another kind, which would be lost" "$binary" "${model[@]}" --steps 1 $option "$dir/precious.bin"
 done
+echo '{"model_type": "llama"}' >"$dir/precious.json"
+cp "$dir/precious.json" "$dir/kept.json"
+check 'nor a config.json' ends_with 2 '^error: --log .*/precious.json: is a file of another kind' "$binary" "${model[@]}" --steps 1 --log "$dir/precious.json"
+check '--plan-json neither, another JSON file' ends_with 2 '^error: --plan-json .*/precious.json: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.json"
+check 'that is as before, too' cmp "$dir/kept.json" "$dir/precious.json"
+for n in 1 2; do check "a plan replaces a plan, $n" "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/replaced.json"; done
+for n in 1 2; do check "a trace replaces a trace, $n" "$binary" "${model[@]}" --steps 1 --trace "$dir/replaced.trace"; done
+check 'one file for log and trace' ends_with 2 '^error: --log and --trace are both' "$binary" "${model[@]}" --steps 1 --log "$dir/twice" --trace "$dir/twice"
 check '--plan-json neither' ends_with 2 '^error: --plan-json .*/precious.bin: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.bin"
 check '--cluster-out neither, before anything is measured' ends_with 2 '^error: --cluster-out .*/precious.bin: is a file of another kind' "$binary" --calibrate --cluster-out "$dir/precious.bin"
 check 'it is as before' cmp "$dir/data.bin" "$dir/precious.bin"
