@@ -656,6 +656,11 @@ static inline bool options_check_together(const options *o, error_text *error) {
         return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
     if (o->out != NULL && o->export_to != NULL && path_within(o->out, o->export_to))
         return error_set(error, "--out %s lies in the folder of --export, which must not exist before; give a folder beside it", printable(o->out).text);
+    if (o->out != NULL && o->export_to != NULL && path_same(path_parent(o->export_to).text, o->out)) { // names that states use (training_state.h)
+        path_text name = path_last(o->export_to);
+        if (strcmp(name.text, "lock") == 0 || strncmp(name.text, "step-", 5) == 0 || strncmp(name.text, "unfinished-", 11) == 0 || strncmp(name.text, "damaged-", 8) == 0)
+            return error_set(error, "--export %s: in the folder of --out, names such as this are those of states; give another name", printable(o->export_to).text);
+    }
     if (options_given(o, "export-dtype") && o->export_to == NULL)
         return error_set(error, "--export-dtype requires --export DIR");
     if (o->stochastic_rounding && sizeof(floatX) == sizeof(float) && !o->dry_run)

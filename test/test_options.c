@@ -191,6 +191,8 @@ static void test_refusals(void) {
         {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--sample-prompt x", "require --sample-every"}, {GOOD "--sample-tokens 1", "require --sample-every"}, {GOOD "--sample-temperature 1", "require --sample-every"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
         {GOOD "--resume", "require --out"}, {GOOD "--save-every 5", "require --out"}, {GOOD "--keep 2", "require --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--out one --export one", "two different folders"},
         {GOOD "--out one --export ./one", "two different folders"}, {GOOD "--out .//one/ --export one", "two different folders"}, {GOOD "--out no/one --export no/one", "two different folders"},
+        {GOOD "--out one --export one/step-00000001", "those of states"}, {GOOD "--out one --export ./one/lock/", "those of states"},
+        {GOOD "--out one --export one/unfinished-x", "those of states"}, {GOOD "--out one/ --export one//damaged-step-00000002", "those of states"},
         {GOOD "--out one/two --export one", "lies in"}, {GOOD "--out ./one//two/three/ --export one/", "lies in"}, {GOOD "--ranks 3", "--dry-run"},
         {GOOD "--rope-theta 1", "from 1.001 to 1e+15"}, {GOOD "--rope-theta 0", "from 1.001"}, {GOOD "--rope-scaling ntk", "\"ntk\" is not legal; legal values are llama3:"},
         {GOOD "--rope-scaling default", "none"}, {GOOD "--rope-scaling none:", "none"}, {GOOD "--rope-scaling linear", "\"factor\" is missing"},
@@ -208,7 +210,8 @@ static void test_refusals(void) {
     options apart;
     error_text none;
     CHECK(check(&apart, GOOD "--out one --export /one", 1, &none) && check(&apart, GOOD "--out a/one --export b/one", 1, &none) &&
-              check(&apart, GOOD "--out one --export one/two", 1, &none) && check(&apart, GOOD "--out /a/b/c --export ../b", 1, &none), "%s", none.text);
+              check(&apart, GOOD "--out one --export one/two", 1, &none) && check(&apart, GOOD "--out one --export two/step-1", 1, &none) &&
+              check(&apart, GOOD "--out one --export one/two/lock", 1, &none) && check(&apart, GOOD "--out /a/b/c --export ../b", 1, &none), "%s", none.text);
     // A value that is too long, or holds control characters.
     char line[2048];
     snprintf(line, sizeof line, GOOD "--log %01100d", 0);
