@@ -261,17 +261,15 @@ static void after_step(trainer *t, error_text *error) {
     stop_if_told(t);
 }
 
-// SIGTERM and SIGUSR1 stop a run that can be resumed; otherwise, and outside the training loop, they end it as they end any program.
-static void heed_signals(const trainer *t, void (*how)(int)) {
-    if (t->o->out == NULL) return;
-    signal(SIGTERM, how);
-    signal(SIGUSR1, how);
+// A signal came while the run started: nothing to save.
+static void stop_before_training(trainer *t) {
+    t->stopped = true;
+    if (t->g.rank == 0) printf("stopped by a signal before training; the same command with --resume %s\n", t->done.step > 0 ? "continues the run" : "begins it");
 }
 
 // The training loop. Collective.
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
-    heed_signals(t, on_stop_signal);
     adamw_args args;
     memset(&args, 0, sizeof args);
     args.beta1 = (float)o->beta1;
@@ -304,7 +302,6 @@ static void train(trainer *t, error_text *error) {
         stop_if_diverged(t, result, error);
         after_step(t, error);
     }
-    heed_signals(t, SIG_DFL);
     close_log(t, error);
     print_end(t);
 }
@@ -314,6 +311,7 @@ static void evaluate_only(trainer *t, error_text *error) {
     open_log(t, error);
     bool finite = t->val.count == 0 || evaluate(t, error);
     if (t->o->sample_every > 0) sample(t);
+    t->stopped = stop_agreed(t);
     close_log(t, error);
     if (!finite) error_set(error, "a validation loss is not finite: parameters of this model are not, or overflow");
     stop_on_error(error);
@@ -321,7 +319,7 @@ static void evaluate_only(trainer *t, error_text *error) {
 
 // ---- finish ----
 
-// --export: writes the trained model as a Hugging Face folder. A failure, such as a full disk, ends the run with status 1. Collective.
+// --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk, ends the run with status 1. Collective.
 static void export_model(trainer *t, error_text *error) {
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
@@ -371,6 +369,8 @@ int main(int argc, char **argv) {
     if (o.dry_run) return run_dry(&o, &c, &error);
     if (!planned) start_device(&o, &error);
 
+    if (o.out != NULL) heed_signals();
+
     trainer t;
     memset(&t, 0, sizeof t);
     t.o = &o;
@@ -386,7 +386,8 @@ int main(int argc, char **argv) {
     if (t.g.rank == 0) print_start(&t);
     if (o.trace != NULL) trace_start();
 
-    if (t.done.step < o.steps) train(&t, &error);
+    if (stop_agreed(&t)) stop_before_training(&t);
+    else if (t.done.step < o.steps) train(&t, &error);
     else evaluate_only(&t, &error);
     if (o.trace != NULL) write_trace(&t, &error);
     if (o.export_to != NULL && !t.stopped) export_model(&t, &error);

@@ -59,9 +59,13 @@ static inline void stop_on_error(error_text *error) {
 
 // ---- saving ----
 
-// SIGTERM and SIGUSR1 with --out: the run finishes the step in progress, saves the state and ends.
+// SIGTERM and SIGUSR1 with --out, from start to end: the run finishes the step in progress, saves the state and ends. Others end it as any program.
 static volatile sig_atomic_t stop_signal;
 static inline void on_stop_signal(int number) { stop_signal = number; }
+static inline void heed_signals(void) {
+    signal(SIGTERM, on_stop_signal);
+    signal(SIGUSR1, on_stop_signal);
+}
 // Whether any rank has been told to stop. Collective.
 static inline bool stop_agreed(const trainer *t) {
     int64_t stops = stop_signal != 0;
@@ -254,13 +258,17 @@ static inline bool evaluate(trainer *t, error_text *error) {
 // Draws --sample-tokens tokens and prints them, unless a signal stops the run meanwhile. Collective.
 static inline void sample(trainer *t) {
     sample_job *job = &t->sample;
+    int64_t step = t->done.step, steps = max_i64(t->o->steps, step);
     progress_note note = progress_start("sample");
     for (int64_t n = job->prompt; n < job->prompt + job->count; n++) {
-        if (told_to_stop(t)) return;
-        sample_draw(job, n, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + t->done.step - 1), t->tokens, t->labels);
+        if (told_to_stop(t)) {
+            if (t->g.rank == 0) printf("sample %4lld/%lld | ended by a signal\n", (long long)step, (long long)steps);
+            return;
+        }
+        sample_draw(job, n, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + step - 1), t->tokens, t->labels);
         progress_show(&note, n + 1 - job->prompt, job->count);
     }
-    if (t->g.rank == 0) sample_print(&t->sample, t->done.step, t->o->steps, t->log);
+    if (t->g.rank == 0) sample_print(job, step, steps, t->log);
 }
 
 // ---- log and trace ----

@@ -82,7 +82,7 @@ signal_when() { # pattern: sends SIGTERM to the one rank when slow.out shows it;
 signal_when '^  in all'
 check 'a signal comes before an evaluation: status 0' [ $status -eq 0 ]
 check 'before the first step there was an evaluation' grep -q '^eval *0/' "$dir/slow.out"
-check 'the state is saved, and nothing is evaluated' bash -c "grep -q '^stopped by a signal after step 1' '$dir/slow.out' && ! grep -q '^eval *1\|^sample *1' '$dir/slow.out' && [ -d '$dir/early/step-00000001' ]"
+check 'the state is saved, and nothing is evaluated' bash -c "grep -q '^stopped by a signal after step 1' '$dir/slow.out' && ! grep -q '^eval *1/\|^sample *1/' '$dir/slow.out' && [ -d '$dir/early/step-00000001' ]"
 : >"$dir/slow.out"
 for _ in $(seq 500); do cat "$dir/text"; done >"$dir/long_text"
 build/cpu/text_to_tokens "$dir/long.bin" "$dir/long_text" >/dev/null
@@ -92,12 +92,23 @@ check 'a signal ends an evaluation' [ "$status $(grep -c '^eval  *0/24 | ended b
 : >"$dir/slow.out"
 "$binary" "${common[@]}" --batch-size 500 --sample-every 1 --sample-tokens 90 --save-every 1 --out "$dir/sampling" >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^saved  *1/24'
-check 'a state is complete before a sample is, which a signal ends' [ "$status $(grep -c '^sample  *1\|^saved\|^stopped by a signal after step 1;' "$dir/slow.out")" = '0 2' ]
+check 'a state is complete before a sample is, which a signal ends' [ "$status $(grep -c '^sample  *1/24 | ended by a signal\|^saved\|^stopped by a signal after step 1;' "$dir/slow.out")" = '0 3' ]
 : >"$dir/slow.out"
 "$binary" --model nano --from-scratch --seq-len 100 --threads 1 --resume --steps 0 --val-data "$dir/data.bin" --batch-size 500 --sample-every 1 --sample-tokens 60 --out "$dir/early" \
     >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^  in all'
-check 'a signal where there is nothing to save ends the program' [ $status -eq 143 ]
+check 'a signal ends a sample where there is nothing to save' [ "$status $(grep '^sample  *[01]/' "$dir/slow.out")" = '0 sample    1/1 | ended by a signal' ]
+: >"$dir/slow.out"
+"$binary" "${common[@]}" --verify --out "$dir/unbegun" >"$dir/slow.out" 2>&1 </dev/null &
+for _ in $(seq 3000); do # until the process catches SIGTERM, bit 14 of its mask
+    [ $((0x$(awk '/^SigCgt/ {print $2}' /proc/$!/status) >> 14 & 1)) -eq 1 ] && break
+    sleep 0.002
+done
+kill -TERM $!
+wait $!
+status=$?
+check 'a signal during the start ends the run after it, and saves nothing' \
+    [ "$status $(grep -c '^stopped by a signal before training; .* begins it$\|^step\|^saved' "$dir/slow.out")" = '0 1' ]
 train fresh 1 --batch-size 4 --out "$dir/fresh" --resume
 check 'no state: starts afresh and says so' grep -q 'holds no state; starting from the beginning' "$dir/fresh.out"
 check 'and trains from the start' compare "$dir/whole.jsonl" "$dir/fresh.jsonl" 1e-5 1 24
