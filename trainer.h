@@ -395,8 +395,12 @@ static inline double median_of_first(double *seconds, int64_t n) {
 static inline void start_measuring(trainer *t) {
     t->first_step = t->done.step;
     t->started = device_seconds();
-    t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, attended_length(t));
+    int64_t attended = attended_length(t);
+    t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, attended);
     t->predicted_sent = plan_predict_sent(&t->m);
+    document_mark mark = options_document(t->o);
+    if (t->documents != NULL && attended == t->shard.S && t->g.rank == 0)
+        fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n", (int)mark.token, mark.ends ? "end" : "begin");
     char duration[32];
     format_duration(duration, sizeof duration, t->predicted_seconds);
     if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS) printf("step time   %s predicted for %s\n", duration, t->machines.name);

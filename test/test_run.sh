@@ -103,6 +103,11 @@ assert len(end) == len(begin) == 2
 for x, y in zip(end, begin):
     assert x['labels'] == y['labels'] == 192 and abs(x['loss'] - y['loss']) < 1e-5 and abs(x['hfu'] / x['mfu'] - y['hfu'] / y['mfu']) < 1e-6, (x, y)"
 check 'the table names the token before documents' grep -q 'documents   begin with token 97' "$dir/begin.out"
+check 'and there is no word of a token that is not there' [ "$(grep -c 'nowhere inside' "$dir/begin.out")" = 0 ]
+for mark in end begin; do
+    check "a token that $mark""s no document is noted" ends_with 0 "note: token 122 (--document-$mark) is nowhere inside the samples" mpirun -np 2 "$binary" --model nano --from-scratch \
+        --seq-len 100 --cp 2 --batch-size 2 --steps 1 --document-$mark 122 --train-data "$dir/short.bin"
+done
 # loss by position within documents, on a rank that does not hold the first rows
 check 'positions count from the beginning of documents' mpirun -np 2 "$binary" --model nano --from-scratch --seq-len 2200 --hp 2 --steps 0 --document-end 48 --val-data "$dir/short.bin" --eval-steps 1 --log "$dir/position.jsonl"
 check 'which are short' grep -q '"val_loss_by_position":{"0-1K":[0-9.]*}}' "$dir/position.jsonl"
