@@ -383,6 +383,7 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     int ranks = o->ranks > 0 ? (int)o->ranks : started;
     if (!plan_cluster(&machines, o, ranks, error)) return false;
     plan_question q = {o, c, &machines, ranks};
+    plan_note_budget(&q);
     int64_t attended;
     if (!plan_attended(o, c, &attended, error)) return false;
     int n = plan_search(&q, attended, best, PLAN_LISTED, error);

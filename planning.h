@@ -169,10 +169,17 @@ static inline memory_room plan_room(const plan_question *q) {
     return room;
 }
 
+// A budget is a limit of what is asked about, not of what there is: one above a GPU's memory is taken, and said.
+static inline void plan_note_budget(const plan_question *q) {
+    if (q->machines == NULL || (double)q->o->memory_budget <= q->machines->memory) return;
+    fprintf(stderr, "note: --memory-budget is %.0f GB, and a rank on %s has %.0f GB\n", 1e-9 * (double)q->o->memory_budget, q->machines->name, 1e-9 * q->machines->memory);
+}
+
 // --dry-run: prints the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor device. False
 // with a message when the options do not fit.
 static inline bool dry_run(const options *o, const model_config *c, const cluster *machines, int ranks, error_text *error) {
     plan_question q = {o, c, machines, ranks};
+    plan_note_budget(&q);
     recompute_kind *kinds = HOST_NEW(recompute_kind, c->L);
     arena device, host;
     grid g;

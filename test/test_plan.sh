@@ -169,6 +169,10 @@ check 'no gradients without training' says 'gradients                 512 B' --m
 # What a dry run counts: a node's memory divided among its ranks, a budget in place of the machine's memory, offloaded layers rounded to a whole number,
 # rows padded as the machine's kernels need them, 8 bytes for packed documents per row and per chunk, and a copy of the states where training
 # continues during a save.
+for question in --dry-run --plan; do
+    check "$question: a budget above the memory of a GPU is noted" ends_with 0 '^note: --memory-budget is 107 GB, and a rank on h100 has 78 GB' \
+        "$binary" $question --model nano --cluster h100 --ranks 1 --memory-budget 100GiB
+done
 check 'two ranks of a node, a budget' says 'longest sequence in 1.0 GiB and 931.3 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB
 check '0.4 of 4 layers are 2' says '; 2 offloaded, of which 0 are copied to the host' --model tiny --offload-activations 0.4
 memory_of() { "$binary" --dry-run --model tiny --cluster h100 --recompute "$1" --offload-activations "$2" | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'; }
