@@ -650,8 +650,6 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
         return error_set(error, "--resume, --save-every and --keep require --out DIR");
     if (o->new_data && !o->resume) return error_set(error, "--new-data requires --resume");
-    if (o->log != NULL && o->trace != NULL && path_same(o->log, o->trace))
-        return error_set(error, "--log and --trace are both %s; give two different files", printable(o->log).text);
     if (o->out != NULL && o->export_to != NULL && path_same(o->out, o->export_to))
         return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
     if (o->out != NULL && o->export_to != NULL && path_within(o->out, o->export_to))

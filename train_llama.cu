@@ -114,6 +114,8 @@ static void start_grid(trainer *t, error_text *error) {
     grid_create(&t->g, plan_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
     t->shard = sequence_shard_make(o->seq_len, t->g.shape.hp, t->g.shape.cp, t->g.place.h, t->g.place.c, DEVICE_ROW_MULTIPLE);
     if (o->trace != NULL) check_output(t, "--trace", trace_path(t).text, "[\n{\"ph\":", NULL, error);
+    if (o->trace != NULL && o->log != NULL && path_same(o->log, trace_path(t).text))
+        error_set(error, "--log %s is a file of --trace, too; give another", printable(o->log).text);
     if (o->log != NULL && t->g.rank == 0) check_output(t, "--log", o->log, "{\"run\":", "{\"step\":", error); // the first line; of older versions, that of a step
     stop_on_error(error);
 }

@@ -338,8 +338,10 @@ check '--plan-json neither, another JSON file' ends_with 2 '^error: --plan-json 
 check 'that is as before, too' cmp "$dir/kept.json" "$dir/precious.json"
 for n in 1 2; do check "a plan replaces a plan, $n" "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/replaced.json"; done
 for n in 1 2; do check "a trace replaces a trace, $n" "$binary" "${model[@]}" --steps 1 --trace "$dir/replaced.trace"; done
-check 'one file for log and trace' ends_with 2 '^error: --log and --trace are both' "$binary" "${model[@]}" --steps 1 --log "$dir/twice" --trace "$dir/twice"
-check '--plan-json neither' ends_with 2 '^error: --plan-json .*/precious.bin: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.bin"
+check 'one file for log and trace' ends_with 2 '^error: --log .*/twice is a file of --trace, too' "$binary" "${model[@]}" --steps 1 --log "$dir/twice" --trace "$dir/twice"
+check 'and of one rank' ends_with 2 '^error: --log .*/twice.rank1 is a file' mpirun -np 2 "$binary" "${model[@]}" --hp 2 --steps 1 --log "$dir/twice.rank1" --trace "$dir/twice"
+check 'neither is written' [ -z "$(ls "$dir"/twice* 2>/dev/null)" ]
+check '--plan-json replaces no token file' ends_with 2 '^error: --plan-json .*/precious.bin: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.bin"
 check '--cluster-out neither, before anything is measured' ends_with 2 '^error: --cluster-out .*/precious.bin: is a file of another kind' "$binary" --calibrate --cluster-out "$dir/precious.bin"
 check 'it is as before' cmp "$dir/data.bin" "$dir/precious.bin"
 check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
