@@ -269,7 +269,7 @@ static void stop_before_training(trainer *t) {
     if (t->g.rank == 0) printf("stopped by a signal before training; the same command with --resume %s\n", t->done.step > 0 ? "continues the run" : "begins it");
 }
 
-// The training loop. Collective.
+// The training loop, after the evaluation and the sample that are due before it. Collective.
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
     adamw_args args;
@@ -281,11 +281,14 @@ static void train(trainer *t, error_text *error) {
     if (o->eval_every == 0) check_evaluation(t, error);
     read_step(t, error); // before the log is opened: bad data leaves no file behind
     open_log(t, error);
-    bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have ended before an evaluation that was due
-    if (t->val.count > 0 && o->eval_every > 0 && (begins || t->done.step % o->eval_every == 0)) {
-        evaluate(t, error);
+    bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have ended before an evaluation or a sample that was due
+    bool evaluates = t->val.count > 0 && o->eval_every > 0 && (begins || t->done.step % o->eval_every == 0);
+    bool samples = o->sample_every > 0 && !begins && t->done.step % o->sample_every == 0;
+    if (evaluates) evaluate(t, error);
+    if (samples) sample(t);
+    if (evaluates || samples) {
         t->stopped = stop_agreed(t); // and there is nothing to save
-        read_step(t, error); // again: the evaluation took its place
+        read_step(t, error); // again: they took its place
     }
     start_measuring(t);
     for (int64_t step = t->first_step; step < o->steps && !t->stopped; step++) {

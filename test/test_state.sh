@@ -292,14 +292,14 @@ check 'but not in the place of the only state' [ "$(cd "$dir/only" && echo step-
 check 'it can be resumed' ends_with 2 "from step $last, $((4 * last)) samples" "$binary" "${early[@]}" --train-data "$dir/data.bin" --lr 100 --grad-clip 0 --weight-decay 100 --out "$dir/diverged" --resume
 check 'and then fails in its first step' grep -q 'the model that it began with is the cause' "$dir/shown"
 
-# A signal during the last evaluation: the next run makes up for it, and for the export. An evaluation that was due is made up for, too.
+# A signal during the last evaluation: the next run makes up for it, and for the export. An evaluation and a sample that were due are made up for, too.
 : >"$dir/slow.out"
 final=("$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 2 --val-data "$dir/long.bin" --out "$dir/final" --resume --export "$dir/final-export")
 "${final[@]}" --eval-steps 1000000 >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^saved  *2/2'
 check 'a signal during the last evaluation' [ "$status $(grep -c '^eval  *2/2 | ended by a signal$\|^stopped by a signal after step 2;\|^exported' "$dir/slow.out")" = '0 2' ]
 check 'the next run evaluates and exports' bash -c "${final[*]} --eval-steps 1 | grep -c '^eval  *2/2 .* loss\|^exported' | grep -qx 2"
-check 'an evaluation that was due at the state' bash -c "'$binary' ${early[*]:0:9} --train-data '$dir/data.bin' --steps 4 --val-data '$dir/long.bin' --out '$dir/final' --resume --eval-every 2 --eval-steps 1 | grep -o '^eval  *[24]/4' | xargs | grep -qx 'eval 2/4 eval 4/4'"
+check 'an evaluation and a sample that were due at the state' bash -c "'$binary' ${early[*]:0:9} --train-data '$dir/data.bin' --steps 4 --val-data '$dir/long.bin' --out '$dir/final' --resume --eval-every 2 --eval-steps 1 --sample-every 2 --sample-tokens 2 | grep -o '^eval  *[24]/4\|^sample  *[24]/4 | tokens' | xargs | grep -qx 'eval 2/4 sample 2/4 | tokens eval 4/4 sample 4/4 | tokens'"
 
 # Two runs on one folder.
 common[length]=100000
