@@ -7,7 +7,7 @@
 // step counts optimizer steps from 0, independent of ranks and micro-steps. Linear warm-up to --lr over --warmup steps; then
 //   constant  --lr
 //   cosine    half a cosine down to --lr x --min-lr-fraction at the last step
-//   wsd       --lr; over the last --wsd-decay (a fraction) of all steps linearly down to --lr x --min-lr-fraction
+//   wsd       --lr; over the last --wsd-decay (a fraction) of all steps, which the warm-up does not reach, linearly down to --lr x --min-lr-fraction
 static inline double learning_rate(const options *o, int64_t step) {
     double low = o->lr * o->min_lr_fraction;
     if (step < o->warmup) return o->lr * (double)(step + 1) / (double)o->warmup;

@@ -632,6 +632,9 @@ static inline bool options_check_together(const options *o, error_text *error) {
         return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps (%lld)", (long long)o->warmup, (long long)o->steps);
     if (options_given(o, "wsd-decay") && o->lr_schedule != LR_WSD)
         return error_set(error, "--wsd-decay requires --lr-schedule wsd");
+    if (o->lr_schedule == LR_WSD && (double)o->warmup > (1 - o->wsd_decay) * (double)o->steps + 1e-6 && o->steps > 0)
+        return error_set(error, "--warmup %lld reaches into the steps over which wsd decays; legal values with --wsd-decay %g are 0 to %lld", (long long)o->warmup,
+                         o->wsd_decay, (long long)((1 - o->wsd_decay) * (double)o->steps + 1e-6));
     if (options_given(o, "min-lr-fraction") && o->lr_schedule == LR_CONSTANT)
         return error_set(error, "--min-lr-fraction has no effect with --lr-schedule constant; it requires cosine or wsd");
     if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_needles > 0) && o->val_data == NULL)

@@ -79,6 +79,7 @@ static void test_table(void) {
     CHECK(o.dkv_wire == DKV_WIRE_BF16 && o.placement == PLACEMENT_CONTEXT_FIRST && o.cp_comm == CP_COMM_ALLGATHER && o.recompute == RECOMPUTE_SELECTIVE && o.lr_schedule == LR_WSD, "choices");
     CHECK(parse(&o, GOOD "--placement head-first --cp-comm ring --recompute auto --lr-schedule constant", &e), "%s", e.text);
     CHECK(o.dkv_wire == DKV_WIRE_FP32 && o.placement == PLACEMENT_HEAD_FIRST && o.cp_comm == CP_COMM_RING && o.recompute == RECOMPUTE_AUTO && o.lr_schedule == LR_CONSTANT, "choices");
+    CHECK(parse(&o, GOOD "--steps 10 --lr-schedule wsd --wsd-decay 0.3 --warmup 7", &e) && parse(&o, GOOD "--steps 1 --lr-schedule wsd --wsd-decay 1", &e), "%s", e.text);
     CHECK(parse(&o, GOOD "--recompute=none --lr-schedule=cosine", &e) && o.recompute == RECOMPUTE_NONE && o.lr_schedule == LR_COSINE, "choices");
     CHECK(parse(&o, GOOD "--recompute=full", &e) && o.recompute == RECOMPUTE_FULL, "choices");
 }
@@ -186,7 +187,7 @@ static void test_refusals(void) {
         {GOOD "--zero-params full --offload-optimizer --offload-parameters", "requires --offload-gradients and"},
         {GOOD "--zero-grads full --offload-optimizer --offload-gradients --offload-parameters", "and --zero-params full"},
         {GOOD "--dp 8 --batch-size 2 --global-batch 24", "legal values are multiples of 16"},
-        {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine or wsd"}, {GOOD "--eval-every 3", "--val-data"},
+        {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--steps 10 --lr-schedule wsd --wsd-decay 0.3 --warmup 8", "are 0 to 7"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine or wsd"}, {GOOD "--eval-every 3", "--val-data"},
         {GOOD "--out d --new-data", "--new-data requires --resume"}, {GOOD "--document-end 1 --document-begin 1", "only one of them"},
         {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--sample-prompt x", "require --sample-every"}, {GOOD "--sample-tokens 1", "require --sample-every"}, {GOOD "--sample-temperature 1", "require --sample-every"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
         {GOOD "--resume", "require --out"}, {GOOD "--save-every 5", "require --out"}, {GOOD "--keep 2", "require --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--out one --export one", "two different folders"},
