@@ -209,6 +209,7 @@ static void start_parameters(trainer *t, error_text *error) {
                    (long long)t->done.step, (long long)t->done.samples);
     }
     t->saved_step = t->done.step;
+    if (o->out != NULL && t->done.step < o->steps && t->g.rank == 0) state_note_room(&t->states, &t->m.c, t->done.step);
     if (resumed && t->g.rank == 0) note_resumed(t);
     if (resumed) return;
     if (o->from_scratch) {

@@ -19,6 +19,7 @@
 #include "hf_folder.h" // defines: hf_import, hf_write, model_files_*, checksum_*
 #include <pthread.h>
 #include <sys/file.h>
+#include <sys/statvfs.h>
 
 typedef struct {
     int64_t step, samples; // done; samples: of this data
@@ -133,6 +134,20 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
     }
     if (!ok) state_store_close(s);
     return ok;
+}
+
+// Notes on stderr when the file system has less room than the states that a run from `step` on adds, at 12 bytes a parameter. Rank 0 calls it.
+static inline void state_note_room(const state_store *s, const model_config *c, int64_t step) {
+    struct statvfs disk;
+    if (statvfs(s->folder, &disk) != 0) return;
+    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), there = state_list(s->folder, steps), every = s->o->save_every > 0 ? s->o->save_every : s->o->steps;
+    free(steps);
+    int64_t saves = (s->o->steps - 1) / every - step / every + 1; // the last step is always saved
+    int64_t most = max_i64(1, min_i64(saves, s->o->keep + 1 - there)); // at once, beside those that are there
+    double needed = 12.0 * (double)config_parameters(c) * (double)most, room = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (room < needed)
+        fprintf(stderr, "note: --out %s: the states of this run will take %.3g GB more (--keep %lld and one that is written), and %.3g GB are free\n",
+                printable(s->folder).text, 1e-9 * needed, (long long)s->o->keep, 1e-9 * room);
 }
 
 // ---- training_state.json ----

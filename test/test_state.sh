@@ -327,6 +327,31 @@ C
 gcc -shared -fPIC "$dir/lockless.c" -o "$dir/lockless.so" || exit 1
 check 'without locks' env LD_PRELOAD="$dir/lockless.so" "$binary" "${common[@]}" --out "$dir/lockless"
 
+# A disk with room for the states that a run adds, and one byte less; nano has 125248 parameters.
+cat >"$dir/small.c" <<'C'
+#include <stdlib.h>
+#include <sys/statvfs.h>
+int statvfs(const char *path, struct statvfs *disk) {
+    (void)path;
+    disk->f_frsize = 1;
+    disk->f_bavail = (fsblkcnt_t)atoll(getenv("SMALL_DISK"));
+    return 0;
+}
+C
+gcc -shared -fPIC "$dir/small.c" -o "$dir/small.so" || exit 1
+state=$((12 * 125248))
+small() { # bytes that are free, option...: the number of notes
+    SMALL_DISK=$1 LD_PRELOAD="$dir/small.so" "$binary" "${common[@]}" "${@:2}" --out "$dir/small" --resume 2>&1 </dev/null | grep -c '^note: --out .* GB more .* GB are free$'
+}
+check 'a state at the end: a byte too little' [ "$(small $((state - 1)))" = 1 ]
+rm -r "$dir/small"
+check 'enough for it' [ "$(small $state)" = 0 ]
+rm -r "$dir/small"
+check 'nine and one that is written: a byte too little' [ "$(small $((10 * state - 1)) --save-every 1 --keep 9)" = 1 ]
+rm -r "$dir/small"
+check 'enough for them' [ "$(small $((10 * state)) --save-every 1 --keep 9)" = 0 ]
+common[length]=30
+check 'where nine are, enough for the one that is written' [ "$(small $state --save-every 1 --keep 9)" = 0 ]
 # A full disk (here: a limit on the size of files, above what Open MPI itself needs) costs only the save.
 limited='ulimit -f 8192; exec "$@"' # KB; a state of tiny has 12 MB of parameters
 common[1]=tiny common[length]=5 common[10]=0
