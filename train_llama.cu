@@ -325,7 +325,7 @@ static void evaluate_only(trainer *t, error_text *error) {
 
 // ---- finish ----
 
-// --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk, ends the run with status 1. Collective.
+// --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1. Collective.
 static void export_model(trainer *t, error_text *error) {
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
