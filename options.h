@@ -49,6 +49,7 @@ typedef struct {
     double lr;
     lr_schedule_kind lr_schedule;
     int64_t warmup;           // steps
+    bool lr_restart;          // the schedule covers the steps since --new-data alone
     double wsd_decay;         // fraction of the steps
     double min_lr_fraction;   // of lr
     double weight_decay, beta1, beta2, eps;
@@ -164,6 +165,8 @@ static inline const option_row *options_table(int *count) {
         {"Optimizer", "lr-schedule", "", OPTION_CHOICE, AT(lr_schedule), 0, 0, "cosine", "cosine|wsd|constant",
          "how the learning rate falls; wsd = constant, then linear decay at the end"},
         {"Optimizer", "warmup", "N", OPTION_COUNT, AT(warmup), 0, 1000000000000.0, "0", "", "steps over which the learning rate rises linearly"},
+        {"Optimizer", "lr-restart", "", OPTION_FLAG, AT(lr_restart), 0, 0, "", "",
+         "with --new-data: warm-up and schedule cover the steps from the new data to --steps, not those before; for a context that grows in stages"},
         {"Optimizer", "wsd-decay", "FRACTION", OPTION_REAL, AT(wsd_decay), 0, 1, "0.1", "", "fraction of the steps, at the end, over which wsd decays"},
         {"Optimizer", "min-lr-fraction", "FRACTION", OPTION_REAL, AT(min_lr_fraction), 0, 1, "0.1", "",
          "final learning rate of cosine and wsd, as a fraction of --lr"},
@@ -619,6 +622,17 @@ static inline int64_t options_inner_ring(const options *o) {
     return w == 1 ? o->cp : w;
 }
 
+// Whether warm-up and decay fit into the `steps` steps that the schedule covers (learning_rate.h): those of the run, or with --lr-restart, once the state
+// is read, those since the new data.
+static inline bool options_check_schedule(const options *o, int64_t steps, error_text *error) {
+    if (o->warmup > steps && steps > 0)
+        return error_set(error, "--warmup %lld is longer than the %lld steps of the schedule; legal values are 0 to %lld", (long long)o->warmup,
+                         (long long)steps, (long long)steps);
+    if (o->lr_schedule == LR_WSD && (double)o->warmup > (1 - o->wsd_decay) * (double)steps + 1e-6 && steps > 0)
+        return error_set(error, "--warmup %lld reaches into the steps over which wsd decays; legal values with --wsd-decay %g are 0 to %lld", (long long)o->warmup,
+                         o->wsd_decay, (long long)((1 - o->wsd_decay) * (double)steps + 1e-6));
+    return true;
+}
 // Options that require or exclude others, or a build.
 static inline bool options_check_together(const options *o, error_text *error) {
     if (o->offload_gradients && !o->offload_optimizer)
@@ -628,13 +642,9 @@ static inline bool options_check_together(const options *o, error_text *error) {
                                 "a rank keeps no more of the gradients on the host than it updates");
     if (o->offload_parameters && (!o->offload_gradients || o->zero_params != o->ranks))
         return error_set(error, "--offload-parameters requires --offload-gradients and --zero-params full");
-    if (o->warmup > o->steps && o->steps > 0)
-        return error_set(error, "--warmup %lld is longer than the run; legal values are 0 to --steps (%lld)", (long long)o->warmup, (long long)o->steps);
+    if (!options_check_schedule(o, o->steps, error)) return false;
     if (options_given(o, "wsd-decay") && o->lr_schedule != LR_WSD)
         return error_set(error, "--wsd-decay requires --lr-schedule wsd");
-    if (o->lr_schedule == LR_WSD && (double)o->warmup > (1 - o->wsd_decay) * (double)o->steps + 1e-6 && o->steps > 0)
-        return error_set(error, "--warmup %lld reaches into the steps over which wsd decays; legal values with --wsd-decay %g are 0 to %lld", (long long)o->warmup,
-                         o->wsd_decay, (long long)((1 - o->wsd_decay) * (double)o->steps + 1e-6));
     if (options_given(o, "min-lr-fraction") && o->lr_schedule == LR_CONSTANT)
         return error_set(error, "--min-lr-fraction has no effect with --lr-schedule constant; it requires cosine or wsd");
     if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_needles > 0) && o->val_data == NULL)
@@ -653,6 +663,7 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
         return error_set(error, "--resume, --save-every and --keep require --out DIR");
     if (o->new_data && !o->resume) return error_set(error, "--new-data requires --resume");
+    if (o->lr_restart && !o->new_data) return error_set(error, "--lr-restart requires --new-data");
     if (o->out != NULL && o->export_to != NULL && path_same(o->out, o->export_to))
         return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
     if (o->out != NULL && o->export_to != NULL && path_within(o->out, o->export_to))

@@ -202,6 +202,8 @@ static void start_parameters(trainer *t, error_text *error) {
         if (state_store_open(&t->states, t->g.all, o, t->folder, error) && o->resume)
             state_resume(&t->states, &t->m, &t->done, &resumed, error);
         stop_on_error(error);
+        if (o->lr_restart) options_check_schedule(o, o->steps - t->done.data_step, error);
+        stop_on_error(error);
         if (!resumed && o->steps == 0) error_set(error, "--out %s: holds no state to resume, and --steps 0 trains none", printable(o->out).text);
         stop_on_error(error);
         if (o->resume && t->g.rank == 0)
@@ -293,7 +295,7 @@ static void train(trainer *t, error_text *error) {
     }
     start_measuring(t);
     for (int64_t step = t->first_step; step < o->steps && !t->stopped; step++) {
-        double began = device_seconds(), lr = learning_rate(o, step);
+        double began = device_seconds(), lr = learning_rate(o, step, t->done.data_step);
         if (step > t->first_step) read_step(t, error);
         comm_count_reset();
         int64_t attended = attended_length(t);

@@ -17,7 +17,13 @@ int main(void) {
                 o.lr_schedule = (lr_schedule_kind)kind;
                 double before = 0;
                 for (int64_t step = 0; step < steps; step++) {
-                    double lr = learning_rate(&o, step);
+                    double lr = learning_rate(&o, step, 0);
+                    o.lr_restart = true;
+                    o.steps = steps + 7;
+                    CHECK(learning_rate(&o, step + 7, 7) == lr, "restarted, kind %d step %lld of %lld", kind, (long long)step, (long long)steps);
+                    o.lr_restart = false;
+                    o.steps = steps;
+                    CHECK(learning_rate(&o, step, 1) == lr, "not restarted, new data, kind %d step %lld of %lld", kind, (long long)step, (long long)steps);
                     CHECK(lr > 0 && lr <= 2.0000001, "kind %d step %lld of %lld: %g", kind, (long long)step, (long long)steps, lr);
                     if (step < warmup) CHECK(fabs(lr - 2.0 * (double)(step + 1) / (double)warmup) < 1e-12, "warm-up step %lld: %g", (long long)step, lr);
                     else if (step > warmup) CHECK(lr <= before + 1e-12, "kind %d rises after the warm-up", kind);
@@ -27,8 +33,8 @@ int main(void) {
                 if (kind == LR_CONSTANT && warmup < steps) CHECK(before == 2, "constant ends at %g", before);
             }
     o.steps = 101; o.warmup = 0; o.lr_schedule = LR_COSINE;
-    CHECK(fabs(learning_rate(&o, 50) - 1.1) < 1e-12, "middle of the cosine: %g", learning_rate(&o, 50));
+    CHECK(fabs(learning_rate(&o, 50, 0) - 1.1) < 1e-12, "middle of the cosine: %g", learning_rate(&o, 50, 0));
     o.steps = 100; o.lr_schedule = LR_WSD;
-    CHECK(learning_rate(&o, 74) == 2 && learning_rate(&o, 80) < 2, "wsd falls in its last part only");
+    CHECK(learning_rate(&o, 74, 0) == 2 && learning_rate(&o, 80, 0) < 2, "wsd falls in its last part only");
     return test_finish("test_learning_rate", NULL);
 }

@@ -255,6 +255,22 @@ train new_twice "${longer[@]}" --out "$dir/new_twice"
 check 'new data, resumed: its samples are counted' grep -q 'from step 18, 12 samples of this data done' "$dir/new_twice.out"
 check 'new data, resumed: no option has changed' bash -c "! grep '^note: ' '$dir/new_twice.err'"
 check 'new data, resumed: the same bits' tensors_equal "$dir/new/step-00000024" "$dir/new_twice/step-00000024"
+# With --lr-restart, warm-up and cosine of a run of 12 steps stand in the place of steps 13 to 24, also when that is resumed.
+restarted=(2 --cp 2 --batch-size 2 --new-data --resume --lr-restart)
+rates() { sed -nE 's/.*"step":([0-9]+),.*"lr":([0-9.e-]+),.*/\1 \2/p' "$1" | tail -12 | awk -v add="$2" '{ print $1 + add, $2 }'; }
+mkdir "$dir/restarted" && cp -r "$dir/whole/step-00000012" "$dir/restarted"
+train restarted "${restarted[@]}" --out "$dir/restarted" --save-every 6
+check 'schedule restarted: it trains' [ $? -eq 0 ]
+rm -r "$dir/restarted/step-00000024"
+cp "$dir/restarted.jsonl" "$dir/restarted_once.jsonl"
+train restarted "${restarted[@]}" --out "$dir/restarted"
+common[length]=12
+train twelve 2 --cp 2 --batch-size 2
+check 'schedule restarted: that of a run of the new steps alone' [ "$(rates "$dir/restarted_once.jsonl" 0)" = "$(rates "$dir/twelve.jsonl" 12)" ]
+check 'schedule restarted, resumed: the same' [ "$(rates "$dir/restarted.jsonl" 0 | tail -6)" = "$(rates "$dir/twelve.jsonl" 12 | tail -6)" ]
+common[length]=16
+refuse 'a warm-up longer than the new steps' 'warmup 5 is longer than the 4 steps of the schedule' --out "$dir/restarted" --resume --new-data --lr-restart
+common[length]=24
 stage=0
 for tokens in 400 100 100; do # the model is for 384
     "$binary" --model test/golden/folder_f32 --train-data "$dir/data.bin" --threads 1 --seq-len $tokens --steps "$((++stage))" --lr 1e-4 --out "$dir/longest" --resume --new-data \
