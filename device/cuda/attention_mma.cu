@@ -12,7 +12,7 @@
 #include "attention_rows.cuh"
 
 constexpr int ROWS = 64, THREADS = 128; // per block
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+constexpr float LN_2 = 0.6931471805599453f;
 
 static __device__ __forceinline__ int lane_of_warp() { return (int)(threadIdx.x % 32); }
 // Row and column of this lane's element e of 16 x 8 sums. See multiply_add in emulation.h.
@@ -129,7 +129,7 @@ template <bool KEYS, int N> __device__ __forceinline__ void hide(float (&s)[N / 
         }
     }
 }
-// lse as a logarithm to base 2, for e^(s - lse) by exp2f. -infinity (a row that sees nothing) becomes finite, or -infinity - lse would be NaN.
+// lse as a logarithm to base 2, for e^(s - lse) by fast_exp2. -infinity (a row that sees nothing) becomes finite, or -infinity - lse would be NaN.
 static __device__ __forceinline__ float lse_units(float lse) { return fmaxf(lse * LOG2_E, -1e38f); }
 
 // ---- forward ----
@@ -166,12 +166,12 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
 #pragma unroll
             for (int n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
             top = fmaxf(largest[h], quad_max(top) * (scale * LOG2_E));
-            float base = top == -INFINITY ? 0.0f : top, keep = exp2f(largest[h] - base), added = 0;
+            float base = top == -INFINITY ? 0.0f : top, keep = fast_exp2(largest[h] - base), added = 0;
             largest[h] = top;
 #pragma unroll
             for (int n = 0; n < N / 8; n++)
 #pragma unroll
-                for (int e = 2 * h; e < 2 * h + 2; e++) added += s[n][e] = exp2f(s[n][e] * (scale * LOG2_E) - base);
+                for (int e = 2 * h; e < 2 * h + 2; e++) added += s[n][e] = fast_exp2(s[n][e] * (scale * LOG2_E) - base);
             total[h] = total[h] * keep + added;
 #pragma unroll
             for (int n = 0; n < HS / 8; n++)
@@ -238,7 +238,7 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
 #pragma unroll
         for (int n = 0; n < N / 8; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[n][e] = exp2f(s[n][e] * (scale * LOG2_E) - row_lse[e / 2]) * (dp[n][e] - row_delta[e / 2]);
+            for (int e = 0; e < 4; e++) s[n][e] = fast_exp2(s[n][e] * (scale * LOG2_E) - row_lse[e / 2]) * (dp[n][e] - row_delta[e / 2]);
         accumulate<HS, N>(sum, s, ks + stage * TILE);
     }
     copy_async_wait();
@@ -283,7 +283,7 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int column = stage * N + 8 * n + column_of(e);
-                    s[n][e] = exp2f(s[n][e] * (scale * LOG2_E) - lse_units(lses[column]));
+                    s[n][e] = fast_exp2(s[n][e] * (scale * LOG2_E) - lse_units(lses[column]));
                     dp[n][e] = s[n][e] * (dp[n][e] - deltas[column]);
                 }
             accumulate<HS, N>(sum_v, s, os + stage * TILE);

@@ -248,8 +248,8 @@ static void product(product_kind kind, void *d, const void *a, const void *b, co
     if (status != CUBLAS_STATUS_SUCCESS) device_fail("cuBLASLt: %s: %s", shape_text(s), cublasLtGetStatusString(status));
 }
 
-// Products are cut by rows so that no operand has more than 2^31 - 1 elements: cuBLAS 13.6.0 proposes an algorithm for larger ones, 68, that fails
-// (NVIDIA/raft issue 3097).
+// Products are cut by rows so that no operand of T rows has more than 2^31 - 1 elements: cuBLAS 13.6.0 proposes an algorithm for larger ones, 68, that
+// fails (NVIDIA/raft issue 3097). Weights of so many, from D 16744 on with Llama-3's vocabulary, are not cut.
 static int64_t most_elements = INT32_MAX;
 void linear_test_elements(int64_t elements) { most_elements = elements > 0 ? elements : INT32_MAX; }
 static int64_t rows_at_a_time(int64_t in, int64_t out) { return max_i64(128, most_elements / max_i64(in, out) / 128 * 128); }

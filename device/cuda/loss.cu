@@ -52,7 +52,7 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
             if (largest > mine.largest) mine.sum *= fast_exp(mine.largest - largest);
             mine.largest = largest;
 #pragma unroll
-            for (int k = 0; k < W; k++) mine.sum += fast_exp(x[k] - largest);
+            for (int k = 0; k < W; k++) mine.sum += fast_exp2(fmaf(x[k], LOG2_E, -largest * LOG2_E));
         }
     }
     mine = warp_softmax(mine);
@@ -61,29 +61,33 @@ cross_entropy_kernel(float *losses, floatX *logits, const int32_t *labels, int64
     __syncthreads();
     softmax_sum none = {-INFINITY, 0}, all = warp_softmax(lane < warps ? shared[lane] : none);
     if (threadIdx.x == 0) losses[t] = logf(all.sum) + all.largest - label_logit;
-    if (!backward) return;
-    float factor = scale / all.sum;
-    for (int v = first; v < width; v += step) {
+    if (!backward || first >= width) return;
+    float factor = scale / all.sum, shift = -all.largest * LOG2_E;
+    auto replace = [&](int v, const floatX *logits_at_v) {
         float x[W];
-        if (v < kept) load<W>(x, row_kept + v); // stored by this thread
-        else load<W>(x, row + v);
+        load<W>(x, logits_at_v);
 #pragma unroll
-        for (int k = 0; k < W; k++) x[k] = fast_exp(x[k] - all.largest) * factor;
+        for (int k = 0; k < W; k++) x[k] = fast_exp2(fmaf(x[k], LOG2_E, shift)) * factor;
         if (v <= label && label < v + W) {
 #pragma unroll
             for (int k = 0; k < W; k++) // not x[label - v]: x must stay in registers
                 if (v + k == label) x[k] -= scale;
         }
         store<W>(row + v, x);
-    }
+    };
+    int v = first + (width - 1 - first) / step * step; // backwards: the end of the row, which was not kept, was read last
+    for (; v >= kept; v -= step) replace(v, row + v);
+#pragma unroll 4
+    for (; v >= 0; v -= step) replace(v, row_kept + v); // stored by this thread
 }
 void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int64_t T, int64_t V, float scale, bool backward) {
     if (T == 0) return;
     size_t sums = sizeof(softmax_sum) * SUMS;
     int64_t fit = (int64_t)((device_shared_memory() - sums) / (PACK * sizeof(floatX))) * PACK, kept = backward ? min_i64(V, fit) : 0;
     size_t shared = sums + sizeof(floatX) * (size_t)kept;
+    int most = 2 * V <= fit ? 512 : 1024; // two blocks on an SM where their rows fit: one's loads hide the other's sums
     if (packs(V, logits))
-        LAUNCH(cross_entropy_kernel<PACK>, grid_size(T), block_size(V / PACK, 1024), shared, losses, logits, labels, V, (int)kept, scale, backward);
+        LAUNCH(cross_entropy_kernel<PACK>, grid_size(T), block_size(V / PACK, most), shared, losses, logits, labels, V, (int)kept, scale, backward);
     else
-        LAUNCH(cross_entropy_kernel<1>, grid_size(T), block_size(V, 1024), shared, losses, logits, labels, V, (int)kept, scale, backward);
+        LAUNCH(cross_entropy_kernel<1>, grid_size(T), block_size(V, most), shared, losses, logits, labels, V, (int)kept, scale, backward);
 }
