@@ -11,32 +11,39 @@
 #include "progress.h" // defines: progress_*
 
 #define CALIBRATE_WINDOW 0.05 // s: longer than a time slice of ranks that share a core
+#ifndef CALIBRATE_GPU_ROWS // tests over a fake of the libraries have fewer
+#define CALIBRATE_GPU_ROWS 8192 // of an attention block and of the linear layers on a GPU, whose kernels need more rows to reach their rate
+#define CALIBRATE_GPU_LINK_BYTES (64 << 20) // of a transfer between GPUs, whose links need more, too
+#endif
 enum {
     CALIBRATE_ROWS = 1024,                                       // of an attention block
     CALIBRATE_LITTLE = 64,                                       // rows of an attention block that takes little time
     CALIBRATE_LINEAR_ROWS = 256,                                 // of the linear layers
     CALIBRATE_WEIGHT_BYTES = 16 << 20,                           // at least, of the linear layers' gradients: more than a cache holds
-    CALIBRATE_GPU_ROWS = 8192,                                   // of both on a GPU, whose kernels need more rows to reach their rate
     CALIBRATE_COPY_BYTES = 128 << 20,                            // of a copy: more than a cache holds
     CALIBRATE_PARAMETERS = CALIBRATE_COPY_BYTES / 16,            // of AdamW: four floats of each fill a copy's buffer
     CALIBRATE_LINK_BYTES = 1 << 20,                              // of a transfer
-    CALIBRATE_ALLTOALL_BYTES = CALIBRATE_LINK_BYTES / 8 / 3 * 3, // to each rank; a multiple of the three exchanges of SeqAlltoAll
+    CALIBRATE_AT_ONCE = 100,                                     // runs that a GPU may have in its queue
+    CALIBRATE_MOST_SIZES = 3,                                    // of calibrate_sizes
 };
 
 // What the timed pieces of work use. All pointers to numbers are device memory.
 typedef struct {
-    comm *lanes[2], *world; // lanes: two comms of the ranks of a node, whose transfers run side by side; world: the ranks that measure
+    comm *world;                        // the ranks that measure
+    comm *lanes[2];                     // rings of the ranks of a node, whose transfers run side by side
+    comm *alltoall, *gather, *scatter;  // the same ranks, with the kinds of transfer that they are for
     int D, H, Hkv, HS, F;
     int64_t rows;                     // of the linear layers
     int64_t layers, turn;             // the weights of `layers` layers are used in turn: as in a model, none is still in the cache when it is needed
     int64_t T;                        // rows of an attention block
-    size_t bytes;                     // of a transfer
-    floatX *x, *w, *y;
+    size_t link_bytes, bytes;         // of a transfer: of a long one; of the one that is measured
+    floatX *x, *w, *y, *norm;
     float *gradients;
     floatX *q, *kv, *out_x;
     float *out, *lse, *delta, *dq, *dkv;
     void *scratch;
     char *send, *recv;                // of a copy, two flows, or an alltoall
+    char *host;                       // CALIBRATE_COPY_BYTES of a host slab
     device_copier *copier;
     char notes[1536]; // comment lines for the file: the measurements behind the figures
     size_t noted;     // characters of notes in use
@@ -46,14 +53,24 @@ typedef void calibrate_work(calibration *c);
 
 // seconds (count) = seconds of one run of `work`, mean over the ranks, while all ranks of c->world run it, with *size set to each of `sizes` (count).
 // A window repeats the work for CALIBRATE_WINDOW, or `times` times when all ranks must do the same number (transfers). The best of several windows
-// counts, because other programs can only add time. The sizes alternate, so that a burst of other programs' work does not hit one of them alone.
+// counts, because other programs can only add time. The sizes alternate, so that a burst of other programs' work does not hit one of them alone. A GPU gets
+// many runs into its queue before the host waits, as in a step: otherwise each would begin with the time of a launch.
 static inline void calibrate_sizes(calibration *c, calibrate_work *work, int times, int64_t *size, const int64_t *sizes, int count, double *seconds) {
-    bool alone = comm_size(c->world) == 1; // shares no core with another rank: more and shorter windows, for as long in all
+    bool alone = comm_size(c->world) == 1 && device_is_host(); // shares no core with another rank: more and shorter windows, for as long in all
     double window = alone ? CALIBRATE_WINDOW / 25 : CALIBRATE_WINDOW, all = 0;
-    for (int k = 0; k < count; k++) { // warms up
-        seconds[k] = INFINITY;
+    for (int k = 0; k < count; k++) { // warms up, twice: the first time, a GPU's libraries choose their kernels
         *size = sizes[k];
         work(c);
+        device_synchronize();
+        double began = device_seconds();
+        work(c);
+        device_synchronize();
+        seconds[k] = device_seconds() - began;
+    }
+    int at_once[CALIBRATE_MOST_SIZES];
+    for (int k = 0; k < count; k++) {
+        at_once[k] = device_is_host() ? 1 : times > 0 ? times : (int)fmax(1, fmin(CALIBRATE_AT_ONCE, window / 10 / seconds[k]));
+        seconds[k] = INFINITY;
     }
     for (int round = 0; round < 4 || (alone && all < 4 * count * CALIBRATE_WINDOW); round++)
         for (int k = 0; k < count; k++) {
@@ -63,9 +80,9 @@ static inline void calibrate_sizes(calibration *c, calibrate_work *work, int tim
             double began = device_seconds(), ended = began;
             int done = 0;
             while (times > 0 ? done < times : done == 0 || ended - began < window) {
-                work(c);
+                for (int i = 0; i < at_once[k]; i++) work(c);
                 device_synchronize();
-                done++;
+                done += at_once[k];
                 ended = device_seconds();
             }
             double mean = (ended - began) / done;
@@ -90,7 +107,7 @@ static inline void calibrate_linear(calibration *c) {
     int64_t n = c->rows, D = c->D, F = c->F, at = c->turn++ % c->layers * 3 * F * D;
     floatX *up = c->w + at, *down = up + 2 * F * D;
     float *dup = c->gradients + at, *ddown = dup + 2 * F * D;
-    op_rmsnorm_forward(c->out_x, c->lse, c->x, c->w, n, D, 1e-5f);
+    op_rmsnorm_forward(c->out_x, c->lse, c->x, c->norm, n, D, 1e-5f);
     op_linear_forward(c->y, c->out_x, up, NULL, n, D, 2 * F);
     op_swiglu_forward(c->q, c->y, n, F);
     op_linear_forward(c->x, c->q, down, NULL, n, F, D);
@@ -132,7 +149,7 @@ static inline void calibrate_around(calibration *c) {
     op_cast_from_float(c->q, c->dq, c->T * c->H * c->HS);
 }
 static inline void calibrate_copy(calibration *c) { device_copy(c->recv, c->send, CALIBRATE_COPY_BYTES); }
-static inline void calibrate_host_copy(calibration *c) { device_copy_finish(c->copier, device_copy_start(c->copier, c->recv, c->send, CALIBRATE_COPY_BYTES)); }
+static inline void calibrate_host_copy(calibration *c) { device_copy_finish(c->copier, device_copy_start(c->copier, c->recv, c->host, CALIBRATE_COPY_BYTES)); }
 static inline void calibrate_adamw(calibration *c) {
     adamw_args args;
     memset(&args, 0, sizeof args);
@@ -175,8 +192,8 @@ static inline void calibrate_little_hop(calibration *c) {
 // Like SeqAlltoAll: Q, KV and out, a third of the volume each.
 static inline void calibrate_alltoall(calibration *c) {
     for (int i = 0; i < 3; i++) {
-        comm_alltoall_start(c->lanes[0], c->send, c->recv, c->bytes / 3);
-        comm_finish(c->lanes[0]);
+        comm_alltoall_start(c->alltoall, c->send, c->recv, c->bytes / 3);
+        comm_finish(c->alltoall);
     }
 }
 static inline void calibrate_little_alltoall(calibration *c) {
@@ -184,12 +201,13 @@ static inline void calibrate_little_alltoall(calibration *c) {
     calibrate_alltoall(c);
 }
 static inline void calibrate_collectives(calibration *c) { // the same volume by all-gather and by reduce-scatter
-    int n = comm_size(c->lanes[0]);
-    comm_allgather_start(c->lanes[0], c->send, c->recv, c->bytes / (size_t)n);
-    comm_finish(c->lanes[0]);
-    comm_reduce_scatter_start(c->lanes[0], (const float *)(void *)c->send, (float *)(void *)c->recv, c->bytes / sizeof(float) / (size_t)n, c->scratch);
-    comm_finish(c->lanes[0]);
+    int n = comm_size(c->gather);
+    comm_allgather_start(c->gather, c->send, c->recv, c->bytes / (size_t)n);
+    comm_finish(c->gather);
+    comm_reduce_scatter_start(c->scatter, (const float *)(void *)c->send, (float *)(void *)c->recv, c->bytes / sizeof(float) / (size_t)n, c->scratch);
+    comm_finish(c->scatter);
 }
+static inline size_t calibrate_alltoall_bytes(const calibration *c) { return c->link_bytes / 8 / 768 * 768; } // to each rank; three aligned exchanges
 
 // ---- the figures ----
 
@@ -262,7 +280,7 @@ static inline void calibrate_kernels(calibration *c, cluster *machines) {
 
 static inline void calibrate_links(calibration *c, cluster *machines) {
     enum { TIMES = 10 };
-    c->bytes = CALIBRATE_LINK_BYTES;
+    c->bytes = c->link_bytes;
     double one = calibrate_seconds(c, calibrate_one_flow, TIMES), two = calibrate_seconds(c, calibrate_two_flows, TIMES);
     double both = calibrate_seconds(c, calibrate_overlapped, TIMES), gemm = calibrate_seconds(c, calibrate_gemm, TIMES);
     double others = comm_size(c->lanes[0]) - 1, collectives = calibrate_seconds(c, calibrate_collectives, TIMES);
@@ -277,12 +295,12 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
     calibrate_set(machines, "hop_latency", calibrate_seconds(c, calibrate_little_hop, 10 * TIMES) - little);
     double volume[2], seconds[2];
     for (int i = 0; i < 2; i++) { // two sizes give a constant and a rate
-        c->bytes = i == 0 ? 3 * 256 : CALIBRATE_ALLTOALL_BYTES;
+        c->bytes = i == 0 ? 3 * 256 : calibrate_alltoall_bytes(c);
         volume[i] = (double)c->bytes * (others + 1);
         seconds[i] = calibrate_seconds(c, calibrate_little_alltoall, 10 * TIMES) - little;
     }
     calibrate_note(c, "# links: one flow a rank %.4g GB/s, two at once %.4g GB/s; alltoall of %.0f bytes a rank %.4g us, of %.0f bytes %.4g us\n",
-                   1e-9 * CALIBRATE_LINK_BYTES / one, 2e-9 * CALIBRATE_LINK_BYTES / two, volume[0], 1e6 * seconds[0], volume[1], 1e6 * seconds[1]);
+                   1e-9 * (double)c->link_bytes / one, 2e-9 * (double)c->link_bytes / two, volume[0], 1e6 * seconds[0], volume[1], 1e6 * seconds[1]);
     double per_byte = fmax(0, (seconds[1] - seconds[0]) / (volume[1] - volume[0]));
     calibrate_set(machines, "alltoall_pack", per_byte);
     calibrate_set(machines, "alltoall_latency", seconds[0] - per_byte * volume[0]);
@@ -292,12 +310,12 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
 // NIC does; last an alltoall of all ranks. The number of NICs is the cluster's, at most one per rank.
 static inline void calibrate_nodes(calibration *c, cluster *machines, int local) {
     enum { TIMES = 10 };
-    comm *world = c->world, *inside = c->lanes[0];
+    comm *world = c->world, *inside = c->lanes[0], *inside_alltoall = c->alltoall;
     int n = comm_size(world), me = comm_rank(world) % local, nics = (int)fmin(machines->nics_per_node, local);
     bool first = me == 0 || me * nics / local != (me - 1) * nics / local; // of the ranks that share its NIC
     comm *across = comm_split(world, me, comm_rank(world), COMM_KV_OUTER), *firsts = comm_split(world, first ? 0 : -1, comm_rank(world), COMM_CONTROL);
     comm *all = comm_split(world, 0, comm_rank(world), COMM_SEQ_ALLTOALL);
-    c->bytes = CALIBRATE_LINK_BYTES;
+    c->bytes = c->link_bytes;
     c->lanes[0] = across;
     double together = calibrate_seconds(c, calibrate_one_flow, TIMES), one = 0;
     c->world = firsts;
@@ -309,8 +327,8 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     calibrate_set(machines, "nic_rate", rate);
     calibrate_set(machines, "nic_efficiency", bytes / one / rate);
     // planner_alltoall, solved for its efficiency
-    c->lanes[0] = all;
-    c->bytes = CALIBRATE_ALLTOALL_BYTES;
+    c->alltoall = all;
+    c->bytes = calibrate_alltoall_bytes(c);
     double volume = (double)c->bytes * n, alltoall = calibrate_seconds(c, calibrate_alltoall, TIMES);
     double rest = alltoall - machines->alltoall_latency - volume * machines->alltoall_pack;
     double wire = volume * (n - local) / n * share * (1 + machines->alltoall_congestion * log2(n)) / rate;
@@ -318,6 +336,7 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     calibrate_note(c, "# nodes: one flow a NIC %.4g GB/s, all ranks at once %.4g GB/s a NIC; alltoall of all, %.0f bytes a rank, %.4g us\n", 1e-9 * bytes / one,
                    1e-9 * bytes * share / together, volume, 1e6 * alltoall);
     c->lanes[0] = inside;
+    c->alltoall = inside_alltoall;
     comm_free(across);
     comm_free(firsts);
     comm_free(all);
@@ -347,13 +366,14 @@ static inline bool calibrate_local_ranks(comm *world, int *local, error_text *er
 static inline void calibrate_layout(calibration *c, arena *memory, int local) {
     int64_t width = (int64_t)c->H * c->HS, wide = max_i64(c->D, max_i64(2 * c->F, width));
     int64_t Tq = c->T * width, Tkv = c->T * 2 * c->Hkv * c->HS, matrices = 3 * c->layers * c->F * c->D;
-    int64_t link = max_i64(CALIBRATE_COPY_BYTES, CALIBRATE_LINK_BYTES * max_i64(2, ceil_div(comm_size(c->world), 8))); // two flows, or an alltoall of all ranks
+    int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)c->link_bytes * max_i64(2, ceil_div(comm_size(c->world), 8))); // two flows, or an alltoall of all ranks
     int64_t forward = (int64_t)op_attention_scratch(calibrate_block(c), false), backward = (int64_t)op_attention_scratch(calibrate_block(c), true);
-    int64_t reduce = (int64_t)comm_reduce_scatter_scratch(local, CALIBRATE_LINK_BYTES / sizeof(float) / (size_t)local);
+    int64_t reduce = (int64_t)comm_reduce_scatter_scratch(local, c->link_bytes / sizeof(float) / (size_t)local);
     memory->used = 0;
     c->x = ARENA_TAKE_X(memory, MEM_WORKSPACE, c->rows * wide);
     c->y = ARENA_TAKE_X(memory, MEM_WORKSPACE, c->rows * wide);
     c->w = ARENA_TAKE_X(memory, MEM_WORKSPACE, matrices);
+    c->norm = ARENA_TAKE_X(memory, MEM_WORKSPACE, c->D);
     c->gradients = ARENA_TAKE(memory, MEM_WORKSPACE, float, matrices);
     c->q = ARENA_TAKE_X(memory, MEM_WORKSPACE, max_i64(Tq, c->rows * wide));
     c->out_x = ARENA_TAKE_X(memory, MEM_WORKSPACE, max_i64(Tq, c->rows * c->D));
@@ -366,6 +386,14 @@ static inline void calibrate_layout(calibration *c, arena *memory, int local) {
     c->scratch = ARENA_TAKE(memory, MEM_WORKSPACE, char, max_i64(reduce, max_i64(forward, backward)));
     c->send = ARENA_TAKE(memory, MEM_WORKSPACE, char, link);
     c->recv = ARENA_TAKE(memory, MEM_WORKSPACE, char, link);
+}
+
+// Random numbers, as large as in a model: a GPU's products of zeros take less power and run at a higher clock. Weights of the norm are 1, so that
+// repeating calibrate_linear on its own results neither grows nor vanishes.
+static inline void calibrate_draw(calibration *c) {
+    floatX *numbers[] = {c->x, c->w, c->q, c->kv, c->out_x, c->norm};
+    int64_t counts[] = {c->rows * c->D, 3 * c->layers * c->F * c->D, c->T * c->H * c->HS, c->T * 2 * c->Hkv * c->HS, c->T * c->H * c->HS, c->D};
+    for (int i = 0; i < 6; i++) op_init_normal(numbers[i], 1, (uint64_t)i, 0, counts[i], numbers[i] == c->norm ? 0 : numbers[i] == c->w ? 0.02f : 1, 1);
 }
 
 // --calibrate, after device_start, on nodes of `local` ranks each, with the shapes of the model (NULL: tiny). Collective; false with a message.
@@ -382,20 +410,27 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     memset(&c, 0, sizeof c);
     c.world = world;
     c.progress = progress_start("calibration");
-    for (int i = 0; i < 2; i++) c.lanes[i] = comm_split(world, comm_rank(world) / local, comm_rank(world), i == 0 ? COMM_KV_INNER : COMM_DKV_INNER);
+    comm **groups[] = {&c.lanes[0], &c.lanes[1], &c.alltoall, &c.gather, &c.scatter};
+    static const comm_kind kinds[] = {COMM_KV_INNER, COMM_DKV_INNER, COMM_SEQ_ALLTOALL, COMM_PARAM_GATHER, COMM_GRAD_REDUCE};
+    for (int i = 0; i < 5; i++) *groups[i] = comm_split(world, comm_rank(world) / local, comm_rank(world), kinds[i]);
     c.D = m->D; c.H = m->H; c.Hkv = m->Hkv; c.HS = m->HS; c.F = m->F;
     c.rows = device_is_host() ? CALIBRATE_LINEAR_ROWS : CALIBRATE_GPU_ROWS;
     c.T = device_is_host() ? CALIBRATE_ROWS : CALIBRATE_GPU_ROWS;
+    c.link_bytes = device_is_host() ? CALIBRATE_LINK_BYTES : CALIBRATE_GPU_LINK_BYTES;
     c.layers = ceil_div(CALIBRATE_WEIGHT_BYTES, (int64_t)sizeof(float) * 3 * m->F * m->D);
     size_t memory_total = device_memory_total(); // before any is allocated here
     arena memory;
     memset(&memory, 0, sizeof memory);
     calibrate_layout(&c, &memory, local); // counts
     memory.base = (char *)device_alloc(memory.peak);
-    if (memory.base == NULL) error_set(error, "--calibrate: not enough memory: a rank needs %zu bytes", memory.peak);
+    c.host = (char *)device_host_slab(CALIBRATE_COPY_BYTES);
+    if (memory.base == NULL || c.host == NULL)
+        error_set(error, "--calibrate: not enough memory: a rank needs %zu bytes on the device and %d on the host", memory.peak, CALIBRATE_COPY_BYTES);
     if (!comm_agree(world, error)) return false;
     calibrate_layout(&c, &memory, local);
     device_zero(memory.base, memory.peak);
+    calibrate_draw(&c);
+    memset(c.host, 1, CALIBRATE_COPY_BYTES); // touches the pages
     c.copier = device_copier_new();
     calibrate_kernels(&c, &machines);
     if (local > 1) calibrate_links(&c, &machines);
@@ -409,7 +444,8 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     if (ranks > local) calibrate_nodes(&c, &machines, local);
     device_copier_free(c.copier);
     device_free(memory.base, memory.peak);
-    for (int i = 0; i < 2; i++) comm_free(c.lanes[i]);
+    device_host_slab_free(c.host, CALIBRATE_COPY_BYTES);
+    for (int i = 0; i < 5; i++) comm_free(*groups[i]);
     if (comm_rank(world) == 0) {
         char comment[512];
         snprintf(comment, sizeof comment, "%d ranks at once on %s, %d a node, shapes of %s", ranks, device_name(), local, m->name);

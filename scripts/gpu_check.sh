@@ -387,6 +387,8 @@ done
 step 'benchmark: attention' 75 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
 gpu_only
+step 'calibration of this machine for the planner' 75 $([ $mpi = 1 ] && echo mpirun -np $gpu_total) $build/train_llama --calibrate --model "$shaped"
+gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/train_llama --model "$shaped" --from-scratch --train-data "$random" \
     --seq-len 128K --recompute selective --steps 3
 steps_of "$shaped" 32

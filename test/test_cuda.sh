@@ -36,7 +36,7 @@ echo '{"deviceName": "a GPU", "deviceVer": 900}' >"$dir/few.json"
 check 'a broken file of properties is refused' ends_with 2 'cut.json: has no deviceName' $build/test/test_cudnn_graphs "$dir/cut.json"
 check 'properties that cuDNN does not take are refused' ends_with 2 'few.json: cuDNN does not take' $build/test/test_cudnn_graphs "$dir/few.json"
 check 'a file that is not there is refused' ends_with 2 'none.json: cannot be opened' $build/test/test_cudnn_graphs "$dir/none.json"
-check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_golden,test_kernels,bench_cuda}-without-gpu $build/train_llama-without-gpu
+check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_golden,test_kernels,test_calibrate_nodes,bench_cuda}-without-gpu $build/train_llama-without-gpu
 waits=(env FAKE_CUDA_APART=1 TRAIN_LLAMA_TEST_MANAGED=1) # a test that reads a result before its kernel is done
 check 'kernels and products over fake CUDA' "${waits[@]}" $build/test/test_kernels-without-gpu
 check 'goldens over fake CUDA' "${waits[@]}" $build/test/test_golden-without-gpu
@@ -54,6 +54,7 @@ check 'one of all never answers' ends_with 1 'kv_inner allgather number 2, 150 b
 check 'too many transfers' ends_with 1 '256 transfers are already in flight' mpirun -np 2 $comm too-many
 check 'a group freed with a transfer under way' ends_with 1 'kv_inner: comm_free with 1 unfinished' $comm free-early
 check 'a finish without a start' ends_with 1 'kv_inner: comm_finish without a started transfer' $comm finish-early
+check 'machines are calibrated over the fakes, 4 ranks on 2 nodes' mpirun -np 4 $build/test/test_calibrate_nodes-without-gpu
 check 'build for the CPU device' make -j2 --no-print-directory DEVICE=cpu build/cpu/test/compare_devices
 check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/reference"
 for ranks in 1 4; do

@@ -7,6 +7,7 @@
 #include "attention_call.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sched.h>
@@ -331,7 +332,10 @@ static void touch(char *p, size_t bytes) {
 void *device_host_slab(size_t bytes) {
     if (bytes == 0) bytes = 1;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) return NULL;
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "error: %zu bytes of host memory cannot be taken: %s\n", bytes, strerror(errno));
+        return NULL;
+    }
     madvise(p, bytes, MADV_HUGEPAGE); // best effort
     near_the_gpu(p, bytes);
     progress_note note = progress_start("pinning host memory");
