@@ -26,7 +26,7 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     uint64_t program = HASH_EMPTY;
     struct stat entry; // a program compiled elsewhere may round differently, and replicas of the parameters would drift apart
     int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &entry) != 0) error_set(error, "/proc/self/exe: cannot be opened: %s", strerror(errno));
+    if (fd < 0 || fstat(fd, &entry) != 0) error_set_errno(error, "/proc/self/exe: cannot be opened");
     else file_hash_places(fd, "/proc/self/exe", (int64_t)entry.st_size, &program, error);
     if (fd >= 0) close(fd);
     if (!comm_agree(all, error) || !agree_on_number(all, program, "the bytes of the train_llama program", error)) return false;
@@ -52,7 +52,7 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
     if (comm_rank(all) == 0) {
         fd = mkostemp(mark.text, O_CLOEXEC);
         if (fd < 0) {
-            error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
+            error_set_errno(error, "%s: cannot be written to", what);
             mark.text[0] = '\0'; // nothing to look for
         }
     }
@@ -64,7 +64,7 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
         seen = path_exists(mark.text);
     }
     if (!seen) error_set(error, "%s: a file that rank 0 wrote there is not visible; the folder must be on a file system that all machines share", what);
-    if (access(folder, W_OK) != 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
+    if (access(folder, W_OK) != 0) error_set_errno(error, "%s: cannot be written to", what);
     bool ok = comm_agree(all, error);
     if (fd >= 0) {
         close(fd);

@@ -436,7 +436,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     if (local > 1) calibrate_links(&c, &machines);
     calibrate_set(&machines, "gpus_per_node", local);
     calibrate_set(&machines, "memory", (double)memory_total);
-    calibrate_set(&machines, "host_memory", (double)machine_memory(""));
+    calibrate_set(&machines, "host_memory", (double)machine_memory_usable());
     if (machines.ranks_sharing > 0) {
         calibrate_set(&machines, "ranks_sharing", local);
         calibrate_set(&machines, "nics_per_node", 1);

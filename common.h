@@ -2,6 +2,7 @@
 #ifndef COMMON_H
 #define COMMON_H
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -34,17 +35,50 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USER_ERROR = 2 };
 // Functions that can fail take `error_text *error` and return false; the first message wins.
 typedef struct {
     char text[1024]; // "" = no error
+    int number;      // errno of the system call that failed; 0: none did
 } error_text;
 
-static inline bool error_set(error_text *error, const char *format, ...) PRINTF_LIKE(2, 3);
+static inline void error_store(error_text *error, int number, const char *format, va_list args) {
+    if (error->text[0] != '\0') return;
+    vsnprintf(error->text, sizeof error->text, format, args);
+    error->number = number;
+}
 // Stores the message unless one is stored already. Always returns false, so that callers can `return error_set(...)`.
-static inline bool error_set(error_text *error, const char *format, ...) {
-    if (error->text[0] == '\0') {
-        va_list args;
-        va_start(args, format);
-        vsnprintf(error->text, sizeof error->text, format, args);
-        va_end(args);
-    }
+PRINTF_LIKE(2, 3) static inline bool error_set(error_text *error, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    error_store(error, 0, format, args);
+    va_end(args);
+    return false;
+}
+// The same where a system call has failed: what errno says is appended.
+PRINTF_LIKE(2, 3) static inline bool error_set_errno(error_text *error, const char *format, ...) {
+    int number = errno;
+    if (error->text[0] != '\0') return false;
+    va_list args;
+    va_start(args, format);
+    error_store(error, number, format, args);
+    va_end(args);
+    size_t length = strlen(error->text);
+    snprintf(error->text + length, sizeof error->text - length, ": %s", strerror(number));
+    return false;
+}
+// The same where part of the work has failed: what it said, `why`, is appended.
+PRINTF_LIKE(3, 4) static inline bool error_set_why(error_text *error, const error_text *why, const char *format, ...) {
+    if (error->text[0] != '\0') return false;
+    va_list args;
+    va_start(args, format);
+    error_store(error, why->number, format, args);
+    va_end(args);
+    size_t length = strlen(error->text);
+    snprintf(error->text + length, sizeof error->text - length, ": %s", why->text);
+    return false;
+}
+// Whether the cause may be gone at another attempt: a disk or a network that does not answer, a lack of memory, a lock.
+static inline bool error_may_pass(const error_text *error) {
+    static const int numbers[] = {EIO, ESTALE, ETIMEDOUT, EWOULDBLOCK, ENOMEM, EMFILE, ENFILE, EHOSTDOWN, EHOSTUNREACH, ENOTCONN, ECONNRESET, EREMOTEIO};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (error->number == numbers[i]) return true;
     return false;
 }
 
@@ -98,6 +132,9 @@ static inline size_t machine_memory(const char *root) {
     if (groups != NULL) fclose(groups);
     return (size_t)least;
 }
+
+// What the ranks of this machine may take of it together. The rest is for the system, and what programs take beside what they plan.
+static inline size_t machine_memory_usable(void) { return machine_memory("") / 100 * 95; }
 
 // Bytes of memory that this process uses, without shared pages: those that MPI uses for messages grow with the ranks on the machine.
 static inline size_t process_memory(void) {

@@ -275,7 +275,7 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
 static inline char *config_read_text(const char *path, size_t limit, error_text *error) {
     FILE *f = fopen(path, "rb");
     if (f == NULL) {
-        error_set(error, "cannot be opened for reading");
+        error_set_errno(error, "cannot be opened for reading");
         return NULL;
     }
     struct stat entry;
@@ -324,11 +324,11 @@ static inline bool config_load(model_config *config, const char *model, error_te
     if (stat(path.text, &entry) != 0 || !S_ISREG(entry.st_mode))
         return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama (or a saved state, DIR/step-N)", printable(model).text);
 
-    error_text why = {""};
+    error_text why = {"", 0};
     cJSON *json = config_read_json(path.text, CONFIG_BYTES, &why);
     if (json != NULL) config_read(config, json, &why);
     cJSON_Delete(json);
-    if (why.text[0] != '\0') return error_set(error, "%s/config.json: %s", printable(model).text, why.text);
+    if (why.text[0] != '\0') return error_set_why(error, &why, "%s/config.json", printable(model).text);
     snprintf(config->name, sizeof config->name, "%.127s", path_last(model).text);
     return true;
 }

@@ -134,9 +134,9 @@ static inline bool data_sources_open(data_sources *s, const char *text, const ch
         else ok = data_source_parse(s, part, weights, option, error);
         if (!ok) break;
         data_source *source = &s->sources[s->count];
-        error_text why = {""};
+        error_text why = {"", 0};
         uint64_t own_seed = seed + dataloader_hash((uint64_t)s->count++); // the first source's is the seed itself
-        ok = dataloader_open(&source->data, source->pattern, S, V, own_seed, weights, &why) || error_set(error, "%s: %s", option, why.text);
+        ok = dataloader_open(&source->data, source->pattern, S, V, own_seed, weights, &why) || error_set_why(error, &why, "%s", option);
     }
     for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
         if (s->sources[i].name[0] == '\0')

@@ -110,13 +110,13 @@ static inline void dataloader_close(dataloader *loader) {
 // Checks header and size of one token file -> *count tokens of *width bytes each. Continues *hash (file_hash_places).
 static inline bool token_file_check(const char *path, int64_t *count, int *width, uint64_t *hash, error_text *error) {
     struct stat entry;
-    if (stat(path, &entry) != 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    if (stat(path, &entry) != 0) return error_set_errno(error, "%s: cannot be opened", path);
     if (!S_ISREG(entry.st_mode)) return error_set(error, "%s: is not a file (a pattern such as 'DIR/*.bin' names the files of a folder)", path);
     int64_t bytes = (int64_t)entry.st_size;
     if (bytes < TOKEN_HEADER_BYTES)
         return error_set(error, "%s: has %lld bytes, fewer than the header of a token file (%d)", path, (long long)bytes, TOKEN_HEADER_BYTES);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    if (fd < 0) return error_set_errno(error, "%s: cannot be opened", path);
     int32_t header[TOKEN_HEADER_BYTES / 4];
     bool ok = file_pread(fd, path, header, sizeof header, 0, error) && file_hash_places(fd, path, bytes, hash, error);
     close(fd);
@@ -151,15 +151,15 @@ static inline bool token_mask_check(const char *path, int64_t count, bool *maske
     *masked = false;
     if (snprintf(mask, sizeof mask, "%s.mask", path) >= (int)sizeof mask) return error_set(error, "%s: the path is too long", path);
     if (stat(mask, &entry) != 0) {
-        if (errno == ENOENT) return true;
-        return error_set(error, "%s: cannot be opened: %s", mask, strerror(errno));
+        if (errno == ENOENT && !path_exists(mask)) return true; // not: a link to nothing
+        return error_set_errno(error, "%s: cannot be opened", mask);
     }
     if (!S_ISREG(entry.st_mode) || (int64_t)entry.st_size != count)
         return error_set(error, "%s: has %lld bytes, but the token file has %lld tokens; a loss mask has one byte (0 or 1) per token", mask,
                          (long long)entry.st_size, (long long)count);
     *masked = true;
     int fd = open(mask, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return error_set(error, "%s: cannot be opened: %s", mask, strerror(errno));
+    if (fd < 0) return error_set_errno(error, "%s: cannot be opened", mask);
     bool ok = file_hash_places(fd, mask, count, hash, error);
     close(fd);
     return ok;
@@ -191,6 +191,11 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
     return true;
 }
 
+// For glob: whether to give up over a folder that cannot be read. Its files must not be left out in silence.
+static inline int dataloader_folder_unread(const char *path, int number) {
+    (void)path;
+    return number != ENOENT && number != ENOTDIR;
+}
 // Opens the files that match `pattern` (as in a shell: * ? [..], no ~ or {}) and checks each one's header and size, and the size of its loss mask.
 // S >= 1: tokens of a sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false with a
 // message and leaves nothing open; otherwise the caller calls dataloader_close.
@@ -203,8 +208,10 @@ static inline bool dataloader_open(dataloader *loader, const char *pattern, int6
     loader->shuffle = shuffle;
     if (S < 1 || V < 1) return error_set(error, "sequence length %lld, vocabulary %lld: both must be at least 1", (long long)S, (long long)V);
     glob_t found;
-    int status = glob(pattern, 0, NULL, &found);
-    if (status == GLOB_NOMATCH) return error_set(error, "no file matches %s", pattern);
+    int status = glob(pattern, 0, dataloader_folder_unread, &found);
+    if (status == GLOB_NOMATCH)
+        return error_set(error, "no file matches %s%s", pattern, path_exists(pattern) ? ", where [ begins a set of characters: write ? for it" : "");
+    if (status == GLOB_ABORTED) return error_set(error, "%s: a folder that may hold such files cannot be read", pattern);
     if (status != 0) return error_set(error, "%s: searching for files of this pattern failed", pattern);
     loader->files = HOST_NEW(token_file, found.gl_pathc);
     bool ok = dataloader_open_files(loader, &found, pattern, error);
@@ -275,7 +282,7 @@ static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int
             if (loader->fd >= 0) close(loader->fd);
             loader->fd = open(file->path, O_RDONLY | O_CLOEXEC);
             loader->open_file = f;
-            if (loader->fd < 0) return error_set(error, "%s: cannot be opened: %s", file->path, strerror(errno));
+            if (loader->fd < 0) return error_set_errno(error, "%s: cannot be opened", file->path);
         }
         if (bytes > loader->buffer_bytes) {
             free(loader->buffer);
@@ -309,7 +316,7 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
         int64_t at = first - file->first, here = min_i64(count, file->count - at);
         int fd = -1;
         snprintf(path, sizeof path, "%s.mask", file->path);
-        if (file->masked && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+        if (file->masked && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return error_set_errno(error, "%s: cannot be opened", path);
         bool ok = true;
         for (int64_t done = 0; fd >= 0 && ok && done < here;) {
             int64_t n = min_i64(here - done, (int64_t)sizeof mask);

@@ -77,7 +77,7 @@ static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, 
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return error_set(error, "%s: cannot be read at byte %lld: %s", path, (long long)offset, strerror(errno));
+        if (n < 0) return error_set_errno(error, "%s: cannot be read at byte %lld", path, (long long)offset);
         if (n == 0) return error_set(error, "%s: ends at byte %lld; it has become shorter since it was opened", path, (long long)(offset + (int64_t)done));
         done += (size_t)n;
     }
@@ -110,55 +110,33 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
 // none): a slip of the hand must not cost a token file, weights or a config.json. Leaves no new file behind. False with a message that begins with the option.
 static inline bool file_writable(const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
     struct stat entry;
-    bool there = stat(path, &entry) == 0, full = there && S_ISREG(entry.st_mode) && entry.st_size > 0;
+    bool there = stat(path, &entry) == 0, full = there && S_ISREG(entry.st_mode) && entry.st_size > 0, new_name = !path_exists(path); // not: a link to nothing
     if (there && S_ISFIFO(entry.st_mode)) return true; // its reader would take this for the end
     FILE *f = fopen(path, full ? "r+" : "a");
-    if (f == NULL) return error_set(error, "%s %s: cannot be written: %s", option, path, strerror(errno));
+    if (f == NULL) return error_set_errno(error, "%s %s: cannot be written", option, path);
     char first[64] = "";
     if (full && fread(first, 1, sizeof first - 1, f) == 0) first[0] = '\0';
     bool other = full && strncmp(first, begins, strlen(begins)) != 0 && (or_begins == NULL || strncmp(first, or_begins, strlen(or_begins)) != 0);
     fclose(f);
-    if (!there) remove(path);
+    if (new_name) remove(path);
     return !other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path);
 }
 
 // Creates or replaces a file with these bytes, which are on disk when the call returns.
 static inline bool file_write(const char *path, const void *from, size_t bytes, error_text *error) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return error_set(error, "%s: cannot be created: %s", path, strerror(errno));
+    if (fd < 0) return error_set_errno(error, "%s: cannot be created", path);
     bool ok = file_pwrite(fd, path, from, bytes, 0, error);
-    if (ok && fsync(fd) != 0) ok = error_set(error, "%s: cannot be written: %s", path, strerror(errno));
-    if (close(fd) != 0 && ok) ok = error_set(error, "%s: cannot be written: %s", path, strerror(errno));
+    if (ok && fsync(fd) != 0) ok = error_set_errno(error, "%s: cannot be written", path);
+    if (close(fd) != 0 && ok) ok = error_set_errno(error, "%s: cannot be written", path);
     return ok;
 }
-static inline bool file_copy(const char *from, const char *to, error_text *error) {
-    enum { CHUNK = 1 << 16 };
-    char chunk[CHUNK];
-    struct stat entry;
-    int in = open(from, O_RDONLY | O_CLOEXEC);
-    if (in < 0 || fstat(in, &entry) != 0) {
-        error_set(error, "%s: cannot be opened: %s", from, strerror(errno));
-        if (in >= 0) close(in);
-        return false;
-    }
-    int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    bool ok = out >= 0 || error_set(error, "%s: cannot be created: %s", to, strerror(errno));
-    for (int64_t at = 0; ok && at < (int64_t)entry.st_size; at += CHUNK) {
-        size_t n = (size_t)min_i64(CHUNK, (int64_t)entry.st_size - at);
-        ok = file_pread(in, from, chunk, n, at, error) && file_pwrite(out, to, chunk, n, at, error);
-    }
-    if (ok && fsync(out) != 0) ok = error_set(error, "%s: cannot be written: %s", to, strerror(errno));
-    close(in);
-    if (out >= 0) close(out);
-    return ok;
-}
-
 // Syncs a folder: the names in it are on disk when the call returns.
 static inline bool folder_sync(const char *path, error_text *error) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    if (fd < 0) return error_set_errno(error, "%s: cannot be opened", path);
     bool ok = fsync(fd) == 0 || errno == EINVAL; // EINVAL: this file system has no such sync
-    if (!ok) error_set(error, "%s: cannot be written: %s", path, strerror(errno));
+    if (!ok) error_set_errno(error, "%s: cannot be written", path);
     close(fd);
     return ok;
 }
@@ -176,12 +154,12 @@ static inline bool folder_make(const char *path, error_text *error) {
     path_text parent = path_parent(path);
     if (parent.text[0] != '\0' && !path_exists(parent.text) && !folder_make(parent.text, error)) return false;
     if (mkdir(path, 0777) == 0 || (errno == EEXIST && path_is_folder(path))) return true;
-    return error_set(error, "%s: the folder cannot be created: %s", path, strerror(errno));
+    return error_set_errno(error, "%s: the folder cannot be created", path);
 }
 // Renames a complete temporary folder to its final name. On return it is whole and on disk under that name.
 static inline bool folder_publish(const char *temporary, const char *path, error_text *error) {
     if (!folder_sync(temporary, error)) return false;
-    if (rename(temporary, path) != 0) return error_set(error, "%s: cannot be renamed to %s: %s", temporary, path, strerror(errno));
+    if (rename(temporary, path) != 0) return error_set_errno(error, "%s: cannot be renamed to %s", temporary, path);
     return folder_sync(path_parent(path).text, error);
 }
 

@@ -33,7 +33,7 @@ static inline bool hf_check_tied(const model *m, const safetensors *files, value
 // what this rank read. Rank 0 prints how much it read. Collective; false with a message that names the folder: a tensor missing, unknown or of
 // another shape; anything wrong with a file; files that differ between ranks.
 static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error_text *error) {
-    error_text why = {""};
+    error_text why = {"", 0};
     safetensors files = safetensors_none();
     values_buffer buffer;
     double began = device_seconds();
@@ -56,7 +56,71 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     safetensors_close(&files);
     values_buffer_free(&buffer);
     if (why.text[0] == '\0') return true;
-    return error_set(error, "%s: %s", printable(folder).text, why.text);
+    return error_set_why(error, &why, "%s", printable(folder).text);
+}
+
+// ---- the source: what goes from the model's folder into each state and export ----
+
+typedef struct {
+    char *name;  // in the folder
+    char *bytes; // its contents, and a NUL behind them
+    size_t count;
+} hf_file;
+// Read before training: at a save or export, hours later, the folder may be gone. hf_source_free frees.
+typedef struct {
+    const char *folder;   // the caller's
+    int64_t max_position; // the length that its model was made for
+    hf_file *files;       // of rank 0: config.json, then tokenizer, generation defaults and licence
+    int file_count;
+    safetensors like;     // its tensors, if their number types are wanted
+} hf_source;
+
+static inline void hf_source_free(hf_source *s) {
+    for (int i = 0; i < s->file_count; i++) {
+        free(s->files[i].name);
+        free(s->files[i].bytes);
+    }
+    free(s->files);
+    safetensors_close(&s->like);
+    memset(s, 0, sizeof *s);
+}
+static inline bool hf_source_add(hf_source *s, const char *name, error_text *error) {
+    path_text path = path_join(s->folder, name);
+    struct stat entry;
+    int fd = open(path.text, O_RDONLY | O_CLOEXEC);
+    bool ok = (fd >= 0 && fstat(fd, &entry) == 0) || error_set_errno(error, "%s: cannot be opened", path.text);
+    if (ok) {
+        s->files = (hf_file *)realloc(s->files, sizeof *s->files * (size_t)(s->file_count + 1));
+        hf_file *file = &s->files[s->file_count++];
+        file->name = text_copy(name);
+        file->count = (size_t)entry.st_size;
+        file->bytes = HOST_NEW(char, file->count + 1);
+        ok = file_pread(fd, path.text, file->bytes, file->count, 0, error);
+    }
+    if (fd >= 0) close(fd);
+    return ok;
+}
+// files: reads the files (rank 0); types: also what its tensors are. False with a message, and nothing to free.
+static inline bool hf_source_read(hf_source *s, const char *folder, bool files, bool types, error_text *error) {
+    static const char *const patterns[] = {"generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                                           "merges.txt", "chat_template.*", "LICENSE*", "USE_POLICY*"};
+    model_config was;
+    memset(s, 0, sizeof *s);
+    s->folder = folder;
+    DIR *list = files ? opendir(folder) : NULL;
+    bool ok = !files || list != NULL || error_set_errno(error, "%s: cannot be opened", folder);
+    ok = ok && config_load(&was, folder, error) && (!files || hf_source_add(s, "config.json", error));
+    for (struct dirent *entry; ok && files && (entry = readdir(list)) != NULL;) {
+        struct stat kind;
+        bool wanted = false;
+        for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) wanted = wanted || fnmatch(patterns[i], entry->d_name, 0) == 0;
+        if (wanted && stat(path_join(folder, entry->d_name).text, &kind) == 0 && S_ISREG(kind.st_mode)) ok = hf_source_add(s, entry->d_name, error);
+    }
+    if (list != NULL) closedir(list);
+    if (ok) s->max_position = was.max_position;
+    ok = ok && (!types || safetensors_open(&s->like, folder, "model", error));
+    if (!ok) hf_source_free(s);
+    return ok;
 }
 
 // ---- export ----
@@ -142,18 +206,11 @@ static inline cJSON *hf_config(const model_config *c) {
     return j;
 }
 
-// Writes config.json, with `dtype`: the source folder's with what the options changed, or a new one (source NULL).
-static inline bool hf_write_config(const model_config *c, const char *folder, const char *source, safetensors_dtype dtype, error_text *error) {
-    cJSON *json;
-    if (source != NULL) {
-        path_text path = path_join(source, "config.json");
-        error_text why = {""};
-        json = config_read_json(path.text, CONFIG_BYTES, &why);
-        if (json == NULL) return error_set(error, "%s: %s", path.text, why.text);
-        hf_change_config(json, c, error);
-    } else {
-        json = hf_config(c);
-    }
+// Writes config.json, with `dtype`: the source's with what the options changed, or a new one (source NULL).
+static inline bool hf_write_config(const model_config *c, const char *folder, const hf_source *source, safetensors_dtype dtype, error_text *error) {
+    cJSON *json = source != NULL ? cJSON_Parse(source->files[0].bytes) : hf_config(c);
+    if (json == NULL) return error_set(error, "%s/config.json: is not valid JSON", printable(source->folder).text); // config_load took it
+    if (source != NULL) hf_change_config(json, c, error);
     const char *key = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL ? "dtype" : "torch_dtype";
     cJSON_DeleteItemFromObjectCaseSensitive(json, "dtype");
     cJSON_DeleteItemFromObjectCaseSensitive(json, "torch_dtype");
@@ -165,73 +222,51 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
     free(text);
     return ok;
 }
-// Copies tokenizer_config.json byte by byte, except for a "model_max_length" that is `was`, the length of the source's model: it becomes `now`.
-static inline bool hf_copy_tokenizer_config(const char *from, const char *to, int64_t was, int64_t now, error_text *error) {
-    error_text why = {""};
+// Writes tokenizer_config.json as it was, except for a "model_max_length" that is `was`, the length of the source's model: it becomes `now`.
+static inline bool hf_write_tokenizer_config(const hf_file *file, const char *to, int64_t was, int64_t now, error_text *error) {
     const char *name = "\"model_max_length\"";
-    char *text = was != now ? config_read_file(from, &why) : NULL, *number = text != NULL ? strstr(text, name) : NULL, *end = NULL;
+    char *number = was != now ? strstr(file->bytes, name) : NULL, *end = NULL;
     if (number != NULL) {
         number += strlen(name);
         number += strspn(number, " \t\r\n:");
     }
-    if (number == NULL || strtod(number, &end) != (double)was) {
-        free(text);
-        return file_copy(from, to, error);
-    }
-    size_t most = strlen(text) + 32;
+    if (number == NULL || strtod(number, &end) != (double)was) return file_write(to, file->bytes, file->count, error);
+    size_t most = file->count + 32;
     char *changed = HOST_NEW(char, most);
-    int n = snprintf(changed, most, "%.*s%lld%s", (int)(number - text), text, (long long)now, end);
+    int n = snprintf(changed, most, "%.*s%lld%s", (int)(number - file->bytes), file->bytes, (long long)now, end);
     bool ok = file_write(to, changed, (size_t)n, error);
     free(changed);
-    free(text);
     return ok;
 }
-// Copies tokenizer, generation defaults and licence of the source folder, whose model was made for `was` tokens; the one written is for `now`.
-static inline bool hf_copy_companions(const char *source, const char *folder, int64_t was, int64_t now, error_text *error) {
-    static const char *const patterns[] = {"generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-                                           "merges.txt", "chat_template.*", "LICENSE*", "USE_POLICY*"};
-    DIR *list = opendir(source);
-    if (list == NULL) return error_set(error, "%s: cannot be opened: %s", source, strerror(errno));
+// Writes tokenizer, generation defaults and licence of the source; the model that is written is for `now` tokens.
+static inline bool hf_write_companions(const hf_source *source, const char *folder, int64_t now, error_text *error) {
     bool ok = true;
-    for (struct dirent *entry; ok && (entry = readdir(list)) != NULL;) {
-        path_text from = path_join(source, entry->d_name);
-        struct stat kind;
-        path_text to = path_join(folder, entry->d_name);
-        bool wanted = false;
-        for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) wanted = wanted || fnmatch(patterns[i], entry->d_name, 0) == 0;
-        if (!wanted || stat(from.text, &kind) != 0 || !S_ISREG(kind.st_mode)) continue;
-        if (strcmp(entry->d_name, "tokenizer_config.json") == 0) ok = hf_copy_tokenizer_config(from.text, to.text, was, now, error);
-        else ok = file_copy(from.text, to.text, error);
+    for (int i = 1; ok && i < source->file_count; i++) {
+        const hf_file *file = &source->files[i];
+        path_text to = path_join(folder, file->name);
+        if (strcmp(file->name, "tokenizer_config.json") == 0) ok = hf_write_tokenizer_config(file, to.text, source->max_position, now, error);
+        else ok = file_write(to.text, file->bytes, file->count, error);
     }
-    closedir(list);
     return ok;
 }
 
 #define EXPORT_LIMIT ((int64_t)5000000000) // bytes of data in a file, as transformers splits models
 
 // Writes this rank's part of a model into an empty folder: its share of the parameters, in files of at most EXPORT_LIMIT. Rank 0 also writes
-// config.json, copies what belongs beside it from `source` (NULL: nothing), and writes the headers. copy: m->saving; NULL: the parameters as
-// they are now. sums (model_checksums; may be NULL): += the checksums of what this rank wrote, before rounding to the dtype. Not collective: ranks
-// may call at different times, and with a copy also from a thread; the folder is complete when all have returned. False with a message: the folder
-// is half-written.
-static inline bool hf_write(const model *m, const char *folder, const char *source, export_dtype_kind dtype, const float *copy, uint64_t *sums,
+// config.json, what belongs beside it from `source` (NULL: nothing), and the headers. copy: m->saving; NULL: the parameters as they are now.
+// sums (model_checksums; may be NULL): += the checksums of what this rank wrote, before rounding to the dtype. Not collective: ranks may call at
+// different times, and with a copy also from a thread; the folder is complete when all have returned. False with a message: the folder is half-written.
+static inline bool hf_write(const model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, const float *copy, uint64_t *sums,
                             error_text *error) {
-    bool first_rank = m->g->rank == 0, as_source = dtype == EXPORT_AUTO && source != NULL;
-    safetensors files = safetensors_none(), like = safetensors_none();
+    bool first_rank = m->g->rank == 0;
+    safetensors files = safetensors_none();
     safetensors_dtype fallback = dtype == EXPORT_BF16 ? DTYPE_BF16 : dtype == EXPORT_F16 ? DTYPE_F16 : DTYPE_F32;
-    bool ok = !as_source || safetensors_open(&like, source, "model", error);
-    if (ok) {
-        model_files_add(m, &files, VALUES_PARAMETERS, fallback, as_source ? &like : NULL);
-        if (first_rank) ok = hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error);
-        if (first_rank && ok && source != NULL) {
-            model_config was;
-            ok = config_load(&was, source, error) && hf_copy_companions(source, folder, was.max_position, m->c.max_position, error);
-        }
-        ok = ok && safetensors_lay_out(&files, folder, "model", EXPORT_LIMIT, first_rank, error) &&
-             model_files_write(m, &files, VALUES_PARAMETERS, copy, sums, error) && safetensors_sync(&files, error);
-    }
+    model_files_add(m, &files, VALUES_PARAMETERS, fallback, dtype == EXPORT_AUTO && source != NULL ? &source->like : NULL);
+    bool ok = !first_rank || hf_write_config(&m->c, folder, source, files.tensors[0].dtype, error);
+    if (first_rank && source != NULL) ok = ok && hf_write_companions(source, folder, m->c.max_position, error);
+    ok = ok && safetensors_lay_out(&files, folder, "model", EXPORT_LIMIT, first_rank, error) &&
+         model_files_write(m, &files, VALUES_PARAMETERS, copy, sums, error) && safetensors_sync(&files, error);
     safetensors_close(&files);
-    safetensors_close(&like);
     return ok;
 }
 
@@ -241,7 +276,7 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
     if (path_exists(folder)) return error_set(error, "already exists; name a folder that does not exist yet");
     if (!path_is_folder(parent.text)) return error_set(error, "its parent %s is not an existing folder", printable(parent.text).text);
     if (strlen(path_last(folder).text) + strlen(".unfinished") > NAME_MAX) return error_set(error, "its name is longer than %d bytes", NAME_MAX - (int)strlen(".unfinished"));
-    if (access(parent.text, W_OK) != 0) return error_set(error, "its parent %s cannot be written to: %s", printable(parent.text).text, strerror(errno));
+    if (access(parent.text, W_OK) != 0) return error_set_errno(error, "its parent %s cannot be written to", printable(parent.text).text);
     return true;
 }
 // Whether hf_export will be able to make the folder: hf_export_check_here on rank 0, and all ranks see its parent and may write there. Collective;
@@ -249,8 +284,8 @@ static inline bool hf_export_check_here(const char *folder, error_text *error) {
 static inline bool hf_export_check(comm *all, const char *folder, error_text *error) {
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--export %s", printable(folder).text);
-    error_text why = {""};
-    if (comm_rank(all) == 0 && !hf_export_check_here(folder, &why)) error_set(error, "%s: %s", what, why.text);
+    error_text why = {"", 0};
+    if (comm_rank(all) == 0 && !hf_export_check_here(folder, &why)) error_set_why(error, &why, "%s", what);
     return comm_agree(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
 }
 // Whether the folder whose dtypes the export takes is the same on all ranks: the layout of the files depends on these dtypes. Not needed where
@@ -263,7 +298,7 @@ static inline bool hf_export_agree(comm *all, const char *like, error_text *erro
     return comm_agree(all, error) && agree_on_number(all, hash, "--model: the parameters (--export uses their number types)", error);
 }
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
-static inline bool hf_export(model *m, const char *folder, const char *source, export_dtype_kind dtype, error_text *error) {
+static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {
     path_text temporary;
     size_t n = strlen(folder);
     while (n > 1 && folder[n - 1] == '/') n--;

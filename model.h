@@ -157,8 +157,9 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->rows = run->B * run->T;
     m->qkv_width = (c->H + 2 * c->Hkv) * c->HS;
     int64_t rows = m->rows, D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
-    m->mlp_tile = run->mlp_tile > 0 ? min_i64(run->mlp_tile, rows) : model_auto_tile(rows, 2 * F, arena_element(device));
-    m->loss_tile = run->loss_tile > 0 ? min_i64(run->loss_tile, rows) : model_auto_tile(rows, V, arena_element(device));
+    int64_t multiple = arena_is_cpu(device) ? 1 : 2; // versions of cuBLAS (13.5.1 to 13.6.0) may refuse a product of a single row, which a last tile could be
+    m->mlp_tile = run->mlp_tile > 0 ? min_i64(round_up(run->mlp_tile, multiple), rows) : model_auto_tile(rows, 2 * F, arena_element(device));
+    m->loss_tile = run->loss_tile > 0 ? min_i64(round_up(run->loss_tile, multiple), rows) : model_auto_tile(rows, V, arena_element(device));
     m->keep_gate_up = run->mlp_tile == 0; // a given --mlp-tile bounds gate_up, too: it is recomputed tile by tile
 
     model_describe_units(m);
@@ -428,6 +429,7 @@ static inline void model_backward(model *m, int64_t micro) {
         int unit = 1 + l;
         const floatX *p = zero_params(&m->zero, unit);
         if (l > 0) zero_fetch(&m->zero, unit - 1, l > 1 ? unit - 2 : -1);
+        else if (!m->zero.last_micro) zero_fetch(&m->zero, UNIT_EMBEDDING, -1); // for the next forward pass
         layer_activations t = checkpoint_open_backward(&m->store, l, micro);
         checkpoint_prefetch(&m->store, l - 1);
         bool adds;

@@ -68,8 +68,10 @@ static inline bool values_buffer_make(values_buffer *b, error_text *error) {
     bool cast = sizeof(floatX) != sizeof(float);
     b->host = HOST_NEW(float, VALUES_CHUNK);
     b->device = cast ? (float *)device_alloc(VALUES_DEVICE_BYTES) : NULL;
-    return !cast || b->device != NULL || error_set(error, "not enough device memory: %zu bytes more are needed to read a model",
-                                                   VALUES_DEVICE_BYTES);
+    if (!cast || b->device != NULL) return true;
+    error_set(error, "not enough device memory: %zu bytes more are needed to read a model", VALUES_DEVICE_BYTES);
+    error->number = ENOMEM;
+    return false;
 }
 static inline void values_buffer_free(values_buffer *b) {
     free(b->host);

@@ -156,8 +156,8 @@ static inline const option_row *options_table(int *count) {
          "keep gradients in host memory, too; requires --offload-optimizer, and --zero-grads and --zero-optim full"},
         {"Memory", "offload-parameters", "", OPTION_FLAG, AT(offload_parameters), 0, 0, "", "",
          "keep parameters in host memory, too; requires --offload-gradients, and --zero-params full"},
-        {"Memory", "mlp-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows per tile of the MLP"},
-        {"Memory", "loss-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss"},
+        {"Memory", "mlp-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows per tile of the MLP (on GPUs the next even number)"},
+        {"Memory", "loss-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss (on GPUs the next even number)"},
         {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "",
          "device memory a rank may use, such as 40GiB; on CPUs, all of its memory (if absent: what the device has)"},
 
@@ -559,7 +559,7 @@ static inline bool options_model(const options *o, model_config *c, error_text *
     if (o->steps > 0) c->max_position = max_i64(c->max_position, o->seq_len);
     if (o->rope_theta > 0) c->rope_theta = o->rope_theta;
     if (o->rope_scaling == NULL) return true;
-    error_text why = {""};
+    error_text why = {"", 0};
     memset(&c->rope, 0, sizeof c->rope);
     if (strcmp(o->rope_scaling, "none") == 0) return true;
     cJSON *json = cJSON_CreateObject();
@@ -673,6 +673,11 @@ static inline bool options_check_together(const options *o, error_text *error) {
         if (strcmp(name.text, "lock") == 0 || strncmp(name.text, "step-", 5) == 0 || strncmp(name.text, "unfinished-", 11) == 0 || strncmp(name.text, "damaged-", 8) == 0)
             return error_set(error, "--export %s: in the folder of --out, names such as this are those of states; give another name", printable(o->export_to).text);
     }
+    for (int i = 0; i < 2 && o->export_to != NULL; i++) {
+        const char *file = i == 0 ? o->log : o->trace;
+        if (file != NULL && path_same(file, o->export_to))
+            return error_set(error, "--export and --%s are both %s; give two different names", i == 0 ? "log" : "trace", printable(file).text);
+    }
     if (options_given(o, "export-dtype") && o->export_to == NULL)
         return error_set(error, "--export-dtype requires --export DIR");
     if (o->stochastic_rounding && sizeof(floatX) == sizeof(float) && !o->dry_run)
@@ -773,8 +778,9 @@ static inline void options_help(FILE *f) {
         }
         fprintf(f, "%s\n", at);
     }
-    fprintf(f, "\nExit status: 0 success; 1 failure, including a last state, --log or --trace that could not be written; 2 an error that a retry would\n"
-               "not fix: invalid options, model or data, or a loss or gradient norm that is not finite.\n"
+    fprintf(f, "\nExit status: 0 success; 1 failure of a rank, disk or network, including a last state, --log or --trace that could not be written, and\n"
+               "a folder --out that another run still holds; 2 an error that a retry would not fix: invalid options, model or data, or a loss or\n"
+               "gradient norm that is not finite.\n"
                "Environment: TRAIN_LLAMA_TIMEOUT=SECONDS that a transfer between ranks may wait before the job ends (600; 0 = no limit).\n");
 }
 

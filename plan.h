@@ -65,7 +65,11 @@ static inline bool plan_fits(void *context, planner_choice *p) {
 }
 
 // Whether any grid of `ranks` ranks can hold sequences of S tokens, with full ZeRO and full recompute.
-static inline bool plan_any_fits(const plan_question *q, int ranks, int64_t S) {
+static inline bool plan_any_fits(const plan_question *question, int ranks, int64_t S) {
+    cluster machines = *question->machines;
+    cluster_share(&machines, ranks); // ranks on machines of their own number share these
+    plan_question asked = *question, *q = &asked;
+    asked.machines = &machines;
     planner_query query = planner_query_make(q->c, q->machines, S, plan_global_batch(q->o), ranks);
     query.batch = q->o->batch_size;
     for (int hp = 1; hp <= q->c->H; hp++)
@@ -398,17 +402,30 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     return true;
 }
 
-// --hp auto: puts the best choice for these ranks into the options. Memory is that of the devices and machines of the ranks, the least of them all; in a
-// dry run the cluster's. Rank 0 plans for all, because machines may round differently. Collective, after device_start; false with a message.
+// Bytes of a device that a plan may use before the ranks are connected, of which device_memory_total will then say less: NCCL's groups take up to
+// 2.6 GiB of a GPU (docs/memory.md), some more with full grids.
+static inline double plan_device_memory(int ranks) {
+    double total = (double)device_memory_total();
+    return device_is_host() || ranks == 1 ? total : total - fmin(4.0 * (1 << 30), total / 20);
+}
+// --hp auto: puts the best choice for these ranks into the options. Memory is that of the devices and machines of the ranks, the least of them all, and
+// so is the number of ranks of a machine; in a dry run they are the cluster's. Rank 0 plans for all, because machines may round differently. Collective,
+// after device_start; false with a message.
 static inline bool plan_apply(options *o, const model_config *c, comm *world, error_text *error) {
     cluster machines;
     planner_choice best;
     memset(&best, 0, sizeof best);
     int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
-    double negative[2] = {o->dry_run ? 0 : -(double)device_memory_total(), -(double)machine_memory("") / comm_local_ranks()}; // of a rank; the least is the largest of these
-    comm_max_double(world, negative, 2);
+    double negative[3] = {o->dry_run ? 0 : -plan_device_memory(ranks), -(double)machine_memory_usable() / comm_local_ranks(), -comm_local_ranks()}; // the least is the largest of these
+    comm_max_double(world, negative, 3);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
         if (!o->dry_run) {
+            if (-negative[2] < ranks && -negative[2] != machines.gpus_per_node) { // several machines, of other sizes than the cluster's
+                printf("planning    for %g ranks a machine, where %s has %g\n", -negative[2], machines.name, machines.gpus_per_node);
+                machines.nics_per_node = fmax(1, floor(machines.nics_per_node * -negative[2] / machines.gpus_per_node));
+                machines.gpus_per_node = -negative[2];
+                cluster_share(&machines, ranks);
+            }
             machines.memory = -negative[0];
             machines.host_memory = -negative[1] * fmin(ranks, machines.gpus_per_node);
         }

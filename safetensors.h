@@ -257,7 +257,7 @@ static inline bool safetensors_read_header(safetensors *s, int file, const cJSON
 static inline bool safetensors_add_file(safetensors *s, const char *path, error_text *error) {
     struct stat entry;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return error_set(error, "cannot be opened: %s", strerror(errno));
+    if (fd < 0) return error_set_errno(error, "cannot be opened");
     int file = safetensors_push_file(s, path, fd);
     if (fstat(fd, &entry) != 0 || !S_ISREG(entry.st_mode)) return error_set(error, "is not a file");
     uint64_t length = 0;
@@ -320,10 +320,10 @@ static inline bool safetensors_read_index(safetensors *s, const char *folder, co
             break;
         }
         path_text path = path_join(folder, at->valuestring);
-        error_text why = {""};
+        error_text why = {"", 0};
         int file = 0;
         while (file < s->file_count && strcmp(s->files[file].path, path.text) != 0) file++;
-        if (file == s->file_count && !safetensors_add_file(s, path.text, &why)) ok = error_set(error, "%s: %s", printable(at->valuestring).text, why.text);
+        if (file == s->file_count && !safetensors_add_file(s, path.text, &why)) ok = error_set_why(error, &why, "%s", printable(at->valuestring).text);
         in_map[named].name = at->string;
         in_map[named++].begin = file;
     }
@@ -339,7 +339,7 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     snprintf(single, sizeof single, "%s.safetensors", stem);
     snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
     path_text path = path_join(folder, single), several = path_join(folder, index);
-    error_text why = {""};
+    error_text why = {"", 0};
     if (path_exists(path.text)) { // as transformers does, even beside an index
         safetensors_add_file(s, path.text, &why);
     } else if (path_exists(several.text)) {
@@ -352,7 +352,7 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     }
     if (why.text[0] == '\0') return true;
     safetensors_close(s);
-    return error_set(error, "%s: %s", path.text, why.text);
+    return error_set_why(error, &why, "%s", path.text);
 }
 
 // *hash = that of all files (file_hash_places).
@@ -360,7 +360,7 @@ static inline bool safetensors_hash(const safetensors *s, uint64_t *hash, error_
     struct stat entry;
     *hash = HASH_EMPTY;
     for (int i = 0; i < s->file_count; i++) {
-        if (fstat(s->files[i].fd, &entry) != 0) return error_set(error, "%s: %s", s->files[i].path, strerror(errno));
+        if (fstat(s->files[i].fd, &entry) != 0) return error_set_errno(error, "%s", s->files[i].path);
         if (!file_hash_places(s->files[i].fd, s->files[i].path, (int64_t)entry.st_size, hash, error)) return false;
     }
     return true;
@@ -401,11 +401,14 @@ static inline bool safetensors_chunks(const safetensors_file *file, const safete
 #pragma omp parallel for schedule(static) if (count > SAFETENSORS_CHUNK)
     for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
         int64_t n = min_i64(SAFETENSORS_CHUNK, count - at);
-        error_text why = {""};
+        error_text why = {"", 0};
         bool done = from != NULL ? safetensors_write_chunk(file, t, first + at, n, from + at, &why) : safetensors_read_chunk(file, t, first + at, n, to + at, &why);
         if (done) continue;
 #pragma omp critical
-        ok = error_set(error, "%s", why.text);
+        {
+            if (error->text[0] == '\0') *error = why;
+            ok = false;
+        }
     }
     return ok;
 }
@@ -520,10 +523,10 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         char *header = safetensors_make_header(s, f, &length, &file_bytes);
         // Write-only: NFS may write back all of a page that it has read, and with it stale bytes of other machines' parts.
         int fd = open(path.text, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-        bool ok = fd >= 0 || error_set(error, "%s: cannot be created: %s", path.text, strerror(errno));
+        bool ok = fd >= 0 || error_set_errno(error, "%s: cannot be created", path.text);
         safetensors_push_file(s, path.text, fd);
         ok = ok && (!first || file_pwrite(fd, path.text, header, length, 0, error));
-        if (ok && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set(error, "%s: cannot be written: %s", path.text, strerror(errno));
+        if (ok && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set_errno(error, "%s: cannot be written", path.text);
         free(header);
         if (!ok) return false;
     }
@@ -540,7 +543,7 @@ static inline bool safetensors_write(const safetensors *s, const safetensor *t, 
 // Syncs all files: what this process wrote is on disk when the call returns.
 static inline bool safetensors_sync(const safetensors *s, error_text *error) {
     for (int i = 0; i < s->file_count; i++)
-        if (fsync(s->files[i].fd) != 0) return error_set(error, "%s: cannot be written: %s", s->files[i].path, strerror(errno));
+        if (fsync(s->files[i].fd) != 0) return error_set_errno(error, "%s: cannot be written", s->files[i].path);
     return true;
 }
 

@@ -92,7 +92,7 @@ static inline bool token_text_is_byte_level(const cJSON *decoder) { // ByteLevel
 }
 // The text of every token of FOLDER/tokenizer.json, (V); NULL with the reason if the file cannot be read or is not a byte-level BPE.
 static inline token_text *token_texts_read(const char *folder, int64_t V, error_text *why) {
-    error_text reason = {""};
+    error_text reason = {"", 0};
     char *file = config_read_text(path_join(folder, "tokenizer.json").text, (size_t)1 << 27, &reason);
     if (file == NULL) error_set(why, "%s/tokenizer.json: %s", printable(folder).text, reason.text);
     if (file == NULL) return NULL;

@@ -120,6 +120,28 @@ static void start_grid(trainer *t, error_text *error) {
     stop_on_error(error);
 }
 
+// Reads what states and the export take from the folder of --model. Collective.
+static void read_source(trainer *t, error_text *error) {
+    const options *o = t->o;
+    bool types = o->export_to != NULL && o->export_dtype == EXPORT_AUTO && !o->from_scratch; // of its parameters
+    if (t->folder != NULL && (o->out != NULL || o->export_to != NULL)) hf_source_read(&t->source, t->folder, t->g.rank == 0, types, error);
+    comm_agree_on_files(comm_world(), error);
+    stop_on_error(error);
+}
+
+// Says so where the first file of --train-data that is also in --val-data is: patterns such as data/*.bin take more than is meant.
+static void note_shared_files(const trainer *t) {
+    for (int i = 0; i < t->train.count; i++)
+        for (int64_t f = 0; f < t->train.sources[i].data.file_count; f++)
+            for (int k = 0; k < t->val.count; k++)
+                for (int64_t v = 0; v < t->val.sources[k].data.file_count; v++) {
+                    const token_file *a = &t->train.sources[i].data.files[f], *b = &t->val.sources[k].data.files[v];
+                    if (a->count != b->count || !path_same_folder(a->path, b->path)) continue; // this looks at what a path leads to, folder or not
+                    fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(b->path).text);
+                    return;
+                }
+}
+
 // Opens the token files, which must be the same on every rank. Collective.
 static void open_data(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
@@ -130,6 +152,7 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
     agree_on_number(comm_world(), data_sources_hash(&t->train), "--train-data: the files", error);
     agree_on_number(comm_world(), data_sources_hash(&t->val), "--val-data: the files", error);
     stop_on_error(error);
+    if (t->g.rank == 0) note_shared_files(t);
     data_sources *text = t->val.count > 0 ? &t->val : &t->train;
     if (o->sample_every > 0) sample_open(&t->sample, o, c->V, t->folder, text->count > 0 ? &text->sources[0].data : NULL, t->g.rank == 0, error);
     stop_on_error(error);
@@ -141,7 +164,7 @@ static model_run choose_recompute(trainer *t, const model_config *c, error_text 
     t->kinds = HOST_NEW(recompute_kind, c->L);
     model_run run = plan_run(o, c, t->shard.T, t->kinds);
     memory_room room = {o->memory_budget > 0 ? (double)o->memory_budget : (double)device_memory_total(),
-                        device_is_host() ? INFINITY : (double)machine_memory("") / comm_local_ranks()};
+                        device_is_host() ? INFINITY : (double)machine_memory_usable() / comm_local_ranks()};
     plan_memory(o, c, &t->g, &run, t->kinds, room, error);
     stop_on_error(error);
     double *most = HOST_NEW(double, c->L); // recompute communicates, so ranks must agree where memory or scratch differ: on the kind that keeps least
@@ -180,9 +203,9 @@ static void take_memory(trainer *t, const model_config *c, const model_run *run,
 // What the user of a resumed run may not expect.
 static void note_resumed(const trainer *t) {
     int64_t steps = t->done.step - t->done.data_step, left = t->o->steps - t->done.step; // with this data; to train
-    if (left > 0 && t->done.samples != steps * step_sequences(t))
-        fprintf(stderr, "note: so far a step had %.6g sequences, and with this command it has %lld (--global-batch N fixes the number for any number of ranks)\n",
-                (double)t->done.samples / (double)steps, (long long)step_sequences(t));
+    if (left > 0 && steps > 0 && t->done.sequences > 0 && t->done.sequences != step_sequences(t))
+        fprintf(stderr, "note: so far a step had %lld sequences, and with this command it has %lld (--global-batch N fixes the number for any number of ranks)\n",
+                (long long)t->done.sequences, (long long)step_sequences(t));
     if (left <= 0 && t->o->steps > 0)
         fprintf(stderr, "note: of --steps %lld none is left to train; a larger number continues\n", (long long)t->o->steps);
 }
@@ -199,7 +222,7 @@ static void start_parameters(trainer *t, error_text *error) {
     t->done.document_end = o->document_end;
     t->done.document_begin = o->document_begin;
     if (o->out != NULL) {
-        if (state_store_open(&t->states, t->g.all, o, t->folder, error) && o->resume)
+        if (state_store_open(&t->states, t->g.all, o, source_of(t), error) && o->resume)
             state_resume(&t->states, &t->m, &t->done, &resumed, error);
         stop_on_error(error);
         if (o->lr_restart) options_check_schedule(o, o->steps - t->done.data_step, error);
@@ -229,9 +252,12 @@ static void start_parameters(trainer *t, error_text *error) {
 static void stop_if_diverged(trainer *t, step_result r, error_text *error) {
     if (isfinite(r.norm) && isfinite(r.loss)) return;
     bool first = t->done.step == t->first_step + 1;
+    char cause[OPTION_TEXT_BYTES + 128] = "try a lower --lr or a longer --warmup";
+    if (first) snprintf(cause, sizeof cause, "before any update of this run: the model that it began with is the cause");
+    if (first && t->first_step > 0)
+        snprintf(cause, sizeof cause, "the state that it began with is the cause; without %s the state before it is continued", printable(state_path(t->o->out, "", t->first_step).text).text);
     if (t->g.rank == 0)
-        fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters were not updated (%s)\n", (long long)t->done.step, r.loss, r.norm,
-                first ? "before any update of this run: the model that it began with is the cause" : "try a lower --lr or a longer --warmup");
+        fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters were not updated (%s)\n", (long long)t->done.step, r.loss, r.norm, cause);
     training_progress before = t->done;
     before.step--;
     before.samples -= step_sequences(t);
@@ -281,7 +307,7 @@ static void train(trainer *t, error_text *error) {
     args.beta2 = (float)o->beta2;
     args.eps = (float)o->eps;
     args.weight_decay = (float)o->weight_decay;
-    if (o->eval_every == 0) check_evaluation(t, error);
+    check_evaluation(t, error);
     read_step(t, error); // before the log is opened: bad data leaves no file behind
     open_log(t, error);
     bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have ended before an evaluation or a sample that was due
@@ -306,6 +332,7 @@ static void train(trainer *t, error_text *error) {
         double seconds = device_seconds() - began;
         t->done.step = step + 1;
         t->done.samples += step_sequences(t);
+        t->done.sequences = step_sequences(t);
         report_step(t, result, lr, seconds, attended);
         stop_if_diverged(t, result, error);
         after_step(t, error);
@@ -327,16 +354,17 @@ static void evaluate_only(trainer *t, error_text *error) {
 
 // ---- finish ----
 
-// --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1. Collective.
+// --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1; parameters that
+// the number type cannot hold: status 2. Collective.
 static void export_model(trainer *t, error_text *error) {
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
-    bool ok = hf_export(&t->m, t->o->export_to, t->folder, dtype, error);
+    bool ok = hf_export(&t->m, t->o->export_to, source_of(t), dtype, error);
     if (t->g.rank == 0 && ok) printf("exported    %s (%.3f s)\n", t->o->export_to, device_seconds() - began);
     if (t->g.rank == 0 && !ok) fprintf(stderr, "error: --export %s: %s\n", t->o->export_to, error->text);
     if (ok) return;
     comm_finalize();
-    exit(EXIT_FAILED);
+    exit(error->number != 0 ? EXIT_FAILED : EXIT_USER_ERROR);
 }
 
 static void free_all(trainer *t) {
@@ -346,6 +374,7 @@ static void free_all(trainer *t) {
     data_sources_close(&t->train);
     data_sources_close(&t->val);
     sample_close(&t->sample);
+    hf_source_free(&t->source);
     free(t->tokens);
     free(t->labels);
     free(t->documents);
@@ -384,6 +413,7 @@ int main(int argc, char **argv) {
     t.o = &o;
     t.folder = model_folder(&o);
     start_grid(&t, &error);
+    read_source(&t, &error);
     open_data(&t, &c, &error);
     model_run run = choose_recompute(&t, &c, &error);
     find_peak(&t);

@@ -18,6 +18,7 @@ enum { PREDICTED_STEPS = 4 }; // steps measured before the predictions are print
 typedef struct {
     const options *o;
     const char *folder; // the Hugging Face folder of --model; NULL: a preset
+    hf_source source;   // of states and exports: what they take from it
     grid g;
     sequence_shard shard;
     model m;
@@ -34,6 +35,7 @@ typedef struct {
     bool stopped;             // by a signal
     bool save_failed;         // the last state was not saved
     bool report_failed;       // --log or --trace of some rank was not written
+    bool log_failed;          // said so while the run goes on
     // What is measured, and what it is compared with.
     cluster machines;         // that predictions are for
     double peak_flops;        // of rank 0; 0: not known
@@ -49,15 +51,17 @@ typedef struct {
 
 // ---- errors ----
 
-// Ends every rank with status 2 when any rank holds an error; rank 0 says which. Collective.
+// Ends every rank when any rank holds an error; rank 0 says which. Status 2, or 1 where another attempt may succeed. Collective.
 static inline void stop_on_error(error_text *error) {
     if (comm_agree(comm_world(), error)) return;
     if (comm_rank(comm_world()) == 0) fprintf(stderr, "error: %s\n", error->text);
     comm_finalize();
-    exit(EXIT_USER_ERROR);
+    exit(error_may_pass(error) ? EXIT_FAILED : EXIT_USER_ERROR);
 }
 
 // ---- saving ----
+
+static inline const hf_source *source_of(const trainer *t) { return t->source.folder != NULL ? &t->source : NULL; }
 
 // SIGTERM and SIGUSR1 with --out, from start to end: the run finishes the step in progress, saves the state and ends. Others end it as any program.
 static volatile sig_atomic_t stop_signal;
@@ -295,15 +299,26 @@ static inline bool log_is_shared(FILE *log) {
     if (fstat(fileno(log), &entry) != 0 || !S_ISREG(entry.st_mode)) return false;
     return flock(fileno(log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
+// Whether the last line of a file has no end: a run was cut off, or its disk was full.
+static inline bool log_is_cut(const char *path) {
+    struct stat entry;
+    FILE *f = stat(path, &entry) == 0 && S_ISREG(entry.st_mode) ? fopen(path, "r") : NULL;
+    bool cut = f != NULL && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
+    if (f != NULL) fclose(f);
+    return cut;
+}
 // Opens --log on rank 0. A run that trains from the beginning empties it, others append; no two write it at a time. Collective.
 static inline void open_log(trainer *t, error_text *error) {
     if (t->o->log != NULL && t->g.rank == 0) {
         t->log = fopen(t->o->log, "a");
-        if (t->log == NULL) error_set(error, "--log %s: cannot be written: %s", t->o->log, strerror(errno));
+        if (t->log == NULL) error_set_errno(error, "--log %s: cannot be written", t->o->log);
         else if (log_is_shared(t->log)) error_set(error, "--log %s: another run writes it", t->o->log);
         else if (t->done.step == 0 && t->o->steps > 0 && ftruncate(fileno(t->log), 0) != 0 && errno != EINVAL) // EINVAL: not a file, such as /dev/stdout
-            error_set(error, "--log %s: cannot be emptied: %s", t->o->log, strerror(errno));
-        else log_run(t);
+            error_set_errno(error, "--log %s: cannot be emptied", t->o->log);
+        else {
+            if (log_is_cut(t->o->log)) fputc('\n', t->log);
+            log_run(t);
+        }
     }
     stop_on_error(error);
 }
@@ -439,6 +454,10 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     t->warned = t->warned || result.valid == 0;
     if (first_rank) step_print(&r);
     if (t->log != NULL) step_log(t->log, &r);
+    if (t->log != NULL && ferror(t->log) != 0 && !t->log_failed) {
+        fprintf(stderr, "warning: --log %s: cannot be written any more\n", t->o->log);
+        t->log_failed = true;
+    }
     if (steps > PREDICTED_STEPS) return;
     t->first_seconds[steps - 1] = seconds;
     if (first_rank && (steps == PREDICTED_STEPS || r.step == r.steps))

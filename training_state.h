@@ -23,6 +23,7 @@
 
 typedef struct {
     int64_t step, samples; // done; samples: of this data
+    int64_t sequences;     // of the last step; 0: not known
     int64_t data_step;     // steps that were done when this data began (--new-data), 0: the run began with it
     // What these samples are. A run resumes a state only with the same, or begins new data (--new-data).
     int64_t seed, seq_len, train_tokens, train_order; // their order depends on these; train_order: data_sources_order
@@ -34,7 +35,7 @@ typedef enum { SAVE_NONE, SAVE_WRITING, SAVE_NAMING } save_stage;
 typedef struct {
     comm *all;
     const char *folder; // --out
-    const char *source; // Hugging Face folder of the model, whose tokenizer and config go into each state; NULL: none
+    const hf_source *source; // whose config and tokenizer go into each state; NULL: the model came from no folder
     const options *o;   // those of the optimizer are written into each state
     int lock;           // file descriptor of rank 0, -1 elsewhere
     // the save in progress
@@ -100,7 +101,7 @@ static inline bool state_lock(int file) {
 }
 // Makes the folder --out if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run has left
 // states there and --resume is not given; `source` is one of its states; the folder cannot be made or written to; ranks do not see the same one.
-static inline bool state_store_open(state_store *s, comm *all, const options *o, const char *source, error_text *error) {
+static inline bool state_store_open(state_store *s, comm *all, const options *o, const hf_source *source, error_text *error) {
     const char *folder = o->out;
     s->all = all;
     s->folder = folder;
@@ -115,15 +116,17 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
         s->lock = open(path_join(folder, "lock").text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         int states = s->lock >= 0 ? state_list(folder, steps) : 0;
-        if (s->lock < 0) error_set(error, "%s: cannot be written to: %s", what, strerror(errno));
-        else if (!state_lock(s->lock))
+        if (s->lock < 0) error_set_errno(error, "%s: cannot be written to", what);
+        else if (!state_lock(s->lock)) {
             error_set(error, "%s: another run writes its states there; every run needs a folder of its own", what);
+            error->number = EWOULDBLOCK; // a network file system may hold the lock of a machine that was lost for longer than we wait
+        }
         else if (states > 0 && !o->resume)
             error_set(error, "%s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder", what,
                       (long long)steps[states - 1]);
-        else if (source != NULL && path_exists(path_join(source, "training_state.json").text) && path_same_folder(folder, path_join(source, "..").text))
-            error_set(error, "--model %s is a state in this --out: it is removed when newer ones are complete, but they need its config and tokenizer; give the folder "
-                             "that the run began with (--resume continues from the newest state), or a copy elsewhere", printable(source).text);
+        else if (source != NULL && path_exists(path_join(source->folder, "training_state.json").text) && path_same_folder(folder, path_join(source->folder, "..").text))
+            error_set(error, "--model %s is a state in this --out: it is removed when newer ones are complete, and then the same command finds no model; give the folder "
+                             "that the run began with (--resume continues from the newest state), or a copy elsewhere", printable(source->folder).text);
         else state_remove_unfinished(folder);
         free(steps);
     }
@@ -178,6 +181,7 @@ static inline bool state_write_json(const char *folder, const training_progress 
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
+    cJSON_AddNumberToObject(json, "sequences", (double)p->sequences);
     cJSON_AddItemToObject(json, "options", options_json(o, state_keeps_option));
     for (int k = 0; k < VALUES_KINDS; k++) {
         cJSON *list = cJSON_AddArrayToObject(json, state_sum_keys[k]);
@@ -204,6 +208,7 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
         if (!none && (!safetensors_whole(at, numbers[i]) || *numbers[i] >= (int64_t)1 << 52)) // from there on cJSON does not print every digit
             return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_number_keys[i]);
     }
+    if (!safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "sequences"), &p->sequences)) p->sequences = 0; // older states do not have it
     for (int k = 0; k < VALUES_KINDS; k++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_sum_keys[k]);
         if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count)
@@ -215,10 +220,10 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
     return true;
 }
 static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    error_text why = {""};
+    error_text why = {"", 0};
     size_t longest = 4096 + 24 * VALUES_KINDS * (size_t)count; // a sum takes 19 bytes
     cJSON *json = config_read_json(path_join(folder, "training_state.json").text, longest, &why);
-    if (json == NULL) return error_set(error, "training_state.json: %s", why.text);
+    if (json == NULL) return error_set_why(error, &why, "training_state.json");
     uint64_t stored = 0;
     cJSON *checksum = cJSON_DetachItemFromObjectCaseSensitive(json, "checksum");
     bool ok = state_read_hex(checksum, &stored);
@@ -233,7 +238,7 @@ static inline bool state_read_json(const char *folder, training_progress *p, uin
 
 // Whether a state is of a format that this program does not read. A message then says so.
 static inline bool state_other_format(const char *folder, error_text *error) {
-    error_text why = {""};
+    error_text why = {"", 0};
     int64_t format = STATE_FORMAT;
     cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 40, &why);
     safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format);
@@ -309,7 +314,10 @@ static inline void state_save_start(state_store *s, model *m, const training_pro
     s->progress = *progress;
     s->sums = HOST_NEW(uint64_t, VALUES_KINDS * model_checksums(m));
     s->why.text[0] = '\0';
-    if (comm_rank(s->all) == 0 && folder_make(s->unfinished.text, &s->why)) folder_make(path_join(s->unfinished.text, "optimizer").text, &s->why);
+    if (comm_rank(s->all) == 0) {
+        state_remove_old(s); // where --keep has become less: their room may be needed
+        if (folder_make(s->unfinished.text, &s->why)) folder_make(path_join(s->unfinished.text, "optimizer").text, &s->why);
+    }
     zero_settle(&m->zero);
     if (m->saving != NULL) model_copy_shares(m);
     comm_barrier(s->all); // from here on the folders exist; a rank that does not see them must not make its own
@@ -407,7 +415,7 @@ static inline bool state_same_data(const training_progress *state, const trainin
 }
 // Notes on stderr what of a state's options this run changes.
 static inline void state_note_options(const char *folder, const options *o) {
-    error_text why = {""};
+    error_text why = {"", 0};
     cJSON *json = config_read_json(path_join(folder, "training_state.json").text, (size_t)1 << 40, &why);
     cJSON *now = options_json(o, state_keeps_option);
     for (const cJSON *at = now->child; at != NULL; at = at->next) {
@@ -461,7 +469,7 @@ static inline void state_set_aside(const state_store *s, int64_t step, error_tex
     path_text from = state_path(s->folder, "", step), to = state_path(s->folder, "damaged-", step);
     folder_remove(to.text);
     if (rename(from.text, to.text) != 0)
-        error_set(error, "%s: this damaged state cannot be renamed: %s", printable(from.text).text, strerror(errno));
+        error_set_errno(error, "%s: this damaged state cannot be renamed", printable(from.text).text);
 }
 // Loads the newest state that is not damaged. progress in: what this run's samples are; out: also the state's step and samples; with --new-data and
 // other data 0 samples (another RoPE alone: the state's). *found false: there is no state, and model and progress are as before. Notes options that change. Damaged states are skipped with
@@ -474,7 +482,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     training_progress saved = *progress;
     model_config there; // of the state that is tried
     int64_t max_position = 0; // of what the state was trained on, and is
-    bool training = progress->train_tokens > 0, new_data = s->o->new_data; // without training, the data does not matter
+    bool training = s->o->steps > 0 && progress->train_tokens > 0, new_data = s->o->new_data; // without training, the data does not matter
     if (first_rank) states = state_list(s->folder, steps);
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
@@ -482,7 +490,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     int64_t at = states; // the state that is tried
     while (at > 0 && !*found) {
         at--;
-        error_text why = {""}, refused = {""};
+        error_text why = {"", 0}, refused = {"", 0};
         path_text path = state_path(s->folder, "", steps[at]);
         model_config c;
         memset(&c, 0, sizeof c);
@@ -500,21 +508,27 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             there = c;
             *found = state_load(m, path.text, sums, &why);
         }
+        bool unread = (error_may_pass(&why) && why.number != EIO) || why.number == EACCES || why.number == EPERM; // which does not mean damaged
+        if (unread && !*found) {
+            error_set_why(error, &why, "--resume: %s", printable(path.text).text);
+            break;
+        }
         if (!*found && first_rank) fprintf(stderr, "note: skipping the damaged state %s: %s\n", path.text, why.text);
     }
     m->zero.rounding.step = 0;
     if (*found) {
-        error_text other = {""};
+        error_text other = {"", 0};
         bool same = !training || state_same_data(&saved, progress, &other);
         progress->step = saved.step;
         progress->samples = same ? saved.samples : 0;
+        progress->sequences = saved.sequences;
         progress->data_step = same ? saved.data_step : saved.step;
         if (first_rank && training && new_data) state_note_rope(&there, &m->c);
         if (first_rank && !same) fprintf(stderr, "note: new data from here on: the state %.*s\n", (int)strcspn(other.text, ";"), other.text);
         if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->folder, "", steps[at]).text, s->o);
         m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
-    } else if (states > 0) {
+    } else if (states > 0) { // if no other error is set
         error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",
                   (long long)states, printable(s->folder).text);
     }

@@ -29,11 +29,12 @@ def ask(*options):
     return done.stdout, done.stderr.strip(), time.monotonic() - began
 
 
-def plan(model, length, ranks, cluster, sequences=None):
-    """The plan as JSON with its command, or a text with the reason why there is none; and the seconds it took. sequences: of a step (16 Mi tokens)."""
+def plan(model, length, ranks, cluster, sequences=None, more=()):
+    """The plan as JSON with its command, or a text with the reason why there is none; and the seconds it took. sequences: of a step (16 Mi tokens).
+    more: options that take memory, too."""
     with tempfile.NamedTemporaryFile(suffix=".json") as f:
         out, error, seconds = ask("--plan", "--model", model, "--ranks", ranks, "--cluster", cluster, "--seq-len", length,
-                                  "--global-batch", sequences or TOKENS_OF_A_STEP // LENGTHS[length], "--plan-json", f.name)
+                                  "--global-batch", sequences or TOKENS_OF_A_STEP // LENGTHS[length], "--plan-json", f.name, *more)
         if error:
             return error, seconds
         answer = json.load(open(f.name))
@@ -92,7 +93,7 @@ Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs
 What the tables say, in short:
 
 1. Shard heads up to a node first (hp 8, the number of key/value heads of these models), then use data parallelism.
-2. Grow the ring (cp) only when one node cannot hold a sequence, or when there are not enough sequences for more dp.
+2. Grow the ring (cp) only when one node cannot hold a sequence, when there are not enough sequences for more dp, or where every activation then fits.
 3. Offload keeps every activation if there is enough host memory. Recompute is the last resort.
 4. One GPU is enough for 512K tokens of Llama-3-8B, if the machine has the host memory: model states wait there, and long sequences leave the time to move them.
 
@@ -243,9 +244,12 @@ exit $status
 """
 
 
+SAVES = ("--out", "states", "--save-every", 5)  # as the scripts: a copy of the states lies in host memory while it is written
+
+
 def scripts():
     for length, ranks in (("128K", 8), ("256K", 8), ("512K", 16), ("1M", 32)):
-        answer, _ = plan("llama3-8b", length, ranks, "h100")
+        answer, _ = plan("llama3-8b", length, ranks, "h100", more=SAVES)
         c, S, steps, name = answer["choices"][0], LENGTHS[length], 500, length.lower()
         tokens = TOKENS_OF_A_STEP * steps
         flops = c["mfu"] * 989e12 / c["tgs"] * tokens  # 989e12: the peak of clusters/h100.txt

@@ -13,7 +13,7 @@ static int row_count;
 
 // Reads the tables and the cluster to start from. Returns the number of rows to predict; 0 with a message.
 int planner_open(const char *tables, const char *cluster_name) {
-    error_text error = {""};
+    error_text error = {"", 0};
     if (!paper_read(&tables_read, tables, &error) || !cluster_load(&machines, cluster_name, &error)) {
         fprintf(stderr, "%s\n", error.text);
         return 0;

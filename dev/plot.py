@@ -45,7 +45,7 @@ def flat(value, name):
 def read_log(path):
     """{key: [(step, value), ...]} in order of steps; an object becomes one series per member: "comm_bytes/KIND", "val_loss/SET"."""
     values = {}
-    with open(path, encoding="utf-8") as f:
+    with open(path, encoding="utf-8", errors="replace") as f:
         for line_number, line in enumerate(f, 1):
             if not line.strip():
                 continue
@@ -200,7 +200,10 @@ def plot_picture(paths, logs, args):
         if key in ("tgs", "mfu", "mem_bytes", "comm_bytes"):
             axis.set_ylim(bottom=0)
         axis.legend(fontsize="small")
-    figure.savefig(args.output, dpi=110)
+    try:
+        figure.savefig(args.output, dpi=110)
+    except (OSError, ValueError) as e:  # no such folder; a format that matplotlib does not know
+        sys.exit(f"error: --output {args.output}: {e}")
     print(f"wrote {args.output}")
 
 

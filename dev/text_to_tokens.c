@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
     int64_t count = 0;
     int width = 0;
     uint64_t hash = 0;
-    error_text error = {""};
+    error_text error = {"", 0};
     if (!token_file_check(argv[1], &count, &width, &hash, &error) || count != total) return fail(NULL, "%s%s", error.text, "");
     double entropy = 0;
     for (int b = 0; b < 256; b++)

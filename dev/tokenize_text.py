@@ -36,6 +36,7 @@ import multiprocessing
 import os
 import sys
 import time
+import zlib
 
 OPEN_SAMPLES = 64  # of --sequence: they wait for documents that fit
 BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut at a line end
@@ -143,6 +144,8 @@ def documents(paths, fields):
                         yield texts[1], False, True, True
             except UnicodeDecodeError as e:
                 fail(f"{path}: not UTF-8 text: {e}")
+            except (EOFError, OSError, zlib.error) as e:
+                fail(f"{path}: cannot be read: {e}")
 
 
 def batches(items):

@@ -20,6 +20,7 @@
 # The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step.
 # Closes with a table of the benchmarks and "N passed, N failed, N skipped". Exit status: 0 no step failed, 1 some did, 2 it could not start.
 set -u
+from=$PWD
 cd "$(dirname "$0")/.." || exit 2
 pack=$PWD/gpu_check_pack
 report=gpu_check_report.txt mode=check preflight=0 only=() rest= pack_toolkit=0
@@ -31,11 +32,13 @@ while [ $# -gt 0 ]; do
     --dry-run) mode=list ;;
     --pack) mode=pack
         [ "${2:-}" = toolkit ] && { pack_toolkit=1; shift; } ;;
-    --rest) [ -r "${2:-}" ] || { echo "error: --rest: the value is missing or cannot be read; it must be a report of this check" >&2; exit 2; }
+    --rest) [[ ${2:-/} == /* ]] || set -- "$1" "$from/$2" "${@:3}"
+        [ -r "${2:-}" ] || { echo "error: --rest: the value is missing or cannot be read; it must be a report of this check" >&2; exit 2; }
         rest=$(cat "$2"); shift ;;
     --rehearse) mode=rehearse ;;
     --report) [ $# -ge 2 ] || { echo "error: --report: the value is missing; it must be a file name" >&2; exit 2; }
-        report=$2; shift ;;
+        report=$2; [[ $report == /* ]] || report=$from/$report
+        shift ;;
     --only) [ $# -ge 2 ] || { echo "error: --only: the value is missing; it must be a part of a step's name" >&2; exit 2; }
         only+=("$2"); shift ;;
     --help | -h) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
@@ -172,6 +175,8 @@ passed=0 failed=0 skipped=0
 properties=${report%.txt}_gpu.json # cuDNN's properties of the GPU, with which test_cudnn_graphs repeats its check on any machine
 if [ $mode != list ]; then
     dir=$(mktemp -d) || exit 2
+    [ ! -s "$report" ] || grep -q -m1 '^gpu_check of ' "$report" || { echo "error: --report $report: is a file of another kind, which would be lost; name another one" >&2; exit 2; }
+    : >>"$report" || { echo "error: --report $report: cannot be written" >&2; exit 2; }
     rm -f "$properties"
     torch_job= monitor=
     trap 'kill $torch_job $monitor 2>/dev/null; rm -rf "$dir"' EXIT

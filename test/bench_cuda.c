@@ -352,7 +352,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
 }
 
 int main(int argc, char **argv) {
-    error_text error = {""};
+    error_text error = {"", 0};
     bool products = argc < 2, attention = argc < 2, kernels = argc < 2, limits = argc < 2;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "products") == 0) products = true;

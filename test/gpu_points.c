@@ -373,7 +373,7 @@ static void point_6(void) {
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
     if (status == CUDNN_STATUS_SUCCESS)
         status = cudnnBackendGetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)sizeof json - 1, &length, json);
-    error_text error = {""};
+    error_text error = {"", 0};
     if (status != CUDNN_STATUS_SUCCESS) error_set(&error, "%s", cudnnGetErrorString(status));
     else if (properties_file != NULL) file_write(properties_file, json, strlen(json), &error);
     say(6, error.text[0] == '\0' ? "pass" : "fail", "%s%s", error.text[0] == '\0' ? "cuDNN's properties of this GPU, for test_cudnn_graphs: " : error.text,
@@ -416,7 +416,7 @@ static void point_9(void) {
 }
 
 int main(int argc, char **argv) {
-    error_text error = {""};
+    error_text error = {"", 0};
     bool wanted[10] = {false}, any = false;
     for (int i = 1; i < argc; i++) {
         int n = (int)strtol(argv[i], NULL, 10);

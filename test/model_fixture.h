@@ -46,7 +46,7 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     run.T = f->shard.T;
     for (int l = 0; l < c->L; l++) f->kinds[l] = kind == RECOMPUTE_AUTO ? (recompute_kind)(l % 3) : kind;
     run.kinds = f->kinds;
-    error_text error = {""};
+    error_text error = {"", 0};
     arena device, host; // which only count
     model_count(&device, &host, c, &f->g, &run);
     bool enough = model_allocate(&f->m, &f->device, &f->host, c, &f->g, &run, &error);

@@ -19,7 +19,7 @@ static void test_presets(void) {
                  {"llama2-7b-gqa", 6738415616 - 32ll * 2 * 4096 * (4096 - 1024)}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         model_config c;
-        error_text error = {""};
+        error_text error = {"", 0};
         CHECK(config_load(&c, known[i].name, &error), "%s: %s", known[i].name, error.text);
         CHECK(config_parameters(&c) == known[i].parameters, "%s: %lld parameters, not %lld", known[i].name, (long long)config_parameters(&c),
               (long long)known[i].parameters);
@@ -32,7 +32,7 @@ static void test_presets(void) {
         CHECK(config_preset(p->name) == p, "%s stands there twice", p->name);
     }
     model_config c;
-    error_text error = {""};
+    error_text error = {"", 0};
     CHECK(!config_load(&c, "llama4", &error) && strstr(error.text, "llama3.2-1b") && strstr(error.text, "nano") && is_one_line(error.text), "%s", error.text);
     error.text[0] = '\0';
     CHECK(!config_load(&c, "", &error) && is_one_line(error.text), "%s", error.text);

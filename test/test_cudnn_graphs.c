@@ -188,7 +188,7 @@ static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_
 }
 
 int main(int argc, char **argv) {
-    error_text error = {""};
+    error_text error = {"", 0};
     if (argc == 3 && strcmp(argv[1], "write") == 0) {
         char *json = known_json(0);
         if (file_write(argv[2], json, strlen(json), &error)) return EXIT_OK;

@@ -120,7 +120,7 @@ static void write_stream(int width) {
 // All samples on all ranks of one grid, against the stream.
 static void check_reading(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple) {
     int64_t wrong = 0, valid = 0, n = dataloader_samples(loader);
-    error_text error = {""};
+    error_text error = {"", 0};
     for (int64_t sample = 0; sample < n; sample++)
         for (int c = 0; c < cp; c++)
             for (int h = 0; h < hp; h++) {
@@ -172,7 +172,7 @@ static void test_reading(void) {
 // The documents of every rank of a grid, against the stream. Its tokens repeat, so that the mark is every token, some of them, or none.
 static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple, document_mark mark) {
     int64_t wrong = 0, n = dataloader_samples(loader);
-    error_text error = {""};
+    error_text error = {"", 0};
     for (int64_t sample = 0; sample < n; sample++)
         for (int c = 0; c < cp; c++)
             for (int h = 0; h < hp; h++) {

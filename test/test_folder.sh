@@ -147,6 +147,27 @@ import json
 c = json.load(open('$dir/linear/config.json'))
 assert c['rope_scaling'] == dict(rope_type='linear', factor=8.0) and c['rope_theta'] == 1e6, c"
 
+# What states and exports take from the folder is read before training: it may be gone when they are written.
+cp -r $golden/folder_bf16 "$dir/gone"
+cp "$dir/short_config/tokenizer.json" "$dir/gone"
+mkfifo "$dir/held" # the run waits here for a reader, when all of the folder has been read
+mpirun -np 2 "$binary" --model "$dir/gone" "${long[@]}" --cp 2 --steps 2 --save-every 1 --log "$dir/held" --out "$dir/gone_states" --export "$dir/gone_export" >"$dir/out" 2>"$dir/err" </dev/null &
+job=$!
+for _ in $(seq 500); do
+    grep -q '^  in all' "$dir/out" && break
+    sleep 0.02
+done
+rm -r "$dir/gone"
+timeout 60 cat "$dir/held" >"$dir/held.jsonl"
+wait $job
+check 'the folder of the model vanishes during training: status 0' [ $? -eq 0 ]
+check 'it did so before the first step' [ "$(grep -c '"loss"' "$dir/held.jsonl")" -eq 2 ]
+for folder in gone_states/step-00000002 gone_export; do
+    check "$folder has its tokenizer" cmp "$dir/short_config/tokenizer.json" "$dir/$folder/tokenizer.json"
+    check "$folder is a model" "$binary" --model "$dir/$folder" --steps 0 --threads 1
+done
+check 'the export has its number types' grep -q 'dtype":\s*"bfloat16"' "$dir/gone_export/config.json"
+
 # A rank reads only what its shard holds: on 4 ranks a quarter of the file, apart from the padding.
 mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full >"$dir/out" 2>&1
 check 'a rank reads only its shards' python3 -c "
@@ -200,6 +221,10 @@ mkdir "$dir/there"
 check 'export into a folder that is there: refused at the start' [ $? -eq 2 ]
 "$binary" --model nano --from-scratch --steps 0 --threads 1 --export "$dir/no/such" >"$dir/out" 2>&1
 check 'export without a parent folder: refused at the start' [ $? -eq 2 ]
+mkdir "$dir/large"
+cp $golden/folder_f32/config.json "$dir/large"
+tools edit $golden/folder_f32 "$dir/large" 'n = t["model.norm.weight"]; t["model.norm.weight"] = (n[0], n[1], b"\x00\x50\xc3\x47" + n[2][4:])' # 100000
+check 'what float16 cannot hold: another attempt would not help' ends_with 2 'model.norm.weight' "$binary" --model "$dir/large" --steps 0 --threads 1 --export "$dir/never" --export-dtype f16
 limited='ulimit -f 8192; exec "$@"' # KB: below the 12 MB of the model, above the shared memory files of Open MPI
 timeout 60 mpirun -np 2 bash -c "$limited" - "$binary" --model tiny --from-scratch --steps 0 --threads 1 --export "$dir/full" >"$dir/out" 2>"$dir/err"
 check 'a full disk ends with status 1' [ $? -eq 1 ]

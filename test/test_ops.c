@@ -925,7 +925,7 @@ static void test_device(void) {
     if (arena != NULL) CHECK(pages[1][1] - pages[0][1] < 4096, "untouched memory is resident: %ld pages", pages[1][1] - pages[0][1]);
     device_free(arena, large);
 
-    error_text error = {""};
+    error_text error = {"", 0};
     CHECK(!device_start(2, 2, 0, &error) && error.text[0] != '\0', "device_start accepts local rank 2 of 2");
 }
 
@@ -948,7 +948,7 @@ static void test_machine_memory(void) {
     CHECK(all == most && machine_memory("") <= all, "without control groups: %zu of %zu", all, most);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char root[] = "/tmp/train_llama_groups_XXXXXX", command[512];
-        error_text error = {""};
+        error_text error = {"", 0};
         if (mkdtemp(root) == NULL) exit(EXIT_FAILED);
         snprintf(command, sizeof command, "mkdir -p %s/proc/self %s/sys/fs/cgroup/%s", root, root, cases[i].folder);
         CHECK(system(command) == 0, "%s", command);
@@ -1061,7 +1061,7 @@ static void test_linear_threads(void) {
 int main(void) {
     attention_block b = {100, 100, 4, 2, 64, 256, 128, 100, 1, false, {NULL, NULL, {0, 0}, 0}};
     size_t early = op_attention_scratch(b, true) + op_attention_scratch(b, false);
-    error_text error = {""};
+    error_text error = {"", 0};
     CHECK(device_start(0, 1, 3, &error), "%s", error.text);
     CHECK(device_threads() == 3, "asked for 3 threads, have %d", device_threads());
     CHECK(op_attention_scratch(b, true) + op_attention_scratch(b, false) == early, "attention scratch depends on device_start");

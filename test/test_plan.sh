@@ -206,9 +206,9 @@ ranks = re.search(r"mpirun -np (\d+)", text)[1]
 nodes = re.search(r"#SBATCH --nodes=(\d+)", text)[1]
 assert int(nodes) * 8 == int(ranks) and "#SBATCH --ntasks-per-node=8\n" in text and "srun" in text and "sbatch " + script in text
 plan = subprocess.run([binary, "--plan", "--model", "llama3-8b", "--cluster", "h100", "--ranks", ranks, "--seq-len", length, "--global-batch", batch,
-                       "--plan-json", path], capture_output=True, text=True, check=True).stdout
+                       "--out", "states", "--save-every", "5", "--plan-json", path], capture_output=True, text=True, check=True).stdout
 best = json.load(open(path))["choices"][0]
-assert plan.splitlines()[-1].endswith(chosen), (chosen, plan.splitlines()[-1])
+assert chosen in plan.splitlines()[-1], (chosen, plan.splitlines()[-1])
 S = int(length[:-1]) << (20 if length[-1] == "M" else 10)
 tokens, steps = S * int(batch), int(steps)
 header = {line[4:13].strip(): line[14:] for line in text.splitlines() if line.startswith("#   ")}
@@ -222,7 +222,10 @@ assert abs(float(theta) / (500000 * (S / 8192) ** (128 / 126)) - 1) < 0.01 and t
 assert int(re.search(r"USR1@(\d+)", text)[1]) >= best["step_s"] + 600
 # The dry run of the very command.
 dry = subprocess.run([script, "--dry-run", "--ranks", ranks], env={**os.environ, "LAUNCH": "env", "MODEL": "llama3-8b", "DATA": "d"}, capture_output=True, text=True, check=True).stdout
-assert re.search(r"^  in all +(\S+ GiB)", dry, re.M)[1] + " of a GPU by the dry run" in header["memory"], (header["memory"], dry)
+device, host = re.search(r"^  in all +(\S+) GiB +(\S+) GiB", dry, re.M).groups()
+assert device + " GiB of a GPU by the dry run" in header["memory"], (header["memory"], dry)
+node = float(re.search(r", (\d+) GiB of host memory a node", header["memory"])[1])
+assert abs(node - 8 * float(host)) < 1, (node, host)
 assert f"{best['memory_bytes'] / 2**30:.1f} GiB of a GPU" in text and f"TGS {best['tgs']:.0f}, MFU {100 * best['mfu']:.1f} %" in text, best
 PY
 done

@@ -13,7 +13,7 @@ static paper_tables tables;
 
 static cluster load(const char *name) {
     cluster c;
-    error_text error = {""};
+    error_text error = {"", 0};
     bool ok = cluster_load(&c, name, &error);
     CHECK(ok, "%s", error.text);
     if (!ok) exit(EXIT_FAILED);
@@ -66,7 +66,7 @@ static bool parse_with(const char *key, const char *line, error_text *error) {
 }
 
 static void check_bad_clusters(void) {
-    error_text error = {""};
+    error_text error = {"", 0};
     CHECK(parse_with("peak", "peak 1e15 # estimate: round", &error), "%s", error.text);
     CHECK(parse_with("peak", "  peak\t1e15   #estimate: round\r", &error), "%s", error.text);
     const struct {
@@ -790,7 +790,7 @@ static void check_hidden_by_compute(void) {
 static void check_search(void) {
     enum { MOST = 8 };
     planner_choice best[MOST], more[MOST];
-    error_text error = {""};
+    error_text error = {"", 0};
     cluster h100 = load("h100");
     const char *const models[] = {"llama3-8b", "llama3-70b"};
     for (int i = 0; i < 2; i++) {
@@ -940,7 +940,7 @@ static void check_search(void) {
 }
 
 int main(void) {
-    error_text error = {""};
+    error_text error = {"", 0};
     check_embedded_texts();
     check_bad_clusters();
     check_network();

@@ -328,6 +328,7 @@ check 'with the number of its tokens' bash -c "[ \$(wc -l <'$dir/kept.jsonl') -e
 check 'however it is locked' ends_with 2 'another run writes it' flock -s "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
 check 'what is no file is for all' flock /dev/null "$binary" "${model[@]}" --steps 1 --log /dev/null
 cp "$dir/data.bin" "$dir/precious.bin"
+cp "$dir/data.bin" "$dir/worse.bin"
 for option in --log --trace; do
     check "$option does not replace a token file" ends_with 2 "^error: $option .*/precious.bin: is a file of another kind, which would be lost" "$binary" "${model[@]}" --steps 1 $option "$dir/precious.bin"
 done
@@ -344,6 +345,21 @@ check 'neither is written' [ -z "$(ls "$dir"/twice* 2>/dev/null)" ]
 check '--plan-json replaces no token file' ends_with 2 '^error: --plan-json .*/precious.bin: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.bin"
 check '--cluster-out neither, before anything is measured' ends_with 2 '^error: --cluster-out .*/precious.bin: is a file of another kind' "$binary" --calibrate --cluster-out "$dir/precious.bin"
 check 'it is as before' cmp "$dir/data.bin" "$dir/precious.bin"
+mkdir "$dir/elsewhere"
+ln -s "$dir/elsewhere/linked.jsonl" "$dir/linked.jsonl"
+check 'a log by a link to what is not there yet' "$binary" "${model[@]}" --steps 1 --log "$dir/linked.jsonl"
+check 'is written there' [ -L "$dir/linked.jsonl" -a -s "$dir/elsewhere/linked.jsonl" ]
+cp "$dir/kept.jsonl" "$dir/cut.jsonl"
+truncate -s -100 "$dir/cut.jsonl"
+check 'what is appended to a log that was cut' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/cut.jsonl"
+check 'begins a line' [ "$(tail -2 "$dir/cut.jsonl" | grep -c '^{"run":\|^{"step":')" -eq 2 ]
+check 'a log that cannot be written: status 1' ends_with 1 '^warning: --log /dev/full: not all of it could be written' "$binary" "${model[@]}" --steps 3 --log /dev/full
+check 'it was said at the first step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
+cp "$dir/cut.jsonl" "$dir/before.jsonl"
+printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
+check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' "$binary" "${model[@]}" --steps 3 --val-data "$dir/worse.bin" --eval-every 1 --log "$dir/cut.jsonl"
+check 'leaves the log as it was' cmp "$dir/before.jsonl" "$dir/cut.jsonl"
+check 'training data that is validated on is noted' ends_with 0 '^note: --train-data holds .*/data.bin, on which --val-data evaluates$' "$binary" "${model[@]}" --steps 1 --val-data "$dir/../$(basename "$dir")/data.bin" --eval-steps 1
 check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
 check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 11 ]
 mkfifo "$dir/fifo"

@@ -283,6 +283,8 @@ check 'nothing left to train: it says so' grep -q 'note: of --steps 24 none is l
 check 'and nothing else' [ "$(grep -c '^note: ' "$dir/done.err")" -eq 1 ]
 check 'its log names the run, at its step' [ "$(sed -n 's/.*"steps_done":\([0-9]*\).*/\1/p' "$dir/done.jsonl")" -ge 24 ]
 "$binary" --model nano --from-scratch --seq-len 100 --threads 1 --resume --steps 0 --val-data "$dir/data.bin" --eval-steps 1 --out "$dir/whole" >"$dir/only.out" 2>&1 </dev/null
+check 'without training, another length beside the data is no matter' ends_with 0 '^eval' "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 50 --threads 1 --resume --steps 0 \
+    --val-data "$dir/data.bin" --eval-steps 1 --out "$dir/whole"
 check 'without training, no word of steps' bash -c "grep -q '^eval' '$dir/only.out' && ! grep '^note: ' '$dir/only.out'"
 mkdir "$dir/still" && cp -r "$dir/whole/step-00000004" "$dir/whole/step-00000012" "$dir/still"
 resumed() { ends_with "$1" "$2" "$binary" --model nano --from-scratch --threads 1 --seq-len 100 --steps 0 --resume --val-data "$dir/data.bin" --eval-steps 1 --out "$dir/still"; }
@@ -306,7 +308,7 @@ check "divergence: the state of the step before, $last" [ "$last" -gt 0 -a -d "$
 "$binary" "${early[@]}" --train-data "$dir/data.bin" --lr 100 --grad-clip 0 --weight-decay 100 --out "$dir/only" --keep 1 --save-every $((last - 1)) >"$dir/out" 2>&1
 check 'but not in the place of the only state' [ "$(cd "$dir/only" && echo step-*)" = "$(printf 'step-%08d' $((last - 1)))" ]
 check 'it can be resumed' ends_with 2 "from step $last, $((4 * last)) samples" "$binary" "${early[@]}" --train-data "$dir/data.bin" --lr 100 --grad-clip 0 --weight-decay 100 --out "$dir/diverged" --resume
-check 'and then fails in its first step' grep -q 'the model that it began with is the cause' "$dir/shown"
+check 'and then fails in its first step, which says what to do' grep -q "the state that it began with is the cause; without .*$(printf 'step-%08d' $last) the state before it is continued" "$dir/shown"
 
 # A signal during the last evaluation: the next run makes up for it, and for the export. An evaluation and a sample that were due are made up for, too.
 : >"$dir/slow.out"
@@ -325,7 +327,7 @@ for _ in $(seq 200); do
     grep -q '^step' "$dir/two.out" && break
     sleep 0.05
 done
-refuse 'two runs on one folder' 'another run writes' --out "$dir/two" --resume
+check 'two runs on one folder: status 1, for the other may end' ends_with 1 '^error: --out .*another run writes' timeout 60 mpirun -np 2 "$binary" "${common[@]}" --out "$dir/two" --resume
 kill -USR1 "$(pgrep -P $job)"
 wait $job
 check 'the first goes on, and stops when asked' [ $? -eq 0 ]
@@ -376,7 +378,41 @@ check 'full disk: status 1, for the last state is not saved' [ $? -eq 1 ]
 check 'full disk: the run goes to its end' grep -q '^step *5/5' "$dir/out"
 check 'full disk: each save that failed is named' [ "$(grep -c '^warning: the state of step .* was not saved: .*cannot be written' "$dir/err")" -eq 3 ]
 check 'full disk: nothing is left' [ "$(ls "$dir/disk")" = lock ]
+# Where --keep has become less, states beyond it are removed before the next one is written: it may need their room.
+common[length]=4
+train fewer 1 --save-every 1 --keep 3 --out "$dir/fewer"
+check 'three states are kept' [ "$(ls -d "$dir"/fewer/step-* | wc -l)" -eq 3 ]
+common[length]=5
+timeout 120 mpirun -np 2 bash -c "$limited" - "$binary" "${common[@]}" --cp 2 --batch-size 2 --keep 1 --resume --out "$dir/fewer" >"$dir/out" 2>"$dir/err" </dev/null
+check 'then one, though a save has failed' [ "$? $(ls "$dir/fewer" | xargs)" = '1 lock step-00000004' ]
 common[1]=nano common[length]=24 common[10]=5
+
+# A file that cannot be read now: a state is not damaged by that, and a run may be tried again. EIO stands for a broken disk.
+cat >"$dir/unread.c" <<'C'
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
+    static int calls;
+    if (bytes >= (size_t)atoll(getenv("UNREAD_FROM")) && bytes < (size_t)atoll(getenv("UNREAD_TO")) && ++calls == atoi(getenv("UNREAD_CALL"))) {
+        errno = atoi(getenv("UNREAD_NUMBER"));
+        return -1;
+    }
+    return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, bytes, at);
+}
+C
+gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/unread.c" -o "$dir/unread.so" -ldl || exit 1
+unread() { # from bytes, to bytes, call, errno, command...
+    env UNREAD_FROM=$1 UNREAD_TO=$2 UNREAD_CALL=$3 UNREAD_NUMBER=$4 LD_PRELOAD="$dir/unread.so" "${@:5}"
+}
+stale=116 io=5
+cp -r "$dir/whole" "$dir/unread"
+check 'a state that cannot be read now: status 1' ends_with 1 '^error: --resume: .*/unread/step-000000[0-9]*: .*Stale file handle' unread 16384 99999999 2 $stale "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+check 'it is not set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$dir/whole" && echo step-*)" -a -z "$(ls -d "$dir"/unread/damaged-* 2>/dev/null)" ]
+check 'one on a broken disk is' ends_with 0 'skipping the damaged state .*step-000000[0-9]*: .*Input/output error' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+check 'tokens that cannot be read: status 1' ends_with 1 '^error: .*data.bin: cannot be read at byte .*Input/output error' unread 200 203 9 $io "$binary" "${common[@]}" --out "$dir/unread_data"
+check 'what was learnt is saved, and goes on' bash -c "ls -d '$dir'/unread_data/step-* && '$binary' ${common[*]} --out '$dir/unread_data' --resume"
 
 # A disk so slow on one rank that the other one waits longer than any transfer may take.
 cat >"$dir/slow.c" <<'C'

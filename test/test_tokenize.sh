@@ -117,6 +117,8 @@ check 'a field that is missing is named, with its line' refused 'pairs.jsonl:1: 
 cp "$dir/pairs.jsonl" "$dir/pairs.json"
 check 'JSON that is not lines' refused 'pairs.json: is not read as plain text; JSON lines are .jsonl' other "$dir/pairs.json"
 gzip -k "$dir/pairs.json"
+head -c 40 "$dir/pairs.json.gz" >"$dir/cut.jsonl.gz"
+check 'a file that was cut' refused 'cut.jsonl.gz: cannot be read: ' other "$dir/cut.jsonl.gz"
 check 'nor with .gz' refused 'pairs.json.gz: is not read as plain text; JSON lines are .jsonl' other "$dir/pairs.json.gz"
 { echo 'A<end>B' && head -c 1200000 "$dir/long.txt"; } >"$dir/early.txt" # more than one process gets at a time
 check 'what the first part of a text holds is counted, too' ends_with 0 'tokens 97 (<end>) inside the texts: 1;' tokenize early --processes 1 "$dir/early.txt"

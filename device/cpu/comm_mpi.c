@@ -345,7 +345,7 @@ bool comm_agree(comm *group, error_text *error) {
         MPI_Get_processor_name(machine, &n);
         snprintf(error->text + length, sizeof error->text - length, " (rank %d, on %s)", group->world_rank[lowest], machine);
     }
-    broadcast_small(group, "agreement", error->text, sizeof error->text, (int)lowest);
+    broadcast_small(group, "agreement", error, sizeof *error, (int)lowest);
     return false;
 }
 bool comm_agree_on_files(comm *group, error_text *error) {

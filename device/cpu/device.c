@@ -95,7 +95,7 @@ double device_measure_gemm(void) {
     return busy > cores_here ? best * cores_here / busy : best; // more threads than cores: each rank gets its share
 }
 
-size_t device_memory_total(void) { return machine_memory("") / (size_t)ranks_here; }
+size_t device_memory_total(void) { return machine_memory_usable() / (size_t)ranks_here; }
 size_t device_memory_used(void) { return process_memory(); }
 
 // Does not touch the memory: the kernel maps pages when they are first written. Large allocations ask for huge pages.

@@ -20,7 +20,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
     path_text out = path_join(fuzz_folder(), "out");
     MUST(folder_make(out.text, &error), "%s", error.text);
-    MUST(hf_write_config(&c, out.text, fuzz_folder(), DTYPE_BF16, &error), "%s", error.text);
+    hf_source source;
+    MUST(hf_source_read(&source, fuzz_folder(), true, false, &error) && hf_write_config(&c, out.text, &source, DTYPE_BF16, &error), "%s", error.text);
+    hf_source_free(&source);
     MUST(config_load(&back, out.text, &error), "%s", error.text);
     MUST(back.L == c.L && back.D == c.D && back.H == c.H && back.Hkv == c.Hkv && back.HS == c.HS && back.F == c.F && back.V == c.V, "sizes differ");
     MUST(back.rms_eps == c.rms_eps && back.rope_theta == c.rope_theta && back.tied == c.tied && back.max_position == c.max_position, "numbers differ");
