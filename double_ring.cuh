@@ -90,7 +90,7 @@ static inline attention_block double_ring_whole(const double_ring *r) {
 // Bytes of `scratch` on the device that `a` counts for.
 static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
     if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
-    if (arena_counts_other(a)) return (size_t)min_i64(20 * r->Tc * r->Hq * r->HS, DEVICE_ATTENTION_SCRATCH); // op_attention_scratch of a GPU
+    if (arena_counts_other(a)) return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384); // op_attention_scratch of a GPU
     attention_block whole = double_ring_whole(r);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }

@@ -184,7 +184,9 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, !run->forward_only, n);
 
     m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, rows);
-    m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, op_rmsnorm_backward_scratch(rows, D));
+    int64_t norm_parts = arena_is_cpu(device) ? NORM_PARTS_CPU : NORM_PARTS_GPU; // of another device
+    size_t norm = !arena_counts_other(device) ? op_rmsnorm_backward_scratch(rows, D) : sizeof(float) * (size_t)(min_i64(rows, norm_parts) * D);
+    m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, norm);
     size_t products = !arena_counts_other(device) ? op_linear_workspace() : arena_is_cpu(device) ? 0 : DEVICE_LINEAR_WORKSPACE;
     m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, products);
     model_layout_workspace(m, device);

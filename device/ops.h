@@ -24,7 +24,8 @@ void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *w
 // dx (T, D) += gradient (dx is the residual stream's gradient), dweight (D) += sum over rows; dy (T, D).
 void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
                          int64_t D, void *scratch);
-size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D);
+enum { NORM_PARTS_CPU = 64, NORM_PARTS_GPU = 528 }; // that the rows are summed in, at most; constants, so that no sum depends on the machine
+size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D); // bytes: D floats for each part
 
 // ---- linear: x (T, in), w (out, in), y (T, out) ----
 // y = x w^T, plus residual (T, out) if not NULL; residual may be y itself.

@@ -146,6 +146,12 @@ if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'gpu_check without a GPU says w
 check 'gpu_check lists its steps' bash -c "scripts/gpu_check.sh --dry-run | grep -q 'benchmark and point 8'"
 check 'help without a driver' "$binary" --help
 check 'dry run without a driver' "$binary" --model llama3-8b --from-scratch --train-data none --seq-len 131072 --hp 8 --dry-run --ranks 8
+same_memory() { # option...: the CPU build's dry run for GPUs says what the CUDA build's does
+    diff <("$binary" --model llama3-8b --from-scratch --cluster h100 "$@" --dry-run 2>&1) <(build/cpu/train_llama --model llama3-8b --from-scratch --cluster h100 "$@" --dry-run 2>&1)
+}
+for shape in '--seq-len 4K --ranks 8 --hp 8' '--seq-len 128K --ranks 8 --hp 4 --cp 2 --recompute selective' '--seq-len 6K --ranks 2 --cp 2 --recompute full' '--seq-len 200 --ranks 1 --mlp-tile 127'; do
+    check "the CPU build counts a GPU's memory alike, $shape" same_memory $shape
+done
 check 'errors without a driver' ends_with 2 'legal values' "$binary" --model llama3-8b --hp none
 if ! nvidia-smi -L >"$dir/gpus" 2>&1; then
     check 'without a GPU it says so' ends_with 2 'no usable GPU' "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100 --steps 1

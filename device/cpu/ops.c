@@ -8,7 +8,7 @@
 
 enum {
     PARALLEL_ELEMENTS = 32768, // below this many elements waking the threads costs more than they save
-    SUM_PARTS = 64,            // sums over many rows or elements are cut into this many parts, which are added in order
+    SUM_PARTS = NORM_PARTS_CPU, // sums over many rows or elements are cut into this many parts, which are added in order
     COLUMNS = 64               // columns that a thread adds up at a time, over all rows
 };
 

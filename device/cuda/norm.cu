@@ -112,14 +112,13 @@ __global__ void rmsnorm_dweight_kernel(float *dweight, const float *partial, int
     dweight[d] = sum;
 }
 
-enum { NORM_BLOCKS = 528 }; // at most; a constant, so that the order of the sums does not depend on the GPU
-static int norm_blocks(int64_t T) { return (int)ceil_div(T, ceil_div(T, NORM_BLOCKS)); } // none is empty
+static int norm_blocks(int64_t T) { return (int)ceil_div(T, ceil_div(T, NORM_PARTS_GPU)); } // none is empty
 
-size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) * (size_t)(min_i64(T, NORM_BLOCKS) * D); }
+size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) * (size_t)(min_i64(T, NORM_PARTS_GPU) * D); }
 void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
                          int64_t D, void *scratch) {
     if (T == 0) return;
-    int64_t rows = ceil_div(T, NORM_BLOCKS);
+    int64_t rows = ceil_div(T, NORM_PARTS_GPU);
     int blocks = norm_blocks(T);
     float *partial = (float *)scratch;
     size_t shared = sizeof(float) * (size_t)(32 + D);
