@@ -45,6 +45,7 @@ typedef struct {
     bool offload_optimizer, offload_gradients, offload_parameters;
     int64_t mlp_tile, loss_tile; // rows; 0 = auto
     int64_t memory_budget;       // bytes of device memory of a rank; 0 = what the device has
+    int64_t host_memory;         // bytes of a machine, for all its ranks; 0 = what it has
     // optimizer
     double lr;
     lr_schedule_kind lr_schedule;
@@ -160,6 +161,9 @@ static inline const option_row *options_table(int *count) {
         {"Memory", "loss-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss (on GPUs the next even number)"},
         {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "",
          "device memory a rank may use, such as 40GiB; on CPUs, all of its memory (if absent: what the device has)"},
+        {"Memory", "host-memory", "BYTES", OPTION_BYTES, AT(host_memory), 1048576, 1125899906842624.0, "", "",
+         "host memory of a machine that its ranks may use together, on GPUs (if absent: 95 % of what the machine or its container has; for --plan and "
+         "--dry-run --cluster, the cluster's)"},
 
         {"Optimizer", "lr", "X", OPTION_REAL, AT(lr), 0, 100, "3e-4", "", "peak learning rate, reached after the warm-up"},
         {"Optimizer", "lr-schedule", "", OPTION_CHOICE, AT(lr_schedule), 0, 0, "cosine", "cosine|wsd|constant",
@@ -686,6 +690,8 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if (options_given(o, "ranks") && !o->dry_run)
         return error_set(error, "--ranks is legal only with --dry-run and --plan; a run has as many ranks as mpirun -np starts");
     if (o->plan_json != NULL) return error_set(error, "--plan-json is legal only with --plan");
+    if (o->host_memory > 0 && o->dry_run && o->cluster == NULL)
+        return error_set(error, "--host-memory with --dry-run requires --cluster, which says how many ranks a machine has");
     return true;
 }
 
@@ -778,9 +784,9 @@ static inline void options_help(FILE *f) {
         }
         fprintf(f, "%s\n", at);
     }
-    fprintf(f, "\nExit status: 0 success; 1 failure of a rank, disk or network, including a last state, --log or --trace that could not be written, and\n"
-               "a folder --out that another run still holds; 2 an error that a retry would not fix: invalid options, model or data, or a loss or\n"
-               "gradient norm that is not finite.\n"
+    fprintf(f, "\nExit status: 0 success; 1 failure of a rank, disk or network, including a last state, --log or --trace that could not be written,\n"
+               "and a folder --out that another run still holds; 2 an error that a retry would not fix: invalid options, model or data, or a loss\n"
+               "or gradient norm that is not finite.\n"
                "Environment: TRAIN_LLAMA_TIMEOUT=SECONDS that a transfer between ranks may wait before the job ends (600; 0 = no limit).\n");
 }
 

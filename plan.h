@@ -14,7 +14,9 @@ static inline const char *plan_cluster_name(const options *o) { return o->cluste
 static inline bool plan_cluster(cluster *machines, const options *o, int ranks, error_text *error) {
     if (!cluster_load(machines, plan_cluster_name(o), error)) return false;
     cluster_share(machines, ranks);
-    return true;
+    if (o->host_memory == 0) return true;
+    machines->host_memory = (double)o->host_memory;
+    return machines->element_bytes != sizeof(float) || error_set(error, "--host-memory is for GPUs; on CPUs, --memory-budget is for all memory of a rank");
 }
 static inline int64_t plan_global_batch(const options *o) { return o->global_batch > 0 ? o->global_batch : o->batch_size * o->grad_accum; }
 
@@ -416,7 +418,7 @@ static inline bool plan_apply(options *o, const model_config *c, comm *world, er
     planner_choice best;
     memset(&best, 0, sizeof best);
     int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
-    double negative[3] = {o->dry_run ? 0 : -plan_device_memory(ranks), -(double)machine_memory_usable() / comm_local_ranks(), -comm_local_ranks()}; // the least is the largest of these
+    double negative[3] = {o->dry_run ? 0 : -plan_device_memory(ranks), -plan_host_memory(o), -comm_local_ranks()}; // the least is the largest of these
     comm_max_double(world, negative, 3);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
         if (!o->dry_run) {

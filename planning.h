@@ -169,6 +169,11 @@ static inline memory_room plan_room(const plan_question *q) {
     return room;
 }
 
+// A rank's share of the host memory of this machine.
+static inline double plan_host_memory(const options *o) {
+    return (o->host_memory > 0 ? (double)o->host_memory : (double)machine_memory_usable()) / comm_local_ranks();
+}
+
 // A budget is a limit of what is asked about, not of what there is: one above a GPU's memory is taken, and said.
 static inline void plan_note_budget(const plan_question *q) {
     if (q->machines == NULL || (double)q->o->memory_budget <= q->machines->memory) return;

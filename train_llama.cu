@@ -164,7 +164,7 @@ static model_run choose_recompute(trainer *t, const model_config *c, error_text 
     t->kinds = HOST_NEW(recompute_kind, c->L);
     model_run run = plan_run(o, c, t->shard.T, t->kinds);
     memory_room room = {o->memory_budget > 0 ? (double)o->memory_budget : (double)device_memory_total(),
-                        device_is_host() ? INFINITY : (double)machine_memory_usable() / comm_local_ranks()};
+                        device_is_host() ? INFINITY : plan_host_memory(o)};
     plan_memory(o, c, &t->g, &run, t->kinds, room, error);
     stop_on_error(error);
     double *most = HOST_NEW(double, c->L); // recompute communicates, so ranks must agree where memory or scratch differ: on the kind that keeps least

@@ -188,7 +188,7 @@ static void test_refusals(void) {
         {GOOD "--zero-grads full --offload-optimizer --offload-gradients --offload-parameters", "and --zero-params full"},
         {GOOD "--dp 8 --batch-size 2 --global-batch 24", "legal values are multiples of 16"},
         {GOOD "--wsd-decay 0.2", "--lr-schedule wsd"}, {GOOD "--steps 10 --lr-schedule wsd --wsd-decay 0.3 --warmup 8", "are 0 to 7"}, {GOOD "--lr-schedule constant --min-lr-fraction 0", "cosine or wsd"}, {GOOD "--eval-every 3", "--val-data"},
-        {GOOD "--out d --new-data", "--new-data requires --resume"}, {GOOD "--out d --resume --lr-restart", "--lr-restart requires --new-data"}, {GOOD "--document-end 1 --document-begin 1", "only one of them"},
+        {GOOD "--out d --new-data", "--new-data requires --resume"}, {GOOD "--dry-run --host-memory 1GiB", "requires --cluster"}, {GOOD "--out d --resume --lr-restart", "--lr-restart requires --new-data"}, {GOOD "--document-end 1 --document-begin 1", "only one of them"},
         {GOOD "--eval-steps 3", "--val-data"}, {GOOD "--eval-needles 3", "--val-data"}, {GOOD "--sample-prompt x", "require --sample-every"}, {GOOD "--sample-tokens 1", "require --sample-every"}, {GOOD "--sample-temperature 1", "require --sample-every"}, {GOOD "--val-data y.bin --seq-len 63 --eval-needles 3", "64 or more"},
         {GOOD "--resume", "require --out"}, {GOOD "--save-every 5", "require --out"}, {GOOD "--keep 2", "require --out"}, {GOOD "--export-dtype f32", "--export DIR"}, {GOOD "--out one --export one", "two different folders"},
         {GOOD "--out one --export ./one", "two different folders"}, {GOOD "--out .//one/ --export one", "two different folders"}, {GOOD "--out no/one --export no/one", "two different folders"},

@@ -173,6 +173,18 @@ for question in --dry-run --plan; do
     check "$question: a budget above the memory of a GPU is noted" ends_with 0 '^note: --memory-budget is 107 GB, and a rank on h100 has 78 GB' \
         "$binary" $question --model nano --cluster h100 --ranks 1 --memory-budget 100GiB
 done
+check 'host memory of a machine, for its ranks' says 'longest sequence in 1.0 GiB and 256.0 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB --host-memory 512GiB
+less_host=(--plan --model llama3-8b --cluster h100 --ranks 8 --seq-len 128K --global-batch 128 --plan-json "$dir/host.json")
+for bytes in 512GiB 2TiB; do
+    check "a plan in $bytes of host memory" "$binary" "${less_host[@]}" --host-memory $bytes
+    tail -1 "$dir/why" >"$dir/command"
+    check 'keeps to it, and uses what it has' python3 -c "
+import json
+used = json.load(open('$dir/host.json'))['choices'][0]['host_bytes_of_node'] / 2**30
+assert 0 < used <= 512 if '$bytes' == '512GiB' else 1000 < used <= 2048, used"
+done
+check 'its command says so, too' grep -q -- '--host-memory 2199023255552 ' "$dir/command"
+check 'host memory of CPUs' ends_with 2 '^error: --host-memory is for GPUs; on CPUs, --memory-budget' "$binary" --plan --model tiny --cluster cpu --ranks 2 --host-memory 1GiB
 check 'two ranks of a node, a budget' says 'longest sequence in 1.0 GiB and 931.3 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB
 check '0.4 of 4 layers are 2' says '; 2 offloaded, of which 0 are copied to the host' --model tiny --offload-activations 0.4
 memory_of() { "$binary" --dry-run --model tiny --cluster h100 --recompute "$1" --offload-activations "$2" | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'; }
