@@ -392,8 +392,6 @@ done
 step 'benchmark: attention' 75 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
 gpu_only
-step 'calibration of this machine for the planner' 75 $([ $mpi = 1 ] && echo mpirun -np $gpu_total) $build/train_llama --calibrate --model "$shaped"
-gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/train_llama --model "$shaped" --from-scratch --train-data "$random" \
     --seq-len 128K --recompute selective --steps 3
 steps_of "$shaped" 32
@@ -410,6 +408,8 @@ step 'benchmark: step of llama3.2-1b, 128K, model states on the host' 75 $build/
     --seq-len 128K "${hosted[@]}" --steps 3
 twice="'${tiny[0]}' ${tiny[*]:1} --deterministic --out"
 step 'deterministic: the same bits twice' 90 bash -c "$twice '$dir/a' && $twice '$dir/b' && cmp '$dir/a/step-00000002/model.safetensors' '$dir/b/step-00000002/model.safetensors'"
+gpu_only
+step 'calibration of this machine for the planner' 75 $([ $mpi = 1 ] && echo mpirun -np $gpu_total) $build/train_llama --calibrate --model "$shaped"
 sanitized ', attention by hand' $points small 1
 [ -e "$properties" ] || [ $mode = list ] || skip='point 6 left no properties of this GPU'
 [ $cudnn = 1 ] || skip='no cuDNN'
