@@ -160,6 +160,8 @@ static inline bool cluster_parse(cluster *c, const char *text, const char *sourc
     }
     for (int i = 0; i < CLUSTER_FIGURES; i++)
         if (!seen[i]) return error_set(error, "%s: '%s' is missing", source, cluster_figures()[i].key);
+    if (c->element_bytes != sizeof(float) && c->element_bytes != 2)
+        return error_set(error, "%s: 'element_bytes' is %g; legal values are 2 (bf16) and 4 (float)", source, c->element_bytes);
     return true;
 }
 

@@ -8,6 +8,10 @@ set -euo pipefail
 least=1000000
 
 die() { echo "error: $*" >&2; exit 2; }
+case ${1:-} in
+--help | -h) sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+-*) die "$1: unknown option; usage: $0 DIR [FILE...]" ;;
+esac
 [ $# -ge 1 ] || die "usage: $0 DIR [FILE...]"
 dir=$1
 shift

@@ -89,6 +89,7 @@ static void check_bad_clusters(void) {
         {"peak", "peak 1e15 # estimate: x\npeak 1e15 # estimate: x", "given twice"},
         {"peak", "peek 1e15 # estimate: x", "unknown key 'peek'"},
         {"gpus_per_node", "gpus_per_node 7.5 # estimate: x", "must be a whole number from"},
+        {"element_bytes", "element_bytes 3 # estimate: x", "legal values are 2 (bf16) and 4 (float)"},
         {"gpus_per_node", "gpus_per_node 0 # estimate: x", "must be a whole number from"},
         {"merge_bytes", "merge_bytes -1 # estimate: x", "must be a number from 0"},
         {"linear_efficiency", "linear_efficiency 1.5 # estimate: x", "must be a number from"},
