@@ -63,6 +63,24 @@ cp clusters/cpu.txt "$dir/b/cluster.txt"
 check 'measuring with a cluster that rank 0 has not' ends_with 2 "^error: cluster 'cluster.txt': neither a known cluster" timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
 mv "$dir/b/cluster.txt" "$dir/a"
 check 'and with one that only its machine has' timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
+# Two machines of two ranks: --hp auto plans for these, not for the cluster's of eight. Here MPI says so.
+cat >"$dir/pairs.c" <<'C'
+#include <mpi.h>
+int MPI_Comm_split_type(MPI_Comm all, int type, int key, MPI_Info info, MPI_Comm *machine) {
+    int rank;
+    (void)type, (void)info;
+    MPI_Comm_rank(all, &rank);
+    return MPI_Comm_split(all, rank / 2, key, machine);
+}
+C
+check 'MPI that tells of machines of two ranks' bash -c "gcc -shared -fPIC \$(mpicc --showme:compile) '$dir/pairs.c' -o '$dir/pairs.so'"
+chosen() { # environment option...: trains on the planner's grid; what was planned goes to $dir/shown
+    ends_with 0 '^step *1/1' timeout 60 mpirun -np 4 $1 "$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --steps 1 --threads 1 --hp auto
+}
+check '--hp auto on two machines' chosen "-x LD_PRELOAD=$dir/pairs.so"
+check 'says how many ranks they have' grep -q '^planning    for 2 ranks a machine, where cpu has [0-9]' "$dir/shown"
+check '--hp auto on one machine' chosen ''
+check 'has no need to' bash -c "! grep -q '^planning ' '$dir/shown'"
 part=("$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --threads 1)
 check 'another command' ends_with 2 '^error: --steps 3 is not what rank 0 was started with.* (rank 1, on .*)$' mpirun -np 1 "${part[@]}" --steps 2 : -np 1 "${part[@]}" --steps 3
 closing_line
