@@ -66,6 +66,7 @@ typedef struct {
     char *bytes; // its contents, and a NUL behind them
     size_t count;
 } hf_file;
+enum { HF_FILES_MAX = 256 };
 // Read before training: at a save or export, hours later, the folder may be gone. hf_source_free frees.
 typedef struct {
     const char *folder;   // the caller's
@@ -88,9 +89,9 @@ static inline bool hf_source_add(hf_source *s, const char *name, error_text *err
     path_text path = path_join(s->folder, name);
     struct stat entry;
     int fd = open(path.text, O_RDONLY | O_CLOEXEC);
-    bool ok = (fd >= 0 && fstat(fd, &entry) == 0) || error_set_errno(error, "%s: cannot be opened", path.text);
+    bool ok = s->file_count < HF_FILES_MAX || error_set(error, "%s: holds more than %d files for a tokenizer", s->folder, HF_FILES_MAX);
+    ok = ok && ((fd >= 0 && fstat(fd, &entry) == 0) || error_set_errno(error, "%s: cannot be opened", path.text));
     if (ok) {
-        s->files = (hf_file *)realloc(s->files, sizeof *s->files * (size_t)(s->file_count + 1));
         hf_file *file = &s->files[s->file_count++];
         file->name = text_copy(name);
         file->count = (size_t)entry.st_size;
@@ -107,6 +108,7 @@ static inline bool hf_source_read(hf_source *s, const char *folder, bool files, 
     model_config was;
     memset(s, 0, sizeof *s);
     s->folder = folder;
+    s->files = HOST_NEW(hf_file, HF_FILES_MAX);
     DIR *list = files ? opendir(folder) : NULL;
     bool ok = !files || list != NULL || error_set_errno(error, "%s: cannot be opened", folder);
     ok = ok && config_load(&was, folder, error) && (!files || hf_source_add(s, "config.json", error));

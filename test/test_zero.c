@@ -151,7 +151,7 @@ static void check_hides(const trace_event *transfer, const trace_event *compute,
 // A layer is gathered while the layer that comes before it in the pass computes, in forward and backward. Stage k of the reduction of a unit's gradient
 // (the degrees decide how many stages there are) is in flight while the layer k + 1 further down computes. A unit's new parameters are exchanged
 // while the layer before it computes, or, if a gather follows, the layer before that one.
-// Nothing hides the gathers of the step's first unit, nor the stages that outlast the backward pass.
+// The embedding is gathered for the next micro-step while the first layer's backward pass computes. Nothing hides the gather of the step's first unit, nor the stages that outlast the backward pass.
 static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, int zp, int zg, int zo) {
     model_run run = fixture_run(1, 2);
     run.zp = zp; run.zg = zg; run.zo = zo;
@@ -166,6 +166,7 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
         check_hides(find_event("gather parameters", gather, unit, 0), find_event("layer forward", TRACE_COMPUTE, unit - 2, 0), "forward gather", unit);
     for (int unit = 1; zp > 1 && unit <= L - 2; unit++)
         check_hides(find_event("gather parameters", gather, unit, 1), find_event("layer backward", TRACE_COMPUTE, unit, 0), "backward gather", unit);
+    if (zp > 1 && !c->tied) check_hides(find_event("gather parameters", gather, 0, 1), find_event("layer backward", TRACE_COMPUTE, 0, 0), "gather for the next micro-step", 0);
     int seen[16] = {0}; // stages of a unit so far
     for (int micro = 0; micro < 2; micro++) {
         int stages = (zg > 1) + (micro == 1 ? (zo > zg) + (replicas > 1 ? 2 : 0) : 0);
