@@ -11,10 +11,14 @@ each document.
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|end_of_text|>' pairs.jsonl
 
 For fine-tuning: each line is a document of a prompt and a completion. Beside each token file it writes a loss mask, data/tuning_000001.bin.mask,
-with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. Both may hold special tokens, as in a line
-of chat data for Llama-3, where <|eot_id|> ends every turn and so cannot be --end, which ends documents:
+with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. Both may hold special tokens.
 
-    {"prompt": "<|start_header_id|>user<|end_header_id|>\\n\\n6 x 7?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\\n\\n", "answer": "42<|eot_id|>"}
+    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/chats --chat messages chats.jsonl
+
+Each line is a document of messages, put into words by the chat template of the tokenizer's folder. What the model would write is learnt: each message of
+the assistant, up to the token that ends its turn (Llama-3: <|eot_id|>, which so cannot be --end, the end of documents):
+
+    {"messages": [{"role": "user", "content": "6 x 7?"}, {"role": "assistant", "content": "42"}]}
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/whole --sequence 131072 --end '<|end_of_text|>' notes.jsonl
 
@@ -24,7 +28,7 @@ filled with the token that separates documents, and masks say that it is not lea
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --ids 'Once upon a time'
 
 Prints the tokens of a text in the form that --sample-prompt accepts.
-Package: pip install tokenizers
+Packages: pip install tokenizers, for --chat also jinja2
 """
 import argparse
 import array
@@ -116,8 +120,68 @@ def pieces(text_lines):
         yield "".join(piece), first, True, True
 
 
-def documents(paths, fields):
-    """The pieces of all documents. fields: the field of a text, or those of a prompt and a completion"""
+def chat_template(folder):
+    """The chat template of a Hugging Face folder: a function of messages, and of whether the prompt for an answer follows. A date in it is its default."""
+    try:
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ModuleNotFoundError as e:
+        fail(f"the package {e.name} is missing: pip install jinja2")
+
+    def raise_exception(text):
+        raise TemplateError(text)
+
+    def render(messages, prompt=False):
+        try:
+            return template.render(messages=messages, add_generation_prompt=prompt, **special)
+        except TemplateError as e:
+            raise ValueError(f"the chat template says: {e}")
+
+    config, own = os.path.join(folder, "tokenizer_config.json"), os.path.join(folder, "chat_template.jinja")
+    try:
+        settings = json.load(open(config, encoding="utf-8")) if os.path.isfile(config) else {}
+        source = open(own, encoding="utf-8").read() if os.path.isfile(own) else settings.get("chat_template")
+        if isinstance(source, list):  # several, by name
+            source = {item["name"]: item["template"] for item in source}.get("default")
+        if source is None:
+            fail(f"{folder}: no chat template in chat_template.jinja or tokenizer_config.json")
+        special = {name: settings[name] for name in ("bos_token", "eos_token") if settings.get(name) is not None}
+        special = {name: token["content"] if isinstance(token, dict) else token for name, token in special.items()}
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        environment.globals["raise_exception"] = raise_exception
+        environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+        template = environment.from_string(source)
+    except (AttributeError, KeyError, OSError, TypeError, ValueError, TemplateError) as e:
+        fail(f"{folder}: the chat template cannot be read: {e}")
+    return render
+
+
+def chat_texts(render, messages):
+    """Messages -> [(text, learnt)]. Learnt is what the template makes of a message of the assistant, behind the prompt that the messages before it make."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) and "role" in message for message in messages):
+        raise ValueError("it holds no list of messages with roles")
+    texts, done = [], ""
+
+    def add(whole, learnt):
+        nonlocal done
+        if not whole.startswith(done):
+            raise ValueError("the chat template changes earlier messages when later ones follow: their text was never a prompt")
+        if whole != done:
+            texts.append((whole[len(done) :], learnt))
+        done = whole
+
+    for i, message in enumerate(messages):
+        if message["role"] == "assistant":
+            add(render(messages[:i], True), False)
+            add(render(messages[: i + 1]), True)
+    if not any(learnt for _, learnt in texts):
+        raise ValueError("no message is the assistant's")
+    add(render(messages), False)
+    return texts
+
+
+def documents(paths, fields, render):
+    """The pieces of all documents. fields: the field of a text, or those of a prompt and a completion; or, with a chat template, that of messages"""
     for path in paths:
         opener = gzip.open if path.endswith(".gz") else open
         with opener(path, "rt", encoding="utf-8", errors="strict", newline="") as f:
@@ -130,18 +194,21 @@ def documents(paths, fields):
                         continue
                     try:
                         item = json.loads(line)
-                        texts = [item[field] for field in fields]
-                        "".join(texts).encode()  # an error if one is not text, or holds half a surrogate pair
-                    except (ValueError, KeyError, TypeError):
-                        texts = [None]
-                    if not all(isinstance(text, str) for text in texts):
+                        if render is not None:
+                            texts = chat_texts(render, item[fields[0]])
+                        else:
+                            texts = [(item[field], field == fields[-1]) for field in fields]
+                        "".join(text for text, _ in texts).encode()  # an error if one is not text, or holds half a surrogate pair
+                    except (ValueError, KeyError, TypeError) as e:
                         names = '" and "'.join(fields)
-                        fail(f'{path}:{number}: not a JSON object with a text in "{names}" (see --help)')
+                        holds = "a text" if render is None else "a chat"
+                        why = f": {e}" if render is not None and isinstance(e, ValueError) else ""
+                        fail(f'{path}:{number}: not a JSON object with {holds} in "{names}" (see --help){why}')
                     if len(texts) == 1:
-                        yield from pieces(texts[0].splitlines(keepends=True))
-                    else:
-                        yield texts[0], True, False, False
-                        yield texts[1], False, True, True
+                        yield from pieces(texts[0][0].splitlines(keepends=True))
+                        continue
+                    for i, (text, learnt) in enumerate(texts):
+                        yield text, i == 0, i == len(texts) - 1, learnt
             except UnicodeDecodeError as e:
                 fail(f"{path}: not UTF-8 text: {e}")
             except (EOFError, OSError, zlib.error) as e:
@@ -259,6 +326,7 @@ def main():
     parser.add_argument("--field", default="text", help="field of a JSON line that holds the text [text]")
     parser.add_argument("--prompt", metavar="FIELD", help="field of a JSON line with text that is not trained on; with --completion, in place of --field")
     parser.add_argument("--completion", metavar="FIELD", help="field of a JSON line with text that is trained on")
+    parser.add_argument("--chat", metavar="FIELD", help="field of a JSON line with messages; those of the assistant are trained on")
     parser.add_argument("--end", metavar="TOKEN", help="token after each document, such as '<|end_of_text|>'")
     parser.add_argument("--sequence", type=int, metavar="N", help="samples of N tokens (--seq-len) that cut no document which fits one")
     parser.add_argument("--shard-tokens", type=int, default=100_000_000, metavar="N", help="tokens per file [100000000]")
@@ -270,13 +338,15 @@ def main():
         parser.error("--sequence must be from 2 to --shard-tokens")
     if (args.prompt is None) != (args.completion is None):
         parser.error("--prompt and --completion must be given together")
+    if args.chat is not None and args.prompt is not None:
+        parser.error("--chat takes neither --prompt nor --completion")
     for path in args.files:
         if not os.path.isfile(path):
             parser.error(f"{path}: no such file")
         if path.removesuffix(".gz").endswith(".json"):
             parser.error(f"{path}: is not read as plain text; JSON lines are .jsonl")
-        if args.prompt is not None and not path.removesuffix(".gz").endswith(".jsonl"):
-            parser.error(f"{path}: --prompt and --completion are fields of JSON lines; give .jsonl files")
+        if (args.prompt or args.chat) is not None and not path.removesuffix(".gz").endswith(".jsonl"):
+            parser.error(f"{path}: {'--chat is a field' if args.chat else '--prompt and --completion are fields'} of JSON lines; give .jsonl files")
     path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
     if not os.path.isfile(path):
         parser.error(f"{path}: no such file; a model's Hugging Face folder contains it")
@@ -297,12 +367,13 @@ def main():
     width = 2 if vocabulary <= 1 << 16 else 4
     os.makedirs(os.path.dirname(args.out) or ".", exist_ok=True)
 
-    fields = [args.field] if args.prompt is None else [args.prompt, args.completion]
+    fields = [args.chat] if args.chat is not None else [args.prompt, args.completion] if args.prompt is not None else [args.field]
+    render = chat_template(os.path.dirname(path)) if args.chat is not None else None
     begin = begins_with(known)
     if args.sequence is not None and end is None and begin is None:
         parser.error("--sequence needs a token between documents: the tokenizer puts none before them, so give --end")
     length = args.sequence or 1
-    shards = Shards(args.out, width, args.shard_tokens // length * length, len(fields) == 2 or args.sequence is not None)
+    shards = Shards(args.out, width, args.shard_tokens // length * length, (args.chat or args.prompt or args.sequence) is not None)
     samples = shards if args.sequence is None else Samples(shards, length, begin if end is None else end)
     tokens, read, began, shown, waiting = 0, 0, time.time(), 0.0, collections.deque()
     ends = begins = 0
@@ -320,7 +391,7 @@ def main():
             print(f"{read / 1e6:.1f} MB of text, {tokens / 1e6:.2f} M tokens, {read / 1e6 / seconds:.1f} MB/s", file=sys.stderr, flush=True)
 
     with multiprocessing.Pool(args.processes, start, (path, end)) as pool:
-        for batch in batches(documents(args.files, fields)):
+        for batch in batches(documents(args.files, fields, render)):
             waiting.append(pool.apply_async(encode, (batch,)))
             if len(waiting) > 2 * args.processes:  # files may be larger than memory
                 take()

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # dev/tokenize_text.py: text, JSON lines and gzip become token files that the trainer reads, the same with any number of processes. Documents end
-# with a token, prompts are masked, files are cut at --shard-tokens.
-# Skipped where the package tokenizers is neither installed nor can be.
+# with a token, prompts and what others say in chats are masked, files are cut at --shard-tokens.
+# Skipped where the packages tokenizers and jinja2 are neither installed nor can be.
 source "$(dirname "$0")/shell.sh"
 python=python3
-if ! $python -c 'import tokenizers' 2>"$dir/why"; then # into build/, once
+if ! $python -c 'import tokenizers, jinja2' 2>"$dir/why"; then # into build/, once
     python=build/tokenizers/bin/python3
-    if ! $python -c 'import tokenizers' 2>"$dir/why"; then
+    if ! $python -c 'import tokenizers, jinja2' 2>"$dir/why"; then
         rm -rf build/tokenizers
-        if ! { timeout 60 python3 -m venv build/tokenizers && timeout 120 $python -m pip install -q --disable-pip-version-check "$(grep ^tokenizers dev/requirements.txt)"; } >"$dir/why" 2>&1; then
-            echo "no Python package tokenizers, and it cannot be installed: $(tail -1 "$dir/why")"
+        if ! { timeout 60 python3 -m venv build/tokenizers && timeout 120 $python -m pip install -q --disable-pip-version-check $(grep -E '^(tokenizers|jinja2)=' dev/requirements.txt); } >"$dir/why" 2>&1; then
+            echo "no Python packages tokenizers and jinja2, and they cannot be installed: $(tail -1 "$dir/why")"
             exit 77
         fi
     fi
@@ -133,6 +133,43 @@ check 'and one that does so twice' grep -q 'tokens 96 (<begin>) inside the texts
 check 'its tokens' [ "$(tail -c +1025 "$dir/chat_000001.bin" | od -An -v -tu2 -w100 | xargs)" = '96 65 97 66 97 97 96 96 65 66 97' ]
 check 'and their mask' [ "$(od -An -v -tu1 -w100 "$dir/chat_000001.bin.mask" | xargs)" = '0 0 0 1 1 1 0 0 0 1 1' ]
 check 'texts without such tokens: no warning' bash -c "! grep -q warning '$dir/pairs.out'"
+# Chats: what the template makes of the assistant's messages is learnt, with the token that ends the turn.
+mkdir "$dir/chatty"
+cp "$dir/tokenizer.json" "$dir/chatty"
+template="{{ bos_token }}{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('SYSTEM COMES FIRST') }}{% endif %}[{{ m['role'] | upper }}]{{ m['content'] | trim }}*{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}"
+printf '{"bos_token": {"content": "<begin>"}, "chat_template": "%s"}' "$template" >"$dir/chatty/tokenizer_config.json"
+printf '%s\n' '{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": " A "}, {"role": "assistant", "content": " B"}, {"role": "user", "content": "C"}, {"role": "assistant", "content": "DE"}]}' \
+    '{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}]}' >"$dir/messages.jsonl"
+# Not learnt, learnt, ...: tokens are characters, 96 and 97 are <begin> and <end>.
+said=('`[SYSTEM]S*[USER]A*[ASSISTANT]' 'B*' '[USER]C*[ASSISTANT]' 'DE*a' '`[USER]A*[ASSISTANT]' 'B*' '[USER]C*a')
+printf '%s' "${said[@]}" >"$dir/said"
+for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$((i % 2))"; done >"$dir/said.mask"
+chats() { # folder name file
+    $python dev/tokenize_text.py --tokenizer "$dir/$1" --out "$dir/$2" --end '<end>' --chat messages "$3"
+}
+characters() { tail -c +1025 "$dir/$1_000001.bin" | od -An -v -tu2 -w2 | awk '{ printf "%c", $1 }'; } # of a token file
+check 'chats' chats chatty chats "$dir/messages.jsonl"
+check 'they are what the template says' cmp <(characters chats) "$dir/said"
+check 'and what the assistant says is learnt' cmp "$dir/chats_000001.bin.mask" "$dir/said.mask"
+for folder in own anew wrong; do mkdir "$dir/$folder" && cp "$dir/chatty/"* "$dir/$folder"; done
+printf '%s' "${template//'*'/+}" >"$dir/own/chat_template.jinja"
+check 'a template in a file of its own' chats own own "$dir/messages.jsonl"
+check 'is the one that counts' cmp <(characters own) <(tr '*' '+' <"$dir/said")
+echo '{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}' >"$dir/anew/chat_template.jinja"
+check 'a template that changes what was said before' ends_with 2 'messages.jsonl:1: not a JSON object with a chat in "messages" (see --help): the chat template changes earlier' chats anew other "$dir/messages.jsonl"
+echo '{% if %}' >"$dir/wrong/chat_template.jinja"
+check 'a template that is none' ends_with 2 'wrong: the chat template cannot be read: ' chats wrong other "$dir/messages.jsonl"
+check 'no template' ends_with 2 'no chat template in chat_template.jinja or tokenizer_config.json' chats tokenizer.json other "$dir/messages.jsonl"
+while IFS='|' read -r text line; do
+    echo "$line" >"$dir/line.jsonl"
+    check "a chat that is refused: $text" ends_with 2 "^error: .*line.jsonl:1: .*$text" chats chatty other "$dir/line.jsonl"
+done <<'END'
+the chat template says: SYSTEM COMES FIRST$|{"messages": [{"role": "user", "content": "A"}, {"role": "system", "content": "B"}, {"role": "assistant", "content": "C"}]}
+no message is the assistant|{"messages": [{"role": "user", "content": "A"}]}
+it holds no list of messages with roles$|{"messages": ["A"]}
+a chat in "messages" (see --help)$|{"text": "A"}
+END
+check 'a chat beside a prompt' refused '--chat takes neither --prompt nor --completion' other --chat messages --prompt prompt --completion answer "$dir/messages.jsonl"
 ids() { $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids "$1"; }
 check 'the tokens of a prompt' test "$(ids 'A B!')" = 96,65,32,66,33
 check 'the trainer takes them' bash -c "'$binary' --model tiny --from-scratch --threads 1 --steps 0 --seq-len 256 --val-data '$dir/pairs_*.bin' --sample-every 1 --sample-tokens 2 --sample-prompt '$(ids 'A B!')' | grep -q 'after 96 65 32 66 33$'"
