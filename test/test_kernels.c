@@ -72,10 +72,12 @@ static tensor tensor_random(int64_t n, bool stored, uint64_t seed, double scale)
     return t;
 }
 
-#ifdef EMULATION_RACES // races do not depend on the order in which the emulation ran; cut calls are more of the same; documents: either size with one type of dkv
-enum { ORDERS = 1, CUTS = 1, DOCUMENTS_STEP = 3 };
+// Races do not depend on the order in which the emulation ran; cut calls, checks of the engine and wide heads in pieces are more of the same; documents:
+// either size with one type of dkv.
+#ifdef EMULATION_RACES
+enum { RACES = 1, ORDERS = 1, CUTS = 1, DOCUMENTS_STEP = 3 };
 #else
-enum { ORDERS = 2, CUTS = 4, DOCUMENTS_STEP = 1 };
+enum { RACES = 0, ORDERS = 2, CUTS = 4, DOCUMENTS_STEP = 1 };
 #endif
 
 // Factors of the float bound. The attention engine of a GPU rounds probabilities and their gradients to bf16 on the way to out, dq, dk and dv: 2^-8
@@ -1229,7 +1231,7 @@ int main(int argc, char **argv) {
                 attention_test_documents(document_rows);
                 attention_test_limits(dkv_bf16 ? 1 : 0, dkv_bf16 ? 1 : 0);
                 check_tiles(4, 600, 600, 4, 2, 16, true, 0, 290);   // 256 rows and 34, rounded up (3 tiles); 256 rows and 34 with too few behind them
-                check_tiles(6, 400, 400, 2, 1, 64, true, 8, 130);   // twice 128 and 2; 116 rows that are too few
+                if (!RACES) check_tiles(6, 400, 400, 2, 1, 64, true, 8, 130);   // twice 128 and 2; 116 rows that are too few
                 check_tiles(3, 420, 420, 2, 2, 8, true, 0, 1000);   // 256, 128 and 36 with nothing behind them
                 check_tiles(0, 270, 270, 2, 2, 24, true, 3, 90);    // strides that the engine does not take
                 check_tiles(0, 200, 300, 2, 1, 16, true, 0, 130);   // keys that no query sees
@@ -1243,6 +1245,8 @@ int main(int argc, char **argv) {
             attention_use_blackwell(dkv_bf16 = false);
             test_call_sizes();
             test_engine_takes();
+            test_products();
+            if (RACES) continue;
             test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
@@ -1250,7 +1254,6 @@ int main(int argc, char **argv) {
             CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
 #endif
             CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
-            test_products();
         }
     int status = test_finish(sizeof(floatX) == 2 ? "kernels, bf16" : "kernels, float", NULL);
     device_stop();
