@@ -28,6 +28,7 @@ typedef struct {
     const char *rope_scaling; // as typed: options_model reads it
     // data
     const char *train_data, *val_data; // sources of token files (data_sources.h)
+    bool check_data;
     int64_t document_end, document_begin; // token that ends, or begins, a document; both -1 = samples are not packed
     int64_t seq_len, batch_size, grad_accum, steps;
     int64_t global_batch; // 0 = not given
@@ -107,6 +108,8 @@ static inline const option_row *options_table(int *count) {
          "relative weights (required unless --dry-run, --plan or --steps 0)"},
         {"Data", "val-data", "[NAME=]GLOB,...", OPTION_TEXT, AT(val_data), 0, 0, "", "",
          "token files to evaluate on; several sets: 'code=c/*.bin,prose=p/*.bin'"},
+        {"Data", "check-data", "", OPTION_FLAG, AT(check_data), 0, 0, "", "",
+         "before the run, read all of --train-data and --val-data, and check every token and loss mask (otherwise: when it is used)"},
         {"Data", "document-end", "ID|none", OPTION_TOKEN, AT(document_end), 0, 2147483646, "none", "",
          "packed documents: number of the token that ends a document; within a sample, attention and labels do not cross into the next document, "
          "and positions restart"},
@@ -653,6 +656,7 @@ static inline bool options_check_together(const options *o, error_text *error) {
         return error_set(error, "--min-lr-fraction has no effect with --lr-schedule constant; it requires cosine or wsd");
     if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_needles > 0) && o->val_data == NULL)
         return error_set(error, "--eval-every, --eval-steps and --eval-needles require --val-data");
+    if (o->check_data && o->train_data == NULL && o->val_data == NULL) return error_set(error, "--check-data requires --train-data or --val-data");
     if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
         return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature require --sample-every");
     if (o->batch_size > ((int64_t)1 << 40) / o->seq_len)

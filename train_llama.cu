@@ -153,6 +153,7 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
     agree_on_number(comm_world(), data_sources_hash(&t->val), "--val-data: the files", error);
     stop_on_error(error);
     if (t->g.rank == 0) note_shared_files(t);
+    if (o->check_data) check_data(t, error);
     data_sources *text = t->val.count > 0 ? &t->val : &t->train;
     if (o->sample_every > 0) sample_open(&t->sample, o, c->V, t->folder, text->count > 0 ? &text->sources[0].data : NULL, t->g.rank == 0, error);
     stop_on_error(error);

@@ -138,6 +138,27 @@ static inline void read_nothing(trainer *t, int64_t b) {
     }
 }
 
+// --check-data: reads all of it, each rank its part (where machines have copies, parts of each). Collective.
+static inline void check_data(trainer *t, error_text *error) {
+    double began = device_seconds();
+    int64_t piece = (int64_t)1 << 20, total = data_sources_tokens(&t->train) + data_sources_tokens(&t->val), done = 0;
+    int32_t *tokens = HOST_NEW(int32_t, piece);
+    progress_note note = progress_start("checking data");
+    for (int i = 0; i < t->train.count + t->val.count; i++) {
+        dataloader *data = i < t->train.count ? &t->train.sources[i].data : &t->val.sources[i - t->train.count].data;
+        int64_t end = data->total * (t->g.rank + 1) / t->g.ranks;
+        for (int64_t at = data->total * t->g.rank / t->g.ranks; at < end && error->text[0] == '\0'; at += piece) {
+            int64_t n = min_i64(piece, end - at);
+            if (dataloader_read_tokens(data, at, n, tokens, error) && data->masks > 0) dataloader_mask_labels(data, at, n, tokens, error);
+            progress_show(&note, done += n, total / t->g.ranks);
+        }
+    }
+    free(tokens);
+    comm_agree_on_files(comm_world(), error);
+    stop_on_error(error);
+    if (t->g.rank == 0) printf("checked     %lld tokens of data (%.3f s)\n", (long long)total, device_seconds() - began);
+}
+
 // Reads the data of the next step, all of its micro-steps. Collective: ends every rank when one cannot read.
 static inline void read_step(trainer *t, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
