@@ -25,6 +25,7 @@ typedef struct {
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
     bool forward_only;    // no training: no gradients and moments, and only two layers hold activations; kinds are all full, offload_layers is L
+    bool exports;         // forward_only: parameters are written, too, which takes their master weights
     bool saves;           // reserves host memory for a copy of the model states, so that training continues while they are written
     size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
 } model_run;
@@ -164,7 +165,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 
     model_describe_units(m);
     zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
-    zero_layout(&m->zero, device, host, !run->forward_only, run->grad_accum > 1, run->offload_states);
+    zero_layout(&m->zero, device, host, !run->forward_only, !run->forward_only || run->exports, run->grad_accum > 1, run->offload_states);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);

@@ -48,6 +48,7 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
     run.saves = o->save_every > 0;
     run.forward_only = o->steps == 0 && !o->plan;
     if (!run.forward_only) return run;
+    run.exports = o->export_to != NULL;
     for (int l = 0; l < c->L; l++) kinds[l] = RECOMPUTE_FULL;
     run.offload_layers = c->L;
     run.saves = false;
@@ -197,7 +198,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
            1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
     if (machines != NULL)
-        printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, machines->element_bytes == 2 ? "bf16 with float master weights" : "float");
+        printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, machines->element_bytes != 2 ? "float" : run.forward_only && !run.exports ? "bf16" : "bf16 with float master weights");
     printf("recompute: ");
     plan_print_recompute(c, &run);
     memory_print(stdout, &device, &host);

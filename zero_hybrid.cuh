@@ -99,7 +99,7 @@ typedef struct {
     // per unit, from the arena; on the host when offloaded
     floatX **params; // (count / zp)
     float **grads;   // (count / zg)
-    float **m, **v, **master; // (count / zo); master NULL when floatX is float
+    float **m, **v, **master; // (count / zo); master NULL when floatX is float, or parameters are only read
     // gathered units (zp > 1, or offloaded) and gradients before their reduce-scatter (zg > 1) or their copy to the host
     floatX *param_slot[ZERO_SLOTS];
     int param_slot_unit[ZERO_SLOTS]; // -1: empty
@@ -178,11 +178,14 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
     return n;
 }
 
-// Takes all memory: from `device`, and from `host` for what is offloaded. trains: false: neither gradients nor moments (NULL). accumulates: more than one
-// micro-step in a step. offload: gradients need zg = zo = ranks, parameters zp, too (options.h checks). The per-unit tables are host memory of z (zero_free).
-static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool trains, bool accumulates, zero_offload offload) {
+// Takes all memory: from `device`, and from `host` for what is offloaded. trains: false: neither gradients nor moments (NULL). masters: false: no master
+// weights either (NULL): parameters are only read. accumulates: more than one micro-step in a step. offload: gradients need zg = zo = ranks, parameters zp,
+// too (options.h checks). The per-unit tables are host memory of z (zero_free).
+static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool trains, bool masters, bool accumulates,
+                               zero_offload offload) {
     int units = z->unit_count;
-    bool masters = arena_element(device) != sizeof(float), offload_grads = trains && offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
+    masters = masters && arena_element(device) != sizeof(float);
+    bool offload_grads = trains && offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
     bool grad_slots = trains && (z->zg > 1 || offload_grads), param_slots = z->zp > 1 || offload_params;
     z->offload = offload;
     z->params = HOST_NEW(floatX *, units);

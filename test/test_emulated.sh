@@ -96,6 +96,11 @@ check 'bf16: resumes, offloaded' $emulated "${small[@]}" --out "$dir/resumed" --
 for file in model.safetensors optimizer/optimizer.safetensors; do
     check "bf16: the same $file" cmp "$dir/states/step-00000004/$file" "$dir/resumed/step-00000004/$file"
 done
+loss_of() { sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$1"; }
+evaluated=("${small[@]/#4/0}" --out "$dir/states" --resume --val-data "$dir/data.bin" --eval-steps 1)
+check 'bf16: a state evaluated without master weights' $emulated "${evaluated[@]}" --log "$dir/read.jsonl"
+check 'bf16: and with them' $emulated "${evaluated[@]}" --log "$dir/written.jsonl" --export "$dir/written"
+check 'bf16: the same loss' [ -n "$(loss_of "$dir/read.jsonl")" -a "$(loss_of "$dir/read.jsonl")" = "$(loss_of "$dir/written.jsonl")" ]
 check 'bf16: a run with stochastic rounding' $emulated "${small[@]}" --stochastic-rounding --out "$dir/drawn" --save-every 2
 check 'bf16: stochastic rounding is another run' bash -c "! cmp '$dir/states/step-00000004/model.safetensors' '$dir/drawn/step-00000004/model.safetensors'"
 mkdir "$dir/drawn-resumed"

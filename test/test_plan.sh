@@ -151,11 +151,14 @@ for case in 'parameters 14.96 29.91' 'gradients 29.91 29.91' 'optimizer 89.74 59
 done
 
 says() { local text=$1; shift; "$binary" --dry-run "$@" | grep -qF "$text"; }
-# --steps 0: parameters and, on a GPU, master weights; activations of two layers, 2 bytes for each of 8K / 8 x 4096; no gradients but 66 sums of their squares.
+# --steps 0: parameters and, on a GPU that is to export them, master weights; activations of two layers, 2 bytes for each of 8K / 8 x 4096; no gradients but
+# 66 sums of their squares.
 for case in 'parameters 14.96 29.91' 'optimizer 29.91 0' 'activations 0.0156 0.0312'; do
     read -r category gpu cpu <<<"$case"
-    check "$category without training" awk "BEGIN {g = $(bytes --cluster h100 --steps 0); c = 0$(bytes --steps 0); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c >= 0.99 * $cpu && c <= 1.01 * $cpu)}"
+    check "$category without training" awk "BEGIN {g = $(bytes --cluster h100 --steps 0 --export "$dir/none"); c = 0$(bytes --steps 0); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c >= 0.99 * $cpu && c <= 1.01 * $cpu)}"
 done
+check 'no master weights to evaluate' bash -c "! '$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K | grep optimizer"
+check 'no master weights to evaluate: it says so' says ' a rank, bf16' --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K
 check '--hp auto without training: nothing is offloaded that fits' bash -c "'$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 128K --hp auto | grep '^planned' | grep -v offload"
 untrained() { "$binary" --dry-run --model tiny --ranks 4 --hp 2 --cp 2 --steps 0 "$@" | sed -n 's/^bytes of a rank: //p'; }
 for option in '--recompute none' '--zero-grads full' "--out $dir/o --resume --save-every 1"; do
