@@ -117,8 +117,9 @@ static inline void attention_2d_send_dkv(attention_2d *a, attention_saved saved)
     attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->kv_send, saved.kv, attention_2d_kv_count(a));
 }
 
-// dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved, in two halves: compute that is issued between them hides the
-// transfers of dKV and dQ back to their ranks. saved.kv is overwritten, and with hp > 1 dout: it becomes (Tc, Hq, HS), and later dQ arrives there.
+// dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved, in two halves: compute that is issued between them hides SeqAlltoAll of
+// dQ, and of dKV if cp = 1; otherwise dKV's first hop home. saved.kv is overwritten, and with hp > 1 dout: it becomes (Tc, Hq, HS), and later dQ arrives
+// there.
 static inline void attention_2d_backward_start(attention_2d *a, floatX *dout, attention_saved saved) {
     int64_t nq = attention_2d_q_count(a);
     if (a->g->shape.hp > 1) {

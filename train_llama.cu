@@ -239,7 +239,7 @@ static void start_parameters(trainer *t, error_text *error) {
     if (resumed && t->g.rank == 0) note_resumed(t);
     if (resumed) return;
     if (o->from_scratch) {
-        zero_init(&t->m.zero, (uint64_t)o->seed, 0.02f, 0.02f / sqrtf(2.0f * (float)t->m.c.L));
+        zero_init(&t->m.zero, (uint64_t)o->seed, 0.02f, 0.02f / sqrtf(2.0f * (float)t->m.c.L)); // as GPT-2
         zero_reset_states(&t->m.zero);
     } else {
         hf_import(&t->m, t->folder, NULL, error);

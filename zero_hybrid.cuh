@@ -11,7 +11,7 @@
 //                         2  reduce-scatter of the shard to zo pieces      last micro-step, when zo > zg
 //                         3  all-reduce across the replicas of the piece   last micro-step, as reduce-scatter + all-gather
 //   update              AdamW on the rank's piece. The next forward pass all-gathers the new parameters into the parameter shards (group of zo / zp),
-//                       those of unit u+1 while unit u computes
+//                       those of unit u+1 (zp > 1: u+2) while unit u computes
 //
 // Model states on the host, so that the device holds them only while it works on them:
 //   optimizer states    come to the device and go in parts, through two windows. AdamW on unit u runs in the next forward pass, aside, while unit u-2 (zp = 1)
