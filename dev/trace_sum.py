@@ -14,12 +14,18 @@ import sys
 
 
 def main():
-    if len(sys.argv) < 2:
+    last = sys.argv[1:2] == ["--last"]
+    paths = sys.argv[1 + last:]
+    if not paths or paths[0].startswith("-"):
         sys.exit(__doc__)
-    last = sys.argv[1] == "--last"
-    for path in sys.argv[1 + last:]:
-        with open(path) as f:
-            events = json.load(f)
+    for path in paths:
+        try:
+            with open(path) as f:
+                events = json.load(f)
+        except OSError as e:
+            sys.exit(f"error: {path}: {e.strerror}")
+        except ValueError:  # a run that was killed leaves an empty one
+            sys.exit(f"error: {path}: not a trace of a run that has ended")
         tracks = {e["tid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and e["name"] == "thread_name"}
         spans = [e for e in events if e.get("ph") == "X"]
         if not spans:
