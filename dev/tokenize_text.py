@@ -61,7 +61,10 @@ def load(path):
         from tokenizers import Tokenizer
     except ModuleNotFoundError as e:
         fail(f"the package {e.name} is missing: pip install tokenizers")
-    loaded = Tokenizer.from_file(path)
+    try:
+        loaded = Tokenizer.from_file(path)
+    except Exception as e:  # the package has no type of its own for it
+        fail(f"{path}: not a tokenizer.json: {e}")
     loaded.no_truncation()
     loaded.no_padding()
     return loaded
@@ -409,4 +412,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except OSError as e:  # a folder that cannot be written, a full disk
+        fail(f"{e.filename}: {e.strerror}" if e.filename else f"--out: {e.strerror}")
