@@ -100,7 +100,8 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pwrite(fd, (const char *)from + done, bytes - done, (off_t)(offset + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return error_set(error, "%s: cannot be written: %s", path, n < 0 ? strerror(errno) : "no bytes accepted");
+        if (n < 0) return error_set_errno(error, "%s: cannot be written", path);
+        if (n == 0) return error_set(error, "%s: cannot be written: no bytes accepted", path);
         done += (size_t)n;
     }
     return true;
