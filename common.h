@@ -38,40 +38,37 @@ typedef struct {
     int number;      // errno of the system call that failed; 0: none did
 } error_text;
 
-static inline void error_store(error_text *error, int number, const char *format, va_list args) {
+// Stores a message, with ": " and `suffix` behind it if that is not "", unless one is stored already.
+static inline void error_store(error_text *error, int number, const char *suffix, const char *format, va_list args) {
     if (error->text[0] != '\0') return;
     vsnprintf(error->text, sizeof error->text, format, args);
+    size_t length = strlen(error->text);
+    if (suffix[0] != '\0') snprintf(error->text + length, sizeof error->text - length, ": %s", suffix);
     error->number = number;
 }
-// Stores the message unless one is stored already. Always returns false, so that callers can `return error_set(...)`.
+// The three always return false, so that callers can `return error_set(...)`.
 PRINTF_LIKE(2, 3) static inline bool error_set(error_text *error, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    error_store(error, 0, format, args);
+    error_store(error, 0, "", format, args);
     va_end(args);
     return false;
 }
 // The same where a system call has failed: what errno says is appended.
 PRINTF_LIKE(2, 3) static inline bool error_set_errno(error_text *error, const char *format, ...) {
     int number = errno;
-    if (error->text[0] != '\0') return false;
     va_list args;
     va_start(args, format);
-    error_store(error, number, format, args);
+    error_store(error, number, strerror(number), format, args);
     va_end(args);
-    size_t length = strlen(error->text);
-    snprintf(error->text + length, sizeof error->text - length, ": %s", strerror(number));
     return false;
 }
 // The same where part of the work has failed: what it said, `why`, is appended.
 PRINTF_LIKE(3, 4) static inline bool error_set_why(error_text *error, const error_text *why, const char *format, ...) {
-    if (error->text[0] != '\0') return false;
     va_list args;
     va_start(args, format);
-    error_store(error, why->number, format, args);
+    error_store(error, why->number, why->text, format, args);
     va_end(args);
-    size_t length = strlen(error->text);
-    snprintf(error->text + length, sizeof error->text - length, ": %s", why->text);
     return false;
 }
 // Whether the cause may be gone at another attempt: a disk or a network that does not answer, a lack of memory, a lock.
