@@ -273,22 +273,19 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
 
 // Reads a text file of at most `limit` bytes: NUL-terminated, no NUL inside; the caller frees. NULL with a message that does not name the file.
 static inline char *config_read_text(const char *path, size_t limit, error_text *error) {
-    FILE *f = fopen(path, "rb");
-    if (f == NULL) {
-        error_set_errno(error, "cannot be opened for reading");
-        return NULL;
-    }
     struct stat entry;
-    size_t room = fstat(fileno(f), &entry) == 0 && S_ISREG(entry.st_mode) ? (size_t)min_i64((int64_t)limit, entry.st_size) : limit;
-    char *text = HOST_NEW(char, room + 2);
-    size_t n = fread(text, 1, room + 1, f);
-    bool failed = ferror(f) != 0;
-    fclose(f);
-    if (failed) error_set(error, "cannot be read");
-    else if (n > limit) error_set(error, "is larger than %zu bytes, the limit for such a file", limit);
-    else if (n > room) error_set(error, "has become longer since it was opened");
-    else if (n == 0) error_set(error, "is empty");
-    else if (strlen(text) != n) error_set(error, "contains a NUL byte and is not JSON text");
+    char *text = NULL;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // O_NONBLOCK: a pipe is refused, not waited for
+    if (fd < 0 || fstat(fd, &entry) != 0) error_set_errno(error, "cannot be opened for reading");
+    else if (!S_ISREG(entry.st_mode)) error_set(error, "is not a file");
+    else if (entry.st_size == 0) error_set(error, "is empty");
+    else if ((size_t)entry.st_size > limit) error_set(error, "is larger than %zu bytes, the limit for such a file", limit);
+    else {
+        text = HOST_NEW(char, entry.st_size + 1);
+        if (file_pread(fd, "its text", text, (size_t)entry.st_size, 0, error) && strlen(text) != (size_t)entry.st_size)
+            error_set(error, "contains a NUL byte and is not JSON text");
+    }
+    if (fd >= 0) close(fd);
     if (error->text[0] == '\0') return text;
     free(text);
     return NULL;
@@ -320,8 +317,7 @@ static inline bool config_load(model_config *config, const char *model, error_te
         return error_set(error, "model \"%s\" is neither a folder (models of a hub must be downloaded first) nor a preset; presets are %s", printable(model).text, names);
     }
     path_text path = path_join(model, "config.json");
-    struct stat entry;
-    if (stat(path.text, &entry) != 0 || !S_ISREG(entry.st_mode))
+    if (!path_exists(path.text))
         return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama (or a saved state, DIR/step-N)", printable(model).text);
 
     error_text why = {"", 0};

@@ -20,9 +20,10 @@ static inline path_text path_join(const char *folder, const char *name) {
     if (n < 0 || n >= (int)sizeof p.text) p.text[0] = '\0';
     return p;
 }
+// Whether something has this name. True also where that cannot be known now: the next call then says why.
 static inline bool path_exists(const char *path) {
     struct stat entry;
-    return lstat(path, &entry) == 0;
+    return lstat(path, &entry) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 static inline bool path_is_folder(const char *path) {
     struct stat entry;

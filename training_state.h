@@ -64,18 +64,21 @@ static inline int state_compare_steps(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
 }
-// Lists the steps of the step-* folders, ascending, in steps (STATES_MAX); returns how many. Only rank 0 looks into the folder.
-static inline int state_list(const char *folder, int64_t *steps) {
+// Lists the steps of the step-* folders, ascending, in steps (STATES_MAX); returns how many. With an error, some may be missing. Only rank 0 looks into
+// the folder.
+static inline int state_list(const char *folder, int64_t *steps, error_text *error) {
     DIR *list = opendir(folder);
+    struct dirent *entry;
     int count = 0;
-    if (list == NULL) return 0;
-    for (struct dirent *entry; (entry = readdir(list)) != NULL && count < STATES_MAX;) {
+    while (list != NULL && (errno = 0, entry = readdir(list)) != NULL) {
         int64_t step;
         if (strncmp(entry->d_name, "step-", 5) != 0 || !option_parse_whole(entry->d_name + 5, true, &step)) continue;
         path_text path = state_path(folder, "", step); // other names, such as step-7 or step-1KiB, are not our states
-        if (strcmp(path_join(folder, entry->d_name).text, path.text) == 0 && path_is_folder(path.text)) steps[count++] = step;
+        bool ours = strcmp(path_join(folder, entry->d_name).text, path.text) == 0 && path_is_folder(path.text);
+        if (ours && count < STATES_MAX) steps[count++] = step;
     }
-    closedir(list);
+    if (errno != 0) error_set_errno(error, "--out %s: cannot be read", printable(folder).text);
+    if (list != NULL) closedir(list);
     qsort(steps, (size_t)count, sizeof *steps, state_compare_steps);
     return count;
 }
@@ -115,13 +118,13 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
     if (comm_rank(all) == 0 && folder_make(folder, error)) {
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
         s->lock = open(path_join(folder, "lock").text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        int states = s->lock >= 0 ? state_list(folder, steps) : 0;
+        int states = 0;
         if (s->lock < 0) error_set_errno(error, "%s: cannot be written to", what);
         else if (!state_lock(s->lock)) {
             error_set(error, "%s: another run writes its states there; every run needs a folder of its own", what);
             error->number = EWOULDBLOCK; // a network file system may hold the lock of a machine that was lost for longer than we wait
         }
-        else if (states > 0 && !o->resume)
+        else if ((states = state_list(folder, steps, error)) > 0 && !o->resume)
             error_set(error, "%s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder", what,
                       (long long)steps[states - 1]);
         else if (source != NULL && path_exists(path_join(source->folder, "training_state.json").text) && path_same_folder(folder, path_join(source->folder, "..").text))
@@ -142,8 +145,9 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
 // Notes on stderr when the file system has less room than the states that a run from `step` on adds, at 12 bytes a parameter. Rank 0 calls it.
 static inline void state_note_room(const state_store *s, const model_config *c, int64_t step) {
     struct statvfs disk;
+    error_text unread = {"", 0}; // then the note may be wrong
     if (statvfs(s->folder, &disk) != 0) return;
-    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), there = state_list(s->folder, steps), every = s->o->save_every > 0 ? s->o->save_every : s->o->steps;
+    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), there = state_list(s->folder, steps, &unread), every = s->o->save_every > 0 ? s->o->save_every : s->o->steps;
     free(steps);
     int64_t saves = (s->o->steps - 1) / every - step / every + 1; // the last step is always saved
     int64_t most = max_i64(1, min_i64(saves, s->o->keep + 1 - there)); // at once, beside those that are there
@@ -268,7 +272,8 @@ static inline bool state_write_moments(const model *m, const char *folder, uint6
 // Removes all states but the newest --keep. Renames each first, so that no half-removed folder is called step-*.
 static inline void state_remove_old(const state_store *s) {
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
-    int count = state_list(s->folder, steps);
+    error_text unread = {"", 0}; // then some stay until the next save
+    int count = state_list(s->folder, steps, &unread);
     for (int i = 0; i < count - s->o->keep; i++) {
         path_text from = state_path(s->folder, "", steps[i]), to = state_path(s->folder, "unfinished-", steps[i]);
         if (rename(from.text, to.text) == 0) folder_remove(to.text);
@@ -483,7 +488,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     model_config there; // of the state that is tried
     int64_t max_position = 0; // of what the state was trained on, and is
     bool training = s->o->steps > 0 && progress->train_tokens > 0, new_data = s->o->new_data; // without training, the data does not matter
-    if (first_rank) states = state_list(s->folder, steps);
+    if (first_rank) states = state_list(s->folder, steps, error);
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
     *found = false;

@@ -63,7 +63,7 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     state_save_start(&store, &f.m, &progress);
     change_states(&f.m, 1); // training goes on
     int64_t steps[STATES_MAX];
-    CHECK(store.threaded == saves && state_list(folder, steps) == 0, "%s: complete before it is finished", where);
+    CHECK(store.threaded == saves && state_list(folder, steps, &error) == 0, "%s: complete before it is finished", where);
     for (int i = 0; i < 3000 && store.stage != SAVE_NONE; i++) {
         CHECK(state_save_advance(&store, false, &error), "%s: %s", where, error.text);
         if (store.stage != SAVE_NONE) usleep(10000);

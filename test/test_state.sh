@@ -328,9 +328,14 @@ for _ in $(seq 200); do
     sleep 0.05
 done
 check 'two runs on one folder: status 1, for the other may end' ends_with 1 '^error: --out .*another run writes' timeout 60 mpirun -np 2 "$binary" "${common[@]}" --out "$dir/two" --resume
+timeout 60 "$binary" "${common[@]}" --out "$dir/two" >"$dir/late.out" 2>&1 &
+late=$!
+sleep 1 # it waits for the lock
 kill -USR1 "$(pgrep -P $job)"
 wait $job
 check 'the first goes on, and stops when asked' [ $? -eq 0 ]
+wait $late
+check 'one that waited for its end sees the states that it left' [ "$? $(grep -c '^error: --out .*: holds states of an earlier run' "$dir/late.out")" = '2 1' ]
 common[length]=24
 
 # A file system without locks: the run goes on without.
@@ -389,9 +394,13 @@ common[1]=nano common[length]=24 common[10]=5
 
 # A file that cannot be read now: a state is not damaged by that, and a run may be tried again. EIO stands for a broken disk.
 cat >"$dir/unread.c" <<'C'
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
     static int calls;
@@ -401,15 +410,33 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
     }
     return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, bytes, at);
 }
+static int unknown(const char *variable, const char *path) { // whether the path ends in what the variable says
+    const char *end = getenv(variable);
+    if (strlen(path) < strlen(end) || strcmp(path + strlen(path) - strlen(end), end) != 0) return 0;
+    errno = atoi(getenv("UNREAD_NUMBER"));
+    return 1;
+}
+DIR *opendir(const char *path) { return unknown("UNREAD_FOLDER", path) ? NULL : ((DIR * (*)(const char *)) dlsym(RTLD_NEXT, "opendir"))(path); }
+int stat(const char *path, struct stat *entry) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "stat"))(path, entry); }
+int lstat(const char *path, struct stat *entry) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "lstat"))(path, entry); }
+int open(const char *path, int flags, ...) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open"))(path, flags, 0666); }
 C
 gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/unread.c" -o "$dir/unread.so" -ldl || exit 1
 unread() { # from bytes, to bytes, call, errno, command...
-    env UNREAD_FROM=$1 UNREAD_TO=$2 UNREAD_CALL=$3 UNREAD_NUMBER=$4 LD_PRELOAD="$dir/unread.so" "${@:5}"
+    env UNREAD_FROM=$1 UNREAD_TO=$2 UNREAD_CALL=$3 UNREAD_NUMBER=$4 UNREAD_PATH=/- UNREAD_FOLDER=/- LD_PRELOAD="$dir/unread.so" "${@:5}"
+}
+unknown() { # end of a file's path, end of a folder's that is listed, command...
+    env UNREAD_FROM=1 UNREAD_TO=0 UNREAD_PATH=$1 UNREAD_FOLDER=$2 UNREAD_NUMBER=$stale LD_PRELOAD="$dir/unread.so" "${@:3}"
 }
 stale=116 io=5
 cp -r "$dir/whole" "$dir/unread"
 check 'a state that cannot be read now: status 1' ends_with 1 '^error: --resume: .*/unread/step-000000[0-9]*: .*Stale file handle' unread 16384 99999999 2 $stale "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
-check 'it is not set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$dir/whole" && echo step-*)" -a -z "$(ls -d "$dir"/unread/damaged-* 2>/dev/null)" ]
+newest=$(cd "$dir/whole" && ls -d step-* | tail -1)
+for path in config.json training_state.json model.safetensors optimizer/optimizer.safetensors; do
+    check "not even whether $path is there is known: status 1" ends_with 1 '^error: --resume: .*/unread/step-.*: .*Stale file handle' unknown $newest/$path /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+done
+check 'nor which states are: status 1' ends_with 1 '^error: --out .*/unread: cannot be read: Stale file handle' unknown /- /unread "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+check 'no state is set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$dir/whole" && echo step-*)" -a -z "$(ls -d "$dir"/unread/damaged-* 2>/dev/null)" ]
 check 'one on a broken disk is' ends_with 0 'skipping the damaged state .*step-000000[0-9]*: .*Input/output error' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 check 'tokens that cannot be read: status 1' ends_with 1 '^error: .*data.bin: cannot be read at byte .*Input/output error' unread 200 203 9 $io "$binary" "${common[@]}" --out "$dir/unread_data"
 check 'what was learnt is saved, and goes on' bash -c "ls -d '$dir'/unread_data/step-* && '$binary' ${common[*]} --out '$dir/unread_data' --resume"
