@@ -291,7 +291,6 @@ static inline char *config_read_text(const char *path, size_t limit, error_text 
     return NULL;
 }
 enum { CONFIG_BYTES = 1 << 20 }; // at most, of a config.json or another file of its kind
-static inline char *config_read_file(const char *path, error_text *error) { return config_read_text(path, CONFIG_BYTES, error); }
 // Reads a JSON file in the same way; the caller deletes.
 static inline cJSON *config_read_json(const char *path, size_t limit, error_text *error) {
     char *text = config_read_text(path, limit, error);

@@ -65,6 +65,7 @@ static void check_options(options *o, const model_config *c, error_text *error) 
 
 // Starts this rank's device. Collective.
 static void start_device(const options *o, error_text *error) {
+    if (o->deterministic) comm_use_deterministic(error);
     device_start(comm_local_rank(), comm_local_ranks(), (int)o->threads, error);
     stop_on_error(error);
 }
@@ -108,8 +109,6 @@ static int run_dry(const options *o, const model_config *c, error_text *error) {
 static void start_grid(trainer *t, error_text *error) {
     const options *o = t->o;
     plan_cluster(&t->machines, o, comm_size(comm_world()), error);
-    stop_on_error(error);
-    if (o->deterministic) comm_use_deterministic(error);
     stop_on_error(error);
     grid_create(&t->g, plan_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
     t->shard = sequence_shard_make(o->seq_len, t->g.shape.hp, t->g.shape.cp, t->g.place.h, t->g.place.c, DEVICE_ROW_MULTIPLE);

@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
         CHECK(cluster_load(&machines, file, &error), "%s", error.text);
         CHECK(machines.gpus_per_node == 2 && machines.ranks_sharing == (device_is_host() ? 2 : 0), "nodes of %g ranks", machines.gpus_per_node);
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) CHECK(machines.kinds[cluster_find(keys[k])] == FIGURE_MEASURED, "%s is not measured", keys[k]);
-        char *text = config_read_file(file, &error);
+        char *text = config_read_text(file, CONFIG_BYTES, &error);
         const char *note = text != NULL ? strstr(text, "\n# nodes: one flow a NIC ") : NULL;
         double one = 0, together = 0, bytes = 0, microseconds = 0;
         int found = note == NULL ? 0 : sscanf(note, "\n# nodes: one flow a NIC %lf GB/s, all ranks at once %lf GB/s a NIC; alltoall of all, %lf bytes a rank, %lf us", &one, &together, &bytes, &microseconds);

@@ -144,6 +144,7 @@ check '--deterministic: they are not' env FAKE_CUDA_DETERMINISTIC=1 "${alone[@]}
 check 'ranks are connected before the first step: SeqAlltoAll, replicas' mpirun -np 4 "${alone[@]}" --hp 4
 check 'and all-gather of KV, shards' mpirun -np 2 "${alone[@]}" --cp 2 --cp-comm allgather --dkv-wire bf16 --zero-params full --zero-grads full
 check '--deterministic: another NCCL_ALGO is refused' ends_with 2 'NCCL_ALGO=Tree.*Ring' env NCCL_ALGO=Tree "${fixed[@]}" --deterministic
+check 'and when machines are calibrated for it' ends_with 2 'NCCL_ALGO=Tree.*Ring' env NCCL_ALGO=Tree mpirun -np 2 $build/train_llama-without-gpu --calibrate --deterministic
 binary=$build/train_llama
 if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'gpu_check without a GPU says what is missing' ends_with 2 'missing: a GPU' scripts/gpu_check.sh; fi
 check 'gpu_check lists its steps' bash -c "scripts/gpu_check.sh --dry-run | grep -q 'benchmark and point 8'"

@@ -204,7 +204,7 @@ int main(int argc, char **argv) {
         return 77;
     }
     for (int i = 1; i < argc; i++) {
-        char *json = config_read_file(argv[i], &error);
+        char *json = config_read_text(argv[i], CONFIG_BYTES, &error);
         if (json == NULL || !gpu_add(json, &error)) {
             fprintf(stderr, "error: %s: %s\n", argv[i], error.text);
             return EXIT_USER_ERROR;

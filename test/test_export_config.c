@@ -21,7 +21,7 @@ static void check_round_trip(const model_config *c, const char *folder) {
     CHECK(back.L == c->L && back.D == c->D && back.H == c->H && back.Hkv == c->Hkv && back.HS == c->HS && back.F == c->F && back.V == c->V, "%s: sizes", c->name);
     CHECK(back.rms_eps == c->rms_eps && back.rope_theta == c->rope_theta && back.tied == c->tied && back.max_position == c->max_position, "%s: numbers", c->name);
     CHECK(memcmp(&back.rope.factor, &c->rope.factor, sizeof(rope_scaling) - offsetof(rope_scaling, factor)) == 0 && back.rope.kind == c->rope.kind, "%s: rope", c->name);
-    char *text = config_read_file(path_join(folder, "config.json").text, &error);
+    char *text = config_read_text(path_join(folder, "config.json").text, CONFIG_BYTES, &error);
     CHECK(text != NULL && strstr(text, "\"torch_dtype\":\t\"bfloat16\"") != NULL && strstr(text, "e-05") != NULL && strstr(text, "0.0,") != NULL, "%s: %s", c->name, text != NULL ? text : "no text");
     CHECK(c->rope.kind == ROPE_PLAIN || strstr(text, "\"high_freq_factor\":\t4.0") != NULL || strstr(text, "\"factor\":\t4.0") != NULL, "%s: %s", c->name, text);
 
@@ -30,7 +30,7 @@ static void check_round_trip(const model_config *c, const char *folder) {
     snprintf(before, sizeof before, "%s", text);
     free(text);
     CHECK(write_again(c, folder, &error), "%s", error.text);
-    text = config_read_file(path_join(folder, "config.json").text, &error);
+    text = config_read_text(path_join(folder, "config.json").text, CONFIG_BYTES, &error);
     CHECK(text != NULL && strcmp(text, before) == 0, "%s: copied, it is %s", c->name, text);
     free(text);
 
@@ -57,7 +57,7 @@ static void check_tokenizer_length(const char *folder, const char *before, const
     hf_file file = {NULL, text_copy(before), strlen(before)};
     bool ok = hf_write_tokenizer_config(&file, to.text, 48, 64, &error);
     free(file.bytes);
-    char *text = ok ? config_read_file(to.text, &error) : NULL;
+    char *text = ok ? config_read_text(to.text, CONFIG_BYTES, &error) : NULL;
     CHECK(text != NULL && strcmp(text, expected) == 0, "%s became %s", before, text != NULL ? text : error.text);
     free(text);
 }
