@@ -112,12 +112,14 @@ static inline bool hf_source_read(hf_source *s, const char *folder, bool files, 
     DIR *list = files ? opendir(folder) : NULL;
     bool ok = !files || list != NULL || error_set_errno(error, "%s: cannot be opened", folder);
     ok = ok && config_load(&was, folder, error) && (!files || hf_source_add(s, "config.json", error));
-    for (struct dirent *entry; ok && files && (entry = readdir(list)) != NULL;) {
+    for (struct dirent *entry; ok && files && (errno = 0, entry = readdir(list)) != NULL;) {
         struct stat kind;
         bool wanted = false;
         for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) wanted = wanted || fnmatch(patterns[i], entry->d_name, 0) == 0;
-        if (wanted && stat(path_join(folder, entry->d_name).text, &kind) == 0 && S_ISREG(kind.st_mode)) ok = hf_source_add(s, entry->d_name, error);
+        bool known = stat(path_join(folder, entry->d_name).text, &kind) == 0;
+        if (wanted && (known ? S_ISREG(kind.st_mode) : errno != ENOENT)) ok = hf_source_add(s, entry->d_name, error); // ENOENT: a link to nothing
     }
+    if (ok && files && errno != 0) ok = error_set_errno(error, "%s: cannot be read", folder);
     if (list != NULL) closedir(list);
     if (ok) s->max_position = was.max_position;
     ok = ok && (!types || safetensors_open(&s->like, folder, "model", error));

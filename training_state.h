@@ -159,11 +159,10 @@ static inline void state_note_room(const state_store *s, const model_config *c, 
 
 // ---- training_state.json ----
 
-static inline void state_add_hex(cJSON *json, const char *key, uint64_t value) { // key NULL: json is a list
+static inline cJSON *state_hex(uint64_t value) {
     char text[20];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
-    if (key != NULL) cJSON_AddStringToObject(json, key, text);
-    else cJSON_AddItemToArray(json, cJSON_CreateString(text));
+    return cJSON_CreateString(text);
 }
 static inline bool state_read_hex(const cJSON *at, uint64_t *value) {
     if (!cJSON_IsString(at) || strlen(at->valuestring) != 16 || strspn(at->valuestring, "0123456789abcdef") != 16) return false;
@@ -189,10 +188,10 @@ static inline bool state_write_json(const char *folder, const training_progress 
     cJSON_AddItemToObject(json, "options", options_json(o, state_keeps_option));
     for (int k = 0; k < VALUES_KINDS; k++) {
         cJSON *list = cJSON_AddArrayToObject(json, state_sum_keys[k]);
-        for (int64_t i = 0; i < count; i++) state_add_hex(list, NULL, sums[k * count + i]);
+        for (int64_t i = 0; i < count; i++) cJSON_AddItemToArray(list, state_hex(sums[k * count + i]));
     }
     char *text = cJSON_PrintUnformatted(json);
-    state_add_hex(json, "checksum", text != NULL ? hash_bytes(HASH_EMPTY, text, strlen(text)) : 0); // of the text without this member
+    cJSON_AddItemToObject(json, "checksum", state_hex(text != NULL ? hash_bytes(HASH_EMPTY, text, strlen(text)) : 0)); // of the text without this member
     free(text);
     text = cJSON_PrintUnformatted(json);
     cJSON_Delete(json);

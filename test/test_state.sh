@@ -437,6 +437,8 @@ for path in config.json training_state.json model.safetensors optimizer/optimize
 done
 check 'nor which states are: status 1' ends_with 1 '^error: --out .*/unread: cannot be read: Stale file handle' unknown /- /unread "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 check 'no state is set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$dir/whole" && echo step-*)" -a -z "$(ls -d "$dir"/unread/damaged-* 2>/dev/null)" ]
+cp -r "$dir/whole/$newest" "$dir/source" && touch "$dir/source/tokenizer.json"
+check 'a tokenizer of which that is not known is not left out of an export' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Stale file handle' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
 check 'one on a broken disk is' ends_with 0 'skipping the damaged state .*step-000000[0-9]*: .*Input/output error' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 check 'tokens that cannot be read: status 1' ends_with 1 '^error: .*data.bin: cannot be read at byte .*Input/output error' unread 200 203 9 $io "$binary" "${common[@]}" --out "$dir/unread_data"
 check 'what was learnt is saved, and goes on' bash -c "ls -d '$dir'/unread_data/step-* && '$binary' ${common[*]} --out '$dir/unread_data' --resume"
