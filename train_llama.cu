@@ -226,7 +226,6 @@ static void start_parameters(trainer *t, error_text *error) {
             state_resume(&t->states, &t->m, &t->done, &resumed, error);
         stop_on_error(error);
         if (o->lr_restart) options_check_schedule(o, o->steps - t->done.data_step, error);
-        stop_on_error(error);
         if (!resumed && o->steps == 0) error_set(error, "--out %s: holds no state to resume, and --steps 0 trains none", printable(o->out).text);
         stop_on_error(error);
         if (o->resume && t->g.rank == 0)

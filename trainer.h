@@ -88,9 +88,10 @@ static inline void advance_save(trainer *t, bool wait) {
     long long step = (long long)t->states.progress.step;
     if (t->save_failed) fprintf(stderr, "warning: the state of step %lld was not saved: %s\n", step, why.text);
     else printf("saved %5lld/%lld | %s/step-%08lld | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, t->o->out, step, waited, written);
-    if (t->log != NULL)
-        fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
-                1e3 * waited, 1e3 * written);
+    if (t->log == NULL) return;
+    fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
+            1e3 * waited, 1e3 * written);
+    fflush(t->log);
 }
 // Starts saving the model as it is now, which is the state of `progress`. Collective.
 static inline void start_save(trainer *t, const training_progress *progress) {

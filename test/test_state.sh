@@ -66,13 +66,14 @@ for part in 1 2; do
     check "signal $part: says so" grep -q 'stopped by a signal after step' "$dir/stopped.out"
 done
 # A signal is heeded before an evaluation that may take long, here after a step of seconds; and where nothing can be saved it ends the program.
-signal_when() { # pattern: sends SIGTERM to the one rank when slow.out shows it; leaves the status in $status
+signal_when() { # pattern: sends SIGTERM to the one rank when slow.out shows it; leaves the status in $status, and what slow.jsonl held before in before.jsonl
     job=$!
     for _ in $(seq 300); do
         grep -q "$1" "$dir/slow.out" 2>/dev/null && break
         sleep 0.02
     done
     sleep 0.3
+    cp "$dir/slow.jsonl" "$dir/before.jsonl" 2>/dev/null
     kill -TERM $job
     wait $job
     status=$?
@@ -90,9 +91,10 @@ build/cpu/text_to_tokens "$dir/long.bin" "$dir/long_text" >/dev/null
 signal_when '^  in all'
 check 'a signal ends an evaluation' [ "$status $(grep -c '^eval  *0/24 | ended by a signal$\|^step\|^saved' "$dir/slow.out")" = '0 1' ]
 : >"$dir/slow.out"
-"$binary" "${common[@]}" --batch-size 500 --sample-every 1 --sample-tokens 90 --save-every 1 --out "$dir/sampling" >"$dir/slow.out" 2>&1 </dev/null &
+"$binary" "${common[@]}" --batch-size 500 --sample-every 1 --sample-tokens 90 --save-every 1 --out "$dir/sampling" --log "$dir/slow.jsonl" >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^saved  *1/24'
 check 'a state is complete before a sample is, which a signal ends' [ "$status $(grep -c '^sample  *1/24 | ended by a signal\|^saved\|^stopped by a signal after step 1;' "$dir/slow.out")" = '0 3' ]
+check 'and in the log by then' grep -q '"step":1,"saved":true' "$dir/before.jsonl"
 : >"$dir/slow.out"
 "$binary" --model nano --from-scratch --seq-len 100 --threads 1 --resume --steps 0 --val-data "$dir/data.bin" --batch-size 500 --sample-every 1 --sample-tokens 60 --out "$dir/early" \
     >"$dir/slow.out" 2>&1 </dev/null &
