@@ -93,11 +93,9 @@ static inline bool token_text_is_byte_level(const cJSON *decoder) { // ByteLevel
 // The text of every token of FOLDER/tokenizer.json, (V); NULL with the reason if the file cannot be read or is not a byte-level BPE.
 static inline token_text *token_texts_read(const char *folder, int64_t V, error_text *why) {
     error_text reason = {"", 0};
-    char *file = config_read_text(path_join(folder, "tokenizer.json").text, (size_t)1 << 27, &reason);
-    if (file == NULL) error_set(why, "%s/tokenizer.json: %s", printable(folder).text, reason.text);
-    if (file == NULL) return NULL;
-    cJSON *json = cJSON_Parse(file);
-    free(file);
+    cJSON *json = config_read_json(path_join(folder, "tokenizer.json").text, (size_t)1 << 27, &reason);
+    if (json == NULL) error_set_why(why, &reason, "%s/tokenizer.json", printable(folder).text);
+    if (json == NULL) return NULL;
     const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "model"), "vocab");
     const cJSON *added = cJSON_GetObjectItemCaseSensitive(json, "added_tokens");
     token_text *texts = NULL;

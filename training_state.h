@@ -476,9 +476,9 @@ static inline void state_set_aside(const state_store *s, int64_t step, error_tex
         error_set_errno(error, "%s: this damaged state cannot be renamed", printable(from.text).text);
 }
 // Loads the newest state that is not damaged. progress in: what this run's samples are; out: also the state's step and samples; with --new-data and
-// other data 0 samples (another RoPE alone: the state's). *found false: there is no state, and model and progress are as before. Notes options that change. Damaged states are skipped with
-// a line on stderr, and renamed to damaged-* if an older one is good. False with a message: a state of another model, or without --new-data of other data
-// or another RoPE; there are states, but all are damaged.
+// other data 0 samples (another RoPE alone: the state's). *found false: there is no state, and model and progress are as before. Notes options that
+// change. Damaged states are skipped with a line on stderr, and renamed to damaged-* if an older one is good. False with a message: a state of another
+// model, or without --new-data of other data or another RoPE; states that cannot be read now; there are states, but all are damaged.
 static inline bool state_resume(state_store *s, model *m, training_progress *progress, bool *found, error_text *error) {
     bool first_rank = comm_rank(s->all) == 0;
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0;
