@@ -113,9 +113,6 @@ typedef struct {
 // (LoongTrain Alg. 2 line 9). lse = -inf means "no key seen yet" and is legal on either side; a row that sees no key has out_b = 0.
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge,
                           void *scratch);
-// The merge alone: out (T, H, HS) and lse (H, T) merged with out_b and lse_b of the same shapes and strides (in elements, as in the block).
-void op_attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
-                        int64_t lse_stride);
 // delta (Hq, T) = sum over HS of out * dout, from the *merged* out. Strides as in the block (Tk, causal unused).
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block block);
 // dq (Tq, Hq, HS) float = or (add) +=; dk and dv (Tk, Hkv, HS) float =. dout (Tq, Hq, HS); out (Tq, Hq, HS), lse and delta (Hq, Tq): those of

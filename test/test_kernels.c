@@ -765,7 +765,7 @@ static void test_call_sizes(void) {
     attention_test_limits(0, 0);
 }
 
-// Keys in three blocks, merged by the forward kernel and by op_attention_merge, equal all keys at once.
+// Keys in three blocks, merged by the forward kernel and by attention_merge, equal all keys at once.
 static void test_merge(int64_t T, int H, int HS, int gap) {
     attention_case a = attention_make(T, 3 * T, H, H, HS, false, gap, 21, 0);
     attention_block part = a.b;
@@ -781,7 +781,7 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
         int64_t at = block * T * a.b.kv_stride;
         if (block > 0) op_attention_forward(out.f, lse.f, a.q.x, a.k.x + at, a.v.x + at, part, true, scratch);
         op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x + at, a.v.x + at, part, false, scratch);
-        op_attention_merge(out_2.f, lse_2.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride);
+        attention_merge(out_2.f, lse_2.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride, a.b.q_stride, a.b.lse_stride);
     }
     device_synchronize();
     for (int h = 0; h < H; h++) // what lies beyond T is not compared
@@ -789,8 +789,8 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
             a.lse[h * a.b.lse_stride + i] = lse.f[h * a.b.lse_stride + i] = lse_2.f[h * a.b.lse_stride + i] = 0;
     check("merge in the forward kernel, out", out, a.out, 4 * rounding_of(part));
     check("merge in the forward kernel, lse", lse, a.lse, 4);
-    check("op_attention_merge out", out_2, a.out, 4 * rounding_of(part));
-    check("op_attention_merge lse", lse_2, a.lse, 4);
+    check("merge alone, out", out_2, a.out, 4 * rounding_of(part));
+    check("merge alone, lse", lse_2, a.lse, 4);
 
     // A block without keys merged into a result, and -inf merged with -inf.
     float before = out.f[0], lse_before = lse.f[0];
@@ -802,10 +802,10 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
     device_synchronize();
     CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "no key seen: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
     out_b.f[0] = NAN;
-    op_attention_merge(out.f, lse.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride);
+    attention_merge(out.f, lse.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride, a.b.q_stride, a.b.lse_stride);
     device_synchronize();
     CHECK(out.f[0] == before && lse.f[0] == lse_before, "merging a block without keys changes out");
-    op_attention_merge(out_b.f, lse_b.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride);
+    attention_merge(out_b.f, lse_b.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride, a.b.q_stride, a.b.lse_stride);
     device_synchronize();
     CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "-inf merged with -inf: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
     device_free(scratch, scratch_bytes);
@@ -1054,7 +1054,7 @@ static void call_rope_back(call_tensors *c) { op_rope_unpack_backward(X(0), X(1)
 static void call_rope_float(call_tensors *c) { op_rope_unpack_backward_float(X(0), F(1), F(2), F(3), ROWS, head_layout_make(1, 4, 2, 16)); }
 static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
-static void call_merge(call_tensors *c) { op_attention_merge(F(0), F(1), F(2), F(3), ROWS, 4, 16, COLUMNS, ROWS); }
+static void call_merge(call_tensors *c) { attention_merge(F(0), F(1), F(2), F(3), ROWS, 4, 16, COLUMNS, ROWS, COLUMNS, ROWS); }
 static attention_block call_block(int Hkv) { // one head of 64, as tensor cores take it, or four of 16
     attention_block b;
     memset(&b, 0, sizeof b);
@@ -1100,7 +1100,7 @@ static void test_addresses(void) {
         {"op_rope_unpack_backward_float", call_rope_float, 4, {S, 4, 4, 4}, {2 * N, N, N, ROWS * 16}},
         {"op_heads_pack", call_heads, 2, {S, S}, {N, N}},
         {"op_heads_unpack", call_heads_back, 2, {S, S}, {N, N}},
-        {"op_attention_merge", call_merge, 4, {4, 4, 4, 4}, {N, 4 * ROWS, N, 4 * ROWS}},
+        {"attention_merge", call_merge, 4, {4, 4, 4, 4}, {N, 4 * ROWS, N, 4 * ROWS}},
         {"op_attention_delta", call_delta, 3, {4, S, S}, {4 * ROWS, N, N}},
         {"op_attention_forward", call_attention, 5, {4, 4, S, S, S}, {N, ROWS, N, N, N}},
         {"op_attention_backward", call_attention_back, 9, {4, 4, 4, S, S, S, S, 4, 4}, {N, N, N, N, N, N, N, ROWS, ROWS}},

@@ -536,34 +536,35 @@ static void test_attention_merge_orders(int parts, bool from_nothing) {
     attention_problem_drop(&p);
 }
 
-// The merge alone: every pair of these lse, with -inf on either or both sides and differences for which e^x overflows.
-static void test_attention_merge_alone(void) {
+// Merges of a block with one key: every pair of these lse, with differences for which e^x overflows, the first also onto "no key seen yet".
+static void test_attention_merge_extremes(void) {
     static const float values[] = {-INFINITY, -2e4f, -100, -1, 0, 0.5f, 3, 88, 1000, 2e4f};
-    enum { N = sizeof values / sizeof values[0] };
-    const int H = 2, HS = 5;
-    const int64_t T = N * N, stride = 13, lse_stride = T + 3;
-    float *out = floats(T * stride), *out_b = randoms(T * stride, 2, 1), *lse = floats(H * lse_stride), *lse_b = floats(H * lse_stride);
-    double *expected = HOST_NEW(double, T * H * HS), *lse_expected = HOST_NEW(double, H * T);
-    for (int64_t t = 0; t < T; t++) {
-        for (int h = 0; h < H; h++) {
-            float a = values[(t / N + h) % N], b = values[t % N];
-            lse[h * lse_stride + t] = a;
-            lse_b[h * lse_stride + t] = b;
-            double max = fmax(a, b), wa = max == -INFINITY ? 0 : exp(a - max), wb = max == -INFINITY ? 0 : exp(b - max);
-            lse_expected[h * T + t] = max == -INFINITY ? -INFINITY : max + log(wa + wb);
+    enum { N = sizeof values / sizeof values[0], HS = 5 };
+    attention_problem p = attention_problem_make(N * (N - 1), 1, 2, 1, HS, false, 3, 1);
+    attention_block b = p.b;
+    b.scale = 1;
+    memset(p.k, 0, sizeof(float) * HS);
+    p.k[0] = 1; // a score is the first element of q, and the block's lse
+    float *out = floats(q_size(&p)), *lse = floats(lse_size(&p));
+    double *expected = HOST_NEW(double, b.Tq * b.Hq * HS), *lse_expected = HOST_NEW(double, b.Hq * b.Tq);
+    for (int64_t t = 0; t < b.Tq; t++)
+        for (int h = 0; h < b.Hq; h++) {
+            float before = values[(t / (N - 1) + h) % N], score = p.q[t * b.q_stride + h * HS] = values[1 + t % (N - 1)], *row = out + t * b.q_stride + h * HS;
+            double max = fmax(before, score), kept = exp(before - max), added = exp(score - max);
+            lse[h * b.lse_stride + t] = before;
+            lse_expected[h * b.Tq + t] = max + log(kept + added);
             for (int d = 0; d < HS; d++) {
-                int64_t at = t * stride + h * HS + d;
-                out[at] = a == -INFINITY ? 0 : (float)test_random(3, (uint64_t)at);
-                if (b == -INFINITY) out_b[at] = 0;
-                expected[(t * H + h) * HS + d] = max == -INFINITY ? 0 : (wa * out[at] + wb * out_b[at]) / (wa + wb);
+                row[d] = before == -INFINITY ? 0 : (float)test_random(3, (uint64_t)(t * b.q_stride + h * HS + d));
+                expected[(t * b.Hq + h) * HS + d] = (kept * row[d] + added * p.v[d]) / (kept + added);
             }
         }
-    }
-    op_attention_merge(out, lse, out_b, lse_b, T, H, HS, stride, lse_stride);
-    double e = strided_error(out, NULL, expected, T, H * HS, stride), e_lse = strided_error(lse, NULL, lse_expected, H, T, lse_stride);
-    CHECK(e < 4 * u, "merge alone: error %g", e);
-    CHECK(e_lse < 4 * u, "merge alone: lse error %g", e_lse);
-    free(expected), free(lse_expected), drop(out), drop(out_b), drop(lse), drop(lse_b);
+    guarded_scratch s = scratch_make(b, false);
+    op_attention_forward(out, lse, p.q, p.k, p.v, b, true, s.bytes);
+    double e = strided_error(out, NULL, expected, b.Tq, b.Hq * HS, b.q_stride), e_lse = strided_error(lse, NULL, lse_expected, b.Hq, b.Tq, b.lse_stride);
+    CHECK(e < 4 * u, "merge of extremes: error %g", e);
+    CHECK(e_lse < 4 * u, "merge of extremes: lse error %g", e_lse);
+    scratch_drop(s), free(expected), free(lse_expected), drop(out), drop(lse);
+    attention_problem_drop(&p);
 }
 
 // Rows that see no key: no keys at all, and rows whose merged lse is -inf.
@@ -1104,7 +1105,7 @@ int main(void) {
         test_attention_merge_orders(parts, false);
         test_attention_merge_orders(parts, true);
     }
-    test_attention_merge_alone();
+    test_attention_merge_extremes();
     test_attention_nothing_seen();
     test_attention_nan();
     test_attention_documents();

@@ -275,17 +275,6 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
     }
 }
 
-void op_attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
-                        int64_t lse_stride) {
-#pragma omp parallel for schedule(static) if (T * H * HS > PARALLEL_ELEMENTS)
-    for (int64_t t = 0; t < T; t++) {
-        for (int h = 0; h < H; h++) {
-            int64_t at = t * stride + h * HS, lse_at = h * lse_stride + t;
-            write_row(out + at, lse + lse_at, out_b + at, 1, lse_b[lse_at], HS, true);
-        }
-    }
-}
-
 // ---- backward ----
 
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block b) {

@@ -255,10 +255,6 @@ void attention_merge(float *out, float *lse, const float *out_b, const float *ls
     LAUNCH(merge_kernel, grid_size(T), block_size(H * HS / (packed ? 4 : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride, lse_stride,
            stride_b, lse_stride_b);
 }
-void op_attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
-                        int64_t lse_stride) {
-    attention_merge(out, lse, out_b, lse_b, T, H, HS, stride, lse_stride, stride, lse_stride);
-}
 
 // One block per token.
 template <int W, class E>

@@ -40,7 +40,7 @@ enum { REDUCTION_BLOCKS = 512 };
 double *device_reduction_scratch(void);
 size_t device_shared_memory(void); // bytes that one block may have
 
-// op_attention_merge with separate strides for out_b and lse_b (stride_b, lse_stride_b).
+// out (T, H, HS) and lse (H, T) merged with out_b and lse_b, as op_attention_forward merges a block; strides in elements, as in the block.
 void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
                      int64_t lse_stride, int64_t stride_b, int64_t lse_stride_b);
 // to (T, heads, HS) = or += (add) from (T, heads, members, HS), float or bf16, summed over the members in order. Rows of `from` are from_row elements
