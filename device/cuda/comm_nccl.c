@@ -186,7 +186,7 @@ static void measure(comm *group, int64_t at_least) {
         if (i < at_least) {
             cuda_check(cudaEventSynchronize(t->waited), "measuring transfers");
             cuda_check(cudaEventSynchronize(t->done), "measuring transfers");
-        } else if (cudaEventQuery(t->waited) != cudaSuccess || cudaEventQuery(t->done) != cudaSuccess) {
+        } else if (!is_over(group, t->waited) || !is_over(group, t->done)) {
             return;
         }
         float milliseconds = 0;
