@@ -59,7 +59,7 @@ static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
     if (a->g->shape.hp == 1) return;
     arena_place place = arena_share_begin(memory);
     // cp = 1: dKV is complete after one block, and packed into kv_send before dQ is packed into q_send. So both lie in one place.
-    if (a->g->shape.cp == 1) a->ring.dkv = ARENA_TAKE(memory, MEM_RING, float, attention_2d_kv_count(a));
+    if (a->g->shape.cp == 1 && !a->ring.forward_only) a->ring.dkv = ARENA_TAKE(memory, MEM_RING, float, attention_2d_kv_count(a));
     arena_share(memory, &place);
     a->q_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
     arena_share_end(memory, &place);
@@ -69,7 +69,7 @@ static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
 // attention_2d_ring_forward and from attention_2d_backward_start until dqkv is written (hp > 1: until attention_2d_backward_start is over).
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
     double_ring_layout(&a->ring, memory);
-    a->delta = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq);
+    a->delta = !a->ring.forward_only ? ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq) : NULL;
 }
 
 static inline void attention_2d_alltoall_start(const attention_2d *a, const char *name, const floatX *send, floatX *recv, int64_t count) {

@@ -54,6 +54,7 @@ typedef struct {
     bool allgather;  // --cp-comm allgather: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
     bool packed;     // sequences may be packed documents
+    bool forward_only; // no backward pass: its buffers are NULL
     int64_t blocks, blocks_skipped; // since the layout, forward and backward: all blocks of attention; those skipped as empty
     // buffers, from the arena
     floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS). One hop (w 2) arrives in the first alone
@@ -99,18 +100,18 @@ static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
 static inline void double_ring_layout(double_ring *r, arena *a) {
     int64_t n = double_ring_kv_count(r);
     int cp = r->g->shape.cp, w = r->g->shape.w, windows = cp / w;
-    bool ring = cp > 1 && !r->allgather, inner = ring && w > 1, outer = ring && windows > 1;
+    bool ring = cp > 1 && !r->allgather, inner = ring && w > 1, outer = ring && windows > 1, backward = !r->forward_only;
     for (int i = 0; i < 2; i++) {
         r->kv_in[i] = inner && w > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
         r->kv_out[i] = outer && windows > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
-        r->dkv_in[i] = inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
-        r->dkv_out[i] = outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
+        r->dkv_in[i] = backward && inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
+        r->dkv_out[i] = backward && outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
     }
-    if (cp > 1 || r->g->shape.hp == 1) r->dkv = ARENA_TAKE(a, MEM_RING, float, n);
-    r->dkv_own = ring && r->packed ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
+    if (backward && (cp > 1 || r->g->shape.hp == 1)) r->dkv = ARENA_TAKE(a, MEM_RING, float, n);
+    r->dkv_own = backward && ring && r->packed ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
     r->kv_all = double_ring_gathers(r) ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
-    r->dkv_all = double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
-    bool scratch = double_ring_gathers(r) && !r->dkv_bf16;
+    r->dkv_all = backward && double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
+    bool scratch = backward && double_ring_gathers(r) && !r->dkv_bf16;
     r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, arena_reduce_scatter_scratch(a, cp, (size_t)n)) : NULL;
     r->scratch = arena_take(a, MEM_WORKSPACE, 1, double_ring_scratch(r, a));
 }

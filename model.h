@@ -119,7 +119,7 @@ static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS, qkv = rows * m->qkv_width;
-    m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    m->dx = !run->forward_only ? ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D) : NULL;
     m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
 
@@ -175,6 +175,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 
     attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
+    m->attention.ring.forward_only = run->forward_only;
     activation_sizes n;
     n.x = rows * D;
     n.out = rows * heads;

@@ -159,6 +159,7 @@ for case in 'parameters 14.96 29.91' 'optimizer 29.91 0' 'activations 0.0156 0.0
 done
 check 'no master weights to evaluate' bash -c "! '$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K | grep optimizer"
 check 'no master weights to evaluate: it says so' says ' a rank, bf16' --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K
+check 'nor buffers of a ring'"'"'s backward pass' bash -c "! '$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K | grep rings"
 check '--hp auto without training: nothing is offloaded that fits' bash -c "'$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 128K --hp auto | grep '^planned' | grep -v offload"
 untrained() { "$binary" --dry-run --model tiny --ranks 4 --hp 2 --cp 2 --steps 0 "$@" | sed -n 's/^bytes of a rank: //p'; }
 for option in '--recompute none' '--zero-grads full' "--out $dir/o --resume --save-every 1"; do

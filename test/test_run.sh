@@ -11,7 +11,7 @@ common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
 for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --sequence | --keys | --tokenizer | --end | --ids | --prompt | --completion | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --hostfile | --exclude | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
+    case $flag in --sequence | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --hostfile | --exclude | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'a ~ that the shell has left is no folder' ends_with 2 'left the ~ of "~/runs" as it is' "$binary" "${model[@]}" --out=~/runs
@@ -141,6 +141,16 @@ check 'evaluation takes each sample once, and no more than asked for' python3 -c
 import json
 few, all_of_them, more = (json.loads(list(open('$dir/eval%d.jsonl' % steps))[-1])['val_loss'] for steps in (1, 6, 7))
 assert few != all_of_them and all_of_them == more, (few, all_of_them, more)"
+
+# --steps 0 has no buffers for a backward pass, on any grid.
+grids=0
+for grid in '1 --hp 1' '4 --hp 2 --cp 2' '4 --cp 4 --inner-ring 2' '2 --cp 2 --cp-comm allgather'; do
+    mpirun -np ${grid%% *} "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --document-end 32 --val-data "$dir/small.bin" --eval-steps 2 ${grid#* } --log "$dir/only$((grids++)).jsonl" >"$dir/eval.out" 2>&1
+done
+check 'an evaluation alone is the same on every grid' python3 -c "
+import json
+losses = [json.loads(list(open('$dir/only%d.jsonl' % i))[-1])['val_loss'] for i in range(4)]
+assert max(losses) - min(losses) < 1e-5, losses" # float sums in another order
 
 # Fewer tokens than chunks: some ranks hold padding only, which counts nowhere. (F23)
 short() { mpirun -np "$2" "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 5 --steps 4 --lr 3e-3 "${@:3}" --log "$dir/$1.jsonl" >"$dir/$1.out" 2>&1 </dev/null; }
