@@ -126,7 +126,7 @@ for x, y in zip(a, [r for r in b if 'loss' in r]):
 
 # Long work shows progress, on rank 0 (here all work counts as long).
 for line in 'drawing parameters: 25 %' 'step: 50 %' 'evaluation: 25 %' 'needles: 40 %' 'sample: 50 %' 'writing parameters: 75 %'; do
-    check "progress: $line" [ "$(grep -c "^note: $line after 0:00:0" "$dir/evaluated.out")" -ge 1 ]
+    check "progress: $line" [ "$(grep -c "^note: $line after [0-9]:[0-5][0-9]:[0-5][0-9]" "$dir/evaluated.out")" -ge 1 ]
 done
 check 'one rank shows progress' [ "$(grep -c '^note: writing parameters: 75' "$dir/evaluated.out")" -eq 1 ]
 check 'short work shows none' bash -c "! grep -q '^note: .* after ' '$dir/quiet.out'"
