@@ -267,6 +267,8 @@ def scripts():
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] not in ([], ["scripts"]):
+        sys.exit(__doc__)
     scripts()
     if sys.argv[1:] != ["scripts"]:
         memory()

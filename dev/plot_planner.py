@@ -7,6 +7,7 @@ Llama-3-8B on 64 H100, for docs/planner.md. All of it is predicted, as the table
 """
 import os
 import re
+import sys
 
 import matplotlib
 
@@ -135,6 +136,8 @@ def draw_memory():
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        sys.exit(__doc__)
     draw_tgs()
     draw_time()
     draw_memory()
