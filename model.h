@@ -357,7 +357,7 @@ static inline const floatX *model_output_weight(model *m) {
     if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
     return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
 }
-// Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, and gradients of the head (and of the tied
+// Losses of this micro-step's rows into losses (rows; NULL: only xn, the input of the output weight). backward: also dx = gradient of x_last, and gradients of the head (and of the tied
 // embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
@@ -369,7 +369,7 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
     float *dhead = backward ? zero_grads(&m->zero, head, &unused) : NULL;
     double began = trace_now();
     op_rmsnorm_forward(m->xn, m->rstd, m->x_last, norm, rows, D, m->c.rms_eps);
-    for (int64_t at = 0; at < rows; at += m->loss_tile) {
+    for (int64_t at = 0; at < rows && losses != NULL; at += m->loss_tile) {
         int64_t n = min_i64(m->loss_tile, rows - at);
         op_linear_forward(m->logits, m->xn + at * D, w_out, NULL, n, D, V);
         op_cross_entropy(losses + at, m->logits, m->labels + at, n, V, scale, backward);
@@ -456,10 +456,10 @@ static inline void model_backward(model *m, int64_t micro) {
 
 // ---- one step's worth ----
 
-// Copies tokens, labels (rows) of micro-step `micro` from the host to the device, and where its documents begin.
+// Copies tokens and labels (rows; labels NULL: none) of micro-step `micro` from the host to the device, and where its documents begin.
 static inline void model_take_batch(model *m, const int32_t *tokens, const int32_t *labels, int64_t micro) {
     device_from_host(m->tokens, tokens, sizeof(int32_t) * (size_t)m->rows);
-    device_from_host(m->labels, labels, sizeof(int32_t) * (size_t)m->rows);
+    if (labels != NULL) device_from_host(m->labels, labels, sizeof(int32_t) * (size_t)m->rows);
     if (m->documents == NULL) return;
     int64_t n = m->run.B * (m->attention.Tc + 2 * m->g->shape.cp);
     m->documents_now = m->documents + micro * n;
@@ -507,11 +507,11 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     return r;
 }
 
-// A forward pass alone: the token losses of this rank's rows into m->losses. Uses the documents of micro-step 0. Collective.
+// A forward pass alone: the token losses of this rank's rows into m->losses (labels NULL: none; logits of single rows: evaluation_logits). Uses the documents of micro-step 0. Collective.
 static inline void model_evaluate(model *m, const int32_t *tokens, const int32_t *labels) {
     model_take_batch(m, tokens, labels, 0);
     model_forward(m, CHECKPOINT_NOT_KEPT);
-    model_loss(m, m->losses, 0, false);
+    model_loss(m, labels != NULL ? m->losses : NULL, 0, false);
 }
 
 #endif

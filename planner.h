@@ -705,9 +705,9 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
                          "dp x hp x cp must be the ranks, with two tokens a rank); use fewer ranks or longer sequences",
                   q->ranks, (long long)q->global_batch, (long long)q->S, q->model->H);
     else if (count == 0)
-        error_set(error, "no configuration for %lld tokens on %d ranks fits in memory (%d grids tried, up to %d ranks a sequence, full ZeRO, full recompute, "
-                         "offload)",
-                  (long long)q->S, q->ranks, legal, longest);
+        error_set(error, "no configuration for %lld tokens on %d rank%s of %s fits in memory (%d grids tried, up to %d ranks a sequence, full ZeRO, full "
+                         "recompute, offload)",
+                  (long long)q->S, q->ranks, q->ranks > 1 ? "s" : "", q->machines->name, legal, longest);
     return count;
 }
 

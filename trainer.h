@@ -291,7 +291,7 @@ static inline void sample(trainer *t) {
             if (t->g.rank == 0) printf("sample %4lld/%lld | ended by a signal\n", (long long)step, (long long)steps);
             return;
         }
-        sample_draw(job, n, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + step - 1), t->tokens, t->labels);
+        sample_draw(job, n, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + step - 1), t->tokens);
         progress_show(&note, n + 1 - job->prompt, job->count);
     }
     if (t->g.rank == 0) sample_print(job, step, steps, t->log);

@@ -13,7 +13,7 @@
 enum { VERIFY_ROWS = DEVICE_ROW_MULTIPLE > 1 ? 2 * DEVICE_ROW_MULTIPLE : 32 }; // fills both chunks of a rank, on a GPU with tiles for cuDNN
 
 // How far this grid's step may be from one rank's, for the loss and for each tensor's gradient (the norm of the difference over the norm). In float
-// only the order of sums differs. Where numbers are stored in bf16, each is off by up to 2^-9 of itself: a cosine of 0.999 is 0.045. --dkv-wire bf16 adds
+// only the order of sums differs. Where numbers are stored in bf16, each is off by up to 2^-8 of itself: a cosine of 0.999 is 0.045. --dkv-wire bf16 adds
 // sqrt(cp) 2^-8 (double_ring.cuh).
 typedef struct {
     double loss, gradient;

@@ -5,7 +5,7 @@
 // LENGTH (default 96) is that of the sequences. At 512 each block has whole tiles of 128 rows, which go to the attention engine (cuDNN).
 // Two models: heads of 16 on whole sequences; and heads of 64 on packed documents, at most 5 steps. The hand-written tensor-core kernels compute the
 // second model's attention; from length 512 on, where documents are 8 times as long, the attention engine computes part of it.
-// Bounds when this device stores bf16: a stored number is off by up to 2^-9 of itself. The loss is a mean over many of them: the curves stay within
+// Bounds when this device stores bf16: a stored number is off by up to 2^-8 of itself. The loss is a mean over many of them: the curves stay within
 // 2^-8 of the loss at the start, which falls by 8 times that or more in 5 steps. A gradient is a sum of products of such numbers with independent
 // errors: cosine 0.999 or more, norm within 1 %. When the device stores float, only the order of sums differs: losses within 2e-5 of the first loss,
 // cosine within 1e-6 of 1, norm within 1e-4.

@@ -126,7 +126,7 @@ static double apart_from(const float *device, float *host, int64_t n) { // frees
 
 // ---- the points ----
 
-// The library rounds probabilities and their gradients to bf16 (2^-9 each, independent): 2^-7 of the root mean square is ample.
+// The library rounds probabilities and their gradients to bf16 (2^-8 each at most, independent): 2^-7 of the root mean square is ample.
 #define LIBRARY_BOUND (1.0 / 128)
 
 // p's tensors, as `who` computed them, against those of the hand-written kernels in float.

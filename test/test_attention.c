@@ -8,8 +8,8 @@
 
 // 2e-6 of the largest element: inputs are float, and sums of HS and of S products in float have a relative error of a few 2^-24 each.
 #define BOUND 2e-6
-// dK and dV with --dkv-wire bf16, relative to the largest element of dqkv: rounding a partial sum changes it by at most 2^-9. There are at most cp independent
-// roundings, so sqrt(cp) 2^-9 is expected; twice that is allowed. Nothing else may change.
+// dK and dV with --dkv-wire bf16, relative to the largest element of dqkv: rounding a partial sum changes it by at most 2^-8. There are at most cp
+// roundings, which are independent: sqrt(cp) 2^-8. Nothing else may change.
 #define BOUND_BF16(cp) (sqrt((double)(cp)) / 256)
 
 typedef struct {

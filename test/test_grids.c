@@ -6,7 +6,7 @@
 
 // Float sums in another order: 1e-5 of a tensor's largest element is some 80 roundings; a wrong term is larger by orders of magnitude.
 #define BOUND 1e-5
-// With --dkv-wire bf16 the gradients of K and V are rounded at most 8 times, by at most 2^-9 each (test_attention): sqrt(8) 2^-8 is 0.011.
+// With --dkv-wire bf16 the gradients of K and V are rounded at most 8 times, by at most 2^-8 each (test_attention): sqrt(8) 2^-8 is 0.011.
 #define BOUND_BF16 0.011
 
 enum { SIZES = 6, MAX_DP = 8, CURVE = TEST_SANITIZED ? 3 : 20 }; // steps

@@ -287,6 +287,7 @@ refuse 'CPUs: what is offloaded lies in the same memory' 'needs 7.6 GiB but may 
 refuse 'without a cluster, too' 'needs 69.9 GiB but may use only 30.0 GiB' --dry-run --model llama3.2-1b --seq-len 32K --recompute none --offload-activations 1 --offload-optimizer --memory-budget 30GiB
 refuse 'a copy of the states, too, and the message says so' 'full, no --save-every, smaller' --dry-run --model llama3.2-1b --out none --save-every 5 --memory-budget 30GiB
 refuse 'a model nothing fits' '; 2 ranks fit 524288 tokens' --model llama3-70b --plan --cluster h100 --ranks 1 --seq-len 512K
+refuse 'and the default cluster is named' 'no configuration for 1024 tokens on 1 rank of cpu fits in memory' --model llama3-70b --plan --ranks 1 --seq-len 1K
 check 'unless the optimizer is offloaded' bash -c "'$binary' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K | grep -q '^mpirun .* --offload-optimizer$'"
 check 'and gradients for longer sequences' bash -c "'$binary' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 640K | grep -q '^mpirun .* --offload-optimizer --offload-gradients$'"
 check '8B at 512K on one GPU' bash -c "'$binary' --model llama3-8b --plan --cluster h100 --ranks 1 --seq-len 512K | grep -q '^1\. .* optimizer and gradient offload$'"

@@ -142,6 +142,10 @@ import json
 few, all_of_them, more = (json.loads(list(open('$dir/eval%d.jsonl' % steps))[-1])['val_loss'] for steps in (1, 6, 7))
 assert few != all_of_them and all_of_them == more, (few, all_of_them, more)"
 
+cp "$dir/small.bin" "$dir/unlearnt.bin"
+head -c 10000 /dev/zero | head -c $((($(stat -c %s "$dir/small.bin") - 1024) / 2)) >"$dir/unlearnt.bin.mask"
+check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks)' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
+
 # --steps 0 has no buffers for a backward pass, on any grid.
 grids=0
 for grid in '1 --hp 1' '4 --hp 2 --cp 2' '4 --cp 4 --inner-ring 2' '2 --cp 2 --cp-comm allgather'; do

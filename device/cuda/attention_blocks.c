@@ -326,7 +326,7 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
     }
     device_free(m.at, bytes);
 }
-// False, with a warning, when results differ by more than the engine's rounding of weights and their gradients to bf16 (2^-9 each) explains. Where that is
+// False, with a warning, when results differ by more than the engine's rounding of weights and their gradients to bf16 (2^-8 each) explains. Where that is
 // so only for queries with low scores, and by less than a quarter, there is a warning alone: such queries are rare in a Llama.
 static bool engine_is_right(int HS, bool documents) {
     const double bound = 1.0 / 128, low_bound = 0.25;
