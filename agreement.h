@@ -5,9 +5,8 @@
 #define AGREEMENT_H
 
 #include "device/comm.h" // defines: comm_agree, comm_broadcast
-#include "files.h"       // defines: hash_bytes, file_hash_places, path_join
+#include "files.h"       // defines: hash_bytes, file_hash_places, path_exists
 #include "options.h"     // defines: options_table, option_format
-#include <time.h>
 
 // False with a message when some rank's number is not rank 0's. what: how the message begins, such as "--train-data: the files".
 static inline bool agree_on_number(comm *all, uint64_t mine, const char *what, error_text *error) {
@@ -57,11 +56,10 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
         }
     }
     comm_broadcast(all, mark.text, sizeof mark.text, 0);
-    bool seen = access(mark.text, F_OK) == 0;
+    bool seen = path_exists(mark.text);
     for (int i = 0; i < TRIES && !seen && mark.text[0] != '\0'; i++) {
-        struct timespec tenth = {0, 100000000};
-        nanosleep(&tenth, NULL);
-        seen = access(mark.text, F_OK) == 0;
+        usleep(100000);
+        seen = path_exists(mark.text);
     }
     if (!seen) error_set(error, "%s: a file that rank 0 wrote there is not visible; the folder must be on a file system that all machines share", what);
     if (access(folder, W_OK) != 0) error_set_errno(error, "%s: cannot be written to", what);

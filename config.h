@@ -316,7 +316,7 @@ static inline bool config_load(model_config *config, const char *model, error_te
         return error_set(error, "model \"%s\" is neither a folder (models of a hub must be downloaded first) nor a preset; presets are %s", printable(model).text, names);
     }
     path_text path = path_join(model, "config.json");
-    if (!path_exists(path.text))
+    if (!path_exists(path.text) && errno == ENOENT)
         return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama (or a saved state, DIR/step-N)", printable(model).text);
 
     error_text why = {"", 0};

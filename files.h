@@ -20,10 +20,9 @@ static inline path_text path_join(const char *folder, const char *name) {
     if (n < 0 || n >= (int)sizeof p.text) p.text[0] = '\0';
     return p;
 }
-// Whether something has this name. True also where that cannot be known now: the next call then says why.
-static inline bool path_exists(const char *path) {
+static inline bool path_exists(const char *path) { // false with another errno than ENOENT: that cannot be known now
     struct stat entry;
-    return lstat(path, &entry) == 0 || (errno != ENOENT && errno != ENOTDIR);
+    return lstat(path, &entry) == 0;
 }
 static inline bool path_is_folder(const char *path) {
     struct stat entry;
@@ -111,9 +110,11 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
 // Checks, before long work, that a file can be written, and that one that is there begins as such files do (or_begins: another such beginning, NULL:
 // none): a slip of the hand must not cost a token file, weights or a config.json. Leaves no new file behind. False with a message that begins with the option.
 static inline bool file_writable(const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
-    struct stat entry;
+    struct stat entry, output;
     bool there = stat(path, &entry) == 0, full = there && S_ISREG(entry.st_mode) && entry.st_size > 0, new_name = !path_exists(path); // not: a link to nothing
     if (there && S_ISFIFO(entry.st_mode)) return true; // its reader would take this for the end
+    if (there && S_ISREG(entry.st_mode) && fstat(STDOUT_FILENO, &output) == 0 && entry.st_dev == output.st_dev && entry.st_ino == output.st_ino)
+        return error_set(error, "%s %s: standard output goes to this file, too, and each would overwrite the other; name another one", option, path);
     FILE *f = fopen(path, full ? "r+" : "a");
     if (f == NULL) return error_set_errno(error, "%s %s: cannot be written", option, path);
     char first[64] = "";

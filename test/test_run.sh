@@ -357,6 +357,8 @@ check 'one file for log and trace' ends_with 2 '^error: --log .*/twice is a file
 check 'and of one rank' ends_with 2 '^error: --log .*/twice.rank1 is a file' mpirun -np 2 "$binary" "${model[@]}" --hp 2 --steps 1 --log "$dir/twice.rank1" --trace "$dir/twice"
 check 'neither is written' [ -z "$(ls "$dir"/twice* 2>/dev/null)" ]
 check '--plan-json replaces no token file' ends_with 2 '^error: --plan-json .*/precious.bin: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.bin"
+check 'nor does a log go where the standard output goes' ends_with 2 '^error: --log .*/shown: standard output goes to this file, too' "$binary" "${model[@]}" --steps 1 --log "$dir/shown"
+check 'nor a plan' ends_with 2 '^error: --plan-json /dev/stdout: standard output goes to this file, too' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json /dev/stdout
 check '--cluster-out neither, before anything is measured' ends_with 2 '^error: --cluster-out .*/precious.bin: is a file of another kind' "$binary" --calibrate --cluster-out "$dir/precious.bin"
 check 'it is as before' cmp "$dir/data.bin" "$dir/precious.bin"
 mkdir "$dir/elsewhere"
