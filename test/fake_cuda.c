@@ -80,7 +80,7 @@ struct CUstream_st {
 struct CUevent_st {
     struct CUstream_st *stream; // NULL: not recorded, which counts as over
     int64_t position, compute_work;
-    double recorded; // seconds
+    double recorded, product_milliseconds; // seconds; the clock of products at that moment
     bool timed;
 };
 struct ncclComm {
@@ -142,9 +142,11 @@ cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned flags) {
     (void)flags;
     return gpu_memory_take(p, bytes, true);
 }
+static int temporary; // pieces of memory of cudaMallocAsync
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s) {
     (void)s;
     if (getenv("FAKE_CUDA_FULL") != NULL) return last_error = cudaErrorMemoryAllocation;
+    insist(temporary++ == 0, "temporary memory of one product is not freed before the next one's");
     return cudaMalloc(p, bytes);
 }
 cudaError_t cudaFree(void *p) {
@@ -159,6 +161,7 @@ cudaError_t cudaFree(void *p) {
 }
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
     (void)s;
+    temporary--;
     return cudaFree(p);
 }
 static bool is_gpu_memory(const void *at, size_t bytes) {
@@ -192,6 +195,7 @@ static memory_range under_way[MAX_STREAMS * MAX_MESSAGES];
 static int under_way_count;
 static int64_t compute_work, compute_syncs;
 static bool connected_late;
+static double product_milliseconds; // that all products so far took, by the clock of this fake
 static bool host_memory_in_use; // by a copy on the compute stream that the host has not waited for
 
 static void no_conflict(const struct CUstream_st *lane, const void *at, size_t bytes, bool writes) {
@@ -413,6 +417,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
     event->stream = s;
     event->compute_work = s->aside ? s->seen : compute_work;
     event->recorded = seconds_now();
+    event->product_milliseconds = product_milliseconds;
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flags) {
@@ -452,7 +457,7 @@ static double event_seconds(cudaEvent_t event) { // when it was over
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
     insist(from->timed && to->timed && from->stream != NULL && to->stream != NULL, "time between events that have none");
     insist(cudaEventQuery(from) == cudaSuccess && cudaEventQuery(to) == cudaSuccess, "time between events that are not over");
-    *milliseconds = 0.25f;
+    *milliseconds = (float)(0.25 + to->product_milliseconds - from->product_milliseconds);
     if (!to->stream->compute) *milliseconds = (float)(1e3 * (event_seconds(to) - event_seconds(from)));
     return cudaSuccess;
 }
@@ -780,6 +785,7 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
 
 typedef struct {
     cublasOperation_t a, b;
+    int last, slow; // the last of the proposals that has been run; how often the slowest was
 } operation;
 typedef struct {
     cudaDataType_t type;
@@ -898,7 +904,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
                               cublasLtMatrixLayout_t a_layout, const void *B, cublasLtMatrixLayout_t b_layout, const void *beta,
                               const void *C, cublasLtMatrixLayout_t c_layout, void *D, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes, cudaStream_t s) {
-    const operation *o = (const operation *)(void *)d;
+    operation *o = (operation *)(void *)d;
     const layout *a = (const layout *)(void *)a_layout, *b = (const layout *)(void *)b_layout, *c = (const layout *)(void *)c_layout;
     const layout *result = (const layout *)(void *)d_layout;
     int m = o->a == CUBLAS_OP_N ? a->rows : a->columns, k = o->a == CUBLAS_OP_N ? a->columns : a->rows;
@@ -907,6 +913,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, c
            "a product without its surroundings");
     insist(algorithm->data[0] != 66 || k % (int)algorithm->data[1] == 0, "a product by an algorithm that loses terms");
     insist(!must_be_deterministic() || algorithm->data[2] < 2, "a product that is chosen by time"); // the third proposal is tried only when timing chooses
+    // Of the proposals the second is the fastest, and timing runs the third last, four times.
+    int proposal = (int)algorithm->data[2];
+    product_milliseconds += proposal == 1 ? 0.01 : 0.02;
+    insist(proposal == 1 || (proposal >= o->last && (proposal == 0 || ++o->slow <= 4)), "a product by an algorithm that was timed and is not the fastest");
+    if (proposal > o->last) o->last = proposal;
     insist(algorithm->data[3] > 0 && ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D) % algorithm->data[3] == 0, "a product by an algorithm for addresses of another alignment");
     insist(k == k_of_b && result->rows == m && result->columns == n && c->rows == m && c->columns == n,
            "sizes of a product that do not fit");
