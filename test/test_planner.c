@@ -182,6 +182,11 @@ static void check_network(void) {
     // All-gather of KV: of groups of 3, some lie on two nodes, and these send through NICs as a ring does.
     grid_shape astride = planner_shape(&c, 4, 1, 3, 1, PLACEMENT_HEAD_FIRST);
     CHECK(planner_pass_gather(&c, &astride, 1, 1e9, 2e9).home == 2 * planner_hop(&c, 2e9, 1) && planner_hop(&c, 2e9, 1) > planner_hop(&c, 2e9, 0), "groups that straddle nodes");
+    // SeqAlltoAll inside a node, where packing is estimated to take less than the links: a rank keeps its own quarter.
+    cluster packs = load("a100-4nic");
+    packs.alltoall_pack = 0;
+    grid_shape quarters = planner_shape(&packs, 1, 4, 2, 1, PLACEMENT_HEAD_FIRST);
+    CHECK(fabs((planner_alltoall(&packs, &quarters, 1e9) - packs.alltoall_latency) / (0.75e9 / (packs.nvlink_rate * packs.collective_efficiency)) - 1) < 1e-9, "SeqAlltoAll inside a node");
     // --mlp-tile: gate_up is recomputed, once in every layer.
     model_config tiled = *config_preset("llama3-8b");
     planner_query tile = planner_query_make(&tiled, &c, 1 << 17, 8, 8);
@@ -634,18 +639,19 @@ static void check_hidden(const planner_query *ask) {
     planner_step_time(&theirs, &attention, &p);
     CHECK(fabs(p.alltoall / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9, "LoongTrain's schedule hides what selective recompute exchanges again: %g s", p.alltoall);
     p.recompute = RECOMPUTE_NONE;
-    for (int way = 0; way < 3; way++) { // outer ring, inner ring, all-gather
+    for (int way = 0; way < 6; way++) { // outer ring, inner ring, all-gather; and again with two sequences at a time, of which the last is hidden
         cluster c = *q.machines;
+        q.batch = 1 + way / 3;
         q.machines = &c;
-        p.shape.w = way == 1 ? p.shape.cp : 1;
-        p.cp_allgather = way == 2;
+        p.shape.w = way % 3 == 1 ? p.shape.cp : 1;
+        p.cp_allgather = way % 3 == 2;
         for (int i = 0; i < 3; i++) {
             c.linear_efficiency = i == 0 ? 1e-6 : ask->machines->linear_efficiency;
             c.overlap_cost = i == 2;
             planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
             planner_step_time(&q, &a, &p);
             double operations = (double)(q.model->L * q.global_batch), home = operations * a.backward.home, exposed = p.ring_inner + p.ring_outer;
-            double all = operations * (a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer), least = i == 2 ? all : all - home;
+            double all = operations * (a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer), least = i == 2 ? all : all - home / (double)q.batch;
             CHECK(home > 0 && exposed > least - 1e-9 * all && exposed < (i == 1 ? 0.99 * all : least + 1e-9 * all),
                   "way %d, case %d: %g of %g s exposed; %g of them home", way, i, exposed, all, home);
         }
@@ -896,14 +902,17 @@ static void check_search(void) {
     CHECK(fabs(seen.hfu * c.peak / seen.tgs - whole.hfu * c.peak / whole.tgs + m.L * (seen.recompute == RECOMPUTE_FULL ? 4.5 : 3.5) * flops_attention_per_token(&m, q.S / 8 * 7)) < 1e-6 * whole.hfu * c.peak / whole.tgs,
           "HFU %g", seen.hfu);
     grid_shape ring = planner_shape(&c, 1, 1, 64, 4, PLACEMENT_CONTEXT_FIRST);
-    double exposed[2][3]; // ring, all-gather; documents of S / 64 tokens, of S / 4096, one document
+    double exposed[2][3], around[2][3]; // ring, all-gather; documents of S / 64 tokens, of S / 4096, one document
     for (int i = 0; i < 6; i++) {
         q.attended = i % 3 == 0 ? q.S / 64 : i % 3 == 1 ? q.S / 4096 : q.S;
         a = planner_attention_time(&q, &ring, i / 3 == 1);
         exposed[i / 3][i % 3] = a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer;
+        around[i / 3][i % 3] = a.forward.compute + a.backward.compute - a.kernel_f - a.kernel_b;
     }
     CHECK(exposed[0][1] < 0.2 * exposed[0][0] && exposed[0][0] > exposed[0][2], "a ring carries what is seen: %g %g %g", exposed[0][0], exposed[0][1], exposed[0][2]);
     CHECK(exposed[1][1] > 0.99 * exposed[1][0], "an all-gather carries all: %g %g", exposed[1][0], exposed[1][1]);
+    CHECK(fabs(64 * around[0][1] / around[0][0] - 1) < 1e-6 && fabs(around[0][2] / around[0][0] - 1) < 1e-6, "merging and launches, of steps that are not skipped: %g %g %g", around[0][0], around[0][1], around[0][2]);
+    for (int i = 0; i < 3; i++) CHECK(fabs(around[1][i] / around[0][i] - 1) < 1e-6, "an all-gather computes what a ring does: %g %g", around[1][i], around[0][i]);
     q.attended = q.S;
 
     // Restricted to what table 6 measured (its schedule, w = 1, full recompute), the search finds the paper's best cell of every GQA column.

@@ -208,13 +208,28 @@ check 'and printed' grep -q '^eval .* val loss up *[0-9.]* of 17600 tokens$' "$d
 check 'samples that an evaluation takes' grep -q '^validation  up: .*; evaluations take 16$' "$dir/mix4.out"
 check 'validation sets and buckets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' | grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"
 
-# Trace: valid JSON with the events of compute and of transfers.
-mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 4 --trace "$dir/trace.json" >/dev/null 2>&1
+# Trace: valid JSON with the events of compute and of transfers; waits are the ends of transfers, and times are those of the log.
+mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 4 --trace "$dir/trace.json" --log "$dir/traced.jsonl" >"$dir/traced.out" 2>&1
 check 'trace' python3 -c "
 import json
-events = json.load(open('$dir/trace.json.rank1'))
-assert {'layer forward', 'layer backward', 'KV inner', 'dKV inner'} <= {e['name'] for e in events}, 'names'
-assert all(e['dur'] >= 0 for e in events if e['ph'] == 'X')"
+for rank in 1, 0:
+    events = json.load(open('$dir/trace.json.rank%d' % rank))
+    assert {'layer forward', 'layer backward', 'KV inner', 'dKV inner'} <= {e['name'] for e in events}, 'names'
+    tracks = {e['tid']: e['args']['name'] for e in events if e['name'] == 'thread_name'}
+    events = [{**e, 'end': e['ts'] + e['dur'], 'track': tracks[e['tid']]} for e in events if e['ph'] == 'X']
+    assert all(e['dur'] >= 0 for e in events)
+    waits, transfers = [e for e in events if e['track'] == 'wait'], [e for e in events if e['track'] not in ('compute', 'wait')]
+    assert len(waits) == len(transfers) > 0
+    for wait, transfer in zip(waits, transfers):
+        assert (wait['name'], wait['args']) == (transfer['name'], transfer['args']) and abs(wait['end'] - transfer['end']) < 0.01 and transfer['ts'] <= wait['ts'], (wait, transfer)
+        if wait['name'] == 'KV inner': assert transfer['ts'] < wait['ts'], (wait, transfer)
+rows = [row for row in map(json.loads, open('$dir/traced.jsonl')) if 'loss' in row]
+assert max(e['end'] for e in events) > 1000 * sum(row['step_ms'] for row in rows[:3]) and sum(e['dur'] for e in events if e['track'] == 'wait') < 1000 * sum(row['step_ms'] for row in rows)
+line = next(line for line in open('$dir/traced.out') if line.startswith('waited for transfers, ms a step:')).split(':')[1].split()
+for kind, waited in zip(line[::2], line[1::2]):
+    logged = sum(row['exposed_ms'][kind] for row in rows) / 4
+    assert abs(logged - float(waited)) < 0.052, (kind, waited, logged)
+assert 'kv_inner' in line and all(sum(row['exposed_ms'].values()) < row['step_ms'] for row in rows), line"
 
 # Dry run: on a single process, it prints the longest sequence.
 check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --seq-len 1M --zero-params full --recompute selective --memory-budget 80GiB | grep -q 'longest sequence'"

@@ -433,6 +433,7 @@ unknown() { # end of a file's path, end of a folder's that is listed, command...
 stale=116 io=5
 cp -r "$dir/whole" "$dir/unread"
 check 'a state that cannot be read now: status 1' ends_with 1 '^error: --resume: .*/unread/step-000000[0-9]*: .*Stale file handle' unread 16384 99999999 2 $stale "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+check 'nor one that may not be read' ends_with 2 '^error: --resume: .*/unread/step-000000[0-9]*: .*Permission denied' unread 16384 99999999 2 13 "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 newest=$(cd "$dir/whole" && ls -d step-* | tail -1)
 for path in config.json training_state.json model.safetensors optimizer/optimizer.safetensors; do
     check "not even whether $path is there is known: status 1" ends_with 1 '^error: --resume: .*/unread/step-.*: .*Stale file handle' unknown $newest/$path /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
