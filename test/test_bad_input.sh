@@ -80,13 +80,14 @@ head -c 4499 /dev/zero >"$dir/masked.bin.mask"
 refuse 'loss mask of another length' 4 'masked.bin.mask: has 4499 bytes, but the token file has 4500 tokens' "${base[@]}" --train-data "$dir/masked.bin"
 head -c 4500 "$dir/text" >"$dir/masked.bin.mask"
 refuse 'loss mask of other bytes' 4 'masked.bin.mask: byte [0-9]+ is [0-9]+; legal values are 0 and 1' "${base[@]}" --train-data "$dir/masked.bin"
-# Bytes that a run of one step does not read, in the part of the last rank; --check-data reads all.
-{ head -c 4000 /dev/zero && printf '\2' && head -c 499 /dev/zero; } >"$dir/masked.bin.mask"
+# Bytes that a run of one step does not read, the last ones of the third rank's part and of the fourth's; --check-data reads all.
+{ head -c 3374 /dev/zero && printf '\2' && head -c 1125 /dev/zero; } >"$dir/masked.bin.mask"
 check 'a loss mask whose end is not used' "$binary" "${base[@]}" --train-data "$dir/good.bin,$dir/masked.bin"
-refuse 'loss mask of other bytes, in all of it' 4 'masked.bin.mask: byte 4000 is 2; legal values are 0 and 1' "${base[@]}" --train-data "$dir/good.bin,$dir/masked.bin" --check-data
+refuse 'loss mask of other bytes, in all of it' 4 'masked.bin.mask: byte 3374 is 2; legal values are 0 and 1' "${base[@]}" --train-data "$dir/good.bin,$dir/masked.bin" --check-data
 cp "$dir/good.bin" "$dir/tail.bin"
 printf '\377\377' | dd of="$dir/tail.bin" bs=1 seek=$((1024 + 2 * 4499)) conv=notrunc 2>/dev/null # its last token
-check 'a token above the vocabulary that is not used' "$binary" "${base[@]}" "${data[@]}" --val-data "$dir/tail.bin" --eval-steps 1
+check 'a token above the vocabulary that is not used' ends_with 0 '^step ' "$binary" "${base[@]}" "${data[@]}" --val-data "$dir/tail.bin" --eval-steps 1
+check 'a file of as many tokens is another one' [ "$(grep -c '^note: --train-data holds' "$dir/shown")" = 0 ]
 refuse 'token above the vocabulary, in all of the validation data' 4 'tail.bin: token 4499 .byte 10022. is 65535' "${base[@]}" "${data[@]}" --val-data "$dir/tail.bin" --eval-steps 1 --check-data
 check 'all data is good' ends_with 0 '^checked     9000 tokens of data' mpirun -np 4 "$binary" "${base[@]}" "${data[@]}" --val-data "$dir/good.bin" --hp 2 --cp 2 --check-data
 refuse 'a check of nothing' 2 '--check-data requires --train-data or --val-data' --model nano --from-scratch --steps 0 --export "$dir/nothing" --check-data
