@@ -26,6 +26,9 @@ int main(int argc, char **argv) {
     options_default(&o);
     o.cluster_out = file;
     CHECK(calibrate(&o, config_preset("nano"), world, 2, &error), "%s", error.text);
+    // SeqAlltoAll of the two ranks of a node, 402 runs at each of two sizes, then of all four, 42 runs.
+    int64_t each = (device_is_host() ? CALIBRATE_LINK_BYTES : CALIBRATE_GPU_LINK_BYTES) / 8 / 768 * 768, sent = comm_count(COMM_SEQ_ALLTOALL).bytes_sent;
+    CHECK(sent == 402 * (768 + each) + 42 * 3 * each, "%lld bytes sent by SeqAlltoAll", (long long)sent);
     if (comm_rank(world) == 0) {
         static const char *const keys[] = {"gpus_per_node", "nic_rate", "nic_efficiency", "alltoall_efficiency", "p2p_rate", "nvlink_rate", "memory", "host_memory"};
         cluster machines;
