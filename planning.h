@@ -77,6 +77,10 @@ static inline bool plan_in_room(const model_config *c, const grid *g, const mode
     return (double)plan_bytes(c, g, run, device, host) <= room.device && (double)host->peak <= room.host;
 }
 
+static inline void plan_add_way(char *ways, size_t size, bool helps, const char *way) {
+    if (helps) snprintf(ways + strlen(ways), size - strlen(ways), "%s", way);
+}
+
 // --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
 // attention that selective saves takes more time per byte than the rest. The layers that keep more are the last ones: what they keep lives shortest.
 // Sets kinds (which run points to). False with a message when even full recompute (auto), or the kind asked for, needs more than `room`.
@@ -86,18 +90,22 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
     char need[32], have[32];
     int L = c->L;
     size_t bytes = plan_bytes(c, g, run, &device, &host);
-    const char *keep_less = o->recompute == RECOMPUTE_NONE        ? "--recompute selective, full or auto, "
-                            : o->recompute == RECOMPUTE_SELECTIVE ? "--recompute full or auto, "
-                                                                  : "";
+    bool cpu = arena_is_cpu(&device), trains = !run->forward_only;
+    char keep_less[64] = "", ways[512] = "";
+    plan_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_NONE, "--recompute selective, full or auto, ");
+    plan_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_SELECTIVE, "--recompute full or auto, ");
     if ((double)bytes > room.device) {
         format_bytes(need, sizeof need, (double)bytes);
         format_bytes(have, sizeof have, room.device);
-        return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, --zero-params, --zero-grads and --zero-optim full, "
-                                "%ssmaller --mlp-tile and --loss-tile, a shorter --seq-len (--dry-run prints the memory by category)",
-                         need, have, keep_less,
-                         !arena_is_cpu(&device) ? "--offload-activations 1, --offload-optimizer, --offload-gradients, --offload-parameters, "
-                         : run->saves           ? "no --save-every, "
-                                                : "");
+        bool sharded = g->ranks > 1 && run->zp == g->ranks && run->zg == g->ranks && run->zo == g->ranks;
+        plan_add_way(ways, sizeof ways, !sharded, "--zero-params, --zero-grads and --zero-optim full, ");
+        plan_add_way(ways, sizeof ways, !cpu && trains && run->offload_layers < L, "--offload-activations 1, ");
+        plan_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_OPTIMIZER, "--offload-optimizer, ");
+        plan_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_GRADIENTS, "--offload-gradients, ");
+        plan_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_PARAMETERS, "--offload-parameters, ");
+        plan_add_way(ways, sizeof ways, cpu && run->saves, "no --save-every, ");
+        return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
+                                "(--dry-run prints the memory by category)", need, have, keep_less, ways);
     }
     if ((double)host.peak > room.host) {
         format_bytes(need, sizeof need, (double)host.peak);
