@@ -1249,6 +1249,8 @@ int main(int argc, char **argv) {
             test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
+            CHECK(!attention_engine_agrees(88, false), "an engine that is wrong in lse alone is used");
+            CHECK(!attention_engine_agrees(104, false), "an engine that is wrong in dv alone is used");
             CHECK(!attention_engine_agrees(56, false), "an engine that is wrong where scores are low is used");
             CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
 #endif
