@@ -1256,6 +1256,15 @@ int main(int argc, char **argv) {
 #endif
             CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
         }
+    if (!products_alone && attention_call_possible()) { // last: nothing ends it
+        int64_t tiles[3] = {attention_test_engine_tiles()};
+        for (int fixed = 0; fixed < 2; fixed++) {
+            if (fixed) attention_use_deterministic();
+            test_attention(128, 128, 4, 2, 16, true, 0, 0);
+            tiles[fixed + 1] = attention_test_engine_tiles();
+        }
+        CHECK(tiles[1] > tiles[0] && tiles[2] > tiles[1] && tiles[2] - tiles[1] < tiles[1] - tiles[0], "--deterministic: the engine computes the backward pass, or no forward pass");
+    }
     int status = test_finish(sizeof(floatX) == 2 ? "kernels, bf16" : "kernels, float", NULL);
     device_stop();
     comm_finalize();

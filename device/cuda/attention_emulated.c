@@ -18,7 +18,6 @@ static void spoil(float *x, int64_t n) {
 void attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     if (emulation_runs != NULL) emulation_runs(true);
     memset(workspace, 0xff, attention_call_workspace(s)); // NaN for anyone else who uses this memory
-    if (s.backward) memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));
     if (emulation_runs != NULL) emulation_runs(false);
     if (s.HS == 48 && s.backward) scale *= 1.1f; // lets test_kernels test an engine that is wrong
     const floatX *q = (const floatX *)tensors[ATTENTION_Q], *k = (const floatX *)tensors[ATTENTION_K],
@@ -45,6 +44,9 @@ void attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
         attention_kernel_backward(dq + h * s.dq.head, to_dk + dkv_at, to_dv + dkv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + h * s.lse_head,
                                   delta + h * s.delta_head, one, scale, false, false);
     }
+    if (emulation_runs != NULL) emulation_runs(true);
+    memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));
+    if (emulation_runs != NULL) emulation_runs(false);
     free(faulty);
     if (s.HS == 104) spoil(to_dv, n);
     if (rounded == NULL) return;
