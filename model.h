@@ -357,8 +357,8 @@ static inline const floatX *model_output_weight(model *m) {
     if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
     return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
 }
-// Losses of this micro-step's rows into losses (rows; NULL: only xn, the input of the output weight). backward: also dx = gradient of x_last, and gradients of the head (and of the tied
-// embedding), scaled by `scale` = 1 / valid labels of the step.
+// Losses of this micro-step's rows into losses (rows; NULL: only xn, the input of the output weight). backward: also dx = gradient of x_last, and
+// gradients of the head (and of the tied embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
     int head = m->c.L + 1, out_unit = m->c.tied ? UNIT_EMBEDDING : head, out_tensor = m->c.tied ? (int)T_EMBEDDING : (int)T_LM_HEAD;
@@ -507,7 +507,8 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     return r;
 }
 
-// A forward pass alone: the token losses of this rank's rows into m->losses (labels NULL: none; logits of single rows: evaluation_logits). Uses the documents of micro-step 0. Collective.
+// A forward pass alone: the token losses of this rank's rows into m->losses (labels NULL: none). Logits of single rows: evaluation_logits. Uses the
+// documents of micro-step 0. Collective.
 static inline void model_evaluate(model *m, const int32_t *tokens, const int32_t *labels) {
     model_take_batch(m, tokens, labels, 0);
     model_forward(m, CHECKPOINT_NOT_KEPT);
