@@ -181,8 +181,7 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
 // Takes all memory: from `device`, and from `host` for what is offloaded. trains: false: neither gradients nor moments (NULL). masters: false: no master
 // weights either (NULL): parameters are only read. accumulates: more than one micro-step in a step. offload: gradients need zg = zo = ranks, parameters zp,
 // too (options.h checks). The per-unit tables are host memory of z (zero_free).
-static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool trains, bool masters, bool accumulates,
-                               zero_offload offload) {
+static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool trains, bool masters, bool accumulates, zero_offload offload) {
     int units = z->unit_count;
     masters = masters && arena_element(device) != sizeof(float);
     bool offload_grads = trains && offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;

@@ -200,7 +200,7 @@ def documents(paths, fields, render):
                         if render is not None:
                             texts = chat_texts(render, item[fields[0]])
                         else:
-                            texts = [(item[field], field == fields[-1]) for field in fields]
+                            texts = [(item[field], i == len(fields) - 1) for i, field in enumerate(fields)]
                         "".join(text for text, _ in texts).encode()  # an error if one is not text, or holds half a surrogate pair
                     except (ValueError, KeyError, TypeError) as e:
                         names = '" and "'.join(fields)

@@ -169,6 +169,8 @@ no message is the assistant|{"messages": [{"role": "user", "content": "A"}]}
 it holds no list of messages with roles$|{"messages": ["A"]}
 a chat in "messages" (see --help)$|{"text": "A"}
 END
+check 'a field that is prompt and completion is learnt once' tokenize same --prompt answer --completion answer "$dir/pairs.jsonl"
+check 'the second time' [ "$(head -c 6 "$dir/same_000001.bin.mask" | od -An -tu1 | xargs)" = '0 0 0 1 1 1' ]
 check 'a chat beside a prompt' refused '--chat takes neither --prompt nor --completion' other --chat messages --prompt prompt --completion answer "$dir/messages.jsonl"
 ids() { $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids "$1"; }
 check 'the tokens of a prompt' test "$(ids 'A B!')" = 96,65,32,66,33
