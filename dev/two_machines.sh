@@ -3,7 +3,10 @@
 # cable between them has RATE each way (in tc's notation; none: no limit). Cores and disk are those of this machine.
 #   dev/two_machines.sh 1gbit mpirun --host nodea:2,nodeb:2 build/cpu/train_llama ...
 #   dev/two_machines.sh 1gbit dev/bench_planner.py --nodes 4
-# Needs root (network namespaces) and iproute2. Leaves nothing behind.
+# SLURM=1: both are nodes of a Slurm cluster, with 8 GPUs each by name alone.
+#   SLURM=1 dev/two_machines.sh none srun --mpi=pmix -N 2 --ntasks-per-node 4 build/cpu/train_llama ...
+#   SLURM=1 dev/two_machines.sh none sbatch --wait --time=10 scripts/run_...
+# Needs root (network namespaces), iproute2 and, for Slurm, the Debian packages slurm-wlm and munge. Leaves nothing behind.
 set -eu
 cd "$(dirname "$0")/.."
 [ $# -ge 2 ] || { sed -n '2,/^set -eu/{/^set -eu/d;s/^# \{0,1\}//;p}' dev/two_machines.sh; exit 2; }
@@ -13,6 +16,7 @@ shift
 dir=$(mktemp -d)
 here=train_llama_$$ # in the names of the namespaces, so that several runs do not collide
 clean() {
+    for file in "$dir"/*.pid; do [ -f "$file" ] && kill "$(cat "$file")"; done
     ip netns delete ${here}_nodea 2>/dev/null || true
     ip netns delete ${here}_nodeb 2>/dev/null || true
     rm -rf "$dir"
@@ -33,8 +37,50 @@ cat >"$dir/on" <<EOF
 #!/usr/bin/env bash
 node=\$1
 shift
-exec ip netns exec ${here}_\$node unshare --uts --mount bash -c 'hostname "\$0" && mount --bind "$dir/hosts" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && exec bash -c "\$*"' "\$node" "\$@"
+exec nsenter --net=/run/netns/${here}_\$node unshare --uts --mount bash -c 'hostname "\$0" && mount --bind "$dir/hosts" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && exec bash -c "\$*"' "\$node" "\$@"
 EOF
 chmod +x "$dir/on"
+
+start_slurm() { # a controller on nodea, a daemon on each machine
+    for i in {0..7}; do mknod "$dir/gpu$i" c 1 3; done # as /dev/null
+    echo "Name=gpu File=$dir/gpu[0-7]" >"$dir/gres.conf"
+    echo 'PMIxCliTmpDirBase=/dev/shm' >"$dir/mpi.conf" # in /tmp the two would collide
+    cat >"$dir/slurm.conf" <<EOF
+ClusterName=two_machines
+SlurmctldHost=nodea
+SlurmUser=root
+SlurmdUser=root
+AuthInfo=socket=$dir/munge
+StateSaveLocation=$dir
+SlurmdSpoolDir=$dir/%n
+SlurmctldPidFile=$dir/controller.pid
+SlurmdPidFile=$dir/%n.pid
+SlurmctldLogFile=$dir/controller.log
+SlurmdLogFile=$dir/%n.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+GresTypes=gpu
+NodeName=nodea,nodeb CPUs=8 RealMemory=1000 Gres=gpu:8
+PartitionName=all Nodes=ALL Default=YES State=UP
+EOF
+    export SLURM_CONF=$dir/slurm.conf
+    (umask 077 && head -c 1024 /dev/urandom >"$dir/key")
+    munged --force --socket="$dir/munge" --key-file="$dir/key" --pid-file="$dir/munge.pid" --log-file="$dir/munge.log" --seed-file="$dir/munge.seed"
+    "$dir/on" nodea slurmctld -c
+    for node in nodea nodeb; do
+        mkdir "$dir/$node"
+        "$dir/on" $node slurmd -N $node
+    done
+    for _ in {1..50}; do
+        "$dir/on" nodea sinfo -h -t idle -o %D | grep -qx 2 && return
+        sleep 0.2
+    done
+    cat "$dir"/*.log
+    echo 'error: the nodes of Slurm do not start'
+    exit 1
+}
+if [ "${SLURM:-0}" = 1 ]; then start_slurm; fi
 export OMPI_MCA_plm_rsh_agent=$dir/on
 "$dir/on" nodea "cd $(printf %q "$PWD") && $(printf '%q ' "$@")"
