@@ -384,11 +384,11 @@ for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do
     step "benchmark: step of llama-8b-$layers-layers, 128K, all GPUs, ${grid// $gpu_total/ N}" 90 mpirun -np $gpu_total $build/train_llama --model "$shaped" \
         --from-scratch --train-data "$random" --seq-len 128K $grid --steps 4 --verify
 done
-sanitized '' "${one[@]}" 1
 for ranks in 2 4; do
     several
     step "point 7: $ranks ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 done
+sanitized '' "${one[@]}" 1
 step 'benchmark: attention' 75 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
 gpu_only

@@ -13,6 +13,7 @@
 //     FAKE_CUDA_GPUS=N           a rank sees N GPUs (default 8); with FAKE_CUDA_OWN=1 each rank sees GPUs of its own
 //     FAKE_CUDA_POOR=RANK:KIB    that rank's GPU has only so much memory free, and is a card that no data sheet of ours has
 //     FAKE_CUDA_APART=1          the host cannot touch the GPU's memory, nor managed memory before it has waited for kernels
+//     FAKE_CUDA_STOPS=1          says at the end how often the host waited for compute
 //     FAKE_CUDA_DETERMINISTIC=1  what is asked of the libraries must be deterministic
 #include "../common.h"
 
@@ -385,21 +386,26 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
     free(s);
     return cudaSuccess;
 }
-static void host_waits(cudaStream_t s, int64_t position) {
+static int64_t host_stops, waited_work; // how often the host waited for compute that it had not yet waited for, and up to which
+static void host_waits(cudaStream_t s, int64_t position, int64_t work) { // work: compute_work at that position of the compute stream
     wait_until(s, position);
     if (position > s->waited) s->waited = position;
     if (!s->compute) return;
+    host_stops += work > waited_work;
+    if (work > waited_work) waited_work = work;
+    if (work < compute_work) return;
     host_memory_in_use = false;
     for (int i = 0; i < gpu_memory_count && apart(); i++)
         if (gpu_memory[i].managed) protect(i, true);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     compute_syncs += s->compute;
-    host_waits(s, s->queued);
+    host_waits(s, s->queued, compute_work);
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) {
-    for (int i = 0; i < stream_count; i++) host_waits(streams[i], streams[i]->queued);
+    for (int i = 0; i < stream_count; i++) host_waits(streams[i], streams[i]->queued, compute_work);
+    if (getenv("FAKE_CUDA_STOPS") != NULL) printf("the host waited for compute %lld times\n", (long long)host_stops);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
@@ -439,7 +445,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flag
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    if (event->stream != NULL) host_waits(event->stream, event->position);
+    if (event->stream != NULL) host_waits(event->stream, event->position, event->compute_work);
     return cudaSuccess;
 }
 // A thread that names no GPU is on the first, whoever's that is: its first call makes a context there, of some 500 MB.
@@ -497,7 +503,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->major = 9;
     p->totalGlobalMem = (size_t)16 << 30;
     p->sharedMemPerBlockOptin = (size_t)99 << 10; // as much as the emulation lets a kernel have
-    p->pageableMemoryAccess = job_rank() % 2; // some GPUs access memory that is not pinned directly, and after the call has returned
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
@@ -572,10 +577,33 @@ cudaError_t cudaHostUnregister(void *p) {
         if (pinned[i].at == (const char *)p) pinned[i] = pinned[--pinned_count];
     return cudaSuccess;
 }
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p) {
-    memset(a, 0, sizeof *a);
-    a->type = is_pinned(p) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+cudaError_t cudaMallocHost(void **p, size_t bytes) {
+    insist(pinned_count < 4096, "too many pinned pieces of memory");
+    *p = host_alloc(bytes);
+    pinned[pinned_count].at = (const char *)*p;
+    pinned[pinned_count++].bytes = bytes;
     return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void *p) {
+    cudaHostUnregister(p);
+    free(p);
+    return cudaSuccess;
+}
+// A copy from pinned memory on the compute stream: the host has just written there, which it may do once earlier copies from there are over.
+static void is_read(const struct CUstream_st *s, const void *from, size_t bytes) {
+    static struct {
+        const char *at;
+        size_t bytes;
+        int64_t position;
+    } read[256];
+    static int next;
+    for (int i = 0; i < 256; i++)
+        insist(read[i].position < s->waited || (const char *)from >= read[i].at + read[i].bytes || read[i].at >= (const char *)from + bytes,
+               "pinned memory is written while a copy may still read it");
+    read[next].at = (const char *)from;
+    read[next].bytes = bytes;
+    read[next].position = s->queued;
+    next = (next + 1) % 256;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s) {
     insist(kind != cudaMemcpyDefault || is_pinned(to) || is_pinned(from), "a copy beside compute from or to memory that is not pinned");
@@ -584,9 +612,11 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     if (apart())
         insist(either || ((to_gpu || kind == cudaMemcpyDeviceToHost) && (from_gpu || kind == cudaMemcpyHostToDevice)), "a copy of memory that is not the GPU's");
     bool in_use = host_memory_in_use, with_host = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToHost;
+    bool staged = kind == cudaMemcpyHostToDevice && is_pinned(from);
     if (with_host) host_memory_in_use = false; // the next piece of a copy
+    if (staged) is_read(s, from, bytes);
     queue_copy(s, to, from, bytes);
-    if (with_host) host_memory_in_use = in_use || is_pinned(kind == cudaMemcpyHostToDevice ? from : to) || job_rank() % 2 == 1;
+    if (with_host) host_memory_in_use = in_use || !staged; // memory that is not pinned may be read after the call has returned
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {

@@ -89,6 +89,10 @@ check 'the host touches no memory of the GPU' "${apart[@]}" --steps 1
 check 'nor where it resumes and exports, with host memory pinned in pieces' env TRAIN_LLAMA_TEST_PIECE=65536 "${apart[@]}" --steps 2 --export "$dir/apart-folder"
 check 'nor of several ranks, whose transfers take no other' env FAKE_CUDA_APART=1 mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 1 --hp 1 --cp 2 --document-end 32 --verify
+accumulates=(env FAKE_CUDA_STOPS=1 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --document-end 32 --grad-accum)
+stops() { "${accumulates[@]}" 2 | grep '^the host waited' >"$dir/stops" && "${accumulates[@]}" 4 | grep -xf "$dir/stops"; }
+check 'more micro-steps make the host wait no more often' stops
+check 'with more copies of tokens under way than there are slots, none is overwritten' "${accumulates[@]}" 12
 for tile in '--mlp-tile 127' '--loss-tile 127' '--mlp-tile 1'; do # of 128 rows; the fake refuses products of one row, as some versions of cuBLAS do
     check "no product of one row, $tile" $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/numbers.bin" --seq-len 100 --steps 1 $tile
 done

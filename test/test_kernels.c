@@ -89,6 +89,12 @@ enum { ENGINE = 1000, ENGINE_ROWS = 128 };
 enum { TENSOR_CORES = 500 }; // the hand-written kernels for them round the same numbers; half the bound is enough for them
 
 static char settings[128]; // block size and order, for messages
+static bool tells; // on a GPU: what comes next, so that a hang or a fault inside a library has a place
+static void tell(const char *text) {
+    if (!tells) return;
+    printf("next: %s\n", text);
+    fflush(stdout);
+}
 
 // Checks every element. The bound is 1e-6 `factor` of the largest wanted number, or of `least` if that is larger (the size of terms that cancel to a
 // result of almost 0). Stored bf16 numbers may also be off by their own rounding.
@@ -638,6 +644,10 @@ static int rounding_of(attention_block b) {
 static bool dkv_bf16; // as on Blackwell (attention_use_blackwell): each call of the engine rounds dk and dv once
 
 static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents) {
+    char text[160];
+    snprintf(text, sizeof text, "attention, rows %lld x %lld, heads %d on %d of %d%s%s, gap %d", (long long)Tq, (long long)Tk, Hq, Hkv, HS, causal ? ", causal" : "",
+             documents > 0 ? ", documents" : "", gap);
+    tell(text);
     attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, 11, documents);
     attention_block b = a.b;
     int rounded = rounding_of(b), dkv_rounded = dkv_bf16 && rounded < TENSOR_CORES ? TENSOR_CORES : rounded;
@@ -1122,13 +1132,15 @@ int main(int argc, char **argv) {
     }
     const int blocks[] = {0, 32, 96, 1024};
     bool products_alone = argc == 2 && strcmp(argv[1], "products") == 0;
-    int orders = argc == 2 && strcmp(argv[1], "one-order") == 0 ? 1 : ORDERS; // a GPU runs blocks and threads in its own order
+    tells = argc == 2 && strcmp(argv[1], "one-order") == 0; // a GPU runs blocks and threads in its own order
+    int orders = tells ? 1 : ORDERS;
     if (products_alone) test_products();
     for (int reverse = 0; reverse < orders && !products_alone; reverse++)
         for (int i = 0; i < 4; i++) {
             setenv("EMULATION_REVERSE", reverse ? "1" : "0", 1);
             kernels_test_block_size(blocks[i]);
             snprintf(settings, sizeof settings, "block size %d (0: the launcher's), %s first", blocks[i], reverse ? "last" : "first");
+            tell(settings);
             test_casts();
             test_vectors(1, 0);
             test_vectors(5, 1);
@@ -1244,6 +1256,7 @@ int main(int argc, char **argv) {
             attention_use_blackwell(dkv_bf16 = false);
             test_call_sizes();
             test_engine_takes();
+            tell("products");
             test_products();
             if (RACES) continue;
             test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it and computes it wrongly

@@ -2,7 +2,7 @@
 //
 // All operations run on one non-blocking stream (device_compute_stream); those issued aside, on another one. Each lane of copies and each communicator
 // (comm_nccl.c) has its own stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish` makes later compute wait for
-// the lane. Inside a step the host waits only in device_to_host, and in device_from_host where that cannot know when `from` has been read.
+// the lane. Inside a step the host waits only in device_to_host, and in device_from_host where it is STAGED copies ahead of the GPU.
 #include "../../progress.h"
 #include "attention_call.h"
 
@@ -15,6 +15,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+// Pinned memory that copies from the host pass through: slots, of which copy number n takes number n % STAGED.
+enum { STAGED = 16, STAGED_BYTES = 1 << 20 };
+
 static struct {
     bool started, deterministic;
     int index, ranks_sharing, local_ranks;
@@ -25,7 +28,10 @@ static struct {
     cudaEvent_t aside_ready, aside_done;
     bool aside;
     double *reduction;
-    size_t pinned; // bytes of host slabs
+    char *staged;                 // (STAGED, STAGED_BYTES)
+    cudaEvent_t has_left[STAGED]; // the newest copy from this slot is done
+    int64_t copies;               // from the host, so far
+    size_t pinned;                // bytes of host slabs
 } gpu;
 
 void cuda_check(cudaError_t status, const char *what) {
@@ -105,6 +111,8 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     cuda_check(cudaEventCreateWithFlags(&gpu.aside_ready, cudaEventDisableTiming), "creating the stream of work aside");
     cuda_check(cudaEventCreateWithFlags(&gpu.aside_done, cudaEventDisableTiming), "creating the stream of work aside");
     cuda_check(cudaMalloc((void **)&gpu.reduction, sizeof(double) * (REDUCTION_BLOCKS + 1)), "allocating the sums' scratch");
+    cuda_check(cudaMallocHost((void **)&gpu.staged, (size_t)STAGED * STAGED_BYTES), "pinning memory for copies from the host");
+    for (int i = 0; i < STAGED; i++) cuda_check(cudaEventCreateWithFlags(&gpu.has_left[i], cudaEventDisableTiming), "pinning memory for copies from the host");
     char sharing[64] = "";
     if (gpu.ranks_sharing > 1) snprintf(sharing, sizeof sharing, ", shared by %d ranks (test mode)", gpu.ranks_sharing);
     snprintf(gpu.name, sizeof gpu.name, "%s, %.1f GiB, compute capability %d.%d%s", gpu.properties.name, (double)gpu.properties.totalGlobalMem / (double)(1 << 30),
@@ -125,6 +133,8 @@ void device_stop(void) {
     if (!gpu.started) return;
     cuda_check(cudaDeviceSynchronize(), "stopping the device");
     cuda_check(cudaFree(gpu.reduction), "stopping the device");
+    for (int i = 0; i < STAGED; i++) cuda_check(cudaEventDestroy(gpu.has_left[i]), "stopping the device");
+    cuda_check(cudaFreeHost(gpu.staged), "stopping the device");
     cuda_check(cudaEventDestroy(gpu.aside_ready), "stopping the device");
     cuda_check(cudaEventDestroy(gpu.aside_done), "stopping the device");
     cuda_check(cudaStreamDestroy(gpu.other), "stopping the device");
@@ -376,13 +386,18 @@ static void copy_pieces(void *to, const void *from, size_t bytes, enum cudaMemcp
         cuda_check(cudaMemcpyAsync((char *)to + at, (const char *)from + at, n, kind, stream), what);
     }
 }
+// Through pinned memory. From other memory cudaMemcpyAsync may wait for all that is queued (CUDA's "API synchronization behavior": "the driver may
+// synchronize with the stream"), or, where the GPU accesses such memory itself, return before it has read `from`.
 void device_from_host(void *to, const void *from, size_t bytes) {
-    copy_pieces(to, from, bytes, cudaMemcpyHostToDevice, gpu.compute, "device_from_host");
-    // From pageable memory the call returns when `from` has been read. From pinned memory, or where the GPU accesses pageable memory itself, it may
-    // return at once.
-    struct cudaPointerAttributes attributes;
-    cuda_check(cudaPointerGetAttributes(&attributes, from), "device_from_host");
-    if (attributes.type != cudaMemoryTypeUnregistered || gpu.properties.pageableMemoryAccess) device_synchronize();
+    for (size_t at = 0, n; at < bytes; at += n) {
+        int64_t slot = gpu.copies++ % STAGED;
+        char *staged = gpu.staged + slot * STAGED_BYTES;
+        n = bytes - at < STAGED_BYTES ? bytes - at : STAGED_BYTES;
+        cuda_check(cudaEventSynchronize(gpu.has_left[slot]), "device_from_host");
+        memcpy(staged, (const char *)from + at, n);
+        cuda_check(cudaMemcpyAsync((char *)to + at, staged, n, cudaMemcpyHostToDevice, gpu.compute), "device_from_host");
+        cuda_check(cudaEventRecord(gpu.has_left[slot], gpu.compute), "device_from_host");
+    }
 }
 void device_to_host(void *to, const void *from, size_t bytes) {
     copy_pieces(to, from, bytes, cudaMemcpyDeviceToHost, gpu.compute, "device_to_host");
