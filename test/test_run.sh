@@ -310,8 +310,9 @@ cp -r "$dir/exported" "$dir/broken"
 python3 -c "
 f = open('$dir/broken/model.safetensors', 'r+b')
 f.seek(-4, 2)
-f.write(b'\\x00\\x00\\xc0\\x7f')"
+f.write(b'\\x00\\x00\\xc0\\xff')"
 check 'an evaluation that is not a number: status 2' ends_with 2 'error: a validation loss is not finite' mpirun -np 2 "$binary" --model "$dir/broken" --seq-len 100 --cp 2 --steps 0 --val-data "$dir/data.bin" --eval-steps 1
+check 'it is nan, without a sign' [ "$(grep -c 'val loss .* nan' "$dir/shown") $(grep -c -- -nan "$dir/shown")" = '1 0' ]
 check 'an export in a new folder of states' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/hf' && cmp '$dir/together/hf/model.safetensors' '$dir/exported/model.safetensors'"
 check 'in a folder that is there already, too' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/again'"
 check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --trace .*/full' "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
@@ -320,6 +321,7 @@ check 'before the first step, although the evaluation is after the last' bash -c
 check 'also in what needles alone read' ends_with 2 'is 999' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1 --eval-needles 9
 check 'data that no evaluation reads does not count' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1
 check 'divergence: status 2' ends_with 2 'error: step .*: loss .* lower --lr' "$binary" "${model[@]}" --steps 30 --lr 100 --grad-clip 0 --weight-decay 100
+check 'nan has no sign' [ "$(grep -cw nan "$dir/shown") $(grep -c -- -nan "$dir/shown")" = '2 0' ]
 check 'no label at all: a warning' ends_with 0 'warning: step 1: none of its tokens is a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --log "$dir/unlearnt.jsonl"
 check 'once' [ "$(grep -c 'none of its tokens is a label' "$dir/shown")" -eq 1 ]
 check 'the log names the program, the device and the size of the model' python3 -c "
