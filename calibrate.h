@@ -451,8 +451,8 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
         snprintf(comment, sizeof comment, "%d ranks at once on %s, %d a node, shapes of %s", ranks, device_name(), local, m->name);
         FILE *f = o->cluster_out != NULL ? fopen(o->cluster_out, "w") : stdout;
         if (f != NULL) calibrate_write(f, &machines, comment, c.notes);
-        if (f == NULL || (f != stdout && fclose(f) != 0)) error_set(error, "--cluster-out %s: cannot be written", printable(o->cluster_out).text);
-        else if (o->cluster_out != NULL) printf("wrote %s; --plan --cluster %s uses it\n", o->cluster_out, o->cluster_out);
+        if (o->cluster_out != NULL && file_finish("--cluster-out", o->cluster_out, f, error))
+            printf("wrote %s; --plan --cluster %s uses it\n", o->cluster_out, o->cluster_out);
     }
     return comm_agree(world, error);
 }

@@ -58,10 +58,11 @@ static inline double loss_by_position_tokens(const loss_by_position *sums) {
     for (int i = 0; i < POSITION_BUCKETS; i++) tokens += sums->tokens[i];
     return tokens;
 }
+static inline double evaluation_ratio(double sum, double count) { return count > 0 && !isnan(sum) ? sum / count : NAN; } // printf would show a NaN's sign
 static inline double loss_by_position_mean(const loss_by_position *sums) {
-    double loss = 0, tokens = loss_by_position_tokens(sums);
+    double loss = 0;
     for (int i = 0; i < POSITION_BUCKETS; i++) loss += sums->loss[i];
-    return tokens > 0 ? loss / tokens : NAN;
+    return evaluation_ratio(loss, loss_by_position_tokens(sums));
 }
 
 // ---- logits of single rows ----
@@ -134,7 +135,6 @@ typedef struct {
 } evaluation_report;
 
 static inline int evaluation_buckets(const evaluation_report *r) { return 1 + position_bucket(r->S - 1); } // those that S tokens reach
-static inline double evaluation_ratio(double sum, double count) { return count > 0 ? sum / count : NAN; }
 
 // Whether the loss of every validation set that holds labels is a number.
 static inline bool evaluation_finite(const evaluation_report *r) {
@@ -156,7 +156,7 @@ static inline void evaluation_print(const evaluation_report *r) {
         for (int b = 0, shown = 0; b < evaluation_buckets(r); b++) {
             if (l->tokens[b] == 0) continue; // no document is that long
             position_bucket_name(bucket, sizeof bucket, b, r->S);
-            printf("%s %s %.4f", shown++ > 0 ? "," : "", bucket, l->loss[b] / l->tokens[b]);
+            printf("%s %s %.4f", shown++ > 0 ? "," : "", bucket, evaluation_ratio(l->loss[b], l->tokens[b]));
         }
         printf("\n");
     }

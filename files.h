@@ -125,6 +125,15 @@ static inline bool file_writable(const char *option, const char *path, const cha
     return !other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path);
 }
 
+// Closes f, to which the whole file has been written (NULL: it could not be opened). False with a message that begins with the option, if not all of it is
+// there: then the file is removed.
+static inline bool file_finish(const char *option, const char *path, FILE *f, error_text *error) {
+    struct stat entry;
+    bool ok = (f != NULL && fflush(f) == 0 && ferror(f) == 0) || error_set_errno(error, "%s %s: cannot be written", option, path);
+    if (f != NULL && fclose(f) != 0 && ok) ok = error_set_errno(error, "%s %s: cannot be written", option, path);
+    if (!ok && f != NULL && lstat(path, &entry) == 0 && S_ISREG(entry.st_mode)) remove(path); // not: what is no file, such as /dev/stdout
+    return ok;
+}
 // Creates or replaces a file with these bytes, which are on disk when the call returns.
 static inline bool file_write(const char *path, const void *from, size_t bytes, error_text *error) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -499,6 +499,8 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     comm_sum_double(m->g->all, &r.loss, 1);
     if (r.valid > 0) r.loss /= (double)r.valid;
     r.norm = zero_grad_norm(&m->zero);
+    if (isnan(r.loss)) r.loss = NAN; // without the sign, which printf would show
+    if (isnan(r.norm)) r.norm = NAN;
     if (r.valid == 0 || !isfinite(r.norm) || !isfinite(r.loss)) return r;
     args.grad_scale = clip > 0 && r.norm > clip ? (float)(clip / r.norm) : 1;
     double began = trace_now();

@@ -449,6 +449,15 @@ static inline int option_distance(const char *a, size_t a_length, const char *b)
     }
     return row[b_length];
 }
+// Whether a name's words are in an option's help: "learning-rate" in "peak learning rate".
+static inline bool option_described(const char *help, const char *name, size_t length) {
+    for (const char *at = help; strlen(at) >= length; at++) {
+        size_t n = 0;
+        while (n < length && (at[n] == name[n] || ((name[n] == '-' || name[n] == '_') && (at[n] == ' ' || at[n] == '-')))) n++;
+        if (n == length) return true;
+    }
+    return false;
+}
 static inline bool options_unknown(const char *argument, error_text *error) {
     const char *name = argument;
     while (*name == '-') name++;
@@ -462,6 +471,11 @@ static inline bool options_unknown(const char *argument, error_text *error) {
             least = d;
             best = i;
         }
+    }
+    for (int i = 0; i < count && length > 7 && least > 2 + (int)length / 3 && strcspn(name, "-_") < length; i++) { // several words: the first option that they describe
+        if (!option_described(rows[i].help, name, length)) continue;
+        least = 0;
+        best = i;
     }
     if (best >= 0 && least <= 2 + (int)length / 3)
         return error_set(error, "unknown option %s; did you mean --%s? (--help lists every option)", printable(argument).text, rows[best].name);

@@ -375,11 +375,11 @@ static inline bool plan_write_json(const plan_question *q, int64_t attended, con
     }
     char *text = cJSON_Print(plan);
     FILE *f = text == NULL ? NULL : fopen(q->o->plan_json, "w");
-    bool ok = f != NULL && fprintf(f, "%s\n", text) > 0;
-    if (f != NULL) ok = fclose(f) == 0 && ok;
+    if (f != NULL) fprintf(f, "%s\n", text);
+    bool ok = file_finish("--plan-json", q->o->plan_json, f, error);
     cJSON_free(text);
     cJSON_Delete(plan);
-    return ok || error_set(error, "--plan-json %s: cannot be written", printable(q->o->plan_json).text);
+    return ok;
 }
 
 // --plan; one rank calls. started: the ranks that are running, planned for without --ranks. False with a message.

@@ -186,6 +186,7 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     masters = masters && arena_element(device) != sizeof(float);
     bool offload_grads = trains && offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
     bool grad_slots = trains && (z->zg > 1 || offload_grads), param_slots = z->zp > 1 || offload_params;
+    bool windows = offload >= OFFLOAD_OPTIMIZER && (trains || masters); // otherwise there are no optimizer states
     z->offload = offload;
     z->params = HOST_NEW(floatX *, units);
     z->grads = HOST_NEW(float *, units);
@@ -205,8 +206,8 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     z->squares = ARENA_TAKE(device, MEM_GRADIENTS, double, units);
     z->window_count = round_up(ceil_div(z->largest / z->zo, ZERO_WINDOWS), 64);
     for (int i = 0; i < 2; i++) {
-        z->window[i] = offload >= OFFLOAD_OPTIMIZER ? ARENA_TAKE(device, MEM_OPTIMIZER, float, (2 + masters + offload_grads) * z->window_count) : NULL;
-        z->window_params[i] = offload_params ? ARENA_TAKE_X(device, MEM_OPTIMIZER, z->window_count) : NULL;
+        z->window[i] = windows ? ARENA_TAKE(device, MEM_OPTIMIZER, float, (2 + masters + offload_grads) * z->window_count) : NULL;
+        z->window_params[i] = windows && offload_params ? ARENA_TAKE_X(device, MEM_OPTIMIZER, z->window_count) : NULL;
         z->leaving[i] = offload_grads && z->zg > 1 ? ARENA_TAKE(device, MEM_GRADIENTS, float, z->largest / z->zg) : NULL;
     }
     for (int s = 0; s < ZERO_SLOTS; s++) {

@@ -163,6 +163,9 @@ def chat_texts(render, messages):
     """Messages -> [(text, learnt)]. Learnt is what the template makes of a message of the assistant, behind the prompt that the messages before it make."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) and "role" in message for message in messages):
         raise ValueError("it holds no list of messages with roles")
+    for i, message in enumerate(messages, 1):  # templates make Python's notation of what is no text, such as None or a list of parts
+        if message["role"] in ("system", "user", "assistant") and not isinstance(message.get("content"), str) and not message.get("tool_calls"):
+            raise ValueError(f"the content of message {i} is not a text")
     texts, done = [], ""
 
     def add(whole, learnt):

@@ -34,6 +34,7 @@ for wrong in '--calibrate --cluster-out /no/such/folder/x' '--model nano --dry-r
     "$binary" $wrong >"$dir/out" 2>"$dir/err"
     check "refused: $wrong" [ "$? $(grep -c '^error: --cluster-out' "$dir/err")" = '2 1' ]
 done
+check 'a full disk: status 1' ends_with 1 '^error: --cluster-out /dev/full: cannot be written: No space left on device' "$binary" --calibrate --model nano --cluster-out /dev/full
 check 'refused: what has no effect' ends_with 2 '^error: --seq-len has no effect with --calibrate; legal with it are --model' "$binary" --calibrate --model nano --seq-len 1K
 
 closing_line

@@ -155,7 +155,8 @@ static void test_refusals(void) {
     } cases[] = {
         {"", "--model is missing"}, {"--train-data x", "--model is missing"}, {"--model tiny", "--train-data is missing"},
         {"--model tinny --train-data x --from-scratch", "nano"}, {"--model tiny --train-data x", "--from-scratch"},
-        {GOOD "--modle x", "did you mean --model?"}, {GOOD "--seqlen 4", "did you mean --seq-len?"}, {GOOD "--head-parallel 4", "unknown option --head-parallel"},
+        {GOOD "--modle x", "did you mean --model?"}, {GOOD "--seqlen 4", "did you mean --seq-len?"}, {GOOD "--head-parallel 4", "did you mean --hp?"},
+        {GOOD "--learning-rate 1", "did you mean --lr?"}, {GOOD "--learning_rate=1", "did you mean --lr?"}, {GOOD "--tensor-parallel 4", "unknown option --tensor-parallel; --help lists"},
         {GOOD "--seq_len 4", "did you mean --seq-len?"}, {GOOD "--batchsize=4", "did you mean --batch-size?"}, {GOOD "--zero-param 2", "did you mean --zero-params?"},
         {GOOD "-h", "did you mean --help?"}, {GOOD "-hp 2", "did you mean --hp?"}, {GOOD "--", "unknown option --"}, {GOOD "--=3", "unknown option"},
         {GOOD "-", "stray argument \"-\""}, {GOOD "extra", "stray argument \"extra\""}, {GOOD "--hp 2 3", "stray argument \"3\""},

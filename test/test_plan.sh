@@ -157,7 +157,9 @@ for case in 'parameters 14.96 29.91' 'optimizer 29.91 0' 'activations 0.0156 0.0
     read -r category gpu cpu <<<"$case"
     check "$category without training" awk "BEGIN {g = $(bytes --cluster h100 --steps 0 --export "$dir/none"); c = 0$(bytes --steps 0); exit !(g > 0.99 * $gpu && g < 1.01 * $gpu && c >= 0.99 * $cpu && c <= 1.01 * $cpu)}"
 done
-check 'no master weights to evaluate' bash -c "! '$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K | grep optimizer"
+for offload in '' '--offload-optimizer --offload-gradients --offload-parameters'; do
+    check "no master weights to evaluate, nor windows for them $offload" bash -c "! '$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K $offload | grep optimizer"
+done
 check 'no master weights to evaluate: it says so' says ' a rank, bf16' --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K
 check 'nor buffers of a ring'"'"'s backward pass' bash -c "! '$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K | grep rings"
 check '--hp auto without training: nothing is offloaded that fits' bash -c "'$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 128K --hp auto | grep '^planned' | grep -v offload"

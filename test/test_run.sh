@@ -310,8 +310,9 @@ cp -r "$dir/exported" "$dir/broken"
 python3 -c "
 f = open('$dir/broken/model.safetensors', 'r+b')
 f.seek(-4, 2)
-f.write(b'\\x00\\x00\\xc0\\x7f')"
+f.write(b'\\x00\\x00\\xc0\\xff')"
 check 'an evaluation that is not a number: status 2' ends_with 2 'error: a validation loss is not finite' mpirun -np 2 "$binary" --model "$dir/broken" --seq-len 100 --cp 2 --steps 0 --val-data "$dir/data.bin" --eval-steps 1
+check 'it is nan, without a sign' [ "$(grep -c 'val loss .* nan' "$dir/shown") $(grep -c -- -nan "$dir/shown")" = '1 0' ]
 check 'an export in a new folder of states' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/hf' && cmp '$dir/together/hf/model.safetensors' '$dir/exported/model.safetensors'"
 check 'in a folder that is there already, too' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/again'"
 check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --trace .*/full' "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
@@ -320,6 +321,7 @@ check 'before the first step, although the evaluation is after the last' bash -c
 check 'also in what needles alone read' ends_with 2 'is 999' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1 --eval-needles 9
 check 'data that no evaluation reads does not count' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1
 check 'divergence: status 2' ends_with 2 'error: step .*: loss .* lower --lr' "$binary" "${model[@]}" --steps 30 --lr 100 --grad-clip 0 --weight-decay 100
+check 'nan has no sign' [ "$(grep -cw nan "$dir/shown") $(grep -c -- -nan "$dir/shown")" = '2 0' ]
 check 'no label at all: a warning' ends_with 0 'warning: step 1: none of its tokens is a label' "$binary" --model nano --from-scratch --train-data "$dir/unlearnt.bin" --seq-len 100 --steps 2 --log "$dir/unlearnt.jsonl"
 check 'once' [ "$(grep -c 'none of its tokens is a label' "$dir/shown")" -eq 1 ]
 check 'the log names the program, the device and the size of the model' python3 -c "
@@ -367,6 +369,8 @@ check 'nor a config.json' ends_with 2 '^error: --log .*/precious.json: is a file
 check '--plan-json neither, another JSON file' ends_with 2 '^error: --plan-json .*/precious.json: is a file of another kind' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/precious.json"
 check 'that is as before, too' cmp "$dir/kept.json" "$dir/precious.json"
 for n in 1 2; do check "a plan replaces a plan, $n" "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/replaced.json"; done
+check 'a plan on a full disk: status 1' ends_with 1 '^error: --plan-json /dev/full: cannot be written: No space left on device' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json /dev/full
+check 'that is no file, and stays' [ -c /dev/full ]
 for n in 1 2; do check "a trace replaces a trace, $n" "$binary" "${model[@]}" --steps 1 --trace "$dir/replaced.trace"; done
 check 'one file for log and trace' ends_with 2 '^error: --log .*/twice is a file of --trace, too' "$binary" "${model[@]}" --steps 1 --log "$dir/twice" --trace "$dir/twice"
 check 'and of one rank' ends_with 2 '^error: --log .*/twice.rank1 is a file' mpirun -np 2 "$binary" "${model[@]}" --hp 2 --steps 1 --log "$dir/twice.rank1" --trace "$dir/twice"

@@ -258,6 +258,15 @@ static void test_no_space(void) {
     int64_t shape[2] = {100, 100};
     safetensors_add(&w, "a", DTYPE_F32, 2, shape);
     CHECK(!safetensors_lay_out(&w, folder, "small", 1 << 30, true, &error) && strstr(error.text, "cannot be written") != NULL, "%s", error.text);
+    for (int k = 0; k < 3; k++) { // of 1, 3, 5 KiB: what does not fit is not left there, also not in part
+        path_text path = path_join(folder, "plan");
+        FILE *f = fopen(path.text, "w");
+        error = (error_text){"", 0};
+        fprintf(f, "%*d", 1024 + 2048 * k, 1);
+        bool whole = file_finish("--plan-json", path.text, f, &error);
+        CHECK(whole == (k < 2) && path_exists(path.text) == whole, "file %d: %s", k, error.text);
+        CHECK(whole || (error.number == EFBIG && error_may_pass(&error) && strstr(error.text, "--plan-json ") == error.text), "%d: %s", error.number, error.text);
+    }
     setrlimit(RLIMIT_FSIZE, &before);
     safetensors_close(&w);
     error.text[0] = '\0'; // a disk that is full when the data comes: runs and exports then end with status 1, by the number

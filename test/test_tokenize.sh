@@ -167,6 +167,8 @@ done <<'END'
 the chat template says: SYSTEM COMES FIRST$|{"messages": [{"role": "user", "content": "A"}, {"role": "system", "content": "B"}, {"role": "assistant", "content": "C"}]}
 no message is the assistant|{"messages": [{"role": "user", "content": "A"}]}
 it holds no list of messages with roles$|{"messages": ["A"]}
+the content of message 2 is not a text$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": null}]}
+the content of message 1 is not a text$|{"messages": [{"role": "user", "content": [{"type": "text", "text": "A"}]}, {"role": "assistant", "content": "B"}]}
 a chat in "messages" (see --help)$|{"text": "A"}
 END
 check 'a field that is prompt and completion is learnt once' tokenize same --prompt answer --completion answer "$dir/pairs.jsonl"
