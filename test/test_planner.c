@@ -669,6 +669,7 @@ static void check_step(void) {
     q.batch = 2;
     for (int way = 0; way < 24; way++) {
         int kind = way % 3, states = way / 3 % 4, offloaded = way < 12 ? 32 : 16;
+        m.tied = way >= 12;
         recompute_kind kinds[32];
         for (int l = 0; l < 32; l++) kinds[l] = (recompute_kind)kind;
         planner_choice p;
@@ -687,7 +688,7 @@ static void check_step(void) {
         double activations = 2 * (offloaded - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false); // bytes of a pass
         double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0;
         const double updates[] = {0, 24, 28, 30}; // bytes of a parameter
-        double update = N / 32 * updates[states], table = 128256.0 * 4096, first = (table + 3 * (N - 2 * table) / 32) / N; // the share that is updated at once
+        double update = N / 32 * updates[states], table = 128256.0 * 4096, first = (table + 3 * (N - (m.tied ? 1 : 2) * table) / 32) / N; // the share that is updated at once
         double linear_flop = flop - 32 * (3.5 + full) * flops_attention_per_token(&m, q.S);
         const struct {
             const char *name;
@@ -709,6 +710,7 @@ static void check_step(void) {
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
             CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9, "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
     }
+    m.tied = false;
     // Selective recompute repeats SeqAlltoAll: matrix products hide that of a micro-step's last sequence, here one of two.
     c.overlap_cost = 0;
     planner_choice p;
@@ -738,6 +740,72 @@ static void check_hidden_update(void) {
         double N = (double)config_parameters(&m), table = 128256.0 * 4096, first = (table + 2 * (N - 2 * table) / 32) / N, exposed = p.offloading + first * p.optimizer;
         double share = exposed / (N * 24 / c.host_link_rate);
         CHECK(way == 0 ? share > first && share < first + 0.1 : share > 0.95 && share < 1.05, "way %d: %.3f of the update is exposed, %.3f of it is the first units'", way, share, first);
+        cluster fast = c;
+        fast.host_link_rate = 1e18; // the optimizer hides copies that take less time
+        q.machines = &fast;
+        planner_step_time(&q, &a, &p);
+        CHECK(p.offloading >= 0 && p.offloading < 1e-6, "way %d: %g s of copies that take none", way, p.offloading);
+    }
+    m.L = 1; // fewer layers than the first units have: nothing is left to hide
+    planner_query q = planner_query_make(&m, &c, 512 << 10, 1, 1);
+    planner_choice p;
+    memset(&p, 0, sizeof p);
+    p.shape = planner_shape(&c, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+    p.zp = p.zg = p.zo = 1;
+    p.offload_states = OFFLOAD_OPTIMIZER;
+    planner_attention a = planner_attention_time(&q, &p.shape, false);
+    planner_step_time(&q, &a, &p);
+    double N = (double)config_parameters(&m), first = 1 - 128256.0 * 4096 / N; // all but the output matrix
+    CHECK(fabs(p.offloading / (first * (N * 24 / c.host_link_rate - p.optimizer)) - 1) < 0.1, "one layer: %g s exposed of %g", p.offloading, N * 24 / c.host_link_rate);
+}
+
+// Offloaded layers share as many slots as those need that keep most: here the last 8 of 32 layers keep all, the others are selective.
+static void check_mixed_slots(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    c.overlap_cost = 1;
+    planner_query q = planner_query_make(&m, &c, 131072, 16, 64);
+    for (int offloaded = 16; offloaded <= 32; offloaded += 8) {
+        recompute_kind kinds[32];
+        for (int l = 0; l < 32; l++) kinds[l] = l < 24 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
+        planner_choice p;
+        memset(&p, 0, sizeof p);
+        p.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST);
+        p.zp = p.zg = p.zo = 64;
+        p.recompute = RECOMPUTE_SELECTIVE;
+        p.less = 8;
+        p.offload = offloaded / 32.0;
+        planner_attention a = planner_attention_time(&q, &p.shape, false);
+        planner_step_time(&q, &a, &p);
+        double kept = planner_kept_sum(&m, &c, &p, offloaded, 4096, false), expected = 8 * 2 * kept * checkpoint_leaving(kinds, offloaded) / offloaded / c.host_link_rate;
+        CHECK(fabs(p.offloading / expected - 1) < 1e-9, "%d layers of two kinds: %g s, by hand %g", offloaded, p.offloading, expected);
+    }
+}
+
+// Where recompute, offload and sharding cost no time, because all of it is hidden by transfers: nothing is recomputed or offloaded to save memory that is not
+// needed, but states are sharded.
+static bool fits_different(void *context, planner_choice *p) {
+    int what = *(int *)context; // what saves half of the memory
+    bool saves = what == 0 ? p->recompute > RECOMPUTE_NONE : what == 1 ? p->less > 0 : what == 2 ? p->offload > 0 : what == 3 ? p->offload_states > OFFLOAD_NONE : p->zo > 1;
+    p->memory = saves ? 35e9 : 70e9;
+    return what != 1 || p->recompute > RECOMPUTE_NONE; // there is nothing less than none
+}
+static void check_alike(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    c.overlap_cost = 0;
+    c.nvlink_rate = c.nic_rate = 1e6;
+    c.host_link_rate = c.hbm_rate = 1e18;
+    planner_query q = planner_query_make(&m, &c, 131072, 64, 64);
+    q.fits = fits_different;
+    for (int what = 0; what < 5; what++) {
+        planner_choice p;
+        memset(&p, 0, sizeof p);
+        p.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+        q.context = &what;
+        CHECK(planner_best_of_grid(&q, &p), "nothing fits");
+        CHECK(p.recompute == (what == 1 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE) && p.less == 0 && p.offload == 0 && p.offload_states == OFFLOAD_NONE && (what < 4 || p.memory == 35e9),
+              "case %d: recompute %d, less %d, offload %g, states %d, ZeRO %d %d %d", what, (int)p.recompute, p.less, p.offload, (int)p.offload_states, p.zp, p.zg, p.zo);
     }
 }
 
@@ -970,6 +1038,8 @@ int main(void) {
     check_hidden_by_compute();
     check_hidden_update();
     check_mix();
+    check_mixed_slots();
+    check_alike();
     check_search();
     return test_finish("test_planner", NULL);
 }
