@@ -638,6 +638,7 @@ static void check_hidden(const planner_query *ask) {
     planner_attention attention = planner_attention_time(&theirs, &p.shape, false);
     planner_step_time(&theirs, &attention, &p);
     CHECK(fabs(p.alltoall / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9, "LoongTrain's schedule hides what selective recompute exchanges again: %g s", p.alltoall);
+    CHECK(p.gather == 0 && p.reduce == 0 && p.offloading == 0 && p.optimizer == 0, "LoongTrain's schedule has parts of ours");
     p.recompute = RECOMPUTE_NONE;
     for (int way = 0; way < 6; way++) { // outer ring, inner ring, all-gather; and again with two sequences at a time, of which the last is hidden
         cluster c = *q.machines;
