@@ -182,6 +182,16 @@ static void check_network(void) {
     // All-gather of KV: of groups of 3, some lie on two nodes, and these send through NICs as a ring does.
     grid_shape astride = planner_shape(&c, 4, 1, 3, 1, PLACEMENT_HEAD_FIRST);
     CHECK(planner_pass_gather(&c, &astride, 1, 1e9, 2e9).home == 2 * planner_hop(&c, 2e9, 1) && planner_hop(&c, 2e9, 1) > planner_hop(&c, 2e9, 0), "groups that straddle nodes");
+    // Windows of 16 ranks on nodes of 8, and transfers so slow that nothing hides them: inner hops share the NICs with outer ones.
+    cluster slow = c;
+    slow.nic_rate = 1e6;
+    slow.overlap_cost = 0;
+    planner_query far = planner_query_make(config_preset("llama3-8b"), &slow, 1 << 17, 1, 64);
+    grid_shape windows = planner_shape(&slow, 1, 1, 64, 16, PLACEMENT_CONTEXT_FIRST);
+    planner_attention both = planner_attention_time(&far, &windows, false);
+    double hop = 2.0 * 8 * 128 * (1 << 17) / 64 * 2, inner = planner_hop(&slow, hop, 1), outer = planner_hop(&slow, hop, 2); // KV of a rank, bytes
+    CHECK(fabs((both.forward.inner + both.forward.outer + both.forward.compute) / (4 * 15 * inner + 3 * outer) - 1) < 0.01, "inner and outer hops on one NIC: %g s and %g, hops of %g and %g",
+          both.forward.inner, both.forward.outer, inner, outer);
     // SeqAlltoAll inside a node, where packing is estimated to take less than the links: a rank keeps its own quarter.
     cluster packs = load("a100-4nic");
     packs.alltoall_pack = 0;
@@ -722,6 +732,9 @@ static void check_step(void) {
     planner_attention a = planner_attention_time(&q, &p.shape, false);
     planner_step_time(&q, &a, &p);
     CHECK(fabs(p.alltoall / (4 * 2 * 32 * 2.5 * a.alltoall) - 1) < 1e-9, "two sequences, selective: %g s of SeqAlltoAll", p.alltoall);
+    a.alltoall = 10; // so long that the backward pass's products, two thirds of all, hide only their own time of it, for one sequence of two
+    planner_step_time(&q, &a, &p);
+    CHECK(fabs((4 * 2 * 32 * 3 * a.alltoall - p.alltoall) / (p.linear * 2 / 3 / 2) - 1) < 1e-9, "a long SeqAlltoAll: %g s, products of %g", p.alltoall, p.linear);
 }
 
 // The update of states on the host: the forward pass of a long sequence hides all but the embedding's and two layers', that of a short one nearly nothing.
@@ -861,6 +874,78 @@ static void check_hidden_by_compute(void) {
         }
         CHECK(fabs(seconds[1] / seconds[0] - 1) < 1e-12, "kind %d: %.9g s with launches, %.9g s without", kind, seconds[1], seconds[0]);
     }
+}
+
+// Each kind of states on the host, layers of two kinds, and a part of them on the host cost a tie each; all of them there do not.
+static void check_cost(void) {
+    const struct {
+        zero_offload states;
+        int less, ties;
+        double offload;
+    } cases[] = {{OFFLOAD_NONE, 0, 0, 0}, {OFFLOAD_NONE, 0, 0, 1}, {OFFLOAD_NONE, 0, 1, 0.25}, {OFFLOAD_NONE, 8, 1, 0}, {OFFLOAD_GRADIENTS, 0, 2, 0}, {OFFLOAD_PARAMETERS, 8, 5, 0.75}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        planner_choice p;
+        memset(&p, 0, sizeof p);
+        p.seconds = 3;
+        p.offload_states = cases[i].states;
+        p.less = cases[i].less;
+        p.offload = cases[i].offload;
+        CHECK(fabs(planner_cost(&p) / (3 * pow(1 + PLANNER_TIE, cases[i].ties)) - 1) < 1e-12, "case %d costs %g", (int)i, planner_cost(&p));
+    }
+    planner_choice p;
+    memset(&p, 0, sizeof p);
+    char text[256];
+    p.seconds = 1;
+    p.attention = 0.9;
+    p.gather = 0.096;
+    p.update = 0.004;
+    planner_reason(&p, text, sizeof text);
+    CHECK(strcmp(text, "attention kernels 90 %, gathering exposed 10 %") == 0, "'%s'", text);
+}
+
+// Whatever the only choice that fits, it is found: on one rank all of them, on 16 those of one kind of recompute.
+typedef struct {
+    planner_choice only;
+    int seen, wrong; // tries: of this choice, of what is no choice
+} only_choice;
+static bool fits_only(void *context, planner_choice *p) {
+    only_choice *o = (only_choice *)context;
+    const planner_choice *c = &o->only;
+    bool it = p->zp == c->zp && p->zg == c->zg && p->zo == c->zo && p->recompute == c->recompute && p->less == c->less && p->offload == c->offload && p->offload_states == c->offload_states;
+    o->seen += it;
+    o->wrong += p->recompute > RECOMPUTE_FULL || p->zp < 1 || p->zg % p->zp != 0 || p->zo % p->zg != 0;
+    p->memory = 1;
+    return it;
+}
+static void check_every_choice(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    static const int degrees[] = {1, 8, 16};
+    for (int ranks = 1; ranks <= 16; ranks += 15)
+        for (int way = 0; way < 27 * 10 * 20; way++) {
+            int z = way / 200, kind = way / 20 % 10, quarters = kind > 1 ? (kind - 2) % 4 : 0;
+            only_choice o;
+            memset(&o, 0, sizeof o);
+            planner_choice *only = &o.only;
+            only->zp = degrees[z / 9];
+            only->zg = degrees[z / 3 % 3];
+            only->zo = degrees[z % 3];
+            only->recompute = kind == 0 ? RECOMPUTE_NONE : kind < 6 ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL;
+            only->less = 8 * quarters;
+            only->offload = way % 5 / 4.0;
+            only->offload_states = (zero_offload)(way / 5 % 4);
+            if (kind == 1 || (ranks == 1 ? z > 0 : kind != 3 || way % 5 != 2) || only->zp > only->zg || only->zg > only->zo) continue;
+            bool legal = (only->offload_states < OFFLOAD_GRADIENTS || only->zg == ranks) && (only->offload_states < OFFLOAD_PARAMETERS || only->zp == ranks);
+            planner_query q = planner_query_make(&m, &c, 131072, 16, ranks);
+            planner_choice p;
+            memset(&p, 0, sizeof p);
+            p.shape = planner_shape(&c, ranks, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+            q.fits = fits_only;
+            q.context = &o;
+            bool found = planner_best_of_grid(&q, &p);
+            CHECK(found == legal && (o.seen > 0) == legal && o.wrong == 0, "ZeRO %d %d %d, recompute %d with %d less, offload %g, states %d: %s", only->zp, only->zg, only->zo, (int)only->recompute, only->less,
+                  only->offload, (int)only->offload_states, found ? "found" : "not found");
+        }
 }
 
 static void check_search(void) {
@@ -1041,6 +1126,8 @@ int main(void) {
     check_mix();
     check_mixed_slots();
     check_alike();
+    check_cost();
+    check_every_choice();
     check_search();
     return test_finish("test_planner", NULL);
 }
