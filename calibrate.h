@@ -249,15 +249,22 @@ static inline double calibrate_attention(calibration *c, const char *name, doubl
     return rate;
 }
 
+// From seconds of calibrate_linear with matrices of DF elements, at two numbers of rows: weights + per_row rows, the cost of reading the weights and the
+// rate of the products. hbm_rate and peak are set.
+static inline void calibrate_set_linear(cluster *machines, double DF, double rows0, double seconds0, double rows1, double seconds1) {
+    double per_row = calibrate_slope(rows0, seconds0, rows1, seconds1), weights = fmax(0, seconds1 - rows1 * per_row);
+    calibrate_set(machines, "linear_efficiency", 18 * DF / per_row / machines->peak);
+    calibrate_set(machines, "weight_bytes", weights * machines->hbm_rate / (3 * DF));
+}
+
 static inline void calibrate_kernels(calibration *c, cluster *machines) {
     const int64_t sizes[3] = {c->rows / 4, c->rows / 2, c->rows};
     double width = (double)c->H * c->HS, D = c->D, F = c->F, rows = (double)c->rows, flop = 18 * D * F; // flop: of a row in calibrate_linear
     double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear[3], launch[2], quadratic[2];
     calibrate_sizes(c, calibrate_linear, 0, &c->rows, sizes, 3, linear);
+    calibrate_note(c, "# one product: %lld rows at %.4g GFLOP/s a rank\n", (long long)c->rows, 2e-9 * rows * D * F / gemm);
     for (int i = 0; i < 3; i++)
         calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)sizes[i], 1e-9 * flop * (double)sizes[i] / linear[i]);
-    // Seconds of a layer = weights + per_row rows: the cost of reading the weights, and the rate of the products.
-    double per_row = calibrate_slope((double)sizes[0], linear[0], rows, linear[2]), weights = fmax(0, linear[2] - rows * per_row);
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
     calibrate_set(machines, "hbm_rate", hbm);
     calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0));
@@ -268,8 +275,7 @@ static inline void calibrate_kernels(calibration *c, cluster *machines) {
     double best = fmax(fmax(2 * rows * D * F / gemm, flop * rows / linear[2]), fmax(forward, backward));
     double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : best;
     calibrate_set_kind(machines, "peak", peak, sheet > 0 ? FIGURE_DATASHEET : FIGURE_MEASURED);
-    calibrate_set(machines, "linear_efficiency", flop / per_row / peak);
-    calibrate_set(machines, "weight_bytes", weights * hbm / (3 * D * F));
+    calibrate_set_linear(machines, D * F, (double)sizes[0], linear[0], rows, linear[2]);
     calibrate_set(machines, "attention_forward_efficiency", 2 * width / quadratic[0] / peak);
     calibrate_set(machines, "attention_backward_efficiency", 5 * width / quadratic[1] / peak);
     calibrate_set(machines, "merge_bytes", calibrate_seconds(c, calibrate_merge, 0) / (double)c->T * hbm / width);

@@ -396,7 +396,6 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     if (n == 0) return false;
     options chosen = plan_chosen(o, &best[0]); // a run must accept the command that is printed
     chosen.dry_run = true;
-    chosen.ranks = ranks;
     chosen.plan_json = NULL;
     if (!options_check(&chosen, c, ranks, error)) return false;
     if (o->plan_json != NULL && !plan_write_json(&q, attended, best, n, error)) return false;

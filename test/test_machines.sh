@@ -75,10 +75,17 @@ int MPI_Comm_split_type(MPI_Comm all, int type, int key, MPI_Info info, MPI_Comm
 C
 check 'MPI that tells of machines of two ranks' bash -c "gcc -shared -fPIC \$(mpicc --showme:compile) '$dir/pairs.c' -o '$dir/pairs.so'"
 chosen() { # environment option...: trains on the planner's grid; what was planned goes to $dir/shown
-    ends_with 0 '^step *1/1' timeout 60 mpirun -np 4 $1 "$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --steps 1 --threads 1 --hp auto
+    ends_with 0 '^step *1/1' timeout 60 mpirun -np 4 $1 "$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --steps 1 --threads 1 --hp auto "${@:2}"
 }
 check '--hp auto on two machines' chosen "-x LD_PRELOAD=$dir/pairs.so"
 check 'says how many ranks they have' grep -q '^planning    for 2 ranks a machine, where cpu has [0-9]' "$dir/shown"
+# Of a cluster's eight ranks and eight (slow) NICs such a machine has two of each.
+slow() { sed -E "s/^(gpus_per_node|nics_per_node|ranks_sharing)( +)[0-9]+/\\1\\2$1/; s/^(nic_rate +)[^ ]+/\\11e6/" clusters/cpu.txt; }
+slow 8 >"$dir/eight.txt" && slow 2 | sed -E 's/^ranks_sharing( +)2/ranks_sharing\18/' >"$dir/two.txt"
+check '--hp auto where each rank has a NIC' chosen "-x LD_PRELOAD=$dir/pairs.so" --cluster "$dir/eight.txt"
+planned=$(sed -n 's/^planned for [^:]*: \(.*\): \(.*\) s a step$/\1 \2/p' "$dir/shown")
+check 'plans as for a cluster of such machines' [ -n "$planned" -a "$planned" = "$("$program" --plan --model nano --seq-len 100 --ranks 4 --cluster "$dir/two.txt" |
+    sed -nE '/^1\. /{s///;N;s/\n +step ([0-9.]+) s.*/ \1/p}')" ]
 check '--hp auto on one machine' chosen ''
 check 'has no need to' bash -c "! grep -q '^planning ' '$dir/shown'"
 part=("$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --threads 1)

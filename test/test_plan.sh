@@ -94,6 +94,12 @@ import json, sys
 none, half, all_ = (json.loads(list(open(path))[1])["predicted_ms"] for path in sys.argv[1:])
 assert none < half < all_ and abs(2 * half - none - all_) < 1e-6 * all_, (none, half, all_)
 PY
+for more in '' --offload-optimizer; do "$binary" "${small[@]}" $more --steps 1 --log "$dir/states$more.jsonl" >"$dir/out" 2>&1 </dev/null; done
+check 'a prediction for states on the host' python3 - "$dir"/states{,--offload-optimizer}.jsonl <<'PY'
+import json, sys
+here, host = (json.loads(list(open(path))[1])["predicted_ms"] for path in sys.argv[1:])
+assert host > 1.001 * here, (here, host)
+PY
 # --dkv-wire: a run sends the bytes that were predicted, with bf16 half of dKV's; the plan's command keeps the option, and its step is faster.
 for ring in '--inner-ring 2' '--cp-comm allgather'; do
     for wire in fp32 bf16; do

@@ -182,6 +182,16 @@ static void check_network(void) {
     // All-gather of KV: of groups of 3, some lie on two nodes, and these send through NICs as a ring does.
     grid_shape astride = planner_shape(&c, 4, 1, 3, 1, PLACEMENT_HEAD_FIRST);
     CHECK(planner_pass_gather(&c, &astride, 1, 1e9, 2e9).home == 2 * planner_hop(&c, 2e9, 1) && planner_hop(&c, 2e9, 1) > planner_hop(&c, 2e9, 0), "groups that straddle nodes");
+    // Windows of 16 ranks on nodes of 8, and transfers so slow that nothing hides them: inner hops share the NICs with outer ones.
+    cluster slow = c;
+    slow.nic_rate = 1e6;
+    slow.overlap_cost = 0;
+    planner_query far = planner_query_make(config_preset("llama3-8b"), &slow, 1 << 17, 1, 64);
+    grid_shape windows = planner_shape(&slow, 1, 1, 64, 16, PLACEMENT_CONTEXT_FIRST);
+    planner_attention both = planner_attention_time(&far, &windows, false);
+    double hop = 2.0 * 8 * 128 * (1 << 17) / 64 * 2, inner = planner_hop(&slow, hop, 1), outer = planner_hop(&slow, hop, 2); // KV of a rank, bytes
+    CHECK(fabs((both.forward.inner + both.forward.outer + both.forward.compute) / (4 * 15 * inner + 3 * outer) - 1) < 0.01, "inner and outer hops on one NIC: %g s and %g, hops of %g and %g",
+          both.forward.inner, both.forward.outer, inner, outer);
     // SeqAlltoAll inside a node, where packing is estimated to take less than the links: a rank keeps its own quarter.
     cluster packs = load("a100-4nic");
     packs.alltoall_pack = 0;
@@ -638,6 +648,7 @@ static void check_hidden(const planner_query *ask) {
     planner_attention attention = planner_attention_time(&theirs, &p.shape, false);
     planner_step_time(&theirs, &attention, &p);
     CHECK(fabs(p.alltoall / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9, "LoongTrain's schedule hides what selective recompute exchanges again: %g s", p.alltoall);
+    CHECK(p.gather == 0 && p.reduce == 0 && p.offloading == 0 && p.optimizer == 0, "LoongTrain's schedule has parts of ours");
     p.recompute = RECOMPUTE_NONE;
     for (int way = 0; way < 6; way++) { // outer ring, inner ring, all-gather; and again with two sequences at a time, of which the last is hidden
         cluster c = *q.machines;
@@ -669,6 +680,7 @@ static void check_step(void) {
     q.batch = 2;
     for (int way = 0; way < 24; way++) {
         int kind = way % 3, states = way / 3 % 4, offloaded = way < 12 ? 32 : 16;
+        m.tied = way >= 12;
         recompute_kind kinds[32];
         for (int l = 0; l < 32; l++) kinds[l] = (recompute_kind)kind;
         planner_choice p;
@@ -687,7 +699,7 @@ static void check_step(void) {
         double activations = 2 * (offloaded - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false); // bytes of a pass
         double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0;
         const double updates[] = {0, 24, 28, 30}; // bytes of a parameter
-        double update = N / 32 * updates[states], table = 128256.0 * 4096, first = (table + 3 * (N - 2 * table) / 32) / N; // the share that is updated at once
+        double update = N / 32 * updates[states], table = 128256.0 * 4096, first = (table + 3 * (N - (m.tied ? 1 : 2) * table) / 32) / N; // the share that is updated at once
         double linear_flop = flop - 32 * (3.5 + full) * flops_attention_per_token(&m, q.S);
         const struct {
             const char *name;
@@ -709,6 +721,7 @@ static void check_step(void) {
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
             CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9, "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
     }
+    m.tied = false;
     // Selective recompute repeats SeqAlltoAll: matrix products hide that of a micro-step's last sequence, here one of two.
     c.overlap_cost = 0;
     planner_choice p;
@@ -719,6 +732,9 @@ static void check_step(void) {
     planner_attention a = planner_attention_time(&q, &p.shape, false);
     planner_step_time(&q, &a, &p);
     CHECK(fabs(p.alltoall / (4 * 2 * 32 * 2.5 * a.alltoall) - 1) < 1e-9, "two sequences, selective: %g s of SeqAlltoAll", p.alltoall);
+    a.alltoall = 10; // so long that the backward pass's products, two thirds of all, hide only their own time of it, for one sequence of two
+    planner_step_time(&q, &a, &p);
+    CHECK(fabs((4 * 2 * 32 * 3 * a.alltoall - p.alltoall) / (p.linear * 2 / 3 / 2) - 1) < 1e-9, "a long SeqAlltoAll: %g s, products of %g", p.alltoall, p.linear);
 }
 
 // The update of states on the host: the forward pass of a long sequence hides all but the embedding's and two layers', that of a short one nearly nothing.
@@ -738,6 +754,72 @@ static void check_hidden_update(void) {
         double N = (double)config_parameters(&m), table = 128256.0 * 4096, first = (table + 2 * (N - 2 * table) / 32) / N, exposed = p.offloading + first * p.optimizer;
         double share = exposed / (N * 24 / c.host_link_rate);
         CHECK(way == 0 ? share > first && share < first + 0.1 : share > 0.95 && share < 1.05, "way %d: %.3f of the update is exposed, %.3f of it is the first units'", way, share, first);
+        cluster fast = c;
+        fast.host_link_rate = 1e18; // the optimizer hides copies that take less time
+        q.machines = &fast;
+        planner_step_time(&q, &a, &p);
+        CHECK(p.offloading >= 0 && p.offloading < 1e-6, "way %d: %g s of copies that take none", way, p.offloading);
+    }
+    m.L = 1; // fewer layers than the first units have: nothing is left to hide
+    planner_query q = planner_query_make(&m, &c, 512 << 10, 1, 1);
+    planner_choice p;
+    memset(&p, 0, sizeof p);
+    p.shape = planner_shape(&c, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+    p.zp = p.zg = p.zo = 1;
+    p.offload_states = OFFLOAD_OPTIMIZER;
+    planner_attention a = planner_attention_time(&q, &p.shape, false);
+    planner_step_time(&q, &a, &p);
+    double N = (double)config_parameters(&m), first = 1 - 128256.0 * 4096 / N; // all but the output matrix
+    CHECK(fabs(p.offloading / (first * (N * 24 / c.host_link_rate - p.optimizer)) - 1) < 0.1, "one layer: %g s exposed of %g", p.offloading, N * 24 / c.host_link_rate);
+}
+
+// Offloaded layers share as many slots as those need that keep most: here the last 8 of 32 layers keep all, the others are selective.
+static void check_mixed_slots(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    c.overlap_cost = 1;
+    planner_query q = planner_query_make(&m, &c, 131072, 16, 64);
+    for (int offloaded = 16; offloaded <= 32; offloaded += 8) {
+        recompute_kind kinds[32];
+        for (int l = 0; l < 32; l++) kinds[l] = l < 24 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
+        planner_choice p;
+        memset(&p, 0, sizeof p);
+        p.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST);
+        p.zp = p.zg = p.zo = 64;
+        p.recompute = RECOMPUTE_SELECTIVE;
+        p.less = 8;
+        p.offload = offloaded / 32.0;
+        planner_attention a = planner_attention_time(&q, &p.shape, false);
+        planner_step_time(&q, &a, &p);
+        double kept = planner_kept_sum(&m, &c, &p, offloaded, 4096, false), expected = 8 * 2 * kept * checkpoint_leaving(kinds, offloaded) / offloaded / c.host_link_rate;
+        CHECK(fabs(p.offloading / expected - 1) < 1e-9, "%d layers of two kinds: %g s, by hand %g", offloaded, p.offloading, expected);
+    }
+}
+
+// Where recompute, offload and sharding cost no time, because all of it is hidden by transfers: nothing is recomputed or offloaded to save memory that is not
+// needed, but states are sharded.
+static bool fits_different(void *context, planner_choice *p) {
+    int what = *(int *)context; // what saves half of the memory
+    bool saves = what == 0 ? p->recompute > RECOMPUTE_NONE : what == 1 ? p->less > 0 : what == 2 ? p->offload > 0 : what == 3 ? p->offload_states > OFFLOAD_NONE : p->zo > 1;
+    p->memory = saves ? 35e9 : 70e9;
+    return what != 1 || p->recompute > RECOMPUTE_NONE; // there is nothing less than none
+}
+static void check_alike(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    c.overlap_cost = 0;
+    c.nvlink_rate = c.nic_rate = 1e6;
+    c.host_link_rate = c.hbm_rate = 1e18;
+    planner_query q = planner_query_make(&m, &c, 131072, 64, 64);
+    q.fits = fits_different;
+    for (int what = 0; what < 5; what++) {
+        planner_choice p;
+        memset(&p, 0, sizeof p);
+        p.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+        q.context = &what;
+        CHECK(planner_best_of_grid(&q, &p), "nothing fits");
+        CHECK(p.recompute == (what == 1 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE) && p.less == 0 && p.offload == 0 && p.offload_states == OFFLOAD_NONE && (what < 4 || p.memory == 35e9),
+              "case %d: recompute %d, less %d, offload %g, states %d, ZeRO %d %d %d", what, (int)p.recompute, p.less, p.offload, (int)p.offload_states, p.zp, p.zg, p.zo);
     }
 }
 
@@ -792,6 +874,78 @@ static void check_hidden_by_compute(void) {
         }
         CHECK(fabs(seconds[1] / seconds[0] - 1) < 1e-12, "kind %d: %.9g s with launches, %.9g s without", kind, seconds[1], seconds[0]);
     }
+}
+
+// Each kind of states on the host, layers of two kinds, and a part of them on the host cost a tie each; all of them there do not.
+static void check_cost(void) {
+    const struct {
+        zero_offload states;
+        int less, ties;
+        double offload;
+    } cases[] = {{OFFLOAD_NONE, 0, 0, 0}, {OFFLOAD_NONE, 0, 0, 1}, {OFFLOAD_NONE, 0, 1, 0.25}, {OFFLOAD_NONE, 8, 1, 0}, {OFFLOAD_GRADIENTS, 0, 2, 0}, {OFFLOAD_PARAMETERS, 8, 5, 0.75}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        planner_choice p;
+        memset(&p, 0, sizeof p);
+        p.seconds = 3;
+        p.offload_states = cases[i].states;
+        p.less = cases[i].less;
+        p.offload = cases[i].offload;
+        CHECK(fabs(planner_cost(&p) / (3 * pow(1 + PLANNER_TIE, cases[i].ties)) - 1) < 1e-12, "case %d costs %g", (int)i, planner_cost(&p));
+    }
+    planner_choice p;
+    memset(&p, 0, sizeof p);
+    char text[256];
+    p.seconds = 1;
+    p.attention = 0.9;
+    p.gather = 0.096;
+    p.update = 0.004;
+    planner_reason(&p, text, sizeof text);
+    CHECK(strcmp(text, "attention kernels 90 %, gathering exposed 10 %") == 0, "'%s'", text);
+}
+
+// Whatever the only choice that fits, it is found: on one rank all of them, on 16 those of one kind of recompute.
+typedef struct {
+    planner_choice only;
+    int seen, wrong; // tries: of this choice, of what is no choice
+} only_choice;
+static bool fits_only(void *context, planner_choice *p) {
+    only_choice *o = (only_choice *)context;
+    const planner_choice *c = &o->only;
+    bool it = p->zp == c->zp && p->zg == c->zg && p->zo == c->zo && p->recompute == c->recompute && p->less == c->less && p->offload == c->offload && p->offload_states == c->offload_states;
+    o->seen += it;
+    o->wrong += p->recompute > RECOMPUTE_FULL || p->zp < 1 || p->zg % p->zp != 0 || p->zo % p->zg != 0;
+    p->memory = 1;
+    return it;
+}
+static void check_every_choice(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    static const int degrees[] = {1, 8, 16};
+    for (int ranks = 1; ranks <= 16; ranks += 15)
+        for (int way = 0; way < 27 * 10 * 20; way++) {
+            int z = way / 200, kind = way / 20 % 10, quarters = kind > 1 ? (kind - 2) % 4 : 0;
+            only_choice o;
+            memset(&o, 0, sizeof o);
+            planner_choice *only = &o.only;
+            only->zp = degrees[z / 9];
+            only->zg = degrees[z / 3 % 3];
+            only->zo = degrees[z % 3];
+            only->recompute = kind == 0 ? RECOMPUTE_NONE : kind < 6 ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL;
+            only->less = 8 * quarters;
+            only->offload = way % 5 / 4.0;
+            only->offload_states = (zero_offload)(way / 5 % 4);
+            if (kind == 1 || (ranks == 1 ? z > 0 : kind != 3 || way % 5 != 2) || only->zp > only->zg || only->zg > only->zo) continue;
+            bool legal = (only->offload_states < OFFLOAD_GRADIENTS || only->zg == ranks) && (only->offload_states < OFFLOAD_PARAMETERS || only->zp == ranks);
+            planner_query q = planner_query_make(&m, &c, 131072, 16, ranks);
+            planner_choice p;
+            memset(&p, 0, sizeof p);
+            p.shape = planner_shape(&c, ranks, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+            q.fits = fits_only;
+            q.context = &o;
+            bool found = planner_best_of_grid(&q, &p);
+            CHECK(found == legal && (o.seen > 0) == legal && o.wrong == 0, "ZeRO %d %d %d, recompute %d with %d less, offload %g, states %d: %s", only->zp, only->zg, only->zo, (int)only->recompute, only->less,
+                  only->offload, (int)only->offload_states, found ? "found" : "not found");
+        }
 }
 
 static void check_search(void) {
@@ -970,6 +1124,10 @@ int main(void) {
     check_hidden_by_compute();
     check_hidden_update();
     check_mix();
+    check_mixed_slots();
+    check_alike();
+    check_cost();
+    check_every_choice();
     check_search();
     return test_finish("test_planner", NULL);
 }

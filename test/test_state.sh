@@ -111,6 +111,23 @@ wait $!
 status=$?
 check 'a signal during the start ends the run after it, and saves nothing' \
     [ "$status $(grep -c '^stopped by a signal before training; .* begins it$\|^step\|^saved' "$dir/slow.out")" = '0 1' ]
+# The time that is left is that of a step of this run, whatever the run before took.
+mkdir "$dir/left" && cp -r "$dir/whole/step-00000012" "$dir/left"
+: >"$dir/slow.out"
+common[length]=1000000
+"$binary" "${common[@]}" --batch-size 4 --out "$dir/left" --resume >"$dir/slow.out" 2>&1 </dev/null &
+signal_when '^step'
+common[length]=24
+check 'resume: the time that is left' python3 - "$dir/slow.out" <<'PY'
+import re, sys
+steps = re.findall(r"^step +(\d+)/1000000 .* ([\d.]+) ms .* eta (\d+):(\d+):(\d+)$", open(sys.argv[1]).read(), re.M)
+assert steps and steps[0][0] == "13", steps
+spent = 0
+for n, (step, ms, hours, minutes, seconds) in enumerate(steps[:5]):
+    spent += 1e-3 * float(ms)
+    eta, least = 3600 * int(hours) + 60 * int(minutes) + int(seconds), spent / (n + 1) * (1000000 - int(step)) # more, with what is done between steps
+    assert 0.95 * least < eta < 20 * least, (step, eta, least)
+PY
 train fresh 1 --batch-size 4 --out "$dir/fresh" --resume
 check 'no state: starts afresh and says so' grep -q 'holds no state; starting from the beginning' "$dir/fresh.out"
 check 'and trains from the start' compare "$dir/whole.jsonl" "$dir/fresh.jsonl" 1e-5 1 24
