@@ -273,6 +273,35 @@ static void test_no_space(void) {
     CHECK(!file_write("/dev/full", "x", 1, &error) && error.number == ENOSPC && strstr(error.text, "/dev/full: cannot be written: No space left") != NULL, "%s", error.text);
 }
 
+// More tensors than there is space for at first, in one file and in several.
+static void test_many(int64_t limit) {
+    enum { TENSORS = 300 };
+    static const int64_t shape[1] = {3};
+    error_text error;
+    error.text[0] = '\0';
+    safetensors w = safetensors_none(), r = safetensors_none();
+    char name[32];
+    for (int k = 0; k < TENSORS; k++) {
+        snprintf(name, sizeof name, "tensor.%d", k);
+        safetensors_add(&w, name, DTYPE_F32, 1, shape);
+    }
+    remove(path_join(folder, "many.safetensors").text);
+    CHECK(safetensors_lay_out(&w, folder, "many", limit, true, &error), "%s", error.text);
+    for (int k = 0; k < TENSORS; k++) {
+        float x[3] = {(float)k, (float)k + 0.25f, (float)k + 0.5f};
+        CHECK(safetensors_write(&w, &w.tensors[k], 0, 3, x, &error), "%s", error.text);
+    }
+    CHECK(safetensors_sync(&w, &error) && safetensors_open(&r, folder, "many", &error) && r.tensor_count == TENSORS, "%s", error.text);
+    for (int k = 0; k < TENSORS; k++) {
+        snprintf(name, sizeof name, "tensor.%d", k);
+        const safetensor *t = safetensors_find(&r, name);
+        float x[3] = {0};
+        CHECK(t != NULL && safetensors_read(&r, t, 0, 3, x, &error) && x[0] == (float)k && x[2] == (float)k + 0.5f, "%s: %g %g, %s", name, x[0], x[2], error.text);
+    }
+    safetensors_close(&w);
+    safetensors_close(&r);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     (void)argv;
@@ -282,6 +311,8 @@ int main(int argc, char **argv) {
     test_numbers();
     test_round_trip(1 << 30, 1);
     test_round_trip(20000, 5);
+    test_many(1 << 30);
+    test_many(1000);
     test_no_space();
     error_text error;
     error.text[0] = '\0';
