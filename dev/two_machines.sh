@@ -16,7 +16,7 @@ shift
 dir=$(mktemp -d)
 here=train_llama_$$ # in the names of the namespaces, so that several runs do not collide
 clean() {
-    for file in "$dir"/*.pid; do [ -f "$file" ] && kill "$(cat "$file")"; done
+    for file in "$dir"/*.pid; do kill "$(cat "$file" 2>/dev/null)" 2>/dev/null || true; done
     ip netns delete ${here}_nodea 2>/dev/null || true
     ip netns delete ${here}_nodeb 2>/dev/null || true
     rm -rf "$dir"

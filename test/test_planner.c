@@ -737,38 +737,36 @@ static void check_step(void) {
     CHECK(fabs((4 * 2 * 32 * 3 * a.alltoall - p.alltoall) / (p.linear * 2 / 3 / 2) - 1) < 1e-9, "a long SeqAlltoAll: %g s, products of %g", p.alltoall, p.linear);
 }
 
+// A step on one rank whose optimizer states are on the host.
+static planner_choice step_with_host_states(const planner_query *q) {
+    planner_choice p;
+    memset(&p, 0, sizeof p);
+    p.shape = planner_shape(q->machines, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+    p.zp = p.zg = p.zo = 1;
+    p.recompute = RECOMPUTE_FULL;
+    p.offload_states = OFFLOAD_OPTIMIZER;
+    planner_attention a = planner_attention_time(q, &p.shape, false);
+    planner_step_time(q, &a, &p);
+    return p;
+}
 // The update of states on the host: the forward pass of a long sequence hides all but the embedding's and two layers', that of a short one nearly nothing.
 static void check_hidden_update(void) {
     model_config m = preset("llama3-8b");
-    cluster c = load("h100");
+    cluster c = load("h100"), fast = c;
+    fast.host_link_rate = 1e18; // the optimizer hides copies that take less time
     for (int way = 0; way < 2; way++) {
         planner_query q = planner_query_make(&m, &c, way == 0 ? 512 << 10 : 1024, 1, 1);
-        planner_choice p;
-        memset(&p, 0, sizeof p);
-        p.shape = planner_shape(&c, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST);
-        p.zp = p.zg = p.zo = 1;
-        p.recompute = RECOMPUTE_FULL;
-        p.offload_states = OFFLOAD_OPTIMIZER;
-        planner_attention a = planner_attention_time(&q, &p.shape, false);
-        planner_step_time(&q, &a, &p);
+        planner_choice p = step_with_host_states(&q);
         double N = (double)config_parameters(&m), table = 128256.0 * 4096, first = (table + 2 * (N - 2 * table) / 32) / N, exposed = p.offloading + first * p.optimizer;
         double share = exposed / (N * 24 / c.host_link_rate);
         CHECK(way == 0 ? share > first && share < first + 0.1 : share > 0.95 && share < 1.05, "way %d: %.3f of the update is exposed, %.3f of it is the first units'", way, share, first);
-        cluster fast = c;
-        fast.host_link_rate = 1e18; // the optimizer hides copies that take less time
         q.machines = &fast;
-        planner_step_time(&q, &a, &p);
+        p = step_with_host_states(&q);
         CHECK(p.offloading >= 0 && p.offloading < 1e-6, "way %d: %g s of copies that take none", way, p.offloading);
     }
     m.L = 1; // fewer layers than the first units have: nothing is left to hide
     planner_query q = planner_query_make(&m, &c, 512 << 10, 1, 1);
-    planner_choice p;
-    memset(&p, 0, sizeof p);
-    p.shape = planner_shape(&c, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST);
-    p.zp = p.zg = p.zo = 1;
-    p.offload_states = OFFLOAD_OPTIMIZER;
-    planner_attention a = planner_attention_time(&q, &p.shape, false);
-    planner_step_time(&q, &a, &p);
+    planner_choice p = step_with_host_states(&q);
     double N = (double)config_parameters(&m), first = 1 - 128256.0 * 4096 / N; // all but the output matrix
     CHECK(fabs(p.offloading / (first * (N * 24 / c.host_link_rate - p.optimizer)) - 1) < 0.1, "one layer: %g s exposed of %g", p.offloading, N * 24 / c.host_link_rate);
 }
