@@ -347,6 +347,7 @@ static inline void model_forward(model *m, int64_t micro) {
         model_mlp_forward(m, p, unit, &t, x_out);
         trace_compute("layer forward", l, began);
         checkpoint_forward_done(&m->store, l, micro);
+        zero_advance(&m->zero); // the gradients that the micro-step before has left in flight
     }
 }
 
@@ -451,7 +452,7 @@ static inline void model_backward(model *m, int64_t micro) {
     bool adds; // not needed: the embedding's gradient always starts from zeros
     op_embedding_backward(zero_grads(&m->zero, UNIT_EMBEDDING, &adds), m->tokens, m->dx, m->rows, m->c.D, m->embedding_scratch);
     zero_grads_done(&m->zero, UNIT_EMBEDDING);
-    zero_grads_finish(&m->zero);
+    if (m->zero.last_micro) zero_grads_finish(&m->zero);
 }
 
 // ---- one step's worth ----
@@ -468,8 +469,8 @@ static inline void model_take_batch(model *m, const int32_t *tokens, const int32
 // One micro-step: tokens, labels (rows) on the host. scale = 1 / valid labels of the whole step over all ranks.
 static inline void model_micro_step(model *m, const int32_t *tokens, const int32_t *labels, int64_t micro, float scale) {
     model_take_batch(m, tokens, labels, micro);
-    zero_begin_micro_step(&m->zero, micro == 0, micro == m->run.grad_accum - 1);
     model_forward(m, micro);
+    zero_begin_backward(&m->zero, micro == 0, micro == m->run.grad_accum - 1);
     model_loss(m, m->losses + micro * m->rows, scale, true);
     model_backward(m, micro);
 }

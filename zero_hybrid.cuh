@@ -6,7 +6,8 @@
 // which lies inside its parameter shard. Groups are runs of consecutive ranks: keep Partial degrees inside a node.
 //
 //   forward, backward   the next unit (forward u+1, backward u-1) is gathered in the group of zp while unit u computes
-//   backward            the gradients of unit u advance one stage while each of the units u-1, u-2, ... computes:
+//   backward            the gradients of unit u advance one stage while each of the units u-1, u-2, ... computes (what the backward pass leaves of a
+//                       micro-step that is not the last one, while the layers of the next forward pass compute):
 //                         1  reduce-scatter in the group of zg             every micro-step, when zg > 1
 //                         2  reduce-scatter of the shard to zo pieces      last micro-step, when zo > zg
 //                         3  all-reduce across the replicas of the piece   last micro-step, as reduce-scatter + all-gather
@@ -327,18 +328,12 @@ static inline int64_t zero_leave(zero_hybrid *z, int unit) {
     if (!z->first_micro) {
         device_copy_finish(z->to_device, z->arriving);
         op_add_float(shard, z->arrived, n);
-        if (unit > 0) zero_bring_back(z, unit - 1); // units leave from the last to the first
     }
+    // Units leave from the last to the first.
+    if (unit > 0 && !z->first_micro) zero_bring_back(z, unit - 1);
+    if (unit == 0 && !z->last_micro) zero_bring_back(z, z->unit_count - 1); // for the next micro-step
     if (z->last_micro) op_sum_squares(&z->squares[unit], shard, n);
     return device_copy_start(z->to_host, z->grads[unit], shard, sizeof(float) * (size_t)n);
-}
-
-// Call before a micro-step's first zero_params: `first`, `last` of the step. Gradients are stored in the first one, and leave the groups of zg after the last.
-static inline void zero_begin_micro_step(zero_hybrid *z, bool first, bool last) {
-    z->first_micro = first;
-    z->last_micro = last;
-    if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
-    if (z->offload >= OFFLOAD_GRADIENTS && !first) zero_bring_back(z, z->unit_count - 1);
 }
 
 // Starts the stage after r->stage, skipping those with nothing to do. Returns false when no stage is left for this micro-step.
@@ -379,7 +374,7 @@ static inline void zero_advance(zero_hybrid *z) {
         zero_reduction r = z->reducing[i];
         const zero_unit *unit = &z->units[r.unit];
         if (r.stage == REDUCE_HOST) device_copy_finish(z->to_host, r.ticket);
-        else transfer_finish(z->reduce[r.stage]);
+        else if (r.stage >= 0) transfer_finish(z->reduce[r.stage]);
         if (r.stage == REDUCE_SHARD && !z->first_micro && z->offload < OFFLOAD_GRADIENTS)
             op_add_float(z->grads[r.unit], z->arrived, unit->count / z->zg);
         if (r.stage == REDUCE_SHARD || (r.stage == REDUCE_HOST && z->zg == 1)) z->grad_slot_unit[unit->slot] = -1;
@@ -417,19 +412,29 @@ static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
     return z->grad_slot[slot];
 }
 
-// The unit's gradient of this micro-step is complete: the units in flight advance one stage, and this one enters its first.
+// The unit's gradient of this micro-step is complete: the units in flight advance one stage, and this one enters its first. The embedding's is the last
+// one of a backward pass: unless the step ends with it, nothing advances before the next forward pass, which hides what is left.
 static inline void zero_grads_done(zero_hybrid *z, int unit) {
-    zero_advance(z);
     zero_reduction r;
     r.unit = unit;
     r.stage = -1;
-    if (zero_next_stage(z, &r)) z->reducing[z->reducing_count++] = r;
+    z->reducing[z->reducing_count++] = r;
+    if (unit > 0 || z->last_micro) zero_advance(z);
 }
 
-// Call at the end of a micro-step: drains the stages. All gradients are then in their shards (after the last micro-step, summed over all ranks);
-// compute issued from here on, and the host once it has waited for the device, see them there.
+// Drains the stages. Call after the last micro-step's backward pass: all gradients are then summed over all ranks in their shards; compute issued from
+// here on, and the host once it has waited for the device, see them there.
 static inline void zero_grads_finish(zero_hybrid *z) {
     while (z->reducing_count > 0) zero_advance(z);
+}
+
+// Call before a micro-step's first zero_grads, after its forward pass: `first`, `last` of the step. Finishes what the forward pass has not hidden of the
+// micro-step before. Gradients are stored in the first one, and leave the groups of zg after the last.
+static inline void zero_begin_backward(zero_hybrid *z, bool first, bool last) {
+    zero_grads_finish(z);
+    z->first_micro = first;
+    z->last_micro = last;
+    if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
 }
 
 // ---- update: AdamW ----

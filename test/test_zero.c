@@ -151,7 +151,8 @@ static void check_hides(const trace_event *transfer, const trace_event *compute,
 // A layer is gathered while the layer that comes before it in the pass computes, in forward and backward. Stage k of the reduction of a unit's gradient
 // (the degrees decide how many stages there are) is in flight while the layer k + 1 further down computes. A unit's new parameters are exchanged
 // while the layer before it computes, or, if a gather follows, the layer before that one.
-// The embedding is gathered for the next micro-step while the first layer's backward pass computes. Nothing hides the gather of the step's first unit, nor the stages that outlast the backward pass.
+// Stages that outlast the first micro-step's backward pass are hidden by the next forward pass. The embedding is gathered for the next micro-step while the
+// first layer's backward pass computes. Nothing hides the gather of the step's first unit, nor the stages that outlast the last backward pass.
 static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, int zp, int zg, int zo) {
     model_run run = fixture_run(1, 2);
     run.zp = zp; run.zg = zg; run.zo = zo;
@@ -175,8 +176,9 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
                 snprintf(what, sizeof what, "zero %d/%d/%d, micro-step %d: reduction stage %d", zp, zg, zo, micro, k);
                 const trace_event *stage = find_event("reduce gradients", reduce, unit, seen[unit]++);
                 CHECK(stage != NULL, "%s of unit %d is not in the trace", what, unit);
-                int hiding = unit - 2 - k; // layer
+                int hiding = unit - 2 - k; // layer; below 0: -1 is the first layer of the next forward pass
                 if (hiding >= 0) check_hides(stage, find_event("layer backward", TRACE_COMPUTE, hiding, micro), what, unit);
+                else if (micro == 0) check_hides(stage, find_event("layer forward", TRACE_COMPUTE, -1 - hiding, 1), what, unit);
                 expected++;
             }
         }
