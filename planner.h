@@ -502,9 +502,20 @@ static inline double planner_linear_flop(const planner_query *q, double again) {
     return 3 * matrices + m->L * (again * flops_projections_per_token(m) + gate_up_again * flops_gate_up_per_token(m));
 }
 
+// The share of all parameters that lies in the embedding and in `layers` layers.
+static inline double planner_share_of_ends(const planner_query *q, double layers) {
+    double N = (double)config_parameters(q->model), table = (double)q->model->V * q->model->D;
+    return (table + fmin(1, layers / q->model->L) * (N - (q->model->tied ? 1 : 2) * table)) / N;
+}
+// Seconds by which transfers make a pass longer that computes for `compute` seconds. Those for `end` of these seconds are at its beginning or end, where
+// nothing hides them.
+static inline double planner_exposed(const planner_query *q, double compute, double transfer, double end) {
+    return planner_overlap(compute, transfer - end, q->machines->overlap_cost) - compute + end;
+}
+
 // Fills p->gather, p->reduce and p->update of our own schedule: what is exposed in a step of `micro` micro-steps, whose passes compute for `forward`
 // and `backward` seconds. The bytes are those of zero_hybrid.cuh. Gathers and reductions hide behind the compute of a pass, the update behind the
-// first forward pass of a step.
+// first forward pass of a step. Nothing hides what the step's first layers wait for, nor what the last ones leave.
 static inline void planner_zero_time(const planner_query *q, double micro, double forward, double backward, planner_choice *p) {
     const cluster *c = q->machines;
     double N = (double)config_parameters(q->model);
@@ -513,14 +524,15 @@ static inline void planner_zero_time(const planner_query *q, double micro, doubl
     double reduce_always = planner_collective(c, p->zg, 1, 4 * N * (p->zg - 1) / p->zg);
     double reduce_last = planner_collective(c, p->zo / p->zg, p->zg, 4 * N / p->zg * (1 - (double)p->zg / p->zo)) +
                          planner_collective(c, replicas, p->zo, 2 * 4 * N / p->zo * (replicas - 1) / replicas);
-    double gathered = planner_overlap(backward, gather, c->overlap_cost); // a backward pass with its gathers;
-    double reduced = planner_overlap(backward, gather + reduce_always, c->overlap_cost); // with the reductions of every micro-step, too;
-    double last = planner_overlap(backward, gather + reduce_always + reduce_last, c->overlap_cost); // and with those of the last one only
-    double forward_gathered = planner_overlap(forward, gather, c->overlap_cost);
-    p->gather = micro * (forward_gathered - forward + gathered - backward);
-    p->reduce = micro * (reduced - gathered) + last - reduced;
+    double first_gather = planner_share_of_ends(q, 1) * gather;
+    double left = planner_share_of_ends(q, 1) * reduce_always + planner_share_of_ends(q, 2) * reduce_last; // after the last backward pass
+    double gathered = planner_exposed(q, backward, gather, 0);
+    p->gather = planner_exposed(q, forward, gather, first_gather) + (micro - 1) * planner_exposed(q, forward, gather, 0) + micro * gathered;
+    p->reduce = (micro - 1) * (planner_exposed(q, backward, gather + reduce_always, 0) - gathered) +
+                planner_exposed(q, backward, gather + reduce_always + reduce_last, left) - gathered;
     double update = planner_collective(c, p->zo / p->zp, p->zp, c->element_bytes * N / p->zp * (1 - (double)p->zp / p->zo));
-    p->update = planner_overlap(forward, gather + update, c->overlap_cost) - forward_gathered;
+    double first_update = planner_share_of_ends(q, p->zp == 1 ? 1 : 2) * update;
+    p->update = planner_exposed(q, forward, gather + update, first_gather + first_update) - planner_exposed(q, forward, gather, first_gather);
 }
 
 // Fills p->offloading: the copies to and from the host that a step of `micro` micro-steps exposes; p->optimizer is filled.
@@ -534,8 +546,7 @@ static inline void planner_host_time(const planner_query *q, double micro, doubl
     // Moments and master weights, 12 bytes (float parameters: 8), come and go. Gradients come with them, new parameters go with them. The first forward
     // pass hides this, but for the embedding's and that of the first two layers (zp > 1: three).
     double states = c->element_bytes == 4 ? 8 : 12, in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
-    double copies = p->offload_states >= OFFLOAD_OPTIMIZER ? N / p->zo * (in + out) / rate : 0, table = (double)m->V * m->D;
-    double first = (table + fmin(1, (p->zp == 1 ? 2 : 3) / L) * (N - (m->tied ? 1 : 2) * table)) / N;
+    double copies = p->offload_states >= OFFLOAD_OPTIMIZER ? N / p->zo * (in + out) / rate : 0, first = planner_share_of_ends(q, p->zp == 1 ? 2 : 3);
     // What a layer keeps is hidden by the offloaded layers alone, because these share few slots.
     int offloaded = checkpoint_offloaded(p->offload, m->L), slots = checkpoint_slots((recompute_kind)(p->recompute - (offloaded > m->L - p->less)));
     p->offloading = first * fmax(0, copies - p->optimizer);

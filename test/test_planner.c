@@ -596,6 +596,12 @@ static void print_plan(const planner_query *q, const planner_choice *best, int n
     }
 }
 
+// The share of the parameters in the embedding and the first `layers` layers.
+static double share_of_ends(const model_config *m, int layers) {
+    double table = (double)m->V * m->D, N = (double)config_parameters(m);
+    return (table + layers * (N - (m->tied ? 1 : 2) * table) / m->L) / N;
+}
+
 // No other ZeRO degrees of a choice are faster by more than a thousandth. Those that are no slower save at most a tenth of a GPU's memory, or do not
 // fit: a choice shards whatever can be sharded at no cost.
 static void check_degrees(const planner_query *q, const planner_choice *best) {
@@ -615,8 +621,9 @@ static void check_degrees(const planner_query *q, const planner_choice *best) {
               best->zo, best->memory);
     }
 }
-// What the planner hides: the all-gather of updated parameters behind the first forward pass; SeqAlltoAll that selective recompute repeats behind matrix
-// products; the first hop of dKV home behind wo's gradient. All of it where that compute is long enough; nothing on CPUs, which copy data themselves.
+// What the planner hides: the all-gather of updated parameters behind the first forward pass, but for those of the embedding and the first layer;
+// SeqAlltoAll that selective recompute repeats behind matrix products; the first hop of dKV home behind wo's gradient. All of it where that compute is
+// long enough; nothing on CPUs, which copy data themselves.
 static void check_hidden(const planner_query *ask) {
     planner_query q = *ask;
     planner_choice p;
@@ -631,7 +638,8 @@ static void check_hidden(const planner_query *ask) {
         planner_step_time(&q, &a, &p);
         update[i] = p.update;
     }
-    CHECK(update[0] > 0.5 * whole && update[0] <= whole && fabs(update[1] / (q.machines->overlap_cost * whole) - 1) < 1e-9, "update %g of %g s exposed at 1K, %g at 1M", update[0], whole, update[1]);
+    double first = share_of_ends(q.model, 1) * whole, hidden = q.machines->overlap_cost * (whole - first) + first;
+    CHECK(update[0] > 0.5 * whole && update[0] <= whole && fabs(update[1] / hidden - 1) < 1e-9, "update %g of %g s exposed at 1K, %g at 1M", update[0], whole, update[1]);
     double exchanged[3];
     for (int kind = 0; kind < 3; kind++) {
         p.recompute = (recompute_kind)kind;
@@ -670,6 +678,34 @@ static void check_hidden(const planner_query *ask) {
     }
 }
 
+// ZeRO's transfers where passes are long enough to hide all that they can: a step still waits for the parameters of the embedding and the first layer (the
+// update of a second one, where a gather follows), and for the gradients of the embedding and one layer, of two layers where stages follow. The same with
+// one micro-step and four.
+static void check_ends(const model_config *m, const cluster *machines) {
+    cluster c = *machines;
+    c.overlap_cost = 0;
+    double N = (double)config_parameters(m), one = share_of_ends(m, 1), two = share_of_ends(m, 2);
+    for (int batch = 2; batch <= 8; batch += 6) {
+        planner_query q = planner_query_make(m, &c, 1048576, batch, 64);
+        planner_choice p;
+        memset(&p, 0, sizeof p);
+        p.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST);
+        for (int sharded = 0; sharded < 2; sharded++) {
+            p.zp = sharded ? 8 : 1;
+            p.zg = 16;
+            p.zo = 32;
+            planner_attention a = planner_attention_time(&q, &p.shape, false);
+            planner_step_time(&q, &a, &p);
+            double gather = sharded ? one * planner_collective(&c, 8, 1, 2 * N * 7 / 8) : 0;
+            double reduce = one * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + two * planner_collective(&c, 2, 16, 4 * N / 16 / 2) +
+                            two * planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2);
+            double update = sharded ? two * planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4) : one * planner_collective(&c, 32, 1, 2 * N * 31 / 32);
+            CHECK(fabs(p.gather - gather) < 1e-9 && fabs(p.reduce / reduce - 1) < 1e-9 && fabs(p.update / update - 1) < 1e-9,
+                  "%d sequences, zp %d: exposed %g, %g, %g s; by hand %g, %g, %g", batch, p.zp, p.gather, p.reduce, p.update, gather, reduce, update);
+        }
+    }
+}
+
 // A step by hand, with overlap_cost 1, so that nothing is hidden: 4 micro-steps of 2 sequences on each of 2 groups of 8 x 4 ranks.
 static void check_step(void) {
     model_config m = preset("llama3-8b");
@@ -699,7 +735,7 @@ static void check_step(void) {
         double activations = 2 * (offloaded - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false); // bytes of a pass
         double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0;
         const double updates[] = {0, 24, 28, 30}; // bytes of a parameter
-        double update = N / 32 * updates[states], table = 128256.0 * 4096, first = (table + 3 * (N - (m.tied ? 1 : 2) * table) / 32) / N; // the share that is updated at once
+        double update = N / 32 * updates[states], first = share_of_ends(&m, 3); // the share that is updated at once
         double linear_flop = flop - 32 * (3.5 + full) * flops_attention_per_token(&m, q.S);
         const struct {
             const char *name;
@@ -722,6 +758,7 @@ static void check_step(void) {
             CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9, "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
     }
     m.tied = false;
+    check_ends(&m, &c);
     // Selective recompute repeats SeqAlltoAll: matrix products hide that of a micro-step's last sequence, here one of two.
     c.overlap_cost = 0;
     planner_choice p;
