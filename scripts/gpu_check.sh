@@ -252,7 +252,7 @@ step() {
     else
         failed=$((failed + 1))
         say "FAILED  $name ($([ $status -eq 124 ] && echo "not done after $limit s" || echo "status $status"))"
-        tail -5 "$dir/log" | sed 's/^/        /'
+        sed '/^-\{60,\}$/,/^-\{60,\}$/d' "$dir/log" | tail -5 | sed 's/^/        /' # without mpirun's notices, which stand below the reason
     fi
 }
 skip=
