@@ -365,10 +365,6 @@ static inline path_text trace_path(const trainer *t) {
     snprintf(p.text, sizeof p.text, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank);
     return p;
 }
-// Checks an output before the run; one in a folder that --out is yet to make is left to the run.
-static inline void check_output(const trainer *t, const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
-    if (t->o->out == NULL || path_exists(t->o->out) || !path_within(path, t->o->out)) file_writable(option, path, begins, or_begins, error);
-}
 static inline void write_trace(trainer *t, error_text *error) {
     path_text path = trace_path(t);
     if (!trace_write(path.text, t->g.rank)) error_set(error, "--trace %s: cannot be written", path.text);
