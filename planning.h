@@ -4,7 +4,7 @@
 
 #include "dataloader.h" // defines: sequence_shard
 #include "metrics.h"    // defines: memory_print, format_bytes
-#include "model.h"      // defines: model_run, model_layout
+#include "model.h"      // defines: model_run, model_count
 #include "options.h"    // defines: options
 #include "planner.h"    // defines: cluster
 

@@ -5,7 +5,7 @@
 #include "data_sources.h" // defines: data_sources_*, dataloader_*, sequence_shard
 #include "evaluation.h" // defines: loss_by_position_*, needle_*, evaluation_*
 #include "metrics.h"    // defines: step_report, step_print, memory_print, flops_*
-#include "model.h"      // defines: model_*, model_run
+#include "model.h"      // defines: model, model_evaluate, step_result
 #include "options.h"    // defines: options, options_print
 #include "plan.h"       // defines: plan_predict_seconds, plan_predict_sent, cluster
 #include "progress.h"   // defines: progress_*
