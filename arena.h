@@ -19,8 +19,8 @@ typedef enum {
 } memory_category;
 
 static inline const char *memory_category_name(memory_category c) {
-    static const char *const names[MEM_CATEGORIES] = {"parameters",     "gradients",    "optimizer", "activations",
-                                                      "workspace", "attention rings", "ZeRO transfers", "data", "state being saved"};
+    static const char *const names[MEM_CATEGORIES] = {"parameters", "gradients",       "optimizer",      "activations",
+                                                      "workspace",  "attention rings", "ZeRO transfers", "data",        "state being saved"};
     return names[c];
 }
 

@@ -61,7 +61,7 @@ static inline void checkpoint_print(FILE *f, const recompute_kind *kinds, int L,
 }
 
 typedef struct {
-    int L, offloaded; // layers; the first `offloaded` of them compute in slots
+    int offloaded;    // so many of the layers, the first ones, compute in slots
     int slot_count;   // checkpoint_slots; at most `offloaded`
     recompute_kind most; // of any layer
     const recompute_kind *kinds;   // (L), the caller's
@@ -102,7 +102,6 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
 static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded, bool trains,
                                      activation_sizes n) {
     memset(s, 0, sizeof *s);
-    s->L = L;
     s->offloaded = offloaded;
     s->kinds = kinds;
     s->kept = HOST_NEW(layer_activations, L);
@@ -213,11 +212,5 @@ static inline layer_activations checkpoint_open_backward(checkpoint_store *s, in
     return checkpoint_view(s, layer);
 }
 static inline void checkpoint_backward_done(checkpoint_store *s, int layer) { s->held[layer] = CHECKPOINT_NOT_KEPT; }
-// Whether no layer holds activations (for tests).
-static inline bool checkpoint_empty(const checkpoint_store *s) {
-    for (int l = 0; l < s->L; l++)
-        if (s->held[l] != CHECKPOINT_NOT_KEPT) return false;
-    return true;
-}
 
 #endif

@@ -77,17 +77,17 @@ static inline bool plan_any_fits(const plan_question *question, int ranks, int64
     for (int hp = 1; hp <= q->c->H; hp++)
         for (int cp = 1; cp <= ranks / hp; cp++) {
             if (!planner_legal(&query, hp, cp)) continue;
-            for (int way = 0; way < 20; way++) { // every offload; rings only, because an all-gather holds all KV
-                planner_choice p;
-                memset(&p, 0, sizeof p);
-                p.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST);
-                p.zp = p.zg = p.zo = ranks;
-                p.recompute = RECOMPUTE_FULL;
-                p.offload = way % 5 / 4.0;
-                p.offload_states = (zero_offload)(way / 5);
-                if (p.offload_states < options_offload(q->o)) continue;
-                if (plan_fits_at(q, &p, S)) return true;
-            }
+            planner_choice p; // rings only, because an all-gather holds all KV
+            memset(&p, 0, sizeof p);
+            p.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST);
+            p.zp = p.zg = p.zo = ranks;
+            p.recompute = RECOMPUTE_FULL;
+            for (int states = options_offload(q->o); states <= OFFLOAD_PARAMETERS; states++)
+                for (int quarters = 0; quarters <= 4; quarters++) { // of the activations
+                    p.offload = quarters / 4.0;
+                    p.offload_states = (zero_offload)states;
+                    if (plan_fits_at(q, &p, S)) return true;
+                }
         }
     return false;
 }

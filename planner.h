@@ -641,23 +641,22 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
     for (int p = 0; p < degree_count; p++)
         for (int g = p; g < degree_count; g++)
             for (int o = g; o < degree_count; o++)
-                for (int kind = 0; kind < 12; kind++)
-                    for (int offload = 5 * (int)q->offload_states; offload < 20; offload++) {
-                        int quarters = kind % 4; // recomputed less
-                        if (quarters > 0 && (kind / 4 == RECOMPUTE_NONE || q->schedule == SCHEDULE_LOONGTRAIN)) continue;
-                        zero_offload states = (zero_offload)(offload / 5);
-                        if ((states >= OFFLOAD_GRADIENTS && g + 1 < degree_count) || (states >= OFFLOAD_PARAMETERS && p + 1 < degree_count)) continue;
-                        planner_choice *t = &tries[count++];
-                        *t = *best;
-                        t->zp = degrees[p];
-                        t->zg = degrees[g];
-                        t->zo = degrees[o];
-                        t->recompute = (recompute_kind)(kind / 4);
-                        t->less = quarters * q->model->L / 4;
-                        t->offload = offload % 5 / 4.0;
-                        t->offload_states = states;
-                        planner_step_time(q, &a, t);
-                    }
+                for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
+                    for (int less = 0; less < (kind == RECOMPUTE_NONE || q->schedule == SCHEDULE_LOONGTRAIN ? 1 : 4); less++) // quarters recomputed less
+                        for (int states = q->offload_states; states <= OFFLOAD_PARAMETERS; states++)
+                            for (int quarters = 0; quarters <= 4; quarters++) { // of the activations offloaded
+                                if ((states >= OFFLOAD_GRADIENTS && g + 1 < degree_count) || (states >= OFFLOAD_PARAMETERS && p + 1 < degree_count)) continue;
+                                planner_choice *t = &tries[count++];
+                                *t = *best;
+                                t->zp = degrees[p];
+                                t->zg = degrees[g];
+                                t->zo = degrees[o];
+                                t->recompute = (recompute_kind)kind;
+                                t->less = less * q->model->L / 4;
+                                t->offload = quarters / 4.0;
+                                t->offload_states = (zero_offload)states;
+                                planner_step_time(q, &a, t);
+                            }
     for (;;) {
         int fastest = 0;
         for (int i = 1; i < count; i++)

@@ -4,7 +4,7 @@
 
 #include "dataloader.h" // defines: sequence_shard
 #include "metrics.h"    // defines: memory_print, format_bytes
-#include "model.h"      // defines: model_run, model_layout
+#include "model.h"      // defines: model_run, model_count
 #include "options.h"    // defines: options
 #include "planner.h"    // defines: cluster
 
@@ -81,11 +81,8 @@ static inline void plan_add_way(char *ways, size_t size, bool helps, const char 
     if (helps) snprintf(ways + strlen(ways), size - strlen(ways), "%s", way);
 }
 
-// --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
-// attention that selective saves takes more time per byte than the rest. The layers that keep more are the last ones: what they keep lives shortest.
-// Sets kinds (which run points to). False with a message when even full recompute (auto), or the kind asked for, needs more than `room`.
-static inline bool plan_memory(const options *o, const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room,
-                               error_text *error) {
+// Whether the run fits into `room`, with full recompute (auto) or the kind asked for. False with a message that says what takes less memory.
+static inline bool plan_check_memory(const options *o, const model_config *c, const grid *g, const model_run *run, memory_room room, error_text *error) {
     arena device, host;
     char need[32], have[32];
     int L = c->L;
@@ -114,7 +111,14 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
                                 "--offload-gradients, --offload-optimizer or --save-every, %smore ranks (--dry-run prints the memory by category)",
                          need, have, keep_less);
     }
-    if (o->recompute != RECOMPUTE_AUTO || run->forward_only) return true;
+    return true;
+}
+// --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
+// attention that selective saves takes more time per byte than the rest. The layers that keep more are the last ones: what they keep lives shortest.
+// Sets kinds (which run points to), all full before, which fits.
+static inline void plan_choose_recompute(const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room) {
+    arena device, host;
+    int L = c->L;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
         int fits = 0, fails = L + 1; // binary search: layers of this kind, counted from the last layer
         while (fails - fits > 1) {
@@ -124,8 +128,14 @@ static inline bool plan_memory(const options *o, const model_config *c, const gr
             else fails = middle;
         }
         for (int l = 0; l < L; l++) kinds[l] = l >= L - fits ? (recompute_kind)kind : (recompute_kind)(kind + 1);
-        if (fits < L) return true;
+        if (fits < L) return;
     }
+}
+// Decides what each layer keeps: sets kinds (which run points to). False with a message when the run does not fit into `room`.
+static inline bool plan_memory(const options *o, const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room,
+                               error_text *error) {
+    if (!plan_check_memory(o, c, g, run, room, error)) return false;
+    if (o->recompute == RECOMPUTE_AUTO && !run->forward_only) plan_choose_recompute(c, g, run, kinds, room);
     return true;
 }
 

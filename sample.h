@@ -8,7 +8,6 @@
 #include "evaluation.h" // defines: evaluation_logits, evaluation_argmax
 #include "files.h"      // defines: path_join
 #include "options.h"    // defines: options
-#include "progress.h"   // defines: progress_*
 
 enum { SAMPLE_PROMPT = 32 }; // tokens of the data that serve as the prompt when none is given
 

@@ -26,8 +26,8 @@ static void read_options(options *o, int argc, char **argv, error_text *error) {
 
 // What the user of a pretrained model may have forgotten.
 static void note_pretrained(const options *o, int64_t made_for) {
-    bool used = o->steps > 0 || o->val_data != NULL || o->sample_every > 0; // the length
-    if (used && o->seq_len > made_for && o->rope_theta == 0 && o->rope_scaling == NULL)
+    bool uses_length = o->steps > 0 || o->val_data != NULL || o->sample_every > 0;
+    if (uses_length && o->seq_len > made_for && o->rope_theta == 0 && o->rope_scaling == NULL)
         fprintf(stderr, "note: %lld tokens are more than the %lld that the model was made for, and its RoPE is unchanged (--rope-theta, --rope-scaling)\n",
                 (long long)o->seq_len, (long long)made_for);
     if (o->steps > 0 && !o->dry_run && !options_given(o, "lr"))
@@ -112,6 +112,15 @@ static void start_grid(trainer *t, error_text *error) {
     stop_on_error(error);
     grid_create(&t->g, plan_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
     t->shard = sequence_shard_make(o->seq_len, t->g.shape.hp, t->g.shape.cp, t->g.place.h, t->g.place.c, DEVICE_ROW_MULTIPLE);
+}
+
+// Checks one output; one in a folder that --out is yet to make is left to the run.
+static void check_output(const trainer *t, const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
+    if (t->o->out == NULL || path_exists(t->o->out) || !path_within(path, t->o->out)) file_writable(option, path, begins, or_begins, error);
+}
+// Checks before the run that --log and --trace can be written, to files of their own. Collective.
+static void check_outputs(const trainer *t, error_text *error) {
+    const options *o = t->o;
     if (o->trace != NULL) check_output(t, "--trace", trace_path(t).text, "[\n{\"ph\":", NULL, error);
     if (o->trace != NULL && o->log != NULL && path_same(o->log, trace_path(t).text))
         error_set(error, "--log %s is a file of --trace, too; give another", printable(o->log).text);
@@ -210,10 +219,9 @@ static void note_resumed(const trainer *t) {
         fprintf(stderr, "note: of --steps %lld none is left to train; a larger number continues\n", (long long)t->o->steps);
 }
 
-// With --resume the newest complete state of --out, if there is one; otherwise random parameters, or those of the folder. Collective.
-static void start_parameters(trainer *t, error_text *error) {
+// What the samples of this run are: a state is resumed only with the same (training_progress).
+static void describe_samples(trainer *t) {
     const options *o = t->o;
-    bool resumed = false;
     t->done.seed = o->seed;
     t->done.seq_len = o->seq_len;
     t->done.train_tokens = data_sources_tokens(&t->train);
@@ -221,20 +229,32 @@ static void start_parameters(trainer *t, error_text *error) {
     t->done.train_files = (int64_t)(data_sources_hash(&t->train) >> 12);
     t->done.document_end = o->document_end;
     t->done.document_begin = o->document_begin;
-    if (o->out != NULL) {
-        if (state_store_open(&t->states, t->g.all, o, source_of(t), error) && o->resume)
-            state_resume(&t->states, &t->m, &t->done, &resumed, error);
-        stop_on_error(error);
-        if (o->lr_restart) options_check_schedule(o, o->steps - t->done.data_step, error);
-        if (!resumed && o->steps == 0) error_set(error, "--out %s: holds no state to resume, and --steps 0 trains none", printable(o->out).text);
-        stop_on_error(error);
-        if (o->resume && t->g.rank == 0)
-            printf(resumed ? "resume      %s: from step %lld, %lld samples of this data done\n" : "resume      %s: holds no state; starting from the beginning\n", o->out,
-                   (long long)t->done.step, (long long)t->done.samples);
-    }
+}
+
+// Opens --out, and with --resume reads its newest complete state, if there is one. Returns whether it has. Collective.
+static bool open_states(trainer *t, error_text *error) {
+    const options *o = t->o;
+    bool resumed = false;
+    if (state_store_open(&t->states, t->g.all, o, source_of(t), error) && o->resume) state_resume(&t->states, &t->m, &t->done, &resumed, error);
+    stop_on_error(error);
+    if (o->lr_restart) options_check_schedule(o, o->steps - t->done.data_step, error);
+    if (!resumed && o->steps == 0) error_set(error, "--out %s: holds no state to resume, and --steps 0 trains none", printable(o->out).text);
+    stop_on_error(error);
+    if (t->g.rank != 0) return resumed;
+    if (o->resume)
+        printf(resumed ? "resume      %s: from step %lld, %lld samples of this data done\n" : "resume      %s: holds no state; starting from the beginning\n", o->out,
+               (long long)t->done.step, (long long)t->done.samples);
+    if (t->done.step < o->steps) state_note_room(&t->states, &t->m.c, t->done.step);
+    if (resumed) note_resumed(t);
+    return resumed;
+}
+
+// With --resume the newest complete state of --out, if there is one; otherwise random parameters, or those of the folder. Collective.
+static void start_parameters(trainer *t, error_text *error) {
+    const options *o = t->o;
+    describe_samples(t);
+    bool resumed = o->out != NULL && open_states(t, error);
     t->saved_step = t->done.step;
-    if (o->out != NULL && t->done.step < o->steps && t->g.rank == 0) state_note_room(&t->states, &t->m.c, t->done.step);
-    if (resumed && t->g.rank == 0) note_resumed(t);
     if (resumed) return;
     if (o->from_scratch) {
         zero_init(&t->m.zero, (uint64_t)o->seed, 0.02f, 0.02f / sqrtf(2.0f * (float)t->m.c.L)); // as GPT-2
@@ -412,6 +432,7 @@ int main(int argc, char **argv) {
     t.o = &o;
     t.folder = model_folder(&o);
     start_grid(&t, &error);
+    check_outputs(&t, &error);
     read_source(&t, &error);
     open_data(&t, &c, &error);
     model_run run = choose_recompute(&t, &c, &error);

@@ -5,7 +5,7 @@
 #include "data_sources.h" // defines: data_sources_*, dataloader_*, sequence_shard
 #include "evaluation.h" // defines: loss_by_position_*, needle_*, evaluation_*
 #include "metrics.h"    // defines: step_report, step_print, memory_print, flops_*
-#include "model.h"      // defines: model_*, model_run
+#include "model.h"      // defines: model, model_evaluate, step_result
 #include "options.h"    // defines: options, options_print
 #include "plan.h"       // defines: plan_predict_seconds, plan_predict_sent, cluster
 #include "progress.h"   // defines: progress_*
@@ -365,10 +365,6 @@ static inline path_text trace_path(const trainer *t) {
     snprintf(p.text, sizeof p.text, t->g.ranks > 1 ? "%s.rank%d" : "%s", t->o->trace, t->g.rank);
     return p;
 }
-// Checks an output before the run; one in a folder that --out is yet to make is left to the run.
-static inline void check_output(const trainer *t, const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
-    if (t->o->out == NULL || path_exists(t->o->out) || !path_within(path, t->o->out)) file_writable(option, path, begins, or_begins, error);
-}
 static inline void write_trace(trainer *t, error_text *error) {
     path_text path = trace_path(t);
     if (!trace_write(path.text, t->g.rank)) error_set(error, "--trace %s: cannot be written", path.text);
@@ -442,12 +438,10 @@ static inline void start_measuring(trainer *t) {
     format_duration(duration, sizeof duration, t->predicted_seconds);
     if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS) printf("step time   %s predicted for %s\n", duration, t->machines.name);
 }
-// After each step, which took `seconds`: prints its line, logs it, and after the first few steps prints the predictions beside what was measured.
-// attended: attended_length of its data.
-static inline void report_step(trainer *t, step_result result, double lr, double seconds, int64_t attended) {
+// What is reported of a step that took `seconds`. attended: attended_length of its data.
+static inline step_report step_report_make(const trainer *t, step_result result, double lr, double seconds, int64_t attended) {
     const model_config *c = &t->m.c;
-    int64_t steps = t->done.step - t->first_step; // of this run
-    bool first_rank = t->g.rank == 0, known = t->peak_flops > 0;
+    bool known = t->peak_flops > 0;
     step_report r;
     memset(&r, 0, sizeof r);
     r.step = t->done.step;
@@ -466,14 +460,19 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     r.memory_used = memory_used(t);
     r.predicted_seconds = t->predicted_seconds;
     r.predicted_sent = t->predicted_sent;
-    r.eta_seconds = (device_seconds() - t->started) / (double)steps * (double)(r.steps - r.step);
-    for (int k = 0; k < COMM_KINDS; k++) {
-        r.sent[k] = comm_count((comm_kind)k);
-        t->waited[k] += r.sent[k].wait_seconds;
-    }
-    if (result.valid == 0 && first_rank && !t->warned)
+    r.eta_seconds = (device_seconds() - t->started) / (double)(r.step - t->first_step) * (double)(r.steps - r.step);
+    for (int k = 0; k < COMM_KINDS; k++) r.sent[k] = comm_count((comm_kind)k);
+    return r;
+}
+// After each step: prints its line, logs it, and after the first few steps prints the predictions beside what was measured.
+static inline void report_step(trainer *t, step_result result, double lr, double seconds, int64_t attended) {
+    step_report r = step_report_make(t, result, lr, seconds, attended);
+    int64_t steps = r.step - t->first_step; // of this run
+    bool first_rank = t->g.rank == 0;
+    for (int k = 0; k < COMM_KINDS; k++) t->waited[k] += r.sent[k].wait_seconds;
+    if (r.labels == 0 && first_rank && !t->warned)
         fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n", (long long)r.step);
-    t->warned = t->warned || result.valid == 0;
+    t->warned = t->warned || r.labels == 0;
     if (first_rank) step_print(&r);
     if (t->log != NULL) step_log(t->log, &r);
     if (t->log != NULL && ferror(t->log) != 0 && !t->log_failed) {

@@ -52,7 +52,6 @@ void device_stop(void);
 void device_use_deterministic(void);
 const char *device_determinism(void); // "yes: ..." or "no: ..." and why, for the start-up print
 const char *device_name(void);        // "CPU: AMD EPYC, 2 threads, OpenBLAS Cooperlake" or the GPU's name
-int device_threads(void);             // CPU threads that this rank uses (for tests)
 double device_peak_flops(void);       // dense peak of a rank in FLOP/s of floatX, from the data sheet; 0 if not known
 double device_measure_gemm(void);     // FLOP/s of a rank in a large square GEMM when all local ranks compute; call on one while the others wait (0.1 s)
 size_t device_memory_total(void);     // bytes a rank could take now, at most (CPU: the machine's or container's memory / local ranks)

@@ -71,6 +71,13 @@ static inline void fixture_free(fixture *f) {
     grid_free(&f->g);
 }
 
+// Whether no layer holds activations.
+static inline bool fixture_holds_none(const fixture *f) {
+    for (int l = 0; l < f->m.c.L; l++)
+        if (f->m.store.held[l] != CHECKPOINT_NOT_KEPT) return false;
+    return true;
+}
+
 static inline model_run fixture_run(int64_t B, int64_t accum) { // everything replicated, all options off
     model_run run;
     memset(&run, 0, sizeof run);

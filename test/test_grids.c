@@ -97,7 +97,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
         double loss = model_step(&f.m, f.tokens, f.labels, fixture_adamw(step), 1.0).loss;
         CHECK(fabs(loss - r->curve[step - 1]) <= bound * r->curve[0], "%s: step %d loss %.8f, one rank %.8f", where, step, loss, r->curve[step - 1]);
     }
-    CHECK(checkpoint_empty(&f.m.store), "%s: activations left after the step", where);
+    CHECK(fixture_holds_none(&f), "%s: activations left after the step", where);
     fixture_free(&f);
 }
 

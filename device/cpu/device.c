@@ -75,7 +75,6 @@ void device_use_deterministic(void) {}
 const char *device_determinism(void) { return "yes: this device adds up every sum in a fixed order"; }
 void device_stop(void) {}
 const char *device_name(void) { return name; }
-int device_threads(void) { return omp_get_max_threads(); }
 double device_peak_flops(void) { return 0; } // not known: clock and vector units vary too much between CPUs; see device_measure_gemm
 
 double device_measure_gemm(void) {

@@ -278,12 +278,11 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
     int64_t nq = (int64_t)T * HQ * HS, nkv = (int64_t)T * 2 * HKV * HS, v_at = (int64_t)HKV * HS, n = T * HQ;
     attention_block b;
     memset(&b, 0, sizeof b);
-    b.Tk = b.lse_stride = T;
+    b.Tq = b.Tk = b.lse_stride = T;
     b.Hq = HQ; b.Hkv = HKV; b.HS = HS;
     b.q_stride = (int64_t)HQ * HS;
     b.kv_stride = (int64_t)2 * HKV * HS;
     b.scale = 1 / sqrtf((float)HS);
-    b.Tq = T;
     attention_run all = {HKV, HQ / HKV};
     size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + 16 * 256; // the last: alignment
     bytes += call_scratch(b, false, all) + call_scratch(b, true, all);

@@ -142,7 +142,6 @@ void device_stop(void) {
     gpu.started = false;
 }
 const char *device_name(void) { return gpu.started ? gpu.name : "GPU (not started)"; }
-int device_threads(void) { return 1; }
 double device_peak_flops(void) {
     if (strstr(gpu.properties.name, "Laptop") != NULL) return 0; // another chip under the same name
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {

@@ -4,15 +4,13 @@
 #include <cblas.h>
 #include <unistd.h>
 
-static int threads_of_rank = 1;
 static int64_t tickets;
 
 bool device_start(int local_rank, int local_ranks, int threads, error_text *error) {
     (void)local_rank;
     (void)error;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    threads_of_rank = threads > 0 ? threads : (int)max_i64(1, cores / max_i64(1, local_ranks));
-    openblas_set_num_threads(threads_of_rank); // the kernels themselves run on one thread
+    openblas_set_num_threads(threads > 0 ? threads : (int)max_i64(1, cores / max_i64(1, local_ranks))); // the kernels themselves run on one thread
     return true;
 }
 void device_use_deterministic(void) { attention_use_deterministic(); }
@@ -22,7 +20,6 @@ const char *device_name(void) {
     return sizeof(floatX) == 2 ? "emulated: the CUDA kernels on the CPU, bf16 (proof, not speed)"
                                : "emulated: the CUDA kernels on the CPU, float (proof, not speed)";
 }
-int device_threads(void) { return threads_of_rank; }
 double device_peak_flops(void) { return 0; }
 
 double device_measure_gemm(void) { // through op_linear, so casts are included: the real rate of this device
