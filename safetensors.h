@@ -259,7 +259,8 @@ static inline bool safetensors_add_file(safetensors *s, const char *path, error_
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return error_set_errno(error, "cannot be opened");
     int file = safetensors_push_file(s, path, fd);
-    if (fstat(fd, &entry) != 0 || !S_ISREG(entry.st_mode)) return error_set(error, "is not a file");
+    if (fstat(fd, &entry) != 0) return error_set_errno(error, "cannot be opened");
+    if (!S_ISREG(entry.st_mode)) return error_set(error, "is not a file");
     uint64_t length = 0;
     int64_t bytes = (int64_t)entry.st_size;
     if (bytes < 8) return error_set(error, "has %lld bytes; a safetensors file begins with 8 bytes of header length", (long long)bytes);

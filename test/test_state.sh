@@ -417,6 +417,7 @@ cat >"$dir/unread.c" <<'C'
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -438,14 +439,21 @@ static int unknown(const char *variable, const char *path) { // whether the path
 DIR *opendir(const char *path) { return unknown("UNREAD_FOLDER", path) ? NULL : ((DIR * (*)(const char *)) dlsym(RTLD_NEXT, "opendir"))(path); }
 int stat(const char *path, struct stat *entry) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "stat"))(path, entry); }
 int lstat(const char *path, struct stat *entry) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "lstat"))(path, entry); }
+int fstat(int fd, struct stat *entry) {
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    path[n > 0 ? n : 0] = '\0';
+    return unknown("UNREAD_FSTAT", path) ? -1 : ((int (*)(int, struct stat *))dlsym(RTLD_NEXT, "fstat"))(fd, entry);
+}
 int open(const char *path, int flags, ...) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open"))(path, flags, 0666); }
 C
 gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/unread.c" -o "$dir/unread.so" -ldl || exit 1
 unread() { # from bytes, to bytes, call, errno, command...
-    env UNREAD_FROM=$1 UNREAD_TO=$2 UNREAD_CALL=$3 UNREAD_NUMBER=$4 UNREAD_PATH=/- UNREAD_FOLDER=/- LD_PRELOAD="$dir/unread.so" "${@:5}"
+    env UNREAD_FROM=$1 UNREAD_TO=$2 UNREAD_CALL=$3 UNREAD_NUMBER=$4 UNREAD_PATH=/- UNREAD_FSTAT=/- UNREAD_FOLDER=/- LD_PRELOAD="$dir/unread.so" "${@:5}"
 }
 unknown() { # end of a file's path, end of a folder's that is listed, command...
-    env UNREAD_FROM=1 UNREAD_TO=0 UNREAD_PATH=$1 UNREAD_FOLDER=$2 UNREAD_NUMBER=$stale LD_PRELOAD="$dir/unread.so" "${@:3}"
+    env UNREAD_FROM=1 UNREAD_TO=0 UNREAD_PATH=$1 UNREAD_FSTAT=${size_of:-/-} UNREAD_FOLDER=$2 UNREAD_NUMBER=$stale LD_PRELOAD="$dir/unread.so" "${@:3}"
 }
 stale=116 io=5
 cp -r "$dir/whole" "$dir/unread"
@@ -455,9 +463,16 @@ newest=$(cd "$dir/whole" && ls -d step-* | tail -1)
 for path in config.json training_state.json model.safetensors optimizer/optimizer.safetensors; do
     check "not even whether $path is there is known: status 1" ends_with 1 '^error: --resume: .*/unread/step-.*: .*Stale file handle' unknown $newest/$path /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 done
+for path in config.json training_state.json model.safetensors optimizer/optimizer.safetensors; do
+    size_of=$newest/$path
+    check "nor what $path is: status 1" ends_with 1 '^error: --resume: .*/unread/step-.*: .*Stale file handle' unknown /- /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+done
+size_of=
+check 'nor whether a state is a folder: status 1' ends_with 1 "^error: .*/unread/$newest: cannot be read: Stale file handle" unknown "/unread/$newest" /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 check 'nor which states are: status 1' ends_with 1 '^error: --out .*/unread: cannot be read: Stale file handle' unknown /- /unread "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 check 'no state is set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$dir/whole" && echo step-*)" -a -z "$(ls -d "$dir"/unread/damaged-* 2>/dev/null)" ]
 cp -r "$dir/whole/$newest" "$dir/source" && touch "$dir/source/tokenizer.json"
+check 'nor whether there is a model: status 1' ends_with 1 '^error: model folder ".*/source" cannot be opened: Stale file handle' unknown /source /- "$binary" --model "$dir/source" --steps 0 --threads 1
 check 'a tokenizer of which that is not known is not left out of an export' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Stale file handle' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
 check 'one on a broken disk is' ends_with 0 'skipping the damaged state .*step-000000[0-9]*: .*Input/output error' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 check 'tokens that cannot be read: status 1' ends_with 1 '^error: .*data.bin: cannot be read at byte .*Input/output error' unread 200 203 9 $io "$binary" "${common[@]}" --out "$dir/unread_data"
