@@ -35,8 +35,9 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USER_ERROR = 2 };
 // Functions that can fail take `error_text *error` and return false; the first message wins.
 typedef struct {
     char text[1024]; // "" = no error
-    int number;      // errno of the system call that failed; 0: none did
+    int number;      // errno of the system call that failed; 0: none did; ERROR_STOPPED: a signal ends the run, which is no failure
 } error_text;
+enum { ERROR_STOPPED = -1 };
 
 // Stores a message, with ": " and `suffix` behind it if that is not "", unless one is stored already.
 static inline void error_store(error_text *error, int number, const char *suffix, const char *format, va_list args) {

@@ -227,7 +227,7 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 float *values = in_place ? values_at(z, kind, u, at) : buffer->host;
-                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error)) return false;
+                if (!progress_goes_on(error) || !model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error)) return false;
                 int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // the part in this rank's optimizer piece
                 if (sums != NULL && a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values + (a - at), a - tensor->offset, b - a);
                 if (in_place) continue;

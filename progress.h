@@ -1,9 +1,10 @@
-// Progress of long work: short work prints nothing, long work a line on stderr now and then, so that nobody takes the run for dead.
+// Progress of long work: short work prints nothing, long work a line on stderr now and then, so that nobody takes the run for dead. And its end by a signal.
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
 #include "device/comm.h"   // defines: comm_rank, comm_world
 #include "device/device.h" // defines: device_seconds
+#include <signal.h>
 
 enum { PROGRESS_SECONDS = 10 }; // before the first line, and between two lines at least
 
@@ -31,6 +32,16 @@ static inline void progress_show(progress_note *p, int64_t done, int64_t total) 
     format_duration(to_go, sizeof to_go, done > 0 ? spent * (double)(total - done) / (double)done : 0);
     if (done > 0) fprintf(stderr, "note: %s: %.0f %% after %s, %s to go\n", p->what, 100 * (double)done / (double)total, so_far, to_go);
     else fprintf(stderr, "note: %s: %s so far\n", p->what, so_far);
+}
+
+// SIGTERM or SIGUSR1, once one has come to a run that heeds them (trainer.h); 0: none.
+static volatile sig_atomic_t stop_signal;
+// Between two pieces of the work before training, on each rank for itself: false, with an error that ends the run, once a signal has told it to stop.
+static inline bool progress_goes_on(error_text *error) {
+    if (stop_signal == 0) return true;
+    error_set(error, "stopped by a signal");
+    error->number = ERROR_STOPPED;
+    return false;
 }
 
 #endif

@@ -311,12 +311,6 @@ static void after_step(trainer *t, error_text *error) {
     stop_if_told(t);
 }
 
-// A signal came while the run started: nothing to save.
-static void stop_before_training(trainer *t) {
-    t->stopped = true;
-    if (t->g.rank == 0) printf("stopped by a signal before training; the same command with --resume %s\n", t->done.step > 0 ? "continues the run" : "begins it");
-}
-
 // The training loop, after the evaluation and the sample that are due before it. Collective.
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
@@ -438,14 +432,16 @@ int main(int argc, char **argv) {
     model_run run = choose_recompute(&t, &c, &error);
     find_peak(&t);
     if (o.verify) verify(&c, &run, &t.g, &error);
+    progress_goes_on(&error);
     stop_on_error(&error);
     take_memory(&t, &c, &run, &error);
     start_parameters(&t, &error);
     if (t.g.rank == 0) print_start(&t);
     if (o.trace != NULL) trace_start();
 
-    if (stop_agreed(&t)) stop_before_training(&t);
-    else if (t.done.step < o.steps) train(&t, &error);
+    progress_goes_on(&error); // otherwise a signal came while the run started: there is nothing to save
+    stop_on_error(&error);
+    if (t.done.step < o.steps) train(&t, &error);
     else evaluate_only(&t, &error);
     if (o.trace != NULL) write_trace(&t, &error);
     if (o.export_to != NULL && !t.stopped) export_model(&t, &error);

@@ -11,7 +11,6 @@
 #include "progress.h"   // defines: progress_*
 #include "sample.h"     // defines: sample_*
 #include "training_state.h" // defines: state_*, training_progress
-#include <signal.h>
 
 enum { PREDICTED_STEPS = 4 }; // steps measured before the predictions are printed beside what was measured
 
@@ -51,12 +50,15 @@ typedef struct {
 
 // ---- errors ----
 
-// Ends every rank when any rank holds an error; rank 0 says which. Status 2, or 1 where another attempt may succeed. Collective.
+// Ends every rank when any rank holds an error; rank 0 says which. Status 2, or 1 where another attempt may succeed; 0 where a signal ends the run before
+// training. Collective.
 static inline void stop_on_error(error_text *error) {
     if (comm_agree(comm_world(), error)) return;
-    if (comm_rank(comm_world()) == 0) fprintf(stderr, "error: %s\n", error->text);
+    bool stopped = error->number == ERROR_STOPPED, first_rank = comm_rank(comm_world()) == 0;
+    if (first_rank && stopped) printf("stopped by a signal before training; the same command with --resume begins it, or continues from the last state\n");
+    if (first_rank && !stopped) fprintf(stderr, "error: %s\n", error->text);
     comm_finalize();
-    exit(error_may_pass(error) ? EXIT_FAILED : EXIT_USER_ERROR);
+    exit(stopped ? EXIT_OK : error_may_pass(error) ? EXIT_FAILED : EXIT_USER_ERROR);
 }
 
 // ---- saving ----
@@ -64,7 +66,6 @@ static inline void stop_on_error(error_text *error) {
 static inline const hf_source *source_of(const trainer *t) { return t->source.folder != NULL ? &t->source : NULL; }
 
 // SIGTERM and SIGUSR1 with --out, from start to end: the run finishes the step in progress, saves the state and ends. Others end it as any program.
-static volatile sig_atomic_t stop_signal;
 static inline void on_stop_signal(int number) { stop_signal = number; }
 static inline void heed_signals(void) {
     signal(SIGTERM, on_stop_signal);
@@ -148,7 +149,7 @@ static inline void check_data(trainer *t, error_text *error) {
     for (int i = 0; i < t->train.count + t->val.count; i++) {
         dataloader *data = i < t->train.count ? &t->train.sources[i].data : &t->val.sources[i - t->train.count].data;
         int64_t end = data->total * (t->g.rank + 1) / t->g.ranks;
-        for (int64_t at = data->total * t->g.rank / t->g.ranks; at < end && error->text[0] == '\0'; at += piece) {
+        for (int64_t at = data->total * t->g.rank / t->g.ranks; at < end && error->text[0] == '\0' && progress_goes_on(error); at += piece) {
             int64_t n = min_i64(piece, end - at);
             if (dataloader_read_tokens(data, at, n, tokens, error) && data->masks > 0) dataloader_mask_labels(data, at, n, tokens, error);
             progress_show(&note, done += n, total / t->g.ranks);
@@ -251,7 +252,7 @@ static inline void check_evaluation(trainer *t, error_text *error) {
     for (int i = 0; i < t->val.count; i++) {
         dataloader *data = &t->val.sources[i].data;
         int64_t needles = i == 0 ? min_i64(dataloader_samples(data), t->o->eval_needles) : 0, samples = max_i64(evaluation_samples(t, data), needles);
-        for (int64_t n = t->g.place.d; n < samples && error->text[0] == '\0'; n += t->g.shape.dp) read_sample(t, data, dataloader_sample_at(data, n), 0, 0, error);
+        for (int64_t n = t->g.place.d; n < samples && error->text[0] == '\0' && progress_goes_on(error); n += t->g.shape.dp) read_sample(t, data, dataloader_sample_at(data, n), 0, 0, error);
     }
     stop_training_on_error(t, error);
 }

@@ -20,6 +20,9 @@ the assistant, up to the token that ends its turn (Llama-3: <|eot_id|>, which so
 
     {"messages": [{"role": "user", "content": "6 x 7?"}, {"role": "assistant", "content": "42"}]}
 
+A message with "weight": 0 is not learnt. Tools that the line defines in "tools", and "tool_calls" of the assistant, go to the template as well; a template that
+makes nothing of them is refused.
+
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/whole --sequence 131072 --end '<|end_of_text|>' notes.jsonl
 
 For samples of --seq-len 131072 that cut no document which fits one: whole documents are put together where least room is left. The rest of a sample is
@@ -124,7 +127,8 @@ def pieces(text_lines):
 
 
 def chat_template(folder):
-    """The chat template of a Hugging Face folder: a function of messages, and of whether the prompt for an answer follows. A date in it is its default."""
+    """The chat template of a Hugging Face folder: a function of messages, of tools (None: none), and of whether the prompt for an answer follows. A date in it
+    is its default."""
     try:
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -134,10 +138,10 @@ def chat_template(folder):
     def raise_exception(text):
         raise TemplateError(text)
 
-    def render(messages, prompt=False):
+    def render(messages, tools, prompt=False):
         try:
-            return template.render(messages=messages, add_generation_prompt=prompt, **special)
-        except TemplateError as e:
+            return template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **special)
+        except (TemplateError, TypeError) as e:
             raise ValueError(f"the chat template says: {e}")
 
     config, own = os.path.join(folder, "tokenizer_config.json"), os.path.join(folder, "chat_template.jinja")
@@ -159,14 +163,34 @@ def chat_template(folder):
     return render
 
 
-def chat_texts(render, messages):
-    """Messages -> [(text, learnt)]. Learnt is what the template makes of a message of the assistant, behind the prompt that the messages before it make."""
+def chat_texts(render, messages, tools):
+    """Messages, and the tools that they may use (None: none) -> [(text, learnt)]. Learnt is what the template makes of a message of the assistant, behind the
+    prompt that the messages before it make."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) and "role" in message for message in messages):
         raise ValueError("it holds no list of messages with roles")
-    for i, message in enumerate(messages, 1):  # templates make Python's notation of what is no text, such as None or a list of parts
-        if message["role"] in ("system", "user", "assistant") and not isinstance(message.get("content"), str) and not message.get("tool_calls"):
+    tools = (json.loads(tools) if isinstance(tools, str) else tools) or None
+    messages = [{key: value for key, value in message.items() if value is not None} for message in messages]  # null: as if it were not there
+    for i, message in enumerate(messages, 1):
+        calls = message.get("tool_calls", [])
+        for call in calls:  # templates take the arguments as an object, and would quote JSON in a text once more
+            function = call.get("function", call)
+            if isinstance(function.get("arguments"), str):
+                function["arguments"] = json.loads(function["arguments"])
+        if calls:
+            message.setdefault("content", "")
+        # Templates make Python's notation of what is no text, such as a list of parts.
+        if message["role"] in ("system", "user", "assistant") and not isinstance(message.get("content"), str):
             raise ValueError(f"the content of message {i} is not a text")
+        if message["role"] == "assistant" and not message["content"].strip() and not calls:
+            raise ValueError(f"message {i}, of the assistant, is empty")
     texts, done = [], ""
+
+    def ignores(i, name, nothing):
+        """Whether the template makes the same text of message i with nothing in place of this part of it."""
+        try:
+            return render(messages[:i] + [{**messages[i], name: nothing}], tools) == render(messages[: i + 1], tools)
+        except ValueError:  # it is missed
+            return False
 
     def add(whole, learnt):
         nonlocal done
@@ -178,11 +202,16 @@ def chat_texts(render, messages):
 
     for i, message in enumerate(messages):
         if message["role"] == "assistant":
-            add(render(messages[:i], True), False)
-            add(render(messages[: i + 1]), True)
+            add(render(messages[:i], tools, True), False)
+            add(render(messages[: i + 1], tools), message.get("weight") != 0)
+        for name, nothing in (("tool_calls", []), ("content", "")):
+            if message.get("tool_calls") and str(message[name]).strip() and ignores(i, name, nothing):
+                raise ValueError(f"the chat template makes nothing of {name} in message {i + 1}")
     if not any(learnt for _, learnt in texts):
-        raise ValueError("no message is the assistant's")
-    add(render(messages), False)
+        raise ValueError("no message of the assistant is there to be learnt")
+    add(render(messages, tools), False)
+    if tools is not None and done == render(messages, None):
+        raise ValueError("the chat template makes nothing of the tools")
     return texts
 
 
@@ -201,11 +230,11 @@ def documents(paths, fields, render):
                     try:
                         item = json.loads(line)
                         if render is not None:
-                            texts = chat_texts(render, item[fields[0]])
+                            texts = chat_texts(render, item[fields[0]], item.get("tools"))
                         else:
                             texts = [(item[field], i == len(fields) - 1) for i, field in enumerate(fields)]
                         "".join(text for text, _ in texts).encode()  # an error if one is not text, or holds half a surrogate pair
-                    except (ValueError, KeyError, TypeError) as e:
+                    except (AttributeError, ValueError, KeyError, TypeError) as e:
                         names = '" and "'.join(fields)
                         holds = "a text" if render is None else "a chat"
                         why = f": {e}" if render is not None and isinstance(e, ValueError) else ""

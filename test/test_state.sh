@@ -65,6 +65,7 @@ for part in 1 2; do
     check "signal $part: status 0" [ $? -eq 0 ]
     check "signal $part: says so" grep -q 'stopped by a signal after step' "$dir/stopped.out"
 done
+begins='^stopped by a signal before training; the same command with --resume begins it, or continues from the last state$'
 # A signal is heeded before an evaluation that may take long, here after a step of seconds; and where nothing can be saved it ends the program.
 signal_when() { # pattern: sends SIGTERM to the one rank when slow.out shows it; leaves the status in $status, and what slow.jsonl held before in before.jsonl
     job=$!
@@ -110,7 +111,16 @@ kill -TERM $!
 wait $!
 status=$?
 check 'a signal during the start ends the run after it, and saves nothing' \
-    [ "$status $(grep -c '^stopped by a signal before training; .* begins it$\|^step\|^saved' "$dir/slow.out")" = '0 1' ]
+    [ "$status $(grep -c "$begins\|^step\|^saved" "$dir/slow.out")" = '0 1' ]
+# So it does while data are checked, here 2^31 - 1 tokens in a file of holes by many names.
+: >"$dir/slow.out"
+mkdir "$dir/holes"
+head -c 1024 "$dir/data.bin" | { head -c 8 && printf '\377\377\377\177' && tail -c +5; } >"$dir/holes.bin"
+truncate -s $((1024 + 2 * 2147483647)) "$dir/holes.bin"
+for i in $(seq 100); do ln -s ../holes.bin "$dir/holes/$i.bin"; done
+TRAIN_LLAMA_TEST_PROGRESS=1 timeout -k 1 20 "$binary" "${common[@]}" --val-data "$dir/holes/*.bin" --check-data --out "$dir/unbegun" >"$dir/slow.out" 2>&1 </dev/null &
+signal_when 'checking data'
+check 'a signal ends a check of the data' [ "$status $(grep -c "$begins\|^step\|^saved\|error" "$dir/slow.out")" = '0 1' ]
 # The time that is left is that of a step of this run, whatever the run before took.
 mkdir "$dir/left" && cp -r "$dir/whole/step-00000012" "$dir/left"
 : >"$dir/slow.out"

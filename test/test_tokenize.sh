@@ -165,12 +165,34 @@ while IFS='|' read -r text line; do
     check "a chat that is refused: $text" ends_with 2 "^error: .*line.jsonl:1: .*$text" chats chatty other "$dir/line.jsonl"
 done <<'END'
 the chat template says: SYSTEM COMES FIRST$|{"messages": [{"role": "user", "content": "A"}, {"role": "system", "content": "B"}, {"role": "assistant", "content": "C"}]}
-no message is the assistant|{"messages": [{"role": "user", "content": "A"}]}
+no message of the assistant is there to be learnt$|{"messages": [{"role": "user", "content": "A"}]}
+no message of the assistant is there to be learnt$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B", "weight": 0}]}
 it holds no list of messages with roles$|{"messages": ["A"]}
 the content of message 2 is not a text$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": null}]}
 the content of message 1 is not a text$|{"messages": [{"role": "user", "content": [{"type": "text", "text": "A"}]}, {"role": "assistant", "content": "B"}]}
 a chat in "messages" (see --help)$|{"text": "A"}
+message 2, of the assistant, is empty$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": " "}]}
+message 2, of the assistant, is empty$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "", "tool_calls": []}]}
+the chat template makes nothing of the tools$|{"tools": [{"function": {"name": "F"}}], "messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]}
+the chat template makes nothing of tool_calls in message 2$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "F", "arguments": "{}"}}]}]}
+a chat in "messages" (see --help)$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": "F"}]}
 END
+# Tools: their definitions are in the prompt, what the assistant calls is learnt; arguments may be an object or JSON, as may the definitions.
+mkdir "$dir/tools" && cp "$dir/chatty/"* "$dir/tools"
+printf '%s' "{{ bos_token }}{% for t in tools or [] %}[TOOL]{{ t.function.name }}*{% endfor %}{% for m in messages %}[{{ m['role'] | upper }}]" \
+    "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments.X }}){% endfor %}{% else %}{{ m['content'] }}{% endif %}*{% endfor %}" \
+    "{% if add_generation_prompt %}[ASSISTANT]{% endif %}" >"$dir/tools/chat_template.jinja"
+call='{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "F", "arguments": %s}}]}'
+printf '{"tools": %s, "messages": [{"role": "user", "content": "A", "tool_calls": null}, '"$call"', {"role": "tool", "content": "B"}, {"role": "assistant", "content": "C", "weight": %s}]}\n' \
+    '[{"function": {"name": "F"}}]' '{"X": 1}' 1 '"[{\"function\": {\"name\": \"F\"}}]"' '"{\"X\": 1}"' 0 null '{"X": 1}' null >"$dir/tools.jsonl"
+said=('`[TOOL]F*[USER]A*[ASSISTANT]' 'F(1)*' '[TOOL]B*[ASSISTANT]' 'C*a' '`[TOOL]F*[USER]A*[ASSISTANT]' 'F(1)*' '[TOOL]B*[ASSISTANT]C*a`[USER]A*[ASSISTANT]' 'F(1)*' '[TOOL]B*[ASSISTANT]' 'C*a')
+printf '%s' "${said[@]}" >"$dir/said"
+for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$((i % 2))"; done >"$dir/said.mask"
+check 'tools' chats tools tools "$dir/tools.jsonl"
+check 'are what the template says' cmp <(characters tools) "$dir/said"
+check 'and calls are learnt, messages of weight 0 are not' cmp "$dir/tools_000001.bin.mask" "$dir/said.mask"
+printf '{"messages": [{"role": "user", "content": "A"}, '"${call/null/\"B\"}"']}\n' '{"X": 1}' >"$dir/line.jsonl"
+check 'a text beside a call that the template leaves out' ends_with 2 'the chat template makes nothing of content in message 2$' chats tools other "$dir/line.jsonl"
 check 'a field that is prompt and completion is learnt once' tokenize same --prompt answer --completion answer "$dir/pairs.jsonl"
 check 'the second time' [ "$(head -c 6 "$dir/same_000001.bin.mask" | od -An -tu1 | xargs)" = '0 0 0 1 1 1' ]
 check 'a chat beside a prompt' refused '--chat takes neither --prompt nor --completion' other --chat messages --prompt prompt --completion answer "$dir/messages.jsonl"
