@@ -65,6 +65,7 @@ typedef struct {
     const char *export_to;   // folder
     export_dtype_kind export_dtype;
     int64_t eval_every, eval_steps; // eval_every 0: after the last step only; else also before the first
+    int64_t eval_tokens;            // 0: eval_steps says how much
     int64_t eval_needles;           // at each depth; 0 = none
     int64_t sample_every, sample_tokens; // sample_every 0 = never
     const char *sample_prompt;
@@ -208,6 +209,9 @@ static inline const option_row *options_table(int *count) {
          "evaluate on --val-data before the first step, every N steps and after the last (if absent: only after the last)"},
         {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "",
          "evaluate on the first N x (sequences of an optimizer step) sequences of each set"},
+        {"Output", "eval-tokens", "N", OPTION_COUNT, AT(eval_tokens), 1, 1000000000000000.0, "", "",
+         "in place of --eval-steps: evaluate on the first sequences of each set that hold N tokens, the same whatever the batch; more than a set "
+         "has: on all of it"},
         {"Output", "eval-needles", "N", OPTION_COUNT, AT(eval_needles), 1, 1000000, "", "",
          "at each evaluation, hide N needles (4 random key tokens, 4 value tokens) at each of 5 depths of the first --val-data set and repeat "
          "the key at the end; report how often the value's tokens are the arg max, and their loss"},
@@ -668,8 +672,9 @@ static inline bool options_check_together(const options *o, error_text *error) {
         return error_set(error, "--wsd-decay requires --lr-schedule wsd");
     if (options_given(o, "min-lr-fraction") && o->lr_schedule == LR_CONSTANT)
         return error_set(error, "--min-lr-fraction has no effect with --lr-schedule constant; it requires cosine or wsd");
-    if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_needles > 0) && o->val_data == NULL)
-        return error_set(error, "--eval-every, --eval-steps and --eval-needles require --val-data");
+    if ((options_given(o, "eval-every") || options_given(o, "eval-steps") || o->eval_tokens > 0 || o->eval_needles > 0) && o->val_data == NULL)
+        return error_set(error, "--eval-every, --eval-steps, --eval-tokens and --eval-needles require --val-data");
+    if (options_given(o, "eval-steps") && o->eval_tokens > 0) return error_set(error, "--eval-steps and --eval-tokens both say how much is evaluated; give only one of them");
     if (o->check_data && o->train_data == NULL && o->val_data == NULL) return error_set(error, "--check-data requires --train-data or --val-data");
     if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
         return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature require --sample-every");

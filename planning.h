@@ -107,9 +107,13 @@ static inline bool plan_check_memory(const options *o, const model_config *c, co
     if ((double)host.peak > room.host) {
         format_bytes(need, sizeof need, (double)host.peak);
         format_bytes(have, sizeof have, room.host);
-        return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: a smaller --offload-activations, no --offload-parameters, "
-                                "--offload-gradients, --offload-optimizer or --save-every, %smore ranks (--dry-run prints the memory by category)",
-                         need, have, keep_less);
+        plan_add_way(ways, sizeof ways, trains && run->offload_layers > 0, "a smaller --offload-activations, ");
+        plan_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
+        plan_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
+        plan_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
+        plan_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
+        return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category)",
+                         need, have, ways, trains && run->offload_layers > 0 ? keep_less : "");
     }
     return true;
 }

@@ -200,10 +200,11 @@ static inline void evaluate_batch(trainer *t, float *losses, error_text *error) 
 }
 // How many samples of a validation set an evaluation takes.
 static inline int64_t evaluation_samples(const trainer *t, const dataloader *data) {
-    return min_i64(dataloader_samples(data), t->o->eval_steps * step_sequences(t));
+    int64_t asked = t->o->eval_tokens > 0 ? ceil_div(t->o->eval_tokens, t->o->seq_len) : t->o->eval_steps * step_sequences(t);
+    return min_i64(dataloader_samples(data), asked);
 }
-// Adds up token losses over the first samples of a validation set: the same samples on every grid with the same global batch. Ends early when a signal
-// stops the run, as do needles. Collective.
+// Adds up token losses over the first samples of a validation set: the same samples on every grid (with --eval-steps: with the same global batch). Ends
+// early when a signal stops the run, as do needles. Collective.
 static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
     int64_t samples = evaluation_samples(t, data);

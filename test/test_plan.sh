@@ -285,7 +285,7 @@ longest=$(sed -n 's/.* up to \([0-9]*\) tokens fit;.*/\1/p' "$dir/err")
 check 'the length that is said to fit' "$binary" "${big[@]}" --ranks 8 --seq-len "${longest:-none}"
 refuse 'and nothing 1 % longer' 'on these ranks up to [0-9]+ tokens fit' "${big[@]}" --ranks 8 --seq-len $((${longest:-1} / 100 * 101))
 offloaded=(--dry-run --model llama3-8b --cluster h200 --ranks 8 --hp 8 --recompute none --offload-activations 1 --zero-params full --zero-grads full --zero-optim full)
-refuse 'more host memory than a node has' 'of host memory but may use only 232.8 GiB' "${offloaded[@]}" --seq-len 1000K
+refuse 'more host memory than a node has' 'of host memory but may use only 232.8 GiB; to reduce it: a smaller --offload-activations, --recompute selective, full or auto, more ranks' "${offloaded[@]}" --seq-len 1000K
 longest=$("$binary" "${offloaded[@]}" --seq-len 512K | sed -n 's/^longest .*: \([0-9]*\) tokens$/\1/p')
 check 'the longest sequence fits the host, too' "$binary" "${offloaded[@]}" --seq-len "$longest"
 refuse 'and none that is 1 % longer' 'of host memory' "${offloaded[@]}" --seq-len $((longest / 100 * 101))

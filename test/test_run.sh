@@ -142,6 +142,17 @@ import json
 few, all_of_them, more = (json.loads(list(open('$dir/eval%d.jsonl' % steps))[-1])['val_loss'] for steps in (1, 6, 7))
 assert few != all_of_them and all_of_them == more, (few, all_of_them, more)"
 
+# --eval-tokens: the same samples whatever the batch and the grid; more than there are: all of them.
+run=0
+for grid in '1 --eval-tokens 401 --batch-size 4' '2 --eval-tokens 500 --dp 2 --batch-size 3' '1 --eval-steps 5' '1 --eval-tokens 1M --batch-size 4'; do
+    mpirun -np ${grid%% *} "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/small.bin" ${grid#* } --log "$dir/tokens$((run++)).jsonl" >"$dir/eval.out" 2>&1
+done
+check 'tokens to evaluate on: the same whatever the batch' python3 -c "
+import json
+read = lambda name: json.loads(list(open('$dir/%s.jsonl' % name))[-1])['val_loss']
+loss = [read('tokens%d' % run) for run in range(4)]
+assert abs(loss[1] / loss[0] - 1) < 1e-6 and abs(loss[2] / loss[0] - 1) < 1e-6 and loss[3] == read('eval7') != loss[0], loss"
+
 cp "$dir/small.bin" "$dir/unlearnt.bin"
 head -c 10000 /dev/zero | head -c $((($(stat -c %s "$dir/small.bin") - 1024) / 2)) >"$dir/unlearnt.bin.mask"
 check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks)' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
