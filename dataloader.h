@@ -208,10 +208,12 @@ static inline bool dataloader_open(dataloader *loader, const char *pattern, int6
     loader->shuffle = shuffle;
     if (S < 1 || V < 1) return error_set(error, "sequence length %lld, vocabulary %lld: both must be at least 1", (long long)S, (long long)V);
     glob_t found;
-    int status = glob(pattern, 0, dataloader_folder_unread, &found);
+    errno = 0;
+    int status = glob(pattern, 0, dataloader_folder_unread, &found); // errno: of the look-up or the folder that failed
+    if (status == GLOB_NOMATCH && errno != 0 && errno != ENOENT && errno != ENOTDIR) return error_set_errno(error, "%s: cannot be looked up", pattern);
     if (status == GLOB_NOMATCH)
         return error_set(error, "no file matches %s%s", pattern, path_exists(pattern) ? ", where [ begins a set of characters: write ? for it" : "");
-    if (status == GLOB_ABORTED) return error_set(error, "%s: a folder that may hold such files cannot be read", pattern);
+    if (status == GLOB_ABORTED) return error_set_errno(error, "%s: a folder that may hold such files cannot be read", pattern);
     if (status != 0) return error_set(error, "%s: searching for files of this pattern failed", pattern);
     loader->files = HOST_NEW(token_file, found.gl_pathc);
     bool ok = dataloader_open_files(loader, &found, pattern, error);

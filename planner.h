@@ -175,11 +175,11 @@ static inline bool cluster_load(cluster *c, const char *name_or_file, error_text
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i > 0 ? ", " : "", planner_cluster_texts[i].name);
     }
     FILE *f = fopen(name_or_file, "rb");
-    if (f == NULL) return error_set(error, "cluster '%s': neither a known cluster (%s) nor a readable file", shown.text, known);
+    if (f == NULL) return error_set_errno(error, "cluster '%s': neither a known cluster (%s) nor a readable file", shown.text, known);
     size_t n = fread(text, 1, sizeof text, f);
-    bool bad = ferror(f) != 0;
+    bool ok = ferror(f) == 0 || error_set_errno(error, "cluster '%s': cannot be read", shown.text);
     fclose(f);
-    if (bad) return error_set(error, "cluster '%s': cannot be read", shown.text);
+    if (!ok) return false;
     if (n == sizeof text || memchr(text, 0, n) != NULL)
         return error_set(error, "cluster '%s': not a cluster file (see clusters/*.txt)", shown.text);
     text[n] = '\0';

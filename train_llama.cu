@@ -70,9 +70,17 @@ static void start_device(const options *o, error_text *error) {
     stop_on_error(error);
 }
 
+// Ends the program. Status 0 also says that all that rank 0 printed was written, as of other programs. Collective.
 static int finish(int status) {
+    bool lost = comm_rank(comm_world()) == 0 && (fflush(stdout) != 0 || ferror(stdout) != 0);
     comm_finalize();
-    return status;
+    if (!lost || status != EXIT_OK) return status;
+    error_text error = {"", 0};
+    errno = 0; // it may be long ago that a line was lost; one more says why, and ends a line that was cut
+    if (putchar('\n') == EOF || fflush(stdout) != 0) error_set_errno(&error, "standard output cannot be written");
+    else error_set(&error, "standard output: not all of it could be written");
+    fprintf(stderr, "error: %s\n", error.text);
+    return EXIT_FAILED;
 }
 
 // What is answered instead of training. They return the exit status. Collective.

@@ -324,6 +324,9 @@ refuse '--hp beside --plan' '--hp 4 with --plan' "${big[@]}" --hp 4
 refuse '--plan-json alone' '--plan-json is legal only with --plan' --model nano --dry-run --plan-json "$dir/x"
 refuse '--global-batch beside --grad-accum' 'give only one of them' --model nano --dry-run --global-batch 4 --grad-accum 2
 refuse '--global-batch that dp does not divide' 'multiples of 3' --model nano --dry-run --dp 3 --global-batch 4
+refuse 'a cluster that is not known' 'neither a known cluster (.*) nor a readable file: No such file or directory$' --model tiny --plan --ranks 2 --cluster nowhere
+refuse 'a folder as a cluster' 'cluster .clusters.: cannot be read: Is a directory$' --model tiny --plan --ranks 2 --cluster clusters
+check 'a cluster on a broken disk: status 1' ends_with 1 '^error: cluster .*: cannot be read: Input/output error$' "$binary" --model tiny --plan --ranks 2 --cluster /proc/self/mem
 refuse '--plan-json that cannot be written' 'cannot be written' "${big[@]}" --ranks 8 --plan-json "$dir/no/such/folder"
 
 closing_line

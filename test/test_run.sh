@@ -382,6 +382,14 @@ check 'that is as before, too' cmp "$dir/kept.json" "$dir/precious.json"
 for n in 1 2; do check "a plan replaces a plan, $n" "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/replaced.json"; done
 check 'a plan on a full disk: status 1' ends_with 1 '^error: --plan-json /dev/full: cannot be written: No space left on device' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json /dev/full
 check 'that is no file, and stays' [ -c /dev/full ]
+full_output() { "$@" >/dev/full; }
+lost='^error: standard output cannot be written: No space left on device$'
+check 'a help that is lost: status 1' ends_with 1 "$lost" full_output "$binary" --help
+check 'a plan that is lost, too' ends_with 1 "$lost" full_output "$binary" --model tiny --plan --ranks 2 --cluster cpu
+check 'and a dry run' ends_with 1 "$lost" full_output "$binary" --model nano --dry-run
+check 'and what a run prints' ends_with 1 "$lost" full_output "$binary" "${model[@]}" --steps 2 --export "$dir/unseen"
+check 'which is done' [ -e "$dir/unseen/model.safetensors" ]
+check 'a user error is one all the same' ends_with 2 '^error: unknown option --nothing' full_output "$binary" --nothing
 for n in 1 2; do check "a trace replaces a trace, $n" "$binary" "${model[@]}" --steps 1 --trace "$dir/replaced.trace"; done
 check 'one file for log and trace' ends_with 2 '^error: --log .*/twice is a file of --trace, too' "$binary" "${model[@]}" --steps 1 --log "$dir/twice" --trace "$dir/twice"
 check 'and of one rank' ends_with 2 '^error: --log .*/twice.rank1 is a file' mpirun -np 2 "$binary" "${model[@]}" --hp 2 --steps 1 --log "$dir/twice.rank1" --trace "$dir/twice"
