@@ -366,8 +366,7 @@ static inline path_text trace_path(const trainer *t) {
     return p;
 }
 static inline void write_trace(trainer *t, error_text *error) {
-    path_text path = trace_path(t);
-    if (!trace_write(path.text, t->g.rank)) error_set(error, "--trace %s: cannot be written", path.text);
+    trace_write(trace_path(t).text, t->g.rank, error);
     report_failure(t, error);
 }
 

@@ -315,7 +315,7 @@ check 'an evaluation that is not a number: status 2' ends_with 2 'error: a valid
 check 'it is nan, without a sign' [ "$(grep -c 'val loss .* nan' "$dir/shown") $(grep -c -- -nan "$dir/shown")" = '1 0' ]
 check 'an export in a new folder of states' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/hf' && cmp '$dir/together/hf/model.safetensors' '$dir/exported/model.safetensors'"
 check 'in a folder that is there already, too' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/again'"
-check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --trace .*/full' "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
+check 'a trace on a full disk: a warning with the reason' ends_with 1 '^warning: --trace .*/full: cannot be written: No space left on device' "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
 check 'bad validation data: status 2' ends_with 2 'is 999' mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "good=$dir/data.bin,bad=$dir/beyond.bin" --eval-steps 1
 check 'before the first step, although the evaluation is after the last' bash -c "! grep '^step' '$dir/shown'"
 check 'also in what needles alone read' ends_with 2 'is 999' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1 --eval-needles 9
