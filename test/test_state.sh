@@ -477,6 +477,7 @@ check 'no state is set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$d
 cp -r "$dir/whole/$newest" "$dir/source" && touch "$dir/source/tokenizer.json"
 check 'nor whether there is a model: status 1' ends_with 1 '^error: model folder ".*/source" cannot be opened: Stale file handle' unknown /source /- "$binary" --model "$dir/source" --steps 0 --threads 1
 check 'a tokenizer of which that is not known is not left out of an export' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Stale file handle' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
+stale=4 check 'what a signal interrupts may be tried again: status 1' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Interrupted system call' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
 check 'one on a broken disk is' ends_with 0 'skipping the damaged state .*step-000000[0-9]*: .*Input/output error' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 echo '{"run":{}}' >"$dir/unread.jsonl"
 check 'a log of which it is not known whether it is there: status 1' ends_with 1 '^error: --log .*/unread.jsonl: cannot be written: Stale file handle' unknown /unread.jsonl /- "$binary" "${common[@]}" --log "$dir/unread.jsonl"
