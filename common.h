@@ -74,7 +74,7 @@ PRINTF_LIKE(3, 4) static inline bool error_set_why(error_text *error, const erro
 }
 // Whether the cause may be gone at another attempt: a disk or a network that does not answer, a full disk, a lack of memory, a lock.
 static inline bool error_may_pass(const error_text *error) {
-    static const int numbers[] = {EIO, ESTALE, ETIMEDOUT, EWOULDBLOCK, ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE, EHOSTDOWN, EHOSTUNREACH, ENOTCONN,
+    static const int numbers[] = {EIO, EINTR, ESTALE, ETIMEDOUT, EWOULDBLOCK, ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE, EHOSTDOWN, EHOSTUNREACH, ENOTCONN,
                                   ECONNRESET, EREMOTEIO};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (error->number == numbers[i]) return true;

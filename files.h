@@ -111,18 +111,20 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
 // none): a slip of the hand must not cost a token file, weights or a config.json. Leaves no new file behind. False with a message that begins with the option.
 static inline bool file_writable(const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
     struct stat entry, output;
-    bool there = stat(path, &entry) == 0, full = there && S_ISREG(entry.st_mode) && entry.st_size > 0, new_name = !path_exists(path); // not: a link to nothing
+    bool there = stat(path, &entry) == 0;
+    if (!there && errno != ENOENT) return error_set_errno(error, "%s %s: cannot be written", option, path);
+    bool full = there && S_ISREG(entry.st_mode) && entry.st_size > 0, new_name = !there && !path_exists(path) && errno == ENOENT; // not: a link to nothing
     if (there && S_ISFIFO(entry.st_mode)) return true; // its reader would take this for the end
     if (there && S_ISREG(entry.st_mode) && fstat(STDOUT_FILENO, &output) == 0 && entry.st_dev == output.st_dev && entry.st_ino == output.st_ino)
         return error_set(error, "%s %s: standard output goes to this file, too, and each would overwrite the other; name another one", option, path);
     FILE *f = fopen(path, full ? "r+" : "a");
     if (f == NULL) return error_set_errno(error, "%s %s: cannot be written", option, path);
     char first[64] = "";
-    if (full && fread(first, 1, sizeof first - 1, f) == 0) first[0] = '\0';
+    bool ok = !full || fread(first, 1, sizeof first - 1, f) > 0 || ferror(f) == 0 || error_set_errno(error, "%s %s: cannot be read", option, path);
     bool other = full && strncmp(first, begins, strlen(begins)) != 0 && (or_begins == NULL || strncmp(first, or_begins, strlen(or_begins)) != 0);
     fclose(f);
     if (new_name) remove(path);
-    return !other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path);
+    return ok && (!other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path));
 }
 
 // Closes f, to which the whole file has been written (NULL: it could not be opened). False with a message that begins with the option, if not all of it is

@@ -7,6 +7,7 @@
 #define TRACE_H
 
 #include "device/comm.h"
+#include "files.h" // defines: file_finish
 
 typedef struct {
     const char *name;
@@ -82,10 +83,10 @@ static inline void transfer_finish(comm *group) {
     }
 }
 
-// Writes what was recorded as JSON; returns false when the file cannot be written. `rank` is the process number in the trace.
-static inline bool trace_write(const char *path, int rank) {
+// Writes what was recorded as JSON. `rank` is the process number in the trace. False with a message when not all can be written: then no file is left.
+static inline bool trace_write(const char *path, int rank, error_text *error) {
     FILE *f = fopen(path, "w");
-    if (f == NULL) return false;
+    if (f == NULL) return file_finish("--trace", path, f, error);
     fprintf(f, "[\n");
     for (int track = 0; track < TRACE_KERNELS; track++)
         fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank, track,
@@ -102,8 +103,7 @@ static inline bool trace_write(const char *path, int rank) {
         fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", spans[i].name, rank, TRACE_KERNELS,
                 1e6 * (spans[i].begin - trace_global.zero), 1e6 * (spans[i].end - spans[i].begin));
     fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}\n]\n", rank, rank);
-    bool ok = ferror(f) == 0; // fclose does not report what was lost before
-    return fclose(f) == 0 && ok;
+    return file_finish("--trace", path, f, error);
 }
 
 #endif

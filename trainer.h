@@ -34,7 +34,7 @@ typedef struct {
     bool stopped;             // by a signal
     bool save_failed;         // the last state was not saved
     bool report_failed;       // --log or --trace of some rank was not written
-    bool log_failed;          // said so while the run goes on
+    int log_error;            // errno of the first step whose line could not be logged, said while the run goes on; 0: none
     // What is measured, and what it is compared with.
     cluster machines;         // that predictions are for
     double peak_flops;        // of rank 0; 0: not known
@@ -357,7 +357,10 @@ static inline void report_failure(trainer *t, error_text *error) {
 static inline void close_log(trainer *t, error_text *error) {
     if (t->log != NULL) {
         bool ok = ferror(t->log) == 0; // each line is flushed on its own, and fclose does not report those that were lost
-        if (fclose(t->log) != 0 || !ok) error_set(error, "--log %s: not all of it could be written", t->o->log);
+        if (fclose(t->log) != 0) error_set_errno(error, "--log %s: not all of it could be written", t->o->log);
+        errno = t->log_error;
+        if (!ok && errno != 0) error_set_errno(error, "--log %s: not all of it could be written", t->o->log);
+        if (!ok) error_set(error, "--log %s: not all of it could be written", t->o->log);
         t->log = NULL;
     }
     report_failure(t, error);
@@ -368,8 +371,7 @@ static inline path_text trace_path(const trainer *t) {
     return p;
 }
 static inline void write_trace(trainer *t, error_text *error) {
-    path_text path = trace_path(t);
-    if (!trace_write(path.text, t->g.rank)) error_set(error, "--trace %s: cannot be written", path.text);
+    trace_write(trace_path(t).text, t->g.rank, error);
     report_failure(t, error);
 }
 
@@ -476,10 +478,11 @@ static inline void report_step(trainer *t, step_result result, double lr, double
         fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n", (long long)r.step);
     t->warned = t->warned || r.labels == 0;
     if (first_rank) step_print(&r);
+    errno = 0;
     if (t->log != NULL) step_log(t->log, &r);
-    if (t->log != NULL && ferror(t->log) != 0 && !t->log_failed) {
-        fprintf(stderr, "warning: --log %s: cannot be written any more\n", t->o->log);
-        t->log_failed = true;
+    if (t->log != NULL && ferror(t->log) != 0 && errno != 0 && t->log_error == 0) {
+        t->log_error = errno;
+        fprintf(stderr, "warning: --log %s: cannot be written any more: %s\n", t->o->log, strerror(t->log_error));
     }
     if (steps > PREDICTED_STEPS) return;
     t->first_seconds[steps - 1] = seconds;

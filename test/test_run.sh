@@ -326,7 +326,7 @@ check 'an evaluation that is not a number: status 2' ends_with 2 'error: a valid
 check 'it is nan, without a sign' [ "$(grep -c 'val loss .* nan' "$dir/shown") $(grep -c -- -nan "$dir/shown")" = '1 0' ]
 check 'an export in a new folder of states' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/hf' && cmp '$dir/together/hf/model.safetensors' '$dir/exported/model.safetensors'"
 check 'in a folder that is there already, too' bash -c "'$binary' ${model[*]} --steps 2 --out '$dir/together' --resume --export '$dir/together/again'"
-check 'a trace on a full disk: a warning and status 1' ends_with 1 'warning: --trace .*/full' "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
+check 'a trace on a full disk: a warning with the reason' ends_with 1 '^warning: --trace .*/full: cannot be written: No space left on device' "$binary" "${model[@]}" --steps 2 --trace "$dir/full"
 check 'bad validation data: status 2' ends_with 2 'is 999' mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 2 --val-data "good=$dir/data.bin,bad=$dir/beyond.bin" --eval-steps 1
 check 'before the first step, although the evaluation is after the last' bash -c "! grep '^step' '$dir/shown'"
 check 'also in what needles alone read' ends_with 2 'is 999' "$binary" "${model[@]}" --steps 2 --val-data "$dir/later.bin" --eval-steps 1 --eval-needles 9
@@ -407,8 +407,8 @@ cp "$dir/kept.jsonl" "$dir/cut.jsonl"
 truncate -s -100 "$dir/cut.jsonl"
 check 'what is appended to a log that was cut' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/cut.jsonl"
 check 'begins a line' [ "$(tail -2 "$dir/cut.jsonl" | grep -c '^{"run":\|^{"step":')" -eq 2 ]
-check 'a log that cannot be written: status 1' ends_with 1 '^warning: --log /dev/full: not all of it could be written' "$binary" "${model[@]}" --steps 3 --log /dev/full
-check 'it was said at the first step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
+check 'a log that cannot be written: status 1' ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' "$binary" "${model[@]}" --steps 3 --log /dev/full
+check 'it was said at the first step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
 cp "$dir/cut.jsonl" "$dir/before.jsonl"
 printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
 check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' "$binary" "${model[@]}" --steps 3 --val-data "$dir/worse.bin" --eval-every 1 --log "$dir/cut.jsonl"

@@ -456,6 +456,9 @@ int fstat(int fd, struct stat *entry) {
     path[n > 0 ? n : 0] = '\0';
     return unknown("UNREAD_FSTAT", path) ? -1 : ((int (*)(int, struct stat *))dlsym(RTLD_NEXT, "fstat"))(fd, entry);
 }
+FILE *fopen(const char *path, const char *mode) { // /proc/self/mem: a file whose first byte cannot be read
+    return ((FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, "fopen"))(getenv("UNREAD_STREAM") && unknown("UNREAD_STREAM", path) ? "/proc/self/mem" : path, mode);
+}
 int open(const char *path, int flags, ...) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open"))(path, flags, 0666); }
 C
 gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/unread.c" -o "$dir/unread.so" -ldl || exit 1
@@ -484,7 +487,15 @@ check 'no state is set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$d
 cp -r "$dir/whole/$newest" "$dir/source" && touch "$dir/source/tokenizer.json"
 check 'nor whether there is a model: status 1' ends_with 1 '^error: model folder ".*/source" cannot be opened: Stale file handle' unknown /source /- "$binary" --model "$dir/source" --steps 0 --threads 1
 check 'a tokenizer of which that is not known is not left out of an export' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Stale file handle' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
+stale=4 check 'what a signal interrupts may be tried again: status 1' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Interrupted system call' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
 check 'one on a broken disk is' ends_with 0 'skipping the damaged state .*step-000000[0-9]*: .*Input/output error' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+echo '{"run":{}}' >"$dir/unread.jsonl"
+check 'a log of which it is not known whether it is there: status 1' ends_with 1 '^error: --log .*/unread.jsonl: cannot be written: Stale file handle' unknown /unread.jsonl /- "$binary" "${common[@]}" --log "$dir/unread.jsonl"
+UNREAD_STREAM=/unread.jsonl check 'or what it is' ends_with 1 '^error: --log .*/unread.jsonl: cannot be read: Input/output error' unknown /- /- "$binary" "${common[@]}" --log "$dir/unread.jsonl"
+check 'is not removed' grep -q '{"run":{}}' "$dir/unread.jsonl"
+for path in "$(basename "$dir")" unread-export; do
+    check "an export of which $path cannot be looked up: status 1" ends_with 1 '^error: --export .*/unread-export: .*cannot be looked up: Stale file handle' unknown "/$path" /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/unread-export"
+done
 check 'tokens that cannot be read: status 1' ends_with 1 '^error: .*data.bin: cannot be read at byte .*Input/output error' unread 200 203 9 $io "$binary" "${common[@]}" --out "$dir/unread_data"
 check 'what was learnt is saved, and goes on' bash -c "ls -d '$dir'/unread_data/step-* && '$binary' ${common[*]} --out '$dir/unread_data' --resume"
 
