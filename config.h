@@ -310,10 +310,9 @@ static inline bool config_load(model_config *config, const char *model, error_te
         *config = *preset;
         return true;
     }
-    struct stat entry;
-    if (stat(model, &entry) != 0 && errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG)
-        return error_set_errno(error, "model folder \"%s\" cannot be opened", printable(model).text);
     if (!path_is_folder(model)) {
+        if (errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG)
+            return error_set_errno(error, "model folder \"%s\" cannot be opened", printable(model).text);
         char names[512];
         config_preset_names(names, sizeof names);
         return error_set(error, "model \"%s\" is neither a folder (models of a hub must be downloaded first) nor a preset; presets are %s", printable(model).text, names);

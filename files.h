@@ -24,9 +24,11 @@ static inline bool path_exists(const char *path) { // false with another errno t
     struct stat entry;
     return lstat(path, &entry) == 0;
 }
-static inline bool path_is_folder(const char *path) {
+static inline bool path_is_folder(const char *path) { // false with another errno than ENOENT and ENOTDIR: that cannot be known now
     struct stat entry;
-    return stat(path, &entry) == 0 && S_ISDIR(entry.st_mode);
+    if (stat(path, &entry) != 0) return false;
+    errno = ENOTDIR;
+    return S_ISDIR(entry.st_mode);
 }
 // The parent folder of `path`.
 static inline path_text path_parent(const char *path) {

@@ -277,13 +277,14 @@ static inline bool hf_write(const model *m, const char *folder, const hf_source 
 // Whether --export FOLDER can be made: it must not exist yet, and its parent must exist and be writable.
 static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
-    struct stat entry;
-    if (strlen(path_last(folder).text) + strlen(".unfinished") > NAME_MAX) return error_set(error, "its name is longer than %d bytes", NAME_MAX - (int)strlen(".unfinished"));
+    int longest = NAME_MAX - (int)strlen(".unfinished");
+    if (strlen(path_last(folder).text) > (size_t)longest) return error_set(error, "its name is longer than %d bytes", longest);
     if (path_exists(folder)) return error_set(error, "already exists; name a folder that does not exist yet");
     if (errno != ENOENT && errno != ENOTDIR) return error_set_errno(error, "cannot be looked up");
-    if (stat(parent.text, &entry) != 0 && errno != ENOENT && errno != ENOTDIR)
+    if (!path_is_folder(parent.text)) {
+        if (errno == ENOENT || errno == ENOTDIR) return error_set(error, "its parent %s is not an existing folder", printable(parent.text).text);
         return error_set_errno(error, "its parent %s cannot be looked up", printable(parent.text).text);
-    if (!path_is_folder(parent.text)) return error_set(error, "its parent %s is not an existing folder", printable(parent.text).text);
+    }
     if (access(parent.text, W_OK) != 0) return error_set_errno(error, "its parent %s cannot be written to", printable(parent.text).text);
     return true;
 }

@@ -75,9 +75,9 @@ static inline int state_list(const char *folder, int64_t *steps, error_text *err
         if (strncmp(entry->d_name, "step-", 5) != 0 || !option_parse_whole(entry->d_name + 5, true, &step)) continue;
         path_text path = state_path(folder, "", step); // other names, such as step-7 or step-1KiB, are not our states
         if (strcmp(path_join(folder, entry->d_name).text, path.text) != 0) continue;
-        struct stat kind;
-        if (stat(path.text, &kind) != 0 && errno != ENOENT) error_set_errno(error, "%s: cannot be read", printable(path.text).text);
-        else if (path_is_folder(path.text) && count < STATES_MAX) steps[count++] = step;
+        if (!path_is_folder(path.text)) {
+            if (errno != ENOENT && errno != ENOTDIR) error_set_errno(error, "%s: cannot be read", printable(path.text).text);
+        } else if (count < STATES_MAX) steps[count++] = step;
     }
     if (errno != 0) error_set_errno(error, "--out %s: cannot be read", printable(folder).text);
     if (list != NULL) closedir(list);
