@@ -61,17 +61,18 @@ static inline bool config_same_rope(const model_config *a, const model_config *b
 // The table of presets, in static memory; *count = how many.
 static inline const model_config *config_presets(int *count) {
     static const model_config presets[] = {
-        // name             L     D   H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
-        {"llama3-8b",      32, 4096, 32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
-        {"llama3-70b",     80, 8192, 64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
-        {"llama3.1-8b",    32, 4096, 32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
-        {"llama3.1-70b",   80, 8192, 64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
-        {"llama3.2-1b",    16, 2048, 32,  8,  64,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
-        {"llama3.2-3b",    28, 3072, 24,  8, 128,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
-        {"llama2-7b",      32, 4096, 32, 32, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096},
-        {"llama2-7b-gqa",  32, 4096, 32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // LoongTrain's 7B-GQA
-        {"tiny",            4,  256,  8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; the demo
-        {"nano",            2,   64,  4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; tests
+        // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
+        {"llama3-8b",      32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
+        {"llama3-70b",     80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
+        {"llama3.1-8b",    32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
+        {"llama3.1-70b",   80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
+        {"llama3.1-405b", 126, 16384, 128,  8, 128, 53248, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
+        {"llama3.2-1b",    16,  2048,  32,  8,  64,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
+        {"llama3.2-3b",    28,  3072,  24,  8, 128,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
+        {"llama2-7b",      32,  4096,  32, 32, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096},
+        {"llama2-7b-gqa",  32,  4096,  32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // LoongTrain's 7B-GQA
+        {"tiny",            4,   256,   8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; the demo
+        {"nano",            2,    64,   4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; tests
     };
     *count = (int)(sizeof presets / sizeof presets[0]);
     return presets;

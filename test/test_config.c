@@ -15,7 +15,7 @@ static void test_presets(void) {
         const char *name;
         int64_t parameters; // as the model cards and transformers count them
     } known[] = {{"llama3-8b", 8030261248}, {"llama3-70b", 70553706496}, {"llama3.1-8b", 8030261248}, {"llama3.1-70b", 70553706496},
-                 {"llama3.2-1b", 1235814400}, {"llama3.2-3b", 3212749824}, {"llama2-7b", 6738415616},
+                 {"llama3.1-405b", 405853388800}, {"llama3.2-1b", 1235814400}, {"llama3.2-3b", 3212749824}, {"llama2-7b", 6738415616},
                  {"llama2-7b-gqa", 6738415616 - 32ll * 2 * 4096 * (4096 - 1024)}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         model_config c;
