@@ -786,7 +786,7 @@ static inline void options_help(FILE *f) {
     fprintf(f, "    mpirun -np 4 ./train_llama --model tiny --from-scratch --train-data 'data/train.bin' --seq-len 1K --hp 2 --cp 2\n\n");
     fprintf(f, "Options are written --name value or --name=value; defaults are in [brackets]. N is a whole number; the suffixes K and M multiply\n"
                "it by 1024 and 1048576.\n");
-    fprintf(f, "Presets: %s.\n", presets);
+    fprintf(f, "Presets:\n%s.\n", presets);
     int count;
     const option_row *rows = options_table(&count);
     for (int i = 0; i < count; i++) {
