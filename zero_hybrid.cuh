@@ -225,11 +225,140 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, replicas, (size_t)(z->largest / z->zo / replicas)));
 }
 
-// The update is at the end of this file; the passes after it finish it.
-static inline void zero_spread_due(zero_hybrid *z);
-static inline void zero_spread_start(zero_hybrid *z, int units);
-static inline void zero_spread_finish(zero_hybrid *z, int units);
-static inline void zero_adamw_start(zero_hybrid *z, int units);
+// ---- update: AdamW ----
+// The passes after a step start and finish its update, unit by unit. So it comes before what they call.
+
+// How elements first, first + 1, ... of a tensor are rounded after `step`: the same way on every grid, whichever rank holds them.
+static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int tensor, int64_t first, int64_t step) {
+    rounding_rule r = z->rounding;
+    r.tensor = (uint64_t)(unit * ZERO_MAX_TENSORS + tensor);
+    r.first = first;
+    r.step = step;
+    return r;
+}
+
+// The part after *p, which begins as all zeros: the next unit's piece or, where states are offloaded, as much of a piece as a window holds. False: *p
+// was the last one.
+static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
+    p->begin += p->count;
+    if (p->count > 0 && p->begin == z->units[p->unit].count / z->zo) {
+        p->unit++;
+        p->begin = 0;
+    }
+    if (p->unit == z->unit_count) return false;
+    p->count = z->units[p->unit].count / z->zo - p->begin;
+    if (z->offload) p->count = min_i64(p->count, z->window_count);
+    return true;
+}
+
+// Where the parameters of a part are in this rank's shard.
+static inline floatX *zero_part_params(const zero_hybrid *z, zero_part p) {
+    int64_t n = z->units[p.unit].count;
+    return z->params[p.unit] + (z->optim_piece * (n / z->zo) + p.begin - z->param_piece * (n / z->zp));
+}
+
+// AdamW on a part, tensor by tensor: weight decay differs. params, m, v, master, grads: of the part.
+static inline void zero_adamw_part(zero_hybrid *z, zero_part p, floatX *params, float *m, float *v, float *master, const float *grads) {
+    const zero_unit *u = &z->units[p.unit];
+    adamw_args args = z->adamw;
+    int64_t begin = z->optim_piece * (u->count / z->zo) + p.begin;
+    float decay = args.weight_decay;
+    for (int t = 0; t < u->tensor_count; t++) {
+        int64_t from, to;
+        if (!zero_span(&u->tensors[t], begin, begin + p.count, &from, &to)) continue;
+        int64_t at = from - begin;
+        args.weight_decay = u->tensors[t].decay ? decay : 0;
+        args.rounding = zero_rounding(z, p.unit, t, from - u->tensors[t].offset, args.step);
+        op_adamw(params + at, master != NULL ? master + at : NULL, m + at, v + at, grads + at, to - from, args);
+    }
+}
+
+// Starts a copy between host and device; returns its ticket.
+static inline int64_t zero_copy(zero_hybrid *z, bool to_device, void *host, void *device, size_t bytes) {
+    return to_device ? device_copy_start(z->to_device, device, host, bytes) : device_copy_start(z->to_host, host, device, bytes);
+}
+// Starts copying what is offloaded of a part from the host to window i, or back what the update changes. Returns the last ticket: a lane finishes in order.
+static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
+    bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device, params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);
+    float *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], grads ? z->grads[p.unit] : NULL}, *window = z->window[i];
+    int64_t ticket = 0;
+    for (int k = 0; k < 4; k++) {
+        if (host[k] == NULL) continue;
+        ticket = zero_copy(z, to_device, host[k] + p.begin, window, sizeof(float) * (size_t)p.count);
+        window += z->window_count;
+    }
+    return params ? zero_copy(z, to_device, zero_part_params(z, p), z->window_params[i], sizeof(floatX) * (size_t)p.count) : ticket;
+}
+// AdamW on a part that is in window i.
+static inline void zero_adamw_window(zero_hybrid *z, zero_part p, int i) {
+    int64_t n = z->window_count;
+    float *window = z->window[i], *master = z->master[p.unit] != NULL ? window + 2 * n : NULL;
+    const float *grads = z->offload >= OFFLOAD_GRADIENTS ? window + (master != NULL ? 3 : 2) * n : zero_optim_grads(z, p.unit) + p.begin;
+    zero_adamw_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), window, window + n, master, grads);
+}
+
+// Offloaded states: starts AdamW on the units before `units` that are due. It runs aside, part by part: while one part is updated, the one before it goes
+// back to the host and the next one comes.
+static inline void zero_adamw_start(zero_hybrid *z, int units) {
+    units = (int)min_i64(units, z->unit_count);
+    if (z->adamw_started >= units) return;
+    int64_t arriving[2] = {0, 0}, leaving[2] = {0, 0};
+    zero_part part = {z->adamw_started, 0, 0};
+    device_aside_begin();
+    zero_next_part(z, &part);
+    arriving[0] = zero_window_copy(z, part, 0, true);
+    for (int now = 0; part.unit < units; now = 1 - now) {
+        double began = trace_now();
+        zero_part next = part;
+        if (zero_next_part(z, &next) && next.unit < units) {
+            if (leaving[1 - now] != 0) device_copy_finish(z->to_host, leaving[1 - now]);
+            arriving[1 - now] = zero_window_copy(z, next, 1 - now, true);
+        }
+        device_copy_finish(z->to_device, arriving[now]);
+        zero_adamw_window(z, part, now);
+        leaving[now] = zero_window_copy(z, part, now, false);
+        trace_compute("AdamW", part.unit, began);
+        part = next;
+    }
+    for (int i = 0; i < 2; i++)
+        if (leaving[i] != 0) device_copy_finish(z->to_host, leaving[i]);
+    device_aside_end();
+    z->adamw_started = units;
+}
+// Compute issued from here on sees the update of the first `units` units, also on the host.
+static inline void zero_adamw_finish(zero_hybrid *z, int units) {
+    if (z->adamw_finished >= min_i64(units, z->unit_count)) return;
+    zero_adamw_start(z, units);
+    device_aside_wait();
+    z->adamw_finished = z->adamw_started;
+}
+
+// ---- update: spreading new parameters ----
+
+// The optimizer pieces hold new parameters: every unit is to be all-gathered again.
+static inline void zero_spread_due(zero_hybrid *z) {
+    if (z->zo > z->zp) z->spreads_started = z->spreads_finished = 0;
+}
+// Starts the all-gathers of the first `units` units, as far as they are not started yet. Callers ask only for the units needed next, to keep other
+// transfers from waiting behind them: NCCL starts transfers in the order in which they were issued on all lanes, and one lane runs one at a time.
+static inline void zero_spread_start(zero_hybrid *z, int units) {
+    zero_adamw_finish(z, units);
+    for (; z->spreads_started < min_i64(units, z->unit_count); z->spreads_started++) {
+        int64_t piece = z->units[z->spreads_started].count / z->zo;
+        floatX *params = z->params[z->spreads_started];
+        trace_transfer(z->spread, "update parameters", z->spreads_started);
+        comm_allgather_start(z->spread, params + comm_rank(z->spread) * piece, params, sizeof(floatX) * (size_t)piece);
+    }
+}
+static inline void zero_spread_finish(zero_hybrid *z, int units) {
+    zero_adamw_finish(z, units);
+    for (; z->spreads_finished < min_i64(units, z->unit_count); z->spreads_finished++) {
+        zero_spread_start(z, z->spreads_finished + 1);
+        transfer_finish(z->spread);
+    }
+}
+
+// ---- communicators ----
 
 // Creates the communicators over `all` (the ranks given to zero_describe). Every rank calls.
 static inline void zero_connect(zero_hybrid *z, comm *all) {
@@ -435,138 +564,6 @@ static inline void zero_begin_backward(zero_hybrid *z, bool first, bool last) {
     z->first_micro = first;
     z->last_micro = last;
     if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
-}
-
-// ---- update: AdamW ----
-
-// How elements first, first + 1, ... of a tensor are rounded after `step`: the same way on every grid, whichever rank holds them.
-static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int tensor, int64_t first, int64_t step) {
-    rounding_rule r = z->rounding;
-    r.tensor = (uint64_t)(unit * ZERO_MAX_TENSORS + tensor);
-    r.first = first;
-    r.step = step;
-    return r;
-}
-
-// The part after *p, which begins as all zeros: the next unit's piece or, where states are offloaded, as much of a piece as a window holds. False: *p
-// was the last one.
-static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
-    p->begin += p->count;
-    if (p->count > 0 && p->begin == z->units[p->unit].count / z->zo) {
-        p->unit++;
-        p->begin = 0;
-    }
-    if (p->unit == z->unit_count) return false;
-    p->count = z->units[p->unit].count / z->zo - p->begin;
-    if (z->offload) p->count = min_i64(p->count, z->window_count);
-    return true;
-}
-
-// Where the parameters of a part are in this rank's shard.
-static inline floatX *zero_part_params(const zero_hybrid *z, zero_part p) {
-    int64_t n = z->units[p.unit].count;
-    return z->params[p.unit] + (z->optim_piece * (n / z->zo) + p.begin - z->param_piece * (n / z->zp));
-}
-
-// AdamW on a part, tensor by tensor: weight decay differs. params, m, v, master, grads: of the part.
-static inline void zero_adamw_part(zero_hybrid *z, zero_part p, floatX *params, float *m, float *v, float *master, const float *grads) {
-    const zero_unit *u = &z->units[p.unit];
-    adamw_args args = z->adamw;
-    int64_t begin = z->optim_piece * (u->count / z->zo) + p.begin;
-    float decay = args.weight_decay;
-    for (int t = 0; t < u->tensor_count; t++) {
-        int64_t from, to;
-        if (!zero_span(&u->tensors[t], begin, begin + p.count, &from, &to)) continue;
-        int64_t at = from - begin;
-        args.weight_decay = u->tensors[t].decay ? decay : 0;
-        args.rounding = zero_rounding(z, p.unit, t, from - u->tensors[t].offset, args.step);
-        op_adamw(params + at, master != NULL ? master + at : NULL, m + at, v + at, grads + at, to - from, args);
-    }
-}
-
-// Starts a copy between host and device; returns its ticket.
-static inline int64_t zero_copy(zero_hybrid *z, bool to_device, void *host, void *device, size_t bytes) {
-    return to_device ? device_copy_start(z->to_device, device, host, bytes) : device_copy_start(z->to_host, host, device, bytes);
-}
-// Starts copying what is offloaded of a part from the host to window i, or back what the update changes. Returns the last ticket: a lane finishes in order.
-static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
-    bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device, params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);
-    float *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], grads ? z->grads[p.unit] : NULL}, *window = z->window[i];
-    int64_t ticket = 0;
-    for (int k = 0; k < 4; k++) {
-        if (host[k] == NULL) continue;
-        ticket = zero_copy(z, to_device, host[k] + p.begin, window, sizeof(float) * (size_t)p.count);
-        window += z->window_count;
-    }
-    return params ? zero_copy(z, to_device, zero_part_params(z, p), z->window_params[i], sizeof(floatX) * (size_t)p.count) : ticket;
-}
-// AdamW on a part that is in window i.
-static inline void zero_adamw_window(zero_hybrid *z, zero_part p, int i) {
-    int64_t n = z->window_count;
-    float *window = z->window[i], *master = z->master[p.unit] != NULL ? window + 2 * n : NULL;
-    const float *grads = z->offload >= OFFLOAD_GRADIENTS ? window + (master != NULL ? 3 : 2) * n : zero_optim_grads(z, p.unit) + p.begin;
-    zero_adamw_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), window, window + n, master, grads);
-}
-
-// Offloaded states: starts AdamW on the units before `units` that are due. It runs aside, part by part: while one part is updated, the one before it goes
-// back to the host and the next one comes.
-static inline void zero_adamw_start(zero_hybrid *z, int units) {
-    units = (int)min_i64(units, z->unit_count);
-    if (z->adamw_started >= units) return;
-    int64_t arriving[2] = {0, 0}, leaving[2] = {0, 0};
-    zero_part part = {z->adamw_started, 0, 0};
-    device_aside_begin();
-    zero_next_part(z, &part);
-    arriving[0] = zero_window_copy(z, part, 0, true);
-    for (int now = 0; part.unit < units; now = 1 - now) {
-        double began = trace_now();
-        zero_part next = part;
-        if (zero_next_part(z, &next) && next.unit < units) {
-            if (leaving[1 - now] != 0) device_copy_finish(z->to_host, leaving[1 - now]);
-            arriving[1 - now] = zero_window_copy(z, next, 1 - now, true);
-        }
-        device_copy_finish(z->to_device, arriving[now]);
-        zero_adamw_window(z, part, now);
-        leaving[now] = zero_window_copy(z, part, now, false);
-        trace_compute("AdamW", part.unit, began);
-        part = next;
-    }
-    for (int i = 0; i < 2; i++)
-        if (leaving[i] != 0) device_copy_finish(z->to_host, leaving[i]);
-    device_aside_end();
-    z->adamw_started = units;
-}
-// Compute issued from here on sees the update of the first `units` units, also on the host.
-static inline void zero_adamw_finish(zero_hybrid *z, int units) {
-    if (z->adamw_finished >= min_i64(units, z->unit_count)) return;
-    zero_adamw_start(z, units);
-    device_aside_wait();
-    z->adamw_finished = z->adamw_started;
-}
-
-// ---- update: spreading new parameters ----
-
-// The optimizer pieces hold new parameters: every unit is to be all-gathered again.
-static inline void zero_spread_due(zero_hybrid *z) {
-    if (z->zo > z->zp) z->spreads_started = z->spreads_finished = 0;
-}
-// Starts the all-gathers of the first `units` units, as far as they are not started yet. Callers ask only for the units needed next, to keep other
-// transfers from waiting behind them: NCCL starts transfers in the order in which they were issued on all lanes, and one lane runs one at a time.
-static inline void zero_spread_start(zero_hybrid *z, int units) {
-    zero_adamw_finish(z, units);
-    for (; z->spreads_started < min_i64(units, z->unit_count); z->spreads_started++) {
-        int64_t piece = z->units[z->spreads_started].count / z->zo;
-        floatX *params = z->params[z->spreads_started];
-        trace_transfer(z->spread, "update parameters", z->spreads_started);
-        comm_allgather_start(z->spread, params + comm_rank(z->spread) * piece, params, sizeof(floatX) * (size_t)piece);
-    }
-}
-static inline void zero_spread_finish(zero_hybrid *z, int units) {
-    zero_adamw_finish(z, units);
-    for (; z->spreads_finished < min_i64(units, z->unit_count); z->spreads_finished++) {
-        zero_spread_start(z, z->spreads_finished + 1);
-        transfer_finish(z->spread);
-    }
 }
 
 // ---- update: a step ----
