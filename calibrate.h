@@ -7,7 +7,7 @@
 #include "agreement.h" // defines: agree_on_number
 #include "device/comm.h"
 #include "device/ops.h"
-#include "plan.h"     // defines: cluster, plan_cluster_name
+#include "planner.h"  // defines: cluster, plan_cluster_name
 #include "progress.h" // defines: progress_*
 
 #define CALIBRATE_WINDOW 0.05 // s: longer than a time slice of ranks that share a core

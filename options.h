@@ -32,7 +32,7 @@ typedef struct {
     int64_t document_end, document_begin; // token that ends, or begins, a document; both -1 = samples are not packed
     int64_t seq_len, batch_size, grad_accum, steps;
     int64_t global_batch; // 0 = not given
-    // grid; after options_check dp, inner_ring and ranks are never 0; hp 0 = auto (plan.h chooses)
+    // grid; after options_check dp, inner_ring and ranks are never 0; hp 0 = auto (planner.h chooses)
     int64_t dp, hp, cp, inner_ring;
     placement_kind placement;
     cp_comm_kind cp_comm;

@@ -1,612 +1,11 @@
-// The planner: which grid (dp, hp, cp, w, placement), ZeRO degrees and recompute are fastest on a cluster, which need not be at hand.
-// Three parts: the description of a cluster (clusters/*.txt), the time model, and the search over all legal choices.
-//
-// The time model is LoongTrain's analysis (section 4.5) plus what the paper leaves out: flows that share a NIC, overlap that slows
-// compute, the merge of partial results, launches, packing. For LoongTrain's schedule it is tested against the paper's tables 2, 4, 5 and 6
-// (test/test_planner.c). Those cover 32 and 64 GPUs, 128K to 1M tokens, one model size, and w > 1 with context-first only; anything else is
-// extrapolation. Units: seconds, bytes, FLOP, bytes/s, FLOP/s; a multiply-add counts 2.
+// The planner: which grid (dp, hp, cp, w, placement), ZeRO degrees, recompute and offload are fastest on a cluster. planner_* searches all legal choices by
+// the time model (time_model.h); plan_* does so for the options of a run (--plan, --hp auto), whose own memory layout decides what fits (run_memory.h).
 #ifndef PLANNER_H
 #define PLANNER_H
 
-#include "checkpoint.cuh"       // defines: recompute_kind
-#include "config.h"             // defines: model_config, config_parameters
-#include "device/ops.h"         // defines: head_layout_make
-#include "grid.h"               // defines: grid_shape, grid_rank, grid_place_of, grid_context_index
-#include "metrics.h"            // defines: flops_*
-#include "planner_clusters.h"   // defines: planner_cluster_texts (the text of every clusters/*.txt)
-#include "zero_hybrid.cuh"      // defines: zero_offload
-#include <stddef.h>
-
-// ---- clusters ----
-
-typedef enum { FIGURE_MEASURED, FIGURE_DATASHEET, FIGURE_ESTIMATE, FIGURE_KINDS } figure_kind;
-enum { CLUSTER_FIGURES = 28 };
-
-// One cluster: identical nodes, and what one GPU and its kernels reach. Every figure is a line of the cluster's file.
-typedef struct {
-    char name[96];
-    // a node
-    double gpus_per_node, nics_per_node; // GPU g of a node uses NIC floor(g nics / gpus)
-    double ranks_sharing;                // 0: every rank has its own GPU; n: ranks share a machine (CPUs), and the figures hold when n of them do
-    double nic_rate;                     // bytes/s of one NIC, each way
-    double nvlink_rate;                  // bytes/s of a GPU inside its node, each way
-    double host_link_rate;               // bytes/s between a GPU and host memory, in either direction; both at once share it
-    double host_memory;                  // bytes per node
-    // a GPU
-    double memory;                       // bytes
-    double peak;                         // FLOP/s of matrix products in the training type
-    double hbm_rate;                     // bytes/s
-    double element_bytes;                // of a parameter or activation: 2 (bf16), 4 (float)
-    // attention kernels
-    double attention_forward_efficiency, attention_backward_efficiency; // of peak
-    double merge_bytes;                  // bytes of memory traffic per Q element and ring step: out and lse, dQ, dK, dV accumulate
-    double step_launch;                  // s: constant cost of a ring step, forward and backward together
-    double attention_launch;             // s: constant cost of an attention operation, forward and backward together
-    double overlap_cost;                 // compute is slowed by this fraction of the time of the transfers that it hides
-    // transfers
-    double nic_efficiency;               // of nic_rate, one flow of a ring
-    double p2p_rate;                     // bytes/s of one send/receive lane inside a node
-    double hop_latency;                  // s per ring hop of any size; includes waiting where ranks share cores
-    double alltoall_latency;             // s
-    double alltoall_pack;                // s per byte: transposes and copies
-    double alltoall_efficiency;          // of nic_rate; above 1 when a part is hidden
-    double alltoall_congestion;          // slowdown (fraction) per doubling of hp
-    // everything else
-    double linear_efficiency;            // of peak: projections, MLP, head, with norms and loss
-    double weight_bytes;                 // bytes of memory traffic per parameter and micro-step that the matrix products do not hide
-    double collective_efficiency;        // of nic_rate and nvlink_rate: all-gather, reduce-scatter
-    double optimizer_efficiency;         // of hbm_rate
-    figure_kind kinds[CLUSTER_FIGURES];
-} cluster;
-
-typedef struct {
-    const char *key;
-    size_t at; // offset in cluster
-    double low, high; // legal values, both included
-    bool whole;
-} cluster_figure;
-
-// The table behind the parser: every figure a cluster has, with its legal values. Static memory; CLUSTER_FIGURES entries.
-static inline const cluster_figure *cluster_figures(void) {
-#define FIGURE(name, low, high, whole) {#name, offsetof(cluster, name), low, high, whole}
-    static const cluster_figure figures[CLUSTER_FIGURES] = {
-        FIGURE(gpus_per_node, 1, 1024, true),
-        FIGURE(nics_per_node, 1, 1024, true),
-        FIGURE(ranks_sharing, 0, 1024, true),
-        FIGURE(nic_rate, 1e3, 1e18, false),
-        FIGURE(nvlink_rate, 1e3, 1e18, false),
-        FIGURE(host_link_rate, 1e3, 1e18, false),
-        FIGURE(host_memory, 1e6, 1e18, false),
-        FIGURE(memory, 1e6, 1e18, false),
-        FIGURE(peak, 1e6, 1e18, false),
-        FIGURE(hbm_rate, 1e3, 1e18, false),
-        FIGURE(element_bytes, 2, 4, true),
-        FIGURE(attention_forward_efficiency, 1e-6, 1, false),
-        FIGURE(attention_backward_efficiency, 1e-6, 1, false),
-        FIGURE(merge_bytes, 0, 1e6, false),
-        FIGURE(step_launch, 0, 1e3, false),
-        FIGURE(attention_launch, 0, 1e3, false),
-        FIGURE(overlap_cost, 0, 1, false),
-        FIGURE(nic_efficiency, 1e-6, 1, false),
-        FIGURE(p2p_rate, 1e3, 1e18, false),
-        FIGURE(hop_latency, 0, 1e3, false),
-        FIGURE(alltoall_latency, 0, 1e3, false),
-        FIGURE(alltoall_pack, 0, 1, false),
-        FIGURE(alltoall_efficiency, 1e-6, 4, false),
-        FIGURE(alltoall_congestion, 0, 10, false),
-        FIGURE(linear_efficiency, 1e-6, 1, false),
-        FIGURE(weight_bytes, 0, 1e6, false),
-        FIGURE(collective_efficiency, 1e-6, 1, false),
-        FIGURE(optimizer_efficiency, 1e-6, 1, false),
-    };
-#undef FIGURE
-    return figures;
-}
-// Its place in the table; CLUSTER_FIGURES if there is no such figure.
-static inline int cluster_find(const char *key) {
-    int i = 0;
-    while (i < CLUSTER_FIGURES && strcmp(cluster_figures()[i].key, key) != 0) i++;
-    return i;
-}
-static inline double *cluster_value(cluster *c, const cluster_figure *f) { return (double *)(void *)((char *)c + f->at); }
-static inline const char *figure_kind_name(figure_kind kind) {
-    return kind == FIGURE_MEASURED ? "measured" : kind == FIGURE_DATASHEET ? "datasheet" : "estimate";
-}
-
-// A line is "key value # kind: comment", a comment "# ...", or empty; it is modified. Sets the figure in *c and marks it in seen (CLUSTER_FIGURES).
-// False with a message that names source, line and key.
-static inline bool cluster_parse_line(cluster *c, bool *seen, char *line, int number, const char *source, error_text *error) {
-    char *hash = strchr(line, '#'), *rest = NULL;
-    if (hash != NULL) *hash = '\0';
-    char *key = strtok_r(line, " \t\r", &rest);
-    if (key == NULL) return true;
-    char *text = strtok_r(NULL, " \t\r", &rest), *more = text == NULL ? NULL : strtok_r(NULL, " \t\r", &rest);
-    int i = cluster_find(key);
-    if (i == CLUSTER_FIGURES) return error_set(error, "%s line %d: unknown key '%s'", source, number, printable(key).text);
-    if (seen[i]) return error_set(error, "%s line %d: '%s' is given twice", source, number, key);
-    if (text == NULL || more != NULL) return error_set(error, "%s line %d: '%s' needs one value", source, number, key);
-    char *end = NULL;
-    double value = strtod(text, &end);
-    const cluster_figure *f = &cluster_figures()[i];
-    if (*end != '\0' || !(value >= f->low && value <= f->high) || (f->whole && value != floor(value)))
-        return error_set(error, "%s line %d: '%s' is '%s'; it must be a%s number from %g to %g", source, number, key, printable(text).text,
-                         f->whole ? " whole" : "", f->low, f->high);
-    char *kind = hash == NULL ? NULL : strtok_r(hash + 1, " \t:", &rest);
-    int k = 0;
-    while (kind != NULL && k < FIGURE_KINDS && strcmp(figure_kind_name((figure_kind)k), kind) != 0) k++;
-    if (kind == NULL || k == FIGURE_KINDS)
-        return error_set(error, "%s line %d: '%s' does not say where it is from: '# measured:', '# datasheet:' or '# estimate:'", source, number,
-                         key);
-    *cluster_value(c, f) = value;
-    c->kinds[i] = (figure_kind)k;
-    seen[i] = true;
-    return true;
-}
-
-static inline bool cluster_parse(cluster *c, const char *text, const char *source, error_text *error) {
-    bool seen[CLUSTER_FIGURES] = {false};
-    char line[512];
-    int number = 0;
-    memset(c, 0, sizeof *c);
-    snprintf(c->name, sizeof c->name, "%s", source);
-    while (*text != '\0') {
-        size_t n = strcspn(text, "\n");
-        number++;
-        if (n >= sizeof line) return error_set(error, "%s line %d: longer than %zu characters", source, number, sizeof line - 1);
-        memcpy(line, text, n);
-        line[n] = '\0';
-        if (!cluster_parse_line(c, seen, line, number, source, error)) return false;
-        text += n + (text[n] == '\n');
-    }
-    for (int i = 0; i < CLUSTER_FIGURES; i++)
-        if (!seen[i]) return error_set(error, "%s: '%s' is missing", source, cluster_figures()[i].key);
-    if (c->element_bytes != sizeof(float) && c->element_bytes != 2)
-        return error_set(error, "%s: 'element_bytes' is %g; legal values are 2 (bf16) and 4 (float)", source, c->element_bytes);
-    return true;
-}
-
-// Fills *c with a cluster by its name (those of clusters/ are built in) or from a file. False with a message.
-static inline bool cluster_load(cluster *c, const char *name_or_file, error_text *error) {
-    char known[256] = "", text[16384];
-    short_text shown = printable(name_or_file);
-    for (int i = 0; i < PLANNER_CLUSTERS; i++) {
-        if (strcmp(planner_cluster_texts[i].name, name_or_file) == 0)
-            return cluster_parse(c, planner_cluster_texts[i].text, name_or_file, error);
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i > 0 ? ", " : "", planner_cluster_texts[i].name);
-    }
-    FILE *f = fopen(name_or_file, "rb");
-    if (f == NULL) return error_set_errno(error, "cluster '%s': neither a known cluster (%s) nor a readable file", shown.text, known);
-    size_t n = fread(text, 1, sizeof text, f);
-    bool ok = ferror(f) == 0 || error_set_errno(error, "cluster '%s': cannot be read", shown.text);
-    fclose(f);
-    if (!ok) return false;
-    if (n == sizeof text || memchr(text, 0, n) != NULL)
-        return error_set(error, "cluster '%s': not a cluster file (see clusters/*.txt)", shown.text);
-    text[n] = '\0';
-    return cluster_parse(c, text, shown.text, error);
-}
-
-// The cluster as `ranks` ranks see it: where ranks share a machine, each gets a larger part of it when there are fewer of them.
-static inline void cluster_share(cluster *c, int ranks) {
-    if (c->ranks_sharing == 0) return;
-    double sharing = fmin(ranks, c->gpus_per_node), more = c->ranks_sharing / sharing;
-    double *const rates[] = {&c->memory, &c->peak, &c->hbm_rate, &c->nvlink_rate, &c->host_link_rate, &c->p2p_rate};
-    double *const times[] = {&c->step_launch, &c->attention_launch, &c->hop_latency, &c->alltoall_latency, &c->alltoall_pack};
-    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) *rates[i] *= more;
-    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) *times[i] /= more;
-    c->ranks_sharing = sharing;
-}
-
-// Where the figures come from, in one line: "13 measured, 9 datasheet, 3 estimate".
-static inline void cluster_basis(const cluster *c, char *text, size_t size) {
-    int count[FIGURE_KINDS] = {0, 0, 0};
-    for (int i = 0; i < CLUSTER_FIGURES; i++) count[c->kinds[i]]++;
-    snprintf(text, size, "%d measured, %d datasheet, %d estimate", count[FIGURE_MEASURED], count[FIGURE_DATASHEET], count[FIGURE_ESTIMATE]);
-}
-
-// ---- questions and answers ----
-
-typedef enum {
-    SCHEDULE_LOONGTRAIN, // that of LoongTrain's tables, for tests against these: waits for dKV of a window after one ring step; dKV in bf16
-    SCHEDULE_LATE_DKV,   // ours (double_ring.cuh): dKV of a window hides behind the whole next window; KV and dKV on separate lanes
-} planner_schedule;
-
-typedef struct {
-    grid_shape shape; // its gpus_per_node and nics_per_node decide how windows are laid out
-    bool cp_allgather;
-    int zp, zg, zo;
-    recompute_kind recompute;
-    int less;     // layers, the last ones, that are recomputed a kind less than that: --recompute auto
-    double offload; // --offload-activations: the fraction of the layers, the first ones, whose kept activations go to the host
-    zero_offload offload_states; // gradients only with zg = zo = ranks, parameters with zp, too
-    // predicted
-    double seconds;         // of a step
-    double tgs, mfu, hfu;   // tokens per second and GPU; fractions of peak
-    double attention, linear, optimizer, launch; // seconds of compute in a step; launch: launches and merging of attention operations and ring steps
-    double alltoall, ring_inner, ring_outer, gather, reduce, update, offloading; // exposed seconds in a step
-    double memory, host_memory; // bytes of a rank's device, of a node's host; from planner_query.fits, 0 without one
-} planner_choice;
-
-typedef struct {
-    const model_config *model;
-    const cluster *machines;
-    int64_t S;            // tokens of a sequence
-    int64_t attended;     // packed documents: length of a single document in which a token sees as many tokens on average; else S
-    int64_t global_batch; // sequences of a step, over all ranks
-    int64_t batch;        // sequences of a micro-step of one data-parallel index
-    zero_offload offload_states; // every choice has it, or more
-    int ranks;
-    planner_schedule schedule;
-    double dkv_bytes;     // bytes of a dKV element on the wire: 4 (ours), 2 (LoongTrain)
-    bool gate_up_again;   // every layer recomputes gate_up, because --mlp-tile is given
-    // Whether a choice fits in memory; sets its memory and host_memory. NULL: everything fits.
-    bool (*fits)(void *context, planner_choice *choice);
-    void *context;
-} planner_query;
-
-// The defaults: our schedule, one sequence a micro-step, no packed documents, dKV in float, everything fits. *model and *machines must outlive it.
-static inline planner_query planner_query_make(const model_config *model, const cluster *machines, int64_t S, int64_t global_batch,
-                                               int ranks) {
-    planner_query q;
-    memset(&q, 0, sizeof q);
-    q.model = model;
-    q.machines = machines;
-    q.S = q.attended = S;
-    q.global_batch = global_batch;
-    q.batch = 1;
-    q.ranks = ranks;
-    q.schedule = SCHEDULE_LATE_DKV;
-    q.dkv_bytes = 4;
-    return q;
-}
-static inline grid_shape planner_shape(const cluster *c, int dp, int hp, int cp, int w, placement_kind placement) {
-    grid_shape s;
-    s.dp = dp;
-    s.hp = hp;
-    s.cp = cp;
-    s.w = w;
-    s.placement = placement;
-    s.gpus_per_node = (int)c->gpus_per_node;
-    s.nics_per_node = (int)c->nics_per_node;
-    return s;
-}
-
-// ---- the network: which flows share a NIC, and how long transfers take ----
-
-// How many flows of a ring hop share the busiest NIC (send or receive side), counted over all CP groups; 0: no hop leaves a node.
-// outer: the hop to the same place of the next window; otherwise the hop to the next place of the window.
-static inline int planner_nic_flows(const cluster *c, const grid_shape *g, bool outer) {
-    int gpus = (int)c->gpus_per_node, nics = (int)c->nics_per_node, ranks = g->dp * g->hp * g->cp, windows = g->cp / g->w, most = 0;
-    int nodes = (int)ceil_div(ranks, gpus);
-    int *sent = HOST_NEW(int, nodes * nics), *received = HOST_NEW(int, nodes * nics);
-    for (int rank = 0; rank < ranks; rank++) {
-        grid_place p = grid_place_of(g, rank);
-        int window = outer ? (p.window + 1) % windows : p.window, pos = outer ? p.pos : (p.pos + 1) % g->w;
-        int to = grid_rank(g, p.d, p.h, grid_context_index(g, window, pos));
-        if (to / gpus == rank / gpus) continue;
-        int from_nic = rank / gpus * nics + rank % gpus * nics / gpus, to_nic = to / gpus * nics + to % gpus * nics / gpus;
-        most = (int)max_i64(most, max_i64(++sent[from_nic], ++received[to_nic]));
-    }
-    free(sent);
-    free(received);
-    return most;
-}
-
-// Seconds of a ring hop of `bytes` per rank, that of the slowest flow. flows: from planner_nic_flows.
-static inline double planner_hop(const cluster *c, double bytes, int flows) {
-    double inside = bytes / c->p2p_rate;
-    return c->hop_latency + (flows == 0 ? inside : fmax(inside, bytes * flows / (c->nic_rate * c->nic_efficiency)));
-}
-
-// Seconds of a KV and a dKV hop at the same time: inside a node two lanes side by side, until the links are full; a NIC they share.
-static inline double planner_hop_both(const cluster *c, double kv, double dkv, int flows) {
-    if (flows > 0) return planner_hop(c, kv + dkv, flows);
-    return fmax(planner_hop(c, fmax(kv, dkv), 0), (kv + dkv) / c->nvlink_rate);
-}
-
-// The fraction of a rank's HP group (itself included) that lies on other nodes; the largest over all ranks.
-static inline double planner_hp_outside(const cluster *c, const grid_shape *g) {
-    int sp = g->hp * g->cp, gpus = (int)c->gpus_per_node, most = 0;
-    for (int rank = 0; rank < g->dp * sp; rank++) {
-        grid_place p = grid_place_of(g, rank);
-        int outside = 0;
-        for (int h = 0; h < g->hp; h++) outside += grid_rank(g, p.d, h, p.c) / gpus != rank / gpus;
-        most = (int)max_i64(most, outside);
-    }
-    return (double)most / g->hp;
-}
-
-// Seconds of SeqAlltoAll of Q, K, V and out. `bytes`, (2 + 2 rep) E elements of a rank (LoongTrain section 4.5.4), are packed, and the part that
-// leaves the node goes through its NICs. A fitted or measured alltoall_pack holds the transfers inside the node; an estimated one may be less than these.
-static inline double planner_alltoall(const cluster *c, const grid_shape *g, double bytes) {
-    if (g->hp == 1) return 0;
-    double nic_share = c->gpus_per_node / c->nics_per_node; // GPUs per NIC
-    double outside = planner_hp_outside(c, g), inside = (1 - 1.0 / g->hp - outside) / (c->nvlink_rate * c->collective_efficiency); // s per byte
-    return c->alltoall_latency + bytes * fmax(c->alltoall_pack, inside) +
-           bytes * outside * nic_share * (1 + c->alltoall_congestion * log2(g->hp)) / (c->nic_rate * c->alltoall_efficiency);
-}
-
-// Seconds of an all-gather or reduce-scatter in which a rank of a group of `size` sends `bytes`. Members are `stride` ranks apart, so
-// min(stride, GPUs of a node) groups leave a node at the same time and share all its NICs: NCCL's ring leaves it once per group. On CPUs every rank
-// sends to every other directly (comm_mpi.c).
-static inline double planner_collective(const cluster *c, int size, int stride, double bytes) {
-    if (size == 1) return 0;
-    if ((double)size * stride <= c->gpus_per_node) return bytes / (c->nvlink_rate * c->collective_efficiency);
-    double inside = fmax(1, floor(c->gpus_per_node / stride)), leaving = fmin(stride, c->gpus_per_node);
-    if (c->ranks_sharing > 0) leaving = c->gpus_per_node * (size - inside) / (size - 1);
-    return bytes * leaving / (c->nics_per_node * c->nic_rate * c->collective_efficiency);
-}
-
-// Seconds of compute that overlaps with a transfer: the longer of the two, where compute is slowed by the fraction `cost` of the transfer's time (all
-// of it on CPUs, where the ranks copy themselves).
-static inline double planner_overlap(double compute, double transfer, double cost) { return fmax(compute + cost * transfer, transfer); }
-
-// ---- attention of one layer, one sequence ----
-
-// One pass around the rings, in seconds: the compute of a ring step, and hops inside a window (inner) and to the next one (outer). Forward: no dKV.
-typedef struct {
-    int w, windows;
-    double step;
-    double kv_inner, dkv_inner, both_inner; // both: KV and dKV in flight at the same time
-    double kv_outer, dkv_outer, both_outer;
-    bool inner_on_nic; // inner hops leave the node, so they share NICs with the outer ones
-    double overlap_cost;
-} planner_ring;
-
-// LoongTrain section 4.5.3, T_inner_ring = A (w - 1) + B, but with the actual number of outer hops, one less than windows. An outer hop hides
-// behind one ring step only, as in the paper's formula; its table 5 agrees, because its code waits for dKV after that step.
-static inline double planner_ring_loongtrain(const planner_ring *r) {
-    return r->windows * (r->w - 1) * planner_overlap(r->step, r->kv_inner + r->dkv_inner, r->overlap_cost) +
-           (r->windows - 1) * planner_overlap(r->step, r->kv_outer + r->dkv_outer, r->overlap_cost) + r->step;
-}
-
-// double_ring.cuh, hop by hop. In a window: KV of step i + 1 hides behind step i, dKV of step i behind step i + 1. Between windows: KV of
-// the next window and dKV of the previous one hide behind all of this window. At the very end dKV comes home, exposed: an outer and an inner hop.
-static inline double planner_ring_late(const planner_ring *r) {
-    double window = 0, inner_wire = 0, total = 0;
-    for (int i = 0; i < r->w; i++) {
-        bool kv = i < r->w - 1, dkv = i > 0;
-        double transfer = kv && dkv ? r->both_inner : kv ? r->kv_inner : dkv ? r->dkv_inner : 0;
-        window += planner_overlap(r->step, transfer, r->overlap_cost);
-        inner_wire += transfer;
-    }
-    for (int o = 0; o < r->windows; o++) {
-        bool kv = o < r->windows - 1, dkv = o > 0;
-        double transfer = kv && dkv ? r->both_outer : kv ? r->kv_outer : dkv ? r->dkv_outer : 0;
-        double shared = r->inner_on_nic ? inner_wire + transfer : 0;
-        total += fmax(planner_overlap(window, transfer, r->overlap_cost), shared);
-    }
-    return total + (r->windows > 1 ? r->dkv_outer : 0) + (r->w > 1 ? r->dkv_inner : 0);
-}
-static inline double planner_ring_seconds(const planner_ring *r, planner_schedule schedule) {
-    return schedule == SCHEDULE_LOONGTRAIN ? planner_ring_loongtrain(r) : planner_ring_late(r);
-}
-
-// Seconds of a pass: compute alone, what inner hops add, what outer hops add. home, a part of what they add: the first hop of dKV home (all-gather:
-// the reduce-scatter), which other compute of the layer may hide.
-typedef struct {
-    double compute, inner, outer, home;
-} planner_pass;
-static inline planner_pass planner_pass_split(planner_ring r, planner_schedule schedule) {
-    planner_pass p;
-    double all = planner_ring_seconds(&r, schedule);
-    p.home = schedule == SCHEDULE_LOONGTRAIN ? 0 : r.windows > 1 ? r.dkv_outer : r.w > 1 ? r.dkv_inner : 0;
-    r.kv_outer = r.dkv_outer = r.both_outer = 0;
-    double without_outer = planner_ring_seconds(&r, schedule);
-    p.compute = r.step * r.w * r.windows;
-    p.inner = fmax(0, without_outer - p.compute); // fmax: rounding
-    p.outer = fmax(0, all - without_outer);
-    return p;
-}
-
-// --cp-comm allgather: the all-gather of KV hides behind the first ring step, the reduce-scatter of dKV follows the last (double_ring.cuh).
-static inline planner_pass planner_pass_gather(const cluster *c, const grid_shape *g, double step, double kv_bytes, double dkv_bytes) {
-    planner_pass p;
-    int stride = g->placement == PLACEMENT_HEAD_FIRST ? g->hp : 1;
-    double gather = planner_collective(c, g->cp, stride, (g->cp - 1) * kv_bytes);
-    double scatter = planner_collective(c, g->cp, stride, (g->cp - 1) * dkv_bytes);
-    grid_shape ring = *g;
-    ring.w = 1;
-    int flows = g->cp * stride <= c->gpus_per_node ? planner_nic_flows(c, &ring, true) : 0;
-    if (flows > 0) { // groups that would fit into a node, but of which some lie on two
-        gather = (g->cp - 1) * planner_hop(c, kv_bytes, flows);
-        scatter = (g->cp - 1) * planner_hop(c, dkv_bytes, flows);
-    }
-    p.compute = step * g->cp;
-    p.inner = 0;
-    p.home = scatter;
-    p.outer = planner_overlap(step, gather, c->overlap_cost) - step + scatter;
-    return p;
-}
-
-typedef struct {
-    planner_pass forward, backward;
-    double alltoall; // s of SeqAlltoAll of Q, K, V and out in one pass; the backward pass moves as much
-    double launch;   // s of the constant cost of an attention operation, forward and backward together (a third of it forward)
-    double kernel_f, kernel_b; // s inside the attention kernels, forward and backward; the rest of compute is merging and launches
-} planner_attention;
-
-// KV heads of an HP group, copies included: max(Hkv, hp) where one divides the other.
-static inline double planner_kv_heads(const model_config *m, int hp) { return (double)hp * head_layout_make(hp, m->H, m->Hkv, m->HS).Hkv_local; }
-
-// One attention operation. E = S H HS / sp elements of Q a rank. FLOP of a ring step: 2 S^2 H HS / (sp cp), causal and balanced (section 4.5.2),
-// backward 2.5 times that. With packed documents S^2 becomes S attended, taken to be spread evenly over the steps. KV chunk: max(Hkv, hp) / H 2 E
-// elements (section 4.5.3).
-static inline planner_attention planner_attention_time(const planner_query *q, const grid_shape *g, bool allgather) {
-    const cluster *c = q->machines;
-    const model_config *m = q->model;
-    planner_attention a;
-    double width = (double)m->H * m->HS, sp = (double)g->hp * g->cp, E = (double)q->S * width / sp;
-    double replication = planner_kv_heads(m, g->hp) / m->H;
-    // Packed documents: of a chunk of S / (2 cp) tokens, other ranks typically see half a document, and a ring carries no more (double_ring_part).
-    double seen = fmin(1, (double)q->attended * g->cp / (double)q->S), travels = allgather ? 1 : seen;
-    double kv = 2 * replication * E * c->element_bytes * travels, dkv = 2 * replication * E * q->dkv_bytes * travels;
-    double flop = 2 * (double)q->S * (double)q->attended * width / (sp * g->cp);
-    // Merging and launch of a ring step, a third of it in the forward pass. A rank's own block is never skipped.
-    double extra = (c->merge_bytes * E / c->hbm_rate + c->step_launch) * fmax(seen, 1.0 / g->cp);
-    double kernel_f = flop / (c->attention_forward_efficiency * c->peak);
-    double kernel_b = 2.5 * flop / (c->attention_backward_efficiency * c->peak);
-    a.kernel_f = kernel_f * g->cp;
-    a.kernel_b = kernel_b * g->cp;
-    a.launch = c->attention_launch;
-    a.alltoall = planner_alltoall(c, g, (2 + 2 * replication) * E * c->element_bytes);
-    if (allgather && g->cp > 1) {
-        a.forward = planner_pass_gather(c, g, kernel_f + extra / 3, kv, 0);
-        a.backward = planner_pass_gather(c, g, kernel_b + 2 * extra / 3, kv, dkv);
-        return a;
-    }
-    int flows_inner = g->w > 1 ? planner_nic_flows(c, g, false) : 0, flows_outer = g->cp > g->w ? planner_nic_flows(c, g, true) : 0;
-    planner_ring r;
-    r.w = g->w;
-    r.windows = g->cp / g->w;
-    r.inner_on_nic = flows_inner > 0;
-    r.overlap_cost = c->overlap_cost;
-    r.step = kernel_f + extra / 3;
-    r.kv_inner = r.both_inner = planner_hop(c, kv, flows_inner);
-    r.kv_outer = r.both_outer = planner_hop(c, kv, flows_outer);
-    r.dkv_inner = r.dkv_outer = 0;
-    a.forward = planner_pass_split(r, q->schedule);
-    r.step = kernel_b + 2 * extra / 3;
-    r.dkv_inner = planner_hop(c, dkv, flows_inner);
-    r.dkv_outer = planner_hop(c, dkv, flows_outer);
-    r.both_inner = planner_hop_both(c, kv, dkv, flows_inner);
-    r.both_outer = planner_hop_both(c, kv, dkv, flows_outer);
-    a.backward = planner_pass_split(r, q->schedule);
-    return a;
-}
-
-// ---- a whole step ----
-
-// Bytes of activations that a rank keeps of one layer and sequence (checkpoint.cuh), T local tokens.
-static inline double planner_kept_bytes(const model_config *m, const cluster *c, int hp, recompute_kind kind, double T, bool gate_up_again) {
-    double width = (double)m->H * m->HS, kv = 2 * planner_kv_heads(m, hp) * m->HS;
-    if (kind == RECOMPUTE_FULL) return c->element_bytes * T * m->D;
-    if (kind == RECOMPUTE_SELECTIVE) return T * (c->element_bytes * (m->D + width) + 4.0 * m->H);
-    return T * (c->element_bytes * (2.0 * m->D + (hp > 1 ? 3 : 2) * width + kv + (gate_up_again ? 0 : 2.0 * m->F)) + 4.0 * m->H);
-}
-
-// The sum over the first `layers` layers of a choice.
-static inline double planner_kept_sum(const model_config *m, const cluster *c, const planner_choice *p, int layers, double T, bool gate_up_again) {
-    int less = (int)max_i64(0, layers - (m->L - p->less)); // of these layers
-    double kept = (layers - less) * planner_kept_bytes(m, c, p->shape.hp, p->recompute, T, gate_up_again);
-    return less == 0 ? kept : kept + less * planner_kept_bytes(m, c, p->shape.hp, (recompute_kind)(p->recompute - 1), T, gate_up_again);
-}
-
-// FLOP per token in projections, MLP and head. again: share of the layers that are recomputed, in part or in full. LoongTrain's runs recompute every
-// projection of a layer: 8 L N_layer + 6 D V.
-static inline double planner_linear_flop(const planner_query *q, double again) {
-    const model_config *m = q->model;
-    double matrices = flops_matrices_per_token(m);
-    if (q->schedule == SCHEDULE_LOONGTRAIN) return 3 * matrices + (matrices - 2.0 * m->D * m->V);
-    double gate_up_again = q->gate_up_again ? 1 : again; // as flops_hardware_per_token counts: w_down is not recomputed
-    return 3 * matrices + m->L * (again * flops_projections_per_token(m) + gate_up_again * flops_gate_up_per_token(m));
-}
-
-// The share of all parameters that lies in the embedding and in `layers` layers.
-static inline double planner_share_of_ends(const planner_query *q, double layers) {
-    double N = (double)config_parameters(q->model), table = (double)q->model->V * q->model->D;
-    return (table + fmin(1, layers / q->model->L) * (N - (q->model->tied ? 1 : 2) * table)) / N;
-}
-// Seconds by which transfers make a pass longer that computes for `compute` seconds. Those for `end` of these seconds are at its beginning or end, where
-// nothing hides them.
-static inline double planner_exposed(const planner_query *q, double compute, double transfer, double end) {
-    return planner_overlap(compute, transfer - end, q->machines->overlap_cost) - compute + end;
-}
-
-// Fills p->gather, p->reduce and p->update of our own schedule: what is exposed in a step of `micro` micro-steps, whose passes compute for `forward`
-// and `backward` seconds. The bytes are those of zero_hybrid.cuh. Gathers and reductions hide behind the compute of a pass, the update behind the
-// first forward pass of a step. Nothing hides what the step's first layers wait for, nor what the last ones leave.
-static inline void planner_zero_time(const planner_query *q, double micro, double forward, double backward, planner_choice *p) {
-    const cluster *c = q->machines;
-    double N = (double)config_parameters(q->model);
-    int replicas = q->ranks / p->zo;
-    double gather = planner_collective(c, p->zp, 1, c->element_bytes * N * (p->zp - 1) / p->zp);
-    double reduce_always = planner_collective(c, p->zg, 1, 4 * N * (p->zg - 1) / p->zg);
-    double reduce_last = planner_collective(c, p->zo / p->zg, p->zg, 4 * N / p->zg * (1 - (double)p->zg / p->zo)) +
-                         planner_collective(c, replicas, p->zo, 2 * 4 * N / p->zo * (replicas - 1) / replicas);
-    double first_gather = planner_share_of_ends(q, 1) * gather;
-    double left = planner_share_of_ends(q, 1) * reduce_always + planner_share_of_ends(q, 2) * reduce_last; // after the last backward pass
-    double gathered = planner_exposed(q, backward, gather, 0);
-    p->gather = planner_exposed(q, forward, gather, first_gather) + (micro - 1) * planner_exposed(q, forward, gather, 0) + micro * gathered;
-    p->reduce = (micro - 1) * (planner_exposed(q, backward, gather + reduce_always, 0) - gathered) +
-                planner_exposed(q, backward, gather + reduce_always + reduce_last, left) - gathered;
-    double update = planner_collective(c, p->zo / p->zp, p->zp, c->element_bytes * N / p->zp * (1 - (double)p->zp / p->zo));
-    double first_update = planner_share_of_ends(q, p->zp == 1 ? 1 : 2) * update;
-    p->update = planner_exposed(q, forward, gather + update, first_gather + first_update) - planner_exposed(q, forward, gather, first_gather);
-}
-
-// Fills p->offloading: the copies to and from the host that a step of `micro` micro-steps exposes; p->optimizer is filled.
-static inline void planner_host_time(const planner_query *q, double micro, double forward, double backward, planner_choice *p) {
-    const model_config *m = q->model;
-    const cluster *c = q->machines;
-    double N = (double)config_parameters(m), L = m->L, T = (double)q->S / ((double)p->shape.hp * p->shape.cp), rate = c->host_link_rate;
-    bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
-    double gradients = grads ? 4 * N / p->zg * (2 - 1 / micro) / rate : 0; // leave, and come back before the next micro-step's are added
-    double parameters = params ? c->element_bytes * N / p->zp / rate : 0;  // come for each pass
-    // Moments and master weights, 12 bytes (float parameters: 8), come and go. Gradients come with them, new parameters go with them. The first forward
-    // pass hides this, but for the embedding's and that of the first two layers (zp > 1: three).
-    double states = c->element_bytes == 4 ? 8 : 12, in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
-    double copies = p->offload_states >= OFFLOAD_OPTIMIZER ? N / p->zo * (in + out) / rate : 0, first = planner_share_of_ends(q, p->zp == 1 ? 2 : 3);
-    // What a layer keeps is hidden by the offloaded layers alone, because these share few slots.
-    int offloaded = checkpoint_offloaded(p->offload, m->L), slots = checkpoint_slots((recompute_kind)(p->recompute - (offloaded > m->L - p->less)));
-    p->offloading = first * fmax(0, copies - p->optimizer);
-    for (int kept = 0; kept < 2; kept++) {
-        int layers = kept ? m->L - offloaded : offloaded;
-        if (layers == 0) continue;
-        double activations = kept ? 0 : (double)q->batch * planner_kept_sum(m, c, p, layers, T, q->gate_up_again) * fmax(0, 1 - (double)slots / layers) / rate;
-        activations *= L / layers; // as if all layers were like these
-        double forward_copied = planner_overlap(forward, activations + parameters, c->overlap_cost);
-        double backward_copied = planner_overlap(backward, activations + gradients + parameters, c->overlap_cost);
-        double updated = copies > 0 ? planner_overlap(forward, activations + parameters + (1 - first) * copies, c->overlap_cost) - forward_copied : 0;
-        p->offloading += layers / L * (micro * (forward_copied - forward + backward_copied - backward) + updated);
-    }
-}
-
-// Fills the predicted fields of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of its shape.
-//     step = sequences (L (forward + backward + 2 alltoall + again) + linear) + exposed ZeRO and offload + optimizer
-//     again = full: forward + alltoall; selective (`part`): alltoall (attention is kept; Q, K, V are exchanged again), which our schedule hides behind
-//     the matrices; none: 0
-static inline void planner_step_time(const planner_query *q, const planner_attention *a, planner_choice *p) {
-    const model_config *m = q->model;
-    const cluster *c = q->machines;
-    const grid_shape *g = &p->shape;
-    double N = (double)config_parameters(m), T = (double)q->S / ((double)g->hp * g->cp);
-    double B = (double)q->batch, micro = (double)q->global_batch / g->dp / B, L = m->L, operations = micro * B * L; // of attention
-    double less = p->less / L, again = p->recompute == RECOMPUTE_FULL ? 1 - less : 0; // shares of the layers
-    double part = p->recompute == RECOMPUTE_FULL ? less : p->recompute == RECOMPUTE_SELECTIVE ? 1 - less : 0;
-    double linear = B * T * planner_linear_flop(q, again + part) / (c->linear_efficiency * c->peak) + N * c->weight_bytes / c->hbm_rate; // a micro-step
-    p->attention = operations * ((1 + again) * a->kernel_f + a->kernel_b);
-    p->launch = operations * ((1 + again) * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) - p->attention;
-    p->linear = micro * linear;
-    double matrices = linear * 2 / 3 / (B * L); // s, of a layer's backward pass
-    double alltoall_part = q->schedule == SCHEDULE_LATE_DKV ? planner_overlap(matrices, a->alltoall, c->overlap_cost) - matrices : a->alltoall;
-    if (q->schedule == SCHEDULE_LATE_DKV) alltoall_part = ((B - 1) * a->alltoall + alltoall_part) / B; // that of a micro-step's last sequence alone is hidden
-    p->alltoall = operations * ((2 + again) * a->alltoall + part * alltoall_part);
-    p->ring_inner = operations * ((1 + again) * a->forward.inner + a->backward.inner);
-    p->ring_outer = operations * ((1 + again) * a->forward.outer + a->backward.outer);
-    // The gradient of wo hides the first hop home of dKV, an outer one if there is one, for the last sequence of a micro-step.
-    double wo = B * T * 2 * m->D * m->H * m->HS / (c->linear_efficiency * c->peak), home = a->backward.home;
-    double hidden = micro * L * (wo + home - planner_overlap(wo, home, c->overlap_cost));
-    double *ring = p->cp_allgather || g->w < g->cp ? &p->ring_outer : &p->ring_inner;
-    *ring = fmax(0, *ring - hidden); // fmax: rounding
-    p->gather = p->reduce = p->update = p->offloading = p->optimizer = 0;
-    if (q->schedule == SCHEDULE_LOONGTRAIN) {
-        // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (the paper does not give its ZeRO setting).
-        p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
-    } else {
-        double forward = B * L * (a->forward.compute + a->launch / 3) + linear / 3;
-        double backward = B * L * (again * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) + linear * 2 / 3;
-        planner_zero_time(q, micro, forward, backward, p);
-        // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
-        p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
-        planner_host_time(q, micro, forward, backward, p);
-    }
-    p->seconds = p->attention + p->launch + p->linear + p->optimizer + p->alltoall + p->ring_inner + p->ring_outer + p->gather + p->reduce +
-                 p->update + p->offloading;
-    p->tgs = (double)q->S * (double)q->global_batch / (q->ranks * p->seconds);
-    p->mfu = p->tgs * flops_model_per_token(m, q->attended) / c->peak;
-    p->hfu = p->tgs * (planner_linear_flop(q, again + part) + L * (3.5 + again) * flops_attention_per_token(m, q->attended)) / c->peak;
-}
+#include "data_sources.h" // defines: data_sources_*
+#include "run_memory.h"   // defines: run_at_length, run_in_room, run_question
+#include "time_model.h"   // defines: planner_query, planner_choice, planner_step_time, cluster
 
 // ---- the search ----
 
@@ -758,6 +157,446 @@ static inline void planner_reason(const planner_choice *p, char *text, size_t si
         snprintf(text + used, size - used, "%s%s %.0f %%", n > 0 ? ", " : "", parts[largest].name, 100 * parts[largest].seconds / p->seconds);
         parts[largest].seconds = -1;
     }
+}
+
+// ---- what fits, for the options of a run ----
+
+enum { PLAN_SHOWN = 5, PLAN_LISTED = 256, PLAN_SAMPLES = 16 }; // grids printed; grids in --plan-json; samples read to see how long documents are
+
+// --cluster, or the default of this build: cpu for float, h100 for bf16.
+static inline const char *plan_cluster_name(const options *o) { return o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100"; }
+// Fills *machines with the cluster that predictions are for, as `ranks` ranks see it. False with a message.
+static inline bool plan_cluster(cluster *machines, const options *o, int ranks, error_text *error) {
+    if (!cluster_load(machines, plan_cluster_name(o), error)) return false;
+    cluster_share(machines, ranks);
+    if (o->host_memory == 0) return true;
+    machines->host_memory = (double)o->host_memory;
+    return machines->element_bytes != sizeof(float) || error_set(error, "--host-memory is for GPUs; on CPUs, --memory-budget is for all memory of a rank");
+}
+static inline int64_t plan_global_batch(const options *o) { return o->global_batch > 0 ? o->global_batch : o->batch_size * o->grad_accum; }
+
+// A copy of the options in which a choice replaces grid, ZeRO degrees, recompute and offload. --cp-comm allgather has no windows: --inner-ring is cp.
+static inline options plan_chosen(const options *o, const planner_choice *p) {
+    options t = *o;
+    const grid_shape *s = &p->shape;
+    t.dp = s->dp;
+    t.hp = s->hp;
+    t.cp = s->cp;
+    t.inner_ring = p->cp_allgather ? s->cp : s->w;
+    t.placement = s->placement;
+    t.gpus_per_node = grid_weave(s) > 1 ? s->gpus_per_node : 0;
+    t.nics_per_node = grid_weave(s) > 1 ? s->nics_per_node : 0;
+    t.cp_comm = p->cp_allgather ? CP_COMM_ALLGATHER : CP_COMM_RING;
+    t.zero_params = p->zp;
+    t.zero_grads = p->zg;
+    t.zero_optim = p->zo;
+    t.recompute = p->less > 0 ? RECOMPUTE_AUTO : p->recompute;
+    t.offload_activations = p->offload;
+    t.offload_optimizer = p->offload_states >= OFFLOAD_OPTIMIZER;
+    t.offload_gradients = p->offload_states >= OFFLOAD_GRADIENTS;
+    t.offload_parameters = p->offload_states >= OFFLOAD_PARAMETERS;
+    t.global_batch = plan_global_batch(o);
+    t.grad_accum = t.global_batch / (s->dp * o->batch_size);
+    return t;
+}
+
+// Whether sequences of S tokens fit: a rank in its budget, the ranks of a node together in its host memory. Sets the memory and host_memory of *p.
+static inline bool plan_fits_at(const run_question *q, planner_choice *p, int64_t S) {
+    options t = plan_chosen(q->o, p);
+    run_question chosen = {&t, q->c, q->machines, p->shape.dp * p->shape.hp * p->shape.cp};
+    recompute_kind *kinds = HOST_NEW(recompute_kind, q->c->L);
+    arena device, host;
+    grid g;
+    model_run run = run_at_length(&chosen, S, &g, kinds);
+    for (int l = 0; !run.forward_only && l < q->c->L; l++) kinds[l] = l < q->c->L - p->less ? p->recompute : (recompute_kind)(p->recompute - 1);
+    bool fits = run_in_room(q->c, &g, &run, run_room(&chosen), &device, &host);
+    free(kinds);
+    p->memory = (double)device.peak;
+    p->host_memory = (double)host.peak * fmin(chosen.ranks, q->machines->gpus_per_node);
+    return fits;
+}
+// planner_query.fits, with a run_question as context.
+static inline bool plan_fits(void *context, planner_choice *p) {
+    const run_question *q = (const run_question *)context;
+    return plan_fits_at(q, p, q->o->seq_len);
+}
+
+// Whether any grid of `ranks` ranks can hold sequences of S tokens, with full ZeRO and full recompute.
+static inline bool plan_any_fits(const run_question *question, int ranks, int64_t S) {
+    cluster machines = *question->machines;
+    cluster_share(&machines, ranks); // ranks on machines of their own number share these
+    run_question asked = *question, *q = &asked;
+    asked.machines = &machines;
+    planner_query query = planner_query_make(q->c, q->machines, S, plan_global_batch(q->o), ranks);
+    query.batch = q->o->batch_size;
+    for (int hp = 1; hp <= q->c->H; hp++)
+        for (int cp = 1; cp <= ranks / hp; cp++) {
+            if (!planner_legal(&query, hp, cp)) continue;
+            planner_choice p; // rings only, because an all-gather holds all KV
+            memset(&p, 0, sizeof p);
+            p.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST);
+            p.zp = p.zg = p.zo = ranks;
+            p.recompute = RECOMPUTE_FULL;
+            for (int states = options_offload(q->o); states <= OFFLOAD_PARAMETERS; states++)
+                for (int quarters = 0; quarters <= 4; quarters++) { // of the activations
+                    p.offload = quarters / 4.0;
+                    p.offload_states = (zero_offload)states;
+                    if (plan_fits_at(q, &p, S)) return true;
+                }
+        }
+    return false;
+}
+
+// Appends to the message that nothing fits what would: the longest sequence on these ranks (to within a hundredth), and how many ranks these sequences
+// need.
+static inline void plan_say_what_fits(const run_question *q, error_text *error) {
+    char text[256] = "";
+    int64_t low = 1, high = q->o->seq_len; // low fits (or is 1), high does not fit
+    while (high - low > max_i64(1, low / 128)) {
+        int64_t middle = low + (high - low) / 2;
+        if (plan_any_fits(q, q->ranks, middle)) low = middle;
+        else high = middle;
+    }
+    if (low > 1) snprintf(text, sizeof text, "; on these ranks up to %lld tokens fit", (long long)low);
+    for (int64_t ranks = 2 * (int64_t)q->ranks; ranks <= 16 * (int64_t)q->ranks; ranks *= 2)
+        if (plan_any_fits(q, (int)ranks, q->o->seq_len)) {
+            size_t used = strlen(text);
+            snprintf(text + used, sizeof text - used, "; %lld ranks fit %lld tokens", (long long)ranks, (long long)q->o->seq_len);
+            break;
+        }
+    size_t used = strlen(error->text);
+    snprintf(error->text + used, sizeof error->text - used, "%s", text[0] != '\0' ? text : "; shorter sequences or up to 16 times the ranks do not fit either");
+}
+
+// ---- predictions for a run that is laid out ----
+
+// Seconds of a step: the mean of the predictions for each kind of recompute, offloaded or not, weighted by how many layers have it. attended: as
+// in planner_query.
+static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S, int64_t attended) {
+    const model_run *run = &m->run;
+    const grid_shape *s = &m->g->shape; // its windows lie as --gpus-per-node says, whatever the cluster's nodes are
+    planner_query q = planner_query_make(&m->c, machines, S, s->dp * run->B * run->grad_accum, m->g->ranks);
+    planner_choice p;
+    q.attended = attended;
+    q.batch = run->B;
+    q.dkv_bytes = run->dkv_bf16 ? 2 : 4;
+    q.gate_up_again = !m->keep_gate_up;
+    memset(&p, 0, sizeof p);
+    p.shape = *s;
+    p.cp_allgather = run->cp_allgather;
+    p.zp = run->zp;
+    p.zg = run->zg;
+    p.zo = run->zo;
+    p.offload_states = run->offload_states;
+    planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
+    double seconds = 0;
+    for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
+        for (int offload = 0; offload < 2; offload++) {
+            int layers = 0;
+            for (int l = 0; l < m->c.L; l++) layers += m->store.kinds[l] == (recompute_kind)kind && (l < m->store.offloaded) == (offload == 1);
+            if (layers == 0) continue;
+            p.recompute = (recompute_kind)kind;
+            p.offload = offload;
+            planner_step_time(&q, &a, &p);
+            seconds += p.seconds * layers / m->c.L;
+        }
+    return seconds;
+}
+
+// Bytes that a rank sends in a step, all kinds except COMM_CONTROL: the formulas of attention_2d.cuh, double_ring.cuh and zero_hybrid.cuh.
+static inline int64_t plan_predict_sent(const model *m) {
+    const model_config *c = &m->c;
+    const zero_hybrid *z = &m->zero;
+    const grid_shape *g = &m->g->shape;
+    head_layout h = head_layout_make(g->hp, c->H, c->Hkv, c->HS);
+    int64_t T = m->run.T, A = m->run.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, replicas = z->ranks / z->zo, L = c->L, sent = 0;
+    int64_t q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
+    int64_t kv_hops = g->cp - 1, dkv_hops = g->cp - 1; // all-gather
+    if (!m->run.cp_allgather) {
+        kv_hops = windows * (g->w - 1) + windows - 1;
+        dkv_hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0); // the last of each bring dKV home
+    }
+    for (int l = 0; l < L; l++) {
+        recompute_kind kind = m->store.kinds[l];
+        sent += (kind == RECOMPUTE_NONE ? 2 : 3) * e * (2 * q + kv) / g->hp * (g->hp - 1); // SeqAlltoAll
+        sent += (kind == RECOMPUTE_FULL ? 3 : 2) * kv_hops * kv * e + dkv_hops * kv * (int64_t)double_ring_dkv_element(&m->attention.ring);
+    }
+    sent *= A * m->run.B;
+    for (int u = 0; u < z->unit_count; u++) {
+        int64_t n = z->units[u].count, gathers = c->tied ? 1 : A;
+        if (u == 0 || u == L + 1) sent += gathers * n * e / z->zp * (z->zp - 1);
+        if (z->zg > 1) sent += A * 4 * n / z->zg * (z->zg - 1);
+        if (z->zo > z->zg) sent += 4 * n / z->zo * (z->zo / z->zg - 1);
+        sent += 2 * 4 * n / z->zo / replicas * (replicas - 1) + n * e / z->zo * (z->zo / z->zp - 1);
+    }
+    // Gathers of layers: two are still in their slots wherever the passes turn.
+    return sent + (L + max_i64(L - 2, 0) * (2 * A - 1)) * z->units[1].count * e / z->zp * (z->zp - 1);
+}
+
+// ---- --plan and --hp auto ----
+
+// Sets *attended, as in planner_query, from the run's data; prints it when documents are packed. False with a message.
+static inline bool plan_attended(const options *o, const model_config *c, int64_t *attended, error_text *error) {
+    *attended = o->seq_len;
+    if (!options_packed(o)) return true;
+    if (o->train_data == NULL) {
+        printf("documents: without --train-data, a sample is assumed to be one document\n");
+        return true;
+    }
+    data_sources data;
+    if (!data_sources_open(&data, o->train_data, "--train-data", true, o->seq_len, c->V, (uint64_t)o->seed, error)) return false;
+    bool ok = data_sources_attended(&data, PLAN_SAMPLES, options_document(o), attended, error);
+    data_sources_close(&data);
+    if (ok)
+        printf("documents: on average a token sees as many tokens as in one document of %lld tokens (the run's first %d samples)\n",
+               (long long)*attended, PLAN_SAMPLES);
+    return ok;
+}
+
+// False with a message when options are given that the planner chooses, or when the batch is impossible.
+static inline bool plan_options_check(const options *o, error_text *error) {
+    static const char *const chosen[] = {"dp", "cp", "inner-ring", "placement", "cp-comm", "gpus-per-node", "nics-per-node", "zero-params", "zero-grads",
+                                         "zero-optim", "recompute", "offload-activations"};
+    for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++)
+        if (options_given(o, chosen[i]))
+            return error_set(error, "--%s is chosen by %s; give only one of them", chosen[i], o->plan ? "--plan" : "--hp auto");
+    if (o->hp > 0 && options_given(o, "hp"))
+        return error_set(error, "--hp %lld with --plan: the plan chooses it; leave out --hp, or write --hp auto", (long long)o->hp);
+    if (o->global_batch > 0 && options_given(o, "grad-accum")) return error_set(error, "--global-batch sets --grad-accum; give only one of them");
+    if (plan_global_batch(o) % o->batch_size != 0)
+        return error_set(error, "--global-batch %lld is not a multiple of --batch-size %lld", (long long)o->global_batch, (long long)o->batch_size);
+    return true;
+}
+
+// Fills best with at most `most` choices for these options on q->ranks ranks, the best first, and returns their number; 0 with a message. attended: as
+// in planner_query.
+static inline int plan_search(const run_question *q, int64_t attended, planner_choice *best, int most, error_text *error) {
+    const options *o = q->o;
+    if (!plan_options_check(o, error)) return 0;
+    planner_query query = planner_query_make(q->c, q->machines, o->seq_len, plan_global_batch(o), q->ranks);
+    run_question context = *q;
+    query.attended = attended;
+    query.batch = o->batch_size;
+    query.dkv_bytes = o->dkv_wire == DKV_WIRE_BF16 ? 2 : 4;
+    query.gate_up_again = o->mlp_tile > 0;
+    query.offload_states = options_offload(o);
+    query.fits = plan_fits;
+    query.context = &context;
+    int n = planner_plan(&query, best, most, error);
+    if (n == 0 && strstr(error->text, "no configuration") == error->text) plan_say_what_fits(q, error);
+    return n;
+}
+
+static inline const char *plan_recompute_name(recompute_kind kind) {
+    return kind == RECOMPUTE_NONE ? "none" : kind == RECOMPUTE_SELECTIVE ? "selective" : "full";
+}
+// "selective"; "full, 24 layers selective" as "auto (24 selective)".
+static inline void plan_recompute_text(const planner_choice *p, char *text, size_t size) {
+    if (p->less == 0) snprintf(text, size, "%s", plan_recompute_name(p->recompute));
+    else snprintf(text, size, "auto (%d %s)", p->less, plan_recompute_name((recompute_kind)(p->recompute - 1)));
+}
+// Prints the command that trains with a choice and the other options that the user gave.
+static inline void plan_command(FILE *f, const options *given, const planner_choice *p) {
+    static const char *const left_out[] = {"plan", "plan-json", "dry-run", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch",
+                                           "offload-optimizer", "offload-gradients", "offload-parameters"};
+    options t = plan_chosen(given, p);
+    int count;
+    const option_row *rows = options_table(&count);
+    char value[OPTION_TEXT_BYTES + 8];
+    fprintf(f, "mpirun -np %d ./train_llama", p->shape.dp * p->shape.hp * p->shape.cp);
+    for (int i = 0; i < count; i++) {
+        bool out = !given->given[i];
+        for (size_t k = 0; k < sizeof left_out / sizeof left_out[0]; k++) out = out || strcmp(rows[i].name, left_out[k]) == 0;
+        if (out) continue;
+        fprintf(f, " --%s", rows[i].name);
+        if (rows[i].kind == OPTION_FLAG) continue;
+        option_format(given, &rows[i], value, sizeof value);
+        if (rows[i].kind != OPTION_TEXT) {
+            fprintf(f, " %s", value);
+            continue;
+        }
+        fprintf(f, " '"); // quoted for a shell
+        for (const char *at = value; *at != '\0'; at++) fprintf(f, *at == '\'' ? "'\\''" : "%c", *at);
+        fprintf(f, "'");
+    }
+    if (given->from_scratch || config_preset(given->model) != NULL) fprintf(f, " --from-scratch");
+    if (given->train_data == NULL) fprintf(f, " --train-data 'data/train*.bin'");
+    fprintf(f, " --batch-size %lld --global-batch %lld --dp %d --hp %d --cp %d", (long long)t.batch_size, (long long)t.global_batch, p->shape.dp,
+            p->shape.hp, p->shape.cp);
+    if (p->cp_allgather) fprintf(f, " --cp-comm allgather");
+    else if (p->shape.cp > 1) fprintf(f, " --inner-ring %d", p->shape.w);
+    if (t.gpus_per_node > 0) fprintf(f, " --gpus-per-node %lld --nics-per-node %lld", (long long)t.gpus_per_node, (long long)t.nics_per_node);
+    if (p->shape.hp > 1 && p->shape.cp > 1) fprintf(f, " --placement %s", placement_name(p->shape.placement));
+    fprintf(f, " --zero-params %d --zero-grads %d --zero-optim %d", p->zp, p->zg, p->zo);
+    fprintf(f, " --recompute %s", p->less > 0 ? "auto" : plan_recompute_name(p->recompute));
+    if (p->offload > 0) fprintf(f, " --offload-activations %g", p->offload);
+    if (t.offload_optimizer) fprintf(f, " --offload-optimizer");
+    if (t.offload_gradients) fprintf(f, " --offload-gradients");
+    if (t.offload_parameters) fprintf(f, " --offload-parameters");
+    fprintf(f, "\n");
+}
+
+// "dp 8 hp 8 cp 2 w 1 head-first, ZeRO 64/64/64, recompute selective, offload 0.5, optimizer and gradient offload"
+static inline void plan_choice_text(const planner_choice *p, char *text, size_t size) {
+    const grid_shape *s = &p->shape;
+    static const char *const states[] = {"", ", optimizer offload", ", optimizer and gradient offload", ", offload of all states"};
+    char ring[48] = "", recompute[48], offload[48] = "";
+    plan_recompute_text(p, recompute, sizeof recompute);
+    if (s->cp > 1 && p->cp_allgather) snprintf(ring, sizeof ring, " all-gather");
+    else if (s->cp > 1) snprintf(ring, sizeof ring, " w %d", s->w);
+    if (p->offload > 0) snprintf(offload, sizeof offload, ", offload");
+    if (p->offload > 0 && p->offload < 1) snprintf(offload, sizeof offload, ", offload %g", p->offload);
+    bool placed = s->hp > 1 && s->cp > 1;
+    snprintf(text, size, "dp %d hp %d cp %d%s%s%s, ZeRO %d/%d/%d, recompute %s%s%s", s->dp, s->hp, s->cp, ring, placed ? " " : "",
+             placed ? placement_name(s->placement) : "", p->zp, p->zg, p->zo, recompute, offload,
+             states[p->offload_states]);
+}
+
+static inline void plan_print(const run_question *q, const planner_choice *best, int n) {
+    const options *o = q->o;
+    char basis[128], text[256], memory[32], host[96];
+    cluster_basis(q->machines, basis, sizeof basis);
+    printf("plan for %s, %lld tokens x %lld sequences a step, %d ranks of %s\n", q->c->name, (long long)o->seq_len, (long long)plan_global_batch(o), q->ranks,
+           q->machines->name);
+    printf("figures of the cluster: %s; a prediction, not a measurement\n", basis);
+    printf("MFU: model FLOPs relative to a peak of %.4g TFLOP/s, causal attention counted half, recompute not counted; HFU: all that is computed\n",
+           1e-12 * q->machines->peak);
+    for (int i = 0; i < n; i++) {
+        const planner_choice *p = &best[i];
+        plan_choice_text(p, text, sizeof text);
+        format_bytes(memory, sizeof memory, p->host_memory);
+        host[0] = '\0';
+        if (p->host_memory > 0) snprintf(host, sizeof host, ", %s of host memory a node", memory);
+        format_bytes(memory, sizeof memory, p->memory);
+        printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs, 100 * p->mfu, 100 * p->hfu, memory,
+               host, i > 0 && p->seconds <= (1 + PLANNER_TIE) * best[0].seconds ? "  (a tie with 1)" : "");
+        printf("   exposed ms: SeqAlltoAll %.1f, inner ring %.1f, outer ring %.1f, gather %.1f, reduce %.1f, update %.1f, offload %.1f\n", 1e3 * p->alltoall,
+               1e3 * p->ring_inner, 1e3 * p->ring_outer, 1e3 * p->gather, 1e3 * p->reduce, 1e3 * p->update, 1e3 * p->offloading);
+    }
+    planner_reason(&best[0], text, sizeof text);
+    printf("why 1: its step is %s", text);
+    if (n > 1) {
+        double gap = best[1].seconds / best[0].seconds - 1;
+        printf("; the runner-up is %.1f %% %s%s", 100 * fabs(gap),
+               gap < 0 ? "faster, but not as simple" : "slower", gap <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
+    }
+    printf("\n");
+    plan_command(stdout, o, &best[0]);
+}
+
+// --plan-json: writes the n choices as a JSON object; false with a message.
+static inline bool plan_write_json(const run_question *q, int64_t attended, const planner_choice *best, int n, error_text *error) {
+    if (!file_writable("--plan-json", q->o->plan_json, "{\n\t\"model\":", NULL, error)) return false;
+    cJSON *plan = cJSON_CreateObject(), *choices = cJSON_CreateArray(), *figures = cJSON_CreateObject();
+    int kinds[FIGURE_KINDS] = {0, 0, 0};
+    for (int i = 0; i < CLUSTER_FIGURES; i++) kinds[q->machines->kinds[i]]++;
+    for (int k = 0; k < FIGURE_KINDS; k++) cJSON_AddNumberToObject(figures, figure_kind_name((figure_kind)k), kinds[k]);
+    cJSON_AddStringToObject(plan, "model", q->c->name);
+    cJSON_AddStringToObject(plan, "cluster", q->machines->name);
+    cJSON_AddItemToObject(plan, "figures", figures);
+    cJSON_AddNumberToObject(plan, "ranks", q->ranks);
+    cJSON_AddStringToObject(plan, "dkv_wire", q->o->dkv_wire == DKV_WIRE_BF16 ? "bf16" : "fp32");
+    cJSON_AddNumberToObject(plan, "seq_len", (double)q->o->seq_len);
+    cJSON_AddNumberToObject(plan, "attended_length", (double)attended);
+    cJSON_AddNumberToObject(plan, "global_batch", (double)plan_global_batch(q->o));
+    cJSON_AddItemToObject(plan, "choices", choices);
+    for (int i = 0; i < n; i++) {
+        const planner_choice *p = &best[i];
+        cJSON *at = cJSON_CreateObject(), *parts = cJSON_CreateObject();
+        const struct {
+            const char *name;
+            double value;
+        } numbers[] = {
+            {"dp", (double)p->shape.dp}, {"hp", (double)p->shape.hp}, {"cp", (double)p->shape.cp}, {"inner_ring", (double)p->shape.w},
+            {"zero_params", (double)p->zp}, {"zero_grads", (double)p->zg}, {"zero_optim", (double)p->zo}, {"step_s", p->seconds},
+            {"tgs", p->tgs}, {"mfu", p->mfu}, {"hfu", p->hfu}, {"memory_bytes", p->memory}, {"host_bytes_of_node", p->host_memory},
+            {"slower_than_best", p->seconds / best[0].seconds - 1},
+        };
+        cJSON_AddItemToArray(choices, at);
+        for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++) cJSON_AddNumberToObject(at, numbers[k].name, numbers[k].value);
+        cJSON_AddStringToObject(at, "placement", placement_name(p->shape.placement));
+        cJSON_AddStringToObject(at, "cp_comm", p->cp_allgather ? "allgather" : "ring");
+        char recompute[48];
+        plan_recompute_text(p, recompute, sizeof recompute);
+        cJSON_AddStringToObject(at, "recompute", recompute);
+        cJSON_AddNumberToObject(at, "offload_activations", p->offload);
+        cJSON_AddBoolToObject(at, "offload_optimizer", p->offload_states >= OFFLOAD_OPTIMIZER);
+        cJSON_AddBoolToObject(at, "offload_gradients", p->offload_states >= OFFLOAD_GRADIENTS);
+        cJSON_AddBoolToObject(at, "offload_parameters", p->offload_states >= OFFLOAD_PARAMETERS);
+        planner_part all[PLANNER_PARTS];
+        planner_parts(p, all);
+        for (int k = 0; k < PLANNER_PARTS; k++) cJSON_AddNumberToObject(parts, all[k].name, all[k].seconds);
+        cJSON_AddItemToObject(at, "seconds", parts);
+    }
+    char *text = cJSON_Print(plan);
+    FILE *f = text == NULL ? NULL : fopen(q->o->plan_json, "w");
+    if (f != NULL) fprintf(f, "%s\n", text);
+    bool ok = file_finish("--plan-json", q->o->plan_json, f, error);
+    cJSON_free(text);
+    cJSON_Delete(plan);
+    return ok;
+}
+
+// --plan; one rank calls. started: the ranks that are running, planned for without --ranks. False with a message.
+static inline bool plan_show(const options *o, const model_config *c, int started, error_text *error) {
+    cluster machines;
+    planner_choice best[PLAN_LISTED];
+    int ranks = o->ranks > 0 ? (int)o->ranks : started;
+    if (!plan_cluster(&machines, o, ranks, error)) return false;
+    run_question q = {o, c, &machines, ranks};
+    run_note_budget(&q);
+    int64_t attended;
+    if (!plan_attended(o, c, &attended, error)) return false;
+    int n = plan_search(&q, attended, best, PLAN_LISTED, error);
+    if (n == 0) return false;
+    options chosen = plan_chosen(o, &best[0]); // a run must accept the command that is printed
+    chosen.dry_run = true;
+    chosen.plan_json = NULL;
+    if (!options_check(&chosen, c, ranks, error)) return false;
+    if (o->plan_json != NULL && !plan_write_json(&q, attended, best, n, error)) return false;
+    plan_print(&q, best, n < PLAN_SHOWN ? n : PLAN_SHOWN);
+    return true;
+}
+
+// Bytes of a device that a plan may use before the ranks are connected, of which device_memory_total will then say less: NCCL's groups take up to
+// 2.6 GiB of a GPU (docs/memory.md), some more with full grids.
+static inline double plan_device_memory(int ranks) {
+    double total = (double)device_memory_total();
+    return device_is_host() || ranks == 1 ? total : total - fmin(4.0 * (1 << 30), total / 20);
+}
+// --hp auto: puts the best choice for these ranks into the options. Memory is that of the devices and machines of the ranks, the least of them all, and
+// so is the number of ranks of a machine; in a dry run they are the cluster's. Rank 0 plans for all, because machines may round differently. Collective,
+// after device_start; false with a message.
+static inline bool plan_apply(options *o, const model_config *c, comm *world, error_text *error) {
+    cluster machines;
+    planner_choice best;
+    memset(&best, 0, sizeof best);
+    int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
+    double negative[3] = {o->dry_run ? 0 : -plan_device_memory(ranks), -run_host_memory(o), -comm_local_ranks()}; // the least is the largest of these
+    comm_max_double(world, negative, 3);
+    if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
+        if (!o->dry_run) {
+            if (-negative[2] < ranks && -negative[2] != machines.gpus_per_node) { // several machines, of other sizes than the cluster's
+                printf("planning    for %g ranks a machine, where %s has %g\n", -negative[2], machines.name, machines.gpus_per_node);
+                machines.nics_per_node = fmax(1, floor(machines.nics_per_node * -negative[2] / machines.gpus_per_node));
+                machines.gpus_per_node = -negative[2];
+                cluster_share(&machines, ranks);
+            }
+            machines.memory = -negative[0];
+            machines.host_memory = -negative[1] * fmin(ranks, machines.gpus_per_node);
+        }
+        run_question q = {o, c, &machines, ranks};
+        int64_t attended;
+        if (plan_attended(o, c, &attended, error) && plan_search(&q, attended, &best, 1, error) > 0) {
+            char text[256];
+            plan_choice_text(&best, text, sizeof text);
+            printf("planned for %s: %s: %.3f s a step\n", machines.name, text, best.seconds);
+        }
+    }
+    if (!comm_agree(world, error)) return false;
+    comm_broadcast(world, &best, sizeof best, 0);
+    *o = plan_chosen(o, &best);
+    return true;
 }
 
 #endif

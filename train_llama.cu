@@ -10,7 +10,7 @@
 #include "calibrate.h" // defines: calibrate
 #include "hf_folder.h" // defines: hf_import, hf_export
 #include "learning_rate.h" // defines: learning_rate
-#include "planning.h"  // defines: plan_memory, dry_run
+#include "run_memory.h" // defines: run_fit, dry_run
 #include "trainer.h"   // defines: trainer, stop_on_error, read_step, evaluate, sample, report_step, print_*
 #include "verify.h"    // defines: verify
 
@@ -118,7 +118,7 @@ static void start_grid(trainer *t, error_text *error) {
     const options *o = t->o;
     plan_cluster(&t->machines, o, comm_size(comm_world()), error);
     stop_on_error(error);
-    grid_create(&t->g, plan_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
+    grid_create(&t->g, run_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
     t->shard = sequence_shard_make(o->seq_len, t->g.shape.hp, t->g.shape.cp, t->g.place.h, t->g.place.c, DEVICE_ROW_MULTIPLE);
 }
 
@@ -179,10 +179,10 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
 static model_run choose_recompute(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
     t->kinds = HOST_NEW(recompute_kind, c->L);
-    model_run run = plan_run(o, c, t->shard.T, t->kinds);
+    model_run run = run_make(o, c, t->shard.T, t->kinds);
     memory_room room = {o->memory_budget > 0 ? (double)o->memory_budget : (double)device_memory_total(),
-                        device_is_host() ? INFINITY : plan_host_memory(o)};
-    plan_memory(o, c, &t->g, &run, t->kinds, room, error);
+                        device_is_host() ? INFINITY : run_host_memory(o)};
+    run_fit(o, c, &t->g, &run, t->kinds, room, error);
     stop_on_error(error);
     double *most = HOST_NEW(double, c->L); // recompute communicates, so ranks must agree where memory or scratch differ: on the kind that keeps least
     for (int l = 0; l < c->L; l++) most[l] = t->kinds[l];

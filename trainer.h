@@ -7,7 +7,7 @@
 #include "metrics.h"    // defines: step_report, step_print, memory_print, flops_*
 #include "model.h"      // defines: model, model_evaluate, step_result
 #include "options.h"    // defines: options, options_print
-#include "plan.h"       // defines: plan_predict_seconds, plan_predict_sent, cluster
+#include "planner.h"    // defines: plan_predict_seconds, plan_predict_sent, cluster
 #include "progress.h"   // defines: progress_*
 #include "sample.h"     // defines: sample_*
 #include "training_state.h" // defines: state_*, training_progress
@@ -397,7 +397,7 @@ static inline void print_start(const trainer *t) {
            (long long)t->shard.T, (long long)step_sequences(t));
     printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d ranks\n", t->m.run.zp, t->m.run.zg, t->m.run.zo);
     printf("recompute   ");
-    plan_print_recompute(c, &t->m.run);
+    run_print_recompute(c, &t->m.run);
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
     data_sources_print(&t->train, t->done.samples + max_i64(0, o->steps - t->done.step) * step_sequences(t));
     for (int i = 0; i < t->val.count; i++) {

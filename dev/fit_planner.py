@@ -2,9 +2,9 @@
 """Fits the planner's constants to LoongTrain's tables and writes clusters/a100-4nic.txt.
 
     python3 dev/fit_planner.py            fits and prints the accuracy; writes nothing
-    python3 dev/fit_planner.py --write    also writes the file, and planner_clusters.h
+    python3 dev/fit_planner.py --write    also writes the file, and cluster_texts.h
 
-The model is the product's own: planner.h, compiled here as a shared library. The fit starts from clusters/a100-4nic-datasheet.txt. It
+The model is the product's own: time_model.h, compiled here as a shared library. The fit starts from clusters/a100-4nic-datasheet.txt. It
 fits 14 figures to 80 times and, at a lower weight, to the SeqAlltoAll column of 20 of those cells (test/paper_tables.h,
 paper_cell_fitted); all other cells are held out. Needs gcc; packages: dev/requirements.txt.
 """
@@ -70,7 +70,7 @@ class Model:
         """Predicted seconds of every cell, with these values of the fitted figures."""
         for (key, _, _), value in zip(FITTED, values):
             if not self.library.planner_set(key.encode(), float(value)):
-                sys.exit(f"fit_planner: planner.h has no figure '{key}'")
+                sys.exit(f"fit_planner: cluster.h has no figure '{key}'")
         self.library.planner_predict(self.buffer)
         return np.array(self.buffer)
 
@@ -126,7 +126,7 @@ def write(values):
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--write", action="store_true", help="write clusters/a100-4nic.txt and planner_clusters.h")
+    arguments.add_argument("--write", action="store_true", help="write clusters/a100-4nic.txt and cluster_texts.h")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Model(build(folder))

@@ -2,7 +2,7 @@
 #ifndef PAPER_TABLES_H
 #define PAPER_TABLES_H
 
-#include "../planner.h"
+#include "../time_model.h"
 
 // A cell. Times in seconds: tables 4 and 5 one attention operation, tables 2 and 6 a step (S / (ranks TGS)).
 typedef struct {

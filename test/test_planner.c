@@ -1,5 +1,5 @@
 // ranks: 1
-// planner.h: the time model against LoongTrain's tables 2 to 6 (test/paper_tables), with constants fitted to 80 of their cells and with
+// time_model.h: the time model against LoongTrain's tables 2 to 6 (test/paper_tables), with constants fitted to 80 of their cells and with
 // nothing fitted; the choice that follows from it; our own schedule; good and bad cluster files; the search against its rules.
 // Run from the repository's root. The bounds are the product's goals, not the results that happen to come out; the results are printed.
 #include "../planner.h"
@@ -23,17 +23,17 @@ static cluster load(const char *name) {
 // ---- cluster files ----
 
 static void check_embedded_texts(void) {
-    for (int i = 0; i < PLANNER_CLUSTERS; i++) {
+    for (int i = 0; i < CLUSTER_TEXTS; i++) {
         char path[256], text[16384];
-        snprintf(path, sizeof path, "clusters/%s.txt", planner_cluster_texts[i].name);
+        snprintf(path, sizeof path, "clusters/%s.txt", cluster_texts[i].name);
         FILE *f = fopen(path, "rb");
         CHECK(f != NULL, "%s: cannot be read", path);
         if (f == NULL) continue;
         size_t n = fread(text, 1, sizeof text - 1, f);
         fclose(f);
         text[n] = '\0';
-        CHECK(strcmp(text, planner_cluster_texts[i].text) == 0, "planner_clusters.h and %s differ: run dev/embed_clusters.sh", path);
-        cluster by_name = load(planner_cluster_texts[i].name), by_file = load(path);
+        CHECK(strcmp(text, cluster_texts[i].text) == 0, "cluster_texts.h and %s differ: run dev/embed_clusters.sh", path);
+        cluster by_name = load(cluster_texts[i].name), by_file = load(path);
         memcpy(by_file.name, by_name.name, sizeof by_name.name);
         CHECK(memcmp(&by_name, &by_file, sizeof by_name) == 0, "%s differs from the built-in cluster", path);
         char basis[128];
@@ -48,8 +48,8 @@ static void check_embedded_texts(void) {
 static bool parse_with(const char *key, const char *line, error_text *error) {
     static char text[16384];
     const char *from = NULL;
-    for (int i = 0; i < PLANNER_CLUSTERS; i++)
-        if (strcmp(planner_cluster_texts[i].name, "h100") == 0) from = planner_cluster_texts[i].text;
+    for (int i = 0; i < CLUSTER_TEXTS; i++)
+        if (strcmp(cluster_texts[i].name, "h100") == 0) from = cluster_texts[i].text;
     text[0] = '\0';
     while (from != NULL && *from != '\0') {
         size_t n = strcspn(from, "\n") + 1, length = strlen(key);
@@ -472,7 +472,7 @@ static void check_our_schedule(void) {
 // ---- memory of other systems ----
 
 // Peak bytes of a rank in systems that keep the logits of all local tokens at once, as torchtitan and Megatron-CP do (ours tiles them, and
-// counts its own buffers: planning.h). Parameters in bf16 in `sp` shards, gradients of `grad_bytes` each in sg shards, 12 bytes of Adam in so
+// counts its own buffers: run_memory.h). Parameters in bf16 in `sp` shards, gradients of `grad_bytes` each in sg shards, 12 bytes of Adam in so
 // shards; a checkpoint per layer, more with Selective Checkpoint++; and the logits, or one layer's activations if those are larger.
 //     N (2/sp + grad/sg + 12/so) + 2 L D T [+ L (2 H HS + 4 H) T] + max(T V logit_bytes, a layer)
 static double untiled_bytes(const model_config *m, double T, int sp, int sg, int so, double grad_bytes, bool selective,

@@ -1,5 +1,5 @@
 // Input: a cluster file. All figures of a file that is accepted are finite, for 1 rank and for 16.
-#include "../../planner.h"
+#include "../../cluster.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,12 +1,12 @@
 // Made by dev/embed_clusters.sh from clusters/*.txt: edit those.
-#ifndef PLANNER_CLUSTERS_H
-#define PLANNER_CLUSTERS_H
+#ifndef CLUSTER_TEXTS_H
+#define CLUSTER_TEXTS_H
 
 typedef struct {
     const char *name, *text;
-} planner_cluster_text;
+} cluster_text;
 
-static const planner_cluster_text planner_cluster_texts[] = {
+static const cluster_text cluster_texts[] = {
     {"a100-4nic-datasheet",
      "# LoongTrain's cluster, described by data sheets. Nothing is fitted: overheads are counted, or round figures chosen with LoongTrain's tables in view.\n"
      "\n"
@@ -255,6 +255,6 @@ static const planner_cluster_text planner_cluster_texts[] = {
      "optimizer_efficiency          0.8       # estimate: fraction of hbm_rate\n"
     },
 };
-enum { PLANNER_CLUSTERS = sizeof planner_cluster_texts / sizeof planner_cluster_texts[0] };
+enum { CLUSTER_TEXTS = sizeof cluster_texts / sizeof cluster_texts[0] };
 
 #endif

@@ -1,14 +1,14 @@
-// What fits: computes a run's memory from its options, before a device is touched. A run and --dry-run use the same functions.
-#ifndef PLANNING_H
-#define PLANNING_H
+// What fits: computes a run's memory from its options, before a device is touched. A run, --dry-run and the planner use the same functions.
+#ifndef RUN_MEMORY_H
+#define RUN_MEMORY_H
 
+#include "cluster.h"    // defines: cluster
 #include "dataloader.h" // defines: sequence_shard
 #include "metrics.h"    // defines: memory_print, format_bytes
 #include "model.h"      // defines: model_run, model_count
 #include "options.h"    // defines: options
-#include "planner.h"    // defines: cluster
 
-static inline grid_shape plan_grid_shape(const options *o) {
+static inline grid_shape run_grid_shape(const options *o) {
     grid_shape s;
     s.dp = (int)o->dp;
     s.hp = (int)o->hp;
@@ -21,13 +21,13 @@ static inline grid_shape plan_grid_shape(const options *o) {
 }
 
 // Local rows are padded to a multiple of this on the machines that are planned for (NULL: this build's device).
-static inline int64_t plan_row_multiple(const cluster *machines) {
+static inline int64_t run_row_multiple(const cluster *machines) {
     if (machines == NULL || machines->element_bytes == sizeof(floatX)) return DEVICE_ROW_MULTIPLE;
     return machines->element_bytes == 2 ? 128 : 1; // see device.h
 }
 
 // The run that the options ask for, with T local tokens. Fills kinds (L) with --recompute (auto, and without training: full); kinds must outlive the run.
-static inline model_run plan_run(const options *o, const model_config *c, int64_t T, recompute_kind *kinds) {
+static inline model_run run_make(const options *o, const model_config *c, int64_t T, recompute_kind *kinds) {
     model_run run;
     memset(&run, 0, sizeof run);
     run.B = o->batch_size;
@@ -56,14 +56,14 @@ static inline model_run plan_run(const options *o, const model_config *c, int64_
 }
 
 // What each layer keeps.
-static inline void plan_print_recompute(const model_config *c, const model_run *run) {
+static inline void run_print_recompute(const model_config *c, const model_run *run) {
     if (run->forward_only) printf("--steps 0 trains nothing, and keeps no activations\n");
     else checkpoint_print(stdout, run->kinds, c->L, run->offload_layers);
 }
 
 // Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both. Fills *device and *host with the
 // counts of each.
-static inline size_t plan_bytes(const model_config *c, const grid *g, const model_run *run, arena *device, arena *host) {
+static inline size_t run_bytes(const model_config *c, const grid *g, const model_run *run, arena *device, arena *host) {
     model_count(device, host, c, g, run);
     return device->peak + (arena_is_cpu(device) ? host->peak : 0);
 }
@@ -73,45 +73,45 @@ typedef struct {
     double device, host;
 } memory_room;
 
-static inline bool plan_in_room(const model_config *c, const grid *g, const model_run *run, memory_room room, arena *device, arena *host) {
-    return (double)plan_bytes(c, g, run, device, host) <= room.device && (double)host->peak <= room.host;
+static inline bool run_in_room(const model_config *c, const grid *g, const model_run *run, memory_room room, arena *device, arena *host) {
+    return (double)run_bytes(c, g, run, device, host) <= room.device && (double)host->peak <= room.host;
 }
 
-static inline void plan_add_way(char *ways, size_t size, bool helps, const char *way) {
+static inline void run_add_way(char *ways, size_t size, bool helps, const char *way) {
     if (helps) snprintf(ways + strlen(ways), size - strlen(ways), "%s", way);
 }
 
 // Whether the run fits into `room`, with full recompute (auto) or the kind asked for. False with a message that says what takes less memory.
-static inline bool plan_check_memory(const options *o, const model_config *c, const grid *g, const model_run *run, memory_room room, error_text *error) {
+static inline bool run_check_memory(const options *o, const model_config *c, const grid *g, const model_run *run, memory_room room, error_text *error) {
     arena device, host;
     char need[32], have[32];
     int L = c->L;
-    size_t bytes = plan_bytes(c, g, run, &device, &host);
+    size_t bytes = run_bytes(c, g, run, &device, &host);
     bool cpu = arena_is_cpu(&device), trains = !run->forward_only;
     char keep_less[64] = "", ways[512] = "";
-    plan_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_NONE, "--recompute selective, full or auto, ");
-    plan_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_SELECTIVE, "--recompute full or auto, ");
+    run_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_NONE, "--recompute selective, full or auto, ");
+    run_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_SELECTIVE, "--recompute full or auto, ");
     if ((double)bytes > room.device) {
         format_bytes(need, sizeof need, (double)bytes);
         format_bytes(have, sizeof have, room.device);
         bool sharded = g->ranks > 1 && run->zp == g->ranks && run->zg == g->ranks && run->zo == g->ranks;
-        plan_add_way(ways, sizeof ways, !sharded, "--zero-params, --zero-grads and --zero-optim full, ");
-        plan_add_way(ways, sizeof ways, !cpu && trains && run->offload_layers < L, "--offload-activations 1, ");
-        plan_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_OPTIMIZER, "--offload-optimizer, ");
-        plan_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_GRADIENTS, "--offload-gradients, ");
-        plan_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_PARAMETERS, "--offload-parameters, ");
-        plan_add_way(ways, sizeof ways, cpu && run->saves, "no --save-every, ");
+        run_add_way(ways, sizeof ways, !sharded, "--zero-params, --zero-grads and --zero-optim full, ");
+        run_add_way(ways, sizeof ways, !cpu && trains && run->offload_layers < L, "--offload-activations 1, ");
+        run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_OPTIMIZER, "--offload-optimizer, ");
+        run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_GRADIENTS, "--offload-gradients, ");
+        run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_PARAMETERS, "--offload-parameters, ");
+        run_add_way(ways, sizeof ways, cpu && run->saves, "no --save-every, ");
         return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
                                 "(--dry-run prints the memory by category)", need, have, keep_less, ways);
     }
     if ((double)host.peak > room.host) {
         format_bytes(need, sizeof need, (double)host.peak);
         format_bytes(have, sizeof have, room.host);
-        plan_add_way(ways, sizeof ways, trains && run->offload_layers > 0, "a smaller --offload-activations, ");
-        plan_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
-        plan_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
-        plan_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
-        plan_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
+        run_add_way(ways, sizeof ways, trains && run->offload_layers > 0, "a smaller --offload-activations, ");
+        run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
+        run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
+        run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
+        run_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
         return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category)",
                          need, have, ways, trains && run->offload_layers > 0 ? keep_less : "");
     }
@@ -120,7 +120,7 @@ static inline bool plan_check_memory(const options *o, const model_config *c, co
 // --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
 // attention that selective saves takes more time per byte than the rest. The layers that keep more are the last ones: what they keep lives shortest.
 // Sets kinds (which run points to), all full before, which fits.
-static inline void plan_choose_recompute(const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room) {
+static inline void run_choose_recompute(const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room) {
     arena device, host;
     int L = c->L;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
@@ -128,7 +128,7 @@ static inline void plan_choose_recompute(const model_config *c, const grid *g, c
         while (fails - fits > 1) {
             int middle = (fits + fails) / 2;
             for (int l = 0; l < L; l++) kinds[l] = l >= L - middle ? (recompute_kind)kind : (recompute_kind)(kind + 1);
-            if (plan_in_room(c, g, run, room, &device, &host)) fits = middle;
+            if (run_in_room(c, g, run, room, &device, &host)) fits = middle;
             else fails = middle;
         }
         for (int l = 0; l < L; l++) kinds[l] = l >= L - fits ? (recompute_kind)kind : (recompute_kind)(kind + 1);
@@ -136,10 +136,10 @@ static inline void plan_choose_recompute(const model_config *c, const grid *g, c
     }
 }
 // Decides what each layer keeps: sets kinds (which run points to). False with a message when the run does not fit into `room`.
-static inline bool plan_memory(const options *o, const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room,
+static inline bool run_fit(const options *o, const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room,
                                error_text *error) {
-    if (!plan_check_memory(o, c, g, run, room, error)) return false;
-    if (o->recompute == RECOMPUTE_AUTO && !run->forward_only) plan_choose_recompute(c, g, run, kinds, room);
+    if (!run_check_memory(o, c, g, run, room, error)) return false;
+    if (o->recompute == RECOMPUTE_AUTO && !run->forward_only) run_choose_recompute(c, g, run, kinds, room);
     return true;
 }
 
@@ -149,42 +149,42 @@ typedef struct {
     const model_config *c;
     const cluster *machines; // NULL: this build's device
     int ranks;
-} plan_question;
+} run_question;
 
 // The run with sequences of S tokens in place of --seq-len. Fills *g with rank 0's grid, without communicators, which is enough to lay out memory; and
-// kinds (L) as plan_run does.
-static inline model_run plan_run_of(const plan_question *q, int64_t S, grid *g, recompute_kind *kinds) {
+// kinds (L) as run_make does.
+static inline model_run run_at_length(const run_question *q, int64_t S, grid *g, recompute_kind *kinds) {
     memset(g, 0, sizeof *g); // rank 0 is at place 0 of every dimension
-    g->shape = plan_grid_shape(q->o);
+    g->shape = run_grid_shape(q->o);
     g->ranks = q->ranks;
-    sequence_shard shard = sequence_shard_make(S, g->shape.hp, g->shape.cp, 0, 0, plan_row_multiple(q->machines));
-    model_run run = plan_run(q->o, q->c, shard.T, kinds);
+    sequence_shard shard = sequence_shard_make(S, g->shape.hp, g->shape.cp, 0, 0, run_row_multiple(q->machines));
+    model_run run = run_make(q->o, q->c, shard.T, kinds);
     run.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
     return run;
 }
 // Whether sequences of S tokens fit, with the least memory that --recompute allows.
-static inline bool plan_holds(const plan_question *q, int64_t S, memory_room room, recompute_kind *kinds) {
+static inline bool run_holds(const run_question *q, int64_t S, memory_room room, recompute_kind *kinds) {
     arena device, host;
     grid g;
-    model_run run = plan_run_of(q, S, &g, kinds);
-    return plan_in_room(q->c, &g, &run, room, &device, &host);
+    model_run run = run_at_length(q, S, &g, kinds);
+    return run_in_room(q->c, &g, &run, room, &device, &host);
 }
 // The longest sequence that fits, to within a thousandth, up to 2^40 tokens.
-static inline int64_t plan_longest(const plan_question *q, memory_room room, recompute_kind *kinds) {
+static inline int64_t run_longest(const run_question *q, memory_room room, recompute_kind *kinds) {
     int64_t low = 0, high = 1; // low fits (or is 0), high does not (or is 2^40)
-    while (high < ((int64_t)1 << 40) && plan_holds(q, high, room, kinds)) {
+    while (high < ((int64_t)1 << 40) && run_holds(q, high, room, kinds)) {
         low = high;
         high *= 2;
     }
     while (high - low > max_i64(1, low / 1024)) {
         int64_t middle = low + (high - low) / 2;
-        if (plan_holds(q, middle, room, kinds)) low = middle;
+        if (run_holds(q, middle, room, kinds)) low = middle;
         else high = middle;
     }
     return low;
 }
 // What a rank may use: the memory of its device, or --memory-budget; and its share of the node's host memory. INFINITY where not known.
-static inline memory_room plan_room(const plan_question *q) {
+static inline memory_room run_room(const run_question *q) {
     memory_room room = {INFINITY, INFINITY};
     if (q->machines != NULL) room.device = q->machines->memory;
     if (q->o->memory_budget > 0) room.device = (double)q->o->memory_budget;
@@ -193,12 +193,12 @@ static inline memory_room plan_room(const plan_question *q) {
 }
 
 // A rank's share of the host memory of this machine.
-static inline double plan_host_memory(const options *o) {
+static inline double run_host_memory(const options *o) {
     return (o->host_memory > 0 ? (double)o->host_memory : (double)machine_memory_usable()) / comm_local_ranks();
 }
 
 // A budget is a limit of what is asked about, not of what there is: one above a GPU's memory is taken, and said.
-static inline void plan_note_budget(const plan_question *q) {
+static inline void run_note_budget(const run_question *q) {
     if (q->machines == NULL || (double)q->o->memory_budget <= q->machines->memory) return;
     fprintf(stderr, "note: --memory-budget is %.0f GB, and a rank on %s has %.0f GB\n", 1e-9 * (double)q->o->memory_budget, q->machines->name, 1e-9 * q->machines->memory);
 }
@@ -206,23 +206,23 @@ static inline void plan_note_budget(const plan_question *q) {
 // --dry-run: prints the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor device. False
 // with a message when the options do not fit.
 static inline bool dry_run(const options *o, const model_config *c, const cluster *machines, int ranks, error_text *error) {
-    plan_question q = {o, c, machines, ranks};
-    plan_note_budget(&q);
+    run_question q = {o, c, machines, ranks};
+    run_note_budget(&q);
     recompute_kind *kinds = HOST_NEW(recompute_kind, c->L);
     arena device, host;
     grid g;
-    model_run run = plan_run_of(&q, o->seq_len, &g, kinds);
-    memory_room room = plan_room(&q);
-    bool fits = plan_memory(o, c, &g, &run, kinds, room, error);
+    model_run run = run_at_length(&q, o->seq_len, &g, kinds);
+    memory_room room = run_room(&q);
+    bool fits = run_fit(o, c, &g, &run, kinds, room, error);
     if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO && !run.forward_only)
         printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
-    plan_bytes(c, &g, &run, &device, &host);
+    run_bytes(c, &g, &run, &device, &host);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
            1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
     if (machines != NULL)
         printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, machines->element_bytes != 2 ? "float" : run.forward_only && !run.exports ? "bf16" : "bf16 with float master weights");
     printf("recompute: ");
-    plan_print_recompute(c, &run);
+    run_print_recompute(c, &run);
     memory_print(stdout, &device, &host);
     printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
     if (room.device != INFINITY) {
@@ -233,7 +233,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
         }
         format_bytes(text, sizeof text, room.device);
         printf("longest sequence in %s%s a rank with these options%s: %lld tokens\n", text, beside,
-               o->recompute == RECOMPUTE_AUTO && !run.forward_only ? " and --recompute full" : "", (long long)plan_longest(&q, room, kinds));
+               o->recompute == RECOMPUTE_AUTO && !run.forward_only ? " and --recompute full" : "", (long long)run_longest(&q, room, kinds));
     }
     free(kinds);
     return fits;
