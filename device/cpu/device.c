@@ -1,4 +1,4 @@
-// The CPU as a device: host memory, OpenMP threads, copies that complete when they are started. See device/device.h.
+// The CPU as a device: its cores and threads, its memory. What it shares with DEVICE=emulated: host_memory.c. See device/device.h.
 #include "../device.h"
 #include "../ops.h"
 
@@ -72,10 +72,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     return true;
 }
 void device_use_deterministic(void) {}
-const char *device_determinism(void) { return "yes: this device adds up every sum in a fixed order"; }
-void device_stop(void) {}
 const char *device_name(void) { return name; }
-double device_peak_flops(void) { return 0; } // not known: clock and vector units vary too much between CPUs; see device_measure_gemm
 
 double device_measure_gemm(void) {
     const int64_t n = 1024;
@@ -95,7 +92,6 @@ double device_measure_gemm(void) {
 }
 
 size_t device_memory_total(void) { return machine_memory_usable() / (size_t)ranks_here; }
-size_t device_memory_used(void) { return process_memory(); }
 
 // Does not touch the memory: the kernel maps pages when they are first written. Large allocations ask for huge pages.
 void *device_alloc(size_t bytes) {
@@ -105,49 +101,4 @@ void *device_alloc(size_t bytes) {
     if (bytes >= 2 * huge) madvise(p, bytes / huge * huge, MADV_HUGEPAGE);
     return p;
 }
-void device_free(void *p, size_t bytes) {
-    (void)bytes;
-    free(p);
-}
-void *device_host_slab(size_t bytes) { return device_alloc(bytes); }
-void device_host_slab_free(void *p, size_t bytes) { device_free(p, bytes); }
 bool device_is_host(void) { return true; }
-
-// In pieces of 1 MiB, so that all threads move memory.
-enum { PIECE = 1 << 20 };
-void device_zero(void *p, size_t bytes) {
-#pragma omp parallel for schedule(static) if (bytes > PIECE)
-    for (size_t at = 0; at < bytes; at += PIECE) memset((char *)p + at, 0, bytes - at < PIECE ? bytes - at : PIECE);
-}
-void device_copy(void *to, const void *from, size_t bytes) {
-#pragma omp parallel for schedule(static) if (bytes > PIECE)
-    for (size_t at = 0; at < bytes; at += PIECE) memcpy((char *)to + at, (const char *)from + at, bytes - at < PIECE ? bytes - at : PIECE);
-}
-void device_from_host(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
-void device_to_host(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
-void device_synchronize(void) {}
-
-struct device_copier {
-    int64_t started; // tickets given out
-};
-device_copier *device_copier_new(void) { return HOST_NEW(device_copier, 1); }
-void device_copier_free(device_copier *lane) { free(lane); }
-int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_t bytes) {
-    device_copy(to, from, bytes);
-    return ++lane->started;
-}
-void device_copy_finish(device_copier *lane, int64_t ticket) {
-    if (ticket > 0 && ticket <= lane->started) return;
-    fprintf(stderr, "error: device_copy_finish: ticket %lld was never given (the last is %lld)\n", (long long)ticket, (long long)lane->started);
-    abort();
-}
-
-void device_aside_begin(void) {}
-void device_aside_end(void) {}
-void device_aside_wait(void) {}
-
-void device_trace_start(void) {}
-int64_t device_trace_spans(const device_span **spans) {
-    *spans = NULL;
-    return 0;
-}
