@@ -50,7 +50,7 @@ static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, 
     a->ring.Hq = a->heads.Hq;
     a->ring.Hkv = a->heads.Hkv_local;
     a->ring.HS = HS;
-    a->ring.allgather = allgather;
+    a->ring.allgather = allgather && g->shape.cp > 1;
     a->ring.dkv_bf16 = dkv_bf16;
     a->ring.packed = packed;
 }
@@ -127,14 +127,7 @@ static inline void attention_2d_backward_start(attention_2d *a, floatX *dout, at
         attention_2d_alltoall_start(a, "SeqAlltoAll dout", a->q_send, dout, nq);
         transfer_finish(a->g->hp_group);
     }
-    double_ring_queries t;
-    t.dq = a->out_float;
-    t.q = saved.q;
-    t.out = saved.out;
-    t.dout = dout;
-    t.lse = saved.lse;
-    t.delta = a->delta;
-    t.documents = saved.documents;
+    double_ring_queries t = {a->out_float, saved.q, saved.out, dout, saved.lse, a->delta, saved.documents};
     op_attention_delta(a->delta, saved.out, dout, double_ring_whole(&a->ring));
     double_ring_backward(&a->ring, &t, saved.kv);
     if (a->g->shape.hp == 1) return;

@@ -34,15 +34,8 @@ typedef struct {
 // S >= 1. Pads as little as possible to make T a multiple of `multiple` (>= 1), and with cp > 1 also the T hp / 2 rows of a chunk.
 static inline sequence_shard sequence_shard_make(int64_t S, int hp, int cp, int h, int c, int64_t multiple) {
     if (cp > 1 && hp % 2 != 0) multiple *= 2;
-    sequence_shard s;
-    s.S = S;
-    s.T = round_up(ceil_div(S, (int64_t)hp * cp), multiple);
-    s.S_padded = s.T * hp * cp;
-    s.hp = hp;
-    s.cp = cp;
-    s.h = h;
-    s.c = c;
-    return s;
+    int64_t T = round_up(ceil_div(S, (int64_t)hp * cp), multiple);
+    return (sequence_shard){S, T * hp * cp, T, hp, cp, h, c};
 }
 // Global position of local row t, 0 <= t < T; positions >= S are padding.
 static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t) {

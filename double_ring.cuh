@@ -51,7 +51,7 @@ typedef struct {
     const grid *g;
     int64_t Tc;      // rows of this CP rank, S_padded / cp; even when cp > 1
     int Hq, Hkv, HS; // heads of this rank
-    bool allgather;  // --cp-comm allgather: one all-gather of KV, one reduce-scatter of dKV
+    bool allgather;  // --cp-comm allgather, and cp > 1: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
     bool packed;     // sequences may be packed documents
     bool forward_only; // no backward pass: its buffers are NULL
@@ -73,7 +73,6 @@ typedef struct {
 
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
 static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
-static inline bool double_ring_gathers(const double_ring *r) { return r->allgather && r->g->shape.cp > 1; }
 
 // All of this rank's queries and all of its own keys, without documents.
 static inline attention_block double_ring_whole(const double_ring *r) {
@@ -109,9 +108,9 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     }
     if (backward && (cp > 1 || r->g->shape.hp == 1)) r->dkv = ARENA_TAKE(a, MEM_RING, float, n);
     r->dkv_own = backward && ring && r->packed ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
-    r->kv_all = double_ring_gathers(r) ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
-    r->dkv_all = backward && double_ring_gathers(r) ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
-    bool scratch = backward && double_ring_gathers(r) && !r->dkv_bf16;
+    r->kv_all = r->allgather ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
+    r->dkv_all = backward && r->allgather ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
+    bool scratch = backward && r->allgather && !r->dkv_bf16;
     r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, arena_reduce_scatter_scratch(a, cp, (size_t)n)) : NULL;
     r->scratch = arena_take(a, MEM_WORKSPACE, 1, double_ring_scratch(r, a));
 }
@@ -128,12 +127,7 @@ static inline attention_block double_ring_block(const double_ring *r, int k, int
     if (r->documents.host == NULL) return b;
 
     int64_t chunk = cp > 1 ? r->Tc / 2 : r->Tc;
-    attention_documents d;
-    d.first = r->documents.first + *first_query;
-    d.host = r->documents.host + *first_query;
-    d.at[0] = k * chunk;
-    d.at[1] = (2 * cp - 1 - k) * chunk;
-    d.split = chunk;
+    attention_documents d = {r->documents.first + *first_query, r->documents.host + *first_query, {k * chunk, (2 * cp - 1 - k) * chunk}, chunk};
     const int64_t *first = d.host, whole = b.Tq;
     if (!b.causal) {
         int64_t last = b.Tk > chunk ? d.at[1] + chunk - 1 : d.at[0] + chunk - 1, low = 0, high = b.Tq; // position of the last key
@@ -197,15 +191,12 @@ static inline void double_ring_block_backward(double_ring *r, const double_ring_
     trace_compute("attention backward", k, began);
 }
 
-// The four rings: communicator, name in the trace, bytes of an element on the wire.
+// The four rings: communicator, name in the trace.
 static inline comm *double_ring_group(const grid *g, comm_kind ring) {
     return ring == COMM_KV_INNER ? g->kv_inner : ring == COMM_KV_OUTER ? g->kv_outer : ring == COMM_DKV_INNER ? g->dkv_inner : g->dkv_outer;
 }
 static inline const char *double_ring_name(comm_kind ring) {
     return ring == COMM_KV_INNER ? "KV inner" : ring == COMM_KV_OUTER ? "KV outer" : ring == COMM_DKV_INNER ? "dKV inner" : "dKV outer";
-}
-static inline size_t double_ring_element(const double_ring *r, comm_kind ring) {
-    return ring == COMM_KV_INNER || ring == COMM_KV_OUTER ? sizeof(floatX) : double_ring_dkv_element(r);
 }
 
 // The CP rank whose KV is in use at window step o, ring step i.
@@ -240,10 +231,10 @@ static inline int double_ring_runs(const double_ring *r, int k, int64_t *at, int
 // Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv, HS), to the next rank. The block that
 // arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each chunk's part.
 static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, int i, const void *send, void *recv) {
-    bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER;
+    bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER, kv = ring == COMM_KV_INNER || ring == COMM_KV_OUTER;
     comm *group = double_ring_group(r->g, ring);
     int n = comm_size(group), next = (comm_rank(group) + 1) % n, before = (comm_rank(group) + n - 1) % n;
-    size_t row = double_ring_element(r, ring) * (size_t)(2 * r->Hkv * r->HS), C = (size_t)r->Tc / 2;
+    size_t row = (kv ? sizeof(floatX) : double_ring_dkv_element(r)) * (size_t)(2 * r->Hkv * r->HS), C = (size_t)r->Tc / 2;
     if (r->documents.host == NULL) {
         trace_transfer(group, double_ring_name(ring), outer ? o : i);
         comm_sendrecv_start(group, send, row * (size_t)r->Tc, next, recv, row * (size_t)r->Tc, before);
@@ -266,7 +257,7 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
     const grid *g = r->g;
     r->documents = documents;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w, c = g->place.c;
-    if (double_ring_gathers(r)) {
+    if (r->allgather) {
         trace_transfer(g->kv_gather, "KV all-gather", 0);
         comm_allgather_start(g->kv_gather, kv, r->kv_all, sizeof(floatX) * (size_t)double_ring_kv_count(r));
         double_ring_block_forward(r, out, lse, q, kv, c);
@@ -363,7 +354,7 @@ static inline float *double_ring_home_gathered(double_ring *r) {
 // All sums are float, each in an order that the ring fixes.
 static inline void double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
     r->documents = t->documents;
-    if (double_ring_gathers(r)) {
+    if (r->allgather) {
         double_ring_backward_gathered(r, t, kv);
         return;
     }

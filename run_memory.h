@@ -9,15 +9,7 @@
 #include "options.h"    // defines: options
 
 static inline grid_shape run_grid_shape(const options *o) {
-    grid_shape s;
-    s.dp = (int)o->dp;
-    s.hp = (int)o->hp;
-    s.cp = (int)o->cp;
-    s.w = (int)o->inner_ring;
-    s.placement = o->placement;
-    s.gpus_per_node = (int)o->gpus_per_node;
-    s.nics_per_node = (int)o->nics_per_node;
-    return s;
+    return (grid_shape){(int)o->dp, (int)o->hp, (int)o->cp, (int)o->inner_ring, o->placement, (int)o->gpus_per_node, (int)o->nics_per_node};
 }
 
 // Local rows are padded to a multiple of this on the machines that are planned for (NULL: this build's device).

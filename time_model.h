@@ -1,6 +1,6 @@
 // The time model: how long a step takes on a cluster, by compute and by what transfers add to it.
 //
-// It is LoongTrain's analysis (section 4.5) plus what the paper leaves out: flows that share a NIC, overlap that slows
+// It is the planner's (planner.h), hence its names. It is LoongTrain's analysis (section 4.5) plus what the paper leaves out: flows that share a NIC, overlap that slows
 // compute, the merge of partial results, launches, packing. For LoongTrain's schedule it is tested against the paper's tables 2, 4, 5 and 6
 // (test/test_planner.c). Those cover 32 and 64 GPUs, 128K to 1M tokens, one model size, and w > 1 with context-first only; anything else is
 // extrapolation. Units: seconds, bytes, FLOP, bytes/s, FLOP/s; a multiply-add counts 2.
@@ -71,15 +71,7 @@ static inline planner_query planner_query_make(const model_config *model, const 
     return q;
 }
 static inline grid_shape planner_shape(const cluster *c, int dp, int hp, int cp, int w, placement_kind placement) {
-    grid_shape s;
-    s.dp = dp;
-    s.hp = hp;
-    s.cp = cp;
-    s.w = w;
-    s.placement = placement;
-    s.gpus_per_node = (int)c->gpus_per_node;
-    s.nics_per_node = (int)c->nics_per_node;
-    return s;
+    return (grid_shape){dp, hp, cp, w, placement, (int)c->gpus_per_node, (int)c->nics_per_node};
 }
 
 // ---- the network: which flows share a NIC, and how long transfers take ----

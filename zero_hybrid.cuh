@@ -58,12 +58,7 @@ typedef struct {
 } zero_unit;
 
 static inline void zero_unit_add(zero_unit *u, const char *name, int64_t count, bool decay, bool product) {
-    zero_tensor *t = &u->tensors[u->tensor_count++];
-    t->name = name;
-    t->offset = u->count;
-    t->count = count;
-    t->decay = decay;
-    t->product = product;
+    u->tensors[u->tensor_count++] = (zero_tensor){name, u->count, count, decay, product};
     u->count = round_up(u->count + count, 64); // tensors are aligned to 128 bytes at least
 }
 
@@ -132,19 +127,14 @@ typedef struct {
     device_copier *to_device, *to_host;
 } zero_hybrid;
 
-// A rank's pieces: each index refines the one before, so that optimizer pieces lie inside gradient shards inside parameter shards.
-static inline void zero_pieces(int rank, int zp, int zg, int zo, int *param_piece, int *grad_piece, int *optim_piece) {
-    *param_piece = rank % zp;
-    *grad_piece = *param_piece * (zg / zp) + rank / zp % (zg / zp);
-    *optim_piece = *grad_piece * (zo / zg) + rank / zg % (zo / zg);
-}
-
 // Sets the degrees and this rank's pieces. Needs zp | zg | zo | ranks (options.h checks). Pads the units; they stay the caller's.
 static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, int zg, int zo, zero_unit *units, int unit_count) {
     memset(z, 0, sizeof *z);
     z->ranks = ranks; z->rank = rank;
     z->zp = zp; z->zg = zg; z->zo = zo;
-    zero_pieces(rank, zp, zg, zo, &z->param_piece, &z->grad_piece, &z->optim_piece);
+    z->param_piece = rank % zp; // each index refines the one before, so that optimizer pieces lie inside gradient shards inside parameter shards
+    z->grad_piece = z->param_piece * (zg / zp) + rank / zp % (zg / zp);
+    z->optim_piece = z->grad_piece * (zo / zg) + rank / zg % (zo / zg);
     z->units = units;
     z->unit_count = z->spreads_started = z->spreads_finished = z->adamw_started = z->adamw_finished = unit_count;
     for (int u = 0; u < unit_count; u++) {
@@ -544,10 +534,7 @@ static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
 // The unit's gradient of this micro-step is complete: the units in flight advance one stage, and this one enters its first. The embedding's is the last
 // one of a backward pass: unless the step ends with it, nothing advances before the next forward pass, which hides what is left.
 static inline void zero_grads_done(zero_hybrid *z, int unit) {
-    zero_reduction r;
-    r.unit = unit;
-    r.stage = -1;
-    z->reducing[z->reducing_count++] = r;
+    z->reducing[z->reducing_count++] = (zero_reduction){unit, -1, 0};
     if (unit > 0 || z->last_micro) zero_advance(z);
 }
 

@@ -1,5 +1,6 @@
 // What the files of device/cuda share. Two builds use them: DEVICE=cuda (device_cuda.c, linear_cublaslt.c, attention_cudnn.c, comm_nccl.c) and
-// DEVICE=emulated (device_emulated.c, linear_emulated.c and the CPU's communication); the kernels (*.cu) and their launchers are the same in both.
+// DEVICE=emulated (device_emulated.c, linear_emulated.c and, of device/cpu, host_memory.c and the communication); the kernels (*.cu) and their
+// launchers are the same in both.
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
 
