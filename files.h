@@ -51,14 +51,14 @@ static inline path_text path_last(const char *path) {
     snprintf(p.text, sizeof p.text, "%.*s", (int)(end - begin), path + begin);
     return p;
 }
-// Whether two paths name one folder that exists.
-static inline bool path_same_folder(const char *a, const char *b) {
+// Whether two paths lead to one file or folder, which exists.
+static inline bool path_leads_to_same(const char *a, const char *b) {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 // Whether two paths are one, whether or not it exists: the same last part in the same folder.
 static inline bool path_same(const char *a, const char *b) {
-    return strcmp(a, b) == 0 || (path_same_folder(path_parent(a).text, path_parent(b).text) && strcmp(path_last(a).text, path_last(b).text) == 0);
+    return strcmp(a, b) == 0 || (path_leads_to_same(path_parent(a).text, path_parent(b).text) && strcmp(path_last(a).text, path_last(b).text) == 0);
 }
 // Whether `path` lies in `folder`, at any depth; neither need exist.
 static inline bool path_within(const char *path, const char *folder) {

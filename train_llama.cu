@@ -152,7 +152,7 @@ static void note_shared_files(const trainer *t) {
             for (int k = 0; k < t->val.count; k++)
                 for (int64_t v = 0; v < t->val.sources[k].data.file_count; v++) {
                     const token_file *a = &t->train.sources[i].data.files[f], *b = &t->val.sources[k].data.files[v];
-                    if (a->count != b->count || !path_same_folder(a->path, b->path)) continue; // this looks at what a path leads to, folder or not
+                    if (a->count != b->count || !path_leads_to_same(a->path, b->path)) continue;
                     fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(b->path).text);
                     return;
                 }

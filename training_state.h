@@ -129,7 +129,7 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
         else if ((states = state_list(folder, steps, error)) > 0 && !o->resume)
             error_set(error, "%s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder", what,
                       (long long)steps[states - 1]);
-        else if (source != NULL && path_exists(path_join(source->folder, "training_state.json").text) && path_same_folder(folder, path_join(source->folder, "..").text))
+        else if (source != NULL && path_exists(path_join(source->folder, "training_state.json").text) && path_leads_to_same(folder, path_join(source->folder, "..").text))
             error_set(error, "--model %s is a state in this --out: it is removed when newer ones are complete, and then the same command finds no model; give the folder "
                              "that the run began with (--resume continues from the newest state), or a copy elsewhere", printable(source->folder).text);
         else state_remove_unfinished(folder);
