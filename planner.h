@@ -25,18 +25,15 @@ static inline double planner_cost(const planner_choice *p) {
     return cost;
 }
 
-// The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits, over ZeRO degrees (1, a node, all ranks),
-// recompute (also by quarters of the layers, as --recompute auto may choose), offload of activations (by quarters of the layers) and of model states.
-// Equally fast: the least sharded, which is enumerated first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's
-// memory. False: nothing fits.
-static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
-    enum { MOST = 10 * 12 * 5 * 4 }; // nested ZeRO degrees out of three, quarters of three kinds of recompute, offload of activations, of states
-    planner_choice *tries = HOST_NEW(planner_choice, MOST);
+enum { PLANNER_WAYS = 10 * 12 * 5 * 4 }; // nested ZeRO degrees out of three, quarters of three kinds of recompute, offload of activations, of states
+// Fills ways (PLANNER_WAYS) with all ways to run a grid, and their predicted time; returns their number. ZeRO degrees: 1, a node, all ranks; recompute:
+// also by quarters of the layers, as --recompute auto may choose; offload of activations: by quarters of the layers; of model states.
+static inline int planner_ways(const planner_query *q, const planner_choice *grid, planner_choice *ways) {
     int count = 0, node = (int)q->machines->gpus_per_node, degrees[3], degree_count = 0;
     degrees[degree_count++] = 1;
     if (node > 1 && node < q->ranks && q->ranks % node == 0) degrees[degree_count++] = node;
     if (q->ranks > 1) degrees[degree_count++] = q->ranks;
-    planner_attention a = planner_attention_time(q, &best->shape, best->cp_allgather);
+    planner_attention a = planner_attention_time(q, &grid->shape, grid->cp_allgather);
     for (int p = 0; p < degree_count; p++)
         for (int g = p; g < degree_count; g++)
             for (int o = g; o < degree_count; o++)
@@ -45,8 +42,8 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
                         for (int states = q->offload_states; states <= OFFLOAD_PARAMETERS; states++)
                             for (int quarters = 0; quarters <= 4; quarters++) { // of the activations offloaded
                                 if ((states >= OFFLOAD_GRADIENTS && g + 1 < degree_count) || (states >= OFFLOAD_PARAMETERS && p + 1 < degree_count)) continue;
-                                planner_choice *t = &tries[count++];
-                                *t = *best;
+                                planner_choice *t = &ways[count++];
+                                *t = *grid;
                                 t->zp = degrees[p];
                                 t->zg = degrees[g];
                                 t->zo = degrees[o];
@@ -56,24 +53,32 @@ static inline bool planner_best_of_grid(const planner_query *q, planner_choice *
                                 t->offload_states = (zero_offload)states;
                                 planner_step_time(q, &a, t);
                             }
+    return count;
+}
+
+// The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits. Equally fast: the least sharded, which comes first.
+// More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's memory. False: nothing fits.
+static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
+    planner_choice *ways = HOST_NEW(planner_choice, PLANNER_WAYS);
+    int count = planner_ways(q, best, ways);
     for (;;) {
         int fastest = 0;
         for (int i = 1; i < count; i++)
-            if (planner_cost(&tries[i]) < planner_cost(&tries[fastest])) fastest = i;
-        *best = tries[fastest];
+            if (planner_cost(&ways[i]) < planner_cost(&ways[fastest])) fastest = i;
+        *best = ways[fastest];
         if (best->seconds == INFINITY) break;
         if (q->fits == NULL || q->fits(q->context, best)) break;
-        tries[fastest].seconds = INFINITY; // does not fit
+        ways[fastest].seconds = INFINITY; // does not fit
     }
     double most = 1.001 * best->seconds;
     for (int i = 0; q->fits != NULL && i < count && best->seconds < INFINITY; i++) {
-        planner_choice *t = &tries[i];
+        planner_choice *t = &ways[i];
         bool alike = t->recompute == best->recompute && t->less == best->less && t->offload == best->offload &&
                      t->offload_states == best->offload_states;
         if (t->seconds <= most && alike && q->fits(q->context, t) && t->memory <= best->memory - 0.1 * q->machines->memory)
             *best = *t;
     }
-    free(tries);
+    free(ways);
     return best->seconds < INFINITY;
 }
 
