@@ -90,7 +90,7 @@ static inline attention_block double_ring_whole(const double_ring *r) {
 // Bytes of `scratch` on the device that `a` counts for.
 static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
     if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
-    if (arena_counts_other(a)) return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384); // op_attention_scratch of a GPU
+    if (arena_counts_other(a)) return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384); // as on a GPU
     attention_block whole = double_ring_whole(r);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }
@@ -245,7 +245,8 @@ static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, 
     for (size_t half = 0; half < 2; half++) {
         size_t from = (size_t)leaves.from[half], to = (size_t)arrives.from[half];
         trace_transfer(group, double_ring_name(ring), outer ? o : i);
-        comm_sendrecv_start(group, (const char *)send + (half * C + from) * row, (C - from) * row, next, (char *)recv + (half * C + to) * row, (C - to) * row, before);
+        comm_sendrecv_start(group, (const char *)send + (half * C + from) * row, (C - from) * row, next,
+                            (char *)recv + (half * C + to) * row, (C - to) * row, before);
     }
 }
 static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) {

@@ -255,6 +255,7 @@ static inline void model_start(model *m, const int64_t *positions) {
     free(table);
     free(frequencies);
 }
+
 // ---- forward ----
 
 // Where a tensor is in a unit's parameters, or gradients: `unit` is what zero_params, or zero_grads, returned for unit number layer_unit.

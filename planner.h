@@ -473,8 +473,8 @@ static inline void plan_print(const run_question *q, const planner_choice *best,
         host[0] = '\0';
         if (p->host_memory > 0) snprintf(host, sizeof host, ", %s of host memory a node", memory);
         format_bytes(memory, sizeof memory, p->memory);
-        printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs, 100 * p->mfu, 100 * p->hfu, memory,
-               host, i > 0 && p->seconds <= (1 + PLANNER_TIE) * best[0].seconds ? "  (a tie with 1)" : "");
+        printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs, 100 * p->mfu,
+               100 * p->hfu, memory, host, i > 0 && p->seconds <= (1 + PLANNER_TIE) * best[0].seconds ? "  (a tie with 1)" : "");
         printf("   exposed ms: SeqAlltoAll %.1f, inner ring %.1f, outer ring %.1f, gather %.1f, reduce %.1f, update %.1f, offload %.1f\n", 1e3 * p->alltoall,
                1e3 * p->ring_inner, 1e3 * p->ring_outer, 1e3 * p->gather, 1e3 * p->reduce, 1e3 * p->update, 1e3 * p->offloading);
     }

@@ -192,7 +192,8 @@ static inline double run_host_memory(const options *o) {
 // A budget is a limit of what is asked about, not of what there is: one above a GPU's memory is taken, and said.
 static inline void run_note_budget(const run_question *q) {
     if (q->machines == NULL || (double)q->o->memory_budget <= q->machines->memory) return;
-    fprintf(stderr, "note: --memory-budget is %.0f GB, and a rank on %s has %.0f GB\n", 1e-9 * (double)q->o->memory_budget, q->machines->name, 1e-9 * q->machines->memory);
+    fprintf(stderr, "note: --memory-budget is %.0f GB, and a rank on %s has %.0f GB\n", 1e-9 * (double)q->o->memory_budget, q->machines->name,
+            1e-9 * q->machines->memory);
 }
 
 // --dry-run: prints the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor device. False
@@ -212,7 +213,8 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
            1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
     if (machines != NULL)
-        printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, machines->element_bytes != 2 ? "float" : run.forward_only && !run.exports ? "bf16" : "bf16 with float master weights");
+        printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory,
+               machines->element_bytes != 2 ? "float" : run.forward_only && !run.exports ? "bf16" : "bf16 with float master weights");
     printf("recompute: ");
     run_print_recompute(c, &run);
     memory_print(stdout, &device, &host);
