@@ -514,7 +514,8 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             there = c;
             *found = state_load(m, path.text, sums, &why);
         }
-        bool unread = (error_may_pass(&why) && why.number != EIO) || why.number == EACCES || why.number == EPERM || why.number == ERROR_STOPPED; // not damaged
+        bool unread = (error_may_pass(&why) && why.number != ERROR_BYTES) || why.number == EACCES || why.number == EPERM ||
+                      why.number == ERROR_STOPPED; // not damaged
         if (unread && !*found) {
             error_set_why(error, &why, "--resume: %s", printable(path.text).text);
             break;

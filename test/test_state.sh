@@ -483,6 +483,9 @@ done
 size_of=
 check 'nor whether a state is a folder: status 1' ends_with 1 "^error: .*/unread/$newest: cannot be read: Stale file handle" unknown "/unread/$newest" /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 check 'nor which states are: status 1' ends_with 1 '^error: --out .*/unread: cannot be read: Stale file handle' unknown /- /unread "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+for path in config.json optimizer/optimizer.safetensors; do
+    stale=$io check "nor where $path cannot be opened for a while: status 1" ends_with 1 '^error: --resume: .*/unread/step-.*: .*Input/output error' unknown $newest/$path /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+done
 check 'no state is set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$dir/whole" && echo step-*)" -a -z "$(ls -d "$dir"/unread/damaged-* 2>/dev/null)" ]
 cp -r "$dir/whole/$newest" "$dir/source" && touch "$dir/source/tokenizer.json"
 check 'nor whether there is a model: status 1' ends_with 1 '^error: model folder ".*/source" cannot be opened: Stale file handle' unknown /source /- "$binary" --model "$dir/source" --steps 0 --threads 1
