@@ -138,7 +138,11 @@ for n, (step, ms, hours, minutes, seconds) in enumerate(steps[:5]):
     eta, least = 3600 * int(hours) + 60 * int(minutes) + int(seconds), spent / (n + 1) * (1000000 - int(step)) # more, with what is done between steps
     assert 0.95 * least < eta < 20 * least, (step, eta, least)
 PY
-train fresh 1 --batch-size 4 --out "$dir/fresh" --resume
+mkdir "$dir/fresh" "$dir/exports"
+touch "$dir"/{fresh,exports}/seen-by-all-ranks-{killed,starts} && touch -d '2 hours ago' "$dir"/{fresh,exports}/seen-by-all-ranks-killed
+train fresh 1 --batch-size 4 --out "$dir/fresh" --resume --export "$dir/exports/fresh"
+check 'what runs that were killed at their start have left is removed, and nothing of those that start now' \
+    [ "$(cd "$dir" && echo {fresh,exports}/seen-*)" = 'fresh/seen-by-all-ranks-starts exports/seen-by-all-ranks-starts' ]
 check 'no state: starts afresh and says so' grep -q 'holds no state; starting from the beginning' "$dir/fresh.out"
 check 'and trains from the start' compare "$dir/whole.jsonl" "$dir/fresh.jsonl" 1e-5 1 24
 train stopped "${grid[@]}" --out "$dir/stopped" --resume
