@@ -382,6 +382,25 @@ check 'that is as before, too' cmp "$dir/kept.json" "$dir/precious.json"
 for n in 1 2; do check "a plan replaces a plan, $n" "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/replaced.json"; done
 check 'a plan on a full disk: status 1' ends_with 1 '^error: --plan-json /dev/full: cannot be written: No space left on device' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json /dev/full
 check 'that is no file, and stays' [ -c /dev/full ]
+cat >"$dir/full.c" <<'C'
+#include <errno.h>
+#include <stdio.h>
+int fflush(FILE *f) { // of a file on a full disk
+    if (f == NULL || f == stdout || f == stderr) return 0;
+    errno = ENOSPC;
+    return EOF;
+}
+C
+gcc -shared -fPIC "$dir/full.c" -o "$dir/full.so" || exit 1
+cp "$dir/replaced.json" "$dir/before.json"
+check 'a plan over another one on a full disk: status 1' ends_with 1 '^error: --plan-json .*/replaced.json: cannot be written: No space left on device' \
+    env LD_PRELOAD="$dir/full.so" "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
+check 'which stays' cmp "$dir/before.json" "$dir/replaced.json"
+check 'and nothing of the new one' [ ! -e "$dir/replaced.json.unfinished" ]
+check 'a plan replaces another one' "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
+check 'whole' bash -c "python3 -m json.tool '$dir/replaced.json' && ! cmp -s '$dir/before.json' '$dir/replaced.json' && [ ! -e '$dir/replaced.json.unfinished' ]"
+ln -s replaced.json "$dir/link.json"
+check 'through a link, which stays' bash -c "'$binary' --model tiny --plan --ranks 2 --cluster cpu --plan-json '$dir/link.json' && [ -L '$dir/link.json' ] && cmp '$dir/before.json' '$dir/replaced.json'"
 full_output() { "$@" >/dev/full; }
 lost='^error: standard output cannot be written: No space left on device$'
 check 'a help that is lost: status 1' ends_with 1 "$lost" full_output "$binary" --help
