@@ -323,24 +323,28 @@ static inline bool log_is_shared(FILE *log) {
     if (fstat(fileno(log), &entry) != 0 || !S_ISREG(entry.st_mode)) return false;
     return flock(fileno(log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
-// Whether the last line of a file has no end: a run was cut off, or its disk was full.
-static inline bool log_is_cut(const char *path) {
+// Sets *cut: whether the last line of a log has no end, because a run was cut off, or its disk was full. False with a message: that cannot be known now.
+static inline bool log_last_line(const char *path, bool *cut, error_text *error) {
     struct stat entry;
-    FILE *f = stat(path, &entry) == 0 && S_ISREG(entry.st_mode) ? fopen(path, "r") : NULL;
-    bool cut = f != NULL && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
+    *cut = false;
+    if (stat(path, &entry) == 0 && !S_ISREG(entry.st_mode)) return true;
+    FILE *f = fopen(path, "r");
+    *cut = f != NULL && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
+    bool ok = (f != NULL && ferror(f) == 0) || error_set_errno(error, "--log %s: cannot be read", path);
     if (f != NULL) fclose(f);
-    return cut;
+    return ok;
 }
 // Opens --log on rank 0. A run that trains from the beginning empties it, others append; no two write it at a time. Collective.
 static inline void open_log(trainer *t, error_text *error) {
+    bool cut;
     if (t->o->log != NULL && t->g.rank == 0) {
         t->log = fopen(t->o->log, "a");
         if (t->log == NULL) error_set_errno(error, "--log %s: cannot be written", t->o->log);
         else if (log_is_shared(t->log)) error_set(error, "--log %s: another run writes it", t->o->log);
         else if (t->done.step == 0 && t->o->steps > 0 && ftruncate(fileno(t->log), 0) != 0 && errno != EINVAL) // EINVAL: not a file, such as /dev/stdout
             error_set_errno(error, "--log %s: cannot be emptied", t->o->log);
-        else {
-            if (log_is_cut(t->o->log)) fputc('\n', t->log);
+        else if (log_last_line(t->o->log, &cut, error)) {
+            if (cut) fputc('\n', t->log);
             log_run(t);
         }
     }

@@ -461,6 +461,7 @@ int fstat(int fd, struct stat *entry) {
     return unknown("UNREAD_FSTAT", path) ? -1 : ((int (*)(int, struct stat *))dlsym(RTLD_NEXT, "fstat"))(fd, entry);
 }
 FILE *fopen(const char *path, const char *mode) { // /proc/self/mem: a file whose first byte cannot be read
+    if (getenv("UNREAD_END") && strcmp(mode, "r") == 0 && unknown("UNREAD_END", path)) return NULL;
     return ((FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, "fopen"))(getenv("UNREAD_STREAM") && unknown("UNREAD_STREAM", path) ? "/proc/self/mem" : path, mode);
 }
 int open(const char *path, int flags, ...) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open"))(path, flags, 0666); }
@@ -500,6 +501,10 @@ echo '{"run":{}}' >"$dir/unread.jsonl"
 check 'a log of which it is not known whether it is there: status 1' ends_with 1 '^error: --log .*/unread.jsonl: cannot be written: Stale file handle' unknown /unread.jsonl /- "$binary" "${common[@]}" --log "$dir/unread.jsonl"
 UNREAD_STREAM=/unread.jsonl check 'or what it is' ends_with 1 '^error: --log .*/unread.jsonl: cannot be read: Input/output error' unknown /- /- "$binary" "${common[@]}" --log "$dir/unread.jsonl"
 check 'is not removed' grep -q '{"run":{}}' "$dir/unread.jsonl"
+printf '{"step":1,"lo' >>"$dir/unread.jsonl" && cp "$dir/unread.jsonl" "$dir/cut.jsonl"
+stale=$io UNREAD_END=/unread.jsonl check 'a log whose last line may be cut: status 1' ends_with 1 '^error: --log .*/unread.jsonl: cannot be read: Input/output error' unknown /- /- \
+    "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --threads 1 --val-data "$dir/data.bin" --log "$dir/unread.jsonl"
+check 'and nothing is joined to it' cmp "$dir/cut.jsonl" "$dir/unread.jsonl"
 for path in "$(basename "$dir")" unread-export; do
     check "an export of which $path cannot be looked up: status 1" ends_with 1 '^error: --export .*/unread-export: .*cannot be looked up: Stale file handle' unknown "/$path" /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/unread-export"
 done
