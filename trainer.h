@@ -312,7 +312,7 @@ static inline void log_run(const trainer *t) {
     cJSON_AddNumberToObject(run, "steps_done", (double)t->done.step);
     cJSON_AddItemToObject(run, "options", options_json(t->o, NULL));
     char *text = cJSON_PrintUnformatted(json);
-    if (text != NULL) fprintf(t->log, "%s\n", text);
+    fprintf(t->log, "%s\n", text);
     fflush(t->log);
     free(text);
     cJSON_Delete(json);

@@ -193,11 +193,11 @@ static inline bool state_write_json(const char *folder, const training_progress 
         for (int64_t i = 0; i < count; i++) cJSON_AddItemToArray(list, state_hex(sums[k * count + i]));
     }
     char *text = cJSON_PrintUnformatted(json);
-    cJSON_AddItemToObject(json, "checksum", state_hex(text != NULL ? hash_bytes(HASH_EMPTY, text, strlen(text)) : 0)); // of the text without this member
+    cJSON_AddItemToObject(json, "checksum", state_hex(hash_bytes(HASH_EMPTY, text, strlen(text)))); // of the text without this member
     free(text);
     text = cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
-    bool ok = text != NULL ? file_write(path_join(folder, "training_state.json").text, text, strlen(text), error) : error_set(error, "out of host memory");
+    bool ok = file_write(path_join(folder, "training_state.json").text, text, strlen(text), error);
     free(text);
     return ok;
 }
@@ -233,7 +233,7 @@ static inline bool state_read_json(const char *folder, training_progress *p, uin
     cJSON *checksum = cJSON_DetachItemFromObjectCaseSensitive(json, "checksum");
     bool ok = state_read_hex(checksum, &stored);
     char *text = cJSON_PrintUnformatted(json);
-    ok = (ok && text != NULL && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) || error_set(error, "training_state.json: its checksum is wrong");
+    ok = (ok && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) || error_set(error, "training_state.json: its checksum is wrong");
     ok = ok && state_parse_json(json, p, sums, count, error);
     free(text);
     cJSON_Delete(checksum);
