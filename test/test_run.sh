@@ -426,8 +426,10 @@ cp "$dir/kept.jsonl" "$dir/cut.jsonl"
 truncate -s -100 "$dir/cut.jsonl"
 check 'what is appended to a log that was cut' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/cut.jsonl"
 check 'begins a line' [ "$(tail -2 "$dir/cut.jsonl" | grep -c '^{"run":\|^{"step":')" -eq 2 ]
+check 'a log of an evaluation alone: why it cannot be written' ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' \
+    "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log /dev/full
 check 'a log that cannot be written: status 1' ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' "$binary" "${model[@]}" --steps 3 --log /dev/full
-check 'it was said at the first step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
+check 'it was said before the second step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
 cp "$dir/cut.jsonl" "$dir/before.jsonl"
 printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
 check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' "$binary" "${model[@]}" --steps 3 --val-data "$dir/worse.bin" --eval-every 1 --log "$dir/cut.jsonl"
