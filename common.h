@@ -95,7 +95,8 @@ static inline void *host_alloc(size_t bytes) {
     void *p = calloc(1, bytes > 0 ? bytes : 1);
     if (p == NULL) {
         fprintf(stderr, "error: out of host memory: %zu bytes asked for\n", bytes);
-        exit(EXIT_FAILED);
+        fflush(stdout);
+        _exit(EXIT_FAILED); // not exit: it takes libraries apart, in which another thread may be at work (training_state.h)
     }
     return p;
 }

@@ -69,6 +69,7 @@ result 'doubling sp: states are halved, the rest is flat' "$(number "${four:-0} 
 cat >"$dir/scarce.c" <<'C'
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 void *__libc_malloc(size_t bytes);
@@ -83,6 +84,9 @@ static int fails(size_t bytes, void *caller) {
     errno = ENOMEM;
     return 1;
 }
+__attribute__((destructor)) static void unload(void) { // another thread may be at work in what is unloaded
+    if (strcmp(program_invocation_short_name, "train_llama") == 0) fputs("libraries are unloaded\n", stderr);
+}
 void *malloc(size_t bytes) { return fails(bytes, __builtin_return_address(0)) ? NULL : __libc_malloc(bytes); }
 void *calloc(size_t count, size_t bytes) { return fails(count * bytes, __builtin_return_address(0)) ? NULL : __libc_calloc(count, bytes); }
 C
@@ -93,6 +97,7 @@ scarce() { # bytes, call, options
 for call in 100 250 400; do # 64 bytes: a member of a JSON text
     check "no memory for member $call: status 1" ends_with 1 '^error: out of host memory: 64 bytes asked for$' scarce 64 $call --train-data "$dir/data.bin" --out "$dir/scarce" --resume
 done
+check 'while other threads work, nothing is taken apart under them' bash -c "! grep -a 'libraries are unloaded' '$dir/shown'"
 check 'no state is taken for whole' [ -z "$(ls -d "$dir"/scarce/step-* 2>/dev/null)" ]
 name=$(printf '%0200d' 0)
 cp "$dir/data.bin" "$dir/$name"
