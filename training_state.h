@@ -493,6 +493,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
     *found = false;
+    bool lost = false;   // bytes of a state could not be read
     int64_t at = states; // the state that is tried
     while (at > 0 && !*found) {
         at--;
@@ -520,6 +521,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             error_set_why(error, &why, "--resume: %s", printable(path.text).text);
             break;
         }
+        lost = lost || why.number == ERROR_BYTES;
         if (!*found && first_rank) fprintf(stderr, "note: skipping the damaged state %s: %s\n", path.text, why.text);
     }
     m->zero.rounding.step = 0;
@@ -535,9 +537,10 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->folder, "", steps[at]).text, s->o);
         m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
-    } else if (states > 0) { // if no other error is set
+    } else if (states > 0 && error->text[0] == '\0') {
         error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",
                   (long long)states, printable(s->folder).text);
+        if (lost) error->number = EIO; // the disk may fail for a while only
     }
     free(steps);
     free(sums);

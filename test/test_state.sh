@@ -496,6 +496,8 @@ cp -r "$dir/whole/$newest" "$dir/source" && touch "$dir/source/tokenizer.json"
 check 'nor whether there is a model: status 1' ends_with 1 '^error: model folder ".*/source" cannot be opened: Stale file handle' unknown /source /- "$binary" --model "$dir/source" --steps 0 --threads 1
 check 'a tokenizer of which that is not known is not left out of an export' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Stale file handle' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
 stale=4 check 'what a signal interrupts may be tried again: status 1' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Interrupted system call' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
+mkdir "$dir/only_one" && cp -r "$dir/whole/step-00000004" "$dir/only_one"
+check 'a broken disk, and no other state: status 1' ends_with 1 '^error: --resume: none of the 1 states' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/only_one" --resume
 check 'one on a broken disk is' ends_with 0 'skipping the damaged state .*step-000000[0-9]*: .*Input/output error' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 echo '{"run":{}}' >"$dir/unread.jsonl"
 check 'a log of which it is not known whether it is there: status 1' ends_with 1 '^error: --log .*/unread.jsonl: cannot be written: Stale file handle' unknown /unread.jsonl /- "$binary" "${common[@]}" --log "$dir/unread.jsonl"
