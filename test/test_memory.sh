@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Memory: what a run holds is within 5 % of the plan that --dry-run prints, for thirteen configurations; it does not grow over 100 steps; it is
-# linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is. (F41)
+# linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is; an
+# allocation that fails ends the run, and no state lacks what there was no memory for. (F41, F51)
 source "$(dirname "$0")/shell.sh"
 seq 1 40000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
