@@ -382,6 +382,25 @@ check 'that is as before, too' cmp "$dir/kept.json" "$dir/precious.json"
 for n in 1 2; do check "a plan replaces a plan, $n" "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/replaced.json"; done
 check 'a plan on a full disk: status 1' ends_with 1 '^error: --plan-json /dev/full: cannot be written: No space left on device' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json /dev/full
 check 'that is no file, and stays' [ -c /dev/full ]
+cat >"$dir/full.c" <<'C'
+#include <errno.h>
+#include <stdio.h>
+int fflush(FILE *f) { // of a file on a full disk
+    if (f == NULL || f == stdout || f == stderr) return 0;
+    errno = ENOSPC;
+    return EOF;
+}
+C
+gcc -shared -fPIC "$dir/full.c" -o "$dir/full.so" || exit 1
+cp "$dir/replaced.json" "$dir/before.json"
+check 'a plan over another one on a full disk: status 1' ends_with 1 '^error: --plan-json .*/replaced.json: cannot be written: No space left on device' \
+    env LD_PRELOAD="$dir/full.so" "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
+check 'which stays' cmp "$dir/before.json" "$dir/replaced.json"
+check 'and nothing of the new one' [ ! -e "$dir/replaced.json.unfinished" ]
+check 'a plan replaces another one' "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
+check 'whole' bash -c "python3 -m json.tool '$dir/replaced.json' && ! cmp -s '$dir/before.json' '$dir/replaced.json' && [ ! -e '$dir/replaced.json.unfinished' ]"
+ln -s replaced.json "$dir/link.json"
+check 'through a link, which stays' bash -c "'$binary' --model tiny --plan --ranks 2 --cluster cpu --plan-json '$dir/link.json' && [ -L '$dir/link.json' ] && cmp '$dir/before.json' '$dir/replaced.json'"
 full_output() { "$@" >/dev/full; }
 lost='^error: standard output cannot be written: No space left on device$'
 check 'a help that is lost: status 1' ends_with 1 "$lost" full_output "$binary" --help
@@ -407,8 +426,10 @@ cp "$dir/kept.jsonl" "$dir/cut.jsonl"
 truncate -s -100 "$dir/cut.jsonl"
 check 'what is appended to a log that was cut' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/cut.jsonl"
 check 'begins a line' [ "$(tail -2 "$dir/cut.jsonl" | grep -c '^{"run":\|^{"step":')" -eq 2 ]
+check 'a log of an evaluation alone: why it cannot be written' ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' \
+    "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log /dev/full
 check 'a log that cannot be written: status 1' ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' "$binary" "${model[@]}" --steps 3 --log /dev/full
-check 'it was said at the first step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
+check 'it was said before the second step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
 cp "$dir/cut.jsonl" "$dir/before.jsonl"
 printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
 check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' "$binary" "${model[@]}" --steps 3 --val-data "$dir/worse.bin" --eval-every 1 --log "$dir/cut.jsonl"
