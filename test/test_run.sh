@@ -11,7 +11,7 @@ common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
 for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --sequence | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --hostfile | --exclude | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
+    case $flag in --sequence | --special-tokens | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --hostfile | --exclude | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'a ~ that the shell has left is no folder' ends_with 2 'left the ~ of "~/runs" as it is' "$binary" "${model[@]}" --out=~/runs
@@ -155,7 +155,7 @@ assert abs(loss[1] / loss[0] - 1) < 1e-6 and abs(loss[2] / loss[0] - 1) < 1e-6 a
 
 cp "$dir/small.bin" "$dir/unlearnt.bin"
 head -c 10000 /dev/zero | head -c $((($(stat -c %s "$dir/small.bin") - 1024) / 2)) >"$dir/unlearnt.bin.mask"
-check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks)' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
+check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks, document boundaries)' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
 
 # --steps 0 has no buffers for a backward pass, on any grid.
 grids=0
@@ -285,6 +285,8 @@ cp "$dir/own data/text.txt" "$dir/own data/train.txt"
 echo mine >"$dir/own data/val.txt"
 check 'data from a text of one'"'"'s own' scripts/prepare_text.sh "$dir/own data" "$dir/own data/text.txt"
 check 'the same from another file' scripts/prepare_text.sh "$dir/own data" "$dir/own data/train.txt"
+gzip -k "$dir/text"
+check 'a packed text is none' ends_with 2 "^error: $dir/text.gz: not a text but packed or binary" scripts/prepare_text.sh "$dir/packed" "$dir/text.gz"
 check 'and other files are as before' bash -c "cmp '$dir/own data/text.txt' '$dir/own data/train.txt' && [ \"\$(cat '$dir/own data/val.txt')\" = mine ] && [ \"\$(ls '$dir/own data' | wc -l)\" -eq 6 ]"
 
 # text_to_tokens replaces token files, and nothing else: not an input, and no other file, as where OUT was forgotten.
