@@ -104,6 +104,7 @@ for n, sample in enumerate(samples):
 assert sorted(lengths) == sorted([50, 50, 50, 20] + [n + 2 for n in range(1, 41)]), lengths
 assert filled == 50 * len(samples) - sum(lengths) and filled < 50 * len(samples) / 20, (len(samples), filled)
 PY
+check 'lengths with a suffix' ends_with 0 'to fill up samples of 1024$' tokenize suffix --prompt prompt --completion answer --sequence 1K "$dir/lengths.jsonl"
 check 'the trainer reads them' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 50 --document-end 97 --train-data "$dir/samples_*.bin"
 refused() { # text option...
     local text=$1
@@ -255,6 +256,8 @@ echo 'raise ModuleNotFoundError(name="tokenizers")' >"$dir/none/tokenizers.py"
 check 'without the package: status 2' ends_with 2 '^error: the package tokenizers is missing: pip install tokenizers$' \
     env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
 check 'and one line' [ "$(wc -l <"$dir/shown")" = 1 ]
+$python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['model'] = dict(type='WordLevel', vocab=dict(A=0), unk_token='<none>'); json.dump(t, open('$dir/words.json', 'w'))"
+check 'a tokenizer that fails' ends_with 2 'words.json: the tokenizer says: ' $python dev/tokenize_text.py --tokenizer "$dir/words.json" --out "$dir/words" "$dir/odd.txt"
 check '--help needs none' env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --help
 check 'a prompt beside files' refused 'takes neither files nor --out' other --ids A "$dir/long.txt"
 closing_line
