@@ -43,10 +43,12 @@ import contextlib
 import glob
 import gzip
 import json
+import multiprocessing
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import zlib
 
@@ -106,6 +108,8 @@ def start(path, end, special):
     global tokenizer, before, after, end_token, written
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    first = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (first.join(), os._exit(1)), daemon=True).start()  # and if it is killed, they end, too
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer, end_token = load(path), end
     before, after = around(tokenizer)
