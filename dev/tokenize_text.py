@@ -12,8 +12,8 @@ written in a text are text; with --special-tokens they are these tokens (and a t
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|end_of_text|>' pairs.jsonl
 
 For fine-tuning: each line is a document of a prompt and a completion. Beside each token file it writes a loss mask, data/tuning_000001.bin.mask,
-with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. Where they are a chat template's work, with
-its tokens written in them: --special-tokens.
+with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. For prompts that have the special tokens of a
+chat template written in them: --special-tokens.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/chats --chat messages chats.jsonl
 
