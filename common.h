@@ -48,6 +48,8 @@ static inline void error_store(error_text *error, int number, const char *suffix
     vsnprintf(error->text, sizeof error->text, format, args);
     size_t length = strlen(error->text);
     if (suffix[0] != '\0') snprintf(error->text + length, sizeof error->text - length, ": %s", suffix);
+    for (char *at = error->text; *at != '\0'; at++) // one line, whatever the names of files
+        if ((unsigned char)*at < 32 || *at == 127) *at = '?';
     error->number = number;
 }
 // The three always return false, so that callers can `return error_set(...)`.

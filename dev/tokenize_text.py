@@ -12,8 +12,8 @@ written in a text are text; with --special-tokens they are these tokens (and a t
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|end_of_text|>' pairs.jsonl
 
 For fine-tuning: each line is a document of a prompt and a completion. Beside each token file it writes a loss mask, data/tuning_000001.bin.mask,
-with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. Where they are a chat template's work, with
-its tokens written in them: --special-tokens.
+with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. For prompts that have the special tokens of a
+chat template written in them: --special-tokens.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/chats --chat messages chats.jsonl
 
@@ -25,9 +25,9 @@ the assistant, up to the token that ends its turn (Llama-3: <|eot_id|>, which so
 A message with "weight": 0 is not learnt. Tools that the line defines in "tools", and "tool_calls" of the assistant, go to the template as well; a template that
 makes nothing of them is refused.
 
-    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/whole --sequence 131072 --end '<|end_of_text|>' notes.jsonl
+    python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/whole --sequence 128K --end '<|end_of_text|>' notes.jsonl
 
-For samples of --seq-len 131072 that cut no document which fits one: whole documents are put together where least room is left. The rest of a sample is
+For samples of --seq-len 128K that cut no document which fits one: whole documents are put together where least room is left. The rest of a sample is
 filled with the token that separates documents, and masks say that it is not learnt.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --ids 'Once upon a time'
@@ -43,10 +43,12 @@ import contextlib
 import glob
 import gzip
 import json
+import multiprocessing
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import zlib
 
@@ -74,8 +76,9 @@ def load(path):
         fail(f"the package {e.name} is missing: pip install tokenizers")
     try:
         loaded = Tokenizer.from_file(path)
+        loaded.encode("A")
     except Exception as e:  # the package has no type of its own for it
-        fail(f"{path}: not a tokenizer.json: {e}")
+        fail(f"{path}: not a tokenizer.json that can be used: {e}")
     loaded.no_truncation()
     loaded.no_padding()
     return loaded
@@ -105,6 +108,8 @@ def start(path, end, special):
     global tokenizer, before, after, end_token, written
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    first = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (first.join(), os._exit(1)), daemon=True).start()  # and if it is killed, they end, too
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer, end_token = load(path), end
     before, after = around(tokenizer)
@@ -265,6 +270,11 @@ def chat_texts(render, messages, tools):
     if tools is not None and done == render(messages, None):
         raise ValueError("the chat template makes nothing of the tools")
     return texts
+
+
+def number(text):
+    """"128K" -> 131072, as for train_llama."""
+    return int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}[text[-1]] if text[-1:] in ("K", "M") else int(text)
 
 
 def is_lines(path):
@@ -467,8 +477,8 @@ def main():
     parser.add_argument("--chat", metavar="FIELD", help="field of a JSON line with messages; those of the assistant are trained on")
     parser.add_argument("--end", metavar="TOKEN", help="token after each document, such as '<|end_of_text|>'")
     parser.add_argument("--special-tokens", action="store_true", help="special tokens that are written in the texts are these tokens, not text")
-    parser.add_argument("--sequence", type=int, metavar="N", help="samples of N tokens (--seq-len) that cut no document which fits one")
-    parser.add_argument("--shard-tokens", type=int, default=100_000_000, metavar="N", help="tokens per file [100000000]")
+    parser.add_argument("--sequence", type=number, metavar="N", help="samples of N tokens (--seq-len, such as 128K) that cut no document which fits one")
+    parser.add_argument("--shard-tokens", type=number, default=100_000_000, metavar="N", help="tokens per file [100000000]")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="[number of cores]")
     args = parser.parse_args()
     if not 1 <= args.shard_tokens < 1 << 31 or args.processes < 1:
@@ -496,7 +506,7 @@ def main():
         first, last = around(known)
         print(",".join(map(str, first + without(known.encode(args.ids, add_special_tokens=False).ids, first) + last)))
         return
-    if not args.files or args.out is None:
+    if not args.files or not args.out:
         parser.error("files and --out are missing (or give --ids TEXT)")
     if glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"):
         parser.error(f"{args.out}_*.bin or its mask: already exists; remove the files or give another --out")
@@ -545,6 +555,10 @@ def main():
                 take()
         except concurrent.futures.BrokenExecutor:
             fail("a process has been killed; if memory is short, give fewer --processes")
+        except Exception as e:
+            if type(e) is not Exception:  # of the package tokenizers
+                raise
+            fail(f"{path}: the tokenizer says: {e}")
         finally:
             pool.shutdown(cancel_futures=True)
         samples.close()

@@ -97,6 +97,8 @@ refuse 'loss mask that leads nowhere' 2 'linked.bin.mask: cannot be opened' "${b
 ln -s loop "$dir/loop"
 refuse 'folder that cannot be read' 2 'a folder that may hold such files cannot be read: Too many levels of symbolic links' "${base[@]}" --train-data "$dir/loop/*.bin"
 refuse 'file that cannot be looked up' 2 'loop/good.bin: cannot be looked up: Too many levels of symbolic links' "${base[@]}" --train-data "$dir/loop/good.bin"
+cp "$dir/truncated.bin" "$dir/two"$'\n'"lines.bin"
+refuse 'file whose name has two lines' 2 'two[?]lines.bin: is truncated' "${base[@]}" --train-data "$dir/two*.bin"
 cp "$dir/good.bin" "$dir/a[b].bin"
 refuse 'file whose name is a pattern' 2 'no file matches .*where \[ begins a set of characters: write [?] for it' "${base[@]}" --train-data "$dir/a[b].bin"
 refuse 'export and log of one name' 2 '--export and --log are both .*/one; give two different names' "${base[@]}" "${data[@]}" --export "$dir/one" --log "$dir/./one"

@@ -104,6 +104,7 @@ for n, sample in enumerate(samples):
 assert sorted(lengths) == sorted([50, 50, 50, 20] + [n + 2 for n in range(1, 41)]), lengths
 assert filled == 50 * len(samples) - sum(lengths) and filled < 50 * len(samples) / 20, (len(samples), filled)
 PY
+check 'lengths with a suffix' ends_with 0 'to fill up samples of 1024$' tokenize suffix --prompt prompt --completion answer --sequence 1K "$dir/lengths.jsonl"
 check 'the trainer reads them' "$binary" --model tiny --from-scratch --threads 1 --steps 1 --seq-len 50 --document-end 97 --train-data "$dir/samples_*.bin"
 refused() { # text option...
     local text=$1
@@ -168,11 +169,19 @@ json.dump(t, open(sys.argv[1] + "/both.json", "w"))
 PY
 check 'a tokenizer that ends documents itself' $python dev/tokenize_text.py --tokenizer "$dir/both.json" --out "$dir/both" --end '<end>' --prompt prompt --completion answer "$dir/pairs.jsonl"
 check 'does so once, behind the completion' cmp "$dir/both_000001.bin" "$dir/pairs1_000001.bin"
-(python="timeout 60 $python" tokenize killed --processes 2 "$dir/long.txt" "$dir/long.txt"; echo "status $?") >"$dir/killed" 2>&1 &
-until main=$(pgrep -f "^$python .*--out $dir/killed" | head -1) && worker=$(pgrep -P "$main" | head -1) && [ -n "$worker" ] || [ -s "$dir/killed" ]; do sleep 0.05; done
-kill -9 "$worker"
-wait $!
-check 'a process that is killed ends all' test "$(sed 's/;.*//' "$dir/killed" | xargs)" = 'error: a process has been killed status 2'
+processes() { pgrep -f "^$python .*--out $dir/killed"; } # the first one, and those that it starts
+kill_one() { # head (the first) or tail (the last), once all three are there
+    (python="timeout 60 $python" tokenize killed --processes 2 "$dir/long.txt" "$dir/long.txt"; echo "status $?") >"$dir/killed" 2>&1 &
+    until [ "$(processes | wc -l)" = 3 ] || [ -s "$dir/killed" ]; do sleep 0.05; done
+    kill -9 "$(processes | "$1" -1)"
+    wait $!
+    for ((i = 0; i < 100; i++)); do processes >"$dir/left" && sleep 0.05 || break; done
+    [ ! -s "$dir/left" ]
+}
+check 'the first process is killed: the others end' kill_one head
+rm -f "$dir"/killed_*
+check 'another one is killed: all end' kill_one tail
+check 'with a message' test "$(sed 's/;.*//' "$dir/killed" | xargs)" = 'error: a process has been killed status 2'
 check 'and leaves no file' test -z "$(ls "$dir" | grep '^killed_')"
 # Chats: what the template makes of the assistant's messages is learnt, with the token that ends the turn.
 mkdir "$dir/chatty"
@@ -255,6 +264,8 @@ echo 'raise ModuleNotFoundError(name="tokenizers")' >"$dir/none/tokenizers.py"
 check 'without the package: status 2' ends_with 2 '^error: the package tokenizers is missing: pip install tokenizers$' \
     env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
 check 'and one line' [ "$(wc -l <"$dir/shown")" = 1 ]
+$python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['model'] = dict(type='WordLevel', vocab=dict(A=0), unk_token='<none>'); json.dump(t, open('$dir/words.json', 'w'))"
+check 'a tokenizer that fails' ends_with 2 'words.json: the tokenizer says: ' $python dev/tokenize_text.py --tokenizer "$dir/words.json" --out "$dir/words" "$dir/odd.txt"
 check '--help needs none' env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --help
 check 'a prompt beside files' refused 'takes neither files nor --out' other --ids A "$dir/long.txt"
 closing_line
