@@ -2,7 +2,7 @@
 //
 // For models with --model tiny and nano, which read bytes. Prints how many tokens there are and the entropy of single bytes in nats: the loss
 // of a model that knows only how often each byte occurs. For real vocabularies: dev/tokenize_text.py.
-// An OUT.bin that exists is replaced only if it is a token file and none of the inputs.
+// An OUT.bin that exists is replaced only if it is a token file, without a loss mask, and none of the inputs.
 #include "../dataloader.h" // defines: TOKEN_*, token_file_check, path_leads_to_same
 
 static int fail(const char *out_part, const char *format, const char *name, const char *why) {
@@ -35,6 +35,8 @@ int main(int argc, char **argv) {
     if (stat(argv[1], &entry) == 0 && !S_ISREG(entry.st_mode)) return fail(NULL, "%s: %s", argv[1], "already exists and is not a file");
     if (path_exists(argv[1]) && !is_token_file(argv[1]))
         return fail(NULL, "%s: %s", argv[1], "exists and is not a token file; the first argument is the file to write");
+    if (snprintf(part, sizeof part, "%s.mask", argv[1]) < (int)sizeof part && path_exists(part))
+        return fail(NULL, "%s: %s", part, "the loss mask of other tokens would be taken for these tokens'; remove it");
     if (snprintf(part, sizeof part, "%s.part", argv[1]) >= (int)sizeof part) return fail(NULL, "%.60s...: %s", argv[1], "the name is too long");
     for (int i = 2; i < argc; i++) // as files, whatever their names
         if (path_leads_to_same(argv[i], argv[1]) || path_leads_to_same(argv[i], part))

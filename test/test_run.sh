@@ -504,6 +504,8 @@ build/cpu/text_to_tokens "$dir/five.bin" "$dir/a.txt" >"$dir/out"
 check 'tokens that are in no sample' ends_with 0 '; the last 1 tokens are in no sample' "$binary" --model nano --from-scratch --train-data "$dir/five.bin" --seq-len 2 --steps 1
 python3 -c "import struct; open('$dir/wide.bin', 'wb').write(struct.pack('<3i', 20240801, 7, 1) + bytes(1012 + 4))"
 check 'token files of 32 bits are replaced, too' ends_with 0 '5 tokens' build/cpu/text_to_tokens "$dir/wide.bin" "$dir/a.txt"
+touch "$dir/wide.bin.mask"
+check 'those with a loss mask are not: it would be taken for that of the new tokens' to_tokens 2 'wide.bin.mask: the loss mask of other tokens' "$dir/wide.bin" "$dir/a.txt"
 
 check '--deterministic: the CPU device always is' bash -c "$binary --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 64 --steps 1 --deterministic | grep -q 'repeatable  yes'"
 closing_line
