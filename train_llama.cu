@@ -113,7 +113,7 @@ static int run_dry(const options *o, const model_config *c, error_text *error) {
 
 // ---- start ----
 
-// Makes the rank's place in the grid. Collective.
+// Makes the rank's place in the grid, and reads which machines predictions are for. Collective.
 static void start_grid(trainer *t, error_text *error) {
     const options *o = t->o;
     plan_cluster(&t->machines, o, comm_size(comm_world()), error);
