@@ -87,7 +87,7 @@ endif
 DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
 HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h)
 ON_DEVICE := $(shell grep -l '^// device:' test/test_*.c) # tests of one device: the first lines say "// device: emulated"
-ON_THIS := $(filter-out $(if $(filter 0,$(CUDNN)),test/test_cudnn_graphs.c),$(shell grep -l '^// device: $(DEVICE)' test/test_*.c))
+ON_THIS := $(filter-out $(if $(filter 0,$(CUDNN)),$(wildcard test/test_cudnn_*.c)),$(shell grep -l '^// device: $(DEVICE)' test/test_*.c))
 TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(filter-out $(ON_DEVICE),$(wildcard test/test_*.c)) $(ON_THIS))
 
 .PHONY: all test demo bench clean tests tools

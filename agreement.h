@@ -7,6 +7,7 @@
 #include "device/comm.h" // defines: comm_agree, comm_broadcast
 #include "files.h"       // defines: hash_bytes, file_hash_places, path_exists
 #include "options.h"     // defines: options_table, option_format
+#include <time.h>
 
 // False with a message when some rank's number is not rank 0's. what: how the message begins, such as "--train-data: the files".
 static inline bool agree_on_number(comm *all, uint64_t mine, const char *what, error_text *error) {
@@ -42,13 +43,26 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     return comm_agree(all, error);
 }
 
+#define AGREE_MARK "seen-by-all-ranks-" // begins the names of files that live for seconds
+// Removes from a folder what agree_on_folder has left there where its run was killed. Younger ones may be of a run that starts now.
+static inline void agree_remove_marks(const char *folder) {
+    DIR *list = opendir(folder);
+    struct stat entry;
+    for (struct dirent *at; list != NULL && (at = readdir(list)) != NULL;) {
+        path_text path = path_join(folder, at->d_name);
+        bool mark = strncmp(at->d_name, AGREE_MARK, strlen(AGREE_MARK)) == 0;
+        if (mark && lstat(path.text, &entry) == 0 && entry.st_mtime < time(NULL) - 3600) remove(path.text);
+    }
+    if (list != NULL) closedir(list);
+}
 // Whether every rank sees a file that rank 0 makes in `folder` (removed before the call returns) and may write there itself. what: how messages
 // name the folder, such as "--out DIR".
 static inline bool agree_on_folder(comm *all, const char *folder, const char *what, error_text *error) {
     enum { TRIES = 20 }; // 2 s: some network file systems show new files late
-    path_text mark = path_join(folder, "seen-by-all-ranks-XXXXXX");
+    path_text mark = path_join(folder, AGREE_MARK "XXXXXX");
     int fd = -1;
     if (comm_rank(all) == 0) {
+        agree_remove_marks(folder);
         fd = mkostemp(mark.text, O_CLOEXEC);
         if (fd < 0) {
             error_set_errno(error, "%s: cannot be written to", what);

@@ -455,9 +455,10 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     if (comm_rank(world) == 0) {
         char comment[512];
         snprintf(comment, sizeof comment, "%d ranks at once on %s, %d a node, shapes of %s", ranks, device_name(), local, m->name);
-        FILE *f = o->cluster_out != NULL ? fopen(o->cluster_out, "w") : stdout;
+        path_text beside = file_beside(o->cluster_out != NULL ? o->cluster_out : "");
+        FILE *f = o->cluster_out != NULL ? fopen(beside.text, "w") : stdout;
         if (f != NULL) calibrate_write(f, &machines, comment, c.notes);
-        if (o->cluster_out != NULL && file_finish("--cluster-out", o->cluster_out, f, error))
+        if (o->cluster_out != NULL && file_finish("--cluster-out", o->cluster_out, beside.text, f, error))
             printf("wrote %s; --plan --cluster %s uses it\n", o->cluster_out, o->cluster_out);
     }
     return comm_agree(world, error);

@@ -206,8 +206,14 @@ static inline bool dataloader_open(dataloader *loader, const char *pattern, int6
     if (status == GLOB_NOMATCH && errno != 0 && errno != ENOENT && errno != ENOTDIR) return error_set_errno(error, "%s: cannot be looked up", pattern);
     if (status == GLOB_NOMATCH)
         return error_set(error, "no file matches %s%s", pattern, path_exists(pattern) ? ", where [ begins a set of characters: write ? for it" : "");
+    const error_text last = {"", errno}; // glob takes a list that breaks off for a whole one: only errno tells
+    if (status == 0 && error_may_pass(&last)) {
+        globfree(&found);
+        errno = last.number;
+        status = GLOB_ABORTED;
+    }
     if (status == GLOB_ABORTED) return error_set_errno(error, "%s: a folder that may hold such files cannot be read", pattern);
-    if (status != 0) return error_set(error, "%s: searching for files of this pattern failed", pattern);
+    if (status != 0) return error_set_errno(error, "%s: searching for files of this pattern failed", pattern); // a lack of memory
     loader->files = HOST_NEW(token_file, found.gl_pathc);
     bool ok = dataloader_open_files(loader, &found, pattern, error);
     globfree(&found);

@@ -79,7 +79,11 @@ static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, 
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return error_set_errno(error, "%s: cannot be read at byte %lld", path, (long long)offset);
+        if (n < 0) {
+            error_set_errno(error, "%s: cannot be read at byte %lld", path, (long long)offset);
+            if (error->number == EIO) error->number = ERROR_BYTES;
+            return false;
+        }
         if (n == 0) return error_set(error, "%s: ends at byte %lld; it has become shorter since it was opened", path, (long long)(offset + (int64_t)done));
         done += (size_t)n;
     }
@@ -129,13 +133,23 @@ static inline bool file_writable(const char *option, const char *path, const cha
     return ok && (!other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path));
 }
 
-// Closes f, to which the whole file has been written (NULL: it could not be opened). False with a message that begins with the option, if not all of it is
-// there: then the file is removed.
-static inline bool file_finish(const char *option, const char *path, FILE *f, error_text *error) {
+// Where a file is written until it is whole: beside one that is there, which a full disk must not cost; else, and where `path` is no file, such as
+// /dev/stdout, in its place.
+static inline path_text file_beside(const char *path) {
+    struct stat entry;
+    path_text p;
+    int n = snprintf(p.text, sizeof p.text, "%s%s", path, lstat(path, &entry) == 0 && S_ISREG(entry.st_mode) ? ".unfinished" : "");
+    if (n < 0 || n >= (int)sizeof p.text) p.text[0] = '\0';
+    return p;
+}
+// Closes f, to which the whole file has been written at `beside` (path, or file_beside of it; f NULL: it could not be opened), and gives it its name. False
+// with a message that begins with the option, if not all of it is there: then what was written is removed.
+static inline bool file_finish(const char *option, const char *path, const char *beside, FILE *f, error_text *error) {
     struct stat entry;
     bool ok = (f != NULL && fflush(f) == 0 && ferror(f) == 0) || error_set_errno(error, "%s %s: cannot be written", option, path);
     if (f != NULL && fclose(f) != 0 && ok) ok = error_set_errno(error, "%s %s: cannot be written", option, path);
-    if (!ok && f != NULL && lstat(path, &entry) == 0 && S_ISREG(entry.st_mode)) remove(path); // not: what is no file, such as /dev/stdout
+    if (ok && strcmp(beside, path) != 0 && rename(beside, path) != 0) ok = error_set_errno(error, "%s %s: cannot be written", option, path);
+    if (!ok && f != NULL && lstat(beside, &entry) == 0 && S_ISREG(entry.st_mode)) remove(beside); // not: what is no file
     return ok;
 }
 // Creates or replaces a file with these bytes, which are on disk when the call returns.

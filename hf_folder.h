@@ -222,7 +222,7 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
     hf_print_floats(json);
     char *text = cJSON_Print(json);
     cJSON_Delete(json);
-    bool ok = text != NULL ? file_write(path_join(folder, "config.json").text, text, strlen(text), error) : error_set(error, "config.json: cannot be printed");
+    bool ok = file_write(path_join(folder, "config.json").text, text, strlen(text), error);
     free(text);
     return ok;
 }

@@ -471,13 +471,13 @@ static inline char *safetensors_make_header(safetensors *s, int file, size_t *le
     }
     char *printed = cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
-    size_t n = printed == NULL ? 0 : strlen(printed);
+    size_t n = strlen(printed);
     *length = (size_t)round_up(8 + (int64_t)n, 64);
     char *header = HOST_NEW(char, *length);
     memset(header, ' ', *length);
     uint64_t json_bytes = (uint64_t)*length - 8;
     memcpy(header, &json_bytes, 8);
-    if (printed != NULL) memcpy(header + 8, printed, n);
+    memcpy(header + 8, printed, n);
     free(printed);
     for (int64_t i = 0; i < s->tensor_count; i++)
         if (s->tensors[i].file == file) s->tensors[i].offset += (int64_t)*length;
@@ -494,7 +494,7 @@ static inline bool safetensors_write_index(const safetensors *s, const char *fol
     char name[96], *text = cJSON_Print(json);
     cJSON_Delete(json);
     snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
-    bool ok = text != NULL ? file_write(path_join(folder, name).text, text, strlen(text), error) : error_set(error, "out of host memory");
+    bool ok = file_write(path_join(folder, name).text, text, strlen(text), error);
     free(text);
     return ok;
 }

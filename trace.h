@@ -86,7 +86,7 @@ static inline void transfer_finish(comm *group) {
 // Writes what was recorded as JSON. `rank` is the process number in the trace. False with a message when not all can be written: then no file is left.
 static inline bool trace_write(const char *path, int rank, error_text *error) {
     FILE *f = fopen(path, "w");
-    if (f == NULL) return file_finish("--trace", path, f, error);
+    if (f == NULL) return file_finish("--trace", path, path, f, error);
     fprintf(f, "[\n");
     for (int track = 0; track < TRACE_KERNELS; track++)
         fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank, track,
@@ -103,7 +103,7 @@ static inline bool trace_write(const char *path, int rank, error_text *error) {
         fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", spans[i].name, rank, TRACE_KERNELS,
                 1e6 * (spans[i].begin - trace_global.zero), 1e6 * (spans[i].end - spans[i].begin));
     fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}\n]\n", rank, rank);
-    return file_finish("--trace", path, f, error);
+    return file_finish("--trace", path, path, f, error);
 }
 
 #endif

@@ -408,6 +408,8 @@ int main(int argc, char **argv) {
     memset(&error, 0, sizeof error);
     setvbuf(stdout, NULL, _IOLBF, 0); // lines appear when they are printed, through mpirun, too
     signal(SIGXFSZ, SIG_IGN); // a file over the size limit then makes the write fail, with a message
+    cJSON_Hooks hooks = {host_alloc, free}; // without memory for it, cJSON itself leaves a member out, and takes a text for no JSON
+    cJSON_InitHooks(&hooks);
     if (!comm_init(&argc, &argv, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;

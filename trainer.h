@@ -34,7 +34,7 @@ typedef struct {
     bool stopped;             // by a signal
     bool save_failed;         // the last state was not saved
     bool report_failed;       // --log or --trace of some rank was not written
-    int log_error;            // errno of the first step whose line could not be logged, said while the run goes on; 0: none
+    int log_error;            // errno of the first line that could not be logged; 0: none
     // What is measured, and what it is compared with.
     cluster machines;         // that predictions are for
     double peak_flops;        // of rank 0; 0: not known
@@ -78,6 +78,13 @@ static inline bool stop_agreed(const trainer *t) {
     return stops > 0;
 }
 
+// After each line of the log: says once, while the run goes on, why it could not be written.
+static inline void log_check(trainer *t) {
+    if (t->log == NULL || ferror(t->log) == 0 || t->log_error != 0) return;
+    t->log_error = errno;
+    fprintf(stderr, "warning: --log %s: cannot be written any more: %s\n", t->o->log, strerror(t->log_error));
+}
+
 // Advances the save in progress, if there is one; with `wait` completes it. When a save fails, training continues: only the last save decides the
 // exit status. Collective.
 static inline void advance_save(trainer *t, bool wait) {
@@ -93,6 +100,7 @@ static inline void advance_save(trainer *t, bool wait) {
     fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
             1e3 * waited, 1e3 * written);
     fflush(t->log);
+    log_check(t);
 }
 // Starts saving the model as it is now, which is the state of `progress`. Collective.
 static inline void start_save(trainer *t, const training_progress *progress) {
@@ -280,6 +288,7 @@ static inline bool evaluate(trainer *t, error_text *error) {
     }
     if (t->g.rank == 0) evaluation_print(&r);
     if (t->log != NULL) evaluation_log(t->log, &r);
+    log_check(t);
     return evaluation_finite(&r);
 }
 
@@ -297,6 +306,7 @@ static inline void sample(trainer *t) {
         progress_show(&note, n + 1 - job->prompt, job->count);
     }
     if (t->g.rank == 0) sample_print(job, step, steps, t->log);
+    log_check(t);
 }
 
 // ---- log and trace ----
@@ -312,7 +322,7 @@ static inline void log_run(const trainer *t) {
     cJSON_AddNumberToObject(run, "steps_done", (double)t->done.step);
     cJSON_AddItemToObject(run, "options", options_json(t->o, NULL));
     char *text = cJSON_PrintUnformatted(json);
-    if (text != NULL) fprintf(t->log, "%s\n", text);
+    fprintf(t->log, "%s\n", text);
     fflush(t->log);
     free(text);
     cJSON_Delete(json);
@@ -323,25 +333,30 @@ static inline bool log_is_shared(FILE *log) {
     if (fstat(fileno(log), &entry) != 0 || !S_ISREG(entry.st_mode)) return false;
     return flock(fileno(log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
-// Whether the last line of a file has no end: a run was cut off, or its disk was full.
-static inline bool log_is_cut(const char *path) {
+// Sets *cut: whether the last line of a log has no end, because a run was cut off, or its disk was full. False with a message: that cannot be known now.
+static inline bool log_last_line(const char *path, bool *cut, error_text *error) {
     struct stat entry;
-    FILE *f = stat(path, &entry) == 0 && S_ISREG(entry.st_mode) ? fopen(path, "r") : NULL;
-    bool cut = f != NULL && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
+    *cut = false;
+    if (stat(path, &entry) == 0 && !S_ISREG(entry.st_mode)) return true;
+    FILE *f = fopen(path, "r");
+    *cut = f != NULL && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
+    bool ok = (f != NULL && ferror(f) == 0) || error_set_errno(error, "--log %s: cannot be read", path);
     if (f != NULL) fclose(f);
-    return cut;
+    return ok;
 }
 // Opens --log on rank 0. A run that trains from the beginning empties it, others append; no two write it at a time. Collective.
 static inline void open_log(trainer *t, error_text *error) {
+    bool cut;
     if (t->o->log != NULL && t->g.rank == 0) {
         t->log = fopen(t->o->log, "a");
         if (t->log == NULL) error_set_errno(error, "--log %s: cannot be written", t->o->log);
         else if (log_is_shared(t->log)) error_set(error, "--log %s: another run writes it", t->o->log);
         else if (t->done.step == 0 && t->o->steps > 0 && ftruncate(fileno(t->log), 0) != 0 && errno != EINVAL) // EINVAL: not a file, such as /dev/stdout
             error_set_errno(error, "--log %s: cannot be emptied", t->o->log);
-        else {
-            if (log_is_cut(t->o->log)) fputc('\n', t->log);
+        else if (log_last_line(t->o->log, &cut, error)) {
+            if (cut) fputc('\n', t->log);
             log_run(t);
+            log_check(t);
         }
     }
     stop_on_error(error);
@@ -356,11 +371,8 @@ static inline void report_failure(trainer *t, error_text *error) {
 }
 static inline void close_log(trainer *t, error_text *error) {
     if (t->log != NULL) {
-        bool ok = ferror(t->log) == 0; // each line is flushed on its own, and fclose does not report those that were lost
-        if (fclose(t->log) != 0) error_set_errno(error, "--log %s: not all of it could be written", t->o->log);
-        errno = t->log_error;
-        if (!ok && errno != 0) error_set_errno(error, "--log %s: not all of it could be written", t->o->log);
-        if (!ok) error_set(error, "--log %s: not all of it could be written", t->o->log);
+        if (fclose(t->log) == 0) errno = t->log_error; // each line is flushed on its own, and fclose does not report those that were lost
+        if (errno != 0) error_set_errno(error, "--log %s: not all of it could be written", t->o->log);
         t->log = NULL;
     }
     report_failure(t, error);
@@ -478,12 +490,8 @@ static inline void report_step(trainer *t, step_result result, double lr, double
         fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n", (long long)r.step);
     t->warned = t->warned || r.labels == 0;
     if (first_rank) step_print(&r);
-    errno = 0;
     if (t->log != NULL) step_log(t->log, &r);
-    if (t->log != NULL && ferror(t->log) != 0 && errno != 0 && t->log_error == 0) {
-        t->log_error = errno;
-        fprintf(stderr, "warning: --log %s: cannot be written any more: %s\n", t->o->log, strerror(t->log_error));
-    }
+    log_check(t);
     if (steps > PREDICTED_STEPS) return;
     t->first_seconds[steps - 1] = seconds;
     if (first_rank && (steps == PREDICTED_STEPS || r.step == r.steps))

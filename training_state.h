@@ -193,11 +193,11 @@ static inline bool state_write_json(const char *folder, const training_progress 
         for (int64_t i = 0; i < count; i++) cJSON_AddItemToArray(list, state_hex(sums[k * count + i]));
     }
     char *text = cJSON_PrintUnformatted(json);
-    cJSON_AddItemToObject(json, "checksum", state_hex(text != NULL ? hash_bytes(HASH_EMPTY, text, strlen(text)) : 0)); // of the text without this member
+    cJSON_AddItemToObject(json, "checksum", state_hex(hash_bytes(HASH_EMPTY, text, strlen(text)))); // of the text without this member
     free(text);
     text = cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
-    bool ok = text != NULL ? file_write(path_join(folder, "training_state.json").text, text, strlen(text), error) : error_set(error, "out of host memory");
+    bool ok = file_write(path_join(folder, "training_state.json").text, text, strlen(text), error);
     free(text);
     return ok;
 }
@@ -233,7 +233,7 @@ static inline bool state_read_json(const char *folder, training_progress *p, uin
     cJSON *checksum = cJSON_DetachItemFromObjectCaseSensitive(json, "checksum");
     bool ok = state_read_hex(checksum, &stored);
     char *text = cJSON_PrintUnformatted(json);
-    ok = (ok && text != NULL && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) || error_set(error, "training_state.json: its checksum is wrong");
+    ok = (ok && hash_bytes(HASH_EMPTY, text, strlen(text)) == stored) || error_set(error, "training_state.json: its checksum is wrong");
     ok = ok && state_parse_json(json, p, sums, count, error);
     free(text);
     cJSON_Delete(checksum);
@@ -493,6 +493,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
     *found = false;
+    bool lost = false;   // bytes of a state could not be read
     int64_t at = states; // the state that is tried
     while (at > 0 && !*found) {
         at--;
@@ -514,11 +515,13 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             there = c;
             *found = state_load(m, path.text, sums, &why);
         }
-        bool unread = (error_may_pass(&why) && why.number != EIO) || why.number == EACCES || why.number == EPERM || why.number == ERROR_STOPPED; // not damaged
+        bool unread = (error_may_pass(&why) && why.number != ERROR_BYTES) || why.number == EACCES || why.number == EPERM ||
+                      why.number == ERROR_STOPPED; // not damaged
         if (unread && !*found) {
             error_set_why(error, &why, "--resume: %s", printable(path.text).text);
             break;
         }
+        lost = lost || why.number == ERROR_BYTES;
         if (!*found && first_rank) fprintf(stderr, "note: skipping the damaged state %s: %s\n", path.text, why.text);
     }
     m->zero.rounding.step = 0;
@@ -534,9 +537,10 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->folder, "", steps[at]).text, s->o);
         m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
-    } else if (states > 0) { // if no other error is set
+    } else if (states > 0 && error->text[0] == '\0') {
         error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",
                   (long long)states, printable(s->folder).text);
+        if (lost) error->number = EIO; // the disk may fail for a while only
     }
     free(steps);
     free(sums);

@@ -3,15 +3,17 @@
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/train books/*.txt notes.jsonl.gz
 
-Writes data/train_000001.bin, data/train_000002.bin, ... which train_llama reads with --train-data 'data/train_*.bin'.
-Each .txt file is one document; each line of a .jsonl file is one, in its field "text" (--field); .gz is unpacked on the way.
-The tokenizer adds its own special tokens (Llama-3: <|begin_of_text|> before each document, unless the text begins with it); --end adds its token after
-each document.
+Writes data/train_000001.bin, data/train_000002.bin, ... which train_llama reads with --train-data 'data/train_*.bin'. They get these names when all is
+done; a run that fails leaves none.
+Each .txt file is one document; each line of a .jsonl file is one, in its field "text" (--field); .gz is unpacked on the way. Text is UTF-8.
+The tokenizer adds its own special tokens (Llama-3: <|begin_of_text|> before each document); --end adds its token after each document. Special tokens that are
+written in a text are text; with --special-tokens they are these tokens (and a text that begins with what the tokenizer adds has it once).
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|end_of_text|>' pairs.jsonl
 
 For fine-tuning: each line is a document of a prompt and a completion. Beside each token file it writes a loss mask, data/tuning_000001.bin.mask,
-with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. Both may hold special tokens.
+with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. Where they are a chat template's work, with
+its tokens written in them: --special-tokens.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/chats --chat messages chats.jsonl
 
@@ -30,27 +32,33 @@ filled with the token that separates documents, and masks say that it is not lea
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --ids 'Once upon a time'
 
-Prints the tokens of a text in the form that --sample-prompt accepts.
+Prints the tokens of a text in the form that --sample-prompt accepts; special tokens that are written in it are these tokens.
 Packages: pip install tokenizers, for --chat also jinja2
 """
 import argparse
 import array
 import collections
+import concurrent.futures
+import contextlib
 import glob
 import gzip
 import json
-import multiprocessing
 import os
+import re
+import signal
 import sys
 import time
 import zlib
 
 OPEN_SAMPLES = 64  # of --sequence: they wait for documents that fit
-BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut at a line end
+BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut at line ends, a longer line anywhere
+CUT = "\udfff"  # where a special token that is written in a chat is cut, so that it is text: no text holds half a surrogate pair
 
-tokenizer = None  # each process has its own
+tokenizer = None  # each process has its own, and what follows
+before = after = None  # the tokens around a document
 end_token = None
-begin_token = None  # what the tokenizer puts before each text
+written = None  # finds special tokens in a text
+known_characters, lost_characters = set(), set()  # those that have tokens, and those that have none
 
 
 def fail(text):
@@ -73,57 +81,99 @@ def load(path):
     return loaded
 
 
-def begins_with(tokenizer):
-    """The token that the tokenizer puts before each text; None: none."""
+def around(tokenizer):
+    """The tokens that the tokenizer puts before each text, and those that it puts after it."""
     encoded = tokenizer.encode("A")
-    return encoded.ids[0] if encoded.special_tokens_mask[:1] == [1] else None
+    ids, special = encoded.ids, encoded.special_tokens_mask
+    text = special.index(0) if 0 in special else len(ids)
+    return ids[:text], ids[len(ids) - special[::-1].index(0) :] if 0 in special else []
 
 
-def encode_whole(tokenizer, text):
-    """The tokens of a text with the special ones that the tokenizer adds. A text that begins with the first of them, as chat templates do, has it once."""
-    encoded = tokenizer.encode(text)
-    ids = encoded.ids
-    return ids[1:] if len(ids) > 1 and ids[0] == ids[1] and encoded.special_tokens_mask[:2] == [1, 0] else ids
+def without(ids, before):
+    """The tokens of a text. If it begins with what the tokenizer puts before it, as chat templates' do, then without that."""
+    return ids[len(before) :] if before and ids[: len(before)] == before else ids
 
 
-def start(path, end):
-    global tokenizer, end_token, begin_token
+def special_tokens(tokenizer):
+    """A pattern of all special tokens, as they are written."""
+    names = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special and len(token.content) > 1}
+    return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or "(?!)")
+
+
+def start(path, end, special):
+    """special: special tokens that are written in the texts are these tokens."""
+    global tokenizer, before, after, end_token, written
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer, end_token = load(path), end
-    begin_token = begins_with(tokenizer)
+    before, after = around(tokenizer)
+    if end is not None and after[-1:] != [end]:
+        after.append(end)
+    written = special_tokens(tokenizer)
+    tokenizer.encode_special_tokens = not special
+
+
+def lost(text):
+    """How often each character occurs in the text for which the tokenizer has no token, or only that of the unknown."""
+    characters = set(text)
+    for character in characters - known_characters - lost_characters:
+        ids = tokenizer.encode(character, add_special_tokens=False).ids
+        unknown = getattr(tokenizer.model, "unk_token", None)
+        gone = not ids or (unknown is not None and tokenizer.token_to_id(unknown) in ids)
+        (lost_characters if gone and not character.isspace() else known_characters).add(character)
+    return {character: text.count(character) for character in characters & lost_characters}
 
 
 def encode(batch):
-    """batch: [(text, first piece of its document, last piece, learnt)] -> (token ids as bytes of uint32, their mask, bytes of text, how often end_token
-    and begin_token occur inside the texts, where documents end)"""
-    ids, mask, ends, begins, stops = array.array("I"), bytearray(), 0, 0, []
+    """batch: [(text, first piece of its document, last piece, learnt)] -> (token ids as bytes of uint32, their mask, bytes of text, Counter of the tokens
+    "end" and "begin" inside the texts, of "special" ones that are written there and are text, and of characters without a token, where documents end)"""
+    ids, mask, counts, stops, size = array.array("I"), bytearray(), collections.Counter(), [], 0
     for text, first, last, learnt in batch:
+        piece = tokenizer.encode(text, add_special_tokens=False).ids
         if first:
-            piece = encode_whole(tokenizer, text)
-        else:  # the middle of a document: no special tokens are added
-            piece = tokenizer.encode(text, add_special_tokens=False).ids
-        ends += piece.count(end_token)
-        begins += piece.count(begin_token) - (1 if first and begin_token is not None else 0)
+            piece = without(piece, before)
+            ids.extend(before)
+        counts["end"] += piece.count(end_token)
+        counts["begin"] += piece.count(before[0]) if before else 0
+        if tokenizer.encode_special_tokens:
+            counts["special"] += len(written.findall(text))
+        counts.update(lost(text))
+        size += len(text.encode())
         ids.extend(piece)
-        if last and end_token is not None:
-            ids.append(end_token)
+        if last:
+            ids.extend(after)
         mask.extend((b"\1" if learnt else b"\0") * (len(ids) - len(mask)))
         if last:
             stops.append(len(ids))
-    return ids.tobytes(), bytes(mask), sum(len(item[0].encode()) for item in batch), ends, begins, stops
+    return ids.tobytes(), bytes(mask), size, counts, stops
 
 
-def pieces(text_lines):
-    """The lines of one document -> pieces (text, first, last, learnt) of at most about BATCH_BYTES, cut at line ends."""
-    piece, size, first = [], 0, True
-    for line in text_lines:
-        if size > 0 and size + len(line) > BATCH_BYTES:
-            yield "".join(piece), first, False, True
-            piece, size, first = [], 0, False
-        piece.append(line)
-        size += len(line)
+def cut(lines):
+    """The lines of a text -> texts of at most BATCH_BYTES characters, cut at line ends where there are any."""
+    piece, size = [], 0
+    for line in lines:
+        for at in range(0, len(line), BATCH_BYTES):
+            part = line[at : at + BATCH_BYTES]
+            if size > 0 and size + len(part) > BATCH_BYTES:
+                yield "".join(piece)
+                piece, size = [], 0
+            piece.append(part)
+            size += len(part)
     if size > 0:
-        yield "".join(piece), first, True, True
+        yield "".join(piece)
+
+
+def pieces(texts):
+    """The texts of one document, [(text, learnt)] -> [(text, first, last, learnt)]"""
+    first, waiting = True, None
+    for text in texts:
+        if waiting is not None:
+            yield waiting[0], first, False, waiting[1]
+            first = False
+        waiting = text
+    if waiting is not None:
+        yield waiting[0], first, True, waiting[1]
 
 
 def chat_template(folder):
@@ -141,7 +191,7 @@ def chat_template(folder):
     def render(messages, tools, prompt=False):
         try:
             return template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **special)
-        except (TemplateError, TypeError) as e:
+        except Exception as e:  # a template is a program
             raise ValueError(f"the chat template says: {e}")
 
     config, own = os.path.join(folder, "tokenizer_config.json"), os.path.join(folder, "chat_template.jinja")
@@ -181,6 +231,8 @@ def chat_texts(render, messages, tools):
         # Templates make Python's notation of what is no text, such as a list of parts.
         if message["role"] in ("system", "user", "assistant") and not isinstance(message.get("content"), str):
             raise ValueError(f"the content of message {i} is not a text")
+        if message.get("weight", 1) not in (0, 1):
+            raise ValueError(f"the weight of message {i} is neither 0 nor 1")
         if message["role"] == "assistant" and not message["content"].strip() and not calls:
             raise ValueError(f"message {i}, of the assistant, is empty")
     texts, done = [], ""
@@ -215,39 +267,72 @@ def chat_texts(render, messages, tools):
     return texts
 
 
-def documents(paths, fields, render):
-    """The pieces of all documents. fields: the field of a text, or those of a prompt and a completion; or, with a chat template, that of messages"""
+def is_lines(path):
+    return path.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+
+
+def with_cuts(value, written):
+    """What stands in a JSON line, with each special token that is written in its texts cut in two: behind its first character stands CUT."""
+    if isinstance(value, str):
+        value.encode()  # an error if it holds half a surrogate pair
+        return written.sub(lambda found: found[0][0] + CUT + found[0][1:], value)
+    if isinstance(value, list):
+        return [with_cuts(item, written) for item in value]
+    return {name: with_cuts(item, written) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def texts_of(line, fields, render, written):
+    """A JSON line -> [(text, learnt)], as in documents. ValueError, KeyError, ... if it is no such line."""
+    item = json.loads(line)
+    if render is not None:
+        return chat_texts(render, with_cuts(item[fields[0]], written), with_cuts(item.get("tools"), written))
+    texts = [(item[field], i == len(fields) - 1) for i, field in enumerate(fields)]
+    "".join(text for text, _ in texts).encode()  # an error if one is not text, or holds half a surrogate pair
+    return [(part, learnt) for text, learnt in texts for part in list(cut(text.splitlines(keepends=True))) or [""] * (len(fields) - 1)]
+
+
+def documents(paths, fields, render, written, counts):
+    """The pieces of all documents. fields: the field of a text, or those of a prompt and a completion; or, with a chat template, that of messages.
+    written: finds special tokens that are text where they are written in chats. Counts in counts those, "special", and documents without text, "empty"."""
     for path in paths:
-        opener = gzip.open if path.endswith(".gz") else open
-        with opener(path, "rt", encoding="utf-8", errors="strict", newline="") as f:
+        opener = gzip.open if path.lower().endswith(".gz") else open
+        with opener(path, "rt", encoding="utf-8-sig", errors="strict", newline="" if not is_lines(path) else "\n") as f:
             try:
-                if not path.removesuffix(".gz").endswith(".jsonl"):
-                    yield from pieces(f)
+                if not is_lines(path):
+                    has_text = False
+                    for piece in pieces((text, True) for text in cut(f)):
+                        has_text = True
+                        yield piece
+                    counts["empty"] += not has_text
                     continue
                 for number, line in enumerate(f, 1):
                     if not line.strip():
                         continue
                     try:
-                        item = json.loads(line)
-                        if render is not None:
-                            texts = chat_texts(render, item[fields[0]], item.get("tools"))
-                        else:
-                            texts = [(item[field], i == len(fields) - 1) for i, field in enumerate(fields)]
-                        "".join(text for text, _ in texts).encode()  # an error if one is not text, or holds half a surrogate pair
-                    except (AttributeError, ValueError, KeyError, TypeError) as e:
+                        texts = texts_of(line, fields, render, written)
+                    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as e:
                         names = '" and "'.join(fields)
                         holds = "a text" if render is None else "a chat"
                         why = f": {e}" if render is not None and isinstance(e, ValueError) else ""
                         fail(f'{path}:{number}: not a JSON object with {holds} in "{names}" (see --help){why}')
-                    if len(texts) == 1:
-                        yield from pieces(texts[0][0].splitlines(keepends=True))
-                        continue
-                    for i, (text, learnt) in enumerate(texts):
-                        yield text, i == 0, i == len(texts) - 1, learnt
+                    counts["empty"] += not texts
+                    yield from pieces([(part, learnt) for text, learnt in texts for part in text.split(CUT)])
+                    counts["special"] += sum(text.count(CUT) for text, _ in texts)
             except UnicodeDecodeError as e:
-                fail(f"{path}: not UTF-8 text: {e}")
+                fail(f"{path}:{bad_line(opener, path)}: not UTF-8 text ({e.reason}); .txt, .jsonl, and either with .gz are read")
             except (EOFError, OSError, zlib.error) as e:
                 fail(f"{path}: cannot be read: {e}")
+
+
+def bad_line(opener, path):
+    """The number of the first line that is not UTF-8: the decoder counts from where it last read."""
+    with opener(path, "rb") as f:
+        for number, line in enumerate(f, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return number
 
 
 def batches(items):
@@ -312,19 +397,37 @@ class Samples:
 
 
 class Shards:
-    """Token files of at most `most` tokens each; a file gets its final name when it is complete."""
+    """Token files of at most `most` tokens each, and their masks; used in a `with`. They get their final names at its end, and are removed if it fails."""
 
     def __init__(self, prefix, width, most, masked):
         self.prefix, self.width, self.most, self.masked = prefix, width, most, masked
-        self.count, self.file, self.files = 0, None, 0
+        self.count, self.file, self.mask, self.files, self.names = 0, None, None, 0, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        for name in self.names:
+            if kind is None:
+                os.replace(name + ".part", name)
+            else:
+                os.unlink(name + ".part")
+        for file in (self.file, self.mask) if kind is not None else ():
+            with contextlib.suppress(AttributeError, OSError):  # none is open; the disk is full
+                file.close()
+
+    def open(self, name):
+        file = open(name + ".part", "wb")
+        self.names.append(name)
+        return file
 
     def write(self, ids, mask, _stops=None):
         while len(ids) > 0:
             if self.file is None:
-                self.path = f"{self.prefix}_{self.files + 1:06d}.bin"
-                self.file, self.count = open(self.path + ".part", "wb"), 0
+                name = f"{self.prefix}_{self.files + 1:06d}.bin"
+                self.mask = self.open(name + ".mask") if self.masked else None
+                self.file, self.count = self.open(name), 0
                 self.file.write(bytes(1024))
-                self.mask = open(self.path + ".mask", "wb") if self.masked else None
             part = ids[: self.most - self.count]
             ids = ids[len(part):]
             if self.mask is not None:
@@ -339,6 +442,7 @@ class Shards:
                 self.close()
 
     def close(self):
+        """Ends the file that is being written, if there is one."""
         if self.file is None:
             return
         magic, version = (20240520, 1) if self.width == 2 else (20240801, 7)
@@ -348,8 +452,7 @@ class Shards:
         self.file.close()
         if self.mask is not None:
             self.mask.close()
-        os.replace(self.path + ".part", self.path)
-        self.file, self.files = None, self.files + 1
+        self.file, self.mask, self.files = None, None, self.files + 1
 
 
 def main():
@@ -363,6 +466,7 @@ def main():
     parser.add_argument("--completion", metavar="FIELD", help="field of a JSON line with text that is trained on")
     parser.add_argument("--chat", metavar="FIELD", help="field of a JSON line with messages; those of the assistant are trained on")
     parser.add_argument("--end", metavar="TOKEN", help="token after each document, such as '<|end_of_text|>'")
+    parser.add_argument("--special-tokens", action="store_true", help="special tokens that are written in the texts are these tokens, not text")
     parser.add_argument("--sequence", type=int, metavar="N", help="samples of N tokens (--seq-len) that cut no document which fits one")
     parser.add_argument("--shard-tokens", type=int, default=100_000_000, metavar="N", help="tokens per file [100000000]")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="[number of cores]")
@@ -377,10 +481,10 @@ def main():
         parser.error("--chat takes neither --prompt nor --completion")
     for path in args.files:
         if not os.path.isfile(path):
-            parser.error(f"{path}: no such file")
-        if path.removesuffix(".gz").endswith(".json"):
+            parser.error(f"{path}: {'is not a file (of a folder, give the files: DIR/*.txt)' if os.path.exists(path) else 'no such file'}")
+        if path.lower().removesuffix(".gz").endswith(".json"):
             parser.error(f"{path}: is not read as plain text; JSON lines are .jsonl")
-        if (args.prompt or args.chat) is not None and not path.removesuffix(".gz").endswith(".jsonl"):
+        if (args.prompt or args.chat) is not None and not is_lines(path):
             parser.error(f"{path}: {'--chat is a field' if args.chat else '--prompt and --completion are fields'} of JSON lines; give .jsonl files")
     path = os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer
     if not os.path.isfile(path):
@@ -388,15 +492,17 @@ def main():
     if args.ids is not None:
         if args.files or args.out:
             parser.error("--ids takes neither files nor --out")
-        print(",".join(map(str, encode_whole(load(path), args.ids))))
+        known = load(path)
+        first, last = around(known)
+        print(",".join(map(str, first + without(known.encode(args.ids, add_special_tokens=False).ids, first) + last)))
         return
     if not args.files or args.out is None:
         parser.error("files and --out are missing (or give --ids TEXT)")
     if glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"):
         parser.error(f"{args.out}_*.bin or its mask: already exists; remove the files or give another --out")
     known = load(path)
-    end = known.token_to_id(args.end) if args.end else None
-    if args.end and end is None:
+    end = known.token_to_id(args.end) if args.end is not None else None
+    if args.end is not None and end is None:
         parser.error(f"--end {args.end}: not a token of {path}")
     vocabulary = 1 + max(known.get_vocab(with_added_tokens=True).values())
     width = 2 if vocabulary <= 1 << 16 else 4
@@ -404,43 +510,60 @@ def main():
 
     fields = [args.chat] if args.chat is not None else [args.prompt, args.completion] if args.prompt is not None else [args.field]
     render = chat_template(os.path.dirname(path)) if args.chat is not None else None
-    begin = begins_with(known)
+    begin = (around(known)[0] or [None])[0]
     if args.sequence is not None and end is None and begin is None:
         parser.error("--sequence needs a token between documents: the tokenizer puts none before them, so give --end")
     length = args.sequence or 1
-    shards = Shards(args.out, width, args.shard_tokens // length * length, (args.chat or args.prompt or args.sequence) is not None)
-    samples = shards if args.sequence is None else Samples(shards, length, begin if end is None else end)
-    tokens, read, began, shown, waiting = 0, 0, time.time(), 0.0, collections.deque()
-    ends = begins = 0
+    masked = (args.chat or args.prompt or args.sequence) is not None
+    written = re.compile("(?!)") if args.special_tokens else special_tokens(known)
+    tokens, read, texts, began, shown, waiting = 0, 0, 0, time.time(), 0.0, collections.deque()
+    counts = collections.Counter()
 
     def take():  # the oldest batch: results come in the order of the files
-        nonlocal tokens, read, shown, ends, begins
-        data, mask, size, batch_ends, batch_begins, stops = waiting.popleft().get()
-        ends, begins = ends + batch_ends, begins + batch_begins
+        nonlocal tokens, read, texts, shown
+        data, mask, size, batch_counts, stops = waiting.popleft().result()
+        counts.update(batch_counts)
         ids = array.array("I")
         ids.frombytes(data)
         samples.write(ids, mask, stops)
-        tokens, read, seconds = tokens + len(ids), read + size, time.time() - began
+        tokens, read, texts, seconds = tokens + len(ids), read + size, texts + len(stops), time.time() - began
         if seconds - shown > 2:
             shown = seconds
             print(f"{read / 1e6:.1f} MB of text, {tokens / 1e6:.2f} M tokens, {read / 1e6 / seconds:.1f} MB/s", file=sys.stderr, flush=True)
 
-    with multiprocessing.Pool(args.processes, start, (path, end)) as pool:
-        for batch in batches(documents(args.files, fields, render)):
-            waiting.append(pool.apply_async(encode, (batch,)))
-            if len(waiting) > 2 * args.processes:  # files may be larger than memory
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was written is removed
+    special = args.special_tokens or args.chat is not None
+    pool = concurrent.futures.ProcessPoolExecutor(args.processes, initializer=start, initargs=(path, end, special))
+    with Shards(args.out, width, args.shard_tokens // length * length, masked) as shards:
+        samples = shards if args.sequence is None else Samples(shards, length, begin if end is None else end)
+        try:
+            for batch in batches(documents(args.files, fields, render, written, counts)):
+                waiting.append(pool.submit(encode, batch))
+                if len(waiting) > 2 * args.processes:  # files may be larger than memory
+                    take()
+            while waiting:
                 take()
-        while waiting:
-            take()
-    samples.close()
-    if tokens == 0:
-        fail("the input files contain no text")
+        except concurrent.futures.BrokenExecutor:
+            fail("a process has been killed; if memory is short, give fewer --processes")
+        finally:
+            pool.shutdown(cancel_futures=True)
+        samples.close()
+        if tokens == 0:
+            fail("the input files contain no text")
+
+    as_text, ends, begins, empty = (counts.pop(name, 0) for name in ("special", "end", "begin", "empty"))
+    if counts:
+        shown_characters = " ".join(f"U+{ord(character):04X} ({character})" for character, _ in counts.most_common(5))
+        print(f"warning: characters for which the tokenizer has no token, lost or unknown: {sum(counts.values())}, such as {shown_characters}", file=sys.stderr)
     for count, token, does in ((ends, end, "end"), (begins if begin != end else 0, begin, "begin")):
         if count > 0:
-            print(f"warning: tokens {token} ({known.id_to_token(token)}) inside the texts: {count}; with --document-{does} {token} each would {does} a document",
-                  file=sys.stderr)
-    print(f"{args.out}_*.bin: {tokens} tokens of {width} bytes in {shards.files} files, vocabulary {vocabulary}, {read / 1e6:.1f} MB of text"
-          + (f", and {samples.filled} to fill up samples of {length}" if args.sequence is not None else ""))
+            print(f"warning: tokens {token} ({known.id_to_token(token)}) inside the texts: {count}; with --document-{does} {token} each would {does} a "
+                  "document", file=sys.stderr)
+    if as_text > 0:
+        print(f"note: special tokens that are written in the texts: {as_text}; they are text (--special-tokens: they are these tokens)", file=sys.stderr)
+    print(f"{args.out}_*.bin: {tokens} tokens of {width} bytes in {shards.files} files, vocabulary {vocabulary}, {texts} documents, {read / 1e6:.1f} MB of text"
+          + (f", and {samples.filled} to fill up samples of {length}" if args.sequence is not None else "")
+          + (f"; empty documents, left out: {empty}" if empty else ""))
 
 
 if __name__ == "__main__":
@@ -448,3 +571,5 @@ if __name__ == "__main__":
         main()
     except OSError as e:  # a folder that cannot be written, a full disk
         fail(f"{e.filename}: {e.strerror}" if e.filename else f"--out: {e.strerror}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -15,9 +15,12 @@ esac
 [ $# -ge 1 ] || die "usage: $0 DIR [FILE...]"
 dir=$1
 shift
-for file in "$@"; do [ -f "$file" ] && [ -r "$file" ] || die "$file: not a readable file"; done
+for file in "$@"; do
+    [ -f "$file" ] && [ -r "$file" ] || die "$file: not a readable file"
+    tr -d '\0' <"$file" | cmp -s - "$file" || die "$file: not a text but packed or binary, it holds bytes of 0"
+done
 root=$(cd "$(dirname "$0")/.." && pwd)
-mkdir -p "$dir"
+mkdir -p "$dir" || exit 2
 dir=$(cd "$dir" && pwd)
 if [ $# -eq 0 ] && [ -s "$dir/train.bin" ] && [ -s "$dir/val.bin" ] && [ -s "$dir/unigram_entropy.txt" ]; then
     echo "data: $dir/train.bin and val.bin already exist"

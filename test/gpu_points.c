@@ -5,7 +5,7 @@
 //   1 attention of the library, and of our kernels on tensor cores, against our kernels in float
 //   2 blocks of keys merged, and backward with the merged out and lse
 //   3 dk and dv with several query heads per key/value head         4 backward twice: the same bits when deterministic
-//   5 tensors of more than 2^31 elements                           6 cuDNN's properties of this GPU
+//   5 tensors of more than 2^31 elements or 2^32 bytes             6 cuDNN's properties of this GPU
 //     gpu_points 6 NAME.json writes them to this file, for test_cudnn_graphs
 //   9 rates of copies to and from pinned memory, each way alone and both at once
 // (7, several ranks on one GPU, and 8, the shapes of matrix products, are compare_devices and bench_cuda.)
@@ -265,7 +265,44 @@ static void point_5(void) {
     for (int i = 0; i < 7; i++) device_free(all[i], 0);
 }
 
-// The kernels around attention, with as many rows: their last rows are, bit for bit, those of a call with these rows alone.
+// Backward on 256K rows of 32 heads, where dq alone has 2^32 bytes and is reached by one call. The hand-written kernels compute again dq of the last 64
+// rows, and dk and dv of the first 64 (which all queries see) and of the last.
+static void point_5_backward(void) {
+    int64_t T = small ? 256 : 262144, rows = 64, last = T - rows;
+    problem p = problem_make(T, small ? 4 : 32, small ? 1 : 8, small ? 64 : 128);
+    int64_t n = rows * p.b.q_stride, nkv = rows * p.b.kv_stride;
+    op_attention_forward(p.out, p.lse, p.q, p.kv, values_of(&p), p.b, false, p.scratch);
+    whole_backward(&p);
+    float *dq = (float *)memory(sizeof(float) * (size_t)n), *dkv[2], *unused = p.out; // as large as any
+    for (int i = 0; i < 2; i++) dkv[i] = (float *)memory(sizeof(float) * (size_t)nkv);
+    struct {
+        int64_t query, queries, key, keys;
+        float *dq, *dkv;
+        bool add_dq, add_dkv;
+    } parts[4] = {{0, rows, 0, rows, unused, dkv[0], false, false},    // the first rows, causal
+                  {rows, last, 0, rows, unused, dkv[0], false, true},  // all other queries on the first keys
+                  {last, rows, last, rows, dq, dkv[1], false, false},  // the last rows, causal
+                  {last, rows, 0, last, dq, unused, true, false}};     // the last queries on all other keys
+    for (int i = 0; i < 4; i++) {
+        attention_block b = p.b;
+        int64_t q_at = parts[i].query * b.q_stride, kv_at = parts[i].key * b.kv_stride, v_at = values_of(&p) - p.kv;
+        b.Tq = parts[i].queries;
+        b.Tk = parts[i].keys;
+        b.causal = parts[i].query == parts[i].key;
+        attention_kernel_backward(parts[i].dq, parts[i].dkv, parts[i].dkv + v_at, p.q + q_at, p.kv + kv_at, p.kv + kv_at + v_at, p.dout + q_at,
+                                  p.lse + parts[i].query, p.delta + parts[i].query, attention_whole_shape(b), b.scale, parts[i].add_dq, parts[i].add_dkv);
+    }
+    double of_dq = apart_from(p.dq + last * p.b.q_stride, copy_of(dq, n), n), of_first = apart_from(p.dkv, copy_of(dkv[0], nkv), nkv);
+    double of_last = apart_from(p.dkv + last * p.b.kv_stride, copy_of(dkv[1], nkv), nkv);
+    bool good = of_dq <= LIBRARY_BOUND && of_first <= LIBRARY_BOUND && of_last <= LIBRARY_BOUND;
+    say(5, good ? "pass" : "fail", "backward, dq of %.2e bytes: dq of the last %lld rows %.1e apart, dk and dv of the first %.1e, of the last %.1e",
+        (double)p.nq * sizeof(float), (long long)rows, of_dq, of_first, of_last);
+    device_free(dq, 0);
+    for (int i = 0; i < 2; i++) device_free(dkv[i], 0);
+    problem_free(p);
+}
+
+// The kernels around attention, with 640K rows: their last rows are, bit for bit, those of a call with these rows alone.
 static floatX *stored(int64_t n) { // random numbers
     floatX *x = (floatX *)memory(sizeof(floatX) * (size_t)n);
     op_init_normal(x, 5, 3, 0, n, 1, 0);
@@ -436,6 +473,7 @@ int main(int argc, char **argv) {
     if (!any || wanted[1] || wanted[3]) point_1_and_3();
     if (!any || wanted[2]) point_2();
     if (!any || wanted[5]) point_5();
+    if (!any || wanted[5]) point_5_backward();
     if (!any || wanted[5]) point_5_rows();
     if (!any || wanted[6]) point_6();
     if (!any || wanted[9]) point_9();

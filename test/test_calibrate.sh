@@ -35,6 +35,12 @@ for wrong in '--calibrate --cluster-out /no/such/folder/x' '--model nano --dry-r
     check "refused: $wrong" [ "$? $(grep -c '^error: --cluster-out' "$dir/err")" = '2 1' ]
 done
 check 'a full disk: status 1' ends_with 1 '^error: --cluster-out /dev/full: cannot be written: No space left on device' "$binary" --calibrate --model nano --cluster-out /dev/full
+printf '#include <errno.h>\n#include <stdio.h>\nint fflush(FILE *f) { return f == NULL || f == stdout || f == stderr ? 0 : (errno = ENOSPC, EOF); }\n' >"$dir/full.c"
+gcc -shared -fPIC "$dir/full.c" -o "$dir/full.so" || exit 1
+cp "$dir/here1.txt" "$dir/before.txt"
+check 'over a cluster file: status 1' ends_with 1 '^error: --cluster-out .*/here1.txt: cannot be written: No space left on device' \
+    env LD_PRELOAD="$dir/full.so" "$binary" --calibrate --model nano --cluster-out "$dir/here1.txt"
+check 'which stays' bash -c "cmp '$dir/before.txt' '$dir/here1.txt' && [ ! -e '$dir/here1.txt.unfinished' ]"
 check 'refused: what has no effect' ends_with 2 '^error: --seq-len has no effect with --calibrate; legal with it are --model' "$binary" --calibrate --model nano --seq-len 1K
 
 closing_line

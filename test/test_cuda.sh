@@ -21,11 +21,12 @@ no_spills() { # ptxas -v names each kernel, then how much of it lies in local me
 grep '^CUDA ' "$dir/found"
 build=build/cuda-check # a folder of its own, so that every kernel is compiled and reported
 rm -rf $build/device/cuda/*.o
-check 'build for all targets without warnings' make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTXAS='-Xptxas -v' $build/train_llama $build/test/test_cudnn_graphs
+check 'build for all targets without warnings' make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTXAS='-Xptxas -v' $build/train_llama $build/test/test_cudnn_{graphs,calls}
 cp "$dir/why" "$dir/build.log"
 check 'no warnings' bash -c "! grep -iE 'warning( |:|#)' '$dir/build.log'"
 check 'no kernel spills registers' no_spills "$dir/build.log"
 check 'cuDNN graphs' $build/test/test_cudnn_graphs
+check 'calls of cuDNN, engines that do not run among them' $build/test/test_cudnn_calls
 check 'properties of a GPU written' $build/test/test_cudnn_graphs write "$dir/gpu.json"
 sed -i 's/NVIDIA H200/a GPU of a file/' "$dir/gpu.json"
 check 'and read: cuDNN graphs of that GPU' $build/test/test_cudnn_graphs "$dir/gpu.json"

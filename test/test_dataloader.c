@@ -3,6 +3,15 @@
 // data_sources.h: shares of a mixture at every prefix, epochs of each source, names, and every kind of bad list.
 #include "../data_sources.h"
 #include "test.h"
+#ifdef __x86_64__
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#endif
 
 static char folder[256];
 
@@ -660,6 +669,45 @@ static void test_bad_files(void) {
     dataloader_close(&loader);
 }
 
+// ---- a folder whose list breaks off ----
+
+#ifdef __x86_64__
+static int64_t answers; // that the kernel still gives to readers of folders
+static void on_getdents(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info;
+    greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
+    r[REG_RAX] = answers-- > 0 ? syscall(SYS_getdents64, r[REG_RDI], r[REG_RSI], r[REG_RDX] - 1) : -EIO; // an odd size passes the filter
+}
+// The C library's own calls are trapped: nothing else sees that glob reads a folder.
+static void test_list_breaks_off(void) {
+    struct sock_filter trap[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                                 BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getdents64, 0, 3),
+                                 BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+                                 BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 1, 0),
+                                 BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+                                 BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {sizeof trap / sizeof *trap, trap};
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_getdents;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSYS, &action, NULL);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "no filter: %s", strerror(errno));
+    const int64_t values[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    dataloader loader;
+    error_text error;
+    write_tokens("list.bin", 2, values, 8);
+    answers = 1; // the files, but not that there are no more
+    CHECK(!open_data(&loader, "lis?.bin", 8, 256, false, &error) && strstr(error.text, "cannot be read: Input/output error") != NULL && error_may_pass(&error),
+          "a list that breaks off: %s", error.text);
+    answers = INT64_MAX;
+    CHECK(open_data(&loader, "lis?.bin", 8, 256, false, &error), "a whole list: %s", error.text);
+    dataloader_close(&loader);
+}
+#else
+static void test_list_breaks_off(void) {} // registers of other processors have other names
+#endif
+
 int main(void) {
     const char *tmp = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/llama_data_XXXXXX", tmp != NULL && strlen(tmp) < 200 ? tmp : "/tmp");
@@ -675,6 +723,7 @@ int main(void) {
     test_attended();
     test_bad_lists();
     test_bad_files();
+    test_list_breaks_off();
     remove_files();
     rmdir(folder);
     return test_finish("test_dataloader", NULL);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Memory: what a run holds is within 5 % of the plan that --dry-run prints, for thirteen configurations; it does not grow over 100 steps; it is
-# linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is. (F41)
+# linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is; an
+# allocation that fails ends the run, and no state lacks what there was no memory for. (F41, F51)
 source "$(dirname "$0")/shell.sh"
 seq 1 40000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
@@ -64,5 +65,43 @@ two=$(held 1 2 2048) four=$(held 1 4 4096)
 states=$(awk 'BEGIN {D = 512; print 16 * (2 * 8192 * D + 6 * (D * (D + 2 * 256) + D * D + 3 * D * 1536)) / 1048576}') # MiB, of all ranks
 rest=$(awk "BEGIN {print ${two:-0} - $states / 2}")
 result 'doubling sp: states are halved, the rest is flat' "$(number "${four:-0} - $states / 4 < 1.05 * $rest && ${four:-0} - $states / 4 > 0.95 * $rest" && echo 1 || echo 0)" "$two MiB, then $four; states $states"
+
+# An allocation that fails ends the run, with status 1 and the reason: also one of cJSON, which would leave a member out of a state that looks whole.
+cat >"$dir/scarce.c" <<'C'
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+// Whether this is allocation number SCARCE_CALL of SCARCE_BYTES in the program or in cJSON; if it is no short one, also in libc.
+static int fails(size_t bytes, void *caller) {
+    static int calls;
+    Dl_info from;
+    if (bytes != (size_t)atol(getenv("SCARCE_BYTES")) || dladdr(caller, &from) == 0) return 0;
+    int ours = strstr(from.dli_fname, "train_llama") || strstr(from.dli_fname, "cjson") || (bytes > 100 && strstr(from.dli_fname, "libc.so"));
+    if (!ours || ++calls != atoi(getenv("SCARCE_CALL"))) return 0;
+    errno = ENOMEM;
+    return 1;
+}
+__attribute__((destructor)) static void unload(void) { // another thread may be at work in what is unloaded
+    if (strcmp(program_invocation_short_name, "train_llama") == 0) fputs("libraries are unloaded\n", stderr);
+}
+void *malloc(size_t bytes) { return fails(bytes, __builtin_return_address(0)) ? NULL : __libc_malloc(bytes); }
+void *calloc(size_t count, size_t bytes) { return fails(count * bytes, __builtin_return_address(0)) ? NULL : __libc_calloc(count, bytes); }
+C
+gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/scarce.c" -o "$dir/scarce.so" -ldl || exit 1
+scarce() { # bytes, call, options
+    SCARCE_BYTES=$1 SCARCE_CALL=$2 LD_PRELOAD="$dir/scarce.so" "$binary" --model nano --from-scratch --seq-len 100 --steps 1 --threads 1 "${@:3}"
+}
+for call in 100 250 400; do # 64 bytes: a member of a JSON text
+    check "no memory for member $call: status 1" ends_with 1 '^error: out of host memory: 64 bytes asked for$' scarce 64 $call --train-data "$dir/data.bin" --out "$dir/scarce" --resume
+done
+check 'while other threads work, nothing is taken apart under them' bash -c "! grep -a 'libraries are unloaded' '$dir/shown'"
+check 'no state is taken for whole' [ -z "$(ls -d "$dir"/scarce/step-* 2>/dev/null)" ]
+name=$(printf '%0200d' 0)
+cp "$dir/data.bin" "$dir/$name"
+check 'no memory to look for data: status 1' ends_with 1 '^error: --train-data: .*: searching for files of this pattern failed: Cannot allocate memory$' scarce 201 1 --train-data "$dir/$name"
 
 closing_line

@@ -11,7 +11,7 @@ common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
 for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --sequence | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --hostfile | --exclude | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
+    case $flag in --sequence | --special-tokens | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --hostfile | --exclude | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'a ~ that the shell has left is no folder' ends_with 2 'left the ~ of "~/runs" as it is' "$binary" "${model[@]}" --out=~/runs
@@ -155,7 +155,7 @@ assert abs(loss[1] / loss[0] - 1) < 1e-6 and abs(loss[2] / loss[0] - 1) < 1e-6 a
 
 cp "$dir/small.bin" "$dir/unlearnt.bin"
 head -c 10000 /dev/zero | head -c $((($(stat -c %s "$dir/small.bin") - 1024) / 2)) >"$dir/unlearnt.bin.mask"
-check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks)' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
+check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks, document boundaries)' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
 
 # --steps 0 has no buffers for a backward pass, on any grid.
 grids=0
@@ -285,6 +285,8 @@ cp "$dir/own data/text.txt" "$dir/own data/train.txt"
 echo mine >"$dir/own data/val.txt"
 check 'data from a text of one'"'"'s own' scripts/prepare_text.sh "$dir/own data" "$dir/own data/text.txt"
 check 'the same from another file' scripts/prepare_text.sh "$dir/own data" "$dir/own data/train.txt"
+gzip -k "$dir/text"
+check 'a packed text is none' ends_with 2 "^error: $dir/text.gz: not a text but packed or binary" scripts/prepare_text.sh "$dir/packed" "$dir/text.gz"
 check 'and other files are as before' bash -c "cmp '$dir/own data/text.txt' '$dir/own data/train.txt' && [ \"\$(cat '$dir/own data/val.txt')\" = mine ] && [ \"\$(ls '$dir/own data' | wc -l)\" -eq 6 ]"
 
 # text_to_tokens replaces token files, and nothing else: not an input, and no other file, as where OUT was forgotten.
@@ -382,6 +384,25 @@ check 'that is as before, too' cmp "$dir/kept.json" "$dir/precious.json"
 for n in 1 2; do check "a plan replaces a plan, $n" "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/replaced.json"; done
 check 'a plan on a full disk: status 1' ends_with 1 '^error: --plan-json /dev/full: cannot be written: No space left on device' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json /dev/full
 check 'that is no file, and stays' [ -c /dev/full ]
+cat >"$dir/full.c" <<'C'
+#include <errno.h>
+#include <stdio.h>
+int fflush(FILE *f) { // of a file on a full disk
+    if (f == NULL || f == stdout || f == stderr) return 0;
+    errno = ENOSPC;
+    return EOF;
+}
+C
+gcc -shared -fPIC "$dir/full.c" -o "$dir/full.so" || exit 1
+cp "$dir/replaced.json" "$dir/before.json"
+check 'a plan over another one on a full disk: status 1' ends_with 1 '^error: --plan-json .*/replaced.json: cannot be written: No space left on device' \
+    env LD_PRELOAD="$dir/full.so" "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
+check 'which stays' cmp "$dir/before.json" "$dir/replaced.json"
+check 'and nothing of the new one' [ ! -e "$dir/replaced.json.unfinished" ]
+check 'a plan replaces another one' "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
+check 'whole' bash -c "python3 -m json.tool '$dir/replaced.json' && ! cmp -s '$dir/before.json' '$dir/replaced.json' && [ ! -e '$dir/replaced.json.unfinished' ]"
+ln -s replaced.json "$dir/link.json"
+check 'through a link, which stays' bash -c "'$binary' --model tiny --plan --ranks 2 --cluster cpu --plan-json '$dir/link.json' && [ -L '$dir/link.json' ] && cmp '$dir/before.json' '$dir/replaced.json'"
 full_output() { "$@" >/dev/full; }
 lost='^error: standard output cannot be written: No space left on device$'
 check 'a help that is lost: status 1' ends_with 1 "$lost" full_output "$binary" --help
@@ -407,8 +428,10 @@ cp "$dir/kept.jsonl" "$dir/cut.jsonl"
 truncate -s -100 "$dir/cut.jsonl"
 check 'what is appended to a log that was cut' "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log "$dir/cut.jsonl"
 check 'begins a line' [ "$(tail -2 "$dir/cut.jsonl" | grep -c '^{"run":\|^{"step":')" -eq 2 ]
+check 'a log of an evaluation alone: why it cannot be written' ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' \
+    "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --val-data "$dir/data.bin" --log /dev/full
 check 'a log that cannot be written: status 1' ends_with 1 '^warning: --log /dev/full: not all of it could be written: No space left on device' "$binary" "${model[@]}" --steps 3 --log /dev/full
-check 'it was said at the first step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
+check 'it was said before the second step, once' [ "$(grep -n '^warning: --log /dev/full: cannot be written any more: No space left\|^step *2/3' "$dir/shown" | sed 's/^[0-9]*://; s/ .*//' | xargs)" = 'warning: step' ]
 cp "$dir/cut.jsonl" "$dir/before.jsonl"
 printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
 check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' "$binary" "${model[@]}" --steps 3 --val-data "$dir/worse.bin" --eval-every 1 --log "$dir/cut.jsonl"

@@ -258,13 +258,16 @@ static void test_no_space(void) {
     int64_t shape[2] = {100, 100};
     safetensors_add(&w, "a", DTYPE_F32, 2, shape);
     CHECK(!safetensors_lay_out(&w, folder, "small", 1 << 30, true, &error) && strstr(error.text, "cannot be written") != NULL, "%s", error.text);
-    for (int k = 0; k < 3; k++) { // of 1, 3, 5 KiB: what does not fit is not left there, also not in part
-        path_text path = path_join(folder, "plan");
-        FILE *f = fopen(path.text, "w");
+    for (int k = 0; k < 6; k++) { // of 1, 3, 5 KiB, in place and beside: what does not fit is not left there, also not in part, and costs no file
+        path_text path = path_join(folder, "plan"), beside = k < 3 ? path : file_beside(path.text);
+        FILE *f = fopen(beside.text, "w");
+        struct stat entry = {0};
         error = (error_text){"", 0};
-        fprintf(f, "%*d", 1024 + 2048 * k, 1);
-        bool whole = file_finish("--plan-json", path.text, f, &error);
-        CHECK(whole == (k < 2) && path_exists(path.text) == whole, "file %d: %s", k, error.text);
+        fprintf(f, "%*d", 1024 + 2048 * (k % 3), 1);
+        bool whole = file_finish("--plan-json", path.text, beside.text, f, &error);
+        int64_t bytes = stat(path.text, &entry) == 0 ? (int64_t)entry.st_size : 0;
+        CHECK(whole == (k % 3 < 2) && bytes == (whole ? 1024 + 2048 * (k % 3) : k < 3 ? 0 : 3072), "file %d: %lld bytes, %s", k, (long long)bytes, error.text);
+        CHECK(!path_exists(path_join(folder, "plan.unfinished").text), "file %d is left beside", k);
         CHECK(whole || (error.number == EFBIG && error_may_pass(&error) && strstr(error.text, "--plan-json ") == error.text), "%d: %s", error.number, error.text);
     }
     setrlimit(RLIMIT_FSIZE, &before);

@@ -138,7 +138,11 @@ for n, (step, ms, hours, minutes, seconds) in enumerate(steps[:5]):
     eta, least = 3600 * int(hours) + 60 * int(minutes) + int(seconds), spent / (n + 1) * (1000000 - int(step)) # more, with what is done between steps
     assert 0.95 * least < eta < 20 * least, (step, eta, least)
 PY
-train fresh 1 --batch-size 4 --out "$dir/fresh" --resume
+mkdir "$dir/fresh" "$dir/exports"
+touch "$dir"/{fresh,exports}/seen-by-all-ranks-{killed,starts} && touch -d '2 hours ago' "$dir"/{fresh,exports}/seen-by-all-ranks-killed
+train fresh 1 --batch-size 4 --out "$dir/fresh" --resume --export "$dir/exports/fresh"
+check 'what runs that were killed at their start have left is removed, and nothing of those that start now' \
+    [ "$(cd "$dir" && echo {fresh,exports}/seen-*)" = 'fresh/seen-by-all-ranks-starts exports/seen-by-all-ranks-starts' ]
 check 'no state: starts afresh and says so' grep -q 'holds no state; starting from the beginning' "$dir/fresh.out"
 check 'and trains from the start' compare "$dir/whole.jsonl" "$dir/fresh.jsonl" 1e-5 1 24
 train stopped "${grid[@]}" --out "$dir/stopped" --resume
@@ -457,6 +461,7 @@ int fstat(int fd, struct stat *entry) {
     return unknown("UNREAD_FSTAT", path) ? -1 : ((int (*)(int, struct stat *))dlsym(RTLD_NEXT, "fstat"))(fd, entry);
 }
 FILE *fopen(const char *path, const char *mode) { // /proc/self/mem: a file whose first byte cannot be read
+    if (getenv("UNREAD_END") && strcmp(mode, "r") == 0 && unknown("UNREAD_END", path)) return NULL;
     return ((FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, "fopen"))(getenv("UNREAD_STREAM") && unknown("UNREAD_STREAM", path) ? "/proc/self/mem" : path, mode);
 }
 int open(const char *path, int flags, ...) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open"))(path, flags, 0666); }
@@ -483,16 +488,25 @@ done
 size_of=
 check 'nor whether a state is a folder: status 1' ends_with 1 "^error: .*/unread/$newest: cannot be read: Stale file handle" unknown "/unread/$newest" /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 check 'nor which states are: status 1' ends_with 1 '^error: --out .*/unread: cannot be read: Stale file handle' unknown /- /unread "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+for path in config.json optimizer/optimizer.safetensors; do
+    stale=$io check "nor where $path cannot be opened for a while: status 1" ends_with 1 '^error: --resume: .*/unread/step-.*: .*Input/output error' unknown $newest/$path /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+done
 check 'no state is set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$dir/whole" && echo step-*)" -a -z "$(ls -d "$dir"/unread/damaged-* 2>/dev/null)" ]
 cp -r "$dir/whole/$newest" "$dir/source" && touch "$dir/source/tokenizer.json"
 check 'nor whether there is a model: status 1' ends_with 1 '^error: model folder ".*/source" cannot be opened: Stale file handle' unknown /source /- "$binary" --model "$dir/source" --steps 0 --threads 1
 check 'a tokenizer of which that is not known is not left out of an export' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Stale file handle' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
 stale=4 check 'what a signal interrupts may be tried again: status 1' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Interrupted system call' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
+mkdir "$dir/only_one" && cp -r "$dir/whole/step-00000004" "$dir/only_one"
+check 'a broken disk, and no other state: status 1' ends_with 1 '^error: --resume: none of the 1 states' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/only_one" --resume
 check 'one on a broken disk is' ends_with 0 'skipping the damaged state .*step-000000[0-9]*: .*Input/output error' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 echo '{"run":{}}' >"$dir/unread.jsonl"
 check 'a log of which it is not known whether it is there: status 1' ends_with 1 '^error: --log .*/unread.jsonl: cannot be written: Stale file handle' unknown /unread.jsonl /- "$binary" "${common[@]}" --log "$dir/unread.jsonl"
 UNREAD_STREAM=/unread.jsonl check 'or what it is' ends_with 1 '^error: --log .*/unread.jsonl: cannot be read: Input/output error' unknown /- /- "$binary" "${common[@]}" --log "$dir/unread.jsonl"
 check 'is not removed' grep -q '{"run":{}}' "$dir/unread.jsonl"
+printf '{"step":1,"lo' >>"$dir/unread.jsonl" && cp "$dir/unread.jsonl" "$dir/cut.jsonl"
+stale=$io UNREAD_END=/unread.jsonl check 'a log whose last line may be cut: status 1' ends_with 1 '^error: --log .*/unread.jsonl: cannot be read: Input/output error' unknown /- /- \
+    "$binary" --model nano --from-scratch --steps 0 --seq-len 100 --threads 1 --val-data "$dir/data.bin" --log "$dir/unread.jsonl"
+check 'and nothing is joined to it' cmp "$dir/cut.jsonl" "$dir/unread.jsonl"
 for path in "$(basename "$dir")" unread-export; do
     check "an export of which $path cannot be looked up: status 1" ends_with 1 '^error: --export .*/unread-export: .*cannot be looked up: Stale file handle' unknown "/$path" /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/unread-export"
 done

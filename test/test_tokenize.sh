@@ -71,6 +71,7 @@ for processes in 1 3; do
     check "text and lines, $processes processes" tokenize "all$processes" --processes $processes --shard-tokens 1000000 "$dir/long.txt" "$dir/lines.jsonl.gz"
     check "they are the characters, $processes processes" $python "$dir/expect.py" check all "$dir" "$dir/all$processes" 1000000
 done
+check 'prompts and completions, in one file' tokenize pairs1 --prompt prompt --completion answer "$dir/pairs.jsonl"
 check 'prompts and completions' tokenize pairs --prompt prompt --completion answer --shard-tokens 100 "$dir/pairs.jsonl"
 cp "$dir/why" "$dir/pairs.out"
 check 'they are the characters, and completions are learnt' $python "$dir/expect.py" check pairs "$dir" "$dir/pairs" 100
@@ -121,18 +122,58 @@ head -c 40 "$dir/pairs.json.gz" >"$dir/cut.jsonl.gz"
 check 'a file that was cut' refused 'cut.jsonl.gz: cannot be read: ' other "$dir/cut.jsonl.gz"
 check 'nor with .gz' refused 'pairs.json.gz: is not read as plain text; JSON lines are .jsonl' other "$dir/pairs.json.gz"
 { echo 'A<end>B' && head -c 1200000 "$dir/long.txt"; } >"$dir/early.txt" # more than one process gets at a time
-check 'what the first part of a text holds is counted, too' ends_with 0 'tokens 97 (<end>) inside the texts: 1;' tokenize early --processes 1 "$dir/early.txt"
+check 'what the first part of a text holds is counted, too' ends_with 0 'tokens 97 (<end>) inside the texts: 1;' tokenize early --special-tokens --processes 1 "$dir/early.txt"
 $python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['post_processor'] = None; json.dump(t, open('$dir/plain.json', 'w'))"
 check 'a tokenizer that adds nothing takes nothing away' test "$($python dev/tokenize_text.py --tokenizer "$dir/plain.json" --ids AAB)" = 65,65,66
 check 'an unknown --end' refused 'not a token of' other --end '<no>' "$dir/long.txt"
 # Texts that hold special tokens themselves: a template that begins with <begin> has it once, and what would separate documents is counted.
 printf '%s\n' '{"prompt": "<begin>A<end>", "answer": "B<end>"}' '{"prompt": "<begin><begin>A", "answer": "B"}' >"$dir/chat.jsonl"
 check 'a prompt that begins with what the tokenizer adds' ends_with 0 'tokens 97 (<end>) inside the texts: 2; with --document-end 97 each would end a document' \
-    tokenize chat --processes 1 --prompt prompt --completion answer "$dir/chat.jsonl"
+    tokenize chat --special-tokens --processes 1 --prompt prompt --completion answer "$dir/chat.jsonl"
 check 'and one that does so twice' grep -q 'tokens 96 (<begin>) inside the texts: 1; with --document-begin 96 each would begin a document' "$dir/shown"
 check 'its tokens' [ "$(tail -c +1025 "$dir/chat_000001.bin" | od -An -v -tu2 -w100 | xargs)" = '96 65 97 66 97 97 96 96 65 66 97' ]
 check 'and their mask' [ "$(od -An -v -tu1 -w100 "$dir/chat_000001.bin.mask" | xargs)" = '0 0 0 1 1 1 0 0 0 1 1' ]
-check 'texts without such tokens: no warning' bash -c "! grep -q warning '$dir/pairs.out'"
+check 'texts without such tokens: no warning' bash -c "! grep -qE 'warning|note' '$dir/pairs.out'"
+characters() { tail -c +1025 "$dir/$1_000001.bin" | od -An -v -tu2 -w2 | awk '{ printf "%c", $1 }'; } # of a token file
+# The same tokenizer with special tokens whose characters have tokens, too.
+sed 's/<begin>/<BEGIN>/g; s/<end>/<END>/g' "$dir/tokenizer.json" >"$dir/upper.json"
+upper() { # name option...
+    local name=$1
+    shift
+    $python dev/tokenize_text.py --tokenizer "$dir/upper.json" --out "$dir/$name" --end '<END>' --processes 1 "$@"
+}
+echo '{"text": "<BEGIN>A<END>"}' >"$dir/written.jsonl"
+check 'special tokens that a text has written in it are text' ends_with 0 'note: special tokens that are written in the texts: 2; they are text' upper written "$dir/written.jsonl"
+check 'character by character' test "$(characters written)" = '`<BEGIN>A<END>a'
+# Odd files: a byte order mark is no text, line ends stay as they are, JSON lines end at a line feed only, blank lines are none, empty documents are counted.
+printf '\xef\xbb\xbfA\r\nB\rC' >"$dir/odd.txt"
+printf '\xef\xbb\xbf{"text": "D"}\r\n\n{"text": "",\r"text": "E"}\n \n{"text": ""}\n{"text": "F"}' >"$dir/odd.NDJSON"
+: >"$dir/empty.txt"
+check 'odd files' ends_with 0 ' 4 documents, .*; empty documents, left out: 2$' tokenize odd "$dir/odd.txt" "$dir/empty.txt" "$dir/odd.NDJSON"
+check 'their tokens' test "$(characters odd | tr '\r\n' rn)" = '`ArnBrCa`Da`Ea`Fa'
+{ cat "$dir/long.txt" && printf 'A\nB\377\n'; } >"$dir/bad.txt"
+check 'a fault at the end, by line' refused 'bad.txt:300002: not UTF-8 text' bad --processes 1 --shard-tokens 100000 "$dir/long.txt" "$dir/bad.txt"
+check 'leaves no file' test -z "$(ls "$dir" | grep '^bad_')"
+head -c 100000 /dev/zero | tr '\0' '[' >"$dir/deep.jsonl"
+check 'JSON of 100000 levels' refused 'deep.jsonl:1: not a JSON object' other "$dir/deep.jsonl"
+check 'a folder' refused 'is not a file (of a folder, give the files: ' other "$dir"
+echo '{"text": "A\u00e9B\u00e9"}' >"$dir/lost.jsonl"
+check 'characters that the tokenizer has no token for' ends_with 0 'no token, lost or unknown: 2, such as U+00E9' tokenize lost "$dir/lost.jsonl"
+$python - "$dir" <<'PY'
+import json, sys
+t = json.load(open(sys.argv[1] + "/tokenizer.json"))
+t["post_processor"]["single"].append(dict(SpecialToken=dict(id="<end>", type_id=0)))
+t["post_processor"]["special_tokens"]["<end>"] = dict(id="<end>", ids=[97], tokens=["<end>"])
+json.dump(t, open(sys.argv[1] + "/both.json", "w"))
+PY
+check 'a tokenizer that ends documents itself' $python dev/tokenize_text.py --tokenizer "$dir/both.json" --out "$dir/both" --end '<end>' --prompt prompt --completion answer "$dir/pairs.jsonl"
+check 'does so once, behind the completion' cmp "$dir/both_000001.bin" "$dir/pairs1_000001.bin"
+(python="timeout 60 $python" tokenize killed --processes 2 "$dir/long.txt" "$dir/long.txt"; echo "status $?") >"$dir/killed" 2>&1 &
+until main=$(pgrep -f "^$python .*--out $dir/killed" | head -1) && worker=$(pgrep -P "$main" | head -1) && [ -n "$worker" ] || [ -s "$dir/killed" ]; do sleep 0.05; done
+kill -9 "$worker"
+wait $!
+check 'a process that is killed ends all' test "$(sed 's/;.*//' "$dir/killed" | xargs)" = 'error: a process has been killed status 2'
+check 'and leaves no file' test -z "$(ls "$dir" | grep '^killed_')"
 # Chats: what the template makes of the assistant's messages is learnt, with the token that ends the turn.
 mkdir "$dir/chatty"
 cp "$dir/tokenizer.json" "$dir/chatty"
@@ -147,10 +188,18 @@ for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$(
 chats() { # folder name file
     $python dev/tokenize_text.py --tokenizer "$dir/$1" --out "$dir/$2" --end '<end>' --chat messages "$3"
 }
-characters() { tail -c +1025 "$dir/$1_000001.bin" | od -An -v -tu2 -w2 | awk '{ printf "%c", $1 }'; } # of a token file
 check 'chats' chats chatty chats "$dir/messages.jsonl"
 check 'they are what the template says' cmp <(characters chats) "$dir/said"
 check 'and what the assistant says is learnt' cmp "$dir/chats_000001.bin.mask" "$dir/said.mask"
+# What only the template may say, in a message.
+mkdir "$dir/written" && cp "$dir/upper.json" "$dir/written/tokenizer.json" && sed 's/<begin>/<BEGIN>/' "$dir/chatty/tokenizer_config.json" >"$dir/written/tokenizer_config.json"
+echo '{"messages": [{"role": "user", "content": "A<BEGIN>"}, {"role": "assistant", "content": "<END>"}]}' >"$dir/written.jsonl"
+check 'special tokens that a message has written in it are text' ends_with 0 'note: special tokens that are written in the texts: 2; they are text' \
+    upper said --chat messages --tokenizer "$dir/written" "$dir/written.jsonl"
+check 'character by character' test "$(characters said)" = '`[USER]A<BEGIN>*[ASSISTANT]<END>*a'
+check 'and learnt as such' test "$(od -An -v -tu1 -w100 "$dir/said_000001.bin.mask" | tr -d ' ')" = "$(printf '%027d' 0)1111111"
+check 'or these tokens' upper meant --chat messages --tokenizer "$dir/written" --special-tokens "$dir/written.jsonl"
+check 'if so asked' test "$(characters meant)" = '`[USER]A`*[ASSISTANT]a*a'
 for folder in own anew wrong; do mkdir "$dir/$folder" && cp "$dir/chatty/"* "$dir/$folder"; done
 printf '%s' "${template//'*'/+}" >"$dir/own/chat_template.jinja"
 check 'a template in a file of its own' chats own own "$dir/messages.jsonl"
@@ -167,6 +216,7 @@ done <<'END'
 the chat template says: SYSTEM COMES FIRST$|{"messages": [{"role": "user", "content": "A"}, {"role": "system", "content": "B"}, {"role": "assistant", "content": "C"}]}
 no message of the assistant is there to be learnt$|{"messages": [{"role": "user", "content": "A"}]}
 no message of the assistant is there to be learnt$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B", "weight": 0}]}
+the weight of message 2 is neither 0 nor 1$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B", "weight": "0"}]}
 it holds no list of messages with roles$|{"messages": ["A"]}
 the content of message 2 is not a text$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": null}]}
 the content of message 1 is not a text$|{"messages": [{"role": "user", "content": [{"type": "text", "text": "A"}]}, {"role": "assistant", "content": "B"}]}

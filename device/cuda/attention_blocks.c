@@ -176,10 +176,6 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         int64_t first = (int64_t)kv * group;
         forward_tensors t = forward_from(tile, first * b.HS, (int64_t)kv * b.HS, first * b.lse_stride);
         attention_shape s = attention_call_shape(asked, false, apart || merge, false, run);
-        if (!attention_call_takes(s)) {
-            forward_by_hand(t, part_of(b, run), merge);
-            continue;
-        }
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
         bool lse_apart = apart || merge || b.lse_stride != b.Tq;
@@ -190,7 +186,10 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         tensors[ATTENTION_V] = (void *)t.v;
         tensors[ATTENTION_OUT] = apart || merge ? f.out : t.out;
         tensors[ATTENTION_LSE] = lse_apart ? f.lse : t.lse;
-        attention_call(s, tensors, b.scale, f.workspace);
+        if (!attention_call(s, tensors, b.scale, f.workspace)) {
+            forward_by_hand(t, part_of(b, run), merge);
+            continue;
+        }
         if (merge) attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, dense, s.Tq);
         else if (apart) attention_sum_heads(t.out, f.out, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, false);
         if (lse_apart && !merge) attention_lse_copy(t.lse, f.lse, s.Hq, b.Tq, b.Tq, b.lse_stride, s.Tq);
@@ -214,10 +213,6 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
             bool adds = add_dkv || member > 0, dq_apart = apart || add_dq, lse_apart = apart || b.lse_stride != b.Tq;
             attention_shape s = attention_call_shape(asked, true, dq_apart, apart || adds || group > 1, run);
             bool dkv_apart = apart || adds || group > 1 || s.dkv_bf16;
-            if (!attention_call_takes(s)) {
-                backward_by_hand(t, part_of(b, run), add_dq, adds);
-                continue;
-            }
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
             if (lse_apart) attention_lse_copy(f.lse, t.lse, s.Hq, s.Tq, b.Tq, s.Tq, b.lse_stride);
@@ -233,7 +228,10 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
             tensors[ATTENTION_DK] = dkv_apart ? f.dk : t.dk;
             tensors[ATTENTION_DV] = dkv_apart ? f.dv : t.dv;
             tensors[ATTENTION_DELTA] = f.delta;
-            attention_call(s, tensors, b.scale, f.workspace);
+            if (!attention_call(s, tensors, b.scale, f.workspace)) {
+                backward_by_hand(t, part_of(b, run), add_dq, adds);
+                continue;
+            }
             int64_t dense = (int64_t)s.Hq * b.HS;
             if (dq_apart) attention_sum_heads(t.dq, f.dq, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, add_dq);
             if (dkv_apart) attention_sum_heads(t.dk, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);

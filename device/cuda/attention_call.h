@@ -44,10 +44,9 @@ extern "C" {
 #endif
 
 bool attention_call_possible(void); // false: this build has no engine, and hand-written kernels compute everything, without scratch
-bool attention_call_takes(attention_shape shape); // false: the engine does not support it; the caller uses the hand-written kernels
-// Runs a call of a shape that the engine takes: out and lse = ..., or dq, dk, dv = (not +=). tensors[id]: the address of each device tensor that
-// the shape uses; the engine supplies those on the host.
-void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace);
+// Runs a call: out and lse = ..., or dq, dk, dv = (not +=). tensors[id]: the address of each device tensor that the shape uses; the engine supplies
+// those on the host. False: the engine does not take this shape (a note says why, once), and the caller uses the hand-written kernels.
+bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace);
 // Bytes of workspace reserved for a call: enough for cuDNN on all our GPUs (test_cudnn_graphs). Pure arithmetic.
 size_t attention_call_workspace(attention_shape shape);
 

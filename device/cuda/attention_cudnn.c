@@ -8,7 +8,10 @@
 
 typedef struct {
     attention_shape shape;
-    cudnnBackendDescriptor_t plan;
+    attention_graph *graph; // the plan refers to its descriptors
+    int choice;             // of the engines that cuDNN proposes for it
+    cudnnBackendDescriptor_t plan; // of this engine; NULL: none is left
+    bool has_run;
 } attention_plan;
 
 static struct {
@@ -37,48 +40,57 @@ static void start(void) {
 
 // ---- plans: an engine compiled for one shape, made when the shape is first seen ----
 
-// Compiles the kernel of an engine that cuDNN proposes. NULL, with a note, when that fails or needs more workspace than is reserved.
-static cudnnBackendDescriptor_t compile(const attention_graph *g, int choice) {
-    attention_shape s = g->shape;
+static void note_refused(const attention_plan *p) { // begins a note that says why
+    attention_shape s = p->shape;
+    fprintf(stderr, "note: cuDNN's choice %d of %d for %s attention, rows %lld x %lld, heads %d on %d of %d: ", p->choice + 1, p->graph->config_count,
+            s.backward ? "backward" : "forward", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS);
+}
+// Compiles the kernel of the engine p->choice. NULL, with a note, when that fails or needs more workspace than is reserved.
+static cudnnBackendDescriptor_t compile(const attention_plan *p) {
+    size_t reserved = attention_call_workspace(p->shape);
     int64_t workspace = 0, one = 0;
     cudnnBackendDescriptor_t plan;
     check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan), "plan");
     check(cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn.handle), "plan");
-    check(cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->configs[choice]), "plan");
+    check(cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->graph->configs[p->choice]), "plan");
     cudnnStatus_t status = cudnnBackendFinalize(plan);
     if (status == CUDNN_STATUS_SUCCESS)
         check(cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace), "plan");
-    if (status == CUDNN_STATUS_SUCCESS && (size_t)workspace <= attention_call_workspace(s)) return plan;
-    fprintf(stderr, "note: cuDNN's choice %d of %d for %s attention, rows %lld x %lld, heads %d on %d of %d: ", choice + 1, g->config_count,
-            s.backward ? "backward" : "forward", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS);
-    if (status == CUDNN_STATUS_SUCCESS)
-        fprintf(stderr, "it wants %lld bytes of workspace, but only %zu are planned\n", (long long)workspace, attention_call_workspace(s));
+    if (status == CUDNN_STATUS_SUCCESS && (size_t)workspace <= reserved) return plan;
+    note_refused(p);
+    if (status == CUDNN_STATUS_SUCCESS) fprintf(stderr, "it wants %lld bytes of workspace, but only %zu are planned\n", (long long)workspace, reserved);
     else fprintf(stderr, "it cannot be compiled (%s)\n", cudnnGetErrorString(status));
     cudnnBackendDestroyDescriptor(plan);
     return NULL;
 }
+// Goes on to the next engine that compiles. p->plan stays NULL, with a note, when none is left.
+static void next_engine(attention_plan *p) {
+    while (p->plan == NULL && ++p->choice < p->graph->config_count) p->plan = compile(p);
+    if (p->plan != NULL) return;
+    fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d (CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr: cuDNN says why)\n",
+            p->graph->error.text[0] != 0 ? p->graph->error.text : "cuDNN attention: no engine is left", p->shape.backward ? "backward" : "forward", p->shape.HS);
+    attention_graph_free(p->graph);
+    free(p->graph);
+    p->graph = NULL;
+}
 
-static cudnnBackendDescriptor_t plan_of(attention_shape shape) { // NULL: no engine takes it
+static attention_plan *plan_of(attention_shape shape) { // valid until the next call
     start();
     for (int i = 0; i < cudnn.count; i++)
-        if (attention_shape_equal(cudnn.plans[i].shape, shape)) return cudnn.plans[i].plan;
+        if (attention_shape_equal(cudnn.plans[i].shape, shape)) return &cudnn.plans[i];
     if (cudnn.count == cudnn.capacity) {
         cudnn.capacity = cudnn.capacity == 0 ? 32 : 2 * cudnn.capacity;
         cudnn.plans = (attention_plan *)realloc(cudnn.plans, sizeof *cudnn.plans * (size_t)cudnn.capacity);
         if (cudnn.plans == NULL) device_fail("out of host memory for the plans of attention");
     }
     attention_plan *p = &cudnn.plans[cudnn.count++];
+    memset(p, 0, sizeof *p);
     p->shape = shape;
-    p->plan = NULL;
-    attention_graph *g = HOST_NEW(attention_graph, 1); // kept: the plan refers to its descriptors
-    if (attention_graph_build(g, shape, cudnn.handle)) attention_graph_choose(g, NULL);
-    for (int i = 0; i < g->config_count && p->plan == NULL; i++) p->plan = compile(g, i);
-    if (p->plan != NULL) return p->plan;
-    fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d (CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr: cuDNN says why)\n",
-            g->error.text[0] != 0 ? g->error.text : "cuDNN attention: no engine is left", shape.backward ? "backward" : "forward", shape.HS);
-    attention_graph_free(g);
-    free(g);
-    return NULL;
+    p->graph = HOST_NEW(attention_graph, 1);
+    p->choice = -1;
+    if (attention_graph_build(p->graph, shape, cudnn.handle)) attention_graph_choose(p->graph, NULL);
+    next_engine(p);
+    return p;
 }
 
 const char *op_attention_engine(bool documents) {
@@ -87,13 +99,9 @@ const char *op_attention_engine(bool documents) {
 bool attention_call_possible(void) { return true; }
 
 // Above head size 128 the backward engine is used only where NVIDIA's own callers use it: 256, on Hopper.
-bool attention_call_takes(attention_shape shape) {
+bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     if (shape.backward && shape.HS > 128 && !(shape.HS == 256 && device_compute_capability() / 10 == 9)) return false;
-    return plan_of(shape) != NULL;
-}
-
-void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
-    cudnnBackendDescriptor_t plan = plan_of(shape);
+    attention_plan *p = plan_of(shape);
     float minus_infinity = -INFINITY, one = 1;
     int64_t ids[ATTENTION_TENSORS], count = 0;
     void *addresses[ATTENTION_TENSORS];
@@ -112,8 +120,21 @@ void attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
     check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids), "addresses");
     check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace), "addresses");
     check(cudnnBackendFinalize(pack), "addresses");
-    cuda_span_begin(shape.backward ? "cuDNN attention backward" : "cuDNN attention forward");
-    check(cudnnBackendExecute(cudnn.handle, plan, pack), shape.backward ? "running backward" : "running forward");
-    cuda_span_end();
+    while (p->plan != NULL) {
+        cuda_span_begin(shape.backward ? "cuDNN attention backward" : "cuDNN attention forward");
+        cudnnStatus_t status = cudnnBackendExecute(cudnn.handle, p->plan, pack);
+        cuda_span_end();
+        if (status == CUDNN_STATUS_SUCCESS || p->has_run) {
+            check(status, shape.backward ? "running backward" : "running forward");
+            p->has_run = true;
+            break;
+        }
+        note_refused(p);
+        fprintf(stderr, "it compiles, but does not run (%s)\n", cudnnGetErrorString(status));
+        check(cudnnBackendDestroyDescriptor(p->plan), "plan");
+        p->plan = NULL;
+        next_engine(p);
+    }
     check(cudnnBackendDestroyDescriptor(pack), "addresses");
+    return p->plan != NULL;
 }
