@@ -110,8 +110,8 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->dkv_own = backward && ring && r->packed ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
     r->kv_all = r->allgather ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
     r->dkv_all = backward && r->allgather ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;
-    bool scratch = backward && r->allgather && !r->dkv_bf16;
-    r->scatter_scratch = scratch ? arena_take(a, MEM_RING, 1, arena_reduce_scatter_scratch(a, cp, (size_t)n)) : NULL;
+    bool sums = backward && r->allgather && !r->dkv_bf16; // by reduce-scatter
+    r->scatter_scratch = sums ? arena_take(a, MEM_RING, 1, arena_reduce_scatter_scratch(a, cp, (size_t)n)) : NULL;
     r->scratch = arena_take(a, MEM_WORKSPACE, 1, double_ring_scratch(r, a));
 }
 

@@ -195,7 +195,6 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 }
 
 static inline void model_free(model *m) {
-    op_linear_use_workspace(NULL); // the arena's memory goes away. Global: do not lay out and free a model while another one runs
     zero_free(&m->zero);
     checkpoint_free(&m->store);
     free(m->units);
@@ -229,6 +228,7 @@ static inline bool model_allocate(model *m, arena *device, arena *host, const mo
     return true;
 }
 static inline void model_release(model *m, arena *device, arena *host) {
+    op_linear_use_workspace(NULL); // the arena's memory goes away
     model_free(m);
     device_free(device->base, device->peak);
     if (host->base != NULL) device_host_slab_free(host->base, host->peak);

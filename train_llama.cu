@@ -113,7 +113,7 @@ static int run_dry(const options *o, const model_config *c, error_text *error) {
 
 // ---- start ----
 
-// Makes the rank's place in the grid. Collective.
+// Makes the rank's place in the grid, and reads which machines predictions are for. Collective.
 static void start_grid(trainer *t, error_text *error) {
     const options *o = t->o;
     plan_cluster(&t->machines, o, comm_size(comm_world()), error);
@@ -132,7 +132,7 @@ static void check_outputs(const trainer *t, error_text *error) {
     if (o->trace != NULL) check_output(t, "--trace", trace_path(t).text, "[\n{\"ph\":", NULL, error);
     if (o->trace != NULL && o->log != NULL && path_same(o->log, trace_path(t).text))
         error_set(error, "--log %s is a file of --trace, too; give another", printable(o->log).text);
-    if (o->log != NULL && t->g.rank == 0) check_output(t, "--log", o->log, "{\"run\":", "{\"step\":", error); // the first line; of older versions, that of a step
+    if (o->log != NULL && t->g.rank == 0) check_output(t, "--log", o->log, "{\"run\":", "{\"step\":", error); // first lines; a step's: older versions
     stop_on_error(error);
 }
 
@@ -192,7 +192,7 @@ static model_run choose_recompute(trainer *t, const model_config *c, error_text 
     return run;
 }
 
-// The peak rate that MFU refers to: rank 0's, as ranks may have different devices. Before the arena is taken, because measuring needs its own memory. Collective.
+// The peak rate that MFU refers to: rank 0's, as ranks may have different devices. Before the arena is taken: measuring needs its own memory. Collective.
 static void find_peak(trainer *t) {
     t->peak_flops = device_peak_flops();
     comm_barrier(comm_world());
@@ -221,8 +221,8 @@ static void take_memory(trainer *t, const model_config *c, const model_run *run,
 static void note_resumed(const trainer *t) {
     int64_t steps = t->done.step - t->done.data_step, left = t->o->steps - t->done.step; // with this data; to train
     if (left > 0 && steps > 0 && t->done.sequences > 0 && t->done.sequences != step_sequences(t))
-        fprintf(stderr, "note: so far a step had %lld sequences, and with this command it has %lld (--global-batch N fixes the number for any number of ranks)\n",
-                (long long)t->done.sequences, (long long)step_sequences(t));
+        fprintf(stderr, "note: so far a step had %lld sequences, and with this command it has %lld (--global-batch N fixes the number for any number of "
+                        "ranks)\n", (long long)t->done.sequences, (long long)step_sequences(t));
     if (left <= 0 && t->o->steps > 0)
         fprintf(stderr, "note: of --steps %lld none is left to train; a larger number continues\n", (long long)t->o->steps);
 }
@@ -249,9 +249,9 @@ static bool open_states(trainer *t, error_text *error) {
     if (!resumed && o->steps == 0) error_set(error, "--out %s: holds no state to resume, and --steps 0 trains none", printable(o->out).text);
     stop_on_error(error);
     if (t->g.rank != 0) return resumed;
-    if (o->resume)
-        printf(resumed ? "resume      %s: from step %lld, %lld samples of this data done\n" : "resume      %s: holds no state; starting from the beginning\n", o->out,
-               (long long)t->done.step, (long long)t->done.samples);
+    if (resumed)
+        printf("resume      %s: from step %lld, %lld samples of this data done\n", o->out, (long long)t->done.step, (long long)t->done.samples);
+    else if (o->resume) printf("resume      %s: holds no state; starting from the beginning\n", o->out);
     if (t->done.step < o->steps) state_note_room(&t->states, &t->m.c, t->done.step);
     if (resumed) note_resumed(t);
     return resumed;
@@ -282,7 +282,8 @@ static void stop_if_diverged(trainer *t, step_result r, error_text *error) {
     char cause[OPTION_TEXT_BYTES + 128] = "try a lower --lr or a longer --warmup";
     if (first) snprintf(cause, sizeof cause, "before any update of this run: the model that it began with is the cause");
     if (first && t->first_step > 0)
-        snprintf(cause, sizeof cause, "the state that it began with is the cause; without %s the state before it is continued", printable(state_path(t->o->out, "", t->first_step).text).text);
+        snprintf(cause, sizeof cause, "the state that it began with is the cause; without %s the state before it is continued",
+                 printable(state_path(t->o->out, "", t->first_step).text).text);
     if (t->g.rank == 0)
         fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters were not updated (%s)\n", (long long)t->done.step, r.loss, r.norm, cause);
     training_progress before = t->done;

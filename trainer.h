@@ -95,7 +95,8 @@ static inline void advance_save(trainer *t, bool wait) {
     double waited = t->states.wait_seconds, written = t->states.write_seconds;
     long long step = (long long)t->states.progress.step;
     if (t->save_failed) fprintf(stderr, "warning: the state of step %lld was not saved: %s\n", step, why.text);
-    else printf("saved %5lld/%lld | %s/step-%08lld | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, t->o->out, step, waited, written);
+    else printf("saved %5lld/%lld | %s/step-%08lld | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, t->o->out, step, waited,
+                written);
     if (t->log == NULL) return;
     fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
             1e3 * waited, 1e3 * written);
@@ -261,7 +262,8 @@ static inline void check_evaluation(trainer *t, error_text *error) {
     for (int i = 0; i < t->val.count; i++) {
         dataloader *data = &t->val.sources[i].data;
         int64_t needles = i == 0 ? min_i64(dataloader_samples(data), t->o->eval_needles) : 0, samples = max_i64(evaluation_samples(t, data), needles);
-        for (int64_t n = t->g.place.d; n < samples && error->text[0] == '\0' && progress_goes_on(error); n += t->g.shape.dp) read_sample(t, data, dataloader_sample_at(data, n), 0, 0, error);
+        for (int64_t n = t->g.place.d; n < samples && error->text[0] == '\0' && progress_goes_on(error); n += t->g.shape.dp)
+            read_sample(t, data, dataloader_sample_at(data, n), 0, 0, error);
     }
     stop_training_on_error(t, error);
 }
@@ -418,8 +420,8 @@ static inline void print_start(const trainer *t) {
                (long long)dataloader_samples(data), data->masks > 0 ? ", with loss masks" : "", (long long)evaluation_samples(t, data));
     }
     if (t->documents != NULL)
-        printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin", options_document(o).token,
-               op_attention_engine(false), op_attention_engine(true));
+        printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin",
+               options_document(o).token, op_attention_engine(false), op_attention_engine(true));
     if (t->sample.count > 0) sample_print_start(&t->sample);
     memory_print(stdout, &t->device, &t->host);
 }
@@ -449,7 +451,8 @@ static inline void start_measuring(trainer *t) {
     t->predicted_sent = plan_predict_sent(&t->m);
     document_mark mark = options_document(t->o);
     if (t->documents != NULL && attended == t->shard.S && t->g.rank == 0)
-        fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n", (int)mark.token, mark.ends ? "end" : "begin");
+        fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n", (int)mark.token,
+                mark.ends ? "end" : "begin");
     char duration[32];
     format_duration(duration, sizeof duration, t->predicted_seconds);
     if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS) printf("step time   %s predicted for %s\n", duration, t->machines.name);
@@ -487,7 +490,8 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     bool first_rank = t->g.rank == 0;
     for (int k = 0; k < COMM_KINDS; k++) t->waited[k] += r.sent[k].wait_seconds;
     if (r.labels == 0 && first_rank && !t->warned)
-        fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n", (long long)r.step);
+        fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n",
+                (long long)r.step);
     t->warned = t->warned || r.labels == 0;
     if (first_rank) step_print(&r);
     if (t->log != NULL) step_log(t->log, &r);

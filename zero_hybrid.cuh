@@ -215,6 +215,47 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, replicas, (size_t)(z->largest / z->zo / replicas)));
 }
 
+// ---- communicators ----
+
+// The optimizer pieces hold new parameters: every unit is to be all-gathered again.
+static inline void zero_spread_due(zero_hybrid *z) {
+    if (z->zo > z->zp) z->spreads_started = z->spreads_finished = 0;
+}
+// Creates the communicators over `all` (the ranks given to zero_describe). Every rank calls.
+static inline void zero_connect(zero_hybrid *z, comm *all) {
+    int within = z->zo / z->zp;
+    z->gather = comm_split(all, z->rank / z->zp, z->param_piece, COMM_PARAM_GATHER);
+    z->reduce[REDUCE_SHARD] = comm_split(all, z->rank / z->zg, z->grad_piece, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_PIECE] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_REPLICAS] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_BACK] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
+    z->spread = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
+    z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
+    zero_spread_due(z); // the first step gathers parameters that are already there, so that every step sends the same
+    if (z->offload) {
+        z->to_device = device_copier_new();
+        z->to_host = device_copier_new();
+    }
+}
+// Releases the tables, communicators and copiers. The memory stays the arenas', the units the caller's. Every rank calls.
+static inline void zero_free(zero_hybrid *z) {
+    if (z->gather != NULL) {
+        for (; z->spreads_finished < z->spreads_started; z->spreads_finished++) transfer_finish(z->spread);
+        comm_free(z->gather);
+        for (int s = 0; s < ZERO_STAGES; s++) comm_free(z->reduce[s]);
+        comm_free(z->spread);
+        comm_free(z->pieces);
+    }
+    if (z->to_device != NULL) device_copier_free(z->to_device);
+    if (z->to_host != NULL) device_copier_free(z->to_host);
+    free(z->params);
+    free(z->grads);
+    free(z->m);
+    free(z->v);
+    free(z->master);
+    free(z->grads_begun);
+}
+
 // ---- update: AdamW ----
 // The passes after a step start and finish its update, unit by unit. So it comes before what they call.
 
@@ -325,10 +366,6 @@ static inline void zero_adamw_finish(zero_hybrid *z, int units) {
 
 // ---- update: spreading new parameters ----
 
-// The optimizer pieces hold new parameters: every unit is to be all-gathered again.
-static inline void zero_spread_due(zero_hybrid *z) {
-    if (z->zo > z->zp) z->spreads_started = z->spreads_finished = 0;
-}
 // Starts the all-gathers of the first `units` units, as far as they are not started yet. Callers ask only for the units needed next, to keep other
 // transfers from waiting behind them: NCCL starts transfers in the order in which they were issued on all lanes, and one lane runs one at a time.
 static inline void zero_spread_start(zero_hybrid *z, int units) {
@@ -346,43 +383,6 @@ static inline void zero_spread_finish(zero_hybrid *z, int units) {
         zero_spread_start(z, z->spreads_finished + 1);
         transfer_finish(z->spread);
     }
-}
-
-// ---- communicators ----
-
-// Creates the communicators over `all` (the ranks given to zero_describe). Every rank calls.
-static inline void zero_connect(zero_hybrid *z, comm *all) {
-    int within = z->zo / z->zp;
-    z->gather = comm_split(all, z->rank / z->zp, z->param_piece, COMM_PARAM_GATHER);
-    z->reduce[REDUCE_SHARD] = comm_split(all, z->rank / z->zg, z->grad_piece, COMM_GRAD_REDUCE);
-    z->reduce[REDUCE_PIECE] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
-    z->reduce[REDUCE_REPLICAS] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
-    z->reduce[REDUCE_BACK] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
-    z->spread = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
-    z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
-    zero_spread_due(z); // the first step gathers parameters that are already there, so that every step sends the same
-    if (z->offload) {
-        z->to_device = device_copier_new();
-        z->to_host = device_copier_new();
-    }
-}
-// Releases the tables, communicators and copiers. The memory stays the arenas', the units the caller's. Every rank calls.
-static inline void zero_free(zero_hybrid *z) {
-    if (z->gather != NULL) {
-        for (; z->spreads_finished < z->spreads_started; z->spreads_finished++) transfer_finish(z->spread);
-        comm_free(z->gather);
-        for (int s = 0; s < ZERO_STAGES; s++) comm_free(z->reduce[s]);
-        comm_free(z->spread);
-        comm_free(z->pieces);
-    }
-    if (z->to_device != NULL) device_copier_free(z->to_device);
-    if (z->to_host != NULL) device_copier_free(z->to_host);
-    free(z->params);
-    free(z->grads);
-    free(z->m);
-    free(z->v);
-    free(z->master);
-    free(z->grads_begun);
 }
 
 // ---- parameters ----
@@ -553,8 +553,6 @@ static inline void zero_begin_backward(zero_hybrid *z, bool first, bool last) {
     if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
 }
 
-// ---- update: a step ----
-
 // Copies this rank's piece of a unit's gradient to `to` on the host, (count / zo) floats.
 static inline void zero_read_grads(const zero_hybrid *z, int unit, float *to) {
     size_t bytes = sizeof(float) * (size_t)(z->units[unit].count / z->zo);
@@ -565,6 +563,8 @@ static inline void zero_read_grads(const zero_hybrid *z, int unit, float *to) {
     device_synchronize(); // for their copies
     memcpy(to, zero_optim_grads(z, unit), bytes);
 }
+
+// ---- update: a step ----
 
 // The norm of the whole gradient, each element counted once whatever the shards; the same bits on every rank.
 static inline double zero_grad_norm(zero_hybrid *z) {
@@ -597,6 +597,8 @@ static inline void zero_settle(zero_hybrid *z) {
     zero_adamw_finish(z, z->unit_count);
     device_synchronize();
 }
+
+// ---- initial values ----
 
 // Random parameters from (seed, unit, tensor, element): the same numbers on every grid. Norm weights are 1; matrices are Gaussian with sigma,
 // those that write into the residual stream ("wo", "w_down") with residual_sigma.
