@@ -341,8 +341,10 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
     snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
     path_text path = path_join(folder, single), several = path_join(folder, index);
     error_text why = {"", 0};
-    if (path_exists(path.text) || errno != ENOENT) { // as transformers does, even beside an index
+    if (path_exists(path.text)) { // as transformers does, even beside an index
         safetensors_add_file(s, path.text, &why);
+    } else if (errno != ENOENT) { // opening it may then say that it does not exist
+        error_set_errno(&why, "cannot be opened");
     } else if (path_exists(several.text) || errno != ENOENT) {
         path = several;
         cJSON *json = config_read_json(path.text, SAFETENSORS_HEADER_LIMIT, &why);

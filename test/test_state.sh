@@ -452,7 +452,7 @@ static int unknown(const char *variable, const char *path) { // whether the path
 }
 DIR *opendir(const char *path) { return unknown("UNREAD_FOLDER", path) ? NULL : ((DIR * (*)(const char *)) dlsym(RTLD_NEXT, "opendir"))(path); }
 int stat(const char *path, struct stat *entry) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "stat"))(path, entry); }
-int lstat(const char *path, struct stat *entry) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "lstat"))(path, entry); }
+int lstat(const char *path, struct stat *entry) { return unknown(getenv("UNREAD_LSTAT") ? "UNREAD_LSTAT" : "UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "lstat"))(path, entry); }
 int fstat(int fd, struct stat *entry) {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -494,6 +494,8 @@ done
 check 'no state is set aside' [ "$(cd "$dir/unread" && echo step-*)" = "$(cd "$dir/whole" && echo step-*)" -a -z "$(ls -d "$dir"/unread/damaged-* 2>/dev/null)" ]
 cp -r "$dir/whole/$newest" "$dir/source" && touch "$dir/source/tokenizer.json"
 check 'nor whether there is a model: status 1' ends_with 1 '^error: model folder ".*/source" cannot be opened: Stale file handle' unknown /source /- "$binary" --model "$dir/source" --steps 0 --threads 1
+UNREAD_LSTAT=/model.safetensors check 'nor whether it is in one file: status 1, not that this one does not exist' \
+    ends_with 1 '^error: .*/model.safetensors: cannot be opened: Stale file handle' unknown /- /- "$binary" --model test/golden/folder_f32 --steps 0 --threads 1
 check 'a tokenizer of which that is not known is not left out of an export' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Stale file handle' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
 stale=4 check 'what a signal interrupts may be tried again: status 1' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Interrupted system call' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
 mkdir "$dir/only_one" && cp -r "$dir/whole/step-00000004" "$dir/only_one"
