@@ -75,6 +75,7 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
         usleep(100000);
         seen = path_exists(mark.text);
     }
+    if (!seen && errno != ENOENT && errno != ENOTDIR) error_set_errno(error, "%s: a file that rank 0 wrote there cannot be looked up", what);
     if (!seen) error_set(error, "%s: a file that rank 0 wrote there is not visible; the folder must be on a file system that all machines share", what);
     if (access(folder, W_OK) != 0) error_set_errno(error, "%s: cannot be written to", what);
     bool ok = comm_agree(all, error);

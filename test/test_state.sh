@@ -452,7 +452,10 @@ static int unknown(const char *variable, const char *path) { // whether the path
 }
 DIR *opendir(const char *path) { return unknown("UNREAD_FOLDER", path) ? NULL : ((DIR * (*)(const char *)) dlsym(RTLD_NEXT, "opendir"))(path); }
 int stat(const char *path, struct stat *entry) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "stat"))(path, entry); }
-int lstat(const char *path, struct stat *entry) { return unknown(getenv("UNREAD_LSTAT") ? "UNREAD_LSTAT" : "UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "lstat"))(path, entry); }
+int lstat(const char *path, struct stat *entry) {
+    if (getenv("UNREAD_MARK") && strstr(path, getenv("UNREAD_MARK"))) return errno = atoi(getenv("UNREAD_NUMBER")), -1;
+    return unknown(getenv("UNREAD_LSTAT") ? "UNREAD_LSTAT" : "UNREAD_PATH", path) ? -1 : ((int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "lstat"))(path, entry);
+}
 int fstat(int fd, struct stat *entry) {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -498,6 +501,8 @@ UNREAD_LSTAT=/model.safetensors check 'nor whether it is in one file: status 1, 
     ends_with 1 '^error: .*/model.safetensors: cannot be opened: Stale file handle' unknown /- /- "$binary" --model test/golden/folder_f32 --steps 0 --threads 1
 check 'a tokenizer of which that is not known is not left out of an export' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Stale file handle' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
 stale=4 check 'what a signal interrupts may be tried again: status 1' ends_with 1 '^error: .*/source/tokenizer.json: cannot be opened: Interrupted system call' unknown /tokenizer.json /- "$binary" --model "$dir/source" --steps 0 --threads 1 --export "$dir/source-export"
+UNREAD_MARK=seen-by-all-ranks- check 'a folder that a rank cannot look into now is not one that it does not share: status 1' \
+    ends_with 1 '^error: --out .*/unread: a file that rank 0 wrote there cannot be looked up: Stale file handle' unknown /- /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 mkdir "$dir/only_one" && cp -r "$dir/whole/step-00000004" "$dir/only_one"
 check 'a broken disk, and no other state: status 1' ends_with 1 '^error: --resume: none of the 1 states' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/only_one" --resume
 check 'one on a broken disk is' ends_with 0 'skipping the damaged state .*step-000000[0-9]*: .*Input/output error' unread 16384 99999999 2 $io "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
