@@ -133,8 +133,8 @@ static inline bool file_writable(const char *option, const char *path, const cha
     return ok && (!other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path));
 }
 
-// Where a file is written until it is whole: beside one that is there, which a full disk must not cost; else, and where `path` is no file, such as
-// /dev/stdout, in its place.
+// Where a file is written until it is whole: beside one that is there, which a full disk must not cost; else, and where `path` is a link or no file, such
+// as /dev/stdout, in its place.
 static inline path_text file_beside(const char *path) {
     struct stat entry;
     path_text p;
