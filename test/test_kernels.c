@@ -749,7 +749,9 @@ static void test_call_sizes(void) {
         {1 << 20, 32, 8, 16, 2048, 12000, false, 174848},           // of k
         {1 << 20, 4, 1, 128, 512, 256, false, 1 << 18},             // scratch of one head's backward call: 313593 rows
         {1 << 20, 8, 1, 128, 1024, 256, false, 174848},             // of one group's forward call: 195091 rows
+        {1 << 20, 4, 1, 64, 256, 128, true, 65536},
         {1 << 20, 4, 1, 128, 512, 256, true, 65536},
+        {1 << 20, 4, 1, 256, 1024, 512, true, 32768},
     };
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
         attention_block b;
