@@ -69,7 +69,7 @@ begins='^stopped by a signal before training; the same command with --resume beg
 # A signal is heeded before an evaluation that may take long, here after a step of seconds; and where nothing can be saved it ends the program.
 signal_when() { # pattern: sends SIGTERM to the one rank when slow.out shows it; leaves the status in $status, and what slow.jsonl held before in before.jsonl
     job=$!
-    for _ in $(seq 300); do
+    for _ in $(seq 3000); do
         grep -q "$1" "$dir/slow.out" 2>/dev/null && break
         sleep 0.02
     done
