@@ -449,7 +449,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     }
     if (ranks > local) calibrate_nodes(&c, &machines, local);
     device_copier_free(c.copier);
-    device_free(memory.base, memory.peak);
+    device_free(memory.base);
     device_host_slab_free(c.host, CALIBRATE_COPY_BYTES);
     for (int i = 0; i < 5; i++) comm_free(*groups[i]);
     if (comm_rank(world) == 0) {

@@ -219,7 +219,7 @@ static inline bool model_allocate(model *m, arena *device, arena *host, const mo
     device->base = (char *)device_alloc(device_bytes);
     host->base = host_bytes > 0 ? (char *)device_host_slab(host_bytes) : NULL;
     if (device->base == NULL || (host_bytes > 0 && host->base == NULL)) {
-        if (device->base != NULL) device_free(device->base, device_bytes);
+        if (device->base != NULL) device_free(device->base);
         if (host->base != NULL) device_host_slab_free(host->base, host_bytes);
         return error_set(error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host%s", device_bytes, host_bytes,
                          run->saves ? "; --save-every keeps a copy of the states on the host, smaller with more ranks" : "");
@@ -230,7 +230,7 @@ static inline bool model_allocate(model *m, arena *device, arena *host, const mo
 static inline void model_release(model *m, arena *device, arena *host) {
     op_linear_use_workspace(NULL); // the arena's memory goes away
     model_free(m);
-    device_free(device->base, device->peak);
+    device_free(device->base);
     if (host->base != NULL) device_host_slab_free(host->base, host->peak);
 }
 

@@ -75,7 +75,7 @@ static inline bool values_buffer_make(values_buffer *b, error_text *error) {
 }
 static inline void values_buffer_free(values_buffer *b) {
     free(b->host);
-    if (b->device != NULL) device_free(b->device, VALUES_DEVICE_BYTES);
+    if (b->device != NULL) device_free(b->device);
 }
 
 // The float array of this rank's optimizer piece of a unit, (count / zo); on the host when offloaded. NULL: parameters without master weights.

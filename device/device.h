@@ -58,9 +58,9 @@ size_t device_memory_total(void);     // bytes a rank could take now, at most (C
 size_t device_memory_used(void);      // bytes in use now (CPU: resident in this process and not shared; CUDA: allocated on the device, and host slabs)
 
 // Memory. Both return memory aligned to 256 bytes with undefined contents, or NULL when there is not enough (a slab that cannot be pinned prints
-// why). The caller frees it with the matching function, a slab with the same `bytes` (device_free needs none). Host slabs are host memory, pinned on CUDA.
+// why). The caller frees it with the matching function, a slab with the same `bytes`. Host slabs are host memory, pinned on CUDA.
 void *device_alloc(size_t bytes);
-void device_free(void *p, size_t bytes);
+void device_free(void *p);
 void *device_host_slab(size_t bytes);
 void device_host_slab_free(void *p, size_t bytes);
 

@@ -29,7 +29,7 @@ static int piece_count;
 static bool fits;
 static void begin_memory(void) { piece_count = 0, fits = true; }
 static void end_memory(void) {
-    for (int i = 0; i < piece_count; i++) device_free(pieces[i], sizes[i]);
+    for (int i = 0; i < piece_count; i++) device_free(pieces[i]);
 }
 static void *piece(size_t bytes) {
     void *p = fits ? device_alloc(bytes) : NULL;

@@ -69,7 +69,7 @@ static float *tensor(int64_t n, float scale) {
     }
     return x;
 }
-static void drop(float *x) { device_free(x, 0); }
+static void drop(float *x) { device_free(x); }
 
 static void bench_linear(int64_t T, int64_t in, int64_t out) {
     float *x = tensor(T * in, 1), *w = tensor(out * in, 1), *y = tensor(T * out, 1);
@@ -124,7 +124,7 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
            100 * backward.median / peak, (double)forward_bytes / 1048576);
     fflush(stdout);
     drop(q), drop(kv), drop(out), drop(dout), drop(dq), drop(dkv), drop(lse), drop(delta);
-    device_free(scratch, 0);
+    device_free(scratch);
 }
 
 // The part of a save that training waits for: device memory copied to host memory that was touched before, in GB/s.
@@ -142,7 +142,7 @@ static void bench_copy(void) {
     for (int run = 0; run < RUNS; run++) SECONDS(seconds[run], device_to_host(to, from, bytes));
     rates r = rates_of(seconds, RUNS, (double)bytes);
     printf("\ncopy to the host: %.2f/%.2f GB/s\n", r.best, r.median);
-    device_free(from, bytes);
+    device_free(from);
     device_host_slab_free(to, bytes);
 }
 

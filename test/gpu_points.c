@@ -75,7 +75,7 @@ static problem problem_make(int64_t T, int Hq, int Hkv, int HS) {
 }
 static void problem_free(problem p) {
     void *all[] = {p.q, p.kv, p.out_x, p.dout, p.out, p.dq, p.dkv, p.lse, p.delta, p.scratch};
-    for (int i = 0; i < 10; i++) device_free(all[i], 0);
+    for (int i = 0; i < 10; i++) device_free(all[i]);
 }
 static floatX *values_of(const problem *p) { return p->kv + (int64_t)p->b.Hkv * p->b.HS; }
 static float *dv_of(const problem *p) { return p->dkv + (int64_t)p->b.Hkv * p->b.HS; }
@@ -175,7 +175,7 @@ static void three_ways(int64_t T, int Hq, int Hkv, int HS, bool causal, int64_t 
     float *copies[] = {out, lse, dq, dkv};
     for (int i = 0; i < 4; i++) free(copies[i]);
     free(first);
-    device_free(on_device, sizeof(int64_t) * (size_t)T);
+    device_free(on_device);
     problem_free(p);
 }
 static void point_1_and_3(void) {
@@ -262,7 +262,7 @@ static void point_5(void) {
     double d = apart_from(out + (T - rows) * b.q_stride, want, rows * b.q_stride);
     say(5, d <= 2 * LIBRARY_BOUND ? "pass" : "fail", "%.2e elements of q: the last %lld rows are %.1e from the hand-written kernel", (double)nq, (long long)rows, d);
     void *all[] = {q, kv, out, lse, again, lse_again, scratch};
-    for (int i = 0; i < 7; i++) device_free(all[i], 0);
+    for (int i = 0; i < 7; i++) device_free(all[i]);
 }
 
 // Backward on 256K rows of 32 heads, where dq alone has 2^32 bytes and is reached by one call. The hand-written kernels compute again dq of the last 64
@@ -297,8 +297,8 @@ static void point_5_backward(void) {
     bool good = of_dq <= LIBRARY_BOUND && of_first <= LIBRARY_BOUND && of_last <= LIBRARY_BOUND;
     say(5, good ? "pass" : "fail", "backward, dq of %.2e bytes: dq of the last %lld rows %.1e apart, dk and dv of the first %.1e, of the last %.1e",
         (double)p.nq * sizeof(float), (long long)rows, of_dq, of_first, of_last);
-    device_free(dq, 0);
-    for (int i = 0; i < 2; i++) device_free(dkv[i], 0);
+    device_free(dq);
+    for (int i = 0; i < 2; i++) device_free(dkv[i]);
     problem_free(p);
 }
 
@@ -313,7 +313,7 @@ static float *floats(int64_t n) { // the same million of random numbers again an
     floatX *x = stored(some);
     float *y = (float *)memory(sizeof(float) * (size_t)n);
     for (int64_t i = 0; i < n; i += some) op_cast_to_float(y + i, x, min_i64(some, n - i));
-    device_free(x, 0);
+    device_free(x);
     return y;
 }
 static int different; // of the results of point_5_rows
@@ -371,28 +371,28 @@ static void point_5_rows(void) {
     op_attention_delta(delta_alone, x + before * D, y + before * D, b);
     for (int h = 0; h < 32; h++) same("delta", delta + h * T + before, delta_alone + h * rows, sizeof(float) * (size_t)rows);
     void *norms[] = {dx, w, rstd, rstd_alone, dw, dw_alone, tokens, delta, delta_alone, scratch};
-    for (int i = 0; i < 10; i++) device_free(norms[i], 0);
+    for (int i = 0; i < 10; i++) device_free(norms[i]);
 
-    device_free(y, 0);
-    device_free(x, 0);
+    device_free(y);
+    device_free(x);
     floatX *qkv = stored(T * width), *q = stored(T * D), *kv = stored(T * kv_width), *q_alone = stored(rows * D), *kv_alone = stored(rows * kv_width);
     float *table = floats(T * 128);
     op_rope_pack_forward(q, kv, qkv, table, T, l);
     op_rope_pack_forward(q_alone, kv_alone, qkv + before * width, table + before * 128, rows, l);
     same("RoPE forward, q", q + before * D, q_alone, (size_t)(rows * D * X));
     same("RoPE forward, k and v", kv + before * kv_width, kv_alone, (size_t)(rows * kv_width * X));
-    device_free(kv, 0);
-    device_free(q, 0);
+    device_free(kv);
+    device_free(q);
     float *dq = floats(T * D), *dkv = floats(T * kv_width);
     op_rope_unpack_backward_float(qkv, dq, dkv, table, T, l);
     op_rope_unpack_backward_float(alone, dq + before * D, dkv + before * kv_width, table + before * 128, rows, l);
     same("RoPE backward", qkv + before * width, alone, (size_t)(rows * width * X));
-    device_free(dkv, 0);
+    device_free(dkv);
     op_cast_from_float(qkv, dq, T * D);
     op_cast_from_float(alone, dq + before * D, rows * D);
     same("float to stored", qkv + before * D, alone, (size_t)(rows * D * X));
     void *rest[] = {alone, qkv, q_alone, kv_alone, table, dq};
-    for (int i = 0; i < 6; i++) device_free(rest[i], 0);
+    for (int i = 0; i < 6; i++) device_free(rest[i]);
     free(host);
     say(5, different == 0 ? "pass" : "fail", "%.2e elements: the last rows of the kernels around attention", (double)(T * D));
 }
@@ -448,7 +448,7 @@ static void point_9(void) {
         pinned / ((double)(2 * bytes) / (double)(1 << 30)));
     device_copier_free(lanes[0]);
     device_copier_free(lanes[1]);
-    device_free(device, 2 * bytes);
+    device_free(device);
     device_host_slab_free(host, 2 * bytes);
 }
 

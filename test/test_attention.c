@@ -180,7 +180,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     if (shape.hp > 1) free(saved.out);
     free(saved.q); free(saved.kv); free(saved.lse);
     free(qkv); free(dqkv); free(table); free(out); free(dout);
-    device_free(memory.base, bytes);
+    device_free(memory.base);
     grid_free(&g);
 }
 

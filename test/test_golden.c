@@ -19,7 +19,7 @@ static void copy_tensor(fixture *f, int unit, int tensor, const float *from) {
     device_from_host(copy, from, bytes);
     op_cast_from_float(f->m.zero.params[unit] + t->offset, copy, t->count);
     device_synchronize();
-    device_free(copy, bytes);
+    device_free(copy);
 }
 typedef struct {
     double ab, aa, bb;
@@ -112,8 +112,8 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, comm
     add_products(&of_logits, logits, want, seen * g->V);
     if (stored_bf16 && seen > 0) check_direction(where, "logits", 0, of_logits, 0.999, 0.01);
     if (!stored_bf16) CHECK(worst <= BOUND * largest, "%s: logits differ by %.1e of %.1e", where, (double)worst, (double)largest);
-    device_free(stored, sizeof(floatX) * (size_t)n);
-    device_free(floats, sizeof(float) * (size_t)n);
+    device_free(stored);
+    device_free(floats);
     free(logits);
     free(want);
 

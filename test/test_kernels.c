@@ -30,8 +30,8 @@ static tensor tensor_new(int64_t n, bool stored) {
 }
 static void tensor_free(tensor t) {
     free(t.d);
-    device_free(t.x, sizeof(floatX) * (size_t)t.n);
-    device_free(t.f, sizeof(float) * (size_t)t.n);
+    device_free(t.x);
+    device_free(t.f);
 }
 static floatX round_stored(float v) { // the test's own rounding
 #ifdef DEVICE_BF16
@@ -157,10 +157,10 @@ static void test_casts(void) {
         }
         CHECK(wrong == 0, "bf16 on the wire: %lld sums wrong, offset %d, %s", (long long)wrong, offset, settings);
     }
-    device_free(wire, 0);
-    device_free(from, 0);
-    device_free(back, 0);
-    device_free(to, 0);
+    device_free(wire);
+    device_free(from);
+    device_free(back);
+    device_free(to);
 }
 
 static void test_vectors(int64_t n, int offset) {
@@ -183,7 +183,7 @@ static void test_vectors(int64_t n, int offset) {
     CHECK(got == again, "op_sum_float: not the same bits twice");
     CHECK(fabs(*got_squares - squares) <= 1e-12 * squares, "op_sum_squares of %lld: %.17g for %.17g, %s", (long long)n, *got_squares, squares,
           settings);
-    device_free(got_squares, sizeof *got_squares);
+    device_free(got_squares);
     free(want);
     tensor_free(x);
     tensor_free(y);
@@ -340,8 +340,8 @@ static void test_embedding(int64_t T, int64_t D, int64_t V) {
     CHECK(memcmp(want, dtable.f, sizeof(float) * (size_t)(V * D)) == 0,
           "op_embedding_backward T %lld D %lld V %lld: not the sum in token order, %s", (long long)T, (long long)D, (long long)V, settings);
     free(want);
-    device_free(scratch, bytes);
-    device_free(tokens, 0);
+    device_free(scratch);
+    device_free(tokens);
     tensor_free(table);
     tensor_free(x);
     tensor_free(dx);
@@ -379,7 +379,7 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     op_rmsnorm_backward(dx.x, dw.f, dy.x, x.x, w.x, rstd.f, T, D, scratch);
     check("op_rmsnorm_backward dx", dx, want_dx, 2);
     check("op_rmsnorm_backward dweight", dw, want_dw, 2 + sqrt((double)T) / 4); // sums over T rows
-    device_free(scratch, bytes);
+    device_free(scratch);
     free(want_y);
     free(want_rstd);
     free(want_dx);
@@ -597,7 +597,7 @@ static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, in
     return a;
 }
 static void attention_free(attention_case *a) {
-    if (a->first != NULL) device_free((void *)(uintptr_t)a->b.documents.first, sizeof(int64_t) * (size_t)a->b.Tq);
+    if (a->first != NULL) device_free((void *)(uintptr_t)a->b.documents.first);
     free(a->first);
     tensor_free(a->q);
     tensor_free(a->k);
@@ -687,7 +687,7 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
         check_beside("op_attention_backward dk", dk, a.dk, 8 * dkv_rounded, 1);
         check_beside("op_attention_backward dv", dv, a.dv, 8 * dkv_rounded, 1);
     }
-    device_free(scratch, scratch_bytes);
+    device_free(scratch);
     tensor all[7] = {out, lse, delta, dq, dk, dv, out_stored};
     for (int i = 0; i < 7; i++) tensor_free(all[i]);
     attention_free(&a);
@@ -729,7 +729,7 @@ static void test_engine_takes(void) {
         bool asked = attention_test_engine_tiles() > before;
         attention_test_documents(document_rows);
         CHECK(asked == ((thing == NOTHING || thing == DOCUMENTS) && attention_call_possible()), "the engine is %sasked for shape %d", asked ? "" : "not ", thing);
-        device_free(scratch, scratch_bytes);
+        device_free(scratch);
         tensor_free(out);
         tensor_free(lse);
         attention_free(&a);
@@ -819,7 +819,7 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
     attention_merge(out_b.f, lse_b.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride, a.b.q_stride, a.b.lse_stride);
     device_synchronize();
     CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "-inf merged with -inf: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
-    device_free(scratch, scratch_bytes);
+    device_free(scratch);
     tensor all[6] = {out, lse, out_b, lse_b, out_2, lse_2};
     for (int i = 0; i < 6; i++) tensor_free(all[i]);
     attention_free(&a);
@@ -851,7 +851,7 @@ static void test_dense_results(int64_t T, int heads, int members, int HS, int64_
     attention_sum_heads(to.f, from.f, false, T, heads, members, HS, row, stride, head_stride, false);
     attention_sum_heads(to.f, from.f, false, T, heads, members, HS, row, stride, head_stride, true);
     check("attention_sum_heads, set and added", to, want, members);
-    device_free(rounded, 0);
+    device_free(rounded);
     free(sum);
 
     tensor lse = tensor_random(heads * (T + gap), false, 3, 1), lse_b = tensor_random(heads * T, false, 4, 1);
@@ -931,7 +931,7 @@ static void test_cross_entropy(int64_t T, int64_t V, double range) {
     CHECK(isnan(losses.f[0]), "op_cross_entropy: the loss of a row with a NaN is %g, V %lld, %s", (double)losses.f[0], (long long)V, settings);
     free(want);
     free(want_d);
-    device_free(labels, 0);
+    device_free(labels);
     tensor_free(logits);
     tensor_free(losses);
 }
@@ -1025,13 +1025,13 @@ static void check_call(const char *name, call_tensors *c, void (*call)(call_tens
         }
     }
     for (int i = 0; i < c->count; i++) {
-        device_free(c->memory[i], 0);
+        device_free(c->memory[i]);
         free(c->values[i]);
         free(c->want[i]);
         free(got[i]);
     }
-    device_free(c->scratch, 0);
-    device_free(c->rows, 0);
+    device_free(c->scratch);
+    device_free(c->rows);
 }
 
 #define X(i) ((floatX *)c->at[i])

@@ -30,7 +30,7 @@ static float *copy_of(const float *from, int64_t n) {
     memcpy(x, from, sizeof(float) * (size_t)n);
     return x;
 }
-static void drop(float *x) { device_free(x, 0); }
+static void drop(float *x) { device_free(x); }
 static void poison(float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = NAN;
 }
@@ -361,7 +361,7 @@ static void scratch_drop(guarded_scratch s) {
     int broken = 0;
     for (size_t i = 0; i < 64; i++) broken += s.bytes[s.size + i] != (char)0xff;
     CHECK(broken == 0, "attention wrote beyond its scratch of %zu bytes", s.size);
-    device_free(s.bytes, s.size + 64);
+    device_free(s.bytes);
 }
 
 typedef struct {
@@ -807,7 +807,7 @@ static void test_bf16(void) {
         wrong_sums += isnan(x[i]) ? !isnan(sum[i]) : sum[i] != 1 + stored;
     }
     CHECK(wrong == 0 && wrong_sums == 0, "bf16: %lld numbers are not rounded to nearest even, %lld sums wrong", (long long)wrong, (long long)wrong_sums);
-    device_free(wire, sizeof *wire * (size_t)n);
+    device_free(wire);
     drop(x), drop(sum);
 }
 
@@ -909,7 +909,7 @@ static void test_device(void) {
     device_copy_finish(lane, second);
     CHECK(memcmp(a, b, n) == 0, "copier");
     device_copier_free(lane);
-    device_free(a, n);
+    device_free(a);
     device_host_slab_free(b, n);
     CHECK(device_memory_total() > (size_t)1 << 28, "memory: %zu", device_memory_total());
 
@@ -924,7 +924,7 @@ static void test_device(void) {
         if (k == 0) arena = device_alloc(large);
     }
     if (arena != NULL) CHECK(pages[1][1] - pages[0][1] < 4096, "untouched memory is resident: %ld pages", pages[1][1] - pages[0][1]);
-    device_free(arena, large);
+    device_free(arena);
 
     error_text error = {"", 0};
     CHECK(!device_start(2, 2, 0, &error) && error.text[0] != '\0', "device_start accepts local rank 2 of 2");

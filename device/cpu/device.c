@@ -86,7 +86,7 @@ double device_measure_gemm(void) {
         double rate = 2.0 * n * n * n / (device_seconds() - from);
         if (rate > best) best = rate;
     } while (device_seconds() - began < 0.1);
-    device_free(x, sizeof(float) * 3 * n * n);
+    device_free(x);
     double busy = (double)ranks_here * omp_get_max_threads();
     return busy > cores_here ? best * cores_here / busy : best; // more threads than cores: each rank gets its share
 }

@@ -6,12 +6,12 @@ const char *device_determinism(void) { return "yes: this device adds up every su
 double device_peak_flops(void) { return 0; } // not known: clock and vector units vary too much between CPUs; see device_measure_gemm
 size_t device_memory_used(void) { return process_memory(); }
 
-void device_free(void *p, size_t bytes) {
+void device_free(void *p) { free(p); }
+void *device_host_slab(size_t bytes) { return device_alloc(bytes); }
+void device_host_slab_free(void *p, size_t bytes) {
     (void)bytes;
     free(p);
 }
-void *device_host_slab(size_t bytes) { return device_alloc(bytes); }
-void device_host_slab_free(void *p, size_t bytes) { device_free(p, bytes); }
 
 // In pieces of 1 MiB, so that all threads move memory.
 enum { PIECE = 1 << 20 };

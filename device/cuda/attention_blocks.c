@@ -321,7 +321,7 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
     }
-    device_free(m.at, bytes);
+    device_free(m.at);
 }
 // False, with a warning, when results differ by more than the engine's rounding of weights and their gradients to bf16 (2^-8 each) explains. Where that is
 // so only for queries with low scores, and by less than a quarter, there is a warning alone: such queries are rare in a Llama.

@@ -372,7 +372,7 @@ static void warm_up(comm *group, size_t bytes) {
     device_synchronize();
     measure(group, INT64_MAX);
     counters[group->kind] = kept;
-    device_free(buffer, 0);
+    device_free(buffer);
 }
 
 // Creates parent->whole, for which the ranks must find each other; the parent's comms are split from it.

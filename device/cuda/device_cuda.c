@@ -185,7 +185,7 @@ double device_measure_gemm(void) {
     cuda_check(cudaEventElapsedTime(&milliseconds, began, ended), "measuring products");
     cuda_check(cudaEventDestroy(began), "measuring products");
     cuda_check(cudaEventDestroy(ended), "measuring products");
-    device_free(x, sizeof(floatX) * 3 * n * n);
+    device_free(x);
     return 2.0 * (double)n * (double)n * (double)n * products / (1e-3 * (double)milliseconds);
 }
 
@@ -289,10 +289,7 @@ void *device_alloc(size_t bytes) {
     cuda_check(status, "cudaMalloc");
     return p;
 }
-void device_free(void *p, size_t bytes) {
-    (void)bytes;
-    cuda_check(cudaFree(p), "cudaFree");
-}
+void device_free(void *p) { cuda_check(cudaFree(p), "cudaFree"); }
 
 // Prefers memory of the NUMA node that the GPU is attached to, so that no launcher need bind the rank to it. Best effort: containers may forbid it.
 static void near_the_gpu(void *p, size_t bytes) {

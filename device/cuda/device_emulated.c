@@ -31,7 +31,7 @@ double device_measure_gemm(void) { // through op_linear, so casts are included: 
         products++;
         seconds = device_seconds() - began;
     }
-    device_free(x, bytes);
+    device_free(x);
     return 2.0 * (double)n * (double)n * (double)n * products / seconds;
 }
 size_t device_memory_total(void) { return machine_memory_usable() / (size_t)max_i64(1, comm_local_ranks()); }
