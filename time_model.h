@@ -2,8 +2,8 @@
 //
 // It is the planner's (planner.h), hence its names. It is LoongTrain's analysis (section 4.5) plus what the paper leaves out: flows that share a
 // NIC, overlap that slows compute, the merge of partial results, launches, packing. For LoongTrain's schedule it is tested against the paper's
-// tables 2, 4, 5 and 6 (test/test_planner.c). Those cover 32 and 64 GPUs, 128K to 1M tokens, one model size, and w > 1 with context-first only; anything else is
-// extrapolation. Units: seconds, bytes, FLOP, bytes/s, FLOP/s; a multiply-add counts 2.
+// tables 2, 4, 5 and 6 (test/test_planner.c). Those cover 32 and 64 GPUs, 128K to 1M tokens, one model size, and w > 1 with context-first only;
+// anything else is extrapolation. Units: seconds, bytes, FLOP, bytes/s, FLOP/s; a multiply-add counts 2.
 #ifndef TIME_MODEL_H
 #define TIME_MODEL_H
 
