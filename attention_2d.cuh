@@ -127,7 +127,8 @@ static inline void attention_2d_backward_start(attention_2d *a, floatX *dout, at
         attention_2d_alltoall_start(a, "SeqAlltoAll dout", a->q_send, dout, nq);
         transfer_finish(a->g->hp_group);
     }
-    double_ring_queries t = {a->out_float, saved.q, saved.out, dout, saved.lse, a->delta, saved.documents};
+    double_ring_queries t = {.dq = a->out_float, .q = saved.q, .out = saved.out, .dout = dout, .lse = saved.lse, .delta = a->delta,
+                             .documents = saved.documents};
     op_attention_delta(a->delta, saved.out, dout, double_ring_whole(&a->ring));
     double_ring_backward(&a->ring, &t, saved.kv);
     if (a->g->shape.hp == 1) return;
