@@ -105,11 +105,12 @@ What the planner prints:
 """
     quoted, _, _ = ask("--plan", "--model", "llama3-8b", "--seq-len", "1M", "--global-batch", 16, "--ranks", 64, "--cluster", "h100")
     text += "".join(f"    {line}\n" for line in quoted.splitlines())
-    for model in ("llama3-8b", "llama3-70b"):
+    gpus = (8, 16, 32, 64, 128, 256, 512)
+    for model, sizes in (("llama3-8b", gpus), ("llama3-70b", gpus), ("llama3.1-405b", (64, 128, 256, 512, 1024))):
         for cluster in ("h100", "h200"):
             text += f"\n## {model} on {cluster.upper()}\n\n| S | GPUs | grid | ZeRO | recompute | GiB a GPU | host GiB a node | step s | TGS | MFU | runner-up |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
             for length in LENGTHS:
-                for ranks in (8, 16, 32, 64, 128, 256, 512):
+                for ranks in sizes:
                     answer, seconds = plan(model, length, ranks, cluster)
                     slowest = max(slowest, seconds)
                     if isinstance(answer, str):
