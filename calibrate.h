@@ -455,8 +455,8 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     if (comm_rank(world) == 0) {
         char comment[512];
         snprintf(comment, sizeof comment, "%d ranks at once on %s, %d a node, shapes of %s", ranks, device_name(), local, m->name);
-        path_text beside = file_beside(o->cluster_out != NULL ? o->cluster_out : "");
-        FILE *f = o->cluster_out != NULL ? fopen(beside.text, "w") : stdout;
+        path_text beside;
+        FILE *f = o->cluster_out != NULL ? file_open_beside(o->cluster_out, &beside) : stdout;
         if (f != NULL) calibrate_write(f, &machines, comment, c.notes);
         if (o->cluster_out != NULL && file_finish("--cluster-out", o->cluster_out, beside.text, f, error))
             printf("wrote %s; --plan --cluster %s uses it\n", o->cluster_out, o->cluster_out);

@@ -207,7 +207,7 @@ static inline bool dataloader_open(dataloader *loader, const char *pattern, int6
     if (status == GLOB_NOMATCH)
         return error_set(error, "no file matches %s%s", pattern, path_exists(pattern) ? ", where [ begins a set of characters: write ? for it" : "");
     const error_text last = {"", errno}; // glob takes a list that breaks off for a whole one: only errno tells
-    if (status == 0 && error_may_pass(&last)) {
+    if (status == 0 && error_may_pass(&last) && last.number != ENOMEM) { // not: the heap could not grow, and malloc took memory elsewhere
         globfree(&found);
         errno = last.number;
         status = GLOB_ABORTED;

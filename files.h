@@ -133,17 +133,19 @@ static inline bool file_writable(const char *option, const char *path, const cha
     return ok && (!other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path));
 }
 
-// Where a file is written until it is whole: beside one that is there, which a full disk must not cost; else, and where `path` is a link or no file, such
-// as /dev/stdout, in its place.
-static inline path_text file_beside(const char *path) {
+// Opens a file to be written, and says in *beside where that is until it is whole: beside one that is there, which a full disk must not cost; else, and
+// where `path` is a link or no file, such as /dev/stdout, or its folder takes no file of that name, in its place. NULL, with errno: it cannot be opened.
+static inline FILE *file_open_beside(const char *path, path_text *beside) {
     struct stat entry;
-    path_text p;
-    int n = snprintf(p.text, sizeof p.text, "%s%s", path, lstat(path, &entry) == 0 && S_ISREG(entry.st_mode) ? ".unfinished" : "");
-    if (n < 0 || n >= (int)sizeof p.text) p.text[0] = '\0';
-    return p;
+    int n = snprintf(beside->text, sizeof beside->text, "%s.unfinished", path);
+    bool apart = n > 0 && n < (int)sizeof beside->text && lstat(path, &entry) == 0 && S_ISREG(entry.st_mode);
+    FILE *f = apart ? fopen(beside->text, "w") : NULL;
+    if (f != NULL || (apart && errno != EACCES && errno != EPERM && errno != EROFS && errno != ENAMETOOLONG)) return f;
+    snprintf(beside->text, sizeof beside->text, "%s", path);
+    return fopen(path, "w");
 }
-// Closes f, to which the whole file has been written at `beside` (path, or file_beside of it; f NULL: it could not be opened), and gives it its name. False
-// with a message that begins with the option, if not all of it is there: then what was written is removed.
+// Closes f, to which the whole file has been written at `beside` (path, or as file_open_beside says; f NULL: it could not be opened), and gives it its
+// name. False with a message that begins with the option, if not all of it is there: then what was written is removed.
 static inline bool file_finish(const char *option, const char *path, const char *beside, FILE *f, error_text *error) {
     struct stat entry;
     bool ok = (f != NULL && fflush(f) == 0 && ferror(f) == 0) || error_set_errno(error, "%s %s: cannot be written", option, path);

@@ -534,8 +534,8 @@ static inline bool plan_write_json(const run_question *q, int64_t attended, cons
         cJSON_AddItemToObject(at, "seconds", parts);
     }
     char *text = cJSON_Print(plan);
-    path_text beside = file_beside(q->o->plan_json);
-    FILE *f = fopen(beside.text, "w");
+    path_text beside;
+    FILE *f = file_open_beside(q->o->plan_json, &beside);
     if (f != NULL) fprintf(f, "%s\n", text);
     bool ok = file_finish("--plan-json", q->o->plan_json, beside.text, f, error);
     cJSON_free(text);

@@ -3,6 +3,7 @@
 // data_sources.h: shares of a mixture at every prefix, epochs of each source, names, and every kind of bad list.
 #include "../data_sources.h"
 #include "test.h"
+#include <sys/mman.h>
 #ifdef __x86_64__
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -671,6 +672,29 @@ static void test_bad_files(void) {
 
 // ---- a folder whose list breaks off ----
 
+// A whole list is none that breaks off where the heap cannot grow, because something is mapped behind it: malloc leaves ENOMEM in errno, and takes memory
+// elsewhere.
+static void test_heap_ends(void) {
+    const int64_t values[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    char file[512], name[256], other[512];
+    dataloader loader;
+    error_text error;
+    write_tokens("heap.bin", 2, values, 8);
+    path_of(file, sizeof file, "heap.bin");
+    for (int i = 0; i < 3000; i++) { // with their paths, a MB
+        snprintf(name, sizeof name, "heap%0200d.bin", i);
+        path_of(other, sizeof other, name);
+        CHECK(symlink(file, other) == 0, "%s: %s", other, strerror(errno));
+    }
+    uintptr_t end = ((uintptr_t)sbrk(0) + 65535) / 65536 * 65536;
+    void *behind = mmap((void *)end, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    CHECK(behind != MAP_FAILED, "nothing can be mapped behind the heap: %s", strerror(errno));
+    CHECK(open_data(&loader, "heap*.bin", 8, 256, false, &error) && loader.file_count == 3001, "%s", error.text);
+    munmap(behind, 65536);
+    dataloader_close(&loader);
+    remove_files();
+}
+
 #ifdef __x86_64__
 static int64_t answers; // that the kernel still gives to readers of folders
 static void on_getdents(int number, siginfo_t *info, void *context) {
@@ -723,6 +747,7 @@ int main(void) {
     test_attended();
     test_bad_lists();
     test_bad_files();
+    test_heap_ends();
     test_list_breaks_off();
     remove_files();
     rmdir(folder);

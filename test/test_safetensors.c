@@ -259,8 +259,8 @@ static void test_no_space(void) {
     safetensors_add(&w, "a", DTYPE_F32, 2, shape);
     CHECK(!safetensors_lay_out(&w, folder, "small", 1 << 30, true, &error) && strstr(error.text, "cannot be written") != NULL, "%s", error.text);
     for (int k = 0; k < 6; k++) { // of 1, 3, 5 KiB, in place and beside: what does not fit is not left there, also not in part, and costs no file
-        path_text path = path_join(folder, "plan"), beside = k < 3 ? path : file_beside(path.text);
-        FILE *f = fopen(beside.text, "w");
+        path_text path = path_join(folder, "plan"), beside = path;
+        FILE *f = k < 3 ? fopen(path.text, "w") : file_open_beside(path.text, &beside);
         struct stat entry = {0};
         error = (error_text){"", 0};
         fprintf(f, "%*d", 1024 + 2048 * (k % 3), 1);
@@ -269,6 +269,15 @@ static void test_no_space(void) {
         CHECK(whole == (k % 3 < 2) && bytes == (whole ? 1024 + 2048 * (k % 3) : k < 3 ? 0 : 3072), "file %d: %lld bytes, %s", k, (long long)bytes, error.text);
         CHECK(!path_exists(path_join(folder, "plan.unfinished").text), "file %d is left beside", k);
         CHECK(whole || (error.number == EFBIG && error_may_pass(&error) && strstr(error.text, "--plan-json ") == error.text), "%d: %s", error.number, error.text);
+    }
+    char name[251] = "";
+    memset(name, 'n', sizeof name - 1);
+    path_text path = path_join(folder, name), beside;
+    for (int k = 0; k < 2; k++) { // beside which none can be: in place
+        FILE *f = file_open_beside(path.text, &beside);
+        error = (error_text){"", 0};
+        if (f != NULL) fprintf(f, "%d", k);
+        CHECK(file_finish("--plan-json", path.text, beside.text, f, &error), "a long name: %s", error.text);
     }
     setrlimit(RLIMIT_FSIZE, &before);
     safetensors_close(&w);
