@@ -67,12 +67,12 @@ void comm_abort(int status, const char *format, ...) {
     fflush(stdout);
     if (world == NULL) {
         fprintf(stderr, "%s\n", text);
-        exit(status);
+        _exit(status);
     }
     fprintf(stderr, "rank %d: %s\n", world->rank, text);
     fflush(stderr);
     MPI_Abort(MPI_COMM_WORLD, status);
-    exit(status);
+    _exit(status); // as host_alloc
 }
 
 // Ends the job when an MPI call failed. `p` is the message it was about, NULL if none.

@@ -21,7 +21,7 @@ void comm_abort(int status, const char *format, ...) {
     vfprintf(stderr, format, args);
     fprintf(stderr, "\n");
     va_end(args);
-    exit(status);
+    _exit(status); // as host_alloc
 }
 
 bool comm_init(int *argc, char ***argv, error_text *error) {
