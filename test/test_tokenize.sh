@@ -235,6 +235,7 @@ message 2, of the assistant, is empty$|{"messages": [{"role": "user", "content":
 the chat template makes nothing of the tools$|{"tools": [{"function": {"name": "F"}}], "messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]}
 the chat template makes nothing of tool_calls in message 2$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "F", "arguments": "{}"}}]}]}
 a chat in "messages" (see --help)$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": "F"}]}
+surrogates not allowed$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": [{"function": {"name": "F", "arguments": "{\"X\": \"\\ud83d\"}"}}]}]}
 END
 # Tools: their definitions are in the prompt, what the assistant calls is learnt; arguments may be an object or JSON, as may the definitions.
 mkdir "$dir/tools" && cp "$dir/chatty/"* "$dir/tools"
@@ -250,6 +251,11 @@ for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$(
 check 'tools' chats tools tools "$dir/tools.jsonl"
 check 'are what the template says' cmp <(characters tools) "$dir/said"
 check 'and calls are learnt, messages of weight 0 are not' cmp "$dir/tools_000001.bin.mask" "$dir/said.mask"
+cp -r "$dir/written" "$dir/keys"
+printf '%s' '{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}{% endfor %}*{% endfor %}' >"$dir/keys/chat_template.jinja"
+printf '{"messages": [{"role": "user", "content": "A"}, '"$call"']}\n' '"{\"<BEGIN>\": \"\\u003cEND>\"}"' >"$dir/keys.jsonl"
+check 'special tokens in JSON within JSON are text, too' upper keys --chat messages --tokenizer "$dir/keys" "$dir/keys.jsonl"
+check 'in names and values' test "$(characters keys)" = '`*<BEGIN>=<END>*a'
 printf '{"messages": [{"role": "user", "content": "A"}, '"${call/null/\"B\"}"']}\n' '{"X": 1}' >"$dir/line.jsonl"
 check 'a text beside a call that the template leaves out' ends_with 2 'the chat template makes nothing of content in message 2$' chats tools other "$dir/line.jsonl"
 check 'a field that is prompt and completion is learnt once' tokenize same --prompt answer --completion answer "$dir/pairs.jsonl"
