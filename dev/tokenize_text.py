@@ -509,8 +509,9 @@ def main():
         return
     if not args.files or not args.out:
         parser.error("files and --out are missing (or give --ids TEXT)")
-    if glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"):
-        parser.error(f"{args.out}_*.bin or its mask: already exists; remove the files or give another --out")
+    there = sorted(glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"))
+    if there:
+        parser.error(f"{there[0]}: already exists; remove the files or give another --out")
     known = load(path)
     end = known.token_to_id(args.end) if args.end is not None else None
     if args.end is not None and end is None:

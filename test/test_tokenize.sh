@@ -169,19 +169,22 @@ json.dump(t, open(sys.argv[1] + "/both.json", "w"))
 PY
 check 'a tokenizer that ends documents itself' $python dev/tokenize_text.py --tokenizer "$dir/both.json" --out "$dir/both" --end '<end>' --prompt prompt --completion answer "$dir/pairs.jsonl"
 check 'does so once, behind the completion' cmp "$dir/both_000001.bin" "$dir/pairs1_000001.bin"
-processes() { pgrep -f "^$python .*--out $dir/killed"; } # the first one, and those that it starts
-kill_one() { # head (the first) or tail (the last), once all three are there
-    (python="timeout 60 $python" tokenize killed --processes 2 "$dir/long.txt" "$dir/long.txt"; echo "status $?") >"$dir/killed" 2>&1 &
-    until [ "$(processes | wc -l)" = 3 ] || [ -s "$dir/killed" ]; do sleep 0.05; done
-    kill -9 "$(processes | "$1" -1)"
-    wait $!
+processes() { pgrep -g $job -f '^[^ ]*python[^ ]* '; } # the first one, and those that it starts: timeout has made a group of them
+kill_one() { # head (the first) or tail (the last), once they have written
+    timeout 60 $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/killed" --processes 2 "$dir/long.txt" "$dir/long.txt" >"$dir/killed" 2>&1 &
+    job=$!
+    until [ -s "$dir/killed_000001.bin.part" ] || ! kill -0 $job; do sleep 0.02; done
+    kill -9 "$(processes | "$1" -1)" || return 1
+    wait $job
+    echo "status $?" >>"$dir/killed"
     for ((i = 0; i < 100; i++)); do processes >"$dir/left" && sleep 0.05 || break; done
     [ ! -s "$dir/left" ]
 }
 check 'the first process is killed: the others end' kill_one head
+check 'its file stays in the way, and is named' refused 'killed_000001.bin.part: already exists' killed "$dir/long.txt"
 rm -f "$dir"/killed_*
 check 'another one is killed: all end' kill_one tail
-check 'with a message' test "$(sed 's/;.*//' "$dir/killed" | xargs)" = 'error: a process has been killed status 2'
+check 'with a message' test "$(tail -2 "$dir/killed" | sed 's/;.*//' | xargs)" = 'error: a process has been killed status 2'
 check 'and leaves no file' test -z "$(ls "$dir" | grep '^killed_')"
 # Chats: what the template makes of the assistant's messages is learnt, with the token that ends the turn.
 mkdir "$dir/chatty"
