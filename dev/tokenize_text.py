@@ -74,6 +74,8 @@ def load(path):
         from tokenizers import Tokenizer
     except ModuleNotFoundError as e:
         fail(f"the package {e.name} is missing: pip install tokenizers")
+    if not hasattr(Tokenizer, "encode_special_tokens"):  # one can set it all the same, without effect
+        fail("the package tokenizers is older than 0.15.1: pip install -U tokenizers")
     try:
         loaded = Tokenizer.from_file(path)
         loaded.encode("A")

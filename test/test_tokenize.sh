@@ -273,6 +273,10 @@ echo 'raise ModuleNotFoundError(name="tokenizers")' >"$dir/none/tokenizers.py"
 check 'without the package: status 2' ends_with 2 '^error: the package tokenizers is missing: pip install tokenizers$' \
     env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
 check 'and one line' [ "$(wc -l <"$dir/shown")" = 1 ]
+mkdir "$dir/older"
+echo 'class Tokenizer: pass' >"$dir/older/tokenizers.py"
+check 'a package that cannot take special tokens as text' ends_with 2 '^error: the package tokenizers is older than 0.15.1: ' \
+    env PYTHONPATH="$dir/older" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
 $python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['model'] = dict(type='WordLevel', vocab=dict(A=0), unk_token='<none>'); json.dump(t, open('$dir/words.json', 'w'))"
 check 'a tokenizer that fails' ends_with 2 'words.json: the tokenizer says: ' $python dev/tokenize_text.py --tokenizer "$dir/words.json" --out "$dir/words" "$dir/odd.txt"
 check '--help needs none' env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --help
