@@ -76,6 +76,7 @@ def load(path):
         fail(f"the package {e.name} is missing: pip install tokenizers")
     if not hasattr(Tokenizer, "encode_special_tokens"):  # one can set it all the same, without effect
         fail("the package tokenizers is older than 0.15.1: pip install -U tokenizers")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are processes; some versions warn of both
     try:
         loaded = Tokenizer.from_file(path)
         loaded.encode("A")
@@ -112,7 +113,6 @@ def start(path, end, special):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     first = multiprocessing.parent_process()
     threading.Thread(target=lambda: (first.join(), os._exit(1)), daemon=True).start()  # and if it is killed, they end, too
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer, end_token = load(path), end
     before, after = around(tokenizer)
     if end is not None and after[-1:] != [end]:
