@@ -177,7 +177,7 @@ kill_one() { # head (the first) or tail (the last), once they have written
     kill -9 "$(processes | "$1" -1)" || return 1
     wait $job
     echo "status $?" >>"$dir/killed"
-    for ((i = 0; i < 100; i++)); do processes >"$dir/left" && sleep 0.05 || break; done
+    for ((i = 0; i < 1000; i++)); do processes >"$dir/left" && sleep 0.05 || break; done
     [ ! -s "$dir/left" ]
 }
 check 'the first process is killed: the others end' kill_one head
