@@ -74,6 +74,9 @@ def load(path):
         from tokenizers import Tokenizer
     except ModuleNotFoundError as e:
         fail(f"the package {e.name} is missing: pip install tokenizers")
+    if not hasattr(Tokenizer, "encode_special_tokens"):  # one can set it all the same, without effect
+        fail("the package tokenizers is older than 0.15.1: pip install -U tokenizers")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are processes; some versions warn of both
     try:
         loaded = Tokenizer.from_file(path)
         loaded.encode("A")
@@ -110,7 +113,6 @@ def start(path, end, special):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     first = multiprocessing.parent_process()
     threading.Thread(target=lambda: (first.join(), os._exit(1)), daemon=True).start()  # and if it is killed, they end, too
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer, end_token = load(path), end
     before, after = around(tokenizer)
     if end is not None and after[-1:] != [end]:
@@ -218,9 +220,9 @@ def chat_template(folder):
     return render
 
 
-def chat_texts(render, messages, tools):
+def chat_texts(render, messages, tools, written):
     """Messages, and the tools that they may use (None: none) -> [(text, learnt)]. Learnt is what the template makes of a message of the assistant, behind the
-    prompt that the messages before it make."""
+    prompt that the messages before it make. What the messages and tools have written in them that `written` finds is cut: with_cuts."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) and "role" in message for message in messages):
         raise ValueError("it holds no list of messages with roles")
     tools = (json.loads(tools) if isinstance(tools, str) else tools) or None
@@ -240,6 +242,7 @@ def chat_texts(render, messages, tools):
             raise ValueError(f"the weight of message {i} is neither 0 nor 1")
         if message["role"] == "assistant" and not message["content"].strip() and not calls:
             raise ValueError(f"message {i}, of the assistant, is empty")
+    messages, tools = with_cuts(messages, written), with_cuts(tools, written)
     texts, done = [], ""
 
     def ignores(i, name, nothing):
@@ -282,20 +285,20 @@ def is_lines(path):
 
 
 def with_cuts(value, written):
-    """What stands in a JSON line, with each special token that is written in its texts cut in two: behind its first character stands CUT."""
+    """What JSON holds, with each special token that is written in its texts cut in two: behind its first character stands CUT."""
     if isinstance(value, str):
         value.encode()  # an error if it holds half a surrogate pair
         return written.sub(lambda found: found[0][0] + CUT + found[0][1:], value)
     if isinstance(value, list):
         return [with_cuts(item, written) for item in value]
-    return {name: with_cuts(item, written) for name, item in value.items()} if isinstance(value, dict) else value
+    return {with_cuts(name, written): with_cuts(item, written) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def texts_of(line, fields, render, written):
     """A JSON line -> [(text, learnt)], as in documents. ValueError, KeyError, ... if it is no such line."""
     item = json.loads(line)
     if render is not None:
-        return chat_texts(render, with_cuts(item[fields[0]], written), with_cuts(item.get("tools"), written))
+        return chat_texts(render, item[fields[0]], item.get("tools"), written)
     texts = [(item[field], i == len(fields) - 1) for i, field in enumerate(fields)]
     "".join(text for text, _ in texts).encode()  # an error if one is not text, or holds half a surrogate pair
     return [(part, learnt) for text, learnt in texts for part in list(cut(text.splitlines(keepends=True))) or [""] * (len(fields) - 1)]
@@ -508,8 +511,9 @@ def main():
         return
     if not args.files or not args.out:
         parser.error("files and --out are missing (or give --ids TEXT)")
-    if glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"):
-        parser.error(f"{args.out}_*.bin or its mask: already exists; remove the files or give another --out")
+    there = sorted(glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"))
+    if there:
+        parser.error(f"{there[0]}: already exists; remove the files or give another --out")
     known = load(path)
     end = known.token_to_id(args.end) if args.end is not None else None
     if args.end is not None and end is None:

@@ -169,19 +169,22 @@ json.dump(t, open(sys.argv[1] + "/both.json", "w"))
 PY
 check 'a tokenizer that ends documents itself' $python dev/tokenize_text.py --tokenizer "$dir/both.json" --out "$dir/both" --end '<end>' --prompt prompt --completion answer "$dir/pairs.jsonl"
 check 'does so once, behind the completion' cmp "$dir/both_000001.bin" "$dir/pairs1_000001.bin"
-processes() { pgrep -f "^$python .*--out $dir/killed"; } # the first one, and those that it starts
-kill_one() { # head (the first) or tail (the last), once all three are there
-    (python="timeout 60 $python" tokenize killed --processes 2 "$dir/long.txt" "$dir/long.txt"; echo "status $?") >"$dir/killed" 2>&1 &
-    until [ "$(processes | wc -l)" = 3 ] || [ -s "$dir/killed" ]; do sleep 0.05; done
-    kill -9 "$(processes | "$1" -1)"
-    wait $!
-    for ((i = 0; i < 100; i++)); do processes >"$dir/left" && sleep 0.05 || break; done
+processes() { pgrep -g $job -f '^[^ ]*python[^ ]* '; } # the first one, and those that it starts: timeout has made a group of them
+kill_one() { # head (the first) or tail (the last), once they have written
+    timeout 60 $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/killed" --processes 2 "$dir/long.txt" "$dir/long.txt" >"$dir/killed" 2>&1 &
+    job=$!
+    until [ -s "$dir/killed_000001.bin.part" ] || ! kill -0 $job; do sleep 0.02; done
+    kill -9 "$(processes | "$1" -1)" || return 1
+    wait $job
+    echo "status $?" >>"$dir/killed"
+    for ((i = 0; i < 1000; i++)); do processes >"$dir/left" && sleep 0.05 || break; done
     [ ! -s "$dir/left" ]
 }
 check 'the first process is killed: the others end' kill_one head
+check 'its file stays in the way, and is named' refused 'killed_000001.bin.part: already exists' killed "$dir/long.txt"
 rm -f "$dir"/killed_*
 check 'another one is killed: all end' kill_one tail
-check 'with a message' test "$(sed 's/;.*//' "$dir/killed" | xargs)" = 'error: a process has been killed status 2'
+check 'with a message' test "$(tail -2 "$dir/killed" | sed 's/;.*//' | xargs)" = 'error: a process has been killed status 2'
 check 'and leaves no file' test -z "$(ls "$dir" | grep '^killed_')"
 # Chats: what the template makes of the assistant's messages is learnt, with the token that ends the turn.
 mkdir "$dir/chatty"
@@ -235,6 +238,7 @@ message 2, of the assistant, is empty$|{"messages": [{"role": "user", "content":
 the chat template makes nothing of the tools$|{"tools": [{"function": {"name": "F"}}], "messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]}
 the chat template makes nothing of tool_calls in message 2$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "F", "arguments": "{}"}}]}]}
 a chat in "messages" (see --help)$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": "F"}]}
+surrogates not allowed$|{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": [{"function": {"name": "F", "arguments": "{\"X\": \"\\ud83d\"}"}}]}]}
 END
 # Tools: their definitions are in the prompt, what the assistant calls is learnt; arguments may be an object or JSON, as may the definitions.
 mkdir "$dir/tools" && cp "$dir/chatty/"* "$dir/tools"
@@ -250,6 +254,11 @@ for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$(
 check 'tools' chats tools tools "$dir/tools.jsonl"
 check 'are what the template says' cmp <(characters tools) "$dir/said"
 check 'and calls are learnt, messages of weight 0 are not' cmp "$dir/tools_000001.bin.mask" "$dir/said.mask"
+cp -r "$dir/written" "$dir/keys"
+printf '%s' '{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}{% endfor %}*{% endfor %}' >"$dir/keys/chat_template.jinja"
+printf '{"messages": [{"role": "user", "content": "A"}, '"$call"']}\n' '"{\"<BEGIN>\": \"\\u003cEND>\"}"' >"$dir/keys.jsonl"
+check 'special tokens in JSON within JSON are text, too' upper keys --chat messages --tokenizer "$dir/keys" "$dir/keys.jsonl"
+check 'in names and values' test "$(characters keys)" = '`*<BEGIN>=<END>*a'
 printf '{"messages": [{"role": "user", "content": "A"}, '"${call/null/\"B\"}"']}\n' '{"X": 1}' >"$dir/line.jsonl"
 check 'a text beside a call that the template leaves out' ends_with 2 'the chat template makes nothing of content in message 2$' chats tools other "$dir/line.jsonl"
 check 'a field that is prompt and completion is learnt once' tokenize same --prompt answer --completion answer "$dir/pairs.jsonl"
@@ -264,6 +273,10 @@ echo 'raise ModuleNotFoundError(name="tokenizers")' >"$dir/none/tokenizers.py"
 check 'without the package: status 2' ends_with 2 '^error: the package tokenizers is missing: pip install tokenizers$' \
     env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
 check 'and one line' [ "$(wc -l <"$dir/shown")" = 1 ]
+mkdir "$dir/older"
+echo 'class Tokenizer: pass' >"$dir/older/tokenizers.py"
+check 'a package that cannot take special tokens as text' ends_with 2 '^error: the package tokenizers is older than 0.15.1: ' \
+    env PYTHONPATH="$dir/older" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
 $python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['model'] = dict(type='WordLevel', vocab=dict(A=0), unk_token='<none>'); json.dump(t, open('$dir/words.json', 'w'))"
 check 'a tokenizer that fails' ends_with 2 'words.json: the tokenizer says: ' $python dev/tokenize_text.py --tokenizer "$dir/words.json" --out "$dir/words" "$dir/odd.txt"
 check '--help needs none' env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --help
