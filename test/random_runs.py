@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Trains small random models for three steps on random grids, with random ZeRO degrees, recompute, offload and documents, and compares losses, gradient
-norms and validation losses with those of one rank.
+norms and validation losses with those of one rank. Some save their states, and another random grid goes on from one of these.
 
     python3 test/random_runs.py [--binary build/cpu/train_llama] [--runs 100] [--seed 1] [--ranks 8] [--bf16]
 
@@ -10,6 +10,7 @@ fewer cores than ranks, or as root, `source scripts/mpi_env.sh` first.
 """
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -32,17 +33,20 @@ def random_model(rnd, folder):
     return heads
 
 
-def random_run(rnd, heads, most_ranks):
-    """Options that both runs have; the number of ranks, and the options of the run on the grid; sequences of a step."""
+def random_options(rnd):
+    """Options that all runs of a model have."""
+    options = ["--seq-len", rnd.randint(70, 200), "--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1])]
+    if rnd.random() < 0.4:
+        options += [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]
+    return options
+
+
+def random_grid(rnd, heads, most_ranks):
+    """The number of ranks, dp, and the options of a run on the grid."""
     ranks = rnd.choice([n for n in (1, 1, 2, 2, 3, 4, 4, 6, 8) if n <= most_ranks])
     hp = rnd.choice([h for h in divisors(ranks) if heads % h == 0])
     cp = rnd.choice(divisors(ranks // hp))
-    dp = ranks // hp // cp
-    batch = dp * rnd.choice([1, 2, 4])
-    common = ["--seq-len", rnd.randint(70, 200), "--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1])]
-    if rnd.random() < 0.4:
-        common += [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]
-    grid = ["--hp", hp, "--cp", cp, "--batch-size", rnd.choice(divisors(batch // dp)), "--global-batch", batch]
+    grid = ["--hp", hp, "--cp", cp]
     if cp > 1:
         grid += ["--cp-comm", "allgather"] if rnd.random() < 0.3 else ["--inner-ring", rnd.choice(divisors(cp))]
     if hp > 1 and cp > 1:
@@ -55,19 +59,23 @@ def random_run(rnd, heads, most_ranks):
     grid += ["--recompute", rnd.choice(["none", "selective", "full"]), "--offload-activations", rnd.choice([0, 0, 0.5, 1])]
     if rnd.random() < 0.3:
         grid += ["--mlp-tile", rnd.randint(5, 60), "--loss-tile", rnd.randint(5, 60)]
-    return common, ranks, grid, batch
+    return ranks, ranks // hp // cp, grid
+
+
+def with_batch(rnd, grid, dp, batch):
+    return [*grid, "--batch-size", rnd.choice(divisors(batch // dp)), "--global-batch", batch]
 
 
 def train(binary, ranks, options, log):
-    """The numbers of a run, its command, and its output if it failed."""
+    """The numbers of a run by step and name, its command, and its output if it failed."""
     command = [str(word) for word in ["mpirun", "-np", ranks, binary, "--threads", 1, "--log", log, *options]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
-        return None, command, done.stdout[-500:] + done.stderr[-1000:]
+        return {}, command, done.stdout[-500:] + done.stderr[-1000:]
     with open(log) as f:
         rows = [json.loads(line) for line in f]
     os.unlink(log)
-    return [(key, row[key]) for row in rows for key in ("loss", "grad_norm", "val_loss") if key in row], command, ""
+    return {(row["step"], key): row[key] for row in rows for key in ("loss", "grad_norm", "val_loss") if key in row}, command, ""
 
 
 def main():
@@ -88,14 +96,34 @@ def main():
         f.write(b"".join(n.to_bytes(4, "little") for n in [20240520, 1, len(tokens)] + [0] * 253) + b"".join(t.to_bytes(2, "little") for t in tokens))
     for run in range(ask.runs):
         folder = tempfile.mkdtemp(dir=home)
-        common, ranks, grid, batch = random_run(rnd, random_model(rnd, folder), ask.ranks)
-        common += ["--model", folder, "--from-scratch", "--train-data", data, "--val-data", data, "--eval-every", 2, "--eval-steps", 2, "--steps", 3]
+        heads = random_model(rnd, folder)
+        common = ["--model", folder, "--from-scratch", "--train-data", data, "--val-data", data, "--eval-every", 2, "--eval-steps", 2, "--steps", 3]
+        common += random_options(rnd)
+        ranks, dp, grid = random_grid(rnd, heads, ask.ranks)
+        batch = dp * rnd.choice([1, 2, 4])
         one, alone, why = train(ask.binary, 1, common + ["--global-batch", batch], os.path.join(folder, "one.jsonl"))
-        here, command, why_not = train(ask.binary, ranks, common + grid, os.path.join(folder, "here.jsonl"))
-        apart = [(key, a, b) for (key, a), (_, b) in zip(one or [], here or []) if not abs(a - b) <= bounds[key] * abs(a)]
-        if one is None or here is None or len(one) != len(here) or apart:
+        saves = rnd.random() < 0.3
+        states = os.path.join(folder, "states")
+        runs = [(ranks, with_batch(rnd, grid, dp, batch) + (["--out", states, "--save-every", 1, "--keep", 3] if saves else []))]
+        if saves:  # and another grid goes on from one of its states
+            ranks, dp, grid = random_grid(rnd, heads, ask.ranks)
+            while batch % dp != 0:
+                ranks, dp, grid = random_grid(rnd, heads, ask.ranks)
+            runs.append((ranks, with_batch(rnd, grid, dp, batch) + ["--out", states, "--resume"]))
+        faults = [] if one else [why]
+        first = 0  # step that the run begins with
+        for ranks, options in runs:
+            here, command, why = train(ask.binary, ranks, common + options, os.path.join(folder, "here.jsonl"))
+            expected = {key: x for key, x in one.items() if key[0] >= first and (first == 0 or key[1] == "val_loss" or key[0] > first)}
+            apart = [(key, x, here.get(key)) for key, x in expected.items() if not abs(here.get(key, math.inf) - x) <= bounds[key[1]] * abs(x)]
+            if why or apart or len(here) != len(expected):
+                faults.append(f"{apart}{why}\n  {' '.join(command)}")
+            first = rnd.randint(1, 2)
+            for step in range(first + 1, 4):
+                shutil.rmtree(os.path.join(states, f"step-{step:08d}"), ignore_errors=True)
+        if faults:
             failed += 1
-            print(f"FAIL run {run}: {apart}{why}{why_not}\n  {' '.join(alone)}\n  {' '.join(command)}", flush=True)
+            print(f"FAIL run {run}: {' '.join(alone)}", *faults, sep="\n  ", flush=True)
         else:
             shutil.rmtree(folder)
     print(f"random_runs: {ask.runs - failed} passed, {failed} failed (seed {ask.seed})")
