@@ -69,7 +69,10 @@ def with_batch(rnd, grid, dp, batch):
 def train(binary, ranks, options, log):
     """The numbers of a run by step and name, its command, and its output if it failed."""
     command = [str(word) for word in ["mpirun", "-np", ranks, binary, "--threads", 1, "--log", log, *options]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        return {}, command, "not done after 300 s"
     if done.returncode != 0:
         return {}, command, done.stdout[-500:] + done.stderr[-1000:]
     with open(log) as f:
