@@ -173,8 +173,8 @@ def memory():
     text = """# Memory of Llama-3-8B
 
 Made by `dev/plan_tables.py` with one `--dry-run --hp auto` per row: the fastest choice of the planner that fits, at 16 Mi tokens a
-step. The rows are those of [plans.md](plans.md). Nothing here was measured on a GPU. On the CPU device the plan is within 5 % of
-the measured memory (`test/test_memory.sh`).
+step. The rows are those of [plans.md](plans.md), up to 1M tokens and 64 GPUs. Nothing here was measured on a GPU. On the CPU device
+the plan is within 5 % of the measured memory (`test/test_memory.sh`).
 
 - All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention,
   at most 768 MiB, is that of cuDNN for Hopper; other GPUs need no more.
