@@ -59,8 +59,7 @@ typedef struct {
     int64_t *first;           // (B, Tc + 2 cp) this micro-step's `documents`; packed only
     float *table;             // (T, HS/2, 2): cos and sin of the local positions
     float *losses;            // (grad_accum, rows)
-    floatX *x_last;           // (rows, D): input of the head
-    floatX *dx;               // (rows, D)
+    floatX *x_last, *dx;      // (rows, D): input of the head, and the gradient that takes its place: the same memory
     floatX *xn, *dxn, *dout;  // (rows, D), (rows, D), (rows, H HS): the same memory
     float *rstd;              // (rows)
     floatX *qkv;              // (rows, (H + 2 Hkv) HS)
@@ -109,17 +108,16 @@ static inline void model_describe_units(model *m) {
 // The buffers that are live within a layer or the head. Attention, the MLP, the head and the embedding, of which only one is at work at a time, share one
 // place at the end of the arena; sends are also in flight during the MLP's backward pass (model_attention_again):
 //     attention   out_float | qkv, the ring's buffers     sends
-//     MLP         x_last, x_mid, a tile                   sends
-//     head        x_last, a tile of logits
+//     MLP         x_mid, a tile                           sends
+//     head        a tile of logits
 // xn, dxn and dout share one, too: each is written when the one before it is used up, dxn tile by tile. With hp > 1, out arrives there as well.
 // So do out_float and qkv: qkv is used up when out_float is written. But with several sequences the ring of one writes out_float while the others' qkv
-// waits: then qkv has a place of its own. x_last is taken twice, first in its place both times: one address. The gradient of qkv lies over qkv; where it
-// is written from out_float (hp = 1), over q and kv, which are used up.
+// waits: then qkv has a place of its own. The gradient of qkv lies over qkv; where it is written from out_float (hp = 1), over q and kv, which are used up.
 static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS, qkv = rows * m->qkv_width;
-    m->dx = !run->forward_only ? ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D) : NULL;
+    m->x_last = m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
 
@@ -131,7 +129,6 @@ static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d_layout(a, device);
 
     arena_share(device, &layer);
-    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D); // the last layer's output, still there for the head
     if (m->store.most != RECOMPUTE_NONE) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
@@ -139,7 +136,6 @@ static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d_layout_sends(a, device);
 
     arena_share(device, &at_work);
-    m->x_last = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
 
     arena_share(device, &at_work);
@@ -359,8 +355,8 @@ static inline const floatX *model_output_weight(model *m) {
     if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
     return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
 }
-// Losses of this micro-step's rows into losses (rows; NULL: only xn, the input of the output weight). backward: also dx = gradient of x_last, and
-// gradients of the head (and of the tied embedding), scaled by `scale` = 1 / valid labels of the step.
+// Losses of this micro-step's rows into losses (rows; NULL: only xn, the input of the output weight). backward: also dx = gradient of x_last, in its
+// place, and gradients of the head (and of the tied embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
     int head = m->c.L + 1, out_unit = m->c.tied ? UNIT_EMBEDDING : head, out_tensor = m->c.tied ? (int)T_EMBEDDING : (int)T_LM_HEAD;
@@ -379,10 +375,8 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
         op_linear_backward_weight(dw_out, m->logits, m->xn + at * D, n, D, V, adds || at > 0);
         op_linear_backward_input(m->dxn + at * D, m->logits, w_out, n, D, V);
     }
-    if (backward) {
-        device_zero(m->dx, sizeof(floatX) * (size_t)(rows * D));
-        op_rmsnorm_backward(m->dx, model_gradient(m, dhead, head, T_FINAL_NORM), m->dxn, m->x_last, norm, m->rstd, rows, D, m->norm_scratch);
-    }
+    if (backward)
+        op_rmsnorm_backward(m->dx, model_gradient(m, dhead, head, T_FINAL_NORM), m->dxn, m->x_last, norm, m->rstd, rows, D, false, m->norm_scratch);
     trace_compute("head", head, began);
     if (backward) zero_grads_done(&m->zero, head);
 }
@@ -405,7 +399,7 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
         op_linear_backward_input(m->dxn + at * D, gate_up, w_gate_up, n, D, 2 * F);
     }
     op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM2), m->dxn, t->x_mid, model_tensor(m, p, unit, T_NORM2), m->rstd, rows, D,
-                        m->norm_scratch);
+                        true, m->norm_scratch);
 }
 
 // dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. Work that needs neither dQ nor dKV hides their
@@ -425,7 +419,7 @@ static inline void model_attention_backward(model *m, const floatX *p, float *dp
     op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), dqkv, m->xn, rows, D, m->qkv_width, adds);
     op_linear_backward_input(m->dxn, dqkv, model_tensor(m, p, unit, T_WQKV), rows, D, m->qkv_width);
     op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM1), m->dxn, t->x_in, model_tensor(m, p, unit, T_NORM1), m->rstd, rows, D,
-                        m->norm_scratch);
+                        true, m->norm_scratch);
 }
 
 // From m->dx (set by model_loss) to all gradients. The activations of `micro` are used up.

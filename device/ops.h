@@ -21,9 +21,9 @@ size_t op_embedding_backward_scratch(int64_t T);
 
 // ---- RMSNorm: y (T, D) = x (T, D) * rstd * weight (D), rstd (T) = 1 / sqrt(mean(x^2) + eps) ----
 void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t T, int64_t D, float eps);
-// dx (T, D) += gradient (dx is the residual stream's gradient), dweight (D) += sum over rows; dy (T, D).
+// dx (T, D) += gradient (`add`: dx is the residual stream's gradient) or = gradient (then dx may be x itself), dweight (D) += sum over rows; dy (T, D).
 void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
-                         int64_t D, void *scratch);
+                         int64_t D, bool add, void *scratch);
 enum { NORM_PARTS_CPU = 64, NORM_PARTS_GPU = 528 }; // that the rows are summed in, at most; constants, so that no sum depends on the machine
 size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D); // bytes: D floats for each part
 

@@ -315,7 +315,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
     if (fits) {
         double residual = n * D * X, heads = n * H * HS;
         KERNEL("RMSNorm forward", 2 * residual, op_rmsnorm_forward(a, rows, b, weight, T, D, 1e-5f));
-        KERNEL("RMSNorm backward", 4 * residual, op_rmsnorm_backward(a, sums, b, b + T * D, weight, rows, T, D, scratch));
+        KERNEL("RMSNorm backward", 4 * residual, op_rmsnorm_backward(a, sums, b, b + T * D, weight, rows, T, D, true, scratch));
         head_layout l = head_layout_make(1, H, Hkv, HS);
         KERNEL("RoPE and pack", 2 * n * width * HS * X, op_rope_pack_forward(a, a + T * H * HS, b, table, T, l));
         KERNEL("RoPE backward from float", n * width * HS * (X + 4), op_rope_unpack_backward_float(a, x, y, table, T, l));

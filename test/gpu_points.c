@@ -342,8 +342,8 @@ static void point_5_rows(void) {
     same("RMSNorm forward", y + before * D, alone, (size_t)(rows * D * X));
     device_zero(dx, (size_t)(T * D * X));
     device_zero(alone, (size_t)(rows * D * X));
-    op_rmsnorm_backward(dx, dw, y, x, w, rstd, T, D, scratch);
-    op_rmsnorm_backward(alone, dw_alone, y + before * D, x + before * D, w, rstd + before, rows, D, scratch);
+    op_rmsnorm_backward(dx, dw, y, x, w, rstd, T, D, true, scratch);
+    op_rmsnorm_backward(alone, dw_alone, y + before * D, x + before * D, w, rstd + before, rows, D, true, scratch);
     same("RMSNorm backward", dx + before * D, alone, (size_t)(rows * D * X));
 
     int32_t *host = HOST_NEW(int32_t, T), *tokens = (int32_t *)memory(sizeof *tokens * (size_t)T); // the last rows alone have other tokens than 0

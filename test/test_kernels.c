@@ -376,9 +376,14 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     check("op_rmsnorm_forward rstd", rstd, want_rstd, 2);
     size_t bytes = op_rmsnorm_backward_scratch(T, D);
     void *scratch = device_alloc(bytes);
-    op_rmsnorm_backward(dx.x, dw.f, dy.x, x.x, w.x, rstd.f, T, D, scratch);
+    op_rmsnorm_backward(dx.x, dw.f, dy.x, x.x, w.x, rstd.f, T, D, true, scratch);
     check("op_rmsnorm_backward dx", dx, want_dx, 2);
     check("op_rmsnorm_backward dweight", dw, want_dw, 2 + sqrt((double)T) / 4); // sums over T rows
+    for (int64_t i = 0; i < T * D; i++) want_dx[i] -= dx.d[i];
+    for (int64_t d = 0; d < D; d++) want_dw[d] += want_dw[d] - dw.d[d];
+    op_rmsnorm_backward(x.x, dw.f, dy.x, x.x, w.x, rstd.f, T, D, false, scratch);
+    check("op_rmsnorm_backward dx in the place of x", x, want_dx, 2);
+    check("op_rmsnorm_backward dweight twice", dw, want_dw, 2 + sqrt((double)T) / 4);
     device_free(scratch);
     free(want_y);
     free(want_rstd);
@@ -1055,7 +1060,7 @@ static void call_add(call_tensors *c) { op_add_float(F(0), F(1), c->n[0]); }
 static void call_wire(call_tensors *c) { op_bf16_from_float((bf16 *)c->at[0], F(1), c->n[0]); }
 static void call_add_wire(call_tensors *c) { op_add_bf16(F(0), (bf16 *)c->at[1], c->n[0]); }
 static void call_norm(call_tensors *c) { op_rmsnorm_forward(X(0), F(1), X(2), X(3), ROWS, COLUMNS, 1e-5f); }
-static void call_norm_back(call_tensors *c) { op_rmsnorm_backward(X(0), F(1), X(2), X(3), X(4), F(5), ROWS, COLUMNS, c->scratch); }
+static void call_norm_back(call_tensors *c) { op_rmsnorm_backward(X(0), F(1), X(2), X(3), X(4), F(5), ROWS, COLUMNS, true, c->scratch); }
 static void call_swiglu(call_tensors *c) { op_swiglu_forward(X(0), X(1), ROWS, COLUMNS); }
 static void call_swiglu_back(call_tensors *c) { op_swiglu_backward(X(0), X(1), X(2), X(3), ROWS, COLUMNS); }
 static void call_embedding(call_tensors *c) { op_embedding_forward(X(0), c->rows, X(1), ROWS, COLUMNS); }

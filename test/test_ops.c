@@ -108,14 +108,21 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     double e = error_of(y, expected, T * D); // rstd and two products: three roundings
     CHECK(e < 4 * u, "rmsnorm T %lld D %lld: error %g", (long long)T, (long long)D, e);
     float *scratch = floats((int64_t)op_rmsnorm_backward_scratch(T, D) / 4);
-    op_rmsnorm_backward(dx, dweight, dy, x, weight, rstd, T, D, scratch);
-    e = 0;
-    for (int64_t i = 0; i < T * D; i++) e = test_worse(e, fabs(dx[i] - dx_expected[i]) / (1 + terms));
+    float *dx_before = copy_of(dx, T * D), *dweight_before = copy_of(dweight, D), *in_place = copy_of(x, T * D);
+    op_rmsnorm_backward(dx, dweight, dy, x, weight, rstd, T, D, true, scratch);
+    op_rmsnorm_backward(in_place, dweight_before, dy, in_place, weight, rstd, T, D, false, scratch);
+    CHECK(memcmp(dweight_before, dweight, sizeof(float) * (size_t)D) == 0, "rmsnorm T %lld D %lld: another dweight where dx is x", (long long)T, (long long)D);
+    double e_in_place = e = 0;
+    for (int64_t i = 0; i < T * D; i++) {
+        e = test_worse(e, fabs(dx[i] - dx_expected[i]) / (1 + terms));
+        e_in_place = test_worse(e_in_place, fabs(dx_before[i] + in_place[i] - dx_expected[i]) / (1 + terms));
+    }
     CHECK(e < 8 * u, "rmsnorm dx T %lld D %lld: error %g", (long long)T, (long long)D, e);
+    CHECK(e_in_place < 8 * u, "rmsnorm dx where x is T %lld D %lld: error %g", (long long)T, (long long)D, e_in_place);
     e = error_of(dweight, dw_expected, D); // a sum of T rounded terms
     CHECK(e < (16 + (double)T / 4) * u, "rmsnorm dweight T %lld D %lld: error %g", (long long)T, (long long)D, e);
     free(expected), free(dx_expected), free(dw_expected), free(row);
-    drop(x), drop(weight), drop(dy), drop(y), drop(rstd), drop(dx), drop(dweight), drop(scratch);
+    drop(x), drop(weight), drop(dy), drop(y), drop(rstd), drop(dx), drop(dweight), drop(scratch), drop(dx_before), drop(dweight_before), drop(in_place);
 }
 
 // ---- linear ----
@@ -988,7 +995,7 @@ static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
     float *x = randoms(T * D, 1, 1), *w = randoms(D * D, 2, 1), *y = floats(T * D), *dw = randoms(D * D, 3, 1), *rstd = floats(T), *dweight = randoms(D, 4, 1);
     op_rmsnorm_forward(y, rstd, x, w, T, D, 1e-5f), KEEP(y, T * D);
     float *scratch = floats((int64_t)op_rmsnorm_backward_scratch(T, D) / 4);
-    op_rmsnorm_backward(y, dweight, x, y, w, rstd, T, D, scratch), KEEP(dweight, D);
+    op_rmsnorm_backward(y, dweight, x, y, w, rstd, T, D, true, scratch), KEEP(dweight, D);
     int32_t *tokens = HOST_NEW(int32_t, T);
     for (int64_t t = 0; t < T; t++) tokens[t] = (int32_t)random_below(7, (uint64_t)t, 40);
     op_embedding_backward(dw, tokens, x, T, D, NULL), KEEP(dw, D * D);

@@ -54,7 +54,7 @@ void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *w
 
 // With g = dy * weight: dx += rstd * (g - x * rstd^2 * mean(g * x)). Rows are cut into SUM_PARTS parts; each sums its share of dweight.
 void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
-                         int64_t D, void *scratch) {
+                         int64_t D, bool add, void *scratch) {
     float *shares = (float *)scratch; // (parts, D)
     int64_t parts = min_i64(T, SUM_PARTS);
 #pragma omp parallel if (T * D > PARALLEL_ELEMENTS)
@@ -70,10 +70,8 @@ void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const flo
 #pragma omp simd reduction(+ : dot)
                 for (int64_t d = 0; d < D; d++) dot += (double)(dout[d] * weight[d]) * in[d];
                 float r = rstd[t], pull = (float)(dot / (double)D * r * r);
-                for (int64_t d = 0; d < D; d++) {
-                    din[d] += r * (dout[d] * weight[d] - in[d] * pull);
-                    share[d] += dout[d] * in[d] * r;
-                }
+                for (int64_t d = 0; d < D; d++) share[d] += dout[d] * in[d] * r;
+                for (int64_t d = 0; d < D; d++) din[d] = (add ? din[d] : 0) + r * (dout[d] * weight[d] - in[d] * pull);
             }
         }
 #pragma omp for schedule(static)

@@ -45,10 +45,10 @@ void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *w
 // Block b computes rows [b rows, (b + 1) rows). A thread has the same columns in all of them, so that it accumulates their dweight without a
 // barrier, in shared memory, (D) float; at the end that goes to partial (blocks, D). Data needed after a barrier is prefetched before it.
 // With n_i = x_i rstd and g_i = dy_i weight_i:
-//     dx_i += rstd (g_i - n_i mean(g n)),   dweight_i += dy_i n_i
+//     dx_i += (add) or = rstd (g_i - n_i mean(g n)),   dweight_i += dy_i n_i
 template <int W>
 __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX *dy, const floatX *x, const floatX *weight,
-                                        const float *rstd, int64_t T, int64_t D, int64_t rows) {
+                                        const float *rstd, int64_t T, int64_t D, int64_t rows, bool add) {
     DYN_SHARED(float, shared);
     float *sums = shared, *dweight = shared + 32;
     int pieces = (int)D / W, first = (int)threadIdx.x, step = (int)blockDim.x;
@@ -68,7 +68,7 @@ __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX
             load<W>(g, dy_row + p * W);
             load<W>(n, x_row + p * W);
             load<W>(w, weight + p * W);
-            prefetch(dx_row + p * W);
+            if (add) prefetch(dx_row + p * W);
 #pragma unroll
             for (int k = 0; k < W; k++) {
                 n[k] *= scale;
@@ -78,11 +78,11 @@ __global__ void rmsnorm_backward_kernel(floatX *dx, float *partial, const floatX
         }
         float back = block_sum(dot, sums) * share * scale;
         for (int p = first; p < pieces; p += step) {
-            float g[W], n[W], w[W], out[W];
+            float g[W], n[W], w[W], out[W] = {0};
             load<W>(g, dy_row + p * W);
             load<W>(n, x_row + p * W);
             load<W>(w, weight + p * W);
-            load<W>(out, dx_row + p * W);
+            if (add) load<W>(out, dx_row + p * W);
             if (t + 1 < end) prefetch(dy_row + D + p * W);
             if (t + 1 < end) prefetch(x_row + D + p * W);
 #pragma unroll
@@ -116,16 +116,16 @@ static int norm_blocks(int64_t T) { return (int)ceil_div(T, ceil_div(T, NORM_PAR
 
 size_t op_rmsnorm_backward_scratch(int64_t T, int64_t D) { return sizeof(float) * (size_t)(min_i64(T, NORM_PARTS_GPU) * D); }
 void op_rmsnorm_backward(floatX *dx, float *dweight, const floatX *dy, const floatX *x, const floatX *weight, const float *rstd, int64_t T,
-                         int64_t D, void *scratch) {
+                         int64_t D, bool add, void *scratch) {
     if (T == 0) return;
     int64_t rows = ceil_div(T, NORM_PARTS_GPU);
     int blocks = norm_blocks(T);
     float *partial = (float *)scratch;
     size_t shared = sizeof(float) * (size_t)(32 + D);
     if (packs(D, dx, dy, x, weight))
-        LAUNCH(rmsnorm_backward_kernel<PACK>, blocks, block_size(D / PACK, 512), shared, dx, partial, dy, x, weight, rstd, T, D, rows);
+        LAUNCH(rmsnorm_backward_kernel<PACK>, blocks, block_size(D / PACK, 512), shared, dx, partial, dy, x, weight, rstd, T, D, rows, add);
     else
-        LAUNCH(rmsnorm_backward_kernel<1>, blocks, block_size(D, 512), shared, dx, partial, dy, x, weight, rstd, T, D, rows);
+        LAUNCH(rmsnorm_backward_kernel<1>, blocks, block_size(D, 512), shared, dx, partial, dy, x, weight, rstd, T, D, rows, add);
     int threads = block_size(blocks * (int64_t)32, 512);
     LAUNCH(rmsnorm_dweight_kernel, grid_size(ceil_div(D, 32)), threads, sizeof(float) * (size_t)threads, dweight, partial, blocks, D);
 }
