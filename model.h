@@ -21,6 +21,7 @@ typedef struct {
     int zp, zg, zo;       // shard degrees
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     bool packed;          // samples are packed documents: see model.documents
+    int attention_passes; // attention_2d.passes; 0: 1 (run_in_room chooses)
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
@@ -107,12 +108,12 @@ static inline void model_describe_units(model *m) {
 
 // The buffers that are live within a layer or the head. Attention, the MLP, the head and the embedding, of which only one is at work at a time, share one
 // place at the end of the arena; sends are also in flight during the MLP's backward pass (model_attention_again):
-//     attention   out_float | qkv, the ring's buffers     sends
+//     attention   qkv | out_float, the ring's buffers     sends
 //     MLP         x_mid, a tile                           sends
 //     head        a tile of logits
 // xn, dxn and dout share one, too: each is written when the one before it is used up, dxn tile by tile. With hp > 1, out arrives there as well.
-// So do out_float and qkv: qkv is used up when out_float is written. But with several sequences the ring of one writes out_float while the others' qkv
-// waits: then qkv has a place of its own. The gradient of qkv lies over qkv; where it is written from out_float (hp = 1), over q and kv, which are used up.
+// So do qkv and what attention works in: qkv is used up when a ring begins. But with several sequences the ring of one runs while the others' qkv
+// waits: then qkv has a place of its own. The gradient of qkv lies over qkv; where it is written from out_float, over q and kv, which are used up.
 static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
@@ -121,12 +122,10 @@ static inline void model_layout_workspace(model *m, arena *device) {
     m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
 
-    arena_place at_work = arena_share_begin(device), layer = arena_share_begin(device), p = arena_share_begin(device);
-    a->out_float = ARENA_TAKE(device, MEM_WORKSPACE, float, attention_2d_q_count(a));
-    arena_share(device, &p);
-    if (run->B == 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
-    arena_share_end(device, &p);
+    arena_place at_work = arena_share_begin(device), layer = arena_share_begin(device);
     attention_2d_layout(a, device);
+    arena_share(device, &layer);
+    if (run->B == 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
 
     arena_share(device, &layer);
     if (m->store.most != RECOMPUTE_NONE) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
@@ -170,7 +169,8 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->table = ARENA_TAKE(device, MEM_DATA, float, run->T * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 
-    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed);
+    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed,
+                          run->attention_passes > 1 ? run->attention_passes : 1);
     m->attention.ring.forward_only = run->forward_only;
     activation_sizes n;
     n.x = rows * D;
@@ -406,7 +406,7 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
 // transfers.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    floatX *dqkv = m->g->shape.hp == 1 && m->run.B == 1 ? t->q : m->qkv; // (rows, (H + 2 Hkv) HS); t->kv lies behind t->q (checkpoint_take_qkv)
+    floatX *dqkv = attention_2d_from_float(&m->attention) && m->run.B == 1 ? t->q : m->qkv; // (rows, (H + 2 Hkv) HS); t->kv lies behind t->q
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);

@@ -49,8 +49,10 @@ static inline model_run run_make(const options *o, const model_config *c, int64_
 
 // What each layer keeps.
 static inline void run_print_recompute(const model_config *c, const model_run *run) {
-    if (run->forward_only) printf("--steps 0 trains nothing, and keeps no activations\n");
+    if (run->forward_only) printf("--steps 0 trains nothing, and keeps no activations");
     else checkpoint_print(stdout, run->kinds, c->L, run->offload_layers);
+    if (run->attention_passes > 1) printf("; attention in %d passes over its heads, to take less memory", run->attention_passes);
+    printf("\n");
 }
 
 // Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both. Fills *device and *host with the
@@ -65,8 +67,16 @@ typedef struct {
     double device, host;
 } memory_room;
 
-static inline bool run_in_room(const model_config *c, const grid *g, const model_run *run, memory_room room, arena *device, arena *host) {
-    return (double)run_bytes(c, g, run, device, host) <= room.device && (double)host->peak <= room.host;
+// Whether the run fits. Sets run->attention_passes: attention takes its heads in as few passes as fit (attention_2d.cuh).
+static inline bool run_in_room(const model_config *c, const grid *g, model_run *run, memory_room room, arena *device, arena *host) {
+    int most = g->shape.hp == 1 && g->shape.cp == 1 ? c->Hkv : 1;
+    run->attention_passes = 1;
+    while ((double)run_bytes(c, g, run, device, host) > room.device) {
+        if (run->attention_passes == most) return false;
+        do run->attention_passes++;
+        while (c->Hkv % run->attention_passes != 0);
+    }
+    return (double)host->peak <= room.host;
 }
 
 static inline void run_add_way(char *ways, size_t size, bool helps, const char *way) {
@@ -74,10 +84,11 @@ static inline void run_add_way(char *ways, size_t size, bool helps, const char *
 }
 
 // Whether the run fits into `room`, with full recompute (auto) or the kind asked for. False with a message that says what takes less memory.
-static inline bool run_check_memory(const options *o, const model_config *c, const grid *g, const model_run *run, memory_room room, error_text *error) {
+static inline bool run_check_memory(const options *o, const model_config *c, const grid *g, model_run *run, memory_room room, error_text *error) {
     arena device, host;
     char need[32], have[32];
     int L = c->L;
+    if (run_in_room(c, g, run, room, &device, &host)) return true;
     size_t bytes = run_bytes(c, g, run, &device, &host);
     bool cpu = arena_is_cpu(&device), trains = !run->forward_only;
     char keep_less[64] = "", ways[512] = "";
@@ -96,23 +107,20 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
         return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
                                 "(--dry-run prints the memory by category)", need, have, keep_less, ways);
     }
-    if ((double)host.peak > room.host) {
-        format_bytes(need, sizeof need, (double)host.peak);
-        format_bytes(have, sizeof have, room.host);
-        run_add_way(ways, sizeof ways, trains && run->offload_layers > 0, "a smaller --offload-activations, ");
-        run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
-        run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
-        run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
-        run_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
-        return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category)",
-                         need, have, ways, trains && run->offload_layers > 0 ? keep_less : "");
-    }
-    return true;
+    format_bytes(need, sizeof need, (double)host.peak);
+    format_bytes(have, sizeof have, room.host);
+    run_add_way(ways, sizeof ways, trains && run->offload_layers > 0, "a smaller --offload-activations, ");
+    run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
+    run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
+    run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
+    run_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
+    return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category)",
+                     need, have, ways, trains && run->offload_layers > 0 ? keep_less : "");
 }
 // --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
 // attention that selective saves takes more time per byte than the rest. The layers that keep more are the last ones: what they keep lives shortest.
 // Sets kinds (which run points to), all full before, which fits.
-static inline void run_choose_recompute(const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room) {
+static inline void run_choose_recompute(const model_config *c, const grid *g, model_run *run, recompute_kind *kinds, memory_room room) {
     arena device, host;
     int L = c->L;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
@@ -127,12 +135,14 @@ static inline void run_choose_recompute(const model_config *c, const grid *g, co
         if (fits < L) return;
     }
 }
-// Decides what each layer keeps: sets kinds (which run points to). False with a message when the run does not fit into `room`.
-static inline bool run_fit(const options *o, const model_config *c, const grid *g, const model_run *run, recompute_kind *kinds, memory_room room,
-                               error_text *error) {
+// Decides what each layer keeps, and attention's passes: sets kinds (which run points to) and run->attention_passes. False with a message when the run
+// does not fit into `room`.
+static inline bool run_fit(const options *o, const model_config *c, const grid *g, model_run *run, recompute_kind *kinds, memory_room room,
+                           error_text *error) {
+    arena device, host;
     if (!run_check_memory(o, c, g, run, room, error)) return false;
     if (o->recompute == RECOMPUTE_AUTO && !run->forward_only) run_choose_recompute(c, g, run, kinds, room);
-    return true;
+    return run_in_room(c, g, run, room, &device, &host); // as few passes as what it keeps leaves room for
 }
 
 // What a dry run asks about.

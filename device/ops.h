@@ -69,9 +69,9 @@ void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, co
 void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads);
 // The same for one peer, where nothing is sent and so nothing rounded to floatX: dq (T, H, HS), dkv (T, 2 Hkv, HS) float.
 void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *dkv, const float *table, int64_t T, head_layout heads);
-// out (T, H, HS) = out_recv (peers, T, Hq, HS), heads gathered; op_heads_pack is the inverse.
-void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads);
-void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads);
+// The heads of peers [first, first + count) of out (T, H, HS) = out_recv (count, T, Hq, HS); op_heads_pack is the inverse.
+void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads, int first, int count);
+void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads, int first, int count);
 
 // ---- attention on one (queries, keys) block: softmax(scale q k^T) v per query head; head h uses key/value head h / (Hq / Hkv) ----
 

@@ -87,14 +87,12 @@ static double largest_of(const double *x, int64_t n) {
     return m;
 }
 
-// All buffers of attention, those that the caller provides too.
-static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16) {
-    attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false);
+static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, int passes) {
+    attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false, passes);
     attention_2d_layout_sends(a, memory);
     attention_2d_layout(a, memory);
-    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, attention_2d_q_count(a));
 }
-static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, comm *ranks) {
+static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, int passes, comm *ranks) {
     grid g;
     grid_create(&g, shape, allgather, ranks);
     int H = p->H, Hkv = p->Hkv, HS = p->HS, width = (H + 2 * Hkv) * HS;
@@ -103,12 +101,12 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     attention_2d a;
     arena memory;
     memset(&memory, 0, sizeof memory);
-    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16);
+    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, passes);
     size_t bytes = memory.peak;
     memset(&memory, 0, sizeof memory);
     memory.base = (char *)device_alloc(bytes);
     memset(memory.base, 0xff, bytes); // NaN, which a read before the first write brings into the result
-    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16);
+    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, passes);
     CHECK(memory.peak == bytes, "counting and taking memory disagree: %zu %zu", bytes, memory.peak);
 
     float *qkv = HOST_NEW(float, T * width), *dqkv = HOST_NEW(float, T * width), *table = HOST_NEW(float, T * HS);
@@ -158,8 +156,8 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     for (int64_t t = 0; t < a.Tc; t++) { // lse has the rows and heads of after SeqAlltoAll
         sequence_shard whole = sequence_shard_make(p->S, shape.hp, shape.cp, (int)(t / T), g.place.c, 1);
         int64_t position = sequence_shard_position(&whole, t % T);
-        for (int h = 0; h < a.heads.Hq && position < p->S; h++) {
-            double d = fabs(saved.lse[h * a.Tc + t] - p->lse[(g.place.h * a.heads.Hq + h) * p->S + position]);
+        for (int h = 0; h < H / shape.hp && position < p->S; h++) {
+            double d = fabs(saved.lse[h * a.Tc + t] - p->lse[(g.place.h * (H / shape.hp) + h) * p->S + position]);
             worst_lse = test_worse(worst_lse, d);
         }
     }
@@ -169,9 +167,9 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     worst_lse /= largest_of(p->lse, p->S * H);
     double bound = dkv_bf16 && shape.cp > 1 ? BOUND_BF16(shape.cp) : BOUND;
     CHECK(worst_out <= BOUND && worst_dq <= BOUND && worst_dkv <= bound && worst_lse <= BOUND,
-          "hp %d cp %d w %d %s %s%s H %d Hkv %d S %lld: out %.1e lse %.1e dq %.1e dkv %.1e", shape.hp, shape.cp, shape.w,
+          "hp %d cp %d w %d %s %s%s H %d Hkv %d S %lld, %d passes: out %.1e lse %.1e dq %.1e dkv %.1e", shape.hp, shape.cp, shape.w,
           shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", H, Hkv,
-          (long long)p->S, worst_out, worst_lse, worst_dq, worst_dkv);
+          (long long)p->S, passes, worst_out, worst_lse, worst_dq, worst_dkv);
     if (dkv_bf16) {
         comm_max_double(ranks, &worst_dkv, 1); // a rank may hold nothing but padding
         CHECK(worst_dkv > 2e-5, "hp %d cp %d w %d: dkv %.1e: nothing was rounded", shape.hp, shape.cp, shape.w, worst_dkv);
@@ -185,8 +183,10 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
 }
 
 static void check_grid(const problem *p, grid_shape shape, bool allgather, comm *ranks) {
-    check_grid_as(p, shape, allgather, false, ranks);
-    if (shape.placement == PLACEMENT_HEAD_FIRST && shape.cp > 1) check_grid_as(p, shape, allgather, true, ranks);
+    check_grid_as(p, shape, allgather, false, 1, ranks);
+    if (shape.placement == PLACEMENT_HEAD_FIRST && shape.cp > 1) check_grid_as(p, shape, allgather, true, 1, ranks);
+    for (int passes = 2; passes <= p->Hkv && shape.hp * shape.cp == 1; passes++)
+        if (p->Hkv % passes == 0) check_grid_as(p, shape, allgather, false, passes, ranks);
 }
 
 int main(int argc, char **argv) {

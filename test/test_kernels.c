@@ -496,7 +496,7 @@ static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
         tensor_free(from_sums);
     }
 
-    op_heads_pack(q.x, dq.x, T, l); // dq read as rows (T, H, HS)
+    op_heads_pack(q.x, dq.x, T, l, 0, peers); // dq read as rows (T, H, HS)
     device_synchronize();
     int64_t wrong = 0;
     for (int64_t t = 0; t < T; t++)
@@ -504,7 +504,7 @@ static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
             wrong += memcmp(q.x + ((h / l.Hq * T + t) * l.Hq + h % l.Hq) * HS, dq.x + (t * H + h) * HS, sizeof(floatX) * (size_t)HS) != 0;
     CHECK(wrong == 0, "op_heads_pack: %lld head rows wrong, %s", (long long)wrong, settings);
     tensor rows = tensor_new(nq, true);
-    op_heads_unpack(rows.x, q.x, T, l);
+    for (int peer = 0; peer < peers; peer += 2) op_heads_unpack(rows.x, q.x + peer * T * l.Hq * HS, T, l, peer, peer + 1 < peers ? 2 : 1);
     device_synchronize();
     CHECK(memcmp(rows.x, dq.x, sizeof(floatX) * (size_t)nq) == 0, "op_heads_unpack is not the inverse of op_heads_pack, %s", settings);
     free(want_q);
@@ -1069,8 +1069,8 @@ static void call_loss(call_tensors *c) { op_cross_entropy(F(0), X(1), c->rows, R
 static void call_rope(call_tensors *c) { op_rope_pack_forward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_rope_back(call_tensors *c) { op_rope_unpack_backward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_rope_float(call_tensors *c) { op_rope_unpack_backward_float(X(0), F(1), F(2), F(3), ROWS, head_layout_make(1, 4, 2, 16)); }
-static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
-static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
+static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16), 0, 2); }
+static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16), 0, 2); }
 static void call_merge(call_tensors *c) { attention_merge(F(0), F(1), F(2), F(3), ROWS, 4, 16, COLUMNS, ROWS, COLUMNS, ROWS); }
 static attention_block call_block(int Hkv) { // one head of 64, as tensor cores take it, or four of 16
     attention_block b;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Memory: what a run holds is within 5 % of the plan that --dry-run prints, for thirteen configurations; it does not grow over 100 steps; it is
 # linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is; an
-# allocation that fails ends the run, and no state lacks what there was no memory for. (F41, F51)
+# allocation that fails ends the run, and no state lacks what there was no memory for; attention in passes, which take less. (F41, F51)
 source "$(dirname "$0")/shell.sh"
 seq 1 40000 | tr '\n' ' ' >"$dir/text"
 build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
@@ -53,6 +53,23 @@ bytes() { "$binary" --model "$dir/model" --dry-run "$@" | sed -n 's/^bytes of a 
 measured() { "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --steps 1 --recompute selective --seq-len "$1" | sed -n 's/^memory measured \([0-9.]*\) MiB.*/\1/p'; }
 a=$(measured 4096) b=$(measured 8192) c=$(measured 16384) d=$(measured 32768)
 result 'linear in T' "$(number "${d:-9e9} <= 1.1 * (${a:-0} + 7 * (${b:-0} - ${a:-0})) && ${c:-9e9} <= 1.1 * (${a:-0} + 3 * (${b:-0} - ${a:-0}))" && echo 1 || echo 0)" "$a $b $c $d MiB at 4K 8K 16K 32K"
+
+# What would not fit otherwise: attention takes its heads in passes, which changes no bit.
+mkdir "$dir/heads"
+cat >"$dir/heads/config.json" <<'JSON'
+{"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 128,
+ "vocab_size": 256, "rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "rope_theta": 10000.0}
+JSON
+heads=(--model "$dir/heads" --seq-len 2048 --recompute full --mlp-tile 64 --loss-tile 64)
+least=$("$binary" --dry-run "${heads[@]}" | sed -n 's/^bytes of a rank: device \([0-9]*\).*/\1/p')
+losses() { # option...: runs; prints losses and gradient norms
+    "$binary" "${heads[@]}" --from-scratch --train-data "$dir/data.bin" --steps 2 --log "$dir/heads.jsonl" "$@" >"$dir/out" 2>&1
+    grep -o '"loss":[^,]*,"grad_norm":[^,]*' "$dir/heads.jsonl"
+    rm "$dir/heads.jsonl"
+}
+without=$(losses) within_budget=$(losses --memory-budget $((${least:-0} - 1)))
+result 'attention in passes' "$(grep -q '^recompute .*attention in [248] passes' "$dir/out" && [ "$(wc -l <<<"$without")" = 2 ] && [ "$without" = "$within_budget" ] && echo 1 || echo 0)" \
+    "$without, in passes $within_budget $(tail -2 "$dir/out")"
 
 # Doubling sp at a fixed length per rank, measured: the states (16 bytes a parameter in all: parameter, gradient and two moments) are divided by
 # sp. The rest of what a rank holds (activations, buffers) stays as it is, except for the scratch of the gradient reduction, which is (sp - 1) / sp

@@ -231,14 +231,23 @@ static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
     CHECK(wrong == 0, "rope inverse: peers %d H %d Hkv %d HS %d: %lld wrong", peers, H, Hkv, HS, (long long)wrong);
 
     float *out = randoms(T * H * HS, 4, 1), *sent = floats(nq), *back = floats(T * H * HS);
-    op_heads_pack(sent, out, T, l);
+    op_heads_pack(sent, out, T, l, 0, peers);
     wrong = 0;
     for (int64_t i = 0; i < nq; i++) {
         int64_t d = i % HS, h = i / HS % Hq, t = i / HS / Hq % T, p = i / HS / Hq / T;
         wrong += sent[i] != out[(t * H + p * Hq + h) * HS + d];
     }
-    op_heads_unpack(back, sent, T, l);
+    op_heads_unpack(back, sent, T, l, 0, peers);
     CHECK(wrong == 0 && same_bits(back, out, T * H * HS), "heads pack: peers %d H %d HS %d: %lld wrong", peers, H, HS, (long long)wrong);
+    memset(back, 0, sizeof(float) * (size_t)(T * H * HS));
+    float *one = floats(T * Hq * HS);
+    for (int p = 0; p < peers; p++) { // one at a time
+        op_heads_pack(one, out, T, l, p, 1);
+        wrong += !same_bits(one, sent + p * T * Hq * HS, T * Hq * HS);
+        op_heads_unpack(back, one, T, l, p, 1);
+    }
+    CHECK(wrong == 0 && same_bits(back, out, T * H * HS), "heads pack, one peer at a time: peers %d H %d HS %d: %lld wrong", peers, H, HS, (long long)wrong);
+    drop(one);
     drop(qkv), drop(table), drop(q), drop(kv), drop(dq), drop(dkv), drop(dqkv), drop(out), drop(sent), drop(back);
 }
 

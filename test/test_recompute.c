@@ -81,17 +81,20 @@ int main(int argc, char **argv) {
     check_layout();
     static const int layers[] = {1, 2, 3, 7};
     for (int k = 0; k < 4; k++)
-        for (int hp = 1; hp <= 2; hp++) {
+        for (int hp = 0; hp <= 2; hp++) { // 0: every rank has sequences to itself, and attention takes its heads in two passes
+            if (hp == 0 && k != 2) continue;
             model_config c = fixture_config(layers[k], 24, 4, 2, 6, 28, 31, k % 2 == 1);
             int units = c.L + 2;
             grid_shape shape;
             memset(&shape, 0, sizeof shape);
-            shape.dp = 1; shape.hp = hp; shape.cp = 4 / hp; shape.w = hp == 1 ? 2 : 1;
+            shape.dp = shape.hp = shape.cp = shape.w = 1;
             model_run run = fixture_run(2, 2);
+            if (hp == 0) shape.dp = 4, run.attention_passes = 2;
+            if (hp > 0) shape.hp = hp, shape.cp = 4 / hp, shape.w = hp == 1 ? 2 : 1;
             run.zp = run.zg = run.zo = 2;
             char where[120];
             outcome none = run_once(&c, shape, run, RECOMPUTE_NONE, 2, world);
-            int64_t calls = 2 * run.grad_accum * run.B * c.L * shape.cp; // steps x micro-steps x sequences x layers x blocks
+            int64_t calls = 2 * run.grad_accum * run.B * c.L * (hp == 0 ? 2 : shape.cp); // steps x micro-steps x sequences x layers x passes, or blocks
             CHECK(none.attention_calls == calls, "none: %lld attention calls, expected %lld", (long long)none.attention_calls, (long long)calls);
             for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_AUTO; kind++)
                 for (int offload = 0; offload <= c.L; offload += c.L > 3 ? 3 : 1)
@@ -110,7 +113,7 @@ int main(int argc, char **argv) {
             run.offload_layers = 0;
             run.offload_states = OFFLOAD_NONE;
             outcome untiled = run_once(&c, shape, run, RECOMPUTE_NONE, 1, world); // one step: an update would amplify the rounding
-            int64_t rows = run.B * 32 / 4;
+            int64_t rows = run.B * 32 / (hp == 0 ? 1 : 4);
             const int64_t tiles[] = {1, 7, rows - 1, rows, rows + 1};
             for (int i = 0; i < 5; i++)
                 for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++) {

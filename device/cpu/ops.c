@@ -166,21 +166,21 @@ void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *d
     op_rope_unpack_backward(dqkv, dq, dkv, table, T, heads); // floatX is float
 }
 
-void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) {
+void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads, int first, int count) {
     int64_t piece = (int64_t)heads.Hq * heads.HS; // elements of one token and peer
-#pragma omp parallel for collapse(2) schedule(static) if (T * piece * heads.peers > PARALLEL_ELEMENTS)
+#pragma omp parallel for collapse(2) schedule(static) if (T * piece * count > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < T; t++) {
-        for (int peer = 0; peer < heads.peers; peer++) {
-            memcpy(out + (t * heads.peers + peer) * piece, out_recv + (peer * T + t) * piece, sizeof(floatX) * (size_t)piece);
+        for (int i = 0; i < count; i++) {
+            memcpy(out + (t * heads.peers + first + i) * piece, out_recv + (i * T + t) * piece, sizeof(floatX) * (size_t)piece);
         }
     }
 }
-void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads) {
+void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads, int first, int count) {
     int64_t piece = (int64_t)heads.Hq * heads.HS;
-#pragma omp parallel for collapse(2) schedule(static) if (T * piece * heads.peers > PARALLEL_ELEMENTS)
+#pragma omp parallel for collapse(2) schedule(static) if (T * piece * count > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < T; t++) {
-        for (int peer = 0; peer < heads.peers; peer++) {
-            memcpy(out_send + (peer * T + t) * piece, out + (t * heads.peers + peer) * piece, sizeof(floatX) * (size_t)piece);
+        for (int i = 0; i < count; i++) {
+            memcpy(out_send + (i * T + t) * piece, out + (t * heads.peers + first + i) * piece, sizeof(floatX) * (size_t)piece);
         }
     }
 }

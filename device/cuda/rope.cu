@@ -77,13 +77,13 @@ __global__ void rope_unpack_kernel(floatX *dqkv, const E *dq_recv, const E *dkv_
     }
 }
 
-// (T, peers Hq, HS) <-> (peers, T, Hq, HS); width = Hq HS.
-template <int W, bool PACKING> __global__ void heads_kernel(floatX *to, const floatX *from, int64_t T, int peers, int width) {
+// Peers [first, first + count) of (T, peers Hq, HS) <-> (count, T, Hq, HS); width = Hq HS.
+template <int W, bool PACKING> __global__ void heads_kernel(floatX *to, const floatX *from, int64_t T, int peers, int first, int count, int width) {
     int64_t t = blockIdx.x;
     int pieces = width / W;
-    for (int item = (int)threadIdx.x; item < peers * pieces; item += (int)blockDim.x) {
+    for (int item = (int)threadIdx.x; item < count * pieces; item += (int)blockDim.x) {
         int peer = item / pieces, i = item % pieces * W;
-        int64_t row = (t * peers + peer) * width + i, dealt = (peer * T + t) * width + i;
+        int64_t row = (t * peers + first + peer) * width + i, dealt = (peer * T + t) * width + i;
         float x[W];
         load<W>(x, from + (PACKING ? row : dealt));
         store<W>(to + (PACKING ? dealt : row), x);
@@ -115,12 +115,16 @@ void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *d
     rope_unpack(dqkv, dq, dkv, table, T, heads);
 }
 
-template <bool PACKING> static void heads_move(floatX *to, const floatX *from, int64_t T, head_layout heads) {
+template <bool PACKING> static void heads_move(floatX *to, const floatX *from, int64_t T, head_layout heads, int first, int count) {
     if (T == 0) return;
-    int width = heads.Hq * heads.HS, items = heads.peers * width;
+    int width = heads.Hq * heads.HS, items = count * width;
     auto heads_packs_kernel = heads_kernel<PACK, PACKING>, heads_ones_kernel = heads_kernel<1, PACKING>;
-    if (packs(width, to, from)) LAUNCH(heads_packs_kernel, grid_size(T), block_size(items / PACK, 256), 0, to, from, T, heads.peers, width);
-    else LAUNCH(heads_ones_kernel, grid_size(T), block_size(items, 256), 0, to, from, T, heads.peers, width);
+    if (packs(width, to, from)) LAUNCH(heads_packs_kernel, grid_size(T), block_size(items / PACK, 256), 0, to, from, T, heads.peers, first, count, width);
+    else LAUNCH(heads_ones_kernel, grid_size(T), block_size(items, 256), 0, to, from, T, heads.peers, first, count, width);
 }
-void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) { heads_move<false>(out, out_recv, T, heads); }
-void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads) { heads_move<true>(out_send, out, T, heads); }
+void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads, int first, int count) {
+    heads_move<false>(out, out_recv, T, heads, first, count);
+}
+void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads, int first, int count) {
+    heads_move<true>(out_send, out, T, heads, first, count);
+}
