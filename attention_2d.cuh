@@ -34,8 +34,8 @@ typedef struct {
     head_layout heads; // of hp peers, or of as many as there are passes
     int64_t T, Tc;     // local rows before and after SeqAlltoAll
     double_ring ring;
-    floatX *q_send;  // (hp, T, Hq, HS): q, dout, dq. With hp = 1 nothing is sent, and these two are NULL
-    floatX *kv_send; // (hp, T, 2 Hkv', HS): kv, dkv
+    floatX *q_send;  // (hp, T, Hq, HS): q, dout. With hp = 1 nothing is sent, and these two are NULL
+    floatX *kv_send; // (hp, T, 2 Hkv', HS)
     float *out_float; // (Tc, Hq, HS): out accumulates in float; dq in the backward pass
     float *delta;     // (Hq, Tc)
     floatX *pass_out, *pass_dout; // (T, Hq, HS): out and dout of one pass; with a single one NULL
@@ -64,19 +64,15 @@ static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, 
     a->ring.dkv_bf16 = dkv_bf16;
     a->ring.packed = packed;
 }
-// Takes q_send and kv_send, in use from attention_2d_distribute_start to attention_2d_distribute_finish and during the backward pass.
+// Takes q_send and kv_send, in use from attention_2d_distribute_start to attention_2d_distribute_finish, and when attention_2d_backward_start begins:
+// never while a ring runs.
 static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
     if (a->g->shape.hp == 1) return;
-    arena_place place = arena_share_begin(memory);
-    // cp = 1: dKV is complete after one block, and packed into kv_send before dQ is packed into q_send. So both lie in one place.
-    if (a->g->shape.cp == 1 && !a->ring.forward_only) a->ring.dkv = ARENA_TAKE(memory, MEM_RING, float, attention_2d_kv_count(a));
-    arena_share(memory, &place);
     a->q_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
-    arena_share_end(memory, &place);
     a->kv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
 }
-// Takes the other buffers, in use during attention_2d_ring_forward, and from attention_2d_backward_start on until dqkv is written
-// (attention_2d_from_float), else until it can be.
+// Takes the other buffers, in use during attention_2d_ring_forward, and from attention_2d_backward_start on until dqkv is being written, or
+// (attention_2d_from_float) has been.
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
     int64_t pass = attention_2d_q_count(a) / a->passes;
     a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, pass);
@@ -136,10 +132,11 @@ static inline void attention_2d_ring_forward(attention_2d *a, attention_saved sa
     }
 }
 
-// Back to where the tokens are, into saved.kv, which the ring has used up.
+// Back to where the tokens are, into saved.kv, which the ring has used up; from out_float, because dq has left it.
 static inline void attention_2d_send_dkv(attention_2d *a, attention_saved saved) {
-    op_cast_from_float(a->kv_send, double_ring_home(&a->ring), attention_2d_kv_count(a));
-    attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->kv_send, saved.kv, attention_2d_kv_count(a));
+    floatX *leaving = (floatX *)(void *)a->out_float;
+    op_cast_from_float(leaving, double_ring_home(&a->ring), attention_2d_kv_count(a));
+    attention_2d_alltoall_start(a, "SeqAlltoAll dKV", leaving, saved.kv, attention_2d_kv_count(a));
 }
 
 // The backward pass of one pass over the heads: dq and dkv, rounded, take the places of q and kv.
@@ -156,8 +153,8 @@ static inline void attention_2d_pass_backward(attention_2d *a, const floatX *dou
 }
 
 // dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved, in two halves: compute that is issued between them hides SeqAlltoAll of
-// dQ, and of dKV if cp = 1; otherwise dKV's first hop home. saved.kv is overwritten, saved.q if there are several passes, and with hp > 1 dout: it becomes
-// (Tc, Hq, HS), and later dQ arrives there.
+// dQ, and of dKV if cp = 1; otherwise dKV's first hop home. saved.q and saved.kv are overwritten, and with hp > 1 dout: it becomes (Tc, Hq, HS), and later
+// dQ arrives there.
 static inline void attention_2d_backward_start(attention_2d *a, floatX *dout, attention_saved saved) {
     if (a->passes > 1) {
         for (int i = 0; i < a->passes; i++) attention_2d_pass_backward(a, dout, saved, i);
@@ -174,9 +171,9 @@ static inline void attention_2d_backward_start(attention_2d *a, floatX *dout, at
     op_attention_delta(a->delta, saved.out, dout, double_ring_whole(&a->ring));
     double_ring_backward(&a->ring, &t, saved.kv);
     if (a->g->shape.hp == 1) return;
-    if (a->g->shape.cp == 1) attention_2d_send_dkv(a, saved); // before q_send is written
-    op_cast_from_float(a->q_send, t.dq, nq);
-    attention_2d_alltoall_start(a, "SeqAlltoAll dQ", a->q_send, dout, nq);
+    op_cast_from_float(saved.q, t.dq, nq);
+    attention_2d_alltoall_start(a, "SeqAlltoAll dQ", saved.q, dout, nq);
+    if (a->g->shape.cp == 1) attention_2d_send_dkv(a, saved);
 }
 static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, const floatX *dout, attention_saved saved, const float *table) {
     if (attention_2d_from_float(a)) {

@@ -60,7 +60,7 @@ typedef struct {
     floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS). One hop (w 2) arrives in the first alone
     floatX *kv_out[2]; // outer ring: this window step's first block and the next one's; the same of two windows
     floatX *kv_all;    // (cp, Tc, 2 Hkv, HS)
-    float *dkv;        // the sum being computed; cp = 1 and hp > 1: the caller's
+    float *dkv;        // the sum being computed
     float *dkv_own;    // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
     void *dkv_in[2];   // inner ring: arriving; being sent, which double_ring_put exchanges with the sum. float or bf16, as on the wire
     void *dkv_out[2];  // outer ring: the same
@@ -106,7 +106,7 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
         r->dkv_in[i] = backward && inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
         r->dkv_out[i] = backward && outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
     }
-    if (backward && (cp > 1 || r->g->shape.hp == 1)) r->dkv = ARENA_TAKE(a, MEM_RING, float, n);
+    r->dkv = backward ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
     r->dkv_own = backward && ring && r->packed ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
     r->kv_all = r->allgather ? ARENA_TAKE_X(a, MEM_RING, n * cp) : NULL;
     r->dkv_all = backward && r->allgather ? ARENA_TAKE(a, MEM_RING, float, n * cp) : NULL;

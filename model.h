@@ -107,13 +107,14 @@ static inline void model_describe_units(model *m) {
 }
 
 // The buffers that are live within a layer or the head. Attention, the MLP, the head and the embedding, of which only one is at work at a time, share one
-// place at the end of the arena; sends are also in flight during the MLP's backward pass (model_attention_again):
-//     attention   qkv | out_float, the ring's buffers     sends
-//     MLP         x_mid, a tile                           sends
+// place at the end of the arena. What SeqAlltoAll sends is also in flight during the MLP's backward pass (model_attention_again):
+//     attention   qkv                 sends
+//                 out_float, the ring's buffers
+//     MLP         x_mid, a tile       sends
 //     head        a tile of logits
-// xn, dxn and dout share one, too: each is written when the one before it is used up, dxn tile by tile. With hp > 1, out arrives there as well.
-// So do qkv and what attention works in: qkv is used up when a ring begins. But with several sequences the ring of one runs while the others' qkv
-// waits: then qkv has a place of its own. The gradient of qkv lies over qkv; where it is written from out_float, over q and kv, which are used up.
+// qkv is used up when a ring begins. But with several sequences the ring of one runs while the others' qkv waits: then qkv has a place of its own. The
+// gradient of qkv lies over qkv; where it is written from out_float, over q and kv, which are used up. xn, dxn and dout share a place, too: each is written
+// when the one before it is used up, dxn tile by tile. With hp > 1, out arrives there as well.
 static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;
@@ -122,16 +123,17 @@ static inline void model_layout_workspace(model *m, arena *device) {
     m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
     if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
 
-    arena_place at_work = arena_share_begin(device), layer = arena_share_begin(device);
+    arena_place at_work = arena_share_begin(device);
     attention_2d_layout(a, device);
-    arena_share(device, &layer);
-    if (run->B == 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
 
-    arena_share(device, &layer);
+    arena_share(device, &at_work);
+    arena_place before_sends = arena_share_begin(device);
+    if (run->B == 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
+    arena_share(device, &before_sends);
     if (m->store.most != RECOMPUTE_NONE) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
-    arena_share_end(device, &layer);
+    arena_share_end(device, &before_sends);
     attention_2d_layout_sends(a, device);
 
     arena_share(device, &at_work);

@@ -89,8 +89,11 @@ static double largest_of(const double *x, int64_t n) {
 
 static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, int passes) {
     attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false, passes);
-    attention_2d_layout_sends(a, memory);
+    arena_place place = arena_share_begin(memory); // as in model.h
     attention_2d_layout(a, memory);
+    arena_share(memory, &place);
+    attention_2d_layout_sends(a, memory);
+    arena_share_end(memory, &place);
 }
 static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, int passes, comm *ranks) {
     grid g;
