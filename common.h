@@ -108,6 +108,18 @@ static inline char *text_copy(const char *text) { // the caller frees
     return (char *)memcpy(host_alloc(bytes), text, bytes);
 }
 
+// Bytes of the UTF-8 character with which `text` (left bytes, 1 or more) begins; 0: with none.
+static inline int utf8_length(const char *text, int64_t left) {
+    const uint8_t *at = (const uint8_t *)text;
+    int length = at[0] < 0x80 ? 1 : at[0] < 0xC2 ? 0 : at[0] < 0xE0 ? 2 : at[0] < 0xF0 ? 3 : at[0] < 0xF5 ? 4 : 0;
+    if (length > left) return 0;
+    for (int i = 1; i < length; i++)
+        if ((at[i] & 0xC0) != 0x80) return 0;
+    if ((at[0] == 0xE0 && at[1] < 0xA0) || (at[0] == 0xF0 && at[1] < 0x90)) return 0; // too long for its number
+    if ((at[0] == 0xED && at[1] >= 0xA0) || (at[0] == 0xF4 && at[1] >= 0x90)) return 0; // half a surrogate pair, above U+10FFFF
+    return length;
+}
+
 // Hours, minutes and seconds, such as 1:02:03.
 static inline void format_duration(char *text, size_t size, double seconds) {
     int64_t s = (int64_t)(seconds + 0.5);
