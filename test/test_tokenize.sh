@@ -310,8 +310,9 @@ for name, tokenizer in tokenizers.items():
         assert array.array("I", tokenize_text.encode(pieces)[0]).tolist() == tokenize_text.tokenizer.encode(text).ids, (name, text, pieces)
 assert cuts > 1500, cuts
 assert not tokenize_text.can_cut(llama2([("A", "▁A")])), "a token of two words"
+begin = {name: " ".join(tokenizer.encode("<s>[", add_special_tokens=False).tokens[:-1]) for name, tokenizer in tokenizers.items()} # older versions: a space for llama2, too
 said = [("[ I N S T ] ▁A ▁ < / s > <0xC2> <0xA7> ▁ 12 ▁ [ / I N S T ]", 0), ("▁A 12 ▁ </s>", 1)]
-for name, what, stretches in (("legacy", "chats", [("<s> ▁", 0)] + said), ("llama2", "chats", [("<s>", 0)] + said), ("llama2", "pairs", [("<s> ▁", 0), ("121 ▁A </s>", 1)]),
+for name, what, stretches in (("legacy", "chats", [(begin["legacy"], 0)] + said), ("llama2", "chats", [(begin["llama2"], 0)] + said), ("llama2", "pairs", [("<s> ▁", 0), ("121 ▁A </s>", 1)]),
                               ("llama3", "pairs", [("<s>", 0), ("121 ĠA </s>", 1)])):
     numbers = [(tokenizers[name].token_to_id(token), learnt) for tokens, learnt in stretches for token in tokens.split()]
     open(f"{folder}/{name}-{what}.ids", "w").write(" ".join(str(number) for number, _ in numbers) + "\n" + " ".join(str(learnt) for _, learnt in numbers) + "\n")
