@@ -52,12 +52,10 @@ static inline short_text printable(const char *s) {
 // Adds a text of any bytes, such as a file's name. JSON is UTF-8: a byte that belongs to no character becomes '?'.
 static inline void config_add_text(cJSON *json, const char *key, const char *text) {
     char *copy = text_copy(text);
-    int length;
-    for (char *at = copy; *at != '\0'; at += length) {
-        length = utf8_length(at, (int64_t)strlen(at));
-        if (length > 0) continue;
-        *at = '?';
-        length = 1;
+    for (char *at = copy; *at != '\0'; at++) {
+        int length = utf8_length(at, (int64_t)strlen(at));
+        if (length == 0) *at = '?';
+        else at += length - 1;
     }
     cJSON_AddStringToObject(json, key, copy);
     free(copy);
