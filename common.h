@@ -35,12 +35,9 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USER_ERROR = 2 };
 // Functions that can fail take `error_text *error` and return false; the first message wins.
 typedef struct {
     char text[1024]; // "" = no error
-    int number;      // errno of the system call that failed; 0: none did; or one of these
+    int number;      // errno of the system call that failed; 0: none did; or this
 } error_text;
-enum {
-    ERROR_STOPPED = -1, // a signal ends the run, which is no failure
-    ERROR_BYTES = -2,   // EIO of bytes of a file that is open: its disk is broken there, or fails for a while
-};
+enum { ERROR_STOPPED = -1 }; // a signal ends the run, which is no failure
 
 // Stores a message, with ": " and `suffix` behind it if that is not "", unless one is stored already.
 static inline void error_store(error_text *error, int number, const char *suffix, const char *format, va_list args) {
@@ -79,8 +76,8 @@ PRINTF_LIKE(3, 4) static inline bool error_set_why(error_text *error, const erro
 }
 // Whether the cause may be gone at another attempt: a disk or a network that does not answer, a full disk, a lack of memory, a lock.
 static inline bool error_may_pass(const error_text *error) {
-    static const int numbers[] = {ERROR_BYTES, EIO, EINTR, ESTALE, ETIMEDOUT, EWOULDBLOCK, ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE, EHOSTDOWN, EHOSTUNREACH,
-                                  ENOTCONN, ECONNRESET, EREMOTEIO};
+    static const int numbers[] = {EIO, EINTR, ESTALE, ETIMEDOUT, EWOULDBLOCK, ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE, EHOSTDOWN, EHOSTUNREACH, ENOTCONN,
+                                  ECONNRESET, EREMOTEIO};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (error->number == numbers[i]) return true;
     return false;
@@ -106,6 +103,18 @@ static inline void *host_alloc(size_t bytes) {
 static inline char *text_copy(const char *text) { // the caller frees
     size_t bytes = strlen(text) + 1;
     return (char *)memcpy(host_alloc(bytes), text, bytes);
+}
+
+// Bytes of the UTF-8 character with which `text` (left bytes, 1 or more) begins; 0: with none.
+static inline int utf8_length(const char *text, int64_t left) {
+    const uint8_t *at = (const uint8_t *)text;
+    int length = at[0] < 0x80 ? 1 : at[0] < 0xC2 ? 0 : at[0] < 0xE0 ? 2 : at[0] < 0xF0 ? 3 : at[0] < 0xF5 ? 4 : 0;
+    if (length > left) return 0;
+    for (int i = 1; i < length; i++)
+        if ((at[i] & 0xC0) != 0x80) return 0;
+    if ((at[0] == 0xE0 && at[1] < 0xA0) || (at[0] == 0xF0 && at[1] < 0x90)) return 0; // too long for its number
+    if ((at[0] == 0xED && at[1] >= 0xA0) || (at[0] == 0xF4 && at[1] >= 0x90)) return 0; // half a surrogate pair, above U+10FFFF
+    return length;
 }
 
 // Hours, minutes and seconds, such as 1:02:03.

@@ -49,6 +49,18 @@ static inline short_text printable(const char *s) {
     return t;
 }
 
+// Adds a text of any bytes, such as a file's name. JSON is UTF-8: a byte that belongs to no character becomes '?'.
+static inline void config_add_text(cJSON *json, const char *key, const char *text) {
+    char *copy = text_copy(text);
+    for (char *at = copy; *at != '\0'; at++) {
+        int length = utf8_length(at, (int64_t)strlen(at));
+        if (length == 0) *at = '?';
+        else at += length - 1;
+    }
+    cJSON_AddStringToObject(json, key, copy);
+    free(copy);
+}
+
 static inline bool config_same_rope(const model_config *a, const model_config *b) {
     const rope_scaling *x = &a->rope, *y = &b->rope;
     return a->rope_theta == b->rope_theta && x->kind == y->kind && x->factor == y->factor && x->low_freq_factor == y->low_freq_factor &&

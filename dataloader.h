@@ -73,6 +73,8 @@ typedef struct {
     char *path;
     int64_t first, count; // its first token's index in the stream; tokens
     bool masked;          // path.mask exists
+    dev_t device;         // where the file is, which may have several names
+    ino_t inode;
 } token_file;
 
 typedef struct {
@@ -100,11 +102,14 @@ static inline void dataloader_close(dataloader *loader) {
     loader->fd = -1;
 }
 
-// Checks header and size of one token file -> *count tokens of *width bytes each. Continues *hash (file_hash_places).
-static inline bool token_file_check(const char *path, int64_t *count, int *width, uint64_t *hash, error_text *error) {
+// Checks header and size of one token file -> file->count tokens of *width bytes each, and where it is. Continues *hash (file_hash_places).
+static inline bool token_file_check(const char *path, token_file *file, int *width, uint64_t *hash, error_text *error) {
     struct stat entry;
+    int64_t *count = &file->count;
     if (stat(path, &entry) != 0) return error_set_errno(error, "%s: cannot be opened", path);
     if (!S_ISREG(entry.st_mode)) return error_set(error, "%s: is not a file (a pattern such as 'DIR/*.bin' names the files of a folder)", path);
+    file->device = entry.st_dev;
+    file->inode = entry.st_ino;
     int64_t bytes = (int64_t)entry.st_size;
     if (bytes < TOKEN_HEADER_BYTES)
         return error_set(error, "%s: has %lld bytes, fewer than the header of a token file (%d)", path, (long long)bytes, TOKEN_HEADER_BYTES);
@@ -164,7 +169,7 @@ static inline bool dataloader_open_files(dataloader *loader, const glob_t *found
     for (size_t i = 0; i < found->gl_pathc; i++) {
         token_file *file = &loader->files[i];
         int width = 0;
-        if (!token_file_check(found->gl_pathv[i], &file->count, &width, &loader->hash, error)) return false;
+        if (!token_file_check(found->gl_pathv[i], file, &width, &loader->hash, error)) return false;
         file->path = text_copy(found->gl_pathv[i]);
         loader->file_count++;
         if (i > 0 && width != loader->width)

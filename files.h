@@ -79,11 +79,7 @@ static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, 
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            error_set_errno(error, "%s: cannot be read at byte %lld", path, (long long)offset);
-            if (error->number == EIO) error->number = ERROR_BYTES;
-            return false;
-        }
+        if (n < 0) return error_set_errno(error, "%s: cannot be read at byte %lld", path, (long long)offset);
         if (n == 0) return error_set(error, "%s: ends at byte %lld; it has become shorter since it was opened", path, (long long)(offset + (int64_t)done));
         done += (size_t)n;
     }

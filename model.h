@@ -219,8 +219,10 @@ static inline bool model_allocate(model *m, arena *device, arena *host, const mo
     if (device->base == NULL || (host_bytes > 0 && host->base == NULL)) {
         if (device->base != NULL) device_free(device->base);
         if (host->base != NULL) device_host_slab_free(host->base, host_bytes);
-        return error_set(error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host%s", device_bytes, host_bytes,
-                         run->saves ? "; --save-every keeps a copy of the states on the host, smaller with more ranks" : "");
+        error_set(error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host%s", device_bytes, host_bytes,
+                  run->saves ? "; --save-every keeps a copy of the states on the host, smaller with more ranks" : "");
+        error->number = ENOMEM; // run_fit has found room: others hold it, and may give it back
+        return false;
     }
     model_layout(m, device, host, c, g, run);
     return true;

@@ -429,7 +429,7 @@ static inline cJSON *options_json(const options *o, bool (*keeps)(const option_r
     for (int i = 0; i < count; i++) {
         char value[OPTION_TEXT_BYTES];
         option_format(o, &rows[i], value, sizeof value);
-        if (keeps == NULL || keeps(&rows[i])) cJSON_AddStringToObject(json, rows[i].name, value);
+        if (keeps == NULL || keeps(&rows[i])) config_add_text(json, rows[i].name, value);
     }
     return json;
 }
@@ -829,7 +829,9 @@ static inline void options_print(const options *o, FILE *f) {
         option_format(o, row, value, sizeof value);
         option_format(&initial, row, before, sizeof before);
         bool changed = o->given[i] && strcmp(value, before) != 0;
-        fprintf(f, "| %-20s  %c %-*s |\n", row->name, changed ? '*' : ' ', VALUE_WIDTH, value);
+        int width = VALUE_WIDTH; // in bytes, of which a letter that is not ASCII takes several
+        for (const char *at = value; *at != '\0'; at++) width += ((unsigned char)*at & 0xC0) == 0x80;
+        fprintf(f, "| %-20s  %c %-*s |\n", row->name, changed ? '*' : ' ', width, value);
     }
     fprintf(f, "+%.*s+\n", 26 + VALUE_WIDTH, line);
 }

@@ -496,8 +496,8 @@ static inline bool plan_write_json(const run_question *q, int64_t attended, cons
     int kinds[FIGURE_KINDS] = {0, 0, 0};
     for (int i = 0; i < CLUSTER_FIGURES; i++) kinds[q->machines->kinds[i]]++;
     for (int k = 0; k < FIGURE_KINDS; k++) cJSON_AddNumberToObject(figures, figure_kind_name((figure_kind)k), kinds[k]);
-    cJSON_AddStringToObject(plan, "model", q->c->name);
-    cJSON_AddStringToObject(plan, "cluster", q->machines->name);
+    config_add_text(plan, "model", q->c->name);
+    config_add_text(plan, "cluster", q->machines->name);
     cJSON_AddItemToObject(plan, "figures", figures);
     cJSON_AddNumberToObject(plan, "ranks", q->ranks);
     cJSON_AddStringToObject(plan, "dkv_wire", q->o->dkv_wire == DKV_WIRE_BF16 ? "bf16" : "fp32");

@@ -119,14 +119,6 @@ static inline token_text *token_texts_of_bytes(void) {
     return texts;
 }
 
-// Length of the valid UTF-8 sequence of 2 to 4 bytes at `at`, if it may be shown; else 1. U+0080 to U+009F may not: they move a terminal's cursor.
-static inline int64_t sample_utf8_length(const uint8_t *at, int64_t left) {
-    int length = at[0] >= 0xC2 && at[0] < 0xE0 ? 2 : at[0] >= 0xE0 && at[0] < 0xF0 ? 3 : at[0] >= 0xF0 && at[0] < 0xF5 ? 4 : 1;
-    if (length > left || (at[0] == 0xC2 && at[1] < 0xA0)) return 1;
-    for (int i = 1; i < length; i++)
-        if ((at[i] & 0xC0) != 0x80) return 1;
-    return length;
-}
 // Prints the tokens' text between quotation marks; everything that is not text is escaped as in C.
 static inline void sample_print_text(FILE *f, const token_text *texts, const int32_t *tokens, int64_t count) {
     int64_t bytes = 0;
@@ -139,8 +131,9 @@ static inline void sample_print_text(FILE *f, const token_text *texts, const int
     }
     fputc('"', f);
     for (int64_t i = 0; i < bytes;) {
-        int64_t length = sample_utf8_length(text + i, bytes - i);
+        int length = utf8_length((const char *)text + i, bytes - i);
         uint8_t c = text[i];
+        if (length < 1 || (c == 0xC2 && text[i + 1] < 0xA0)) length = 1; // U+0080 to U+009F move a terminal's cursor
         if (length > 1) fwrite(text + i, 1, (size_t)length, f);
         else if (c == '"' || c == '\\') fprintf(f, "\\%c", c);
         else if (c == '\n') fputs("\\n", f);

@@ -145,15 +145,17 @@ static void read_source(trainer *t, error_text *error) {
     stop_on_error(error);
 }
 
-// Says so where the first file of --train-data that is also in --val-data is: patterns such as data/*.bin take more than is meant.
-static void note_shared_files(const trainer *t) {
-    for (int i = 0; i < t->train.count; i++)
-        for (int64_t f = 0; f < t->train.sources[i].data.file_count; f++)
-            for (int k = 0; k < t->val.count; k++)
-                for (int64_t v = 0; v < t->val.sources[k].data.file_count; v++) {
-                    const token_file *a = &t->train.sources[i].data.files[f], *b = &t->val.sources[k].data.files[v];
-                    if (a->count != b->count || !path_leads_to_same(a->path, b->path)) continue;
-                    fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(b->path).text);
+// Says which is the first file of --train-data that is also in `other`, the validation sets, or there a second time (other: --train-data itself), under whatever
+// name: patterns such as data/*.bin take more than is meant.
+static void note_shared_files(const data_sources *train, const data_sources *other) {
+    for (int i = 0; i < train->count; i++)
+        for (int64_t f = 0; f < train->sources[i].data.file_count; f++)
+            for (int k = other == train ? i : 0; k < other->count; k++)
+                for (int64_t v = other == train && k == i ? f + 1 : 0; v < other->sources[k].data.file_count; v++) {
+                    const token_file *a = &train->sources[i].data.files[f], *b = &other->sources[k].data.files[v];
+                    if (a->device != b->device || a->inode != b->inode) continue;
+                    if (other == train) fprintf(stderr, "note: --train-data holds %s twice, also as %s\n", printable(a->path).text, printable(b->path).text);
+                    else fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(b->path).text);
                     return;
                 }
 }
@@ -168,7 +170,10 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
     agree_on_number(comm_world(), data_sources_hash(&t->train), "--train-data: the files", error);
     agree_on_number(comm_world(), data_sources_hash(&t->val), "--val-data: the files", error);
     stop_on_error(error);
-    if (t->g.rank == 0) note_shared_files(t);
+    if (t->g.rank == 0) {
+        note_shared_files(&t->train, &t->train);
+        note_shared_files(&t->train, &t->val);
+    }
     if (o->check_data) check_data(t, error);
     data_sources *text = t->val.count > 0 ? &t->val : &t->train;
     if (o->sample_every > 0) sample_open(&t->sample, o, c->V, t->folder, text->count > 0 ? &text->sources[0].data : NULL, t->g.rank == 0, error);

@@ -493,7 +493,6 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
     *found = false;
-    bool lost = false;   // bytes of a state could not be read
     int64_t at = states; // the state that is tried
     while (at > 0 && !*found) {
         at--;
@@ -515,13 +514,13 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             there = c;
             *found = state_load(m, path.text, sums, &why);
         }
-        bool unread = (error_may_pass(&why) && why.number != ERROR_BYTES) || why.number == EACCES || why.number == EPERM ||
-                      why.number == ERROR_STOPPED; // not damaged
+        bool unread = error_may_pass(&why) || why.number == EACCES || why.number == EPERM || why.number == ERROR_STOPPED; // not damaged
         if (unread && !*found) {
-            error_set_why(error, &why, "--resume: %s", printable(path.text).text);
+            const char *broken = why.number == EIO ? "; if its disk is broken there, move this state away: an older one is then used" : "";
+            error_set(error, "--resume: %s: %s%s", printable(path.text).text, why.text, broken);
+            error->number = why.number;
             break;
         }
-        lost = lost || why.number == ERROR_BYTES;
         if (!*found && first_rank) fprintf(stderr, "note: skipping the damaged state %s: %s\n", path.text, why.text);
     }
     m->zero.rounding.step = 0;
@@ -540,7 +539,6 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     } else if (states > 0 && error->text[0] == '\0') {
         error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",
                   (long long)states, printable(s->folder).text);
-        if (lost) error->number = EIO; // the disk may fail for a while only
     }
     free(steps);
     free(sums);

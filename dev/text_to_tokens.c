@@ -73,11 +73,12 @@ int main(int argc, char **argv) {
         return fail(part, "%s: %s", part, strerror(errno));
     if (rename(part, argv[1]) != 0) return fail(part, "%s: %s", argv[1], strerror(errno));
 
-    int64_t count = 0;
+    token_file file;
+    memset(&file, 0, sizeof file);
     int width = 0;
     uint64_t hash = 0;
     error_text error = {"", 0};
-    if (!token_file_check(argv[1], &count, &width, &hash, &error) || count != total) return fail(NULL, "%s%s", error.text, "");
+    if (!token_file_check(argv[1], &file, &width, &hash, &error) || file.count != total) return fail(NULL, "%s%s", error.text, "");
     double entropy = 0;
     for (int b = 0; b < 256; b++)
         if (counts[b] > 0) entropy -= (double)counts[b] / (double)total * log((double)counts[b] / (double)total);

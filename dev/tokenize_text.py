@@ -6,14 +6,15 @@
 Writes data/train_000001.bin, data/train_000002.bin, ... which train_llama reads with --train-data 'data/train_*.bin'. They get these names when all is
 done; a run that fails leaves none.
 Each .txt file is one document; each line of a .jsonl file is one, in its field "text" (--field); .gz is unpacked on the way. Text is UTF-8.
+The tokens are those of the whole text, or prompt and completion, or chat, as the tokenizer makes them at once; a long text is cut where that changes nothing.
 The tokenizer adds its own special tokens (Llama-3: <|begin_of_text|> before each document); --end adds its token after each document. Special tokens that are
 written in a text are text; with --special-tokens they are these tokens (and a text that begins with what the tokenizer adds has it once).
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/tuning --prompt prompt --completion answer --end '<|end_of_text|>' pairs.jsonl
 
 For fine-tuning: each line is a document of a prompt and a completion. Beside each token file it writes a loss mask, data/tuning_000001.bin.mask,
-with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts. For prompts that have the special tokens of a
-chat template written in them: --special-tokens.
+with one byte per token: 1 for the tokens of completions and --end, which are learnt, 0 for those of prompts (a token of both is learnt). For prompts that have
+the special tokens of a chat template written in them: --special-tokens.
 
     python3 dev/tokenize_text.py --tokenizer LLAMA_FOLDER --out data/chats --chat messages chats.jsonl
 
@@ -42,6 +43,7 @@ import concurrent.futures
 import contextlib
 import glob
 import gzip
+import io
 import json
 import multiprocessing
 import os
@@ -53,13 +55,19 @@ import time
 import zlib
 
 OPEN_SAMPLES = 64  # of --sequence: they wait for documents that fit
-BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut at line ends, a longer line anywhere
-CUT = "\udfff"  # where a special token that is written in a chat is cut, so that it is text: no text holds half a surrogate pair
+BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut
+# Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind a special token, which may take them. There the patterns
+# that cut a text into words before byte-level BPE (GPT-2's, Llama-3's) always cut it, and what is on one side does not change how they cut the other. BPE
+# without words (Llama-2's) cuts there if no token of its vocabulary has such a place inside it: then it makes none of what stands on both sides.
+CUT_PLACE = re.compile(r"(?<=[^\s>])(?= \S)|(?<=[^\s>]\n)(?=[^\s/])")
+QUOTE = "\udfff"  # before and behind special tokens that are written in a chat, until its template has been filled in: no text holds half a surrogate pair
+MARK = "\U0010ffff"  # begins the names of the special tokens that templates write: no character
 
 tokenizer = None  # each process has its own, and what follows
 before = after = None  # the tokens around a document
 end_token = None
 written = None  # finds special tokens in a text
+marked = {}  # in chats: tokens whose names begin with MARK -> the special tokens that they stand for
 known_characters, lost_characters = set(), set()  # those that have tokens, and those that have none
 
 
@@ -102,23 +110,45 @@ def without(ids, before):
 
 def special_tokens(tokenizer):
     """A pattern of all special tokens, as they are written."""
-    names = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special and len(token.content) > 1}
+    names = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special and token.content}
     return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or "(?!)")
 
 
-def start(path, end, special):
-    """special: special tokens that are written in the texts are these tokens."""
-    global tokenizer, before, after, end_token, written
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    first = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (first.join(), os._exit(1)), daemon=True).start()  # and if it is killed, they end, too
+def mark_special(tokenizer):
+    """Adds to the tokenizer a token MARK + NAME for each special token NAME, which takes spaces beside it as that does -> {token: special token}"""
+    from tokenizers import AddedToken
+    known = {id: token for id, token in tokenizer.get_added_tokens_decoder().items() if token.special and token.content}
+    tokenizer.add_tokens([AddedToken(MARK + token.content, single_word=token.single_word, lstrip=token.lstrip, rstrip=token.rstrip, normalized=token.normalized)
+                          for token in known.values()])
+    return {tokenizer.token_to_id(MARK + token.content): id for id, token in known.items()}
+
+
+def can_cut(tokenizer):
+    """Whether documents can be cut at CUT_PLACE: no token has one inside it."""
+    tokens = [[id] for id in tokenizer.get_vocab(with_added_tokens=True).values()]
+    return not any(CUT_PLACE.search(text) for text in tokenizer.decode_batch(tokens, skip_special_tokens=False))
+
+
+def use(path, end, special, chats):
+    """Loads the tokenizer that `encode` uses. end: the token after each document, or None. special: special tokens that are written in the texts are these
+    tokens; chats: those with MARK before them are."""
+    global tokenizer, before, after, end_token, written, marked
     tokenizer, end_token = load(path), end
     before, after = around(tokenizer)
     if end is not None and after[-1:] != [end]:
         after.append(end)
     written = special_tokens(tokenizer)
     tokenizer.encode_special_tokens = not special
+    marked = mark_special(tokenizer) if chats and not special else {}
+
+
+def start(*what):
+    """Begins a process that uses this."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    first = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (first.join(), os._exit(1)), daemon=True).start()  # and if it is killed, they end, too
+    use(*what)
 
 
 def lost(text):
@@ -133,54 +163,61 @@ def lost(text):
 
 
 def encode(batch):
-    """batch: [(text, first piece of its document, last piece, learnt)] -> (token ids as bytes of uint32, their mask, bytes of text, Counter of the tokens
-    "end" and "begin" inside the texts, of "special" ones that are written there and are text, and of characters without a token, where documents end)"""
+    """batch: [a piece, as in pieces] -> (token ids as bytes of uint32, their mask, bytes of text, Counter of the tokens "end" and "begin" inside the texts, of
+    "special" ones that are written there and are text, and of characters without a token, where documents end)"""
     ids, mask, counts, stops, size = array.array("I"), bytearray(), collections.Counter(), [], 0
-    for text, first, last, learnt in batch:
-        piece = tokenizer.encode(text, add_special_tokens=False).ids
-        if first:
+    for context, text, learnt, last in batch:
+        encoded = tokenizer.encode(context + text, add_special_tokens=False)
+        piece = encoded.ids[len(tokenizer.encode(context, add_special_tokens=False).ids) if context else 0 :]
+        piece = [marked.get(token, token) for token in piece] if marked else piece
+        if not context:
             piece = without(piece, before)
             ids.extend(before)
+            mask.extend((b"\1" if learnt is None else b"\0") * len(before))
+        if learnt is None:
+            mask.extend(b"\1" * len(piece))
+        else:  # a token is learnt if one of its characters is; that of spaces alone may end where it begins, and before them
+            for begin, end in encoded.offsets[len(encoded.ids) - len(piece) :]:
+                mask.append(learnt.find(1, max(min(begin, end - 1), 0), max(end, 1)) >= 0)
         counts["end"] += piece.count(end_token)
         counts["begin"] += piece.count(before[0]) if before else 0
+        said = text.replace(MARK, "") if marked else text
         if tokenizer.encode_special_tokens:
-            counts["special"] += len(written.findall(text))
-        counts.update(lost(text))
-        size += len(text.encode())
+            counts["special"] += len(written.findall(text)) - (len(text) - len(said))
+        counts.update(lost(said))
+        size += len(said.encode())
         ids.extend(piece)
         if last:
             ids.extend(after)
-        mask.extend((b"\1" if learnt else b"\0") * (len(ids) - len(mask)))
-        if last:
+            mask.extend((b"\1" if learnt is None else learnt[-1:]) * len(after))
             stops.append(len(ids))
     return ids.tobytes(), bytes(mask), size, counts, stops
 
 
-def cut(lines):
-    """The lines of a text -> texts of at most BATCH_BYTES characters, cut at line ends where there are any."""
-    piece, size = [], 0
-    for line in lines:
-        for at in range(0, len(line), BATCH_BYTES):
-            part = line[at : at + BATCH_BYTES]
-            if size > 0 and size + len(part) > BATCH_BYTES:
-                yield "".join(piece)
-                piece, size = [], 0
-            piece.append(part)
-            size += len(part)
-    if size > 0:
-        yield "".join(piece)
+def cut(file, place):
+    """The text of a file -> texts of BATCH_BYTES characters, or more up to the next `place`."""
+    text, searched = "", 0
+    while part := file.read(BATCH_BYTES):
+        text += part
+        while found := place.search(text, max(searched, BATCH_BYTES)):
+            yield text[: found.start()]
+            text, searched = text[found.start() :], 0
+        searched = len(text) - 1  # what follows decides whether a place is there
+    if text:
+        yield text
 
 
-def pieces(texts):
-    """The texts of one document, [(text, learnt)] -> [(text, first, last, learnt)]"""
-    first, waiting = True, None
+def pieces(texts, learnt=None):
+    """A document that is cut in texts, and whether each of its characters and what follows it is learnt, in bytes of 0 and 1 (None: all) -> [(context, text,
+    learnt, last)]. Context: what is before the text, "" where the document begins; `learnt` is of context, text, and what follows."""
+    context, at, waiting = "", 0, None
     for text in texts:
         if waiting is not None:
-            yield waiting[0], first, False, waiting[1]
-            first = False
-        waiting = text
+            yield *waiting, False
+        waiting = context, text, learnt and learnt[at - len(context) : at + len(text) + 1]
+        context, at = text[-1:], at + len(text)
     if waiting is not None:
-        yield waiting[0], first, True, waiting[1]
+        yield *waiting, True
 
 
 def chat_template(folder):
@@ -222,7 +259,8 @@ def chat_template(folder):
 
 def chat_texts(render, messages, tools, written):
     """Messages, and the tools that they may use (None: none) -> [(text, learnt)]. Learnt is what the template makes of a message of the assistant, behind the
-    prompt that the messages before it make. What the messages and tools have written in them that `written` finds is cut: with_cuts."""
+    prompt that the messages before it make. `written` finds special tokens: those that the template writes have MARK before them, and what the messages and
+    tools have written in them has not."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) and "role" in message for message in messages):
         raise ValueError("it holds no list of messages with roles")
     tools = (json.loads(tools) if isinstance(tools, str) else tools) or None
@@ -242,7 +280,8 @@ def chat_texts(render, messages, tools, written):
             raise ValueError(f"the weight of message {i} is neither 0 nor 1")
         if message["role"] == "assistant" and not message["content"].strip() and not calls:
             raise ValueError(f"message {i}, of the assistant, is empty")
-    messages, tools = with_cuts(messages, written), with_cuts(tools, written)
+    messages, tools = quoted(messages, written), quoted(tools, written)
+    special = re.compile(f"{QUOTE}({written.pattern}){QUOTE}|{QUOTE}|({written.pattern})")
     texts, done = [], ""
 
     def ignores(i, name, nothing):
@@ -257,7 +296,7 @@ def chat_texts(render, messages, tools, written):
         if not whole.startswith(done):
             raise ValueError("the chat template changes earlier messages when later ones follow: their text was never a prompt")
         if whole != done:
-            texts.append((whole[len(done) :], learnt))
+            texts.append((special.sub(lambda found: MARK + found[2] if found[2] else found[1] or "", whole[len(done) :]), learnt))
         done = whole
 
     for i, message in enumerate(messages):
@@ -284,36 +323,40 @@ def is_lines(path):
     return path.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
 
 
-def with_cuts(value, written):
-    """What JSON holds, with each special token that is written in its texts cut in two: behind its first character stands CUT."""
+def quoted(value, written):
+    """What JSON holds, with each special token that is written in its texts between two QUOTEs. Names that a template may ask for stay as they are."""
     if isinstance(value, str):
         value.encode()  # an error if it holds half a surrogate pair
-        return written.sub(lambda found: found[0][0] + CUT + found[0][1:], value)
+        if MARK in value:
+            raise ValueError("a text holds U+10FFFF, which is no character")
+        return written.sub(lambda found: QUOTE + found[0] + QUOTE, value)
     if isinstance(value, list):
-        return [with_cuts(item, written) for item in value]
-    return {with_cuts(name, written): with_cuts(item, written) for name, item in value.items()} if isinstance(value, dict) else value
+        return [quoted(item, written) for item in value]
+    return {name if name.isidentifier() else quoted(name, written): quoted(item, written) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def texts_of(line, fields, render, written):
-    """A JSON line -> [(text, learnt)], as in documents. ValueError, KeyError, ... if it is no such line."""
+def text_of(line, fields, render, written):
+    """A JSON line -> (text, learnt), as in pieces. ValueError, KeyError, ... if it is no such line."""
     item = json.loads(line)
     if render is not None:
-        return chat_texts(render, item[fields[0]], item.get("tools"), written)
-    texts = [(item[field], i == len(fields) - 1) for i, field in enumerate(fields)]
-    "".join(text for text, _ in texts).encode()  # an error if one is not text, or holds half a surrogate pair
-    return [(part, learnt) for text, learnt in texts for part in list(cut(text.splitlines(keepends=True))) or [""] * (len(fields) - 1)]
+        texts = chat_texts(render, item[fields[0]], item.get("tools"), written)
+    else:
+        texts = [(item[field], i == len(fields) - 1) for i, field in enumerate(fields)]
+    text = "".join(text for text, _ in texts)
+    text.encode()  # an error if it holds half a surrogate pair
+    return text, b"".join(bytes([learnt]) * len(text) for text, learnt in texts) + bytes([texts[-1][1]]) if render or len(fields) > 1 else None
 
 
-def documents(paths, fields, render, written, counts):
+def documents(paths, fields, render, written, place, counts):
     """The pieces of all documents. fields: the field of a text, or those of a prompt and a completion; or, with a chat template, that of messages.
-    written: finds special tokens that are text where they are written in chats. Counts in counts those, "special", and documents without text, "empty"."""
+    written: finds special tokens that are text where they are written in chats. place: where documents may be cut. Counts documents without text, "empty"."""
     for path in paths:
         opener = gzip.open if path.lower().endswith(".gz") else open
         with opener(path, "rt", encoding="utf-8-sig", errors="strict", newline="" if not is_lines(path) else "\n") as f:
             try:
                 if not is_lines(path):
                     has_text = False
-                    for piece in pieces((text, True) for text in cut(f)):
+                    for piece in pieces(cut(f, place)):
                         has_text = True
                         yield piece
                     counts["empty"] += not has_text
@@ -322,15 +365,16 @@ def documents(paths, fields, render, written, counts):
                     if not line.strip():
                         continue
                     try:
-                        texts = texts_of(line, fields, render, written)
+                        text, learnt = text_of(line, fields, render, written)
                     except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as e:
                         names = '" and "'.join(fields)
                         holds = "a text" if render is None else "a chat"
                         why = f": {e}" if render is not None and isinstance(e, ValueError) else ""
                         fail(f'{path}:{number}: not a JSON object with {holds} in "{names}" (see --help){why}')
-                    counts["empty"] += not texts
-                    yield from pieces([(part, learnt) for text, learnt in texts for part in text.split(CUT)])
-                    counts["special"] += sum(text.count(CUT) for text, _ in texts)
+                    if text or learnt is not None:
+                        yield from pieces(cut(io.StringIO(text), place) if text else [""], learnt)
+                    else:
+                        counts["empty"] += 1
             except UnicodeDecodeError as e:
                 fail(f"{path}:{bad_line(opener, path)}: not UTF-8 text ({e.reason}); .txt, .jsonl, and either with .gz are read")
             except (EOFError, OSError, zlib.error) as e:
@@ -352,7 +396,7 @@ def batches(items):
     batch, size = [], 0
     for item in items:
         batch.append(item)
-        size += len(item[0])
+        size += len(item[1])
         if size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -530,6 +574,7 @@ def main():
     length = args.sequence or 1
     masked = (args.chat or args.prompt or args.sequence) is not None
     written = re.compile("(?!)") if args.special_tokens else special_tokens(known)
+    place = CUT_PLACE if can_cut(known) else re.compile("(?!)")
     tokens, read, texts, began, shown, waiting = 0, 0, 0, time.time(), 0.0, collections.deque()
     counts = collections.Counter()
 
@@ -546,12 +591,11 @@ def main():
             print(f"{read / 1e6:.1f} MB of text, {tokens / 1e6:.2f} M tokens, {read / 1e6 / seconds:.1f} MB/s", file=sys.stderr, flush=True)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was written is removed
-    special = args.special_tokens or args.chat is not None
-    pool = concurrent.futures.ProcessPoolExecutor(args.processes, initializer=start, initargs=(path, end, special))
+    pool = concurrent.futures.ProcessPoolExecutor(args.processes, initializer=start, initargs=(path, end, args.special_tokens, args.chat is not None))
     with Shards(args.out, width, args.shard_tokens // length * length, masked) as shards:
         samples = shards if args.sequence is None else Samples(shards, length, begin if end is None else end)
         try:
-            for batch in batches(documents(args.files, fields, render, written, counts)):
+            for batch in batches(documents(args.files, fields, render, written, place, counts)):
                 waiting.append(pool.submit(encode, batch))
                 if len(waiting) > 2 * args.processes:  # files may be larger than memory
                     take()

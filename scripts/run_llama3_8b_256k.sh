@@ -29,11 +29,15 @@
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
 if [ -n "${SLURM_JOB_ID:-}" ]; then LAUNCH=${LAUNCH:-srun --mpi=pmix}; else LAUNCH=${LAUNCH:-mpirun -np 8}; fi
+if [ -z "${MODEL:-}" ] || [ -z "${DATA:-}" ]; then
+    echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin'" >&2
+    exit 2
+fi
 
 trap 'exit 130' INT
 for attempt in {1..20}; do
     status=0
-    $LAUNCH ./train_llama --model "${MODEL:?a Hugging Face folder of Llama-3-8B}" --train-data "${DATA:?token files, such as 'data/long*.bin'}" \
+    $LAUNCH ./train_llama --model "$MODEL" --train-data "$DATA" \
         --seq-len 256K --batch-size 1 --global-batch 64 --steps 500 \
         --dp 2 --hp 4 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
         --rope-theta "${ROPE_THETA:-1.69e+07}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \

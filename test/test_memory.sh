@@ -107,6 +107,9 @@ __attribute__((destructor)) static void unload(void) { // another thread may be 
 }
 void *malloc(size_t bytes) { return fails(bytes, __builtin_return_address(0)) ? NULL : __libc_malloc(bytes); }
 void *calloc(size_t count, size_t bytes) { return fails(count * bytes, __builtin_return_address(0)) ? NULL : __libc_calloc(count, bytes); }
+int posix_memalign(void **to, size_t align, size_t bytes) {
+    return fails(bytes, __builtin_return_address(0)) ? ENOMEM : ((int (*)(void **, size_t, size_t))dlsym(RTLD_NEXT, "posix_memalign"))(to, align, bytes);
+}
 C
 gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/scarce.c" -o "$dir/scarce.so" -ldl || exit 1
 scarce() { # bytes, call, options
@@ -120,5 +123,7 @@ check 'no state is taken for whole' [ -z "$(ls -d "$dir"/scarce/step-* 2>/dev/nu
 name=$(printf '%0200d' 0)
 cp "$dir/data.bin" "$dir/$name"
 check 'no memory to look for data: status 1' ends_with 1 '^error: --train-data: .*: searching for files of this pattern failed: Cannot allocate memory$' scarce 201 1 --train-data "$dir/$name"
+bytes=$("$binary" --dry-run --model nano --from-scratch --seq-len 100 --train-data "$dir/data.bin" | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p')
+check 'the memory that was counted on is taken by others: status 1' ends_with 1 "^error: not enough memory: a rank needs $bytes bytes on the device" scarce "$bytes" 1 --train-data "$dir/data.bin"
 
 closing_line

@@ -118,6 +118,18 @@ static void test_help_and_print(void) {
     CHECK(strstr(text, "| lr                      0.0003 ") && strstr(text, "| dp                      2 ") && strstr(text, "| cp                      1 "), "%s", text);
     CHECK(strstr(text, "| mlp-tile                auto ") && strstr(text, "| val-data                - ") && strstr(text, "| zero-params             replica "), "%s", text);
     free(text);
+
+    // Names of files: those of other letters leave the table's edge where it is, and bytes that are no UTF-8 make no JSON that is none.
+    CHECK(parse(&o, GOOD "--log g\xc3\xbcte.log --out \xff\xe2\x82~\xed\xa0\x80\xc3\xbc\xe0\x9f\x80\xf4\x90\x80\x80\xf0\x9f\x98\x80", &e), "%s", e.text);
+    f = open_memstream(&text, &size);
+    options_print(&o, f);
+    fclose(f);
+    CHECK(strstr(text, "| log                   * g\xc3\xbcte.log                                         |\n"), "%s", text);
+    free(text);
+    cJSON *json = options_json(&o, NULL);
+    const char *log = cJSON_GetObjectItem(json, "log")->valuestring, *out = cJSON_GetObjectItem(json, "out")->valuestring;
+    CHECK(strcmp(log, "g\xc3\xbcte.log") == 0 && strcmp(out, "??? ???\xc3\xbc???????\xf0\x9f\x98\x80") == 0, "%s, %s", log, out);
+    cJSON_Delete(json);
 }
 
 static void test_values(void) {

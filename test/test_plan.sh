@@ -270,7 +270,11 @@ interrupted() { # the signal is ignored in what make test starts in the backgrou
     env --default-signal=INT PAUSE=0 LAUNCH="$dir/launch" MODEL=m DATA=d "$1"
     [ "$? $(wc -l <"$dir/attempts")" = '130 1' ]
 }
-for script in scripts/run_*.sh; do check "Ctrl-C, $script" interrupted "$script"; done
+for script in scripts/run_*.sh; do
+    check "Ctrl-C, $script" interrupted "$script"
+    check "no data: an error of the user, $script" ends_with 2 "^error: MODEL must be " env LAUNCH=echo MODEL=m DATA= "$script"
+    check "no model, $script" ends_with 2 "^error: MODEL must be " env -u MODEL LAUNCH=echo DATA=d "$script"
+done
 
 # docs/plans.md quotes the choices and the command that the planner prints.
 quoted() { grep -E '^[0-9]+\. dp |^mpirun ' "$@"; }

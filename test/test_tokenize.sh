@@ -59,13 +59,13 @@ assert got == ids, (len(got), len(ids), [i for i, (a, b) in enumerate(zip(got, i
 assert what != "pairs" or got_mask == mask, "mask"
 PY
 $python "$dir/expect.py" make "$dir/tokenizer.json"
-seq 1 300000 | awk '{print "LINE " $1}' >"$dir/long.txt" # 3.5 MB: more than a process is given at a time
+seq 1 110000 | awk '{print "LINE " $1}' >"$dir/long.txt" # 1.2 MB: more than a process is given at a time
 seq 1 500 | awk '{printf "{\"id\": %d, \"text\": \"A %d\\nB\"}\n", $1, $1}' | gzip >"$dir/lines.jsonl.gz"
 seq 1 50 | awk '{printf "{\"prompt\": \"SAY %d:\", \"answer\": \"%d!\"}\n", $1, $1 * $1}' >"$dir/pairs.jsonl"
 tokenize() { # name option...
     local name=$1
     shift
-    $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/$name" --end '<end>' "$@"
+    $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/$name" --end '<end>' --processes 1 "$@"
 }
 for processes in 1 3; do
     check "text and lines, $processes processes" tokenize "all$processes" --processes $processes --shard-tokens 1000000 "$dir/long.txt" "$dir/lines.jsonl.gz"
@@ -79,7 +79,7 @@ check 'the trainer reads both' "$binary" --model tiny --from-scratch --threads 1
 # --sequence: whole documents in samples of 50 tokens. One of 50, one of 120 (two samples and 20), short ones.
 printf '%s\n' "$(printf 'A%.0s' $(seq 48))" "$(printf 'B%.0s' $(seq 118))" $(for n in $(seq 40 -1 1); do printf 'C%.0s' $(seq $n); echo; done) |
     awk '{printf "{\"prompt\": \"%s\", \"answer\": \"%s\"}\n", substr($0, 1, 1), substr($0, 2)}' >"$dir/lengths.jsonl"
-check 'samples of whole documents' tokenize samples --processes 1 --prompt prompt --completion answer --sequence 50 --shard-tokens 170 "$dir/lengths.jsonl"
+check 'samples of whole documents' tokenize samples --prompt prompt --completion answer --sequence 50 --shard-tokens 170 "$dir/lengths.jsonl"
 check 'the same from 3 processes' tokenize samples3 --processes 3 --prompt prompt --completion answer --sequence 50 --shard-tokens 170 "$dir/lengths.jsonl"
 check 'byte by byte' bash -c "cat '$dir'/samples_*.bin | cmp - <(cat '$dir'/samples3_*.bin)"
 check 'no document is cut that fits, none is lost, what fills up is not learnt' $python - "$dir" <<'PY'
@@ -123,14 +123,14 @@ head -c 40 "$dir/pairs.json.gz" >"$dir/cut.jsonl.gz"
 check 'a file that was cut' refused 'cut.jsonl.gz: cannot be read: ' other "$dir/cut.jsonl.gz"
 check 'nor with .gz' refused 'pairs.json.gz: is not read as plain text; JSON lines are .jsonl' other "$dir/pairs.json.gz"
 { echo 'A<end>B' && head -c 1200000 "$dir/long.txt"; } >"$dir/early.txt" # more than one process gets at a time
-check 'what the first part of a text holds is counted, too' ends_with 0 'tokens 97 (<end>) inside the texts: 1;' tokenize early --special-tokens --processes 1 "$dir/early.txt"
+check 'what the first part of a text holds is counted, too' ends_with 0 'tokens 97 (<end>) inside the texts: 1;' tokenize early --special-tokens "$dir/early.txt"
 $python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['post_processor'] = None; json.dump(t, open('$dir/plain.json', 'w'))"
 check 'a tokenizer that adds nothing takes nothing away' test "$($python dev/tokenize_text.py --tokenizer "$dir/plain.json" --ids AAB)" = 65,65,66
 check 'an unknown --end' refused 'not a token of' other --end '<no>' "$dir/long.txt"
 # Texts that hold special tokens themselves: a template that begins with <begin> has it once, and what would separate documents is counted.
 printf '%s\n' '{"prompt": "<begin>A<end>", "answer": "B<end>"}' '{"prompt": "<begin><begin>A", "answer": "B"}' >"$dir/chat.jsonl"
 check 'a prompt that begins with what the tokenizer adds' ends_with 0 'tokens 97 (<end>) inside the texts: 2; with --document-end 97 each would end a document' \
-    tokenize chat --special-tokens --processes 1 --prompt prompt --completion answer "$dir/chat.jsonl"
+    tokenize chat --special-tokens --prompt prompt --completion answer "$dir/chat.jsonl"
 check 'and one that does so twice' grep -q 'tokens 96 (<begin>) inside the texts: 1; with --document-begin 96 each would begin a document' "$dir/shown"
 check 'its tokens' [ "$(tail -c +1025 "$dir/chat_000001.bin" | od -An -v -tu2 -w100 | xargs)" = '96 65 97 66 97 97 96 96 65 66 97' ]
 check 'and their mask' [ "$(od -An -v -tu1 -w100 "$dir/chat_000001.bin.mask" | xargs)" = '0 0 0 1 1 1 0 0 0 1 1' ]
@@ -153,7 +153,7 @@ printf '\xef\xbb\xbf{"text": "D"}\r\n\n{"text": "",\r"text": "E"}\n \n{"text": "
 check 'odd files' ends_with 0 ' 4 documents, .*; empty documents, left out: 2$' tokenize odd "$dir/odd.txt" "$dir/empty.txt" "$dir/odd.NDJSON"
 check 'their tokens' test "$(characters odd | tr '\r\n' rn)" = '`ArnBrCa`Da`Ea`Fa'
 { cat "$dir/long.txt" && printf 'A\nB\377\n'; } >"$dir/bad.txt"
-check 'a fault at the end, by line' refused 'bad.txt:300002: not UTF-8 text' bad --processes 1 --shard-tokens 100000 "$dir/long.txt" "$dir/bad.txt"
+check 'a fault at the end, by line' refused 'bad.txt:110002: not UTF-8 text' bad --shard-tokens 100000 "$dir"/{long,long,long,bad}.txt
 check 'leaves no file' test -z "$(ls "$dir" | grep '^bad_')"
 head -c 100000 /dev/zero | tr '\0' '[' >"$dir/deep.jsonl"
 check 'JSON of 100000 levels' refused 'deep.jsonl:1: not a JSON object' other "$dir/deep.jsonl"
@@ -171,7 +171,7 @@ check 'a tokenizer that ends documents itself' $python dev/tokenize_text.py --to
 check 'does so once, behind the completion' cmp "$dir/both_000001.bin" "$dir/pairs1_000001.bin"
 processes() { pgrep -g $job -f '^[^ ]*python[^ ]* '; } # the first one, and those that it starts: timeout has made a group of them
 kill_one() { # head (the first) or tail (the last), once they have written
-    timeout 60 $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/killed" --processes 2 "$dir/long.txt" "$dir/long.txt" >"$dir/killed" 2>&1 &
+    timeout 60 $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/killed" --processes 2 "$dir"/{long,long,long,long}.txt >"$dir/killed" 2>&1 &
     job=$!
     until [ -s "$dir/killed_000001.bin.part" ] || ! kill -0 $job; do sleep 0.02; done
     kill -9 "$(processes | "$1" -1)" || return 1
@@ -198,7 +198,7 @@ said=('`[SYSTEM]S*[USER]A*[ASSISTANT]' 'B*' '[USER]C*[ASSISTANT]' 'DE*a' '`[USER
 printf '%s' "${said[@]}" >"$dir/said"
 for ((i = 0; i < ${#said[@]}; i++)); do printf "%${#said[i]}s" '' | tr ' ' "\\$((i % 2))"; done >"$dir/said.mask"
 chats() { # folder name file
-    $python dev/tokenize_text.py --tokenizer "$dir/$1" --out "$dir/$2" --end '<end>' --chat messages "$3"
+    $python dev/tokenize_text.py --tokenizer "$dir/$1" --out "$dir/$2" --end '<end>' --processes 1 --chat messages "$3"
 }
 check 'chats' chats chatty chats "$dir/messages.jsonl"
 check 'they are what the template says' cmp <(characters chats) "$dir/said"
@@ -268,6 +268,67 @@ ids() { $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids "$1
 check 'the tokens of a prompt' test "$(ids 'A B!')" = 96,65,32,66,33
 check 'the trainer takes them' bash -c "'$binary' --model tiny --from-scratch --threads 1 --steps 0 --seq-len 256 --val-data '$dir/pairs_*.bin' --sample-every 1 --sample-tokens 2 --sample-prompt '$(ids 'A B!')' | grep -q 'after 96 65 32 66 33$'"
 check 'a prompt that begins with what the tokenizer adds' test "$(ids '<begin>A')" = 96,65
+# Tokens are those of the whole text, encoded at once, with tokenizers like Llama-3's, and Llama-2's, which has no words and puts a space before a text: also
+# behind special tokens (legacy), or not.
+cat >"$dir/whole.py" <<'PY'
+"""Makes these tokenizers, checks that random texts are cut where that changes no token, and writes what chats and pairs below must become."""
+import array, io, random, sys
+sys.path.insert(0, "dev")
+import tokenize_text
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+folder = sys.argv[1]
+def make(space, letters, more, **settings):
+    merges = [(space, "A"), (space, space), ("A", "A"), ("1", "2"), ("12", "1"), (space + "A", "A"), (space + space, space + space), ("A", ".")] + more
+    tokens = ["<unk>", "<s>", "</s>"] + letters + [a + b for a, b in merges]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges, **settings))
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in tokens[:3] + ["§"]])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+def llama2(more=[]):
+    letters = [f"<0x{i:02X}>" for i in range(256)] + [chr(i) for i in range(33, 127)] + ["▁"]
+    tokenizer = make("▁", letters, more, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+tokenizers = {"llama3": make("Ġ", sorted(pre_tokenizers.ByteLevel.alphabet()), [("Ċ", "Ċ"), (".", "Ċ")]), "legacy": llama2(), "llama2": llama2()}
+words = Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+tokenizers["llama3"].pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), level])
+tokenizers["llama3"].decoder = decoders.ByteLevel()
+tokenizers["legacy"].normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+tokenizers["llama2"].pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+random.seed(1)
+parts = list(" \n\r\t/>.,'1Aé你😀\u0301\u3000") + ["\n\n", "  ", " A", "A A", "12", "'s", "A.\n", "</s>"]
+texts = ["".join(random.choices(parts, k=random.randint(1, 100))) for _ in range(300)]
+tokenize_text.BATCH_BYTES, cuts = 20, 0
+for name, tokenizer in tokenizers.items():
+    tokenizer.save(f"{folder}/{name}.json")
+    tokenize_text.use(f"{folder}/{name}.json", None, False, False)
+    assert tokenize_text.can_cut(tokenizer), name
+    for text in texts:
+        pieces = list(tokenize_text.pieces(tokenize_text.cut(io.StringIO(text), tokenize_text.CUT_PLACE)))
+        cuts += len(pieces) - 1
+        assert array.array("I", tokenize_text.encode(pieces)[0]).tolist() == tokenize_text.tokenizer.encode(text).ids, (name, text, pieces)
+assert cuts > 1500, cuts
+assert not tokenize_text.can_cut(llama2([("A", "▁A")])), "a token of two words"
+begin = {name: " ".join(tokenizer.encode("<s>[", add_special_tokens=False).tokens[:-1]) for name, tokenizer in tokenizers.items()} # older versions: a space for llama2, too
+said = [("[ I N S T ] ▁A ▁ < / s > <0xC2> <0xA7> ▁ 12 ▁ [ / I N S T ]", 0), ("▁A 12 ▁ </s>", 1)]
+for name, what, stretches in (("legacy", "chats", [(begin["legacy"], 0)] + said), ("llama2", "chats", [(begin["llama2"], 0)] + said), ("llama2", "pairs", [("<s> ▁", 0), ("121 ▁A </s>", 1)]),
+                              ("llama3", "pairs", [("<s>", 0), ("121 ĠA </s>", 1)])):
+    numbers = [(tokenizers[name].token_to_id(token), learnt) for tokens, learnt in stretches for token in tokens.split()]
+    open(f"{folder}/{name}-{what}.ids", "w").write(" ".join(str(number) for number, _ in numbers) + "\n" + " ".join(str(learnt) for _, learnt in numbers) + "\n")
+PY
+check 'long texts are cut where that changes no token' $python "$dir/whole.py" "$dir"
+echo '{"chats": [{"role": "user", "content": "A </s>§ 12"}, {"role": "assistant", "content": "A12"}]}' >"$dir/chats.jsonl"
+echo '{"prompt": "12", "answer": "1 A"}' >"$dir/whole.jsonl"
+whole() { # name, chats or pairs, option...: these become the tokens that whole.py says
+    mkdir -p "$dir/whole-$1" && cp "$dir/$1.json" "$dir/whole-$1/tokenizer.json" || return
+    printf '{"bos_token": "<s>", "eos_token": "</s>"}' >"$dir/whole-$1/tokenizer_config.json"
+    echo "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }} {{ eos_token }}{% endif %}{% endfor %}" >"$dir/whole-$1/chat_template.jinja"
+    $python dev/tokenize_text.py --tokenizer "$dir/whole-$1" --out "$dir/$1-$2" --processes 1 "${@:3}" || return
+    diff <(tail -c +1025 "$dir/$1-$2_000001.bin" | od -An -v -tu2 -w200 | xargs; od -An -v -tu1 -w100 "$dir/$1-$2_000001.bin.mask" | xargs) "$dir/$1-$2.ids"
+}
+for name in legacy llama2; do check "chats are encoded at once, also around special tokens that are text, $name" whole $name chats --chat chats "$dir/chats.jsonl"; done
+for name in llama2 llama3; do check "and prompts with completions, $name" whole $name pairs --end '</s>' --prompt prompt --completion answer "$dir/whole.jsonl"; done
 mkdir "$dir/none"
 echo 'raise ModuleNotFoundError(name="tokenizers")' >"$dir/none/tokenizers.py"
 check 'without the package: status 2' ends_with 2 '^error: the package tokenizers is missing: pip install tokenizers$' \
