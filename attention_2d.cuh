@@ -36,7 +36,7 @@ typedef struct {
     double_ring ring;
     floatX *q_send;  // (hp, T, Hq, HS): q, dout. With hp = 1 nothing is sent, and these two are NULL
     floatX *kv_send; // (hp, T, 2 Hkv', HS)
-    float *out_float; // (Tc, Hq, HS): out accumulates in float; dq in the backward pass
+    float *out_float; // (Tc, Hq, HS): out accumulates in float; dq in the backward pass, and then dkv leaves from here, (hp, T, 2 Hkv', HS) floatX
     float *delta;     // (Hq, Tc)
     floatX *pass_out, *pass_dout; // (T, Hq, HS): out and dout of one pass; with a single one NULL
 } attention_2d;
@@ -74,8 +74,8 @@ static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
 // Takes the other buffers, in use during attention_2d_ring_forward, and from attention_2d_backward_start on until dqkv is being written, or
 // (attention_2d_from_float) has been.
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
-    int64_t pass = attention_2d_q_count(a) / a->passes;
-    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, pass);
+    int64_t pass = attention_2d_q_count(a) / a->passes, kv_floats = attention_2d_kv_count(a) * (int64_t)arena_element(memory) / (int64_t)sizeof(float);
+    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->g->shape.hp > 1 ? max_i64(pass, kv_floats) : pass); // attention_2d_send_dkv; bf16 always fits
     double_ring_layout(&a->ring, memory);
     a->delta = !a->ring.forward_only ? ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq) : NULL;
     a->pass_out = a->passes > 1 ? ARENA_TAKE_X(memory, MEM_WORKSPACE, pass) : NULL;
