@@ -314,9 +314,9 @@ step 'models of the step benchmark' 5 bash -c "mkdir -p '$shaped' && printf '%s'
 one=($build/train_llama$suffix --model nano --from-scratch --train-data "$data" --seq-len 256 --steps)
 tiny=("${one[@]}" 2)
 
-# Tests that look into tensors use managed memory; several ranks share the GPU as if each were a machine of its own.
+# Several ranks share the GPU as if each were a machine of its own.
 export TRAIN_LLAMA_TIMEOUT=60
-managed=(env TRAIN_LLAMA_TEST_MANAGED=1) sharing=(env TRAIN_LLAMA_TEST_MANAGED=1 TRAIN_LLAMA_SHARE_GPU=1 CUDA_VISIBLE_DEVICES=$first_gpu FAKE_CUDA_GPUS=1)
+sharing=(env TRAIN_LLAMA_SHARE_GPU=1 CUDA_VISIBLE_DEVICES=$first_gpu FAKE_CUDA_GPUS=1)
 points() { # N...: these points of gpu_points, each in a step of its own
     local point
     for point in "$@"; do
@@ -366,9 +366,9 @@ exposed() { # MODEL
 }
 
 # The steps that show most come first.
-step 'kernels, cuBLASLt, cuDNN against double' 180 "${managed[@]}" $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo one-order)
-step 'Hugging Face goldens, bf16' 60 "${managed[@]}" $build/test/test_golden$suffix
-step 'curve and gradients beside the CPU device, 1 rank' 60 "${managed[@]}" $build/test/compare_devices$suffix compare "$reference" $length $curve
+step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo one-order)
+step 'Hugging Face goldens, bf16' 60 $build/test/test_golden$suffix
+step 'curve and gradients beside the CPU device, 1 rank' 60 $build/test/compare_devices$suffix compare "$reference" $length $curve
 points 1 6 2 4
 step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
 step 'benchmark: limits of the steps' 75 "$bench" "${small[@]:-limits}"
@@ -377,7 +377,7 @@ steps_of "$shaped" 128
 exposed llama-8b-$layers-layers
 for ranks in 2 4; do # over NVLink, which ranks that share a GPU do not take
     gpus_of_their_own $ranks
-    step "curve and gradients beside the CPU device, $ranks GPUs" 90 "${managed[@]}" mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
+    step "curve and gradients beside the CPU device, $ranks GPUs" 90 mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 done
 for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do
     gpus_of_their_own 2; gpu_only
