@@ -184,7 +184,7 @@ if [ $mode != list ]; then
         [ -n "$rest" ] && printf '%s\n\n' "$rest"
         echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
         uname -sr; sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1; sed -nE 's/^Mem(Total|Available): */Host memory, \1: /p' /proc/meminfo; echo "${gpus:-no GPU}"
-        nvidia-smi --query-gpu=driver_version,memory.total,clocks.max.sm,power.limit --format=csv 2>/dev/null
+        nvidia-smi --query-gpu=driver_version,memory.total,memory.used,clocks.max.sm,power.limit --format=csv 2>/dev/null
         grep '^CUDA ' <<<"$why"
         [ ${#notes[@]} -gt 0 ] && printf '%s\n' "${notes[@]}"
         [ $mode = rehearse ] && echo 'REHEARSAL: no GPU, fakes and emulated kernels, small sizes. No figure below measures anything.'
@@ -271,7 +271,7 @@ gpus_of_their_own() { # RANKS: before steps of so many ranks on as many GPUs
 }
 gpu_only() { [ $mode = rehearse ] && skip='needs a GPU'; }          # before steps that have nothing to rehearse
 
-suffix= small=() length=1024 curve=50 curve_shared=8 # where ranks share a GPU, each transfer takes some 10 ms
+suffix= small=() length=1024 curve=50 curve_shared=5 # where 4 ranks share a GPU, each of some 2500 transfers takes 10 ms or more
 [ $mode = rehearse ] && suffix=-without-gpu small=(small) length=512 curve=8 total_limit=1000000
 jobs=$(nproc)
 programs=($build/train_llama$suffix $build/test/{test_kernels,test_golden,compare_devices}$suffix)
@@ -292,6 +292,7 @@ if [ $mode = check ]; then # PyTorch's first import may read gigabytes for minut
 fi
 step 'build' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" "${programs[@]}"
 [ $failed -eq 0 ] || step 'build where warnings are no errors' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" WERROR=0 "${programs[@]}"
+gpu_only; step 'build: the libraries that it loads' 10 bash -c "ldd '$build/train_llama' && ! ldd '$build/train_llama' | grep -q 'not found'"
 
 # What later steps need of these: reference, data, models.
 reference=$pack/reference
@@ -339,7 +340,7 @@ sanitized() { # NAME COMMAND...
         [ $tool = racecheck ] && kernels+=(--kernel-name kns=_kernel --kernel-name-exclude kns=cudnn)
         [ -n "$sanitizer" ] || skip='no compute-sanitizer here'
         gpu_only
-        step "compute-sanitizer $tool$name" 60 "${sanitizer:-compute-sanitizer}" --tool $tool --report-api-errors no "${kernels[@]}" --error-exitcode 1 "$@"
+        step "compute-sanitizer $tool$name" 120 "${sanitizer:-compute-sanitizer}" --tool $tool --report-api-errors no "${kernels[@]}" --error-exitcode 1 "$@"
     done
 }
 export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what is compiled for one length is reused for the next
