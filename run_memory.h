@@ -104,8 +104,9 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
         run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
         run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
         run_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
-        return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category)",
-                         need, have, ways, trains && run->offload_layers > 0 ? keep_less : "");
+        return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category%s)",
+                         need, have, ways, trains && run->offload_layers > 0 ? keep_less : "",
+                         o->host_memory > 0 ? "" : "; --host-memory says that a machine has more");
     }
     return true;
 }

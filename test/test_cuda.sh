@@ -138,7 +138,7 @@ check 'model states on the host, one rank' "${alone[@]}" "${hosted[@]}" --out "$
 check 'model states on the host, one rank: the same bits' cmp "$dir"/{alone,alone-hosted}/step-00000001/model.safetensors
 check 'a step without memory to time additions' full "${fixed[@]}" --grad-accum 2
 check 'they are done as the same products without addition: no note' bash -c "! grep 'not enough memory to time' '$dir/full'"
-check 'more host memory than the machine has is refused' ends_with 2 'of host memory but may use only' $build/train_llama-without-gpu --model llama3-8b --from-scratch \
+check 'more host memory than the machine has is refused' ends_with 2 'of host memory but may use only .*--host-memory says' $build/train_llama-without-gpu --model llama3-8b --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 1000 --batch-size 100000 --recompute none --offload-activations 1 --memory-budget 1000TiB --steps 1
 check 'a trace over fake CUDA' env FAKE_CUDA_EAGER=0 "${fixed[@]}" --zero-params full "${hosted[@]}" --trace "$dir/trace.json"
 check 'its kernels have names' bash -c "python3 dev/trace_sum.py '$dir'/trace.json.rank1 | grep -A40 kernels | grep -c 'linear backward weight\|seq_alltoall\|grad_reduce\|host copy\|work aside' | grep -qx 5"
