@@ -316,7 +316,7 @@ one=($build/train_llama$suffix --model nano --from-scratch --train-data "$data" 
 tiny=("${one[@]}" 2)
 
 # Several ranks share the GPU as if each were a machine of its own.
-export TRAIN_LLAMA_TIMEOUT=60
+export TRAIN_LLAMA_TIMEOUT=60 NCCL_DEBUG=${NCCL_DEBUG:-WARN} # a failure in NCCL has its reason in the report
 sharing=(env TRAIN_LLAMA_SHARE_GPU=1 CUDA_VISIBLE_DEVICES=$first_gpu FAKE_CUDA_GPUS=1)
 points() { # N...: these points of gpu_points, each in a step of its own
     local point
@@ -324,6 +324,10 @@ points() { # N...: these points of gpu_points, each in a step of its own
         [ $mode = rehearse ] && [ $point = 6 ] && gpu_only
         step "point $point$([ $point = 1 ] && echo ' and 3')" $([ $point = 1 ] && echo 90 || echo 60) $points "${small[@]}" $point $([ $point = 6 ] && echo "$properties")
     done
+}
+point_7() { # RANKS
+    several
+    step "point 7: $1 ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" mpirun -np $1 $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 }
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 # Runs a command under memcheck and under racecheck. memcheck does not report API errors: it would also count the libraries' failed queries to the driver
@@ -371,6 +375,7 @@ step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suff
 step 'Hugging Face goldens, bf16' 60 $build/test/test_golden$suffix
 step 'curve and gradients beside the CPU device, 1 rank' 60 $build/test/compare_devices$suffix compare "$reference" $length $curve
 points 1 6 2 4
+point_7 2
 step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
 step 'benchmark: limits of the steps' 75 "$bench" "${small[@]:-limits}"
 steps_of "$shaped" 8
@@ -385,10 +390,7 @@ for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do
     step "benchmark: step of llama-8b-$layers-layers, 128K, all GPUs, ${grid// $gpu_total/ N}" 90 mpirun -np $gpu_total $build/train_llama --model "$shaped" \
         --from-scratch --train-data "$random" --seq-len 128K $grid --steps 4 --verify
 done
-for ranks in 2 4; do
-    several
-    step "point 7: $ranks ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
-done
+point_7 4
 sanitized '' "${one[@]}" 1
 step 'benchmark: attention' 75 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
