@@ -125,7 +125,12 @@ void emulation_runs(bool begins) {
     gpu_works(begins);
 }
 
+// A thread that names no GPU is on the first, whoever's that is: its first call makes a context there, of some 500 MB.
+static __thread bool gpu_named;
+static void names_gpu(void) { insist(gpu_named, "a thread uses the GPU before it names it"); }
+
 static cudaError_t gpu_memory_take(void **p, size_t bytes, bool managed) {
+    names_gpu();
     insist(gpu_memory_count < 256, "too many pieces of memory");
     size_t alignment = apart() ? 4096 : 256; // whole pages
     if (alignment == 4096) bytes = (bytes + 4095) / 4096 * 4096;
@@ -351,6 +356,7 @@ static void queue(struct CUstream_st *s, const work *w) {
     if (s->compute || (eager != NULL && eager[0] == '1')) do_until(s, s->queued);
 }
 static void queue_copy(cudaStream_t s, void *to, const void *from, size_t bytes) {
+    names_gpu();
     insist(to != from, "a copy onto itself");
     work *w = HOST_NEW(work, 1);
     w->kind = COPY;
@@ -399,6 +405,7 @@ static void host_waits(cudaStream_t s, int64_t position, int64_t work) { // work
         if (gpu_memory[i].managed) protect(i, true);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    names_gpu();
     compute_syncs += s->compute;
     host_waits(s, s->queued, compute_work);
     return cudaSuccess;
@@ -419,6 +426,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
+    names_gpu();
     event->position = s->queued;
     event->stream = s;
     event->compute_work = s->aside ? s->seen : compute_work;
@@ -448,10 +456,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (event->stream != NULL) host_waits(event->stream, event->position, event->compute_work);
     return cudaSuccess;
 }
-// A thread that names no GPU is on the first, whoever's that is: its first call makes a context there, of some 500 MB.
-static __thread bool gpu_named;
 cudaError_t cudaEventQuery(cudaEvent_t event) { // the watching thread calls it, too: no work is done here
-    insist(gpu_named, "a thread asks for events before it names its GPU");
+    names_gpu();
     if (event->stream != NULL && event->position > event->stream->waited && getenv("FAKE_CUDA_SLOW") != NULL) return cudaErrorNotReady;
     return event->stream == NULL || __atomic_load_n(&event->stream->done, __ATOMIC_ACQUIRE) >= event->position ? cudaSuccess
                                                                                                                : cudaErrorNotReady;

@@ -52,7 +52,10 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     bool enough = model_allocate(&f->m, &f->device, &f->host, c, &f->g, &run, &error);
     CHECK(enough, "%s", error.text);
     CHECK(f->device.peak == device.peak && f->host.peak == host.peak, "layouts differ: %zu %zu", f->device.peak, device.peak);
-    memset(f->device.base, 0xff, f->device.peak);
+    char *nan_bytes = HOST_NEW(char, f->device.peak);
+    memset(nan_bytes, 0xff, f->device.peak);
+    device_from_host(f->device.base, nan_bytes, f->device.peak);
+    free(nan_bytes);
     if (f->host.base != NULL) memset(f->host.base, 0xff, f->host.peak);
     int64_t *positions = HOST_NEW(int64_t, run.T);
     for (int64_t t = 0; t < run.T; t++) positions[t] = sequence_shard_position(&f->shard, t);
@@ -92,9 +95,10 @@ static inline float *fixture_gradient(fixture *f, int unit) {
     zero_hybrid *z = &f->m.zero;
     int64_t n = z->units[unit].count, piece = n / z->zo;
     double *whole = HOST_NEW(double, n);
-    const float *own = zero_optim_grads(z, unit);
-    device_synchronize();
+    float *own = HOST_NEW(float, piece);
+    zero_read_grads(z, unit, own);
     for (int64_t i = 0; i < piece; i++) whole[z->optim_piece * piece + i] = own[i];
+    free(own);
     comm_sum_double(z->pieces, whole, (int)n);
     float *result = HOST_NEW(float, n);
     for (int64_t i = 0; i < n; i++) result[i] = (float)whole[i];
