@@ -115,7 +115,8 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
     run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
     run_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
     return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category%s)",
-                     need, have, ways, trains && run->offload_layers > 0 ? keep_less : "", o->host_memory > 0 ? "" : "; --host-memory says that a machine has more");
+                     need, have, ways, trains && run->offload_layers > 0 ? keep_less : "",
+                     o->host_memory > 0 ? "" : "; --host-memory says that a machine has more");
 }
 // --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
 // attention that selective saves takes more time per byte than the rest. The layers that keep more are the last ones: what they keep lives shortest.

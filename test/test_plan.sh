@@ -295,8 +295,8 @@ check 'the longest sequence fits the host, too' "$binary" "${offloaded[@]}" --se
 refuse 'and none that is 1 % longer' 'of host memory' "${offloaded[@]}" --seq-len $((longest / 100 * 101))
 check '--recompute auto keeps what the host holds, too' bash -c "'$binary' ${offloaded[*]/none/auto} --seq-len 1000K | sed -n 's/^bytes .* host //p' | awk '{print} END {exit !(\$1 > 200 * 2^30 && \$1 <= 250e9)}'"
 check 'a dry run shows the table of what does not fit' bash -c "'$binary' ${offloaded[*]} --seq-len 1000K 2>/dev/null | grep -q '^  activations  .* GiB  .* GiB'"
-refuse 'CPUs: what is offloaded lies in the same memory' 'needs 7.6 GiB but may use only 7.5 GiB' --dry-run --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1200K --recompute none --offload-activations 1
-refuse 'without a cluster, too' 'needs 69.9 GiB but may use only 30.0 GiB' --dry-run --model llama3.2-1b --seq-len 32K --recompute none --offload-activations 1 --offload-optimizer --memory-budget 30GiB
+refuse 'CPUs: what is offloaded lies in the same memory' 'needs 7.8 GiB but may use only 7.5 GiB' --dry-run --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1250K --recompute none --offload-activations 1
+refuse 'without a cluster, too' 'needs 69.6 GiB but may use only 30.0 GiB' --dry-run --model llama3.2-1b --seq-len 32K --recompute none --offload-activations 1 --offload-optimizer --memory-budget 30GiB
 refuse 'a copy of the states, too, and the message says so' 'full, no --save-every, smaller' --dry-run --model llama3.2-1b --out none --save-every 5 --memory-budget 30GiB
 refuse 'what a GPU can do is said' '--zero-optim full, --offload-activations 1, --offload-gradients, --offload-parameters, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 1 --recompute full --offload-optimizer --seq-len 2M
 refuse 'and not what is done already' 'reduce it: more ranks, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --recompute full --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters --zero-params full --zero-grads full --zero-optim full --seq-len 8M
