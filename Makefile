@@ -37,8 +37,11 @@ OPT := -O3 $(TARGET) -fno-math-errno -fno-trapping-math
 ifeq ($(SANITIZE),1)
   OPT := -O1 $(TARGET) -fno-math-errno -fno-trapping-math -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -D__SANITIZE_ADDRESS__=1 # gcc defines the last one itself
 endif
+# With sanitizers, the host code of the trainer at -O0: compiling it then takes a fifth, and its programs spend their time in the device's objects.
+HOST_OPT := $(if $(filter 0,$(SANITIZE)),,-O0)
+# -g1: what backtraces, perf and sanitizers name. Variables, too, would take the compiler a third longer, for the emulated kernels half as long again.
 # By itself, -std=c11 forbids fused multiply-add, which is half of a CPU's arithmetic.
-CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g $(OPT) -fopenmp $(WARN)
+CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g1 $(OPT) -fopenmp $(WARN)
 
 # We prefer OpenBLAS on OpenMP threads, which shares one thread pool with our own loops; any other OpenBLAS works too.
 BLAS_DIR := $(firstword $(wildcard /usr/lib/*/openblas-openmp))
@@ -64,7 +67,7 @@ else ifeq ($(DEVICE),emulated)
   DEVICE_SOURCES := $(KERNELS) $(addprefix device/cuda/,device_emulated.c linear_emulated.c attention_blocks.c attention_emulated.c) device/cpu/host_memory.c $(COMM_SOURCE)
   DEVICE_FLAGS := -DDEVICE_EMULATED $(if $(filter bf16,$(FLOATX)),-DDEVICE_BF16)
   CFLAGS += $(DEVICE_FLAGS)
-  KERNEL_COMPILER := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -g $(OPT) -Wall -Wextra $(ERRORS) -Wno-unknown-pragmas $(DEVICE_FLAGS)
+  KERNEL_COMPILER := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -g1 $(OPT) -Wall -Wextra $(ERRORS) -Wno-unknown-pragmas $(DEVICE_FLAGS)
   LIBS += -lstdc++
   ifeq ($(SANITIZE),races)
     DEVICE_SOURCES += device/cuda/races.cc
@@ -94,9 +97,11 @@ TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(filter-out $(ON_DEVICE),$(wildcar
 all: $(BUILD)/train_llama
 	@ln -sf $(BUILD)/train_llama train_llama
 
-$(BUILD)/train_llama: train_llama.cu $(DEVICE_OBJECTS) $(HEADERS)
+$(BUILD)/train_llama: $(BUILD)/train_llama.o $(DEVICE_OBJECTS)
+	$(CC) $(CFLAGS) $^ -o $@ $(LIBS)
+$(BUILD)/train_llama.o: train_llama.cu $(HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -x c $< -x none $(DEVICE_OBJECTS) -o $@ $(LIBS)
+	$(CC) $(CFLAGS) $(HOST_OPT) -x c -c $< -o $@
 
 $(BUILD)/device/%.o: device/%.c $(HEADERS)
 	@mkdir -p $(@D)
@@ -109,11 +114,12 @@ $(BUILD)/device/%.o: device/%.cc $(HEADERS)
 	@mkdir -p $(@D)
 	$(KERNEL_COMPILER) -c $< -o $@
 
-# Tests at -O1: each compiles the whole trainer, and their time is spent in the device's objects. Benchmarks are built like the product.
+# Tests at -O1: most compile the whole trainer, and their time is spent in the device's objects. Benchmarks are built like the product.
+TEST_OPT = $(if $(filter bench_%,$*),,-O1) $(if $(shell grep -l '"model_fixture.h"' $<),$(HOST_OPT))
 RANKS_OF = $(shell sed -n '1s|^// ranks: \([0-9]\)|-DTEST_RANKS=\1|p' $<) # test/test.h
 $(BUILD)/test/%: test/%.c $(DEVICE_OBJECTS) $(HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(RANKS_OF) $(if $(filter test_%,$*),-O1) $< $(DEVICE_OBJECTS) -o $@ $(LIBS)
+	$(CC) $(CFLAGS) $(RANKS_OF) $(TEST_OPT) $< $(DEVICE_OBJECTS) -o $@ $(LIBS)
 
 # SANITIZE=races: kernels with races, which it must find.
 $(BUILD)/test/emulation_faults: test/emulation_faults.cu $(BUILD)/device/cuda/races.o $(HEADERS)
@@ -143,9 +149,8 @@ $(BUILD)/test/test_cudnn_graphs: CFLAGS += -DCUDA_STUB='"$(dir $(CUDART_LIBRARY)
 .PHONY: emulated-kernels
 emulated-kernels: # one make for all programs that need them; without BUILD= a BUILD given to this make would reach it
 	$(MAKE) --no-print-directory DEVICE=emulated BUILD=$(EMULATED) $(WITHOUT_GPU_KERNELS)
-$(BUILD)/train_llama-without-gpu: train_llama.cu test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -O1 $(MPI_CFLAGS) -x c $< -x none test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
+$(BUILD)/train_llama-without-gpu: $(BUILD)/train_llama.o test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
+	$(CC) $(CFLAGS) -O1 $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
 $(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -O1 $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
@@ -167,7 +172,7 @@ $(PTX)/%.ptx: test/%.cu $(HEADERS)
 $(PTX)/%.cc: $(PTX)/%.ptx test/ptx_to_cc.py
 	test/ptx_to_cc.py $< >$@ || { rm $@; exit 1; }
 $(PTX)/%.o: $(PTX)/%.cc test/ptx.h
-	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -Itest -O1 -fwrapv -ffp-contract=off -fno-math-errno -fno-strict-aliasing -w -c $< -o $@
+	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -Itest -O1 $(TARGET) -fwrapv -ffp-contract=off -fno-math-errno -fno-strict-aliasing -fno-exceptions -w -c $< -o $@
 $(PTX)/ptx_launch.o: test/ptx_launch.cc $(HEADERS)
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -g -O2 -Wall -Wextra -Werror -c $< -o $@

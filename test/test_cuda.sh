@@ -63,9 +63,11 @@ done
 check 'trains over fake CUDA, 1 rank, early transfers' env FAKE_CUDA_APART=1 FAKE_CUDA_EAGER=1 $build/test/compare_devices-without-gpu compare "$dir/reference" # 4: below
 races=build/cuda-races/test/compare_devices-without-gpu
 check 'build over fake CUDA, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races $races
-check 'reference of 2 steps in whole tiles' build/cpu/test/compare_devices write "$dir/whole" 512 2
-check 'no kernel touches what a transfer needs, 4 ranks' mpirun -np 4 $races compare "$dir/whole" 512 2
-check 'a forgotten wait is found' ends_with 1 'compute touches what a transfer under way needs' env FAKE_CUDA_FORGET=20 mpirun -np 4 $races compare "$dir/whole" 512 2
+check 'reference of a step in whole tiles' build/cpu/test/compare_devices write "$dir/whole" 512 1
+check 'reference of 2 steps' build/cpu/test/compare_devices write "$dir/short" 96 2
+check 'no kernel touches what a transfer needs, 4 ranks' mpirun -np 4 $races compare "$dir/whole" 512 1
+check 'nor from step to step' mpirun -np 4 $races compare "$dir/short" 96 2
+check 'a forgotten wait is found' ends_with 1 'compute touches what a transfer under way needs' env FAKE_CUDA_FORGET=20 mpirun -np 4 $races compare "$dir/whole" 512 1
 check 'build the program, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races build/cuda-races/train_llama-without-gpu
 seq 1 2000 | tr '\n' ' ' >"$dir/numbers"
 check 'tokens' bash -c "make -s DEVICE=cpu tools && build/cpu/text_to_tokens '$dir/numbers.bin' '$dir/numbers'"
@@ -99,7 +101,6 @@ done
 check 'a rank that is bound to one core leaves it' taskset -c 0 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --steps 1
 check 'threads that a GPU has no use for are refused' ends_with 2 'the legal value is 1' $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --threads 2
 check 'more ranks than GPUs are refused' ends_with 2 'start one rank per GPU' env FAKE_CUDA_GPUS=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/reference"
-check 'reference of 2 steps' build/cpu/test/compare_devices write "$dir/short" 96 2
 check 'a launcher may show each rank its own GPU alone' env FAKE_CUDA_GPUS=1 FAKE_CUDA_OWN=1 mpirun -np 2 $build/test/compare_devices-without-gpu compare "$dir/short" 96 2
 check 'ranks share a GPU when asked to' env FAKE_CUDA_GPUS=1 TRAIN_LLAMA_SHARE_GPU=1 TRAIN_LLAMA_TIMEOUT=0 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/short" 96 2
 check 'a rank that stops ends the job with a reason' ends_with 1 'not done after 3 s' env FAKE_CUDA_STALL=2 TRAIN_LLAMA_TIMEOUT=3 mpirun -np 4 \

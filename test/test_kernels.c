@@ -525,7 +525,7 @@ typedef struct {
 } attention_case;
 
 // Out and lse in double precision. Gradients too, but with delta from out as it is stored (rounded).
-static void attention_exact(attention_case *a) {
+static NOT_SANITIZED void attention_exact(attention_case *a) {
     attention_block b = a->b;
     double *p = HOST_NEW(double, b.Tk + 1);
     for (int h = 0; h < b.Hq; h++) {
@@ -541,16 +541,17 @@ static void attention_exact(attention_case *a) {
                 largest = fmax(largest, p[j]);
             }
             for (int64_t j = from; j < keys; j++) sum += p[j] = exp(p[j] - largest);
+            for (int64_t j = from; j < keys; j++) p[j] /= sum;
             a->lse[h * b.lse_stride + i] = keys > from ? largest + log(sum) : -INFINITY;
             for (int d = 0; d < b.HS; d++) {
                 double o = 0;
-                for (int64_t j = from; j < keys; j++) o += p[j] / sum * a->v.d[j * b.kv_stride + g * b.HS + d];
+                for (int64_t j = from; j < keys; j++) o += p[j] * a->v.d[j * b.kv_stride + g * b.HS + d];
                 a->out[row + d] = o;
                 delta += (double)stored_float(round_stored((float)o)) * a->dout.d[row + d];
             }
             a->delta[h * b.lse_stride + i] = delta;
             for (int64_t j = from; j < keys; j++) {
-                double dp = 0, w = p[j] / sum;
+                double dp = 0, w = p[j];
                 for (int d = 0; d < b.HS; d++) dp += a->dout.d[row + d] * a->v.d[j * b.kv_stride + g * b.HS + d];
                 double ds = w * (dp - delta) * (double)b.scale;
                 for (int d = 0; d < b.HS; d++) {

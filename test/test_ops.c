@@ -265,7 +265,7 @@ static int64_t kv_size(const attention_problem *p) { return p->b.Tk * p->b.kv_st
 static int64_t lse_size(const attention_problem *p) { return p->b.Hq * p->b.lse_stride; }
 
 static int64_t key_position(attention_block b, int64_t j) { return j < b.documents.split ? b.documents.at[0] + j : b.documents.at[1] + j - b.documents.split; }
-static void attention_reference(const attention_problem *p) {
+static NOT_SANITIZED void attention_reference(const attention_problem *p) {
     attention_block b = p->b;
     int HS = b.HS;
     double *s = HOST_NEW(double, b.Tk);

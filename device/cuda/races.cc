@@ -78,16 +78,8 @@ static const char *access_text(char (&text)[128], const access &a, bool writes) 
     abort();
 }
 
-static void touch_from(const void *memory, size_t bytes, bool writes, const void *code) {
+static void check_order(uintptr_t begin, size_t bytes, bool writes, bool shared, const void *code) {
     fiber *self = m.current;
-    uintptr_t begin = (uintptr_t)memory;
-    // Not checked: the thread's own stack, and the emulation's state.
-    if (begin - (uintptr_t)self->stack < STACK_BYTES || begin - (uintptr_t)self < sizeof *self || begin - (uintptr_t)&m < sizeof m) return;
-    bool shared = begin - (uintptr_t)m.shared < m.shared_bytes;
-    if (emulation_touched != nullptr) {
-        if (!shared) emulation_touched(memory, bytes, writes);
-        return;
-    }
     access now = {(uint32_t)m.block_number, self->warp * WARP + self->lane, m.barriers, m.warps[self->warp].barriers};
     page *p = nullptr;
     for (uintptr_t at = begin / GRAIN * GRAIN; at < begin + bytes; at += GRAIN) {
@@ -113,9 +105,18 @@ static void touch_from(const void *memory, size_t bytes, bool writes, const void
         x.reads[0] = now;
     }
 }
+// Inline: most accesses end here.
+static inline void touch_from(const void *memory, size_t bytes, bool writes, const void *code) {
+    bool shared = (uintptr_t)memory - (uintptr_t)m.shared < m.shared_bytes;
+    if (emulation_touched == nullptr) check_order((uintptr_t)memory, bytes, writes, shared, code);
+    else if (!shared) emulation_touched(memory, bytes, writes);
+}
 void touch(const void *at, size_t bytes, bool writes) { touch_from(at, bytes, writes, nullptr); }
-static void of_kernel(const void *at, size_t bytes, bool writes, const void *code) {
-    if (m.in_kernel) touch_from(at, bytes, writes, code);
+// Not checked: the thread's own stack, and the emulation's state.
+static inline void of_kernel(const void *memory, size_t bytes, bool writes, const void *code) {
+    uintptr_t at = (uintptr_t)memory;
+    if (!m.in_kernel || at - (uintptr_t)m.current->stack < STACK_BYTES || at - (uintptr_t)m.current < sizeof *m.current || at - (uintptr_t)&m < sizeof m) return;
+    touch_from(memory, bytes, writes, code);
 }
 
 } // namespace emulation
