@@ -19,11 +19,11 @@
 
 #include "double_ring.cuh" // defines: double_ring_*, arena, grid, op_*
 
-// What a layer's attention keeps for its backward pass (one sequence).
+// What a layer's attention keeps for its backward pass (one sequence). With several passes, q, kv and lse of each lie one behind another.
 typedef struct {
     floatX *q;   // (Tc, Hq, HS), rotated
     floatX *kv;  // (Tc, 2 Hkv', HS), keys rotated
-    floatX *out; // (Tc, Hq, HS), merged over all blocks
+    floatX *out; // (Tc, Hq, HS), merged over all blocks; of all passes, (T, H, HS)
     float *lse;  // (Hq, Tc), merged
     document_rows documents; // the caller's; the same in both passes
 } attention_saved;
@@ -180,14 +180,12 @@ static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, c
         op_rope_unpack_backward_float(dqkv, a->out_float, double_ring_home(&a->ring), table, a->T, a->heads);
         return;
     }
-    if (a->passes > 1) {
-        op_rope_unpack_backward(dqkv, saved.q, saved.kv, table, a->T, a->heads);
-        return;
+    if (a->g->shape.hp > 1) {
+        if (a->g->shape.cp > 1) attention_2d_send_dkv(a, saved);
+        transfer_finish(a->g->hp_group);
+        transfer_finish(a->g->hp_group);
     }
-    if (a->g->shape.cp > 1) attention_2d_send_dkv(a, saved);
-    transfer_finish(a->g->hp_group);
-    transfer_finish(a->g->hp_group);
-    op_rope_unpack_backward(dqkv, dout, saved.kv, table, a->T, a->heads);
+    op_rope_unpack_backward(dqkv, a->g->shape.hp > 1 ? dout : saved.q, saved.kv, table, a->T, a->heads);
 }
 
 #endif

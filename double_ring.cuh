@@ -95,7 +95,7 @@ static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }
 
-// Takes the buffers except the caller's. g must have its shape set; nothing is communicated.
+// Takes the buffers. g must have its shape set; nothing is communicated.
 static inline void double_ring_layout(double_ring *r, arena *a) {
     int64_t n = double_ring_kv_count(r);
     int cp = r->g->shape.cp, w = r->g->shape.w, windows = cp / w;

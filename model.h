@@ -22,6 +22,7 @@ typedef struct {
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     bool packed;          // samples are packed documents: see model.documents
     int attention_passes; // attention_2d.passes; 0: 1 (run_in_room chooses)
+    bool deterministic;   // --deterministic: what memory decides must not change a bit
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
@@ -113,8 +114,8 @@ static inline void model_describe_units(model *m) {
 //     MLP         x_mid, a tile       sends
 //     head        a tile of logits
 // qkv is used up when a ring begins. But with several sequences the ring of one runs while the others' qkv waits: then qkv has a place of its own. The
-// gradient of qkv lies over qkv; where it is written from out_float, over q and kv, which are used up. xn, dxn and dout share a place, too: each is written
-// when the one before it is used up, dxn tile by tile. With hp > 1, out arrives there as well.
+// gradient of qkv lies over qkv; of a single sequence, where it is written from out_float, over q and kv, which are used up. xn, dxn and dout share a place,
+// too: each is written when the one before it is used up, dxn tile by tile. With hp > 1, out arrives there as well.
 static inline void model_layout_workspace(model *m, arena *device) {
     const model_run *run = &m->run;
     attention_2d *a = &m->attention;

@@ -33,6 +33,7 @@ static inline model_run run_make(const options *o, const model_config *c, int64_
     run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
     run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
     run.packed = options_packed(o);
+    run.deterministic = o->deterministic;
     for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
     run.kinds = kinds;
     run.offload_layers = checkpoint_offloaded(o->offload_activations, c->L);
@@ -67,14 +68,20 @@ typedef struct {
     double device, host;
 } memory_room;
 
-// Whether the run fits. Sets run->attention_passes: attention takes its heads in as few passes as fit (attention_2d.cuh).
+static inline int run_more_passes(const model_config *c, int passes) { // each with as many key/value heads
+    do passes++;
+    while (c->Hkv % passes != 0);
+    return passes;
+}
+// Whether the run fits. Sets run->attention_passes: attention takes its heads in as few passes as fit (attention_2d.cuh). In bf16, a single one rotates dQ
+// and dKV before they are rounded, several afterwards: run->deterministic takes several, however much memory there is.
 static inline bool run_in_room(const model_config *c, const grid *g, model_run *run, memory_room room, arena *device, arena *host) {
     int most = g->shape.hp == 1 && g->shape.cp == 1 ? c->Hkv : 1;
-    run->attention_passes = 1;
+    bool several = run->deterministic && (run->element_bytes > 0 ? run->element_bytes : sizeof(floatX)) == sizeof(bf16);
+    run->attention_passes = several && most > 1 ? run_more_passes(c, 1) : 1;
     while ((double)run_bytes(c, g, run, device, host) > room.device) {
         if (run->attention_passes == most) return false;
-        do run->attention_passes++;
-        while (c->Hkv % run->attention_passes != 0);
+        run->attention_passes = run_more_passes(c, run->attention_passes);
     }
     return (double)host->peak <= room.host;
 }
