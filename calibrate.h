@@ -124,7 +124,7 @@ static inline attention_block calibrate_block(const calibration *c) {
     b.Tq = b.lse_stride = c->T;
     b.Tk = max_i64(1, c->T / 2);
     b.Hq = c->H; b.Hkv = c->Hkv; b.HS = c->HS;
-    b.q_stride = (int64_t)c->H * c->HS;
+    b.q_stride = b.sum_stride = (int64_t)c->H * c->HS;
     b.kv_stride = (int64_t)2 * c->Hkv * c->HS;
     b.scale = 1 / sqrtf((float)c->HS);
     return b;
@@ -134,7 +134,7 @@ static inline void calibrate_forward(calibration *c) {
 }
 static inline void calibrate_backward(calibration *c) {
     int64_t v = (int64_t)c->Hkv * c->HS;
-    op_attention_backward(c->dq, c->dkv, c->dkv + v, c->q, c->kv, c->kv + v, c->out_x, c->out_x, c->lse, c->delta, calibrate_block(c), true, c->scratch);
+    op_attention_backward(c->dq, c->dkv, c->dkv + v, c->q, c->kv, c->kv + v, c->out_x, c->out_x, c->lse, c->delta, calibrate_block(c), true, false, c->scratch);
 }
 // What a ring step does with dKV besides attention.
 static inline void calibrate_merge(calibration *c) {

@@ -61,17 +61,17 @@ static inline head_layout head_layout_make(int peers, int H, int Hkv, int HS) { 
 }
 static inline int head_layout_slot(const head_layout *l, int peer, int slot) { return (peer * l->Hq + slot * l->group_local) / l->group; }
 
-// q_send (peers, T, Hq, HS) and kv_send (peers, T, 2 Hkv_local, HS) = [k slots | v slots] from qkv (T, H + 2 Hkv, HS).
+// Rows [first, first + rows) of q_send (peers, T, Hq, HS) and kv_send (peers, T, 2 Hkv_local, HS) = [k slots | v slots] from qkv (rows, H + 2 Hkv, HS).
 // Query and key heads are rotated: pair (i, i + HS/2) of a head by the angle whose cos and sin stand in table (T, HS/2, 2).
-void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads);
-// Backward: dqkv (T, H + 2 Hkv, HS) = dq_recv and dkv_recv (shaped like q_send and kv_send), rotated back. The gradients of the copies of a
-// key/value head are summed in the order of peers.
-void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads);
-// The same for one peer, where nothing is sent and so nothing rounded to floatX: dq (T, H, HS), dkv (T, 2 Hkv, HS) float.
-void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *dkv, const float *table, int64_t T, head_layout heads);
-// The heads of peers [first, first + count) of out (T, H, HS) = out_recv (count, T, Hq, HS); op_heads_pack is the inverse.
-void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads, int first, int count);
-void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads, int first, int count);
+void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads, int64_t first,
+                          int64_t rows);
+// Backward: dqkv (rows, H + 2 Hkv, HS) = those rows of dq_recv and dkv_recv (shaped like q_send and kv_send), rotated back. The gradients of the copies
+// of a key/value head are summed in the order of peers.
+void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads, int64_t first,
+                             int64_t rows);
+// out (T, H, HS) = out_recv (peers, T, Hq, HS); op_heads_pack is the inverse.
+void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads);
+void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads);
 
 // ---- attention on one (queries, keys) block: softmax(scale q k^T) v per query head; head h uses key/value head h / (Hq / Hkv) ----
 
@@ -100,7 +100,8 @@ static inline int64_t attention_first_key(const attention_documents *d, int64_t 
 typedef struct {
     int64_t Tq, Tk;    // rows of q and of k, v in this call
     int Hq, Hkv, HS;   // Hq % Hkv == 0
-    int64_t q_stride;  // elements from one row of q (and of out, dout, dq) to the next, >= Hq HS
+    int64_t q_stride;  // elements from one row of q (and of dout, and in the backward pass of out) to the next, >= Hq HS
+    int64_t sum_stride; // elements from one row of what is summed in float, the forward pass's out and dq, to the next, >= Hq HS
     int64_t kv_stride; // elements from one row of k and v (and of dk, dv) to the next, >= Hkv HS
     int64_t lse_stride; // lse and delta are (Hq, lse_stride): elements from one head to the next, >= Tq
     float scale;
@@ -115,10 +116,11 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
                           void *scratch);
 // delta (Hq, T) = sum over HS of out * dout, from the *merged* out. Strides as in the block (Tk, causal unused).
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block block);
-// dq (Tq, Hq, HS) float = or (add) +=; dk and dv (Tk, Hkv, HS) float =. dout (Tq, Hq, HS); out (Tq, Hq, HS), lse and delta (Hq, Tq): those of
+// dq (Tq, Hq, HS) float = or (add_dq) +=; dk and dv (Tk, Hkv, HS) float = or (add_dkv) +=. dout (Tq, Hq, HS); out (Tq, Hq, HS), lse and delta (Hq, Tq): those of
 // all blocks merged.
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                           const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch);
+                           const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
+                           void *scratch);
 // Bytes: enough for every call with Tq and Tk up to the block's. On a GPU 20 bytes for each element of dq (float: dq, its sum, dk and dv of every query
 // head, the library's own), but at most DEVICE_ATTENTION_SCRATCH, because larger blocks are cut (attention_call.h).
 size_t op_attention_scratch(attention_block block, bool backward);
@@ -139,6 +141,7 @@ void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int6
 
 // ---- numbers ----
 void op_cast_from_float(floatX *to, const float *from, int64_t n); // round to nearest even; to == from allowed when floatX is float
+void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width); // the same; rows of `to` lie to_stride >= width apart
 void op_cast_to_float(float *to, const floatX *from, int64_t n);
 void op_add_float(float *to, const float *from, int64_t n);        // to +=
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n);   // for transfers, whatever floatX is: round to nearest even, NaN stays NaN

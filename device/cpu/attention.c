@@ -235,7 +235,7 @@ static void forward_task(const forward_tiles *t, float *out, float *lse, const f
     for (int r = 0; r < rows; r++) {
         float sum = vec_sum_lanes(vec_load(t->sum + r * LANES));
         bool any = sum != 0; // true for NaN, too
-        write_row(out + r * b.q_stride, lse + r, t->out + r * width, any ? 1 / sum : 0, any ? t->max[r] + logf(sum) : -INFINITY, b.HS, merge);
+        write_row(out + r * b.sum_stride, lse + r, t->out + r * width, any ? 1 / sum : 0, any ? t->max[r] + logf(sum) : -INFINITY, b.HS, merge);
     }
 }
 
@@ -267,8 +267,8 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
 #pragma omp for collapse(2) schedule(dynamic, 1)
         for (int64_t task = query_tasks - 1; task >= 0; task--) { // causal: the long ones first
             for (int head = 0; head < b.Hq; head++) {
-                int64_t query = task * QUERY_TASK, at = query * b.q_stride + head * b.HS, packed = head / (b.Hq / b.Hkv) * padded;
-                forward_task(&t, out + at, lse + head * b.lse_stride + query, q + at, k_packed + packed * b.HS, v_packed + packed * width, b, query,
+                int64_t query = task * QUERY_TASK, packed = head / (b.Hq / b.Hkv) * padded, at = head * b.HS;
+                forward_task(&t, out + query * b.sum_stride + at, lse + head * b.lse_stride + query, q + query * b.q_stride + at, k_packed + packed * b.HS, v_packed + packed * width, b, query,
                              merge);
             }
         }
@@ -329,7 +329,8 @@ static int backward_step(attention_block b) {
 // One tile of keys with all query heads of its key/value head. All pointers begin at the head; k, v, dk and dv also at the key.
 // turn (heads of the group, query tiles): how many tiles of keys are done with a tile of dq; those before its documents count as done.
 static void backward_task(const backward_tiles *t, float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v,
-                          const floatX *dout, const float *lse, const float *delta, attention_block b, int64_t key, _Atomic int32_t *turn) {
+                          const floatX *dout, const float *lse, const float *delta, attention_block b, bool add_dkv, int64_t key,
+                          _Atomic int32_t *turn) {
     int step = backward_step(b), width = padded_width(b.HS), rows_of_keys = (int)min_i64(step, b.Tk - key), n = (int)round_up(b.HS, LANES);
     int64_t query_tiles = ceil_div(b.Tq, QUERY_TILE);
     pack_panels(t->k, k, b.kv_stride, rows_of_keys, b.HS);
@@ -357,7 +358,7 @@ static void backward_task(const backward_tiles *t, float *dq, float *dk, float *
             _Atomic int32_t *mine = turn + head * query_tiles + tile;
             while (atomic_load_explicit(mine, memory_order_acquire) != key / step) sched_yield();
             for (int r = 0; r < rows; r++) {
-                float *to = dq + at + r * b.q_stride;
+                float *to = dq + (query + r) * b.sum_stride + head * b.HS;
                 for (int d = 0; d < b.HS; d++) to[d] += b.scale * t->dq[r * width + d];
             }
             atomic_store_explicit(mine, (int32_t)(key / step + 1), memory_order_release);
@@ -365,14 +366,15 @@ static void backward_task(const backward_tiles *t, float *dq, float *dk, float *
     }
     for (int r = 0; r < rows_of_keys; r++) { // dk has its scale from q
         for (int d = 0; d < b.HS; d++) {
-            dk[r * b.kv_stride + d] = t->dk[r * width + d];
-            dv[r * b.kv_stride + d] = t->dv[r * width + d];
+            dk[r * b.kv_stride + d] = t->dk[r * width + d] + (add_dkv ? dk[r * b.kv_stride + d] : 0);
+            dv[r * b.kv_stride + d] = t->dv[r * width + d] + (add_dkv ? dv[r * b.kv_stride + d] : 0);
         }
     }
 }
 
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                           const floatX *dout, const float *lse, const float *delta, attention_block b, bool add, void *scratch) {
+                           const floatX *dout, const float *lse, const float *delta, attention_block b, bool add_dq, bool add_dkv,
+                           void *scratch) {
     (void)out; // its product with dout is in delta
     int step = backward_step(b), width = padded_width(b.HS), threads = threads_for(b), group = b.Hq / b.Hkv;
     int64_t key_tiles = ceil_div(b.Tk, step), query_tiles = ceil_div(b.Tq, QUERY_TILE);
@@ -393,16 +395,16 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
         t.dq = t.dout + QUERY_TILE * width;
         t.p = t.dq + QUERY_TILE * width;
         t.ds = t.p + QUERY_TILE * KEY_TILE;
-        if (!add) {
+        if (!add_dq) {
 #pragma omp for schedule(static)
-            for (int64_t i = 0; i < b.Tq; i++) memset(dq + i * b.q_stride, 0, sizeof(float) * (size_t)(b.Hq * b.HS));
+            for (int64_t i = 0; i < b.Tq; i++) memset(dq + i * b.sum_stride, 0, sizeof(float) * (size_t)(b.Hq * b.HS));
         }
 #pragma omp for collapse(2) schedule(monotonic : dynamic, 1)
         for (int64_t tile = 0; tile < key_tiles; tile++) {
             for (int head = 0; head < b.Hkv; head++) {
                 int64_t key = tile * step, at = key * b.kv_stride + head * b.HS, q_at = (int64_t)head * group * b.HS;
                 int64_t row_at = head * group * b.lse_stride;
-                backward_task(&t, dq + q_at, dk + at, dv + at, q + q_at, k + at, v + at, dout + q_at, lse + row_at, delta + row_at, b, key,
+                backward_task(&t, dq + q_at, dk + at, dv + at, q + q_at, k + at, v + at, dout + q_at, lse + row_at, delta + row_at, b, add_dkv, key,
                               turn + head * group * query_tiles);
             }
         }

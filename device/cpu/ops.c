@@ -125,11 +125,12 @@ static void rotate_head(float *RESTRICT to, const float *RESTRICT from, const fl
     }
 }
 
-void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads) {
+void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads, int64_t first,
+                          int64_t rows) {
     int H = heads.H, Hkv = heads.Hkv, HS = heads.HS, Hq = heads.Hq, slots = heads.Hkv_local;
-#pragma omp parallel for schedule(static) if (T * (H + 2 * Hkv) * HS > PARALLEL_ELEMENTS)
-    for (int64_t t = 0; t < T; t++) {
-        const floatX *q = qkv + t * (H + 2 * Hkv) * HS, *k = q + H * HS, *v = k + Hkv * HS;
+#pragma omp parallel for schedule(static) if (rows * (H + 2 * Hkv) * HS > PARALLEL_ELEMENTS)
+    for (int64_t t = first; t < first + rows; t++) {
+        const floatX *q = qkv + (t - first) * (H + 2 * Hkv) * HS, *k = q + H * HS, *v = k + Hkv * HS;
         const float *angles = table + t * (HS / 2) * 2;
         for (int peer = 0; peer < heads.peers; peer++) {
             floatX *q_to = q_send + (peer * T + t) * Hq * HS, *k_to = kv_send + (peer * T + t) * 2 * slots * HS, *v_to = k_to + slots * HS;
@@ -143,11 +144,12 @@ void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, co
     }
 }
 
-void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads) {
+void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads, int64_t first,
+                             int64_t rows) {
     int H = heads.H, Hkv = heads.Hkv, HS = heads.HS, Hq = heads.Hq, slots = heads.Hkv_local;
-#pragma omp parallel for schedule(static) if (T * (H + 2 * Hkv) * HS > PARALLEL_ELEMENTS)
-    for (int64_t t = 0; t < T; t++) {
-        floatX *dq = dqkv + t * (H + 2 * Hkv) * HS, *dk = dq + H * HS, *dv = dk + Hkv * HS;
+#pragma omp parallel for schedule(static) if (rows * (H + 2 * Hkv) * HS > PARALLEL_ELEMENTS)
+    for (int64_t t = first; t < first + rows; t++) {
+        floatX *dq = dqkv + (t - first) * (H + 2 * Hkv) * HS, *dk = dq + H * HS, *dv = dk + Hkv * HS;
         const float *angles = table + t * (HS / 2) * 2;
         memset(dk, 0, sizeof(floatX) * (size_t)(2 * Hkv * HS));
         for (int peer = 0; peer < heads.peers; peer++) {
@@ -162,25 +164,22 @@ void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *
         }
     }
 }
-void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *dkv, const float *table, int64_t T, head_layout heads) {
-    op_rope_unpack_backward(dqkv, dq, dkv, table, T, heads); // floatX is float
-}
 
-void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads, int first, int count) {
+void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) {
     int64_t piece = (int64_t)heads.Hq * heads.HS; // elements of one token and peer
-#pragma omp parallel for collapse(2) schedule(static) if (T * piece * count > PARALLEL_ELEMENTS)
+#pragma omp parallel for collapse(2) schedule(static) if (T * piece * heads.peers > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < T; t++) {
-        for (int i = 0; i < count; i++) {
-            memcpy(out + (t * heads.peers + first + i) * piece, out_recv + (i * T + t) * piece, sizeof(floatX) * (size_t)piece);
+        for (int peer = 0; peer < heads.peers; peer++) {
+            memcpy(out + (t * heads.peers + peer) * piece, out_recv + (peer * T + t) * piece, sizeof(floatX) * (size_t)piece);
         }
     }
 }
-void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads, int first, int count) {
+void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads) {
     int64_t piece = (int64_t)heads.Hq * heads.HS;
-#pragma omp parallel for collapse(2) schedule(static) if (T * piece * count > PARALLEL_ELEMENTS)
+#pragma omp parallel for collapse(2) schedule(static) if (T * piece * heads.peers > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < T; t++) {
-        for (int i = 0; i < count; i++) {
-            memcpy(out_send + (i * T + t) * piece, out + (t * heads.peers + first + i) * piece, sizeof(floatX) * (size_t)piece);
+        for (int peer = 0; peer < heads.peers; peer++) {
+            memcpy(out_send + (peer * T + t) * piece, out + (t * heads.peers + peer) * piece, sizeof(floatX) * (size_t)piece);
         }
     }
 }
@@ -250,6 +249,10 @@ void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int6
 
 void op_cast_from_float(floatX *to, const float *from, int64_t n) {
     if (to != from) device_copy(to, from, sizeof(float) * (size_t)n);
+}
+void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width) {
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_ELEMENTS)
+    for (int64_t i = 0; i < rows; i++) memcpy(to + i * to_stride, from + i * width, sizeof(float) * (size_t)width);
 }
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
     (void)how;

@@ -29,7 +29,7 @@ attention_shape attention_call_shape(attention_block b, bool backward, bool q_ap
     s.q.head = s.kv.head = b.HS;
     s.lse_head = s.delta_head = b.Tq;
     head_strides dense = {(int64_t)s.Hq * b.HS, b.HS};
-    s.out = s.dq = q_apart ? dense : s.q;
+    s.out = s.dq = q_apart ? dense : (head_strides){b.sum_stride, b.HS};
     s.dkv = kv_apart || s.dkv_bf16 ? dense : s.kv;
     return s;
 }
@@ -61,7 +61,7 @@ static int64_t engine_tiles;
 int64_t attention_test_engine_tiles(void) { return engine_tiles; }
 int64_t attention_tile_rows(attention_block b) {
     int64_t rows = max_i64(b.Tq, b.Tk), floats = max_i64(5 * b.HS + 2, (int64_t)(b.Hq / b.Hkv) * (b.HS + 1)); // of scratch per row: attention_call_run
-    int64_t most = min_i64(most_elements / max_i64(1, max_i64(b.q_stride, b.kv_stride)), most_scratch / (4 * floats));
+    int64_t most = min_i64(most_elements / max_i64(1, max_i64(max_i64(b.q_stride, b.sum_stride), b.kv_stride)), most_scratch / (4 * floats));
     if (blackwell) most = min_i64(most, min_i64(65536, ((int64_t)1 << 23) / b.HS));
     if (rows <= most) return rows;
     most = max_i64(most / 128 * 128, 128);
@@ -126,13 +126,14 @@ static size_t call_scratch(attention_block b, bool backward, attention_run run) 
 
 // ---- a tile: loops over runs of key/value heads ----
 
-// The tensors of a block, or of a part of it: forward_from and backward_from leave out the first elements of what is strided like q, like k and like lse.
+// The tensors of a block, or of a part of it: forward_from and backward_from leave out the first query and key rows, query heads and key/value heads.
 typedef struct {
     float *out, *lse;
     const floatX *q, *k, *v;
 } forward_tensors;
-static forward_tensors forward_from(forward_tensors t, int64_t q, int64_t kv, int64_t lse) {
-    forward_tensors from = {t.out + q, t.lse + lse, t.q + q, t.k + kv, t.v + kv};
+static forward_tensors forward_from(forward_tensors t, attention_block b, int64_t query, int64_t key, int64_t head, int64_t kv_head) {
+    int64_t q = query * b.q_stride + head * b.HS, kv = key * b.kv_stride + kv_head * b.HS;
+    forward_tensors from = {t.out + query * b.sum_stride + head * b.HS, t.lse + head * b.lse_stride + query, t.q + q, t.k + kv, t.v + kv};
     return from;
 }
 typedef struct {
@@ -140,8 +141,10 @@ typedef struct {
     const floatX *q, *k, *v, *out, *dout;
     const float *lse, *delta;
 } backward_tensors;
-static backward_tensors backward_from(backward_tensors t, int64_t q, int64_t kv, int64_t lse) {
-    backward_tensors from = {t.dq + q, t.dk + kv, t.dv + kv, t.q + q, t.k + kv, t.v + kv, t.out + q, t.dout + q, t.lse + lse, t.delta + lse};
+static backward_tensors backward_from(backward_tensors t, attention_block b, int64_t query, int64_t key, int64_t head, int64_t kv_head) {
+    int64_t q = query * b.q_stride + head * b.HS, kv = key * b.kv_stride + kv_head * b.HS, lse = head * b.lse_stride + query;
+    backward_tensors from = {t.dq + query * b.sum_stride + head * b.HS, t.dk + kv, t.dv + kv, t.q + q, t.k + kv, t.v + kv, t.out + q, t.dout + q, t.lse + lse,
+                             t.delta + lse};
     return from;
 }
 
@@ -173,8 +176,7 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
     attention_run most = attention_call_run(false, Tq, Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv) {
         attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), group};
-        int64_t first = (int64_t)kv * group;
-        forward_tensors t = forward_from(tile, first * b.HS, (int64_t)kv * b.HS, first * b.lse_stride);
+        forward_tensors t = forward_from(tile, b, 0, 0, (int64_t)kv * group, kv);
         attention_shape s = attention_call_shape(asked, false, apart || merge, false, run);
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
@@ -190,8 +192,8 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
             forward_by_hand(t, part_of(b, run), merge);
             continue;
         }
-        if (merge) attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.q_stride, b.lse_stride, dense, s.Tq);
-        else if (apart) attention_sum_heads(t.out, f.out, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, false);
+        if (merge) attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, dense, s.Tq);
+        else if (apart) attention_sum_heads(t.out, f.out, false, b.Tq, s.Hq, 1, b.HS, dense, b.sum_stride, b.HS, false);
         if (lse_apart && !merge) attention_lse_copy(t.lse, f.lse, s.Hq, b.Tq, b.Tq, b.lse_stride, s.Tq);
     }
 }
@@ -208,8 +210,7 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
     for (int kv = 0; kv < b.Hkv; kv += most.kv)
         for (int member = 0; member < group; member += most.members) {
             attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), most.members};
-            int64_t first = (int64_t)kv * group + member;
-            backward_tensors t = backward_from(tile, first * b.HS, (int64_t)kv * b.HS, first * b.lse_stride);
+            backward_tensors t = backward_from(tile, b, 0, 0, (int64_t)kv * group + member, kv);
             bool adds = add_dkv || member > 0, dq_apart = apart || add_dq, lse_apart = apart || b.lse_stride != b.Tq;
             attention_shape s = attention_call_shape(asked, true, dq_apart, apart || adds || group > 1, run);
             bool dkv_apart = apart || adds || group > 1 || s.dkv_bf16;
@@ -233,7 +234,7 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
                 continue;
             }
             int64_t dense = (int64_t)s.Hq * b.HS;
-            if (dq_apart) attention_sum_heads(t.dq, f.dq, false, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS, add_dq);
+            if (dq_apart) attention_sum_heads(t.dq, f.dq, false, b.Tq, s.Hq, 1, b.HS, dense, b.sum_stride, b.HS, add_dq);
             if (dkv_apart) attention_sum_heads(t.dk, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
             if (dkv_apart) attention_sum_heads(t.dv, f.dv, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
         }
@@ -278,7 +279,7 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
     memset(&b, 0, sizeof b);
     b.Tq = b.Tk = b.lse_stride = T;
     b.Hq = HQ; b.Hkv = HKV; b.HS = HS;
-    b.q_stride = (int64_t)HQ * HS;
+    b.q_stride = b.sum_stride = (int64_t)HQ * HS;
     b.kv_stride = (int64_t)2 * HKV * HS;
     b.scale = 1 / sqrtf((float)HS);
     attention_run all = {HKV, HQ / HKV};
@@ -473,19 +474,20 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
         block_part p = part_from(block, at, engine);
         at += p.b.Tq;
         if (!p.engine) {
-            forward_by_hand(forward_from(all, p.at * block.q_stride, p.at * block.kv_stride, p.at), p.b, merge);
+            forward_by_hand(forward_from(all, block, p.at, p.at, 0, 0), p.b, merge);
             continue;
         }
         for (row_piece i = piece_from(&p, 0, p.b.Tq); i.rows > 0; i = piece_after(&p, i, p.b.Tq))
             for (row_piece j = piece_from(&p, 0, p.b.Tk); j.rows > 0 && (!p.b.causal || j.at <= i.at); j = piece_after(&p, j, p.b.Tk)) {
-                forward_tensors t = forward_from(all, (p.at + i.at) * block.q_stride, (p.at + j.at) * block.kv_stride, p.at + i.at);
+                forward_tensors t = forward_from(all, block, p.at + i.at, p.at + j.at, 0, 0);
                 if (i.asked == 0 || j.asked == 0) forward_by_hand(t, tile_of(&p, i, j), merge || j.at > 0);
                 else forward_tile(t, tile_of(&p, i, j), i.asked, j.asked, p.document, merge || j.at > 0, scratch);
             }
     } while (at < block.Tq);
 }
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                           const floatX *dout, const float *lse, const float *delta, attention_block block, bool add, void *scratch) {
+                           const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
+                           void *scratch) {
     backward_tensors all = {dq, dk, dv, q, k, v, out, dout, lse, delta};
     uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv, tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
     bool engine = !deterministic && is_for_engine(block, lse, gradients | tensors);
@@ -494,15 +496,15 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
         block_part p = part_from(block, at, engine);
         at += p.b.Tq;
         if (!p.engine) {
-            backward_by_hand(backward_from(all, p.at * block.q_stride, p.at * block.kv_stride, p.at), p.b, add, false);
+            backward_by_hand(backward_from(all, block, p.at, p.at, 0, 0), p.b, add_dq, add_dkv);
             continue;
         }
         for (row_piece i = piece_from(&p, 0, p.b.Tq); i.rows > 0; i = piece_after(&p, i, p.b.Tq))
             for (row_piece j = piece_from(&p, 0, p.b.Tk); j.rows > 0 && (!p.b.causal || j.at <= i.at); j = piece_after(&p, j, p.b.Tk)) {
-                backward_tensors t = backward_from(all, (p.at + i.at) * block.q_stride, (p.at + j.at) * block.kv_stride, p.at + i.at);
-                bool add_dq = add || j.at > 0, add_dkv = i.at > (p.b.causal ? j.at : 0);
-                if (i.asked == 0 || j.asked == 0) backward_by_hand(t, tile_of(&p, i, j), add_dq, add_dkv);
-                else backward_tile(t, tile_of(&p, i, j), i.asked, j.asked, p.document, add_dq, add_dkv, scratch);
+                backward_tensors t = backward_from(all, block, p.at + i.at, p.at + j.at, 0, 0);
+                bool adds_dq = add_dq || j.at > 0, adds_dkv = add_dkv || i.at > (p.b.causal ? j.at : 0);
+                if (i.asked == 0 || j.asked == 0) backward_by_hand(t, tile_of(&p, i, j), adds_dq, adds_dkv);
+                else backward_tile(t, tile_of(&p, i, j), i.asked, j.asked, p.document, adds_dq, adds_dkv, scratch);
             }
     } while (at < block.Tq);
 }

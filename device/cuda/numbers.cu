@@ -44,6 +44,13 @@ template <int W, class To, class From> __device__ __forceinline__ void add_flat(
     store_some<W>(to + i, x, count);
 }
 template <int W> __global__ void cast_from_float_kernel(floatX *to, const float *from, int64_t n) { cast_flat<W>(to, from, n); }
+template <int W> __global__ void cast_rows_kernel(floatX *to, int64_t to_stride, const float *from, int64_t n, int64_t width) { // W divides the width
+    int64_t i;
+    if (flat_range<W>(n, &i) == 0) return;
+    float x[W];
+    load<W>(x, from + i);
+    store<W>(to + i / width * to_stride + i % width, x);
+}
 template <int W> __global__ void cast_to_float_kernel(float *to, const floatX *from, int64_t n) { cast_flat<W>(to, from, n); }
 template <int W> __global__ void bf16_from_float_kernel(bf16 *to, const float *from, int64_t n) { cast_flat<W>(to, from, n); }
 template <int W> __global__ void add_float_kernel(float *to, const float *from, int64_t n) { add_flat<W>(to, from, n); }
@@ -51,6 +58,11 @@ template <int W> __global__ void add_bf16_kernel(float *to, const bf16 *from, in
 
 void op_cast_from_float(floatX *to, const float *from, int64_t n) {
     LAUNCH_FLAT(cast_from_float_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);
+}
+void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width) {
+    int64_t n = rows * width;
+    LAUNCH_FLAT(cast_rows_kernel, FLOAT_PACK, aligned16(to) && aligned16(from) && width % FLOAT_PACK == 0 && to_stride % FLOAT_PACK == 0, n, to, to_stride,
+                from, n, width);
 }
 void op_cast_to_float(float *to, const floatX *from, int64_t n) {
     LAUNCH_FLAT(cast_to_float_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);

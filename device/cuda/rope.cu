@@ -15,10 +15,10 @@ template <int W> __device__ __forceinline__ void rotate(float (&a)[W], float (&b
 }
 
 template <int W>
-__global__ void rope_pack_kernel(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout l) {
-    int64_t t = blockIdx.x;
+__global__ void rope_pack_kernel(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout l, int64_t first) {
+    int64_t t = first + blockIdx.x;
     int half = l.HS / 2, pieces = half / W, slots = l.Hq + 2 * l.Hkv_local; // per peer: its query heads, key slots, value slots
-    const floatX *row = qkv + t * (l.H + 2 * l.Hkv) * l.HS;
+    const floatX *row = qkv + (t - first) * (l.H + 2 * l.Hkv) * l.HS;
     for (int item = (int)threadIdx.x; item < l.peers * slots * pieces; item += (int)blockDim.x) {
         int i = item % pieces * W, slot = item / pieces % slots, peer = item / pieces / slots;
         int from; // head of the row
@@ -42,15 +42,15 @@ __global__ void rope_pack_kernel(floatX *q_send, floatX *kv_send, const floatX *
 
 // Number the slots of all peers in a row: slot c is slot c % Hkv_local of peer c / Hkv_local. The copies of key/value head h then are in slots
 // [h copies, (h + 1) copies), with copies = group / group_local.
-template <int W, class E>
-__global__ void rope_unpack_kernel(floatX *dqkv, const E *dq_recv, const E *dkv_recv, const float *table, int64_t T, head_layout l) {
-    int64_t t = blockIdx.x;
+template <int W>
+__global__ void rope_unpack_kernel(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout l, int64_t first) {
+    int64_t t = first + blockIdx.x;
     int half = l.HS / 2, pieces = half / W, heads = l.H + 2 * l.Hkv, copies = l.group / l.group_local;
     for (int item = (int)threadIdx.x; item < heads * pieces; item += (int)blockDim.x) {
         int i = item % pieces * W, head = item / pieces;
         float a[W], b[W];
         if (head < l.H) {
-            const E *from = dq_recv + ((head / l.Hq * T + t) * l.Hq + head % l.Hq) * l.HS;
+            const floatX *from = dq_recv + ((head / l.Hq * T + t) * l.Hq + head % l.Hq) * l.HS;
             load<W>(a, from + i);
             load<W>(b, from + half + i);
         } else {
@@ -59,7 +59,7 @@ __global__ void rope_unpack_kernel(floatX *dqkv, const E *dq_recv, const E *dkv_
             for (int k = 0; k < W; k++) a[k] = b[k] = 0;
             for (int copy = kv * copies; copy < (kv + 1) * copies; copy++) {
                 int slot = copy % l.Hkv_local + (value ? l.Hkv_local : 0);
-                const E *from = dkv_recv + ((copy / l.Hkv_local * T + t) * 2 * l.Hkv_local + slot) * l.HS;
+                const floatX *from = dkv_recv + ((copy / l.Hkv_local * T + t) * 2 * l.Hkv_local + slot) * l.HS;
                 float x[W], y[W];
                 load<W>(x, from + i);
                 load<W>(y, from + half + i);
@@ -71,60 +71,50 @@ __global__ void rope_unpack_kernel(floatX *dqkv, const E *dq_recv, const E *dkv_
             }
         }
         if (head < l.H + l.Hkv) rotate<W>(a, b, table + (t * half + i) * 2, -1);
-        floatX *to = dqkv + (t * heads + head) * l.HS;
+        floatX *to = dqkv + ((t - first) * heads + head) * l.HS;
         store<W>(to + i, a);
         store<W>(to + half + i, b);
     }
 }
 
-// Peers [first, first + count) of (T, peers Hq, HS) <-> (count, T, Hq, HS); width = Hq HS.
-template <int W, bool PACKING> __global__ void heads_kernel(floatX *to, const floatX *from, int64_t T, int peers, int first, int count, int width) {
+// (T, peers Hq, HS) <-> (peers, T, Hq, HS); width = Hq HS.
+template <int W, bool PACKING> __global__ void heads_kernel(floatX *to, const floatX *from, int64_t T, int peers, int width) {
     int64_t t = blockIdx.x;
     int pieces = width / W;
-    for (int item = (int)threadIdx.x; item < count * pieces; item += (int)blockDim.x) {
+    for (int item = (int)threadIdx.x; item < peers * pieces; item += (int)blockDim.x) {
         int peer = item / pieces, i = item % pieces * W;
-        int64_t row = (t * peers + first + peer) * width + i, dealt = (peer * T + t) * width + i;
+        int64_t row = (t * peers + peer) * width + i, dealt = (peer * T + t) * width + i;
         float x[W];
         load<W>(x, from + (PACKING ? row : dealt));
         store<W>(to + (PACKING ? dealt : row), x);
     }
 }
 
-void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads) {
-    if (T == 0) return;
+void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads, int64_t first,
+                          int64_t rows) {
+    if (rows == 0) return;
     int half = heads.HS / 2, items = heads.peers * (heads.Hq + 2 * heads.Hkv_local) * half;
     if (packs(half, q_send, kv_send, qkv, table))
-        LAUNCH(rope_pack_kernel<PACK>, grid_size(T), block_size(items / PACK, 256), 0, q_send, kv_send, qkv, table, T, heads);
+        LAUNCH(rope_pack_kernel<PACK>, grid_size(rows), block_size(items / PACK, 256), 0, q_send, kv_send, qkv, table, T, heads, first);
     else
-        LAUNCH(rope_pack_kernel<1>, grid_size(T), block_size(items, 256), 0, q_send, kv_send, qkv, table, T, heads);
+        LAUNCH(rope_pack_kernel<1>, grid_size(rows), block_size(items, 256), 0, q_send, kv_send, qkv, table, T, heads, first);
 }
-template <class E> static void rope_unpack(floatX *dqkv, const E *dq_recv, const E *dkv_recv, const float *table, int64_t T, head_layout heads) {
-    if (T == 0) return;
+void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads, int64_t first,
+                             int64_t rows) {
+    if (rows == 0) return;
     int half = heads.HS / 2, items = (heads.H + 2 * heads.Hkv) * half;
-    constexpr int W = 16 / (int)sizeof(E);
-    auto rope_unpack_packs_kernel = rope_unpack_kernel<W, E>, rope_unpack_ones_kernel = rope_unpack_kernel<1, E>;
     if (packs(half, dqkv, dq_recv, dkv_recv, table))
-        LAUNCH(rope_unpack_packs_kernel, grid_size(T), block_size(items / W, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads);
+        LAUNCH(rope_unpack_kernel<PACK>, grid_size(rows), block_size(items / PACK, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads, first);
     else
-        LAUNCH(rope_unpack_ones_kernel, grid_size(T), block_size(items, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads);
-}
-void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads) {
-    rope_unpack(dqkv, dq_recv, dkv_recv, table, T, heads);
-}
-void op_rope_unpack_backward_float(floatX *dqkv, const float *dq, const float *dkv, const float *table, int64_t T, head_layout heads) {
-    rope_unpack(dqkv, dq, dkv, table, T, heads);
+        LAUNCH(rope_unpack_kernel<1>, grid_size(rows), block_size(items, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads, first);
 }
 
-template <bool PACKING> static void heads_move(floatX *to, const floatX *from, int64_t T, head_layout heads, int first, int count) {
+template <bool PACKING> static void heads_move(floatX *to, const floatX *from, int64_t T, head_layout heads) {
     if (T == 0) return;
-    int width = heads.Hq * heads.HS, items = count * width;
+    int width = heads.Hq * heads.HS, items = heads.peers * width;
     auto heads_packs_kernel = heads_kernel<PACK, PACKING>, heads_ones_kernel = heads_kernel<1, PACKING>;
-    if (packs(width, to, from)) LAUNCH(heads_packs_kernel, grid_size(T), block_size(items / PACK, 256), 0, to, from, T, heads.peers, first, count, width);
-    else LAUNCH(heads_ones_kernel, grid_size(T), block_size(items, 256), 0, to, from, T, heads.peers, first, count, width);
+    if (packs(width, to, from)) LAUNCH(heads_packs_kernel, grid_size(T), block_size(items / PACK, 256), 0, to, from, T, heads.peers, width);
+    else LAUNCH(heads_ones_kernel, grid_size(T), block_size(items, 256), 0, to, from, T, heads.peers, width);
 }
-void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads, int first, int count) {
-    heads_move<false>(out, out_recv, T, heads, first, count);
-}
-void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads, int first, int count) {
-    heads_move<true>(out_send, out, T, heads, first, count);
-}
+void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) { heads_move<false>(out, out_recv, T, heads); }
+void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads) { heads_move<true>(out_send, out, T, heads); }
