@@ -9,9 +9,8 @@
 // RoPE writes straight into the send layout, so there is no pack kernel. With hp > Hkv a key/value head is sent to every peer that
 // needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, on the rank they come back to.
 //
-// Where a rank has the whole sequence to itself (hp = cp = 1), nothing is sent, and attention may take its heads in passes: the layout above, with passes
-// for peers. Only one pass's float results exist at a time, so that a longer sequence fits. The copies into and out of that layout cost some 64 KiB of
-// memory traffic a token and layer of Llama-3-8B: 0.25 % of a step at 128K tokens on an H100 by arithmetic, and less the longer the sequence.
+// out and dq are summed in float, which takes as much memory as q and out together. Where there is no ring (cp = 1), a run of heads at a time is summed
+// and rounded, so that longer sequences fit (double_ring.run).
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
@@ -19,40 +18,51 @@
 
 #include "double_ring.cuh" // defines: double_ring_*, arena, grid, op_*
 
-// What a layer's attention keeps for its backward pass (one sequence). With several passes, q, kv and lse of each lie one behind another.
+// What a layer's attention keeps for its backward pass (one sequence).
 typedef struct {
     floatX *q;   // (Tc, Hq, HS), rotated
     floatX *kv;  // (Tc, 2 Hkv', HS), keys rotated
-    floatX *out; // (Tc, Hq, HS), merged over all blocks; of all passes, (T, H, HS)
+    floatX *out; // (Tc, Hq, HS), merged over all blocks
     float *lse;  // (Hq, Tc), merged
     document_rows documents; // the caller's; the same in both passes
 } attention_saved;
 
 typedef struct {
     const grid *g;
-    int passes;        // 1, unless hp = cp = 1
-    head_layout heads; // of hp peers, or of as many as there are passes
+    head_layout heads; // of hp peers
     int64_t T, Tc;     // local rows before and after SeqAlltoAll
     double_ring ring;
     floatX *q_send;  // (hp, T, Hq, HS): q, dout. With hp = 1 nothing is sent, and these two are NULL
     floatX *kv_send; // (hp, T, 2 Hkv', HS)
-    float *out_float; // (Tc, Hq, HS): out accumulates in float; dq in the backward pass, and then dkv leaves from here, (hp, T, 2 Hkv', HS) floatX
+    float *out_float; // (Tc, Hq of a run, HS): out accumulates in float; dq in the backward pass, and then dkv leaves from here, (hp, T, 2 Hkv', HS) floatX
     float *delta;     // (Hq, Tc)
-    floatX *pass_out, *pass_dout; // (T, Hq, HS): out and dout of one pass; with a single one NULL
 } attention_2d;
 
 static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
-static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->passes * a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
-// Does attention_2d_backward_finish read dq and dkv in float? Then dqkv may lie where q and kv are, but not where the buffers of attention_2d_layout are.
-static inline bool attention_2d_from_float(const attention_2d *a) { return a->g->shape.hp == 1 && a->passes == 1; }
+static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
-// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. passes: 1 unless hp = cp = 1; divides Hkv. All buffers are still to be taken.
+// The first of equal runs of heads: as many as have at most `bytes` of sums, but at least one. 1 GiB is 16384 tiles of 128 rows of a head of 128: work
+// for all of a GPU.
+#define ATTENTION_RUN_BYTES ((int64_t)1 << 30)
+static inline head_run attention_2d_first_run(int64_t Tc, int Hq, int Hkv, int HS, int64_t bytes) {
+    int group = Hq / Hkv, kv = Hkv, members = group;
+    int64_t most = max_i64(1, bytes / (max_i64(Tc, 1) * HS * (int64_t)sizeof(float)));
+    while (kv > 1 && (Hkv % kv != 0 || kv * group > most)) kv--;
+    while (kv == 1 && members > most) do members--; while (group % members != 0);
+    return (head_run){0, kv * members, 0, kv};
+}
+static inline void attention_2d_set_run(attention_2d *a, int first_q) { // first_q: a multiple of ring.run.Hq
+    a->ring.run.q = first_q;
+    a->ring.run.kv = first_q / (a->ring.Hq / a->ring.Hkv);
+}
+
+// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. run_bytes: of sums, where cp = 1 (attention_2d_first_run); 0: ATTENTION_RUN_BYTES.
+// All buffers are still to be taken.
 static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, bool packed,
-                                         int passes) {
+                                         int64_t run_bytes) {
     memset(a, 0, sizeof *a);
     a->g = g;
-    a->passes = passes;
-    a->heads = head_layout_make(g->shape.hp * passes, H, Hkv, HS);
+    a->heads = head_layout_make(g->shape.hp, H, Hkv, HS);
     a->T = T;
     a->Tc = T * g->shape.hp;
     a->ring.g = g;
@@ -60,33 +70,26 @@ static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, 
     a->ring.Hq = a->heads.Hq;
     a->ring.Hkv = a->heads.Hkv_local;
     a->ring.HS = HS;
+    a->ring.run = attention_2d_first_run(a->Tc, a->ring.Hq, a->ring.Hkv, HS, g->shape.cp > 1 ? INT64_MAX : run_bytes > 0 ? run_bytes : ATTENTION_RUN_BYTES);
     a->ring.allgather = allgather && g->shape.cp > 1;
     a->ring.dkv_bf16 = dkv_bf16;
     a->ring.packed = packed;
 }
-// Takes q_send and kv_send, in use from attention_2d_distribute_start to attention_2d_distribute_finish, and when attention_2d_backward_start begins:
-// never while a ring runs.
-static inline void attention_2d_layout_sends(attention_2d *a, arena *memory) {
-    if (a->g->shape.hp == 1) return;
-    a->q_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
-    a->kv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
+// Take q_send and kv_send, in use from attention_2d_pack to attention_2d_distribute_finish, and q_send from attention_2d_backward_start to
+// attention_2d_backward_ring: never while a ring runs.
+static inline void attention_2d_layout_q_send(attention_2d *a, arena *memory) {
+    if (a->g->shape.hp > 1) a->q_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_q_count(a));
 }
-// Takes the other buffers, in use during attention_2d_ring_forward, and from attention_2d_backward_start on until dqkv is being written, or
-// (attention_2d_from_float) has been.
+static inline void attention_2d_layout_kv_send(attention_2d *a, arena *memory) {
+    if (a->g->shape.hp > 1) a->kv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
+}
+// Takes the other buffers, in use during attention_2d_ring_forward, and from attention_2d_backward_ring to attention_2d_backward_finish.
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
-    int64_t pass = attention_2d_q_count(a) / a->passes, kv_floats = attention_2d_kv_count(a) * (int64_t)arena_element(memory) / (int64_t)sizeof(float);
-    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->g->shape.hp > 1 ? max_i64(pass, kv_floats) : pass); // attention_2d_send_dkv; bf16 always fits
+    int64_t sums = a->Tc * a->ring.run.Hq * a->heads.HS;
+    int64_t kv_floats = attention_2d_kv_count(a) * (int64_t)arena_element(memory) / (int64_t)sizeof(float); // attention_2d_send_dkv
+    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->g->shape.hp > 1 ? max_i64(sums, kv_floats) : sums);
     double_ring_layout(&a->ring, memory);
     a->delta = !a->ring.forward_only ? ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq) : NULL;
-    a->pass_out = a->passes > 1 ? ARENA_TAKE_X(memory, MEM_WORKSPACE, pass) : NULL;
-    a->pass_dout = a->passes > 1 && !a->ring.forward_only ? ARENA_TAKE_X(memory, MEM_WORKSPACE, pass) : NULL;
-}
-// One pass's part of what a layer keeps; out lies row by row, so that of one pass is copied (pass_out).
-static inline attention_saved attention_2d_pass(const attention_2d *a, attention_saved s, int pass) {
-    s.q += pass * (attention_2d_q_count(a) / a->passes);
-    s.kv += pass * (attention_2d_kv_count(a) / a->passes);
-    s.lse += pass * a->heads.Hq * a->Tc;
-    return s;
 }
 
 static inline void attention_2d_alltoall_start(const attention_2d *a, const char *name, const floatX *send, floatX *recv, int64_t count) {
@@ -94,14 +97,15 @@ static inline void attention_2d_alltoall_start(const attention_2d *a, const char
     comm_alltoall_start(a->g->hp_group, send, recv, sizeof(floatX) * (size_t)(count / a->g->shape.hp));
 }
 
-// saved.q and saved.kv from qkv (T, H + 2 Hkv, HS); table: cos and sin of the local rows, (T, HS/2, 2). Both are complete after
-// attention_2d_distribute_finish. The first part of the forward pass; Selective Checkpoint++ runs it again in the backward pass.
-static inline void attention_2d_distribute_start(const attention_2d *a, attention_saved saved, const floatX *qkv, const float *table) {
-    if (a->g->shape.hp == 1) {
-        op_rope_pack_forward(saved.q, saved.kv, qkv, table, a->T, a->heads);
-        return;
-    }
-    op_rope_pack_forward(a->q_send, a->kv_send, qkv, table, a->T, a->heads);
+// The forward pass: saved.q and saved.kv from qkv, complete after attention_2d_distribute_finish. Selective Checkpoint++ runs this part again in the
+// backward pass. attention_2d_pack, for all T rows before attention_2d_distribute_start: rows [first, first + rows) of T, qkv (rows, H + 2 Hkv, HS);
+// table: cos and sin of the local rows, (T, HS/2, 2).
+static inline void attention_2d_pack(const attention_2d *a, attention_saved saved, const floatX *qkv, const float *table, int64_t first, int64_t rows) {
+    bool sends = a->g->shape.hp > 1;
+    op_rope_pack_forward(sends ? a->q_send : saved.q, sends ? a->kv_send : saved.kv, qkv, table, a->T, a->heads, first, rows);
+}
+static inline void attention_2d_distribute_start(const attention_2d *a, attention_saved saved) {
+    if (a->g->shape.hp == 1) return;
     attention_2d_alltoall_start(a, "SeqAlltoAll KV", a->kv_send, saved.kv, attention_2d_kv_count(a));
     attention_2d_alltoall_start(a, "SeqAlltoAll Q", a->q_send, saved.q, attention_2d_q_count(a));
 }
@@ -110,26 +114,24 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
 }
-
-// out (T, H, HS) from saved.out, complete after attention_2d_collect_finish. The last part of the forward pass; Selective Checkpoint++ runs it
-// again in the backward pass. With hp = 1 the two are one buffer and there is nothing to do. arriving (hp, T, Hq, HS): in use until then.
+// Then saved.out and saved.lse from saved.q and saved.kv.
+static inline void attention_2d_ring_forward(attention_2d *a, attention_saved saved) {
+    int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
+    for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
+        attention_2d_set_run(a, q);
+        double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, saved.kv, saved.documents);
+        op_cast_rows(saved.out + q * HS, a->heads.Hq * HS, a->out_float, a->Tc, Hq * HS);
+    }
+}
+// Last, out (T, H, HS) from saved.out, complete after attention_2d_collect_finish. Selective Checkpoint++ runs this part again in the backward pass.
+// With hp = 1 the two are one buffer and there is nothing to do. arriving (hp, T, Hq, HS): in use until then.
 static inline void attention_2d_collect_start(const attention_2d *a, attention_saved saved, floatX *arriving) {
     if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll out", saved.out, arriving, attention_2d_q_count(a));
 }
 static inline void attention_2d_collect_finish(const attention_2d *a, floatX *out, const floatX *arriving) {
     if (a->g->shape.hp == 1) return;
     transfer_finish(a->g->hp_group);
-    op_heads_unpack(out, arriving, a->T, a->heads, 0, a->heads.peers);
-}
-
-// The part between the two: saved.out and saved.lse from saved.q and saved.kv.
-static inline void attention_2d_ring_forward(attention_2d *a, attention_saved saved) {
-    for (int i = 0; i < a->passes; i++) {
-        attention_saved s = attention_2d_pass(a, saved, i);
-        double_ring_forward(&a->ring, a->out_float, s.lse, s.q, s.kv, s.documents);
-        op_cast_from_float(a->passes > 1 ? a->pass_out : saved.out, a->out_float, attention_2d_q_count(a) / a->passes);
-        if (a->passes > 1) op_heads_unpack(saved.out, a->pass_out, a->T, a->heads, i, 1);
-    }
+    op_heads_unpack(out, arriving, a->T, a->heads);
 }
 
 // Back to where the tokens are, into saved.kv, which the ring has used up; from out_float, because dq has left it.
@@ -139,53 +141,41 @@ static inline void attention_2d_send_dkv(attention_2d *a, attention_saved saved)
     attention_2d_alltoall_start(a, "SeqAlltoAll dKV", leaving, saved.kv, attention_2d_kv_count(a));
 }
 
-// The backward pass of one pass over the heads: dq and dkv, rounded, take the places of q and kv.
-static inline void attention_2d_pass_backward(attention_2d *a, const floatX *dout, attention_saved saved, int pass) {
-    attention_saved s = attention_2d_pass(a, saved, pass);
-    op_heads_pack(a->pass_out, saved.out, a->T, a->heads, pass, 1);
-    op_heads_pack(a->pass_dout, dout, a->T, a->heads, pass, 1);
-    double_ring_queries t = {.dq = a->out_float, .q = s.q, .out = a->pass_out, .dout = a->pass_dout, .lse = s.lse, .delta = a->delta,
-                             .documents = s.documents};
-    op_attention_delta(a->delta, t.out, t.dout, double_ring_whole(&a->ring));
-    double_ring_backward(&a->ring, &t, s.kv);
-    op_cast_from_float(s.q, t.dq, attention_2d_q_count(a) / a->passes);
-    op_cast_from_float(s.kv, double_ring_home(&a->ring), attention_2d_kv_count(a) / a->passes);
+// The backward pass, from dout (T, H, HS) and what the forward pass saved, in three parts. Compute that is issued after the first hides SeqAlltoAll of
+// dout; after the second, that of dQ, and of dKV if cp = 1, otherwise dKV's first hop home. Rounded to floatX, dq takes the place of saved.q, dkv that of
+// saved.kv. With hp > 1 dout becomes (Tc, Hq, HS), and then dQ arrives there.
+static inline void attention_2d_backward_start(attention_2d *a, floatX *dout) {
+    if (a->g->shape.hp == 1) return;
+    op_heads_pack(a->q_send, dout, a->T, a->heads);
+    attention_2d_alltoall_start(a, "SeqAlltoAll dout", a->q_send, dout, attention_2d_q_count(a));
 }
-
-// dqkv (T, H + 2 Hkv, HS) from dout (T, H, HS) and what the forward pass saved, in two halves: compute that is issued between them hides SeqAlltoAll of
-// dQ, and of dKV if cp = 1; otherwise dKV's first hop home. saved.q and saved.kv are overwritten, and with hp > 1 dout: it becomes (Tc, Hq, HS), and later
-// dQ arrives there.
-static inline void attention_2d_backward_start(attention_2d *a, floatX *dout, attention_saved saved) {
-    if (a->passes > 1) {
-        for (int i = 0; i < a->passes; i++) attention_2d_pass_backward(a, dout, saved, i);
-        return;
-    }
-    int64_t nq = attention_2d_q_count(a);
-    if (a->g->shape.hp > 1) {
-        op_heads_pack(a->q_send, dout, a->T, a->heads, 0, a->heads.peers);
-        attention_2d_alltoall_start(a, "SeqAlltoAll dout", a->q_send, dout, nq);
-        transfer_finish(a->g->hp_group);
-    }
+static inline void attention_2d_backward_ring(attention_2d *a, floatX *dout, attention_saved saved) {
+    if (a->g->shape.hp > 1) transfer_finish(a->g->hp_group);
+    int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
     double_ring_queries t = {.dq = a->out_float, .q = saved.q, .out = saved.out, .dout = dout, .lse = saved.lse, .delta = a->delta,
                              .documents = saved.documents};
-    op_attention_delta(a->delta, saved.out, dout, double_ring_whole(&a->ring));
-    double_ring_backward(&a->ring, &t, saved.kv);
-    if (a->g->shape.hp == 1) return;
-    op_cast_from_float(saved.q, t.dq, nq);
-    attention_2d_alltoall_start(a, "SeqAlltoAll dQ", saved.q, dout, nq);
-    if (a->g->shape.cp == 1) attention_2d_send_dkv(a, saved);
+    for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
+        attention_2d_set_run(a, q);
+        op_attention_delta(a->delta + q * a->Tc, saved.out + q * HS, dout + q * HS, double_ring_whole(&a->ring));
+        double_ring_backward(&a->ring, &t, saved.kv);
+        op_cast_rows(saved.q + q * HS, a->heads.Hq * HS, t.dq, a->Tc, Hq * HS);
+    }
+    if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll dQ", saved.q, dout, attention_2d_q_count(a));
+    if (a->g->shape.hp > 1 && a->g->shape.cp == 1) attention_2d_send_dkv(a, saved);
 }
-static inline void attention_2d_backward_finish(attention_2d *a, floatX *dqkv, const floatX *dout, attention_saved saved, const float *table) {
-    if (attention_2d_from_float(a)) {
-        op_rope_unpack_backward_float(dqkv, a->out_float, double_ring_home(&a->ring), table, a->T, a->heads);
+static inline void attention_2d_backward_finish(attention_2d *a, attention_saved saved) {
+    if (a->g->shape.hp == 1) {
+        op_cast_from_float(saved.kv, double_ring_home(&a->ring), attention_2d_kv_count(a));
         return;
     }
-    if (a->g->shape.hp > 1) {
-        if (a->g->shape.cp > 1) attention_2d_send_dkv(a, saved);
-        transfer_finish(a->g->hp_group);
-        transfer_finish(a->g->hp_group);
-    }
-    op_rope_unpack_backward(dqkv, a->g->shape.hp > 1 ? dout : saved.q, saved.kv, table, a->T, a->heads);
+    if (a->g->shape.cp > 1) attention_2d_send_dkv(a, saved);
+    transfer_finish(a->g->hp_group);
+    transfer_finish(a->g->hp_group);
+}
+// Last, dqkv (rows, H + 2 Hkv, HS), rotated back, of rows [first, first + rows) of T.
+static inline void attention_2d_unpack(const attention_2d *a, floatX *dqkv, const floatX *dout, attention_saved saved, const float *table, int64_t first,
+                                       int64_t rows) {
+    op_rope_unpack_backward(dqkv, a->g->shape.hp > 1 ? dout : saved.q, saved.kv, table, a->T, a->heads, first, rows);
 }
 
 #endif

@@ -66,7 +66,7 @@ typedef struct {
     const recompute_kind *kinds;   // (L), the caller's
     layer_activations *kept;       // (L) resident layers: their memory
     layer_activations slots[CHECKPOINT_SLOTS];
-    layer_activations work;        // the shared working set; x_mid is the caller's
+    layer_activations work;        // the shared working set; x_mid, and with hp > 1 out, are the caller's
     int64_t *held;                 // (L) micro-step whose activations the layer holds, or CHECKPOINT_NOT_KEPT
     size_t *block_bytes;           // (L) bytes of an offloaded layer's kept tensors, contiguous from x_in
     char **host;                   // (L) where an offloaded layer is copied to; NULL: never copied
@@ -96,7 +96,7 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     return t;
 }
 
-// Takes all buffers except work.x_mid. kinds (L): must outlive s. offloaded: number of layers, from the first, that are offloaded. trains: false: there
+// Takes all buffers except work.x_mid and work.out. kinds (L): must outlive s. offloaded: number of layers, from the first, that are offloaded. trains: false: there
 // will be no backward pass, so offloaded layers are lost when others need their slots. The tables are host memory of s (checkpoint_free).
 static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded, bool trains,
                                      activation_sizes n) {
@@ -129,10 +129,7 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         s->slots[i] = checkpoint_take(device, n, least);
         s->slot_layer[i] = -1;
     }
-    if (s->most != RECOMPUTE_NONE) { // the working set, for the layer that keeps least
-        checkpoint_take_qkv(device, MEM_WORKSPACE, n, &s->work);
-        if (!n.out_is_row) s->work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
-    }
+    if (s->most != RECOMPUTE_NONE) checkpoint_take_qkv(device, MEM_WORKSPACE, n, &s->work); // the working set, for the layer that keeps least
     if (s->most == RECOMPUTE_FULL) {
         s->work.out_row = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.lse = ARENA_TAKE(device, MEM_WORKSPACE, float, n.lse);

@@ -46,11 +46,17 @@ typedef struct {
     int64_t from[2];
 } double_ring_part;
 
+// Query heads [q, q + Hq) of a rank, and the key/value heads [kv, kv + Hkv) that they use: whole groups, or (Hkv = 1) part of one.
+typedef struct {
+    int q, Hq, kv, Hkv;
+} head_run;
+
 // One sequence's attention after SeqAlltoAll: q (Tc, Hq, HS), kv (Tc, 2 Hkv, HS) = [k heads | v heads] a row.
 typedef struct {
     const grid *g;
     int64_t Tc;      // rows of this CP rank, S_padded / cp; even when cp > 1
     int Hq, Hkv, HS; // heads of this rank
+    head_run run;    // those that double_ring_forward and double_ring_backward compute: all, unless cp = 1 and the caller takes fewer at a time
     bool allgather;  // --cp-comm allgather, and cp > 1: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
     bool packed;     // sequences may be packed documents
@@ -74,13 +80,14 @@ typedef struct {
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
 static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
 
-// All of this rank's queries and all of its own keys, without documents.
+// All of this rank's queries and all of its own keys, for the heads of the run, without documents.
 static inline attention_block double_ring_whole(const double_ring *r) {
     attention_block b;
     memset(&b, 0, sizeof b);
     b.Tq = b.Tk = b.lse_stride = r->Tc;
-    b.Hq = r->Hq; b.Hkv = r->Hkv; b.HS = r->HS;
+    b.Hq = r->run.Hq; b.Hkv = r->run.Hkv; b.HS = r->HS;
     b.q_stride = (int64_t)r->Hq * r->HS;
+    b.sum_stride = (int64_t)r->run.Hq * r->HS;
     b.kv_stride = (int64_t)2 * r->Hkv * r->HS;
     b.scale = 1.0f / sqrtf((float)r->HS);
     b.causal = true;
@@ -89,8 +96,8 @@ static inline attention_block double_ring_whole(const double_ring *r) {
 
 // Bytes of `scratch` on the device that `a` counts for.
 static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
-    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
-    if (arena_counts_other(a)) return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384); // as on a GPU
+    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)(double_ring_kv_count(r) / r->Hkv * r->run.Hkv); // the CPU's kernel packs K and V
+    if (arena_counts_other(a)) return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->run.Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384); // as on a GPU
     attention_block whole = double_ring_whole(r);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }
@@ -151,7 +158,7 @@ static inline attention_block double_ring_block(const double_ring *r, int k, int
     return b;
 }
 
-// Merges the block of CP rank k into out (Tc, Hq, HS) and lse (Hq, Tc). A rank's own block comes first and sets them.
+// Merges the block of CP rank k into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes first and sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
     int64_t query, key; // first rows
     attention_block b = double_ring_block(r, k, &query, &key);
@@ -159,35 +166,39 @@ static inline void double_ring_block_forward(double_ring *r, float *out, float *
     r->blocks_skipped += b.Tq == 0;
     if (b.Tq == 0) return;
     double began = trace_now();
-    int64_t q_at = query * b.q_stride, v_at = (int64_t)r->Hkv * r->HS;
-    kv += key * b.kv_stride;
-    op_attention_forward(out + q_at, lse + query, q + q_at, kv, kv + v_at, b, k != r->g->place.c, r->scratch);
+    int64_t v_at = (int64_t)r->Hkv * r->HS;
+    q += query * b.q_stride + r->run.q * r->HS;
+    kv += key * b.kv_stride + r->run.kv * r->HS;
+    lse += r->run.q * r->Tc + query;
+    op_attention_forward(out + query * b.sum_stride, lse, q, kv, kv + v_at, b, k != r->g->place.c, r->scratch);
     trace_compute("attention forward", k, began);
 }
 
 // Tensors of the backward pass that stay with their queries.
 typedef struct {
-    float *dq;         // (Tc, Hq, HS), = the sum over all blocks
+    float *dq;         // (Tc, Hq of the run, HS), = the sum over all blocks
     const floatX *q, *out, *dout; // (Tc, Hq, HS); out is the merged one
     const float *lse, *delta;     // (Hq, Tc), merged
     document_rows documents;
 } double_ring_queries;
 
-// dkv (Tc, 2 Hkv, HS) = gradient of rank k's KV from this rank's queries. A rank's own block comes first and sets dq, the others add to it.
+// dkv (Tc, 2 Hkv, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A rank's own block comes
+// first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
     int64_t query, key;
     attention_block b = double_ring_block(r, k, &query, &key);
-    int64_t q_at = query * b.q_stride, v_at = (int64_t)r->Hkv * r->HS;
+    int64_t q_at = query * b.q_stride + r->run.q * r->HS, kv_at = key * b.kv_stride + r->run.kv * r->HS, v_at = (int64_t)r->Hkv * r->HS;
+    int64_t row_at = r->run.q * r->Tc + query;
     device_zero(dkv, sizeof(float) * (size_t)(key * b.kv_stride)); // rows that no query sees
     device_zero(dkv + (key + b.Tk) * b.kv_stride, sizeof(float) * (size_t)((r->Tc - key - b.Tk) * b.kv_stride));
     r->blocks++;
     r->blocks_skipped += b.Tq == 0;
     if (b.Tq == 0) return;
     double began = trace_now();
-    kv += key * b.kv_stride;
-    dkv += key * b.kv_stride;
-    op_attention_backward(t->dq + q_at, dkv, dkv + v_at, t->q + q_at, kv, kv + v_at, t->out + q_at, t->dout + q_at, t->lse + query, t->delta + query, b,
-                          k != r->g->place.c, r->scratch);
+    kv += kv_at;
+    dkv += kv_at;
+    op_attention_backward(t->dq + query * b.sum_stride, dkv, dkv + v_at, t->q + q_at, kv, kv + v_at, t->out + q_at, t->dout + q_at, t->lse + row_at,
+                          t->delta + row_at, b, k != r->g->place.c, r->run.q % (r->Hq / r->Hkv) != 0, r->scratch);
     trace_compute("attention backward", k, began);
 }
 
@@ -253,7 +264,7 @@ static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) 
     for (int parts = r->documents.host != NULL ? 2 : 1; parts > 0; parts--) transfer_finish(double_ring_group(r->g, ring));
 }
 
-// out (Tc, Hq, HS) and lse (Hq, Tc) float = causal attention of q over the KV of all cp ranks. kv is this rank's own block.
+// out (Tc, Hq of the run, HS) and lse (Hq, Tc) float = causal attention of q over the KV of all cp ranks. kv is this rank's own block.
 static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
     r->documents = documents;

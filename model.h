@@ -21,8 +21,7 @@ typedef struct {
     int zp, zg, zo;       // shard degrees
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     bool packed;          // samples are packed documents: see model.documents
-    int attention_passes; // attention_2d.passes; 0: 1 (run_in_room chooses)
-    bool deterministic;   // --deterministic: what memory decides must not change a bit
+    int64_t attention_bytes; // of a run of attention's heads; 0: ATTENTION_RUN_BYTES
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
@@ -48,7 +47,7 @@ typedef struct {
     zero_hybrid zero;
     attention_2d attention;
     checkpoint_store store;
-    int64_t mlp_tile, loss_tile;
+    int64_t mlp_tile, dqkv_tile, loss_tile;
     bool keep_gate_up;
     // Packed documents, (grad_accum, B, Tc + 2 cp) from dataloader_documents: for each attention row, the position in its sequence of the first
     // token of its document; then the same for the first row of each chunk. Host memory of the caller, filled before a step starts. NULL: every
@@ -64,7 +63,8 @@ typedef struct {
     floatX *x_last, *dx;      // (rows, D): input of the head, and the gradient that takes its place: the same memory
     floatX *xn, *dxn, *dout;  // (rows, D), (rows, D), (rows, H HS): the same memory
     float *rstd;              // (rows)
-    floatX *qkv;              // (rows, (H + 2 Hkv) HS)
+    floatX *qkv;              // (mlp_tile, (H + 2 Hkv) HS)
+    floatX *dqkv;             // (dqkv_tile, (H + 2 Hkv) HS)
     floatX *act;              // (mlp_tile, F); in the backward pass first its gradient
     floatX *gate_up;          // (mlp_tile, 2F)
     floatX *logits;           // (loss_tile, V)
@@ -108,34 +108,50 @@ static inline void model_describe_units(model *m) {
 }
 
 // The buffers that are live within a layer or the head. Attention, the MLP, the head and the embedding, of which only one is at work at a time, share one
-// place at the end of the arena. What SeqAlltoAll sends is also in flight during the MLP's backward pass (model_attention_again):
-//     attention   qkv                 sends
-//                 out_float, the ring's buffers
-//     MLP         x_mid, a tile       sends
-//     head        a tile of logits
-// qkv is used up when a ring begins. But with several sequences the ring of one runs while the others' qkv waits: then qkv has a place of its own. The
-// gradient of qkv lies over qkv; of a single sequence, where it is written from out_float, over q and kv, which are used up. xn, dxn and dout share a place,
-// too: each is written when the one before it is used up, dxn tile by tile. With hp > 1, out arrives there as well.
+// place at the end of the arena:
+//     ring         out_float, the ring's buffers
+//     projections  out | x_mid | a tile of the MLP, or of qkv           (out: with hp > 1; otherwise it is kept, or in the working set)
+//                  SeqAlltoAll sends kv from where out is, q and dout from where x_mid is: neither is in use then. But where Q and KV are in flight
+//                  during the MLP's backward pass (model_attention_again), they have places of their own
+//     then         dqkv: a tile, but with hp > 1 all rows, because dQ arrives where dxn goes
+//     head         a tile of logits
+// With cp > 1 out outlives the ring, whose last hop its product with dx hides. xn, dxn and dout share a place: each is written when the one before it is
+// used up, dxn tile by tile. With hp > 1, out and dQ arrive there as well.
 static inline void model_layout_workspace(model *m, arena *device) {
-    const model_run *run = &m->run;
     attention_2d *a = &m->attention;
-    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS, qkv = rows * m->qkv_width;
+    bool deals = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE, in_flight = false;
+    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    for (int l = 0; l < m->c.L; l++) in_flight |= m->run.kinds[l] == RECOMPUTE_SELECTIVE;
     m->x_last = m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
-    if (run->B > 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
+    if (deals && rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
 
     arena_place at_work = arena_share_begin(device);
     attention_2d_layout(a, device);
 
     arena_share(device, &at_work);
-    arena_place before_sends = arena_share_begin(device);
-    if (run->B == 1) m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, qkv);
-    arena_share(device, &before_sends);
-    if (m->store.most != RECOMPUTE_NONE) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    arena_place of_out = arena_share_begin(device);
+    if (deals && !rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
+    arena_share(device, &of_out);
+    if (!in_flight) attention_2d_layout_kv_send(a, device);
+    arena_share_end(device, &of_out);
+    arena_place of_x_mid = arena_share_begin(device);
+    if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    arena_share(device, &of_x_mid);
+    if (!in_flight) attention_2d_layout_q_send(a, device);
+    arena_share_end(device, &of_x_mid);
+    arena_place of_tile = arena_share_begin(device);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
-    arena_share_end(device, &before_sends);
-    attention_2d_layout_sends(a, device);
+    arena_share(device, &of_tile);
+    m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->qkv_width);
+    arena_share_end(device, &of_tile);
+    if (in_flight) attention_2d_layout_kv_send(a, device);
+    if (in_flight) attention_2d_layout_q_send(a, device);
+
+    arena_share(device, &at_work);
+    m->dqkv_tile = deals ? rows : m->mlp_tile;
+    m->dqkv = m->run.forward_only ? NULL : ARENA_TAKE_X(device, MEM_WORKSPACE, m->dqkv_tile * m->qkv_width);
 
     arena_share(device, &at_work);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
@@ -173,7 +189,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 
     attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed,
-                          run->attention_passes > 1 ? run->attention_passes : 1);
+                          run->attention_bytes);
     m->attention.ring.forward_only = run->forward_only;
     activation_sizes n;
     n.x = rows * D;
@@ -283,37 +299,45 @@ static inline attention_saved model_attention_saved(const model *m, const layer_
     return s;
 }
 
+// xn -> Q and KV of sequence b, in what attention_2d_distribute_start sends, or where they stay; tile by tile.
+static inline void model_project_qkv(model *m, const floatX *p, int unit, attention_saved s, int64_t b) {
+    int64_t T = m->run.T, D = m->c.D;
+    for (int64_t at = 0; at < T; at += m->mlp_tile) {
+        int64_t n = min_i64(m->mlp_tile, T - at);
+        op_linear_forward(m->qkv, m->xn + (b * T + at) * D, model_tensor(m, p, unit, T_WQKV), NULL, n, D, m->qkv_width);
+        attention_2d_pack(&m->attention, s, m->qkv, m->table, at, n);
+    }
+}
 // x_in -> x_mid.
 static inline void model_attention_forward(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
     op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
-    op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, rows, D, m->qkv_width);
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
-        attention_2d_distribute_start(&m->attention, s, m->qkv + b * m->run.T * m->qkv_width, m->table);
+        model_project_qkv(m, p, unit, s, b);
+        attention_2d_distribute_start(&m->attention, s);
         attention_2d_distribute_finish(&m->attention);
-        attention_2d_ring_forward(&m->attention, s);
-        attention_2d_collect_start(&m->attention, s, m->dout);
+    }
+    for (int64_t b = 0; b < m->run.B; b++) attention_2d_ring_forward(&m->attention, model_attention_saved(m, t, b));
+    for (int64_t b = 0; b < m->run.B; b++) {
+        attention_2d_collect_start(&m->attention, model_attention_saved(m, t, b), m->dout);
         attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads, m->dout);
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
 }
-// Selective Checkpoint++: out_row and lse were kept; recomputes Q, K, V, out and x_mid. The projection of Q, K and V hides the transfer of the first
-// sequence's out, which arrives where its Q will be. The transfer of the last sequence's Q, K and V is left in flight: attention's backward pass reads
-// them next, after the caller's attention_2d_distribute_finish.
+// Selective Checkpoint++: out_row and lse were kept; recomputes Q, K, V, out and x_mid. The projection of a sequence's Q, K and V hides the transfer of
+// its out, which arrives where its Q will be. The transfer of the last sequence's Q, K and V is left in flight: attention's backward pass reads them next,
+// after the caller's attention_2d_distribute_finish.
 static inline void model_attention_again(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    attention_saved s = model_attention_saved(m, t, 0);
-    attention_2d_collect_start(&m->attention, s, s.q);
-    op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
-    op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, rows, D, m->qkv_width);
     for (int64_t b = 0; b < m->run.B; b++) {
-        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads, s.q);
-        attention_2d_distribute_start(&m->attention, s, m->qkv + b * m->run.T * m->qkv_width, m->table);
-        if (b + 1 == m->run.B) break;
-        attention_2d_distribute_finish(&m->attention);
-        s = model_attention_saved(m, t, b + 1);
+        attention_saved s = model_attention_saved(m, t, b);
         attention_2d_collect_start(&m->attention, s, s.q);
+        if (b == 0) op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
+        model_project_qkv(m, p, unit, s, b);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads, s.q);
+        attention_2d_distribute_start(&m->attention, s);
+        if (b + 1 < m->run.B) attention_2d_distribute_finish(&m->attention);
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
 }
@@ -407,22 +431,37 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
                         true, m->norm_scratch);
 }
 
-// dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. Work that needs neither dQ nor dKV hides their
-// transfers.
+// dqkv (n, (H + 2 Hkv) HS) of rows [row, row + n) of the micro-step, from what attention_2d_backward_finish has left of each sequence.
+static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64_t row, int64_t n) {
+    int64_t T = m->run.T, heads = (int64_t)m->c.H * m->c.HS;
+    for (int64_t at = row, rows; at < row + n; at += rows) {
+        int64_t b = at / T, first = at % T;
+        rows = min_i64(row + n - at, T - first);
+        attention_2d_unpack(&m->attention, m->dqkv + (at - row) * m->qkv_width, m->dout + b * T * heads, model_attention_saved(m, t, b), m->table, first, rows);
+    }
+}
+// dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with cp > 1 that of
+// dKV's first hop home, otherwise that of dout.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
-    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    floatX *dqkv = attention_2d_from_float(&m->attention) && m->run.B == 1 ? t->q : m->qkv; // (rows, (H + 2 Hkv) HS); t->kv lies behind t->q
+    int64_t rows = m->rows, B = m->run.B, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    bool rings = m->g->shape.cp > 1;
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
-    for (int64_t b = 0; b < m->run.B; b++) {
+    for (int64_t b = 0; b < B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
         floatX *dout = m->dout + b * m->run.T * heads;
-        attention_2d_backward_start(&m->attention, dout, s);
-        if (b + 1 == m->run.B) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
-        attention_2d_backward_finish(&m->attention, dqkv + b * m->run.T * m->qkv_width, dout, s, m->table);
+        attention_2d_backward_start(&m->attention, dout);
+        if (!rings && b == 0) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
+        attention_2d_backward_ring(&m->attention, dout, s);
+        if (rings && b + 1 == B) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
+        attention_2d_backward_finish(&m->attention, s);
     }
-    op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
-    op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), dqkv, m->xn, rows, D, m->qkv_width, adds);
-    op_linear_backward_input(m->dxn, dqkv, model_tensor(m, p, unit, T_WQKV), rows, D, m->qkv_width);
+    for (int64_t at = 0; at < rows; at += m->dqkv_tile) {
+        int64_t n = min_i64(m->dqkv_tile, rows - at);
+        model_unpack_dqkv(m, t, at, n);
+        op_rmsnorm_forward(m->xn + at * D, m->rstd + at, t->x_in + at * D, model_tensor(m, p, unit, T_NORM1), n, D, m->c.rms_eps);
+        op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->dqkv, m->xn + at * D, n, D, m->qkv_width, adds || at > 0);
+        op_linear_backward_input(m->dxn + at * D, m->dqkv, model_tensor(m, p, unit, T_WQKV), n, D, m->qkv_width);
+    }
     op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM1), m->dxn, t->x_in, model_tensor(m, p, unit, T_NORM1), m->rstd, rows, D,
                         true, m->norm_scratch);
 }

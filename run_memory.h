@@ -33,7 +33,6 @@ static inline model_run run_make(const options *o, const model_config *c, int64_
     run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
     run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
     run.packed = options_packed(o);
-    run.deterministic = o->deterministic;
     for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
     run.kinds = kinds;
     run.offload_layers = checkpoint_offloaded(o->offload_activations, c->L);
@@ -52,7 +51,6 @@ static inline model_run run_make(const options *o, const model_config *c, int64_
 static inline void run_print_recompute(const model_config *c, const model_run *run) {
     if (run->forward_only) printf("--steps 0 trains nothing, and keeps no activations");
     else checkpoint_print(stdout, run->kinds, c->L, run->offload_layers);
-    if (run->attention_passes > 1) printf("; attention in %d passes over its heads, to take less memory", run->attention_passes);
     printf("\n");
 }
 
@@ -68,22 +66,8 @@ typedef struct {
     double device, host;
 } memory_room;
 
-static inline int run_more_passes(const model_config *c, int passes) { // each with as many key/value heads
-    do passes++;
-    while (c->Hkv % passes != 0);
-    return passes;
-}
-// Whether the run fits. Sets run->attention_passes: attention takes its heads in as few passes as fit (attention_2d.cuh). In bf16, a single one rotates dQ
-// and dKV before they are rounded, several afterwards: run->deterministic takes several, however much memory there is.
-static inline bool run_in_room(const model_config *c, const grid *g, model_run *run, memory_room room, arena *device, arena *host) {
-    int most = g->shape.hp == 1 && g->shape.cp == 1 ? c->Hkv : 1;
-    bool several = run->deterministic && (run->element_bytes > 0 ? run->element_bytes : sizeof(floatX)) == sizeof(bf16);
-    run->attention_passes = several && most > 1 ? run_more_passes(c, 1) : 1;
-    while ((double)run_bytes(c, g, run, device, host) > room.device) {
-        if (run->attention_passes == most) return false;
-        run->attention_passes = run_more_passes(c, run->attention_passes);
-    }
-    return (double)host->peak <= room.host;
+static inline bool run_in_room(const model_config *c, const grid *g, const model_run *run, memory_room room, arena *device, arena *host) {
+    return (double)run_bytes(c, g, run, device, host) <= room.device && (double)host->peak <= room.host;
 }
 
 static inline void run_add_way(char *ways, size_t size, bool helps, const char *way) {
@@ -143,14 +127,12 @@ static inline void run_choose_recompute(const model_config *c, const grid *g, mo
         if (fits < L) return;
     }
 }
-// Decides what each layer keeps, and attention's passes: sets kinds (which run points to) and run->attention_passes. False with a message when the run
-// does not fit into `room`.
+// Decides what each layer keeps: sets kinds (which run points to). False with a message when the run does not fit into `room`.
 static inline bool run_fit(const options *o, const model_config *c, const grid *g, model_run *run, recompute_kind *kinds, memory_room room,
                            error_text *error) {
-    arena device, host;
     if (!run_check_memory(o, c, g, run, room, error)) return false;
     if (o->recompute == RECOMPUTE_AUTO && !run->forward_only) run_choose_recompute(c, g, run, kinds, room);
-    return run_in_room(c, g, run, room, &device, &host); // as few passes as what it keeps leaves room for
+    return true;
 }
 
 // What a dry run asks about.

@@ -194,8 +194,6 @@ static model_run choose_recompute(trainer *t, const model_config *c, error_text 
     comm_max_double(comm_world(), most, c->L);
     for (int l = 0; l < c->L; l++) t->kinds[l] = (recompute_kind)most[l];
     free(most);
-    arena device, host;
-    run_in_room(c, &t->g, &run, room, &device, &host); // where a layer now keeps less, fewer passes of attention may be enough
     return run;
 }
 
