@@ -33,6 +33,8 @@ static inline model_run run_make(const options *o, const model_config *c, int64_
     run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
     run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
     run.packed = options_packed(o);
+    const char *few = getenv("TRAIN_LLAMA_TEST_RUN_BYTES"); // for tests: short runs of heads in small models
+    run.attention_bytes = few != NULL ? strtoll(few, NULL, 10) : 0;
     for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
     run.kinds = kinds;
     run.offload_layers = checkpoint_offloaded(o->offload_activations, c->L);

@@ -87,29 +87,31 @@ static double largest_of(const double *x, int64_t n) {
     return m;
 }
 
-static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, int passes) {
-    attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false, passes);
+static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, int64_t run_bytes) {
+    attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false, run_bytes);
     arena_place place = arena_share_begin(memory); // as in model.h
     attention_2d_layout(a, memory);
     arena_share(memory, &place);
-    attention_2d_layout_sends(a, memory);
+    attention_2d_layout_q_send(a, memory);
+    attention_2d_layout_kv_send(a, memory);
     arena_share_end(memory, &place);
 }
-static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, int passes, comm *ranks) {
+// heads: of a run, at most (cp 1 only)
+static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, int heads, comm *ranks) {
     grid g;
     grid_create(&g, shape, allgather, ranks);
     int H = p->H, Hkv = p->Hkv, HS = p->HS, width = (H + 2 * Hkv) * HS;
     sequence_shard shard = sequence_shard_make(p->S, shape.hp, shape.cp, g.place.h, g.place.c, 1);
-    int64_t T = shard.T;
+    int64_t T = shard.T, run_bytes = heads * T * shape.hp * HS * (int64_t)sizeof(float);
     attention_2d a;
     arena memory;
     memset(&memory, 0, sizeof memory);
-    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, passes);
+    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, run_bytes);
     size_t bytes = memory.peak;
     memset(&memory, 0, sizeof memory);
     memory.base = (char *)device_alloc(bytes);
     memset(memory.base, 0xff, bytes); // NaN, which a read before the first write brings into the result
-    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, passes);
+    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, run_bytes);
     CHECK(memory.peak == bytes, "counting and taking memory disagree: %zu %zu", bytes, memory.peak);
 
     float *qkv = HOST_NEW(float, T * width), *dqkv = HOST_NEW(float, T * width), *table = HOST_NEW(float, T * HS);
@@ -133,7 +135,10 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
         for (int i = 0; i < width; i++) qkv[t * width + i] = (float)p->qkv[position * width + i];
         for (int i = 0; i < H * HS; i++) dout[t * H * HS + i] = (float)p->dout[position * H * HS + i];
     }
-    attention_2d_distribute_start(&a, saved, qkv, table);
+    CHECK(a.ring.run.Hq == H / shape.hp || shape.cp == 1, "hp %d cp %d: a ring with a run of %d heads", shape.hp, shape.cp, a.ring.run.Hq);
+    CHECK(a.ring.run.Hq <= heads || shape.cp > 1, "hp %d: a run of %d heads, at most %d were asked for", shape.hp, a.ring.run.Hq, heads);
+    for (int64_t at = 0; at < T; at += 7) attention_2d_pack(&a, saved, qkv + at * width, table, at, min_i64(7, T - at));
+    attention_2d_distribute_start(&a, saved);
     attention_2d_distribute_finish(&a);
     attention_2d_ring_forward(&a, saved);
     float *arriving = HOST_NEW(float, T * H * HS);
@@ -141,8 +146,10 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     attention_2d_collect_finish(&a, out, arriving);
     free(arriving);
     memset(memory.base, 0xff, bytes); // as if other layers had used it before the backward pass
-    attention_2d_backward_start(&a, dout, saved);
-    attention_2d_backward_finish(&a, dqkv, dout, saved, table);
+    attention_2d_backward_start(&a, dout);
+    attention_2d_backward_ring(&a, dout, saved);
+    attention_2d_backward_finish(&a, saved);
+    for (int64_t at = 0; at < T; at += 5) attention_2d_unpack(&a, dqkv + at * width, dout, saved, table, at, min_i64(5, T - at));
 
     double worst_out = 0, worst_dq = 0, worst_dkv = 0, worst_lse = 0;
     for (int64_t t = 0; t < T; t++) {
@@ -170,9 +177,9 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     worst_lse /= largest_of(p->lse, p->S * H);
     double bound = dkv_bf16 && shape.cp > 1 ? BOUND_BF16(shape.cp) : BOUND;
     CHECK(worst_out <= BOUND && worst_dq <= BOUND && worst_dkv <= bound && worst_lse <= BOUND,
-          "hp %d cp %d w %d %s %s%s H %d Hkv %d S %lld, %d passes: out %.1e lse %.1e dq %.1e dkv %.1e", shape.hp, shape.cp, shape.w,
+          "hp %d cp %d w %d %s %s%s H %d Hkv %d S %lld, runs of %d: out %.1e lse %.1e dq %.1e dkv %.1e", shape.hp, shape.cp, shape.w,
           shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", H, Hkv,
-          (long long)p->S, passes, worst_out, worst_lse, worst_dq, worst_dkv);
+          (long long)p->S, a.ring.run.Hq, worst_out, worst_lse, worst_dq, worst_dkv);
     if (dkv_bf16) {
         comm_max_double(ranks, &worst_dkv, 1); // a rank may hold nothing but padding
         CHECK(worst_dkv > 2e-5, "hp %d cp %d w %d: dkv %.1e: nothing was rounded", shape.hp, shape.cp, shape.w, worst_dkv);
@@ -186,10 +193,9 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
 }
 
 static void check_grid(const problem *p, grid_shape shape, bool allgather, comm *ranks) {
-    check_grid_as(p, shape, allgather, false, 1, ranks);
-    if (shape.placement == PLACEMENT_HEAD_FIRST && shape.cp > 1) check_grid_as(p, shape, allgather, true, 1, ranks);
-    for (int passes = 2; passes <= p->Hkv && shape.hp * shape.cp == 1; passes++)
-        if (p->Hkv % passes == 0) check_grid_as(p, shape, allgather, false, passes, ranks);
+    check_grid_as(p, shape, allgather, false, p->H, ranks);
+    if (shape.placement == PLACEMENT_HEAD_FIRST && shape.cp > 1) check_grid_as(p, shape, allgather, true, p->H, ranks);
+    for (int heads = 1; heads < p->H / shape.hp && shape.cp == 1; heads++) check_grid_as(p, shape, allgather, false, heads, ranks);
 }
 
 int main(int argc, char **argv) {

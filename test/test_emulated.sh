@@ -107,16 +107,6 @@ mkdir "$dir/drawn-resumed"
 cp -r "$dir/drawn/step-00000002" "$dir/drawn-resumed"
 check 'bf16: resumes with the parameters as they were rounded' $emulated "${small[@]}" --stochastic-rounding --out "$dir/drawn-resumed" --resume
 check 'bf16: the same model' cmp "$dir/drawn/step-00000004/model.safetensors" "$dir/drawn-resumed/step-00000004/model.safetensors"
-mkdir "$dir/heads"
-sed 's/"num_key_value_heads": *[0-9]*/"num_key_value_heads": 4/' test/golden/folder_f32/config.json >"$dir/heads/config.json"
-fixed=(--model "$dir/heads" --seq-len 800 --recompute full --mlp-tile 16 --loss-tile 16 --deterministic)
-takes=$($emulated --dry-run "${fixed[@]}" | sed -n 's/^bytes of a rank: device \([0-9]*\).*/\1/p')
-for budget in 1GiB $((takes - 1)); do
-    check "bf16: --deterministic in $budget bytes" $emulated "${fixed[@]}" --from-scratch --train-data "$dir/data.bin" --steps 2 --threads 1 --memory-budget "$budget" --out "$dir/fixed-$budget"
-    cp "$dir/why" "$dir/why-$budget"
-done
-check 'bf16: --deterministic: attention in two passes, or more in less memory' bash -c "grep -q '^recompute .* in 2 passes' '$dir/why-1GiB' && grep -q '^recompute .* in 4 passes' '$dir/why-$budget'"
-check 'bf16: --deterministic: the same model' cmp "$dir"/fixed-{1GiB,$budget}/step-00000002/model.safetensors
 mkdir "$dir/wide"
 sed 's/"head_dim": *[0-9]*/"head_dim": 512/' test/golden/folder_f32/config.json >"$dir/wide/config.json"
 check 'larger heads than the kernels take are refused at the start' ends_with 2 'head size 512 .* up to 256' $emulated --model "$dir/wide" --from-scratch --train-data "$dir/data.bin" --seq-len 64

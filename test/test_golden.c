@@ -52,9 +52,9 @@ static void check_gradient(const fixture *f, const char *where, const float *who
     CHECK(d <= BOUND, "%s: gradient of unit %d %s differs by %.1e", where, unit, t->name, d);
 }
 
-static void check_golden(const char *name, const golden *g, int hp, int cp, int passes, comm *ranks) {
+static void check_golden(const char *name, const golden *g, int hp, int cp, int64_t run_bytes, comm *ranks) {
     char where[100];
-    snprintf(where, sizeof where, "%s hp %d cp %d, %d passes", name, hp, cp, passes);
+    snprintf(where, sizeof where, "%s hp %d cp %d%s", name, hp, cp, run_bytes > 0 ? ", runs of one head" : "");
     model_config c = fixture_config(g->L, g->D, g->H, g->Hkv, g->HS, g->F, g->V, g->tied);
     c.rms_eps = (float)g->rms_eps;
     c.rope_theta = g->rope_theta;
@@ -71,7 +71,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int 
     shape.dp = 1; shape.hp = hp; shape.cp = cp; shape.w = cp % 2 == 0 ? 2 : 1;
     fixture f;
     model_run run = fixture_run(1, 1);
-    run.attention_passes = passes;
+    run.attention_bytes = run_bytes;
     fixture_make(&f, &c, shape, ranks, run, RECOMPUTE_NONE, g->T);
     int head = g->L + 1;
     copy_tensor(&f, UNIT_EMBEDDING, T_EMBEDDING, golden_embedding(g, g->parameters));
@@ -157,8 +157,8 @@ int main(int argc, char **argv) {
         for (int n = 1; loaded && n <= 4 && n <= comm_size(world); n *= 2) {
             comm *ranks = comm_split(world, comm_rank(world) < n ? 0 : -1, comm_rank(world), COMM_CONTROL);
             for (int hp = 1; ranks != NULL && hp <= n; hp *= 2)
-                if (g.H % hp == 0) check_golden(names[k], &g, hp, n / hp, 1, ranks);
-            if (ranks != NULL && n == 1 && g.Hkv > 1) check_golden(names[k], &g, 1, 1, g.Hkv, ranks);
+                if (g.H % hp == 0) check_golden(names[k], &g, hp, n / hp, 0, ranks);
+            if (ranks != NULL && n == 1) check_golden(names[k], &g, 1, 1, 1, ranks);
             if (ranks != NULL) comm_free(ranks);
         }
         if (loaded) golden_free(&g);

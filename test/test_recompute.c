@@ -57,7 +57,7 @@ static void check_auto_tiles(void) {
 }
 
 // Memory of 8 layers, counted as bf16 in any build: five keep x_in alone and are offloaded, three keep all. The device holds two slots, each as
-// large as what an offloaded layer keeps, three whole layers and the working set (its x_mid is the caller's); the host holds the three offloaded layers that have no slot.
+// large as what an offloaded layer keeps, three whole layers and the working set (its x_mid and out are the caller's); the host holds the three offloaded layers that have no slot.
 static void check_layout(void) {
     enum { E = 256, L = 8 };
     activation_sizes n = {1 * E, 2 * E, 3 * E, 4 * E, 5 * E, false};
@@ -69,7 +69,7 @@ static void check_layout(void) {
     memset(&host, 0, sizeof host);
     device.element_bytes = 2;
     checkpoint_layout(&s, &device, &host, L, kinds, 5, true, n);
-    size_t all = 2 * (1 + 2 + 2 + 4 + 2 + 1 + 5) * E + 4 * 3 * E, work = 2 * (2 + 4 + 2 + 2) * E + 4 * 3 * E; // q, kv, out, out_row; lse is float
+    size_t all = 2 * (1 + 2 + 2 + 4 + 2 + 1 + 5) * E + 4 * 3 * E, work = 2 * (2 + 4 + 2) * E + 4 * 3 * E; // q, kv, out_row; lse is float
     CHECK(device.used == 2 * 2 * E + 3 * all + work && host.used == 3 * 2 * E, "device %zu bytes, host %zu; %zu and %d by hand", device.used, host.used, 2 * 2 * E + 3 * all + work,
           3 * 2 * E);
     checkpoint_free(&s);
@@ -80,26 +80,26 @@ int main(int argc, char **argv) {
     check_auto_tiles();
     check_layout();
     static const int layers[] = {1, 2, 3, 7};
+    static const int grids[4][4] = {{1, 1, 4, 2}, {1, 2, 2, 1}, {4, 1, 1, 1}, {2, 2, 1, 1}}; // dp, hp, cp, w; with cp 1, runs of one head
     for (int k = 0; k < 4; k++)
-        for (int hp = 0; hp <= 2; hp++) { // 0: every rank has sequences to itself, and attention takes its heads in two passes
-            if (hp == 0 && k != 2) continue;
+        for (int i = 0; i < 4; i++) {
+            if (grids[i][0] > 1 && k != 2) continue;
             model_config c = fixture_config(layers[k], 24, 4, 2, 6, 28, 31, k % 2 == 1);
             int units = c.L + 2;
             grid_shape shape;
             memset(&shape, 0, sizeof shape);
-            shape.dp = shape.hp = shape.cp = shape.w = 1;
+            shape.dp = grids[i][0], shape.hp = grids[i][1], shape.cp = grids[i][2], shape.w = grids[i][3];
             model_run run = fixture_run(2, 2);
-            if (hp == 0) shape.dp = 4, run.attention_passes = 2;
-            if (hp > 0) shape.hp = hp, shape.cp = 4 / hp, shape.w = hp == 1 ? 2 : 1;
+            run.attention_bytes = 1;
             run.zp = run.zg = run.zo = 2;
             char where[120];
             outcome none = run_once(&c, shape, run, RECOMPUTE_NONE, 2, world);
-            int64_t calls = 2 * run.grad_accum * run.B * c.L * (hp == 0 ? 2 : shape.cp); // steps x micro-steps x sequences x layers x passes, or blocks
+            int64_t calls = 2 * run.grad_accum * run.B * c.L * (shape.cp > 1 ? shape.cp : c.H / shape.hp); // steps x micro-steps x sequences x layers x blocks, or runs
             CHECK(none.attention_calls == calls, "none: %lld attention calls, expected %lld", (long long)none.attention_calls, (long long)calls);
             for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_AUTO; kind++)
                 for (int offload = 0; offload <= c.L; offload += c.L > 3 ? 3 : 1)
                     for (int delays = TEST_SANITIZED; delays < 2; delays++) {
-                        snprintf(where, sizeof where, "L %d hp %d kind %d, %d layers offloaded%s", c.L, hp, kind, offload, delays ? ", delayed" : "");
+                        snprintf(where, sizeof where, "L %d dp %d hp %d kind %d, %d layers offloaded%s", c.L, shape.dp, shape.hp, kind, offload, delays ? ", delayed" : "");
                         run.offload_layers = offload;
                         run.offload_states = offload % 2 == 1 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
                         comm_test_delay(delays ? 100 : 0, 5);
@@ -113,14 +113,15 @@ int main(int argc, char **argv) {
             run.offload_layers = 0;
             run.offload_states = OFFLOAD_NONE;
             outcome untiled = run_once(&c, shape, run, RECOMPUTE_NONE, 1, world); // one step: an update would amplify the rounding
-            int64_t rows = run.B * 32 / (hp == 0 ? 1 : 4);
+            int64_t rows = run.B * 32 * shape.dp / 4;
             const int64_t tiles[] = {1, 7, rows - 1, rows, rows + 1};
-            for (int i = 0; i < 5; i++)
+            for (int n = 0; n < 5; n++)
                 for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++) {
-                    if (TEST_SANITIZED && kind % 2 != i % 2) continue;
-                    run.mlp_tile = tiles[i];
-                    run.loss_tile = tiles[4 - i];
-                    snprintf(where, sizeof where, "L %d hp %d kind %d, tiles %lld and %lld", c.L, hp, kind, (long long)tiles[i], (long long)tiles[4 - i]);
+                    if (TEST_SANITIZED && kind % 2 != n % 2) continue;
+                    run.mlp_tile = tiles[n];
+                    run.loss_tile = tiles[4 - n];
+                    snprintf(where, sizeof where, "L %d dp %d hp %d kind %d, tiles %lld and %lld", c.L, shape.dp, shape.hp, kind, (long long)tiles[n],
+                             (long long)tiles[4 - n]);
                     outcome o = run_once(&c, shape, run, (recompute_kind)kind, 1, world);
                     compare(&o, &untiled, units, 1e-6, where); // sums over rows are split differently
                     free_outcome(&o, units);

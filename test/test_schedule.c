@@ -73,10 +73,11 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
     CHECK(v == k + b.Hkv * b.HS, "v is not beside k");
 }
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out, const floatX *dout,
-                           const float *lse, const float *delta, attention_block b, bool add, void *s) {
+                           const float *lse, const float *delta, attention_block b, bool add_dq, bool add_dkv, void *s) {
     (void)dq; (void)dv; (void)v; (void)out; (void)dout; (void)lse; (void)delta; (void)s;
+    CHECK(!add_dkv, "dKV is added to");
     op *o = record(OP_BACKWARD);
-    o->read = k; o->write = dk; o->block = b; o->merge = add;
+    o->read = k; o->write = dk; o->block = b; o->merge = add_dq;
     o->first_query = ((int64_t)(intptr_t)q - query_base) / (int64_t)sizeof(floatX) / b.q_stride;
 }
 
@@ -256,6 +257,7 @@ static void make_ring(grid_shape shape, int c, bool dkv_bf16) {
     r->g = g;
     r->Tc = 4;
     r->Hq = r->Hkv = 1;
+    r->run = (head_run){0, 1, 0, 1};
     r->HS = 2;
     for (int i = 0; i < 2; i++) r->kv_in[i] = memory_kv[c][i];
     for (int i = 0; i < 2; i++) r->kv_out[i] = memory_kv[c][2 + i];
