@@ -41,9 +41,9 @@ typedef struct {
 static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
 static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
-// The first of equal runs of heads: as many as have at most `bytes` of sums, but at least one. 1 GiB is 16384 tiles of 128 rows of a head of 128: work
+// The first of equal runs of heads: as many as have at most `bytes` of sums, but at least one. 512 MiB are 8192 tiles of 128 rows of a head of 128: work
 // for all of a GPU.
-#define ATTENTION_RUN_BYTES ((int64_t)1 << 30)
+#define ATTENTION_RUN_BYTES ((int64_t)512 << 20)
 static inline head_run attention_2d_first_run(int64_t Tc, int Hq, int Hkv, int HS, int64_t bytes) {
     int group = Hq / Hkv, kv = Hkv, members = group;
     int64_t most = max_i64(1, bytes / (max_i64(Tc, 1) * HS * (int64_t)sizeof(float)));
