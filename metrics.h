@@ -37,6 +37,20 @@ static inline double flops_hardware_per_token(const model_config *c, int64_t S, 
     return total;
 }
 
+// Seconds that ranks computed, that is, did not wait for transfers: a rank that is slower than the others makes them wait.
+typedef struct {
+    double mean, most;
+    int slowest; // the rank with the most
+} rank_times;
+static inline rank_times rank_times_of(const double *seconds, int ranks) {
+    rank_times t = {0, seconds[0], 0};
+    for (int i = 0; i < ranks; i++) {
+        t.mean += seconds[i] / ranks;
+        if (seconds[i] > t.most) t.most = seconds[i], t.slowest = i;
+    }
+    return t;
+}
+
 typedef struct {
     int64_t step, steps; // 1, 2, ... of steps
     double loss, norm, lr, seconds;
@@ -50,6 +64,7 @@ typedef struct {
     int64_t predicted_sent; // bytes of a rank, all kinds but COMM_CONTROL
     double eta_seconds;
     comm_counters sent[COMM_KINDS];
+    rank_times computed;
 } step_report;
 
 static inline void format_bytes(char *text, size_t size, double bytes) {
@@ -114,7 +129,7 @@ static inline void step_log(FILE *f, const step_report *r) {
         fprintf(f, "%s\"%s\":%lld", k > 0 ? "," : "", comm_kind_name((comm_kind)k), (long long)r->sent[k].bytes_sent);
     fprintf(f, "},\"exposed_ms\":{");
     for (int k = 0; k < COMM_KINDS; k++) fprintf(f, "%s\"%s\":%.3f", k > 0 ? "," : "", comm_kind_name((comm_kind)k), 1e3 * r->sent[k].wait_seconds);
-    fprintf(f, "}}\n");
+    fprintf(f, "},\"compute_ms\":{\"mean\":%.3f,\"slowest\":%.3f,\"rank\":%d}}\n", 1e3 * r->computed.mean, 1e3 * r->computed.most, r->computed.slowest);
     fflush(f);
 }
 

@@ -45,6 +45,7 @@ typedef struct {
     int64_t predicted_sent;   // bytes of a rank in a step
     double first_seconds[PREDICTED_STEPS]; // of the first steps of this run
     double waited[COMM_KINDS]; // seconds that this rank waited for transfers
+    double *computed;         // (ranks) seconds that each rank did not wait
     bool warned;              // of a step without labels
 } trainer;
 
@@ -445,6 +446,8 @@ static inline double median_of_first(double *seconds, int64_t n) {
 // Before the first step, whose data has been read. Collective.
 static inline void start_measuring(trainer *t) {
     t->first_step = t->done.step;
+    t->computed = HOST_NEW(double, t->g.ranks);
+    for (int i = 0; i < t->g.ranks; i++) t->computed[i] = 0;
     t->started = device_seconds();
     int64_t attended = attended_length(t);
     t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, attended);
@@ -483,12 +486,26 @@ static inline step_report step_report_make(const trainer *t, step_result result,
     for (int k = 0; k < COMM_KINDS; k++) r.sent[k] = comm_count((comm_kind)k);
     return r;
 }
-// After each step: prints its line, logs it, and after the first few steps prints the predictions beside what was measured.
+// The seconds of the step that each rank computed, as opposed to waited for transfers. Collective.
+static inline rank_times share_computed(trainer *t, const step_report *r) {
+    int ranks = t->g.ranks;
+    double *computed = HOST_NEW(double, ranks);
+    for (int i = 0; i < ranks; i++) computed[i] = 0;
+    computed[t->g.rank] = r->seconds;
+    for (int k = 0; k < COMM_KINDS; k++) computed[t->g.rank] -= r->sent[k].wait_seconds;
+    comm_sum_double(t->g.all, computed, ranks);
+    for (int i = 0; i < ranks; i++) t->computed[i] += computed[i];
+    rank_times times = rank_times_of(computed, ranks);
+    free(computed);
+    return times;
+}
+// After each step: prints its line, logs it, and after the first few steps prints the predictions beside what was measured. Collective.
 static inline void report_step(trainer *t, step_result result, double lr, double seconds, int64_t attended) {
     step_report r = step_report_make(t, result, lr, seconds, attended);
     int64_t steps = r.step - t->first_step; // of this run
     bool first_rank = t->g.rank == 0;
     for (int k = 0; k < COMM_KINDS; k++) t->waited[k] += r.sent[k].wait_seconds;
+    r.computed = share_computed(t, &r);
     if (r.labels == 0 && first_rank && !t->warned)
         fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n",
                 (long long)r.step);
@@ -501,17 +518,25 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     if (first_rank && (steps == PREDICTED_STEPS || r.step == r.steps))
         prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), t->machines.name, t->documents != NULL);
 }
-// After the last step: blocks skipped, time that rank 0 waited for transfers, and memory measured beside the plan. Collective.
-static inline void print_end(const trainer *t) {
+// After the last step: blocks skipped, time that rank 0 waited for transfers and that all computed, and memory measured beside the plan. Collective.
+static inline void print_end(trainer *t) {
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
     if (t->documents != NULL) comm_sum_int64(t->g.all, blocks, 2);
+    double steps = (double)(t->done.step - t->first_step);
+    rank_times computed = rank_times_of(t->computed, t->g.ranks);
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    comm_broadcast(t->g.all, host, sizeof host, computed.slowest);
+    free(t->computed);
     if (t->g.rank != 0) return;
     if (t->documents != NULL)
         printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
     if (t->g.ranks > 1) printf("waited for transfers, ms a step:");
     for (int k = 0; k < COMM_KINDS; k++)
-        if (t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / (double)(t->done.step - t->first_step));
-    if (t->g.ranks > 1) printf("\n");
+        if (t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / steps);
+    if (t->g.ranks > 1)
+        printf("\ncomputed, ms a step: %.1f in the mean of all ranks, %.1f on rank %d (%s), the slowest\n", 1e3 * computed.mean / steps, 1e3 * computed.most / steps,
+               computed.slowest, host);
     char measured[32], planned[32];
     double used = memory_used(t), plan = memory_planned(t);
     format_bytes(measured, sizeof measured, used);

@@ -36,7 +36,7 @@ typedef struct comm comm;
 typedef struct {
     int64_t bytes_sent;  // bytes this rank sent to other ranks
     int64_t messages;    // messages this rank sent to other ranks; a message of 0 bytes is not sent
-    double wait_seconds; // time this rank stood still in comm_finish (CPU: host time; CUDA: compute stream stalled)
+    double wait_seconds; // time this rank stood still in comm_finish (CPU: host time; CUDA: compute stream stalled) and in the small, blocking functions
 } comm_counters;
 
 #ifdef __cplusplus

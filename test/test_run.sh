@@ -240,7 +240,20 @@ line = next(line for line in open('$dir/traced.out') if line.startswith('waited 
 for kind, waited in zip(line[::2], line[1::2]):
     logged = sum(row['exposed_ms'][kind] for row in rows) / 4
     assert abs(logged - float(waited)) < 0.052, (kind, waited, logged)
+times = [row['compute_ms'] for row in rows]
+assert all(t['mean'] <= t['slowest'] <= row['step_ms'] and t['rank'] in (0, 1) for t, row in zip(times, rows)), times
 assert 'kv_inner' in line and all(sum(row['exposed_ms'].values()) < row['step_ms'] for row in rows), line"
+
+# A rank that computes longer than the others is named: rank 1, which is stopped half of the time.
+stopped='(while kill -STOP $$; do sleep 0.05; kill -CONT $$; sleep 0.05; done) >/dev/null 2>&1 & exec "$@"'
+long=("$binary" "${model[@]}" --dp 2 --batch-size 8 --steps 60 --log "$dir/slow.jsonl")
+mpirun -np 1 "${long[@]}" : -np 1 bash -c "$stopped" slow "${long[@]}" >"$dir/slow.out" 2>&1
+check 'the slowest rank is named' grep -Eq '^computed, ms a step: [0-9.]+ in the mean of all ranks, [0-9.]+ on rank 1 \([^ ]+\), the slowest$' "$dir/slow.out"
+check 'and logged' python3 -c "
+import json
+rows = [row['compute_ms'] for row in map(json.loads, open('$dir/slow.jsonl')) if 'loss' in row]
+mean, slowest = (sum(row[key] for row in rows) / len(rows) for key in ('mean', 'slowest'))
+assert slowest > 1.1 * mean and sum(row['rank'] for row in rows) > 0.6 * len(rows), (mean, slowest, rows)"
 
 # Dry run: on a single process, it prints the longest sequence.
 check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --seq-len 1M --zero-params full --recompute selective --memory-budget 80GiB | grep -q 'longest sequence'"

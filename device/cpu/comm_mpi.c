@@ -273,13 +273,16 @@ static void reduce_sum(const comm *group, const transfer *t) {
     }
 }
 
+static void wait_for_counted(comm *group, transfer *t) {
+    double began = MPI_Wtime();
+    wait_for(group, t);
+    counters[group->kind].wait_seconds += MPI_Wtime() - began;
+}
 void comm_finish(comm *group) {
     if (comm_pending(group) == 0) comm_abort(EXIT_FAILED, "%s: comm_finish without a started transfer", comm_kind_name(group->kind));
     test_delay();
     transfer *t = &group->pending[group->finished % MAX_PENDING];
-    double began = MPI_Wtime();
-    wait_for(group, t);
-    counters[group->kind].wait_seconds += MPI_Wtime() - began;
+    wait_for_counted(group, t);
     if (t->sum_to != NULL) reduce_sum(group, t);
     group->finished++;
 }
@@ -297,7 +300,7 @@ static void broadcast_small(comm *group, const char *operation, void *data, size
     } else {
         post_receive(group, t, data, bytes, root);
     }
-    wait_for(group, t);
+    wait_for_counted(group, t);
 }
 
 // `values` of every rank (numbers of 8 bytes) become what `combine` makes of those of all ranks, in the order of ranks: rank 0 gathers and combines
@@ -309,7 +312,7 @@ static void reduce_small(comm *group, const char *operation, void *values, size_
     if (group->rank > 0) post_send(group, t, values, bytes, 0);
     else
         for (int r = 1; r < group->size; r++) post_receive(group, t, all + (size_t)r * bytes, bytes, r);
-    wait_for(group, t);
+    wait_for_counted(group, t);
     if (group->rank == 0 && combine != NULL)
         for (int r = 1; r < group->size; r++)
             for (size_t at = 0; at < bytes; at += 8) combine((char *)values + at, all + (size_t)r * bytes + at);

@@ -567,11 +567,12 @@ void comm_finalize(void) {
 comm_counters comm_count(comm_kind kind) {
     for (int i = 0; i < comm_total; i++)
         if (comms[i]->kind == kind) measure(comms[i], INT64_MAX);
-    return counters[kind];
+    return kind == COMM_CONTROL ? host_comm_count(kind) : counters[kind];
 }
 void comm_count_reset(void) {
     for (int i = 0; i < comm_total; i++) measure(comms[i], INT64_MAX);
     memset(counters, 0, sizeof counters);
+    host_comm_count_reset();
 }
 void comm_test_delay(int max_microseconds, uint64_t seed) {
     delay_microseconds = max_microseconds;
