@@ -181,8 +181,8 @@ static void test_cast_rows(int64_t rows, int64_t width, int64_t gap, int to_offs
         int64_t row = (i - to_offset) / stride, at = (i - to_offset) % stride;
         wrong += memcmp(&to[i], i < to_offset || at >= width ? &mark : &flat[row * width + at], sizeof mark) != 0;
     }
-    CHECK(wrong == 0, "op_cast_rows: %lld of %lld rows of %lld, %lld apart, are wrong, offsets %d and %d, %s", (long long)wrong, (long long)rows, (long long)width,
-          (long long)stride, to_offset, from_offset, settings);
+    CHECK(wrong == 0, "op_cast_rows: %lld elements wrong of %lld rows of %lld, %lld apart, offsets %d and %d, %s", (long long)wrong, (long long)rows,
+          (long long)width, (long long)stride, to_offset, from_offset, settings);
     device_free(from);
     device_free(flat);
     device_free(to);
@@ -540,8 +540,8 @@ static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
         device_synchronize();
         wrong += memcmp(part.x, dqkv.x + first * row, (size_t)(rows * row * X)) != 0;
         for (int64_t i = rows * row * X; i < part.n * X; i++) wrong += ((const char *)part.x)[i] != 0x5a;
-        CHECK(wrong == 0, "op_rope_pack_forward and op_rope_unpack_backward of rows %lld to %lld of %lld: %lld wrong, %s", (long long)first, (long long)(first + rows), (long long)T,
-              (long long)wrong, settings);
+        CHECK(wrong == 0, "op_rope_pack_forward and op_rope_unpack_backward of rows %lld to %lld of %lld: %lld wrong, %s", (long long)first,
+              (long long)(first + rows), (long long)T, (long long)wrong, settings);
     }
 
     op_heads_pack(q.x, dq.x, T, l); // dq read as rows (T, H, HS)
@@ -714,8 +714,8 @@ static bool dkv_bf16; // as on Blackwell (attention_use_blackwell): each call of
 
 static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int sum_gap, int documents) {
     char text[160];
-    snprintf(text, sizeof text, "attention, rows %lld x %lld, heads %d on %d of %d%s%s, gaps %d and %d", (long long)Tq, (long long)Tk, Hq, Hkv, HS, causal ? ", causal" : "",
-             documents > 0 ? ", documents" : "", gap, sum_gap);
+    snprintf(text, sizeof text, "attention, rows %lld x %lld, heads %d on %d of %d%s%s, gaps %d and %d", (long long)Tq, (long long)Tk, Hq, Hkv, HS,
+             causal ? ", causal" : "", documents > 0 ? ", documents" : "", gap, sum_gap);
     tell(text);
     attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, sum_gap, 11, documents);
     attention_block b = a.b;
@@ -760,11 +760,12 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
         keep_marks(times[1], Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
         keep_marks(times[2], Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
         if (Tk == 0) times[1][0] = times[2][0] = 1; // a tensor has one element at least
-        op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, passes[pass].add_dq, passes[pass].add_dkv, scratch);
+        bool add_dq = passes[pass].add_dq, add_dkv = passes[pass].add_dkv;
+        op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, add_dq, add_dkv, scratch);
         // For a query that sees a single key, dq is the difference of two equal numbers of size 1.
-        check_beside(passes[pass].add_dq ? "op_attention_backward dq, added" : "op_attention_backward dq", dq, times[0], 8 * rounded, dq_times);
-        check_beside(passes[pass].add_dkv ? "op_attention_backward dk, added" : "op_attention_backward dk", dk, times[1], 8 * dkv_rounded, dkv_times);
-        check_beside(passes[pass].add_dkv ? "op_attention_backward dv, added" : "op_attention_backward dv", dv, times[2], 8 * dkv_rounded, dkv_times);
+        check_beside(add_dq ? "op_attention_backward dq, added" : "op_attention_backward dq", dq, times[0], 8 * rounded, dq_times);
+        check_beside(add_dkv ? "op_attention_backward dk, added" : "op_attention_backward dk", dk, times[1], 8 * dkv_rounded, dkv_times);
+        check_beside(add_dkv ? "op_attention_backward dv, added" : "op_attention_backward dv", dv, times[2], 8 * dkv_rounded, dkv_times);
     }
     for (int i = 0; i < 3; i++) free(times[i]);
     device_free(scratch);
@@ -777,7 +778,8 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
 // whole group. Each run's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those of its group.
 static void test_runs_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents, int kv, int members) {
     char text[160];
-    snprintf(text, sizeof text, "attention, rows %lld x %lld, %d of %d key/value heads and %d of their %d query heads", (long long)Tq, (long long)Tk, kv, Hkv, members, Hq / Hkv);
+    snprintf(text, sizeof text, "attention, rows %lld x %lld, %d of %d key/value heads and %d of their %d query heads", (long long)Tq, (long long)Tk, kv, Hkv,
+             members, Hq / Hkv);
     tell(text);
     attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, gap, 31, documents);
     attention_block b = a.b, run = b;
@@ -785,8 +787,8 @@ static void test_runs_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, 
     run.Hkv = kv;
     run.sum_stride = (int64_t)run.Hq * HS;
     int rounded = rounding_of(run), dkv_rounded = dkv_bf16 && rounded < TENSOR_CORES ? TENSOR_CORES : rounded;
-    tensor sum = tensor_new(Tq * run.sum_stride, false), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f), dq = marked(a.nq, 1), dk = marked(a.nkv, 1), dv = marked(a.nkv, 1);
-    tensor out = tensor_new(a.nq, true), exact_out = out_as_stored(&a);
+    tensor sum = tensor_new(Tq * run.sum_stride, false), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f);
+    tensor dq = marked(a.nq, 1), dk = marked(a.nkv, 1), dv = marked(a.nkv, 1), out = tensor_new(a.nq, true), exact_out = out_as_stored(&a);
     forget(dk, Tk, (int64_t)Hkv * HS, b.kv_stride);
     forget(dv, Tk, (int64_t)Hkv * HS, b.kv_stride);
     for (int64_t i = 0; i < a.nq; i++) out.x[i] = round_stored(0.25f);
@@ -809,8 +811,8 @@ static void test_runs_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, 
                     continue;
                 }
                 op_attention_delta(delta.f + row, exact_out.x + at, a.dout.x + at, run);
-                op_attention_backward(sum.f, dk.f + kv_at, dv.f + kv_at, a.q.x + at, a.k.x + kv_at, a.v.x + kv_at, exact_out.x + at, a.dout.x + at, lse.f + row, delta.f + row, run, false,
-                                      member > 0, scratch);
+                op_attention_backward(sum.f, dk.f + kv_at, dv.f + kv_at, a.q.x + at, a.k.x + kv_at, a.v.x + kv_at, exact_out.x + at, a.dout.x + at, lse.f + row,
+                                      delta.f + row, run, false, member > 0, scratch);
                 device_synchronize();
                 for (int64_t i = 0; i < sum.n; i++) dq.f[i / run.sum_stride * b.q_stride + at + i % run.sum_stride] = sum.f[i];
             }
@@ -835,7 +837,8 @@ static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, 
     int64_t before = attention_test_engine_tiles();
     test_attention(Tq, Tk, Hq, Hkv, HS, causal, gap, sum_gap, documents);
     int64_t asked = attention_test_engine_tiles() - before;
-    if (document_rows == 128 && !dkv_bf16 && attention_call_possible()) CHECK(asked == (1 + BACKWARD_PASSES) * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
+    if (document_rows == 128 && !dkv_bf16 && attention_call_possible())
+        CHECK(asked == (1 + BACKWARD_PASSES) * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
 }
 
 // The engine is asked only for what cuDNN's kernels are known to compute correctly. Changes one thing at a time to something they do not.

@@ -237,8 +237,8 @@ static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
         op_rope_unpack_backward(part, dq, dkv, table, T, l, first, rows);
         wrong += !same_bits(part, dqkv + first * row, rows * row);
         for (int64_t i = rows * row; i < (T + 1) * row; i++) wrong += !isnan(part[i]);
-        CHECK(wrong == 0, "rope of rows %lld to %lld of %lld: peers %d H %d Hkv %d HS %d: %lld wrong", (long long)first, (long long)(first + rows), (long long)T, peers, H, Hkv,
-              HS, (long long)wrong);
+        CHECK(wrong == 0, "rope of rows %lld to %lld of %lld: peers %d H %d Hkv %d HS %d: %lld wrong", (long long)first, (long long)(first + rows),
+              (long long)T, peers, H, Hkv, HS, (long long)wrong);
     }
     drop(q_part), drop(kv_part), drop(part);
 
@@ -330,7 +330,8 @@ static NOT_SANITIZED void attention_reference(const attention_problem *p) {
     free(s);
 }
 // padding: elements between rows beyond the heads; sum_padding: the same in out and dq.
-static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int64_t padding, int64_t sum_padding, double q_scale) {
+static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int64_t padding, int64_t sum_padding,
+                                                double q_scale) {
     attention_problem p;
     memset(&p, 0, sizeof p);
     p.b.Tq = Tq; p.b.Tk = Tk;
@@ -414,8 +415,9 @@ enum { ADDED_TO = 77 };
 // Forward and backward, in one block; what is added to begins as random numbers of seed ADDED_TO (dq) and the two after it (dk, dv).
 static attention_result attention_run(const attention_problem *p, bool add_dq, bool add_dkv) {
     attention_block b = p->b;
-    attention_result r = {floats(sum_size(p)), floats(lse_size(p)), floats(lse_size(p)), add_dq ? randoms(sum_size(p), ADDED_TO, 1) : floats(sum_size(p)),
-                          add_dkv ? randoms(kv_size(p), ADDED_TO + 1, 1) : floats(kv_size(p)), add_dkv ? randoms(kv_size(p), ADDED_TO + 2, 1) : floats(kv_size(p))};
+    attention_result r = {floats(sum_size(p)), floats(lse_size(p)), floats(lse_size(p)), floats(sum_size(p)), floats(kv_size(p)), floats(kv_size(p))};
+    if (add_dq) test_fill(r.dq, sum_size(p), ADDED_TO, 1);
+    if (add_dkv) test_fill(r.dk, kv_size(p), ADDED_TO + 1, 1), test_fill(r.dv, kv_size(p), ADDED_TO + 2, 1);
     guarded_scratch forward = scratch_make(b, false), backward = scratch_make(b, true);
     op_attention_forward(r.out, r.lse, p->q, p->k, p->v, b, false, forward.bytes);
     float *out = out_as_stored(r.out, b);
@@ -433,15 +435,16 @@ static void attention_check(const attention_problem *p, double forward_bound, do
         attention_result r = attention_run(p, add_dq, add_dkv);
         float *start[3] = {add_dq ? randoms(sum_size(p), ADDED_TO, 1) : NULL, add_dkv ? randoms(kv_size(p), ADDED_TO + 1, 1) : NULL,
                            add_dkv ? randoms(kv_size(p), ADDED_TO + 2, 1) : NULL};
-        double e[5] = {strided_error(r.out, NULL, p->out, b.Tq, b.Hq * b.HS, b.sum_stride), strided_error(r.lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
-                       strided_error(r.dq, start[0], p->dq, b.Tq, b.Hq * b.HS, b.sum_stride), strided_error(r.dk, start[1], p->dk, b.Tk, b.Hkv * b.HS, b.kv_stride),
-                       strided_error(r.dv, start[2], p->dv, b.Tk, b.Hkv * b.HS, b.kv_stride)};
+        int64_t width = b.Hq * b.HS, kv_width = b.Hkv * b.HS;
+        double e[5] = {strided_error(r.out, NULL, p->out, b.Tq, width, b.sum_stride), strided_error(r.lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
+                       strided_error(r.dq, start[0], p->dq, b.Tq, width, b.sum_stride), strided_error(r.dk, start[1], p->dk, b.Tk, kv_width, b.kv_stride),
+                       strided_error(r.dv, start[2], p->dv, b.Tk, kv_width, b.kv_stride)};
         static const char *const names[5] = {"out", "lse", "dq", "dk", "dv"};
         for (int k = 0; k < 5; k++) {
             double bound = (k < 2 ? forward_bound : backward_bound) * u;
-            CHECK(e[k] < bound, "attention %s%s%s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s, rows of q %lld and of sums %lld apart: error %.3g, bound %.3g", names[k],
-                  add_dq ? ", dq added" : "", add_dkv ? ", dk and dv added" : "", (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "",
-                  (long long)b.q_stride, (long long)b.sum_stride, e[k], bound);
+            CHECK(e[k] < bound, "attention %s%s%s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s, rows of q %lld and of sums %lld apart: error %.3g, bound %.3g",
+                  names[k], add_dq ? ", dq added" : "", add_dkv ? ", dk and dv added" : "", (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS,
+                  b.causal ? " causal" : "", (long long)b.q_stride, (long long)b.sum_stride, e[k], bound);
         }
         attention_result_drop(&r);
         for (int k = 0; k < 3; k++) drop(start[k]);
@@ -465,7 +468,7 @@ static void test_attention_sizes(void) {
             for (int causal = 0; causal < 2; causal++, run++) {
                 if (TEST_SANITIZED && run % 5 != 0) continue; // 5 is coprime to the lengths of the loops
                 int which = (s + 2 * d + 3 * causal) % 6, Tq = sizes[s][0], Tk = sizes[s][1];
-                int64_t padding = run % 3 == 0 ? 0 : run % 3 + 4, sum_padding = (run / 3 + s) % 3 * 5; // each of them dense or padded, and either one the larger
+                int64_t padding = run % 3 == 0 ? 0 : run % 3 + 4, sum_padding = (run / 3 + s) % 3 * 5; // each may be 0, and either the larger
                 attention_problem p = attention_problem_make(Tq, Tk, heads[which][0], heads[which][1], head_sizes[d], causal == 1, padding, sum_padding, 1);
                 attention_check(&p, 8, gradient_bound(&p));
                 attention_problem_drop(&p);
@@ -493,8 +496,8 @@ static void check_runs_of_heads(const attention_problem *p, int kv, int members,
             op_cast_rows(out + at, b.q_stride, sum, b.Tq, run.sum_stride);
             op_attention_delta(delta + row, out + at, p->dout + at, run);
             poison(sum, b.Tq * run.sum_stride);
-            op_attention_backward(sum, dk + kv_at, dv + kv_at, p->q + at, p->k + kv_at, p->v + kv_at, out + at, p->dout + at, lse + row, delta + row, run, false,
-                                  member > 0, backward.bytes);
+            op_attention_backward(sum, dk + kv_at, dv + kv_at, p->q + at, p->k + kv_at, p->v + kv_at, out + at, p->dout + at, lse + row, delta + row, run,
+                                  false, member > 0, backward.bytes);
             op_cast_rows(dq + at, b.q_stride, sum, b.Tq, run.sum_stride);
         }
     }
@@ -504,8 +507,8 @@ static void check_runs_of_heads(const attention_problem *p, int kv, int members,
     static const char *const names[5] = {"out", "lse", "dq", "dk", "dv"};
     for (int k = 0; k < 5; k++) {
         double bound = (k < 2 ? forward_bound : backward_bound) * u;
-        CHECK(e[k] < bound, "attention of %d heads and %d of their queries', %s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s: error %.3g, bound %.3g", kv, members, names[k],
-              (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "", e[k], bound);
+        CHECK(e[k] < bound, "attention of %d heads and %d of their queries', %s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s: error %.3g, bound %.3g", kv, members,
+              names[k], (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "", e[k], bound);
     }
     scratch_drop(forward), scratch_drop(backward);
     drop(sum), drop(out), drop(lse), drop(delta), drop(dq), drop(dk), drop(dv);
@@ -645,7 +648,8 @@ static void test_attention_merge_extremes(void) {
     double *expected = HOST_NEW(double, b.Tq * b.Hq * HS), *lse_expected = HOST_NEW(double, b.Hq * b.Tq);
     for (int64_t t = 0; t < b.Tq; t++)
         for (int h = 0; h < b.Hq; h++) {
-            float before = values[(t / (N - 1) + h) % N], score = p.q[t * b.q_stride + h * HS] = values[1 + t % (N - 1)], *row = out + t * b.sum_stride + h * HS;
+            float before = values[(t / (N - 1) + h) % N], score = p.q[t * b.q_stride + h * HS] = values[1 + t % (N - 1)];
+            float *row = out + t * b.sum_stride + h * HS;
             double max = fmax(before, score), kept = exp(before - max), added = exp(score - max);
             lse[h * b.lse_stride + t] = before;
             lse_expected[h * b.Tq + t] = max + log(kept + added);
@@ -668,7 +672,8 @@ static void test_attention_nothing_seen(void) {
     attention_problem p = attention_problem_make(5, 0, 2, 1, 8, false, 2, 4, 1);
     attention_check(&p, 1, 1); // out 0, lse -inf, nothing added to dq
     attention_block b = p.b;
-    float *out = randoms(sum_size(&p), 5, 1), *lse = randoms(lse_size(&p), 6, 1), *out_before = copy_of(out, sum_size(&p)), *lse_before = copy_of(lse, lse_size(&p));
+    float *out = randoms(sum_size(&p), 5, 1), *lse = randoms(lse_size(&p), 6, 1);
+    float *out_before = copy_of(out, sum_size(&p)), *lse_before = copy_of(lse, lse_size(&p));
     guarded_scratch s = scratch_make(b, false);
     op_attention_forward(out, lse, p.q, p.k, p.v, b, true, s.bytes);
     CHECK(same_bits(out, out_before, sum_size(&p)) && same_bits(lse, lse_before, lse_size(&p)), "merging no keys changed out or lse");
@@ -762,7 +767,8 @@ static void test_attention_documents(void) {
         attention_result r = attention_run(&p, false, false);
         int64_t tiles = op_attention_tiles() - before;
         if (poisoned < 0) alone = tiles;
-        for (int64_t i = T / 2; i < n; i++) wrong += isnan(r.out[i * p.b.sum_stride]) || isnan(r.lse[i]) || isnan(r.dq[i * p.b.sum_stride]) || isnan(r.dk[i * p.b.kv_stride]);
+        for (int64_t i = T / 2; i < n; i++)
+            wrong += isnan(r.out[i * p.b.sum_stride]) || isnan(r.lse[i]) || isnan(r.dq[i * p.b.sum_stride]) || isnan(r.dk[i * p.b.kv_stride]);
         CHECK(wrong == 0, "NaN in another document's tiles: %lld of %d rows have it", (long long)wrong, T / 2);
         CHECK(isnan(r.out[0]) == (poisoned == 1), "out %g", r.out[0]);
         CHECK(alone > 0 && tiles == (poisoned < 0 ? 1 : 2) * alone, "%lld tiles, one document alone %lld", (long long)tiles, (long long)alone);
