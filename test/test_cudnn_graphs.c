@@ -173,14 +173,18 @@ static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
     b.causal = true;
     return b;
 }
+// Some heads among all those of a row; their sums are dense.
+static attention_block heads_of(attention_block b, attention_run run) {
+    b.Hq = run.kv * run.members;
+    b.Hkv = run.kv;
+    b.sum_stride = (int64_t)b.Hq * b.HS;
+    return b;
+}
 // A rank's own block, and the two kinds of blocks of other ranks: all queries on half the keys, half the queries on all keys.
-// run: the heads of each call, among all those of a row.
+// run: the heads of a block, among Hq on Hkv.
 static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS, attention_run run) {
     for (int backward = 0; backward < 2; backward++) {
-        attention_block b = block_of(Tc, Hq, Hkv, HS);
-        b.Hq = run.kv * run.members;
-        b.Hkv = run.kv;
-        b.sum_stride = (int64_t)b.Hq * HS;
+        attention_block b = heads_of(block_of(Tc, Hq, Hkv, HS), run);
         expect_block(device, properties, b, backward == 1);
         b.causal = false;
         b.Tk = Tc / 2;
@@ -232,7 +236,10 @@ int main(int argc, char **argv) {
             }
         }
         expect_ring(device, properties, 4096 + 128, 6, 2, 128, (attention_run){2, 3}); // a length that is no power of two
-        for (int HS = 64; HS <= 128; HS *= 2) expect_documents(device, properties, block_of(0, 8, 2, HS), n == 0 ? 262144 : 8192);
+        for (int HS = 64; HS <= 128; HS *= 2) {
+            expect_documents(device, properties, block_of(0, 8, 2, HS), n == 0 ? 262144 : 8192);
+            expect_documents(device, properties, heads_of(block_of(0, 32, 8, HS), (attention_run){1, 2}), 8192);
+        }
         for (int HS = 64; HS <= 128 && (n == 0 || device->version != gpus[n - 1].version); HS *= 2) { // once for each generation
             attention_block b = block_of(8192, 32, 8, HS);
             const attention_run groups = {8, 4}, members = {1, 2};
