@@ -116,8 +116,8 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
                           void *scratch);
 // delta (Hq, T) = sum over HS of out * dout, from the *merged* out. Strides as in the block (Tk, causal unused).
 void op_attention_delta(float *delta, const floatX *out, const floatX *dout, attention_block block);
-// dq (Tq, Hq, HS) float = or (add_dq) +=; dk and dv (Tk, Hkv, HS) float = or (add_dkv) +=. dout (Tq, Hq, HS); out (Tq, Hq, HS), lse and delta (Hq, Tq): those of
-// all blocks merged.
+// dq (Tq, Hq, HS) float = or (add_dq) +=; dk and dv (Tk, Hkv, HS) float = or (add_dkv) +=. dout (Tq, Hq, HS); out (Tq, Hq, HS), lse and delta (Hq, Tq):
+// those of all blocks merged.
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
                            void *scratch);

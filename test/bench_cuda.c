@@ -129,7 +129,7 @@ static attention_block block_of(int64_t T, int Hq, int Hkv, int HS) {
     memset(&b, 0, sizeof b);
     b.Tq = b.Tk = b.lse_stride = T;
     b.Hq = Hq; b.Hkv = Hkv; b.HS = HS;
-    b.q_stride = (int64_t)Hq * HS;
+    b.q_stride = b.sum_stride = (int64_t)Hq * HS;
     b.kv_stride = (int64_t)2 * Hkv * HS;
     b.scale = 1 / sqrtf((float)HS);
     b.causal = true;
@@ -160,7 +160,7 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
         print_flops(t, flops);
         op_cast_from_float(out_x, out, T * b.q_stride);
         op_attention_delta(delta, out_x, dout, b);
-        TIME(t, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, scratch));
+        TIME(t, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
         print_flops(t, 2.5 * flops);
         attention_shape s = attention_whole_shape(b);
         if (attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false)) {
@@ -196,12 +196,12 @@ static void bench_ring_step(int64_t S, int ring, int Hq, int Hkv, int HS) {
         TIME(first, op_attention_forward(other, other_lse, q, kv, kv + v, b, false, scratch));
         op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
         TIME(merged, op_attention_forward(out, lse, q, kv, kv + v, b, true, scratch));
-        TIME(merge, attention_merge(out, lse, other, other_lse, b.Tq, Hq, HS, b.q_stride, b.lse_stride, b.q_stride, b.lse_stride));
+        TIME(merge, attention_merge(out, lse, other, other_lse, b.Tq, Hq, HS, b.sum_stride, b.lse_stride, b.sum_stride, b.lse_stride));
         op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
         op_cast_from_float(out_x, out, b.Tk * b.q_stride);
         op_attention_delta(delta, out_x, dout, b);
-        TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, scratch));
-        TIME(added, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, true, scratch));
+        TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
+        TIME(added, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, true, false, scratch));
         printf("%6lld %4d %4d %4d   %8.3f %8.3f %8.3f %5.1f %%   %8.3f %8.3f %8.3f %5.1f %%\n", (long long)S, ring, Hq, HS, 1e3 * first.median, 1e3 * merged.median, 1e3 * merge.median,
                100 * (merged.median / first.median - 1), 1e3 * backward.median, 1e3 * added.median, 1e3 * (added.median - backward.median), 100 * (added.median / backward.median - 1));
     } else printf("%6lld %4d: does not fit\n", (long long)S, ring);
@@ -248,7 +248,7 @@ static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
         TIME(forward, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
         op_cast_from_float(out_x, out, T * b.q_stride);
         op_attention_delta(delta, out_x, dout, b);
-        TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, scratch));
+        TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
     }
     end_memory();
     return forward.median + backward.median;
@@ -317,14 +317,14 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("RMSNorm forward", 2 * residual, op_rmsnorm_forward(a, rows, b, weight, T, D, 1e-5f));
         KERNEL("RMSNorm backward", 4 * residual, op_rmsnorm_backward(a, sums, b, b + T * D, weight, rows, T, D, true, scratch));
         head_layout l = head_layout_make(1, H, Hkv, HS);
-        KERNEL("RoPE and pack", 2 * n * width * HS * X, op_rope_pack_forward(a, a + T * H * HS, b, table, T, l));
-        KERNEL("RoPE backward from float", n * width * HS * (X + 4), op_rope_unpack_backward_float(a, x, y, table, T, l));
-        KERNEL("RoPE and unpack backward", 2 * n * width * HS * X, op_rope_unpack_backward(a, b, b + T * H * HS, table, T, l));
+        KERNEL("RoPE and pack", 2 * n * width * HS * X, op_rope_pack_forward(a, a + T * H * HS, b, table, T, l, 0, T));
+        KERNEL("RoPE and unpack backward", 2 * n * width * HS * X, op_rope_unpack_backward(a, b, b + T * H * HS, table, T, l, 0, T));
         KERNEL("SwiGLU forward", 3 * n * F * X, op_swiglu_forward(a, b, T, F));
         KERNEL("SwiGLU backward", 6 * n * F * X, op_swiglu_backward(b, a, a, b, T, F));
         KERNEL("merge of two blocks", 3 * 4 * heads, attention_merge(x, rows, y, other_rows, T, H, HS, (int64_t)H * HS, T, (int64_t)H * HS, T));
         KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, block_of(T, H, Hkv, HS)));
         KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));
+        KERNEL("float to bf16, some heads", (4 + X) * n * l.group * HS, op_cast_rows(a, (int64_t)H * HS, x, T, (int64_t)l.group * HS));
         KERNEL("add in float", 12 * heads, op_add_float(x, y, T * H * HS));
         KERNEL("sum of squares", 4 * heads, op_sum_squares((double *)(void *)rows, x, T * H * HS));
     } else printf("kernels: do not fit\n");

@@ -100,7 +100,7 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
     memset(&b, 0, sizeof b);
     b.Tq = b.Tk = b.lse_stride = T;
     b.Hq = Hq; b.Hkv = Hkv; b.HS = HS;
-    b.q_stride = Hq * HS;
+    b.q_stride = b.sum_stride = Hq * HS;
     b.kv_stride = 2 * Hkv * HS;
     b.scale = 1 / sqrtf((float)HS);
     b.causal = true;
@@ -116,7 +116,7 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
         int r = run < 0 ? 0 : run;
         SECONDS(seconds[0][r], op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
         op_attention_delta(delta, out, dout, b);
-        SECONDS(seconds[1][r], op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out, dout, lse, delta, b, false, scratch));
+        SECONDS(seconds[1][r], op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out, dout, lse, delta, b, false, false, scratch));
     }
     rates forward = rates_of(seconds[0], runs, flops), backward = rates_of(seconds[1], runs, 2.5 * flops);
     printf("%6lld %4d %4d %4d   %4.0f/%4.0f %3.0f/%3.0f %%   %4.0f/%4.0f %3.0f/%3.0f %%   %6.1f\n", (long long)T, Hq, Hkv, HS, forward.best, forward.median,

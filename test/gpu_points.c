@@ -52,7 +52,7 @@ static problem problem_make(int64_t T, int Hq, int Hkv, int HS) {
     memset(&p, 0, sizeof p);
     p.b.Tq = p.b.Tk = p.b.lse_stride = T;
     p.b.Hq = Hq; p.b.Hkv = Hkv; p.b.HS = HS;
-    p.b.q_stride = (int64_t)Hq * HS;
+    p.b.q_stride = p.b.sum_stride = (int64_t)Hq * HS;
     p.b.kv_stride = (int64_t)2 * Hkv * HS;
     p.b.scale = 1 / sqrtf((float)HS);
     p.b.causal = true;
@@ -86,7 +86,7 @@ static void between(const problem *p) {
 }
 static void whole_backward(const problem *p) {
     between(p);
-    op_attention_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->out_x, p->dout, p->lse, p->delta, p->b, false, p->scratch);
+    op_attention_backward(p->dq, p->dkv, dv_of(p), p->q, p->kv, values_of(p), p->out_x, p->dout, p->lse, p->delta, p->b, false, false, p->scratch);
 }
 // The same by the hand-written kernels: in float, or on tensor cores (false when those do not take the shape).
 static bool by_hand(const problem *p, bool backward, bool tensor_cores) {
@@ -207,7 +207,8 @@ static void point_2(void) {
     double of_out = apart_from(p.out, out, p.nq);
     between(&p);
     for (int k = 0; k < 4; k++)
-        op_attention_backward(p.dq, p.dkv + k * step, dv_of(&p) + k * step, p.q, p.kv + k * step, values_of(&p) + k * step, p.out_x, p.dout, p.lse, p.delta, part, k > 0, p.scratch);
+        op_attention_backward(p.dq, p.dkv + k * step, dv_of(&p) + k * step, p.q, p.kv + k * step, values_of(&p) + k * step, p.out_x, p.dout, p.lse, p.delta, part,
+                              k > 0, false, p.scratch);
     double of_dq = apart_from(p.dq, dq, p.nq), of_dkv = apart_from(p.dkv, dkv, p.nkv);
     bool good = of_out <= LIBRARY_BOUND && of_dq <= LIBRARY_BOUND && of_dkv <= LIBRARY_BOUND;
     say(2, good ? "pass" : "fail", "four blocks of keys and one: out %.1e, dq %.1e, dk and dv %.1e apart", of_out, of_dq, of_dkv);
@@ -364,7 +365,7 @@ static void point_5_rows(void) {
     memset(&b, 0, sizeof b);
     b.Tq = b.lse_stride = T;
     b.Hq = 32; b.Hkv = 8; b.HS = 128;
-    b.q_stride = D;
+    b.q_stride = b.sum_stride = D;
     float *delta = floats(32 * T), *delta_alone = floats(32 * rows);
     op_attention_delta(delta, x, y, b);
     b.Tq = b.lse_stride = rows;
@@ -377,17 +378,25 @@ static void point_5_rows(void) {
     device_free(x);
     floatX *qkv = stored(T * width), *q = stored(T * D), *kv = stored(T * kv_width), *q_alone = stored(rows * D), *kv_alone = stored(rows * kv_width);
     float *table = floats(T * 128);
-    op_rope_pack_forward(q, kv, qkv, table, T, l);
-    op_rope_pack_forward(q_alone, kv_alone, qkv + before * width, table + before * 128, rows, l);
-    same("RoPE forward, q", q + before * D, q_alone, (size_t)(rows * D * X));
-    same("RoPE forward, k and v", kv + before * kv_width, kv_alone, (size_t)(rows * kv_width * X));
+    op_rope_pack_forward(q_alone, kv_alone, qkv + before * width, table + before * 128, rows, l, 0, rows);
+    for (int range = 0; range < 2; range++) { // all rows, then the last ones as a range of them
+        device_zero(q + before * D, (size_t)(rows * D * X));
+        device_zero(kv + before * kv_width, (size_t)(rows * kv_width * X));
+        op_rope_pack_forward(q, kv, qkv + (range == 1 ? before * width : 0), table, T, l, range == 1 ? before : 0, range == 1 ? rows : T);
+        same(range == 1 ? "RoPE forward of a range, q" : "RoPE forward, q", q + before * D, q_alone, (size_t)(rows * D * X));
+        same(range == 1 ? "RoPE forward of a range, k and v" : "RoPE forward, k and v", kv + before * kv_width, kv_alone, (size_t)(rows * kv_width * X));
+    }
+    op_rope_unpack_backward(qkv, q, kv, table, T, l, 0, T);
+    op_rope_unpack_backward(alone, q + before * D, kv + before * kv_width, table + before * 128, rows, l, 0, rows);
+    same("RoPE backward", qkv + before * width, alone, (size_t)(rows * width * X));
+    op_rope_unpack_backward(alone, q, kv, table, T, l, before, rows);
+    same("RoPE backward of a range", qkv + before * width, alone, (size_t)(rows * width * X));
     device_free(kv);
     device_free(q);
-    float *dq = floats(T * D), *dkv = floats(T * kv_width);
-    op_rope_unpack_backward_float(qkv, dq, dkv, table, T, l);
-    op_rope_unpack_backward_float(alone, dq + before * D, dkv + before * kv_width, table + before * 128, rows, l);
-    same("RoPE backward", qkv + before * width, alone, (size_t)(rows * width * X));
-    device_free(dkv);
+    float *dq = floats(T * D);
+    op_cast_rows(qkv, width, dq, T, D); // what lies between the rows is equal from before
+    op_cast_rows(alone, width, dq + before * D, rows, D);
+    same("float to stored, in wider rows", qkv + before * width, alone, (size_t)(rows * width * X));
     op_cast_from_float(qkv, dq, T * D);
     op_cast_from_float(alone, dq + before * D, rows * D);
     same("float to stored", qkv + before * D, alone, (size_t)(rows * D * X));

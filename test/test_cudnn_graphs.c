@@ -131,8 +131,8 @@ static void expect_compiles(gpu *device, cudnnBackendDescriptor_t properties, at
 // The calls for one block: with results written directly to their place, and with results in scratch, to be merged or added.
 static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
     int64_t rows = attention_tile_rows(b);
-    CHECK(max_i64(b.q_stride, b.kv_stride) * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements",
-          (long long)rows, (long long)b.q_stride);
+    int64_t stride = max_i64(max_i64(b.q_stride, b.sum_stride), b.kv_stride);
+    CHECK(stride * min_i64(rows, max_i64(b.Tq, b.Tk)) <= INT32_MAX, "a call reaches %lld rows of %lld elements", (long long)rows, (long long)stride);
     if (backward && b.HS > device->largest_backward) return;
     int64_t tails[2] = {b.Tq % rows, rows}; // the last tile, and the others
     for (int i = 0; i < 2; i++) {
@@ -167,16 +167,24 @@ static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
     memset(&b, 0, sizeof b);
     b.Tq = b.Tk = b.lse_stride = Tc;
     b.Hq = Hq; b.Hkv = Hkv; b.HS = HS;
-    b.q_stride = (int64_t)Hq * HS;
+    b.q_stride = b.sum_stride = (int64_t)Hq * HS;
     b.kv_stride = (int64_t)2 * Hkv * HS;
     b.scale = 1;
     b.causal = true;
     return b;
 }
+// Some heads among all those of a row; their sums are dense.
+static attention_block heads_of(attention_block b, attention_run run) {
+    b.Hq = run.kv * run.members;
+    b.Hkv = run.kv;
+    b.sum_stride = (int64_t)b.Hq * b.HS;
+    return b;
+}
 // A rank's own block, and the two kinds of blocks of other ranks: all queries on half the keys, half the queries on all keys.
-static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS) {
+// run: the heads of a block, among Hq on Hkv.
+static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS, attention_run run) {
     for (int backward = 0; backward < 2; backward++) {
-        attention_block b = block_of(Tc, Hq, Hkv, HS);
+        attention_block b = heads_of(block_of(Tc, Hq, Hkv, HS), run);
         expect_block(device, properties, b, backward == 1);
         b.causal = false;
         b.Tk = Tc / 2;
@@ -220,13 +228,18 @@ int main(int argc, char **argv) {
         for (int HS = 64; HS <= 256; HS *= 2) {
             int64_t lengths[] = {8192, 128, 131072, 1048576};
             for (int i = 0; i < (n == 0 ? 4 : 1); i++) {
-                expect_ring(device, properties, lengths[i], 4, 1, HS);  // 32 heads on 8, hp 8
-                expect_ring(device, properties, lengths[i], 32, 8, HS); // hp 1
-                expect_ring(device, properties, lengths[i], 8, 8, HS);  // as many key/value heads as query heads
+                expect_ring(device, properties, lengths[i], 4, 1, HS, (attention_run){1, 4});  // 32 heads on 8, hp 8
+                expect_ring(device, properties, lengths[i], 32, 8, HS, (attention_run){8, 4}); // hp 1
+                expect_ring(device, properties, lengths[i], 8, 8, HS, each);                   // as many key/value heads as query heads
+                for (int members = 1; members <= 4; members *= 2) // some of hp 1
+                    expect_ring(device, properties, lengths[i], 32, 8, HS, (attention_run){1, members});
             }
         }
-        expect_ring(device, properties, 4096 + 128, 6, 2, 128); // a length that is no power of two
-        for (int HS = 64; HS <= 128; HS *= 2) expect_documents(device, properties, block_of(0, 8, 2, HS), n == 0 ? 262144 : 8192);
+        expect_ring(device, properties, 4096 + 128, 6, 2, 128, (attention_run){2, 3}); // a length that is no power of two
+        for (int HS = 64; HS <= 128; HS *= 2) {
+            expect_documents(device, properties, block_of(0, 8, 2, HS), n == 0 ? 262144 : 8192);
+            expect_documents(device, properties, heads_of(block_of(0, 32, 8, HS), (attention_run){1, 2}), 8192);
+        }
         for (int HS = 64; HS <= 128 && (n == 0 || device->version != gpus[n - 1].version); HS *= 2) { // once for each generation
             attention_block b = block_of(8192, 32, 8, HS);
             const attention_run groups = {8, 4}, members = {1, 2};

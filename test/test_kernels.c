@@ -74,9 +74,9 @@ static tensor tensor_random(int64_t n, bool stored, uint64_t seed, double scale)
 // Races do not depend on the order in which the emulation ran; cut calls, checks of the engine and wide heads in pieces are more of the same; documents:
 // either size with one type of dkv.
 #ifdef EMULATION_RACES
-enum { RACES = 1, ORDERS = 1, CUTS = 1, DOCUMENTS_STEP = 3 };
+enum { RACES = 1, ORDERS = 1, CUTS = 1, DOCUMENTS_STEP = 3, BACKWARD_PASSES = 2 };
 #else
-enum { RACES = 0, ORDERS = 2, CUTS = 4, DOCUMENTS_STEP = 1 };
+enum { RACES = 0, ORDERS = 2, CUTS = 4, DOCUMENTS_STEP = 1, BACKWARD_PASSES = 4 };
 #endif
 
 // Factors of the float bound. The attention engine of a GPU rounds probabilities and their gradients to bf16 on the way to out, dq, dk and dv: 2^-8
@@ -160,6 +160,31 @@ static void test_casts(void) {
     device_free(wire);
     device_free(from);
     device_free(back);
+    device_free(to);
+}
+
+// Rows that lie `gap` elements further apart than they are wide: the bits of op_cast_from_float, and nothing between rows.
+static void test_cast_rows(int64_t rows, int64_t width, int64_t gap, int to_offset, int from_offset) {
+    int64_t stride = width + gap, n = rows * width, size = rows * stride + to_offset, wrong = 0;
+    float *from = (float *)device_alloc(sizeof(float) * (size_t)(n + from_offset + 1));
+    floatX *flat = (floatX *)device_alloc(sizeof(floatX) * (size_t)(n + 1)), *to = (floatX *)device_alloc(sizeof(floatX) * (size_t)(size + 1)), mark;
+    memset(&mark, 0x5a, sizeof mark);
+    for (int64_t i = 0; i < size; i++) to[i] = mark;
+    for (int64_t i = 0; i < n; i++) { // below, at and above the middle between two bf16 numbers
+        uint32_t bits = (uint32_t)(i * 40503 % 65536) << 16 | (0x7fffu + (uint32_t)(i % 3));
+        memcpy(&from[from_offset + i], &bits, 4);
+    }
+    op_cast_from_float(flat, from + from_offset, n);
+    op_cast_rows(to + to_offset, stride, from + from_offset, rows, width);
+    device_synchronize();
+    for (int64_t i = 0; i < size; i++) {
+        int64_t row = (i - to_offset) / stride, at = (i - to_offset) % stride;
+        wrong += memcmp(&to[i], i < to_offset || at >= width ? &mark : &flat[row * width + at], sizeof mark) != 0;
+    }
+    CHECK(wrong == 0, "op_cast_rows: %lld elements wrong of %lld rows of %lld, %lld apart, offsets %d and %d, %s", (long long)wrong, (long long)rows,
+          (long long)width, (long long)stride, to_offset, from_offset, settings);
+    device_free(from);
+    device_free(flat);
     device_free(to);
 }
 
@@ -451,6 +476,17 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
 
 // ---- RoPE and the layout of SeqAlltoAll ----
 
+// How many rows of x (peers, T, width) are wrong: from row `first` on they must be those of `whole`, before it untouched (bytes 0x5a).
+static int64_t wrong_rows(const floatX *x, const floatX *whole, int peers, int64_t T, int64_t width, int64_t first) {
+    int64_t wrong = 0, bytes = width * (int64_t)sizeof(floatX);
+    for (int64_t row = 0; row < peers * T; row++) {
+        const char *found = (const char *)x + row * bytes;
+        bool right = memcmp(found, (const char *)whole + row * bytes, (size_t)bytes) == 0;
+        if (row % T < first) right = found[0] == 0x5a && memcmp(found, found + 1, (size_t)bytes - 1) == 0;
+        wrong += !right;
+    }
+    return wrong;
+}
 static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
     head_layout l = head_layout_make(peers, H, Hkv, HS);
     int half = HS / 2, heads = H + 2 * Hkv;
@@ -482,21 +518,33 @@ static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
                     want[from + half + i] += back[half + i] * c - back[i] * s;
                 }
             }
-    op_rope_pack_forward(q.x, kv.x, qkv.x, table.f, T, l);
+    op_rope_pack_forward(q.x, kv.x, qkv.x, table.f, T, l, 0, T);
     check("op_rope_pack_forward q", q, want_q, 1);
     check("op_rope_pack_forward kv", kv, want_kv, 1);
-    op_rope_unpack_backward(dqkv.x, dq.x, dkv.x, table.f, T, l);
+    op_rope_unpack_backward(dqkv.x, dq.x, dkv.x, table.f, T, l, 0, T);
     check("op_rope_unpack_backward", dqkv, want, 2);
-    if (peers == 1) {
-        tensor sums = tensor_new(nq + nkv, false), from_sums = tensor_new(T * heads * HS, true); // the same numbers in float
-        for (int64_t i = 0; i < nq + nkv; i++) sums.f[i] = (float)(i < nq ? dq.d[i] : dkv.d[i - nq]);
-        op_rope_unpack_backward_float(from_sums.x, sums.f, sums.f + nq, table.f, T, l);
-        check("op_rope_unpack_backward_float", from_sums, want, 2);
-        tensor_free(sums);
-        tensor_free(from_sums);
+
+    // Ranges of rows, the last first, give the bits of the whole, and leave other rows alone. With few rows a range is empty.
+    const int64_t begin[4] = {0, T / 3, T / 3 + T / 2, T}, X = sizeof(floatX), row = heads * HS;
+    tensor q_part = tensor_new(nq, true), kv_part = tensor_new(nkv, true), part = tensor_new((T + 1) * row, true);
+    memset(q_part.x, 0x5a, (size_t)(nq * X));
+    memset(kv_part.x, 0x5a, (size_t)(nkv * X));
+    for (int range = 2; range >= 0; range--) {
+        int64_t first = begin[range], rows = begin[range + 1] - first, wrong = 0;
+        memcpy(part.x, qkv.x + first * row, (size_t)(rows * row * X));
+        op_rope_pack_forward(q_part.x, kv_part.x, part.x, table.f, T, l, first, rows);
+        device_synchronize();
+        wrong += wrong_rows(q_part.x, q.x, peers, T, l.Hq * HS, first) + wrong_rows(kv_part.x, kv.x, peers, T, 2 * l.Hkv_local * HS, first);
+        memset(part.x, 0x5a, (size_t)(part.n * X));
+        op_rope_unpack_backward(part.x, dq.x, dkv.x, table.f, T, l, first, rows);
+        device_synchronize();
+        wrong += memcmp(part.x, dqkv.x + first * row, (size_t)(rows * row * X)) != 0;
+        for (int64_t i = rows * row * X; i < part.n * X; i++) wrong += ((const char *)part.x)[i] != 0x5a;
+        CHECK(wrong == 0, "op_rope_pack_forward and op_rope_unpack_backward of rows %lld to %lld of %lld: %lld wrong, %s", (long long)first,
+              (long long)(first + rows), (long long)T, (long long)wrong, settings);
     }
 
-    op_heads_pack(q.x, dq.x, T, l, 0, peers); // dq read as rows (T, H, HS)
+    op_heads_pack(q.x, dq.x, T, l); // dq read as rows (T, H, HS)
     device_synchronize();
     int64_t wrong = 0;
     for (int64_t t = 0; t < T; t++)
@@ -504,23 +552,23 @@ static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
             wrong += memcmp(q.x + ((h / l.Hq * T + t) * l.Hq + h % l.Hq) * HS, dq.x + (t * H + h) * HS, sizeof(floatX) * (size_t)HS) != 0;
     CHECK(wrong == 0, "op_heads_pack: %lld head rows wrong, %s", (long long)wrong, settings);
     tensor rows = tensor_new(nq, true);
-    for (int peer = 0; peer < peers; peer += 2) op_heads_unpack(rows.x, q.x + peer * T * l.Hq * HS, T, l, peer, peer + 1 < peers ? 2 : 1);
+    op_heads_unpack(rows.x, q.x, T, l);
     device_synchronize();
     CHECK(memcmp(rows.x, dq.x, sizeof(floatX) * (size_t)nq) == 0, "op_heads_unpack is not the inverse of op_heads_pack, %s", settings);
     free(want_q);
     free(want_kv);
     free(want);
-    tensor all[8] = {qkv, dqkv, table, q, kv, dq, dkv, rows};
-    for (int i = 0; i < 8; i++) tensor_free(all[i]);
+    tensor all[11] = {qkv, dqkv, table, q, kv, dq, dkv, rows, q_part, kv_part, part};
+    for (int i = 0; i < 11; i++) tensor_free(all[i]);
 }
 
 // ---- attention ----
 
 typedef struct {
     attention_block b;
-    int64_t nq, nkv, nlse;
+    int64_t nq, nsum, nkv, nlse;
     tensor q, k, v, dout;
-    double *out, *lse, *delta, *dq, *dk, *dv; // in double precision
+    double *out, *lse, *delta, *dq, *dk, *dv; // in double precision; out and dq with the stride of sums
     int64_t *first; // (Tq) packed documents on the host, or NULL; b.documents.first is on the device
 } attention_case;
 
@@ -531,7 +579,7 @@ static NOT_SANITIZED void attention_exact(attention_case *a) {
     for (int h = 0; h < b.Hq; h++) {
         int g = h / (b.Hq / b.Hkv);
         for (int64_t i = 0; i < b.Tq; i++) {
-            int64_t keys = b.causal && i + 1 < b.Tk ? i + 1 : b.Tk, row = i * b.q_stride + (int64_t)h * b.HS;
+            int64_t keys = b.causal && i + 1 < b.Tk ? i + 1 : b.Tk, row = i * b.q_stride + (int64_t)h * b.HS, sum_row = i * b.sum_stride + (int64_t)h * b.HS;
             int64_t from = a->first == NULL ? 0 : min_i64(keys, attention_first_key(&b.documents, a->first[i], b.Tk));
             double largest = -INFINITY, sum = 0, delta = 0;
             for (int64_t j = from; j < keys; j++) {
@@ -546,7 +594,7 @@ static NOT_SANITIZED void attention_exact(attention_case *a) {
             for (int d = 0; d < b.HS; d++) {
                 double o = 0;
                 for (int64_t j = from; j < keys; j++) o += p[j] * a->v.d[j * b.kv_stride + g * b.HS + d];
-                a->out[row + d] = o;
+                a->out[sum_row + d] = o;
                 delta += (double)stored_float(round_stored((float)o)) * a->dout.d[row + d];
             }
             a->delta[h * b.lse_stride + i] = delta;
@@ -555,7 +603,7 @@ static NOT_SANITIZED void attention_exact(attention_case *a) {
                 for (int d = 0; d < b.HS; d++) dp += a->dout.d[row + d] * a->v.d[j * b.kv_stride + g * b.HS + d];
                 double ds = w * (dp - delta) * (double)b.scale;
                 for (int d = 0; d < b.HS; d++) {
-                    a->dq[row + d] += ds * a->k.d[j * b.kv_stride + g * b.HS + d];
+                    a->dq[sum_row + d] += ds * a->k.d[j * b.kv_stride + g * b.HS + d];
                     a->dk[j * b.kv_stride + g * b.HS + d] += ds * a->q.d[row + d];
                     a->dv[j * b.kv_stride + g * b.HS + d] += w * a->dout.d[row + d];
                 }
@@ -567,13 +615,15 @@ static NOT_SANITIZED void attention_exact(attention_case *a) {
 
 static int document_rows; // what attention_test_documents was given; 0: the hand-written kernels compute packed documents
 
+// gap: elements between rows beyond the heads; sum_gap: the same in out and dq.
 // documents > 0: packed documents of so many tokens each; where document_rows is set, each is followed by three short ones. Causal: queries and keys
 // stand at the same positions. Otherwise the keys stand in two runs of positions, and the first documents begin before the first key.
-static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, uint64_t seed, int documents) {
+static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int sum_gap, uint64_t seed, int documents) {
     attention_case a;
     memset(&a, 0, sizeof a);
     a.b.Tq = Tq; a.b.Tk = Tk; a.b.Hq = Hq; a.b.Hkv = Hkv; a.b.HS = HS;
     a.b.q_stride = (int64_t)Hq * HS + gap; a.b.kv_stride = (int64_t)2 * Hkv * HS + gap; a.b.lse_stride = Tq + gap;
+    a.b.sum_stride = (int64_t)Hq * HS + sum_gap;
     a.b.scale = 1.0f / sqrtf((float)HS);
     a.b.causal = causal;
     if (documents > 0) {
@@ -591,14 +641,15 @@ static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, in
         a.b.documents.host = a.first;
     }
     a.nq = Tq * a.b.q_stride;
+    a.nsum = Tq * a.b.sum_stride;
     a.nkv = max_i64(1, Tk * a.b.kv_stride);
     a.nlse = Hq * a.b.lse_stride;
     a.q = tensor_random(a.nq, true, seed, 2);
     a.k = tensor_random(a.nkv, true, seed + 1, 2);
     a.v = tensor_random(a.nkv, true, seed + 2, 2);
     a.dout = tensor_random(a.nq, true, seed + 3, 1);
-    a.out = HOST_NEW(double, a.nq); a.lse = HOST_NEW(double, a.nlse); a.delta = HOST_NEW(double, a.nlse);
-    a.dq = HOST_NEW(double, a.nq); a.dk = HOST_NEW(double, a.nkv); a.dv = HOST_NEW(double, a.nkv);
+    a.out = HOST_NEW(double, a.nsum); a.lse = HOST_NEW(double, a.nlse); a.delta = HOST_NEW(double, a.nlse);
+    a.dq = HOST_NEW(double, a.nsum); a.dk = HOST_NEW(double, a.nkv); a.dv = HOST_NEW(double, a.nkv);
     attention_exact(&a);
     return a;
 }
@@ -640,30 +691,42 @@ static void *attention_scratch(attention_block b, size_t *bytes) {
     return device_alloc(*bytes);
 }
 
+// The exact out as it is stored, for the backward pass: laid out like dout, NaN between the rows.
+static tensor out_as_stored(const attention_case *a) {
+    tensor t = tensor_new(a->nq, true);
+    int64_t width = (int64_t)a->b.Hq * a->b.HS;
+    for (int64_t i = 0; i < a->nq; i++) {
+        int64_t row = i / a->b.q_stride, at = i % a->b.q_stride;
+        t.x[i] = round_stored(at < width ? (float)a->out[row * a->b.sum_stride + at] : NAN);
+    }
+    return t;
+}
+
 // The factor of the float bound for whoever computes the block: the rounding of its attention weights.
 static int rounding_of(attention_block b) {
-    int by_hand = sizeof(floatX) == 2 && (b.HS == 64 || b.HS == 128) && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 ? TENSOR_CORES : 1;
+    bool rows = b.q_stride % 8 == 0 && b.sum_stride % 2 == 0 && b.kv_stride % 8 == 0;
+    int by_hand = sizeof(floatX) == 2 && (b.HS == 64 || b.HS == 128) && rows ? TENSOR_CORES : 1;
     if (b.documents.first == NULL && b.Tq % 128 == 0 && b.Tk % 128 == 0) return ENGINE;
     return document_rows > 0 && ENGINE > by_hand ? ENGINE : by_hand;
 }
 
 static bool dkv_bf16; // as on Blackwell (attention_use_blackwell): each call of the engine rounds dk and dv once
 
-static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents) {
+static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int sum_gap, int documents) {
     char text[160];
-    snprintf(text, sizeof text, "attention, rows %lld x %lld, heads %d on %d of %d%s%s, gap %d", (long long)Tq, (long long)Tk, Hq, Hkv, HS, causal ? ", causal" : "",
-             documents > 0 ? ", documents" : "", gap);
+    snprintf(text, sizeof text, "attention, rows %lld x %lld, heads %d on %d of %d%s%s, gaps %d and %d", (long long)Tq, (long long)Tk, Hq, Hkv, HS,
+             causal ? ", causal" : "", documents > 0 ? ", documents" : "", gap, sum_gap);
     tell(text);
-    attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, 11, documents);
+    attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, sum_gap, 11, documents);
     attention_block b = a.b;
     int rounded = rounding_of(b), dkv_rounded = dkv_bf16 && rounded < TENSOR_CORES ? TENSOR_CORES : rounded;
-    tensor out = marked(a.nq, 0.25f), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f);
-    tensor dq = marked(a.nq, 1), dk = marked(a.nkv, 1), dv = marked(a.nkv, 1);
-    forget(out, Tq, (int64_t)Hq * HS, b.q_stride);
-    forget(dq, Tq, (int64_t)Hq * HS, b.q_stride);
+    tensor out = marked(a.nsum, 0.25f), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f);
+    tensor dq = marked(a.nsum, 1), dk = marked(a.nkv, 1), dv = marked(a.nkv, 1);
+    forget(out, Tq, (int64_t)Hq * HS, b.sum_stride);
+    forget(dq, Tq, (int64_t)Hq * HS, b.sum_stride);
     forget(dk, Tk, (int64_t)Hkv * HS, b.kv_stride);
     forget(dv, Tk, (int64_t)Hkv * HS, b.kv_stride);
-    keep_marks(a.out, Tq, (int64_t)Hq * HS, b.q_stride, 0.25);
+    keep_marks(a.out, Tq, (int64_t)Hq * HS, b.sum_stride, 0.25);
     keep_marks(a.lse, Hq, Tq, b.lse_stride, 0.25);
     keep_marks(a.delta, Hq, Tq, b.lse_stride, 0.25);
     size_t scratch_bytes;
@@ -675,46 +738,115 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
     check("op_attention_forward lse", lse, a.lse, 4);
 
     // The backward pass starts from the exact out, lse and delta, as stored.
-    tensor out_stored = tensor_new(a.nq, true);
-    for (int64_t i = 0; i < a.nq; i++) out_stored.x[i] = round_stored((float)a.out[i]);
+    tensor out_stored = out_as_stored(&a);
     for (int64_t i = 0; i < a.nlse; i++) lse.f[i] = (float)a.lse[i];
     op_attention_delta(delta.f, out_stored.x, a.dout.x, b);
     check("op_attention_delta", delta, a.delta, (double)HS); // a sum of HS products that cancel
     for (int64_t i = 0; i < a.nlse; i++) delta.f[i] = (float)a.delta[i];
-    for (int add = 0; add < 2; add++) { // first dq is overwritten, then the second call adds to it
-        for (int64_t i = 0; add == 1 && i < a.nq; i++) a.dq[i] *= 2;
-        keep_marks(a.dq, Tq, (int64_t)Hq * HS, b.q_stride, 1);
-        keep_marks(a.dk, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
-        keep_marks(a.dv, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
-        if (Tk == 0) a.dk[0] = a.dv[0] = 1; // a tensor has one element at least
-        op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, add == 1, scratch);
+    // First all gradients are set; each further pass sets them again or adds to what is there: once, twice, three times the gradients.
+    double *times[3] = {HOST_NEW(double, a.nsum), HOST_NEW(double, a.nkv), HOST_NEW(double, a.nkv)};
+    static const struct {
+        bool add_dq, add_dkv;
+        int dq, dkv;
+    } passes[] = {{false, false, 1, 1}, {true, true, 2, 2}, {false, true, 1, 3}, {true, false, 2, 1}};
+    for (int pass = 0; pass < BACKWARD_PASSES; pass++) {
+        int dq_times = passes[pass].dq, dkv_times = passes[pass].dkv;
+        for (int64_t i = 0; i < a.nsum; i++) times[0][i] = dq_times * a.dq[i];
+        for (int64_t i = 0; i < a.nkv; i++) {
+            times[1][i] = dkv_times * a.dk[i];
+            times[2][i] = dkv_times * a.dv[i];
+        }
+        keep_marks(times[0], Tq, (int64_t)Hq * HS, b.sum_stride, 1);
+        keep_marks(times[1], Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
+        keep_marks(times[2], Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
+        if (Tk == 0) times[1][0] = times[2][0] = 1; // a tensor has one element at least
+        bool add_dq = passes[pass].add_dq, add_dkv = passes[pass].add_dkv;
+        op_attention_backward(dq.f, dk.f, dv.f, a.q.x, a.k.x, a.v.x, out_stored.x, a.dout.x, lse.f, delta.f, b, add_dq, add_dkv, scratch);
         // For a query that sees a single key, dq is the difference of two equal numbers of size 1.
-        check_beside(add ? "op_attention_backward dq, added" : "op_attention_backward dq", dq, a.dq, 8 * rounded, 1);
-        check_beside("op_attention_backward dk", dk, a.dk, 8 * dkv_rounded, 1);
-        check_beside("op_attention_backward dv", dv, a.dv, 8 * dkv_rounded, 1);
+        check_beside(add_dq ? "op_attention_backward dq, added" : "op_attention_backward dq", dq, times[0], 8 * rounded, dq_times);
+        check_beside(add_dkv ? "op_attention_backward dk, added" : "op_attention_backward dk", dk, times[1], 8 * dkv_rounded, dkv_times);
+        check_beside(add_dkv ? "op_attention_backward dv, added" : "op_attention_backward dv", dv, times[2], 8 * dkv_rounded, dkv_times);
     }
+    for (int i = 0; i < 3; i++) free(times[i]);
     device_free(scratch);
     tensor all[7] = {out, lse, delta, dq, dk, dv, out_stored};
     for (int i = 0; i < 7; i++) tensor_free(all[i]);
     attention_free(&a);
 }
 
-// test_attention on packed documents; and how many tiles of a pass go to the engine, in pieces of 128, 256, ... rows (it makes three passes: one forward,
-// two backward).
-static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents) {
+// The heads of a block in runs of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or members is the
+// whole group. Each run's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those of its group.
+static void test_runs_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents, int kv, int members) {
+    char text[160];
+    snprintf(text, sizeof text, "attention, rows %lld x %lld, %d of %d key/value heads and %d of their %d query heads", (long long)Tq, (long long)Tk, kv, Hkv,
+             members, Hq / Hkv);
+    tell(text);
+    attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, gap, 31, documents);
+    attention_block b = a.b, run = b;
+    run.Hq = kv * members;
+    run.Hkv = kv;
+    run.sum_stride = (int64_t)run.Hq * HS;
+    int rounded = rounding_of(run), dkv_rounded = dkv_bf16 && rounded < TENSOR_CORES ? TENSOR_CORES : rounded;
+    tensor sum = tensor_new(Tq * run.sum_stride, false), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f);
+    tensor dq = marked(a.nq, 1), dk = marked(a.nkv, 1), dv = marked(a.nkv, 1), out = tensor_new(a.nq, true), exact_out = out_as_stored(&a);
+    forget(dk, Tk, (int64_t)Hkv * HS, b.kv_stride);
+    forget(dv, Tk, (int64_t)Hkv * HS, b.kv_stride);
+    for (int64_t i = 0; i < a.nq; i++) out.x[i] = round_stored(0.25f);
+    keep_marks(a.out, Tq, (int64_t)Hq * HS, b.q_stride, 0.25);
+    keep_marks(a.lse, Hq, Tq, b.lse_stride, 0.25);
+    keep_marks(a.dq, Tq, (int64_t)Hq * HS, b.q_stride, 1);
+    keep_marks(a.dk, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
+    keep_marks(a.dv, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
+    size_t scratch_bytes;
+    void *scratch = attention_scratch(run, &scratch_bytes);
+    for (int backward = 0; backward < 2; backward++) {
+        for (int g = 0; g < Hkv; g += kv)
+            for (int member = 0; member < Hq / Hkv; member += members) {
+                int64_t head = g * (Hq / Hkv) + member, at = head * HS, kv_at = (int64_t)g * HS, row = head * b.lse_stride;
+                for (int64_t i = 0; i < sum.n; i++) sum.f[i] = NAN;
+                if (backward == 0) {
+                    op_attention_forward(sum.f, lse.f + row, a.q.x + at, a.k.x + kv_at, a.v.x + kv_at, run, false, scratch);
+                    op_cast_rows(out.x + at, b.q_stride, sum.f, Tq, run.sum_stride);
+                    device_synchronize();
+                    continue;
+                }
+                op_attention_delta(delta.f + row, exact_out.x + at, a.dout.x + at, run);
+                op_attention_backward(sum.f, dk.f + kv_at, dv.f + kv_at, a.q.x + at, a.k.x + kv_at, a.v.x + kv_at, exact_out.x + at, a.dout.x + at, lse.f + row,
+                                      delta.f + row, run, false, member > 0, scratch);
+                device_synchronize();
+                for (int64_t i = 0; i < sum.n; i++) dq.f[i / run.sum_stride * b.q_stride + at + i % run.sum_stride] = sum.f[i];
+            }
+        if (backward == 1) break;
+        check("runs of heads, out", out, a.out, 4 * rounded);
+        check("runs of heads, lse", lse, a.lse, 4);
+        for (int64_t i = 0; i < a.nlse; i++) lse.f[i] = (float)a.lse[i];
+    }
+    check_beside("runs of heads, dq", dq, a.dq, 8 * rounded, 1);
+    check_beside("runs of heads, dk", dk, a.dk, 8 * dkv_rounded, 1);
+    check_beside("runs of heads, dv", dv, a.dv, 8 * dkv_rounded, 1);
+    device_free(scratch);
+    tensor all[8] = {sum, lse, delta, dq, dk, dv, out, exact_out};
+    for (int i = 0; i < 8; i++) tensor_free(all[i]);
+    attention_free(&a);
+}
+
+// test_attention on packed documents; and how many tiles of a pass go to the engine, in pieces of 128, 256, ... rows (it makes one pass forward and
+// BACKWARD_PASSES backward).
+static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int sum_gap, int documents) {
     attention_engine_agrees(HS, true);
     int64_t before = attention_test_engine_tiles();
-    test_attention(Tq, Tk, Hq, Hkv, HS, causal, gap, documents);
+    test_attention(Tq, Tk, Hq, Hkv, HS, causal, gap, sum_gap, documents);
     int64_t asked = attention_test_engine_tiles() - before;
-    if (document_rows == 128 && !dkv_bf16 && attention_call_possible()) CHECK(asked == 3 * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
+    if (document_rows == 128 && !dkv_bf16 && attention_call_possible())
+        CHECK(asked == (1 + BACKWARD_PASSES) * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
 }
 
 // The engine is asked only for what cuDNN's kernels are known to compute correctly. Changes one thing at a time to something they do not.
 static void test_engine_takes(void) {
-    enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, DOCUMENTS, OVERLAP, THINGS };
+    enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, SUM_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, DOCUMENTS, OVERLAP, THINGS };
     for (int thing = 0; thing < THINGS; thing++) {
         bool documents = thing >= DOCUMENTS; // two of 128 tokens; OVERLAP: the second sees keys of the first
-        attention_case a = attention_make(256, 256, 2, 2, 64, documents, 16, 5, documents ? 128 : 0);
+        attention_case a = attention_make(256, 256, 2, 2, 64, documents, 16, 16, 5, documents ? 128 : 0);
         attention_block b = a.b;
         for (int i = 128; thing == OVERLAP && i < 256; i++) a.first[i] -= 64;
         b.Tq = documents ? 256 : thing == Q_ROWS ? 192 : 128;
@@ -722,6 +854,7 @@ static void test_engine_takes(void) {
         b.causal = thing == LATER_KEYS || documents;
         if (thing == HEAD) b.HS = 60;
         if (thing == Q_STRIDE) b.q_stride -= 4;
+        if (thing == SUM_STRIDE) b.sum_stride -= 4;
         if (thing == KV_STRIDE) b.kv_stride -= 4;
         if (thing == LSE_STRIDE) b.lse_stride -= 2;
         tensor out = marked(a.nq, 0), lse = marked(a.nlse, 0);
@@ -746,18 +879,19 @@ static void test_call_sizes(void) {
     static const struct {
         int64_t T;
         int Hq, Hkv, HS;
-        int64_t q_stride, kv_stride;
+        int64_t q_stride, sum_stride, kv_stride;
         bool blackwell;
         int64_t rows;
     } blocks[] = {
-        {1 << 17, 32, 8, 128, 4096, 2048, false, 1 << 17},          // fits
-        {1 << 20, 32, 8, 16, 12000, 2048, false, 174848},           // 2^31 elements of q are 178956 rows: six tiles
-        {1 << 20, 32, 8, 16, 2048, 12000, false, 174848},           // of k
-        {1 << 20, 4, 1, 128, 512, 256, false, 1 << 18},             // scratch of one head's backward call: 313593 rows
-        {1 << 20, 8, 1, 128, 1024, 256, false, 174848},             // of one group's forward call: 195091 rows
-        {1 << 20, 4, 1, 64, 256, 128, true, 65536},
-        {1 << 20, 4, 1, 128, 512, 256, true, 65536},
-        {1 << 20, 4, 1, 256, 1024, 512, true, 32768},
+        {1 << 17, 32, 8, 128, 4096, 4096, 2048, false, 1 << 17},          // fits
+        {1 << 20, 32, 8, 16, 12000, 2048, 2048, false, 174848},           // 2^31 elements of q are 178956 rows: six tiles
+        {1 << 20, 32, 8, 16, 2048, 12000, 2048, false, 174848},           // of out
+        {1 << 20, 32, 8, 16, 2048, 2048, 12000, false, 174848},           // of k
+        {1 << 20, 4, 1, 128, 512, 512, 256, false, 1 << 18},             // scratch of one head's backward call: 313593 rows
+        {1 << 20, 8, 1, 128, 1024, 1024, 256, false, 174848},            // of one group's forward call: 195091 rows
+        {1 << 20, 4, 1, 64, 256, 256, 128, true, 65536},
+        {1 << 20, 4, 1, 128, 512, 512, 256, true, 65536},
+        {1 << 20, 4, 1, 256, 1024, 1024, 512, true, 32768},
     };
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
         attention_block b;
@@ -765,6 +899,7 @@ static void test_call_sizes(void) {
         b.Tq = b.Tk = blocks[i].T;
         b.Hq = blocks[i].Hq; b.Hkv = blocks[i].Hkv; b.HS = blocks[i].HS;
         b.q_stride = blocks[i].q_stride;
+        b.sum_stride = blocks[i].sum_stride;
         b.kv_stride = blocks[i].kv_stride;
         attention_use_blackwell(blocks[i].blackwell);
         CHECK(attention_tile_rows(b) == blocks[i].rows, "tiles of block %d have %lld rows, not %lld", (int)i, (long long)attention_tile_rows(b), (long long)blocks[i].rows);
@@ -783,13 +918,13 @@ static void test_call_sizes(void) {
 }
 
 // Keys in three blocks, merged by the forward kernel and by attention_merge, equal all keys at once.
-static void test_merge(int64_t T, int H, int HS, int gap) {
-    attention_case a = attention_make(T, 3 * T, H, H, HS, false, gap, 21, 0);
+static void test_merge(int64_t T, int H, int HS, int gap, int sum_gap) {
+    attention_case a = attention_make(T, 3 * T, H, H, HS, false, gap, sum_gap, 21, 0);
     attention_block part = a.b;
     part.Tk = T;
-    tensor out = marked(a.nq, 0), lse = marked(a.nlse, 0), out_b = marked(a.nq, 0), lse_b = marked(a.nlse, 0);
-    tensor out_2 = marked(a.nq, 0), lse_2 = marked(a.nlse, 0);
-    forget(out_2, T, (int64_t)H * HS, a.b.q_stride); // its lse says that no key was seen: it must not be read
+    tensor out = marked(a.nsum, 0), lse = marked(a.nlse, 0), out_b = marked(a.nsum, 0), lse_b = marked(a.nlse, 0);
+    tensor out_2 = marked(a.nsum, 0), lse_2 = marked(a.nlse, 0);
+    forget(out_2, T, (int64_t)H * HS, a.b.sum_stride); // its lse says that no key was seen: it must not be read
     for (int64_t i = 0; i < a.nlse; i++) lse_2.f[i] = lse.f[i] = -INFINITY;
     size_t scratch_bytes;
     void *scratch = attention_scratch(part, &scratch_bytes);
@@ -798,7 +933,7 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
         int64_t at = block * T * a.b.kv_stride;
         if (block > 0) op_attention_forward(out.f, lse.f, a.q.x, a.k.x + at, a.v.x + at, part, true, scratch);
         op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x + at, a.v.x + at, part, false, scratch);
-        attention_merge(out_2.f, lse_2.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride, a.b.q_stride, a.b.lse_stride);
+        attention_merge(out_2.f, lse_2.f, out_b.f, lse_b.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.sum_stride, a.b.lse_stride);
     }
     device_synchronize();
     for (int h = 0; h < H; h++) // what lies beyond T is not compared
@@ -819,10 +954,10 @@ static void test_merge(int64_t T, int H, int HS, int gap) {
     device_synchronize();
     CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "no key seen: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
     out_b.f[0] = NAN;
-    attention_merge(out.f, lse.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride, a.b.q_stride, a.b.lse_stride);
+    attention_merge(out.f, lse.f, out_b.f, lse_b.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.sum_stride, a.b.lse_stride);
     device_synchronize();
     CHECK(out.f[0] == before && lse.f[0] == lse_before, "merging a block without keys changes out");
-    attention_merge(out_b.f, lse_b.f, out_b.f, lse_b.f, T, H, HS, a.b.q_stride, a.b.lse_stride, a.b.q_stride, a.b.lse_stride);
+    attention_merge(out_b.f, lse_b.f, out_b.f, lse_b.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.sum_stride, a.b.lse_stride);
     device_synchronize();
     CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "-inf merged with -inf: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
     device_free(scratch);
@@ -1056,6 +1191,7 @@ static void call_round(call_tensors *c) {
     op_round(X(0), F(1), c->n[0], how);
 }
 static void call_cast_from(call_tensors *c) { op_cast_from_float(X(0), F(1), c->n[0]); }
+static void call_cast_rows(call_tensors *c) { op_cast_rows(X(0), COLUMNS, F(1), ROWS, COLUMNS / 2); }
 static void call_cast_to(call_tensors *c) { op_cast_to_float(F(0), X(1), c->n[0]); }
 static void call_add(call_tensors *c) { op_add_float(F(0), F(1), c->n[0]); }
 static void call_wire(call_tensors *c) { op_bf16_from_float((bf16 *)c->at[0], F(1), c->n[0]); }
@@ -1067,11 +1203,10 @@ static void call_swiglu_back(call_tensors *c) { op_swiglu_backward(X(0), X(1), X
 static void call_embedding(call_tensors *c) { op_embedding_forward(X(0), c->rows, X(1), ROWS, COLUMNS); }
 static void call_embedding_back(call_tensors *c) { op_embedding_backward(F(0), c->rows, X(1), ROWS, COLUMNS, c->scratch); }
 static void call_loss(call_tensors *c) { op_cross_entropy(F(0), X(1), c->rows, ROWS, COLUMNS, 1, true); }
-static void call_rope(call_tensors *c) { op_rope_pack_forward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16)); }
-static void call_rope_back(call_tensors *c) { op_rope_unpack_backward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16)); }
-static void call_rope_float(call_tensors *c) { op_rope_unpack_backward_float(X(0), F(1), F(2), F(3), ROWS, head_layout_make(1, 4, 2, 16)); }
-static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16), 0, 2); }
-static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16), 0, 2); }
+static void call_rope(call_tensors *c) { op_rope_pack_forward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16), 0, ROWS); }
+static void call_rope_back(call_tensors *c) { op_rope_unpack_backward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16), 0, ROWS); }
+static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
+static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_merge(call_tensors *c) { attention_merge(F(0), F(1), F(2), F(3), ROWS, 4, 16, COLUMNS, ROWS, COLUMNS, ROWS); }
 static attention_block call_block(int Hkv) { // one head of 64, as tensor cores take it, or four of 16
     attention_block b;
@@ -1079,7 +1214,7 @@ static attention_block call_block(int Hkv) { // one head of 64, as tensor cores 
     b.Tq = b.Tk = b.lse_stride = ROWS;
     b.Hq = b.Hkv = Hkv;
     b.HS = COLUMNS / Hkv;
-    b.q_stride = b.kv_stride = COLUMNS;
+    b.q_stride = b.sum_stride = b.kv_stride = COLUMNS;
     b.scale = 0.1f;
     b.causal = true;
     return b;
@@ -1087,7 +1222,7 @@ static attention_block call_block(int Hkv) { // one head of 64, as tensor cores 
 static void call_delta(call_tensors *c) { op_attention_delta(F(0), X(1), X(2), call_block(4)); }
 static void call_attention(call_tensors *c) { op_attention_forward(F(0), F(1), X(2), X(3), X(4), call_block(1), true, c->scratch); }
 static void call_attention_back(call_tensors *c) { // out, which cuDNN alone reads, is not among the tensors
-    op_attention_backward(F(0), F(1), F(2), X(3), X(4), X(5), X(6), X(6), F(7), F(8), call_block(1), true, c->scratch);
+    op_attention_backward(F(0), F(1), F(2), X(3), X(4), X(5), X(6), X(6), F(7), F(8), call_block(1), true, true, c->scratch);
 }
 #undef X
 #undef F
@@ -1102,6 +1237,7 @@ static void test_addresses(void) {
         {"op_adamw", call_adamw, 5, {S, 4, 4, 4, 4}, {N, N, N, N, N}},
         {"op_round", call_round, 2, {S, 4}, {N, N}},
         {"op_cast_from_float", call_cast_from, 2, {S, 4}, {N, N}},
+        {"op_cast_rows", call_cast_rows, 2, {S, 4}, {N, N / 2}},
         {"op_cast_to_float", call_cast_to, 2, {4, S}, {N, N}},
         {"op_add_float", call_add, 2, {4, 4}, {N, N}},
         {"op_bf16_from_float", call_wire, 2, {2, 4}, {N, N}},
@@ -1115,7 +1251,6 @@ static void test_addresses(void) {
         {"op_cross_entropy", call_loss, 2, {4, S}, {ROWS, N}},
         {"op_rope_pack_forward", call_rope, 4, {S, S, S, 4}, {N, N, 2 * N, ROWS * 16}},
         {"op_rope_unpack_backward", call_rope_back, 4, {S, S, S, 4}, {2 * N, N, N, ROWS * 16}},
-        {"op_rope_unpack_backward_float", call_rope_float, 4, {S, 4, 4, 4}, {2 * N, N, N, ROWS * 16}},
         {"op_heads_pack", call_heads, 2, {S, S}, {N, N}},
         {"op_heads_unpack", call_heads_back, 2, {S, S}, {N, N}},
         {"attention_merge", call_merge, 4, {4, 4, 4, 4}, {N, 4 * ROWS, N, 4 * ROWS}},
@@ -1151,6 +1286,15 @@ int main(int argc, char **argv) {
             snprintf(settings, sizeof settings, "block size %d (0: the launcher's), %s first", blocks[i], reverse ? "last" : "first");
             tell(settings);
             test_casts();
+            test_cast_rows(1, 1, 0, 0, 0);
+            test_cast_rows(7, 16, 48, 0, 0); // in vectors
+            test_cast_rows(300, 24, 8, 0, 0);
+            test_cast_rows(9, 16, 48, 1, 0); // one address or the other, or a stride, or a width that is no multiple of 16 bytes
+            test_cast_rows(9, 16, 48, 0, 1);
+            test_cast_rows(9, 16, 3, 0, 0);
+            test_cast_rows(9, 17, 7, 0, 0);
+            test_cast_rows(70, 33, 0, 1, 3);
+            test_cast_rows(0, 8, 8, 0, 0);
             test_vectors(1, 0);
             test_vectors(5, 1);
             test_vectors(1000, 0);
@@ -1173,13 +1317,13 @@ int main(int argc, char **argv) {
             if (i == 0) test_rmsnorm(2, DEVICE_HIDDEN_SIZE_MAX); // all of the smallest GPU's shared memory
             test_rope(1, 1, 1, 1, 2);
             test_rope(5, 1, 3, 1, 6);
-            test_rope(4, 1, 4, 2, 16); // in pieces of 16 bytes, also from float sums
+            test_rope(4, 1, 4, 2, 16); // in pieces of 16 bytes
             test_rope(7, 2, 8, 4, 16);
             test_rope(3, 4, 8, 2, 16); // each key/value head goes to two peers
             test_rope(3, 6, 6, 2, 10);
             test_rope(3, 2, 12, 4, 16); // 6 query heads to a peer, 3 to a key/value head
-            test_merge(9, 2, 8, 0);
-            test_merge(5, 3, 6, 3);
+            test_merge(9, 2, 8, 0, 4);
+            test_merge(5, 3, 6, 3, 1);
             test_dense_results(5, 3, 1, 8, 16, 0);
             test_dense_results(7, 2, 1, 5, 9, 3);
             test_dense_results(5, 2, 4, 8, 16, 16);
@@ -1192,38 +1336,43 @@ int main(int argc, char **argv) {
             test_cross_entropy(6, 4096, 40);
             test_cross_entropy(2, 128256, 5); // more than shared memory holds
             if (i > 0) continue; // block sizes below depend on the head size alone, or there are none
-            test_attention(1, 1, 1, 1, 8, false, 0, 0);
-            test_attention(5, 0, 2, 1, 16, false, 0, 0); // without keys dq is still set; without queries, dk and dv
-            test_attention(0, 5, 2, 1, 16, false, 0, 0);
-            test_attention(33, 33, 4, 2, 16, true, 0, 0);
-            test_attention(40, 70, 4, 1, 20, false, 0, 0);  // head size not in 16-byte pieces
-            test_attention(70, 40, 2, 2, 24, true, 8, 0);   // rows beyond the last key, strides with gaps
-            test_attention(65, 65, 2, 1, 64, true, 3, 0);   // strides that are no multiples of 16 bytes
-            test_attention(33, 50, 2, 2, 80, false, 0, 0);
-            test_attention(34, 34, 2, 1, 128, true, 0, 0);
-            test_attention(20, 33, 2, 1, 256, false, 0, 0);
-            test_attention(33, 33, 1, 1, 200, true, 0, 0);
-            test_attention(100, 100, 4, 2, 16, true, 0, 37); // packed documents: longer than a tile, shorter, of one token
-            test_attention(100, 100, 2, 2, 24, true, 8, 10);
-            test_attention(70, 70, 2, 1, 20, true, 3, 1);
-            test_attention(128, 256, 4, 2, 16, false, 0, 20); // a shape that cuDNN would take; rows that see nothing
-            test_attention(130, 90, 2, 1, 136, false, 0, 33);
-            test_attention(33, 70, 2, 1, 64, false, 8, 0); // for tensor cores
-            test_attention(200, 200, 2, 1, 64, true, 0, 0);
-            test_attention(150, 100, 2, 2, 128, true, 8, 0);
-            test_attention(150, 150, 4, 2, 64, true, 0, 37);
-            test_attention(130, 180, 2, 1, 128, false, 8, 50);
-            test_attention(128, 128, 2, 2, 64, true, 0, 1);
+            test_attention(1, 1, 1, 1, 8, false, 0, 0, 0);
+            test_attention(5, 0, 2, 1, 16, false, 0, 3, 0); // without keys dq is still set; without queries, dk and dv
+            test_attention(0, 5, 2, 1, 16, false, 0, 0, 0);
+            test_attention(33, 33, 4, 2, 16, true, 0, 4, 0);
+            test_attention(40, 70, 4, 1, 20, false, 0, 0, 0);  // head size not in 16-byte pieces
+            test_attention(70, 40, 2, 2, 24, true, 8, 0, 0);   // rows beyond the last key, strides with gaps
+            test_attention(65, 65, 2, 1, 64, true, 3, 5, 0);   // strides that are no multiples of 16 bytes
+            test_attention(33, 50, 2, 2, 80, false, 0, 1, 0);
+            test_attention(34, 34, 2, 1, 128, true, 0, 3, 0);
+            test_attention(20, 33, 2, 1, 256, false, 0, 0, 0);
+            test_attention(33, 33, 1, 1, 200, true, 0, 8, 0);
+            test_attention(100, 100, 4, 2, 16, true, 0, 0, 37); // packed documents: longer than a tile, shorter, of one token
+            test_attention(100, 100, 2, 2, 24, true, 8, 3, 10);
+            test_attention(70, 70, 2, 1, 20, true, 3, 0, 1);
+            test_attention(128, 256, 4, 2, 16, false, 0, 8, 20); // a shape that cuDNN would take; rows that see nothing
+            test_attention(130, 90, 2, 1, 136, false, 0, 0, 33);
+            test_attention(33, 70, 2, 1, 64, false, 8, 0, 0); // for tensor cores
+            test_attention(200, 200, 2, 1, 64, true, 0, 6, 0);
+            test_attention(150, 100, 2, 2, 128, true, 8, 16, 0);
+            test_attention(150, 150, 4, 2, 64, true, 0, 0, 37);
+            test_attention(130, 180, 2, 1, 128, false, 8, 0, 50);
+            test_attention(128, 128, 2, 2, 64, true, 0, 2, 1);
             // Limits of the rules that skip a tile or compute one without a mask: a document that begins at the last row of a tile; one whose last tile of
             // keys ends one row after the first query; one that begins in a short last tile of queries; keys that fill all but one row of a tile.
-            test_attention(150, 150, 2, 1, 16, true, 0, 127);
-            test_attention(150, 150, 2, 1, 64, true, 0, 127);
-            test_attention(130, 130, 1, 1, 64, true, 0, 63);
-            test_attention(230, 230, 1, 1, 128, true, 0, 66);
-            test_attention(70, 127, 2, 1, 64, false, 8, 0);
-            test_merge(40, 2, 64, 0);
-            test_merge(70, 1, 128, 8);
-            test_attention(256, 64, 2, 1, 64, false, 0, 70); // rows and blocks that see nothing
+            test_attention(150, 150, 2, 1, 16, true, 0, 0, 127);
+            test_attention(150, 150, 2, 1, 64, true, 0, 0, 127);
+            test_attention(130, 130, 1, 1, 64, true, 0, 0, 63);
+            test_attention(230, 230, 1, 1, 128, true, 0, 0, 66);
+            test_attention(70, 127, 2, 1, 64, false, 8, 8, 0);
+            test_merge(40, 2, 64, 0, 0);
+            test_merge(70, 1, 128, 8, 2);
+            test_attention(256, 64, 2, 1, 64, false, 0, 8, 70); // rows and blocks that see nothing
+            test_runs_of_heads(70, 90, 8, 2, 16, false, 0, 0, 1, 1);
+            test_runs_of_heads(50, 50, 6, 2, 20, true, 3, 0, 1, 3); // strides that are no multiples of 16 bytes
+            test_runs_of_heads(100, 100, 8, 4, 24, true, 8, 37, 2, 2);
+            test_runs_of_heads(70, 130, 4, 1, 64, false, 0, 0, 1, 2); // for tensor cores
+            test_runs_of_heads(130, 130, 4, 2, 128, true, 8, 60, 1, 1);
             // Lengths and strides that go to the engine (emulated: to the same kernels): in one call, then cut into tiles of 128 rows and into runs of
             // one query head, or of one or two key/value heads with all or half of their query heads.
             for (int n = 0; n < (engine_has_bf16() ? CUTS : 3); n++) {
@@ -1232,15 +1381,18 @@ int main(int argc, char **argv) {
                 dkv_bf16 = n == 3;
                 attention_use_blackwell(dkv_bf16);
                 attention_test_limits(cut > 0 ? 1 : 0, cut == 0 ? 0 : cut == 1 ? 1 : 100000);
-                test_attention(128, 128, 4, 2, 16, true, 0, 0);
-                test_attention(384, 384, 6, 3, 8, true, 8, 0);
-                test_attention(256, 384, 4, 4, 16, false, 8, 0);
-                test_attention(128, 256, 4, 1, 16, false, 0, 0);
-                test_attention(384, 128, 3, 1, 8, false, 0, 0);
-                test_merge(256, 2, 8, 8);
+                test_attention(128, 128, 4, 2, 16, true, 0, 0, 0);
+                test_attention(384, 384, 6, 3, 8, true, 8, 0, 0);
+                test_attention(256, 384, 4, 4, 16, false, 8, 16, 0);
+                test_attention(128, 256, 4, 1, 16, false, 0, 8, 0);
+                test_attention(384, 128, 3, 1, 8, false, 0, 0, 0);
+                test_merge(256, 2, 8, 8, 0);
+                test_runs_of_heads(256, 256, 8, 2, 16, true, 0, 0, 1, 1);
+                test_runs_of_heads(256, 128, 8, 2, 8, false, 8, 0, 1, 2);
+                test_runs_of_heads(128, 256, 4, 4, 16, false, 0, 0, 2, 1);
                 if (engine_compiles()) continue;
-                test_attention(384, 384, 4, 2, 40, true, 8, 0); // the emulated engine does not take it
-                test_attention(256, 384, 2, 2, 40, false, 0, 0);
+                test_attention(384, 384, 4, 2, 40, true, 8, 0, 0); // the emulated engine does not take it
+                test_attention(256, 384, 2, 2, 40, false, 0, 8, 0);
             }
             // Packed documents go to the engine in pieces of 128 rows or more (the library's smallest); the emulated engine takes any number, so there also
             // of 16. A document that fills its pieces, one that is rounded up, one with no rows after it, last rows by hand, short ones between long ones.
@@ -1251,15 +1403,16 @@ int main(int argc, char **argv) {
                 attention_use_blackwell(dkv_bf16);
                 attention_test_documents(document_rows);
                 attention_test_limits(dkv_bf16 ? 1 : 0, dkv_bf16 ? 1 : 0);
-                check_tiles(4, 600, 600, 4, 2, 16, true, 0, 290);   // 256 rows and 34, rounded up (3 tiles); 256 rows and 34 with too few behind them
-                if (!RACES) check_tiles(6, 400, 400, 2, 1, 64, true, 8, 130);   // twice 128 and 2; 116 rows that are too few
-                check_tiles(3, 420, 420, 2, 2, 8, true, 0, 1000);   // 256, 128 and 36 with nothing behind them
-                check_tiles(0, 270, 270, 2, 2, 24, true, 3, 90);    // strides that the engine does not take
-                check_tiles(0, 200, 300, 2, 1, 16, true, 0, 130);   // keys that no query sees
-                check_tiles(0, 256, 256, 2, 1, 16, false, 0, 130);  // off the diagonal, not all of one document
-                check_tiles(1, 200, 300, 4, 1, 16, false, 0, 1000); // off the diagonal: 128 and 72, 256 and 44
-                check_tiles(2, 390, 140, 2, 2, 64, false, 8, 1000); // 256, 128 and 6, 128 and 12
-                if (!engine_compiles()) check_tiles(1, 256, 200, 2, 1, 40, false, 0, 1000); // the emulated engine does not take it
+                check_tiles(4, 600, 600, 4, 2, 16, true, 0, 8, 290);   // 256 rows and 34, rounded up (3 tiles); 256 rows and 34 with too few behind them
+                if (!RACES) check_tiles(6, 400, 400, 2, 1, 64, true, 8, 0, 130);   // twice 128 and 2; 116 rows that are too few
+                check_tiles(3, 420, 420, 2, 2, 8, true, 0, 0, 1000);   // 256, 128 and 36 with nothing behind them
+                check_tiles(0, 270, 270, 2, 2, 24, true, 3, 0, 90);    // strides that the engine does not take
+                check_tiles(0, 200, 300, 2, 1, 16, true, 0, 0, 130);   // keys that no query sees
+                check_tiles(0, 256, 256, 2, 1, 16, false, 0, 0, 130);  // off the diagonal, not all of one document
+                check_tiles(1, 200, 300, 4, 1, 16, false, 0, 8, 1000); // off the diagonal: 128 and 72, 256 and 44
+                test_runs_of_heads(300, 300, 4, 1, 16, true, 0, 130, 1, 2);
+                check_tiles(2, 390, 140, 2, 2, 64, false, 8, 16, 1000); // 256, 128 and 6, 128 and 12
+                if (!engine_compiles()) check_tiles(1, 256, 200, 2, 1, 40, false, 0, 0, 1000); // the emulated engine does not take it
             }
             attention_test_documents(document_rows = 0);
             attention_test_limits(0, 0);
@@ -1269,7 +1422,7 @@ int main(int argc, char **argv) {
             tell("products");
             test_products();
             if (RACES) continue;
-            test_attention(256, 256, 4, 2, 48, true, 0, 0); // the emulated engine takes it and computes it wrongly
+            test_attention(256, 256, 4, 2, 48, true, 0, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
             CHECK(!attention_engine_agrees(88, false), "an engine that is wrong in lse alone is used");
@@ -1283,7 +1436,7 @@ int main(int argc, char **argv) {
         int64_t tiles[3] = {attention_test_engine_tiles()};
         for (int fixed = 0; fixed < 2; fixed++) {
             if (fixed) attention_use_deterministic();
-            test_attention(128, 128, 4, 2, 16, true, 0, 0);
+            test_attention(128, 128, 4, 2, 16, true, 0, 0, 0);
             tiles[fixed + 1] = attention_test_engine_tiles();
         }
         CHECK(tiles[1] > tiles[0] && tiles[2] > tiles[1] && tiles[2] - tiles[1] < tiles[1] - tiles[0], "--deterministic: the engine computes the backward pass, or no forward pass");

@@ -178,6 +178,16 @@ static double dot(const float *a, const float *b, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum += (double)a[i] * b[i];
     return sum;
 }
+// How many rows of x (peers, T, width) are wrong: from row `first` on they must be those of `whole`, before it still NaN.
+static int64_t wrong_rows(const float *x, const float *whole, int peers, int64_t T, int64_t width, int64_t first) {
+    int64_t wrong = 0;
+    for (int64_t row = 0; row < peers * T; row++) {
+        bool right = row % T >= first && same_bits(x + row * width, whole + row * width, width);
+        for (int64_t i = 0; row % T < first && i < width; i++) right = isnan(x[row * width + i]) && (right || i == 0);
+        wrong += !right;
+    }
+    return wrong;
+}
 static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
     head_layout l = head_layout_make(peers, H, Hkv, HS);
     int Hq = l.Hq, slots = l.Hkv_local, half = HS / 2;
@@ -187,7 +197,7 @@ static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
         table[2 * i] = (float)cos(3.0 * (double)i);
         table[2 * i + 1] = (float)sin(3.0 * (double)i);
     }
-    op_rope_pack_forward(q, kv, qkv, table, T, l);
+    op_rope_pack_forward(q, kv, qkv, table, T, l, 0, T);
     // What attention needs: local query head h of peer p is head p Hq + h, and its key/value slot holds that head's key and value.
     int64_t wrong = 0;
     CHECK(Hq % slots == 0, "peers %d H %d Hkv %d: %d query heads to %d slots", peers, H, Hkv, Hq, slots);
@@ -212,12 +222,28 @@ static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
 
     // The backward pass is the transpose: <pack(x), y> = <x, unpack(y)>. Every copy counts exactly once.
     float *dq = randoms(nq, 2, 1), *dkv = randoms(nkv, 3, 1), *dqkv = floats(T * row);
-    op_rope_unpack_backward(dqkv, dq, dkv, table, T, l);
+    op_rope_unpack_backward(dqkv, dq, dkv, table, T, l, 0, T);
     double left = dot(q, dq, nq) + dot(kv, dkv, nkv), right = dot(qkv, dqkv, T * row), size = sqrt((double)(nq + nkv));
     CHECK(fabs(left - right) < 16 * u * size, "rope transpose: peers %d H %d Hkv %d HS %d: %g and %g", peers, H, Hkv, HS, left, right);
 
+    // Ranges of rows, the last first, give the bits of the whole, and leave other rows alone. With few rows a range is empty.
+    const int64_t begin[4] = {0, T / 3, T / 3 + T / 2, T};
+    float *q_part = floats(nq), *kv_part = floats(nkv), *part = floats((T + 1) * row);
+    for (int range = 2; range >= 0; range--) {
+        int64_t first = begin[range], rows = begin[range + 1] - first, width = (int64_t)Hq * HS, kv_width = (int64_t)2 * slots * HS;
+        op_rope_pack_forward(q_part, kv_part, qkv + first * row, table, T, l, first, rows);
+        wrong = wrong_rows(q_part, q, peers, T, width, first) + wrong_rows(kv_part, kv, peers, T, kv_width, first);
+        poison(part, (T + 1) * row);
+        op_rope_unpack_backward(part, dq, dkv, table, T, l, first, rows);
+        wrong += !same_bits(part, dqkv + first * row, rows * row);
+        for (int64_t i = rows * row; i < (T + 1) * row; i++) wrong += !isnan(part[i]);
+        CHECK(wrong == 0, "rope of rows %lld to %lld of %lld: peers %d H %d Hkv %d HS %d: %lld wrong", (long long)first, (long long)(first + rows),
+              (long long)T, peers, H, Hkv, HS, (long long)wrong);
+    }
+    drop(q_part), drop(kv_part), drop(part);
+
     // Rotating back what was rotated gives the input, times the number of slots that hold a head.
-    op_rope_unpack_backward(dqkv, q, kv, table, T, l);
+    op_rope_unpack_backward(dqkv, q, kv, table, T, l, 0, T);
     wrong = 0;
     for (int64_t i = 0; i < T * row; i++) {
         int head = (int)(i % row / HS), copies = 0;
@@ -231,23 +257,14 @@ static void test_rope(int peers, int H, int Hkv, int HS, int64_t T) {
     CHECK(wrong == 0, "rope inverse: peers %d H %d Hkv %d HS %d: %lld wrong", peers, H, Hkv, HS, (long long)wrong);
 
     float *out = randoms(T * H * HS, 4, 1), *sent = floats(nq), *back = floats(T * H * HS);
-    op_heads_pack(sent, out, T, l, 0, peers);
+    op_heads_pack(sent, out, T, l);
     wrong = 0;
     for (int64_t i = 0; i < nq; i++) {
         int64_t d = i % HS, h = i / HS % Hq, t = i / HS / Hq % T, p = i / HS / Hq / T;
         wrong += sent[i] != out[(t * H + p * Hq + h) * HS + d];
     }
-    op_heads_unpack(back, sent, T, l, 0, peers);
+    op_heads_unpack(back, sent, T, l);
     CHECK(wrong == 0 && same_bits(back, out, T * H * HS), "heads pack: peers %d H %d HS %d: %lld wrong", peers, H, HS, (long long)wrong);
-    memset(back, 0, sizeof(float) * (size_t)(T * H * HS));
-    float *one = floats(T * Hq * HS);
-    for (int p = 0; p < peers; p++) { // one at a time
-        op_heads_pack(one, out, T, l, p, 1);
-        wrong += !same_bits(one, sent + p * T * Hq * HS, T * Hq * HS);
-        op_heads_unpack(back, one, T, l, p, 1);
-    }
-    CHECK(wrong == 0 && same_bits(back, out, T * H * HS), "heads pack, one peer at a time: peers %d H %d HS %d: %lld wrong", peers, H, HS, (long long)wrong);
-    drop(one);
     drop(qkv), drop(table), drop(q), drop(kv), drop(dq), drop(dkv), drop(dqkv), drop(out), drop(sent), drop(back);
 }
 
@@ -261,6 +278,7 @@ typedef struct {
 } attention_problem;
 
 static int64_t q_size(const attention_problem *p) { return p->b.Tq * p->b.q_stride; }
+static int64_t sum_size(const attention_problem *p) { return p->b.Tq * p->b.sum_stride; }
 static int64_t kv_size(const attention_problem *p) { return p->b.Tk * p->b.kv_stride; }
 static int64_t lse_size(const attention_problem *p) { return p->b.Hq * p->b.lse_stride; }
 
@@ -311,13 +329,15 @@ static NOT_SANITIZED void attention_reference(const attention_problem *p) {
     }
     free(s);
 }
-// padding: elements between rows beyond the heads.
-static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int64_t padding, double q_scale) {
+// padding: elements between rows beyond the heads; sum_padding: the same in out and dq.
+static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int64_t padding, int64_t sum_padding,
+                                                double q_scale) {
     attention_problem p;
     memset(&p, 0, sizeof p);
     p.b.Tq = Tq; p.b.Tk = Tk;
     p.b.Hq = Hq; p.b.Hkv = Hkv; p.b.HS = HS;
     p.b.q_stride = Hq * HS + padding;
+    p.b.sum_stride = Hq * HS + sum_padding;
     p.b.kv_stride = Hkv * HS + 2 * padding;
     p.b.lse_stride = Tq + padding;
     p.b.scale = 1 / sqrtf((float)HS);
@@ -385,37 +405,49 @@ typedef struct {
 } attention_result;
 static void attention_result_drop(attention_result *r) { drop(r->out), drop(r->lse), drop(r->delta), drop(r->dq), drop(r->dk), drop(r->dv); }
 
+// Forward's out, laid out like dout.
+static float *out_as_stored(const float *out, attention_block b) {
+    float *stored = floats(b.Tq * b.q_stride);
+    for (int64_t i = 0; i < b.Tq; i++) memcpy(stored + i * b.q_stride, out + i * b.sum_stride, sizeof(float) * (size_t)(b.Hq * b.HS));
+    return stored;
+}
 enum { ADDED_TO = 77 };
-// Forward and backward, in one block; add: dq is added to random numbers of seed ADDED_TO.
-static attention_result attention_run(const attention_problem *p, bool add) {
+// Forward and backward, in one block; what is added to begins as random numbers of seed ADDED_TO (dq) and the two after it (dk, dv).
+static attention_result attention_run(const attention_problem *p, bool add_dq, bool add_dkv) {
     attention_block b = p->b;
-    attention_result r = {floats(q_size(p)), floats(lse_size(p)), floats(lse_size(p)), add ? randoms(q_size(p), ADDED_TO, 1) : floats(q_size(p)),
-                          floats(kv_size(p)), floats(kv_size(p))};
+    attention_result r = {floats(sum_size(p)), floats(lse_size(p)), floats(lse_size(p)), floats(sum_size(p)), floats(kv_size(p)), floats(kv_size(p))};
+    if (add_dq) test_fill(r.dq, sum_size(p), ADDED_TO, 1);
+    if (add_dkv) test_fill(r.dk, kv_size(p), ADDED_TO + 1, 1), test_fill(r.dv, kv_size(p), ADDED_TO + 2, 1);
     guarded_scratch forward = scratch_make(b, false), backward = scratch_make(b, true);
     op_attention_forward(r.out, r.lse, p->q, p->k, p->v, b, false, forward.bytes);
-    op_attention_delta(r.delta, r.out, p->dout, b);
-    op_attention_backward(r.dq, r.dk, r.dv, p->q, p->k, p->v, r.out, p->dout, r.lse, r.delta, b, add, backward.bytes);
-    scratch_drop(forward), scratch_drop(backward);
+    float *out = out_as_stored(r.out, b);
+    op_attention_delta(r.delta, out, p->dout, b);
+    op_attention_backward(r.dq, r.dk, r.dv, p->q, p->k, p->v, out, p->dout, r.lse, r.delta, b, add_dq, add_dkv, backward.bytes);
+    scratch_drop(forward), scratch_drop(backward), drop(out);
     return r;
 }
 // forward_bound, backward_bound in u.
 static void attention_check(const attention_problem *p, double forward_bound, double backward_bound) {
     attention_block b = p->b;
-    for (int add = 0; add < 2; add++) {
-        if (TEST_SANITIZED && (b.Tq + b.HS) % 2 != add) continue;
-        attention_result r = attention_run(p, add == 1);
-        float *start = add ? randoms(q_size(p), ADDED_TO, 1) : NULL;
-        double e[5] = {strided_error(r.out, NULL, p->out, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(r.lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
-                       strided_error(r.dq, start, p->dq, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(r.dk, NULL, p->dk, b.Tk, b.Hkv * b.HS, b.kv_stride),
-                       strided_error(r.dv, NULL, p->dv, b.Tk, b.Hkv * b.HS, b.kv_stride)};
+    for (int add = 0; add < 4; add++) {
+        if (TEST_SANITIZED && (b.Tq + b.HS) % 4 != add) continue;
+        bool add_dq = add % 2 == 1, add_dkv = add / 2 == 1;
+        attention_result r = attention_run(p, add_dq, add_dkv);
+        float *start[3] = {add_dq ? randoms(sum_size(p), ADDED_TO, 1) : NULL, add_dkv ? randoms(kv_size(p), ADDED_TO + 1, 1) : NULL,
+                           add_dkv ? randoms(kv_size(p), ADDED_TO + 2, 1) : NULL};
+        int64_t width = b.Hq * b.HS, kv_width = b.Hkv * b.HS;
+        double e[5] = {strided_error(r.out, NULL, p->out, b.Tq, width, b.sum_stride), strided_error(r.lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
+                       strided_error(r.dq, start[0], p->dq, b.Tq, width, b.sum_stride), strided_error(r.dk, start[1], p->dk, b.Tk, kv_width, b.kv_stride),
+                       strided_error(r.dv, start[2], p->dv, b.Tk, kv_width, b.kv_stride)};
         static const char *const names[5] = {"out", "lse", "dq", "dk", "dv"};
         for (int k = 0; k < 5; k++) {
             double bound = (k < 2 ? forward_bound : backward_bound) * u;
-            CHECK(e[k] < bound, "attention %s%s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s: error %.3g, bound %.3g", names[k], add ? ", dq added" : "",
-                  (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "", e[k], bound);
+            CHECK(e[k] < bound, "attention %s%s%s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s, rows of q %lld and of sums %lld apart: error %.3g, bound %.3g",
+                  names[k], add_dq ? ", dq added" : "", add_dkv ? ", dk and dv added" : "", (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS,
+                  b.causal ? " causal" : "", (long long)b.q_stride, (long long)b.sum_stride, e[k], bound);
         }
         attention_result_drop(&r);
-        if (start != NULL) drop(start);
+        for (int k = 0; k < 3; k++) drop(start[k]);
     }
 }
 
@@ -436,7 +468,8 @@ static void test_attention_sizes(void) {
             for (int causal = 0; causal < 2; causal++, run++) {
                 if (TEST_SANITIZED && run % 5 != 0) continue; // 5 is coprime to the lengths of the loops
                 int which = (s + 2 * d + 3 * causal) % 6, Tq = sizes[s][0], Tk = sizes[s][1];
-                attention_problem p = attention_problem_make(Tq, Tk, heads[which][0], heads[which][1], head_sizes[d], causal == 1, run % 3 == 0 ? 0 : run % 3 + 4, 1);
+                int64_t padding = run % 3 == 0 ? 0 : run % 3 + 4, sum_padding = (run / 3 + s) % 3 * 5; // each may be 0, and either the larger
+                attention_problem p = attention_problem_make(Tq, Tk, heads[which][0], heads[which][1], head_sizes[d], causal == 1, padding, sum_padding, 1);
                 attention_check(&p, 8, gradient_bound(&p));
                 attention_problem_drop(&p);
             }
@@ -444,14 +477,62 @@ static void test_attention_sizes(void) {
     }
 }
 
+// The heads of p in runs of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or members is the whole
+// group. Each run's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those of its group.
+static void check_runs_of_heads(const attention_problem *p, int kv, int members, double forward_bound, double backward_bound) {
+    attention_block b = p->b, run = b;
+    int group = b.Hq / b.Hkv;
+    run.Hq = kv * members;
+    run.Hkv = kv;
+    run.sum_stride = (int64_t)run.Hq * b.HS;
+    float *sum = floats(b.Tq * run.sum_stride), *out = floats(q_size(p)), *lse = floats(lse_size(p)), *delta = floats(lse_size(p)), *dq = floats(q_size(p));
+    float *dk = floats(kv_size(p)), *dv = floats(kv_size(p));
+    guarded_scratch forward = scratch_make(run, false), backward = scratch_make(run, true);
+    for (int g = 0; g < b.Hkv; g += kv) {
+        for (int member = 0; member < group; member += members) {
+            int64_t head = g * group + member, at = head * b.HS, kv_at = (int64_t)g * b.HS, row = head * b.lse_stride;
+            poison(sum, b.Tq * run.sum_stride);
+            op_attention_forward(sum, lse + row, p->q + at, p->k + kv_at, p->v + kv_at, run, false, forward.bytes);
+            op_cast_rows(out + at, b.q_stride, sum, b.Tq, run.sum_stride);
+            op_attention_delta(delta + row, out + at, p->dout + at, run);
+            poison(sum, b.Tq * run.sum_stride);
+            op_attention_backward(sum, dk + kv_at, dv + kv_at, p->q + at, p->k + kv_at, p->v + kv_at, out + at, p->dout + at, lse + row, delta + row, run,
+                                  false, member > 0, backward.bytes);
+            op_cast_rows(dq + at, b.q_stride, sum, b.Tq, run.sum_stride);
+        }
+    }
+    double e[5] = {strided_error(out, NULL, p->out, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(lse, NULL, p->lse, b.Hq, b.Tq, b.lse_stride),
+                   strided_error(dq, NULL, p->dq, b.Tq, b.Hq * b.HS, b.q_stride), strided_error(dk, NULL, p->dk, b.Tk, b.Hkv * b.HS, b.kv_stride),
+                   strided_error(dv, NULL, p->dv, b.Tk, b.Hkv * b.HS, b.kv_stride)};
+    static const char *const names[5] = {"out", "lse", "dq", "dk", "dv"};
+    for (int k = 0; k < 5; k++) {
+        double bound = (k < 2 ? forward_bound : backward_bound) * u;
+        CHECK(e[k] < bound, "attention of %d heads and %d of their queries', %s: Tq %lld Tk %lld Hq %d Hkv %d HS %d%s: error %.3g, bound %.3g", kv, members,
+              names[k], (long long)b.Tq, (long long)b.Tk, b.Hq, b.Hkv, b.HS, b.causal ? " causal" : "", e[k], bound);
+    }
+    scratch_drop(forward), scratch_drop(backward);
+    drop(sum), drop(out), drop(lse), drop(delta), drop(dq), drop(dk), drop(dv);
+}
+static void test_attention_runs_of_heads(void) {
+    static const int cases[][6] = {{4, 2, 2, 1, 8, 0}, {8, 2, 1, 1, 16, 5}, {8, 2, 1, 2, 20, 3}, {6, 3, 1, 2, 32, 0}, {6, 3, 3, 2, 5, 4}, {12, 4, 2, 3, 64, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int Hq = cases[i][0], Hkv = cases[i][1], kv = cases[i][2], members = cases[i][3] * (cases[i][2] > 1 ? Hq / Hkv / cases[i][3] : 1);
+        for (int causal = 0; causal < 2; causal++) {
+            attention_problem p = attention_problem_make(130, 130 + 70 * (1 - causal), Hq, Hkv, cases[i][4], causal == 1, cases[i][5], 0, 1);
+            check_runs_of_heads(&p, kv, members, 8, gradient_bound(&p));
+            attention_problem_drop(&p);
+        }
+    }
+}
+
 static void test_attention_long(void) {
     for (int causal = 0; causal < 2; causal++) {
-        attention_problem p = attention_problem_make(300 + 700 * causal, 1000, 8, 4, 24, causal == 1, 8, 1); // backward takes its largest tiles
+        attention_problem p = attention_problem_make(300 + 700 * causal, 1000, 8, 4, 24, causal == 1, 8, 0, 1); // backward takes its largest tiles
         attention_check(&p, 8, gradient_bound(&p));
         attention_problem_drop(&p);
     }
     for (int HS = 20; HS <= 64; HS += 44) { // most of the scratch holds packed keys and values
-        attention_problem p = attention_problem_make(1, 1500, 16, 16, HS, false, 0, 1);
+        attention_problem p = attention_problem_make(1, 1500, 16, 16, HS, false, 0, 0, 1);
         attention_check(&p, 8, gradient_bound(&p));
         attention_problem_drop(&p);
     }
@@ -460,7 +541,7 @@ static void test_attention_long(void) {
 // Scores up to +-1e3: rounding changes a score by up to 1e3 u, which becomes the relative error of e^score.
 static void test_attention_large_scores(void) {
     for (int causal = 0; causal < 2; causal++) {
-        attention_problem p = attention_problem_make(70, 140, 4, 2, 32, causal == 1, 3, 1);
+        attention_problem p = attention_problem_make(70, 140, 4, 2, 32, causal == 1, 3, 0, 1);
         for (int64_t i = 0; i < q_size(&p); i++) p.q[i] *= 500;
         double largest = 0;
         attention_reference(&p);
@@ -471,7 +552,7 @@ static void test_attention_large_scores(void) {
     }
     // All scores of a row are equal and huge, of either sign: the result is the mean of v whatever their size.
     for (int sign = -1; sign <= 1; sign += 2) {
-        attention_problem p = attention_problem_make(3, 100, 1, 1, 16, false, 0, 1);
+        attention_problem p = attention_problem_make(3, 100, 1, 1, 16, false, 0, 0, 1);
         for (int64_t i = 0; i < q_size(&p); i++) p.q[i] = (float)sign * 100;
         for (int64_t i = 0; i < kv_size(&p); i++) p.k[i] = 2.5f;
         attention_reference(&p);
@@ -482,7 +563,7 @@ static void test_attention_large_scores(void) {
 
 // The gradients of the double-precision reference itself, against central differences.
 static void test_attention_reference(void) {
-    attention_problem p = attention_problem_make(4, 5, 4, 2, 3, true, 2, 1);
+    attention_problem p = attention_problem_make(4, 5, 4, 2, 3, true, 2, 0, 1);
     float *const inputs[3] = {p.q, p.k, p.v};
     int64_t rows[3] = {p.b.Tq, p.b.Tk, p.b.Tk}, strides[3] = {p.b.q_stride, p.b.kv_stride, p.b.kv_stride}, widths[3] = {12, 6, 6};
     for (int which = 0; which < 3; which++) {
@@ -506,9 +587,9 @@ static void test_attention_reference(void) {
 
 // Keys cut into `parts` blocks, visited in every order and merged, give the result of the whole. So do the gradients, block by block.
 static void test_attention_merge_orders(int parts, bool from_nothing) {
-    attention_problem p = attention_problem_make(19, 43, 4, 2, 8, false, 3, 3);
+    attention_problem p = attention_problem_make(19, 43, 4, 2, 8, false, 3, 1, 3);
     attention_block b = p.b;
-    float *out = floats(q_size(&p)), *lse = floats(lse_size(&p)), *delta = floats(lse_size(&p)), *dq = floats(q_size(&p));
+    float *out = floats(sum_size(&p)), *lse = floats(lse_size(&p)), *delta = floats(lse_size(&p)), *dq = floats(sum_size(&p));
     float *dk = floats(kv_size(&p)), *dv = floats(kv_size(&p));
     guarded_scratch forward = scratch_make(b, false), backward = scratch_make(b, true); // enough for every smaller block
     int orders = 1;
@@ -521,10 +602,10 @@ static void test_attention_merge_orders(int parts, bool from_nothing) {
             visit[i] = left[at];
             for (int j = at; j + 1 < parts - i; j++) left[j] = left[j + 1];
         }
-        poison(out, q_size(&p)), poison(lse, lse_size(&p));
+        poison(out, sum_size(&p)), poison(lse, lse_size(&p));
         if (from_nothing) {
             for (int64_t i = 0; i < b.Tq; i++) {
-                for (int j = 0; j < b.Hq * b.HS; j++) out[i * b.q_stride + j] = 0;
+                for (int j = 0; j < b.Hq * b.HS; j++) out[i * b.sum_stride + j] = 0;
                 for (int h = 0; h < b.Hq; h++) lse[h * b.lse_stride + i] = -INFINITY;
             }
         }
@@ -534,16 +615,18 @@ static void test_attention_merge_orders(int parts, bool from_nothing) {
             part.Tk = to - from;
             op_attention_forward(out, lse, p.q, p.k + from * b.kv_stride, p.v + from * b.kv_stride, part, from_nothing || i > 0, forward.bytes);
         }
-        double e = strided_error(out, NULL, p.out, b.Tq, b.Hq * b.HS, b.q_stride), e_lse = strided_error(lse, NULL, p.lse, b.Hq, b.Tq, b.lse_stride);
+        double e = strided_error(out, NULL, p.out, b.Tq, b.Hq * b.HS, b.sum_stride), e_lse = strided_error(lse, NULL, p.lse, b.Hq, b.Tq, b.lse_stride);
         CHECK(e < 12 * u && e_lse < 12 * u, "merge of %d blocks in order %d: error %g, lse %g", parts, order, e, e_lse); // a few roundings a merge
-        op_attention_delta(delta, out, p.dout, b);
+        float *stored = out_as_stored(out, b);
+        op_attention_delta(delta, stored, p.dout, b);
         for (int i = 0; i < parts; i++) {
             int64_t from = 43 * visit[i] / parts, to = 43 * (visit[i] + 1) / parts, at = from * b.kv_stride;
             attention_block part = b;
             part.Tk = to - from;
-            op_attention_backward(dq, dk + at, dv + at, p.q, p.k + at, p.v + at, out, p.dout, lse, delta, part, i > 0, backward.bytes);
+            op_attention_backward(dq, dk + at, dv + at, p.q, p.k + at, p.v + at, stored, p.dout, lse, delta, part, i > 0, false, backward.bytes);
         }
-        double e_dq = strided_error(dq, NULL, p.dq, b.Tq, b.Hq * b.HS, b.q_stride), e_dk = strided_error(dk, NULL, p.dk, b.Tk, b.Hkv * b.HS, b.kv_stride);
+        drop(stored);
+        double e_dq = strided_error(dq, NULL, p.dq, b.Tq, b.Hq * b.HS, b.sum_stride), e_dk = strided_error(dk, NULL, p.dk, b.Tk, b.Hkv * b.HS, b.kv_stride);
         double e_dv = strided_error(dv, NULL, p.dv, b.Tk, b.Hkv * b.HS, b.kv_stride);
         CHECK(e_dq < 48 * u && e_dk < 48 * u && e_dv < 48 * u, "gradients of %d blocks in order %d: dq %g dk %g dv %g", parts, order, e_dq, e_dk, e_dv);
     }
@@ -556,16 +639,17 @@ static void test_attention_merge_orders(int parts, bool from_nothing) {
 static void test_attention_merge_extremes(void) {
     static const float values[] = {-INFINITY, -2e4f, -100, -1, 0, 0.5f, 3, 88, 1000, 2e4f};
     enum { N = sizeof values / sizeof values[0], HS = 5 };
-    attention_problem p = attention_problem_make(N * (N - 1), 1, 2, 1, HS, false, 3, 1);
+    attention_problem p = attention_problem_make(N * (N - 1), 1, 2, 1, HS, false, 3, 2, 1);
     attention_block b = p.b;
     b.scale = 1;
     memset(p.k, 0, sizeof(float) * HS);
     p.k[0] = 1; // a score is the first element of q, and the block's lse
-    float *out = floats(q_size(&p)), *lse = floats(lse_size(&p));
+    float *out = floats(sum_size(&p)), *lse = floats(lse_size(&p));
     double *expected = HOST_NEW(double, b.Tq * b.Hq * HS), *lse_expected = HOST_NEW(double, b.Hq * b.Tq);
     for (int64_t t = 0; t < b.Tq; t++)
         for (int h = 0; h < b.Hq; h++) {
-            float before = values[(t / (N - 1) + h) % N], score = p.q[t * b.q_stride + h * HS] = values[1 + t % (N - 1)], *row = out + t * b.q_stride + h * HS;
+            float before = values[(t / (N - 1) + h) % N], score = p.q[t * b.q_stride + h * HS] = values[1 + t % (N - 1)];
+            float *row = out + t * b.sum_stride + h * HS;
             double max = fmax(before, score), kept = exp(before - max), added = exp(score - max);
             lse[h * b.lse_stride + t] = before;
             lse_expected[h * b.Tq + t] = max + log(kept + added);
@@ -576,7 +660,7 @@ static void test_attention_merge_extremes(void) {
         }
     guarded_scratch s = scratch_make(b, false);
     op_attention_forward(out, lse, p.q, p.k, p.v, b, true, s.bytes);
-    double e = strided_error(out, NULL, expected, b.Tq, b.Hq * HS, b.q_stride), e_lse = strided_error(lse, NULL, lse_expected, b.Hq, b.Tq, b.lse_stride);
+    double e = strided_error(out, NULL, expected, b.Tq, b.Hq * HS, b.sum_stride), e_lse = strided_error(lse, NULL, lse_expected, b.Hq, b.Tq, b.lse_stride);
     CHECK(e < 4 * u, "merge of extremes: error %g", e);
     CHECK(e_lse < 4 * u, "merge of extremes: lse error %g", e_lse);
     scratch_drop(s), free(expected), free(lse_expected), drop(out), drop(lse);
@@ -585,27 +669,30 @@ static void test_attention_merge_extremes(void) {
 
 // Rows that see no key: no keys at all, and rows whose merged lse is -inf.
 static void test_attention_nothing_seen(void) {
-    attention_problem p = attention_problem_make(5, 0, 2, 1, 8, false, 2, 1);
+    attention_problem p = attention_problem_make(5, 0, 2, 1, 8, false, 2, 4, 1);
     attention_check(&p, 1, 1); // out 0, lse -inf, nothing added to dq
     attention_block b = p.b;
-    float *out = randoms(q_size(&p), 5, 1), *lse = randoms(lse_size(&p), 6, 1), *out_before = copy_of(out, q_size(&p)), *lse_before = copy_of(lse, lse_size(&p));
+    float *out = randoms(sum_size(&p), 5, 1), *lse = randoms(lse_size(&p), 6, 1);
+    float *out_before = copy_of(out, sum_size(&p)), *lse_before = copy_of(lse, lse_size(&p));
     guarded_scratch s = scratch_make(b, false);
     op_attention_forward(out, lse, p.q, p.k, p.v, b, true, s.bytes);
-    CHECK(same_bits(out, out_before, q_size(&p)) && same_bits(lse, lse_before, lse_size(&p)), "merging no keys changed out or lse");
+    CHECK(same_bits(out, out_before, sum_size(&p)) && same_bits(lse, lse_before, lse_size(&p)), "merging no keys changed out or lse");
     scratch_drop(s), drop(out), drop(lse), drop(out_before), drop(lse_before);
     attention_problem_drop(&p);
 
-    p = attention_problem_make(6, 9, 2, 1, 8, false, 2, 1);
+    p = attention_problem_make(6, 9, 2, 1, 8, false, 2, 4, 1);
     b = p.b;
-    attention_result r = attention_run(&p, false);
+    attention_result r = attention_run(&p, false, false);
     for (int h = 0; h < b.Hq; h++) {
         for (int64_t i = 0; i < b.Tq; i += 2) r.lse[h * b.lse_stride + i] = -INFINITY;
     }
     s = scratch_make(b, true);
-    op_attention_backward(r.dq, r.dk, r.dv, p.q, p.k, p.v, r.out, p.dout, r.lse, r.delta, b, false, s.bytes);
+    float *stored = out_as_stored(r.out, b);
+    op_attention_backward(r.dq, r.dk, r.dv, p.q, p.k, p.v, stored, p.dout, r.lse, r.delta, b, false, false, s.bytes);
+    drop(stored);
     int64_t wrong = 0;
     for (int64_t i = 0; i < b.Tq; i += 2) {
-        for (int j = 0; j < b.Hq * b.HS; j++) wrong += r.dq[i * b.q_stride + j] != 0;
+        for (int j = 0; j < b.Hq * b.HS; j++) wrong += r.dq[i * b.sum_stride + j] != 0;
     }
     double *dv = HOST_NEW(double, b.Tk * b.HS);
     for (int h = 0; h < b.Hq; h++) {
@@ -628,11 +715,11 @@ static void test_attention_nothing_seen(void) {
 
 // A NaN in the input comes out as NaN, in the rows that see it and no others.
 static void test_attention_nan(void) {
-    attention_problem p = attention_problem_make(20, 20, 1, 1, 8, true, 0, 1);
+    attention_problem p = attention_problem_make(20, 20, 1, 1, 8, true, 0, 0, 1);
     p.k[10 * p.b.kv_stride] = NAN;
-    attention_result r = attention_run(&p, false);
+    attention_result r = attention_run(&p, false, false);
     int64_t wrong = 0;
-    for (int64_t i = 0; i < 20; i++) wrong += isnan(r.out[i * p.b.q_stride]) != (i >= 10) || isnan(r.lse[i]) != (i >= 10);
+    for (int64_t i = 0; i < 20; i++) wrong += isnan(r.out[i * p.b.sum_stride]) != (i >= 10) || isnan(r.lse[i]) != (i >= 10);
     CHECK(wrong == 0, "NaN in key 10: %lld of 20 rows wrong", (long long)wrong);
     attention_result_drop(&r);
     attention_problem_drop(&p);
@@ -647,7 +734,7 @@ static void test_attention_documents(void) {
             for (int causal = 0; causal < 2; causal++) {
                 int64_t Tq = sizes[size][0], Tk = sizes[size][1], split = layout == 4 ? Tk : Tk / 3;
                 if (causal == 1 && Tq != Tk) continue;
-                attention_problem p = attention_problem_make(Tq, Tk, 4, 2, 20, causal == 1, 3, 1);
+                attention_problem p = attention_problem_make(Tq, Tk, 4, 2, 20, causal == 1, 3, 6, 1);
                 int64_t *first = HOST_NEW(int64_t, Tq);
                 p.b.documents.first = first;
                 p.b.documents.at[0] = 100;
@@ -662,6 +749,7 @@ static void test_attention_documents(void) {
                 }
                 attention_reference(&p);
                 attention_check(&p, 8, gradient_bound(&p));
+                check_runs_of_heads(&p, 1, 1, 8, gradient_bound(&p));
                 free(first);
                 attention_problem_drop(&p);
             }
@@ -669,17 +757,18 @@ static void test_attention_documents(void) {
     int64_t alone = 0;
     for (int poisoned = -1; poisoned < 2; poisoned++) { // -1: one document of the two alone
         int64_t n = poisoned < 0 ? T / 2 : T, wrong = 0, before = op_attention_tiles();
-        attention_problem p = attention_problem_make(n, n, 2, 1, 16, true, 0, 1);
+        attention_problem p = attention_problem_make(n, n, 2, 1, 16, true, 0, 0, 1);
         int64_t *first = HOST_NEW(int64_t, n);
         for (int64_t i = 0; i < n; i++) first[i] = i / (T / 2) * (T / 2);
         p.b.documents.first = first;
         p.b.documents.split = n;
         for (int64_t j = 0; j < T / 2 && poisoned == 1; j++)
             for (int d = 0; d < 16; d++) p.k[j * p.b.kv_stride + d] = p.v[j * p.b.kv_stride + d] = NAN;
-        attention_result r = attention_run(&p, false);
+        attention_result r = attention_run(&p, false, false);
         int64_t tiles = op_attention_tiles() - before;
         if (poisoned < 0) alone = tiles;
-        for (int64_t i = T / 2; i < n; i++) wrong += isnan(r.out[i * p.b.q_stride]) || isnan(r.lse[i]) || isnan(r.dq[i * p.b.q_stride]) || isnan(r.dk[i * p.b.kv_stride]);
+        for (int64_t i = T / 2; i < n; i++)
+            wrong += isnan(r.out[i * p.b.sum_stride]) || isnan(r.lse[i]) || isnan(r.dq[i * p.b.sum_stride]) || isnan(r.dk[i * p.b.kv_stride]);
         CHECK(wrong == 0, "NaN in another document's tiles: %lld of %d rows have it", (long long)wrong, T / 2);
         CHECK(isnan(r.out[0]) == (poisoned == 1), "out %g", r.out[0]);
         CHECK(alone > 0 && tiles == (poisoned < 0 ? 1 : 2) * alone, "%lld tiles, one document alone %lld", (long long)tiles, (long long)alone);
@@ -690,7 +779,7 @@ static void test_attention_documents(void) {
 }
 
 static void test_attention_interface(void) {
-    attention_block b = {1, 1, 4, 2, 64, 256, 128, 1, 1, false, {NULL, NULL, {0, 0}, 0}};
+    attention_block b = {1, 1, 4, 2, 64, 256, 256, 128, 1, 1, false, {NULL, NULL, {0, 0}, 0}};
     size_t before[2] = {op_attention_scratch(b, false), op_attention_scratch(b, true)};
     for (int64_t T = 2; T < 3000; T = T * 5 / 4 + 1) {
         for (int which = 0; which < 2; which++) { // never shrinks with Tq or with Tk
@@ -710,8 +799,8 @@ static void test_attention_interface(void) {
     CHECK(op_attention_scratch(b, false) < 2 * kv_bytes && op_attention_scratch(b, true) < 2 * kv_bytes, "scratch of 1M tokens is not O(T)");
 
     int64_t calls = op_attention_calls();
-    attention_problem p = attention_problem_make(3, 3, 1, 1, 4, true, 0, 1);
-    attention_result r = attention_run(&p, false);
+    attention_problem p = attention_problem_make(3, 3, 1, 1, 4, true, 0, 0, 1);
+    attention_result r = attention_run(&p, false, false);
     CHECK(op_attention_calls() == calls + 1, "forward calls: %lld, was %lld", (long long)op_attention_calls(), (long long)calls);
     attention_result_drop(&r);
     attention_problem_drop(&p);
@@ -799,6 +888,21 @@ static void test_numbers(int64_t n) {
     op_sum_squares(&got_squares, x, n);
     CHECK(fabs(got_squares - squares) <= 1e-12 * squares, "sum of %lld squares: %g, expected %g", (long long)n, got_squares, squares);
     drop(x), drop(y), drop(z);
+}
+
+// Rows that lie further apart than they are wide, from an address that is no multiple of 16 bytes: the bits of op_cast_from_float, and nothing between rows.
+static void test_cast_rows(int64_t rows, int64_t width, int64_t gap) {
+    int64_t stride = width + gap, n = rows * width, wrong = 0;
+    float *x = randoms(n + 1, 1, 3), *flat = floats(n), *to = floats(rows * stride + 1);
+    op_cast_from_float(flat, x + 1, n);
+    op_cast_rows(to + 1, stride, x + 1, rows, width);
+    wrong += !isnan(to[0]);
+    for (int64_t row = 0; row < rows; row++) {
+        wrong += !same_bits(to + 1 + row * stride, flat + row * width, width);
+        for (int64_t i = width; i < stride; i++) wrong += !isnan(to[1 + row * stride + i]);
+    }
+    CHECK(wrong == 0, "cast of %lld rows of %lld, %lld apart: %lld wrong", (long long)rows, (long long)width, (long long)stride, (long long)wrong);
+    drop(x), drop(flat), drop(to);
 }
 
 // Every bf16 number, and slightly below, at and slightly above the middle to the next one; and each of them added to 1.
@@ -991,11 +1095,11 @@ static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
         memset(&p, 0, sizeof p);
         p.b.Tq = shapes[s][0], p.b.Tk = shapes[s][1];
         p.b.Hq = shapes[s][2], p.b.Hkv = shapes[s][3], p.b.HS = shapes[s][4];
-        p.b.q_stride = p.b.Hq * p.b.HS, p.b.kv_stride = p.b.Hkv * p.b.HS, p.b.lse_stride = p.b.Tq;
+        p.b.q_stride = p.b.sum_stride = p.b.Hq * p.b.HS, p.b.kv_stride = p.b.Hkv * p.b.HS, p.b.lse_stride = p.b.Tq;
         p.b.scale = 0.3f;
         p.b.causal = s != 1;
         p.q = randoms(q_size(&p), 1, 1), p.k = randoms(kv_size(&p), 2, 1), p.v = randoms(kv_size(&p), 3, 1), p.dout = randoms(q_size(&p), 4, 1);
-        attention_result r = attention_run(&p, true);
+        attention_result r = attention_run(&p, true, false);
         KEEP(r.out, q_size(&p)), KEEP(r.dq, q_size(&p)), KEEP(r.dk, kv_size(&p)), KEEP(r.dv, kv_size(&p));
         attention_result_drop(&r);
         drop(p.q), drop(p.k), drop(p.v), drop(p.dout);
@@ -1076,7 +1180,7 @@ static void test_linear_threads(void) {
 }
 
 int main(void) {
-    attention_block b = {100, 100, 4, 2, 64, 256, 128, 100, 1, false, {NULL, NULL, {0, 0}, 0}};
+    attention_block b = {100, 100, 4, 2, 64, 256, 256, 128, 100, 1, false, {NULL, NULL, {0, 0}, 0}};
     size_t early = op_attention_scratch(b, true) + op_attention_scratch(b, false);
     error_text error = {"", 0};
     CHECK(device_start(0, 1, 3, &error), "%s", error.text);
@@ -1115,6 +1219,7 @@ int main(void) {
     test_rope(8, 32, 8, 128, 2);
     test_attention_reference();
     test_attention_sizes();
+    test_attention_runs_of_heads();
     test_attention_long();
     test_attention_large_scores();
     for (int parts = 2; parts <= 5; parts++) {
@@ -1128,6 +1233,9 @@ int main(void) {
     test_attention_interface();
     for (int i = 0; i < ODD_SIZES; i++) test_numbers(odd_sizes[i]);
     test_numbers(100003);
+    for (int i = 0; i < ODD_SIZES; i++) test_cast_rows(odd_sizes[i], odd_sizes[ODD_SIZES - 1 - i], i % 4 * 3);
+    test_cast_rows(1000, 300, 100);
+    test_cast_rows(0, 8, 8);
     test_bf16();
     test_init();
     test_adamw(1, false), test_adamw(129, true), test_adamw(50001, false);

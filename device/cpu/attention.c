@@ -268,8 +268,8 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
         for (int64_t task = query_tasks - 1; task >= 0; task--) { // causal: the long ones first
             for (int head = 0; head < b.Hq; head++) {
                 int64_t query = task * QUERY_TASK, packed = head / (b.Hq / b.Hkv) * padded, at = head * b.HS;
-                forward_task(&t, out + query * b.sum_stride + at, lse + head * b.lse_stride + query, q + query * b.q_stride + at, k_packed + packed * b.HS, v_packed + packed * width, b, query,
-                             merge);
+                forward_task(&t, out + query * b.sum_stride + at, lse + head * b.lse_stride + query, q + query * b.q_stride + at, k_packed + packed * b.HS,
+                             v_packed + packed * width, b, query, merge);
             }
         }
     }

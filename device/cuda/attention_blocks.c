@@ -384,7 +384,8 @@ static bool is_for_engine(attention_block b, const float *lse, uintptr_t address
     if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
     bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b) && documents_can_be_cut(b)
                                           : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 && (!b.causal || b.Tk <= b.Tq);
-    return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 && attention_engine_agrees(b.HS, b.documents.first != NULL);
+    return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.sum_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 &&
+           attention_engine_agrees(b.HS, b.documents.first != NULL);
 }
 
 // Queries [at, at + b.Tq) and keys [at, at + b.Tk) of a block.
@@ -489,7 +490,8 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
                            void *scratch) {
     backward_tensors all = {dq, dk, dv, q, k, v, out, dout, lse, delta};
-    uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv, tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
+    uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv;
+    uintptr_t tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
     bool engine = !deterministic && is_for_engine(block, lse, gradients | tensors);
     int64_t at = 0;
     do {
