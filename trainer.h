@@ -447,7 +447,6 @@ static inline double median_of_first(double *seconds, int64_t n) {
 static inline void start_measuring(trainer *t) {
     t->first_step = t->done.step;
     t->computed = HOST_NEW(double, t->g.ranks);
-    for (int i = 0; i < t->g.ranks; i++) t->computed[i] = 0;
     t->started = device_seconds();
     int64_t attended = attended_length(t);
     t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, attended);
@@ -490,7 +489,6 @@ static inline step_report step_report_make(const trainer *t, step_result result,
 static inline rank_times share_computed(trainer *t, const step_report *r) {
     int ranks = t->g.ranks;
     double *computed = HOST_NEW(double, ranks);
-    for (int i = 0; i < ranks; i++) computed[i] = 0;
     computed[t->g.rank] = r->seconds;
     for (int k = 0; k < COMM_KINDS; k++) computed[t->g.rank] -= r->sent[k].wait_seconds;
     comm_sum_double(t->g.all, computed, ranks);
