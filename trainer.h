@@ -531,7 +531,7 @@ static inline void print_end(trainer *t) {
         printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
     if (t->g.ranks > 1) printf("waited for transfers, ms a step:");
     for (int k = 0; k < COMM_KINDS; k++)
-        if (t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / steps);
+        if (t->g.ranks > 1 && t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / steps);
     if (t->g.ranks > 1)
         printf("\ncomputed, ms a step: %.1f in the mean of all ranks, %.1f on rank %d (%s), the slowest\n", 1e3 * computed.mean / steps, 1e3 * computed.most / steps,
                computed.slowest, host);
