@@ -9,8 +9,8 @@
 // RoPE writes straight into the send layout, so there is no pack kernel. With hp > Hkv a key/value head is sent to every peer that
 // needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, on the rank they come back to.
 //
-// out and dq are summed in float, which takes as much memory as q and out together. Where there is no ring (cp = 1), a run of heads at a time is summed
-// and rounded, so that longer sequences fit (double_ring.run).
+// out and dq are summed in float, which takes as much memory as q and out together, and a ring holds up to nine times as much as the rank's KV. So a
+// long sequence's attention is computed a run of heads at a time: out, dq and dkv of the run are summed, over its own pass around the ring, and rounded.
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
@@ -34,7 +34,9 @@ typedef struct {
     double_ring ring;
     floatX *q_send;  // (hp, T, Hq, HS): q, dout. With hp = 1 nothing is sent, and these two are NULL
     floatX *kv_send; // (hp, T, 2 Hkv', HS)
-    float *out_float; // (Tc, Hq of a run, HS): out accumulates in float; dq in the backward pass, and then dkv leaves from here, (hp, T, 2 Hkv', HS) floatX
+    floatX *dkv_send; // (hp, T, 2 Hkv', HS)
+    floatX *kv_run;   // (Tc, 2 Hkv of a run, HS); NULL where a run is all heads
+    float *out_float; // (Tc, Hq of a run, HS): out accumulates in float; dq in the backward pass
     float *delta;     // (Hq, Tc)
 } attention_2d;
 
@@ -42,21 +44,17 @@ static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T 
 static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
 // The first of equal runs of heads: as many as have at most `bytes` of sums, but at least one. 512 MiB are 8192 tiles of 128 rows of a head of 128: work
-// for all of a GPU.
+// for all of a GPU. A ring's run is whole groups (`ring`), so that no KV goes around it twice.
 #define ATTENTION_RUN_BYTES ((int64_t)512 << 20)
-static inline head_run attention_2d_first_run(int64_t Tc, int Hq, int Hkv, int HS, int64_t bytes) {
+static inline head_run attention_2d_first_run(int64_t Tc, int Hq, int Hkv, int HS, bool ring, int64_t bytes) {
     int group = Hq / Hkv, kv = Hkv, members = group;
     int64_t most = max_i64(1, bytes / (max_i64(Tc, 1) * HS * (int64_t)sizeof(float)));
     while (kv > 1 && (Hkv % kv != 0 || kv * group > most)) kv--;
-    while (kv == 1 && members > most) do members--; while (group % members != 0);
+    while (kv == 1 && members > most && !ring) do members--; while (group % members != 0);
     return (head_run){0, kv * members, 0, kv};
 }
-static inline void attention_2d_set_run(attention_2d *a, int first_q) { // first_q: a multiple of ring.run.Hq
-    a->ring.run.q = first_q;
-    a->ring.run.kv = first_q / (a->ring.Hq / a->ring.Hkv);
-}
 
-// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. run_bytes: of sums, where cp = 1 (attention_2d_first_run); 0: ATTENTION_RUN_BYTES.
+// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. run_bytes: of sums (attention_2d_first_run); 0: ATTENTION_RUN_BYTES.
 // All buffers are still to be taken.
 static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, bool packed,
                                          int64_t run_bytes) {
@@ -70,7 +68,7 @@ static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, 
     a->ring.Hq = a->heads.Hq;
     a->ring.Hkv = a->heads.Hkv_local;
     a->ring.HS = HS;
-    a->ring.run = attention_2d_first_run(a->Tc, a->ring.Hq, a->ring.Hkv, HS, g->shape.cp > 1 ? INT64_MAX : run_bytes > 0 ? run_bytes : ATTENTION_RUN_BYTES);
+    a->ring.run = attention_2d_first_run(a->Tc, a->ring.Hq, a->ring.Hkv, HS, g->shape.cp > 1, run_bytes > 0 ? run_bytes : ATTENTION_RUN_BYTES);
     a->ring.allgather = allgather && g->shape.cp > 1;
     a->ring.dkv_bf16 = dkv_bf16;
     a->ring.packed = packed;
@@ -83,11 +81,14 @@ static inline void attention_2d_layout_q_send(attention_2d *a, arena *memory) {
 static inline void attention_2d_layout_kv_send(attention_2d *a, arena *memory) {
     if (a->g->shape.hp > 1) a->kv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
 }
+// Takes dkv_send, in use when the ring's buffers no longer are, to the end of attention_2d_backward_finish.
+static inline void attention_2d_layout_dkv_send(attention_2d *a, arena *memory) {
+    if (a->g->shape.hp > 1) a->dkv_send = ARENA_TAKE_X(memory, MEM_RING, attention_2d_kv_count(a));
+}
 // Takes the other buffers, in use during attention_2d_ring_forward, and from attention_2d_backward_ring to attention_2d_backward_finish.
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
-    int64_t sums = a->Tc * a->ring.run.Hq * a->heads.HS;
-    int64_t kv_floats = attention_2d_kv_count(a) * (int64_t)arena_element(memory) / (int64_t)sizeof(float); // attention_2d_send_dkv
-    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->g->shape.hp > 1 ? max_i64(sums, kv_floats) : sums);
+    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->ring.run.Hq * a->heads.HS);
+    a->kv_run = a->ring.run.Hkv < a->ring.Hkv ? ARENA_TAKE_X(memory, MEM_RING, double_ring_kv_count(&a->ring)) : NULL;
     double_ring_layout(&a->ring, memory);
     a->delta = !a->ring.forward_only ? ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq) : NULL;
 }
@@ -114,12 +115,23 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
 }
+// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. A row of K heads and V heads is two rows of heads here.
+static inline const floatX *attention_2d_run(attention_2d *a, int q, const floatX *kv) {
+    head_run *run = &a->ring.run;
+    int group = a->ring.Hq / a->ring.Hkv;
+    int64_t HS = a->heads.HS;
+    run->q = q;
+    run->kv = q / group;
+    if (a->kv_run == NULL) return kv;
+    if (q % group == 0) op_copy_rows(a->kv_run, kv + run->kv * HS, a->ring.Hkv * HS, 2 * a->Tc, run->Hkv * HS); // otherwise it is there already
+    return a->kv_run;
+}
 // Then saved.out and saved.lse from saved.q and saved.kv.
 static inline void attention_2d_ring_forward(attention_2d *a, attention_saved saved) {
     int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
     for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
-        attention_2d_set_run(a, q);
-        double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, saved.kv, saved.documents);
+        const floatX *kv = attention_2d_run(a, q, saved.kv);
+        double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, kv, saved.documents);
         op_cast_rows(saved.out + q * HS, a->heads.Hq * HS, a->out_float, a->Tc, Hq * HS);
     }
 }
@@ -134,15 +146,20 @@ static inline void attention_2d_collect_finish(const attention_2d *a, floatX *ou
     op_heads_unpack(out, arriving, a->T, a->heads);
 }
 
-// Back to where the tokens are, into saved.kv, which the ring has used up; from out_float, because dq has left it.
-static inline void attention_2d_send_dkv(attention_2d *a, attention_saved saved) {
-    floatX *leaving = (floatX *)(void *)a->out_float;
-    op_cast_from_float(leaving, double_ring_home(&a->ring), attention_2d_kv_count(a));
-    attention_2d_alltoall_start(a, "SeqAlltoAll dKV", leaving, saved.kv, attention_2d_kv_count(a));
+// Ends the backward pass of a run: its dkv takes the place of its KV in saved.kv.
+static inline void attention_2d_run_home(attention_2d *a, attention_saved saved) {
+    const head_run *run = &a->ring.run;
+    int64_t HS = a->heads.HS;
+    op_cast_rows(saved.kv + run->kv * HS, a->ring.Hkv * HS, double_ring_home(&a->ring), 2 * a->Tc, run->Hkv * HS);
+}
+// Back to where the tokens are.
+static inline void attention_2d_send_dkv(const attention_2d *a, attention_saved saved) {
+    device_copy(a->dkv_send, saved.kv, sizeof(floatX) * (size_t)attention_2d_kv_count(a));
+    attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->dkv_send, saved.kv, attention_2d_kv_count(a));
 }
 
 // The backward pass, from dout (T, H, HS) and what the forward pass saved, in three parts. Compute that is issued after the first hides SeqAlltoAll of
-// dout; after the second, that of dQ, and of dKV if cp = 1, otherwise dKV's first hop home. Rounded to floatX, dq takes the place of saved.q, dkv that of
+// dout; after the second, that of dQ, and of dKV if cp = 1, otherwise the first hop home of the last run's dKV. Rounded to floatX, dq takes the place of saved.q, dkv that of
 // saved.kv. With hp > 1 dout becomes (Tc, Hq, HS), and then dQ arrives there.
 static inline void attention_2d_backward_start(attention_2d *a, floatX *dout) {
     if (a->g->shape.hp == 1) return;
@@ -155,19 +172,20 @@ static inline void attention_2d_backward_ring(attention_2d *a, floatX *dout, att
     double_ring_queries t = {.dq = a->out_float, .q = saved.q, .out = saved.out, .dout = dout, .lse = saved.lse, .delta = a->delta,
                              .documents = saved.documents};
     for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
-        attention_2d_set_run(a, q);
+        if (q > 0 && q % (a->ring.Hq / a->ring.Hkv) == 0) attention_2d_run_home(a, saved); // that of the run before, whose group is complete
+        const floatX *kv = attention_2d_run(a, q, saved.kv);
         op_attention_delta(a->delta + q * a->Tc, saved.out + q * HS, dout + q * HS, double_ring_whole(&a->ring));
-        double_ring_backward(&a->ring, &t, saved.kv);
+        double_ring_backward(&a->ring, &t, kv);
         op_cast_rows(saved.q + q * HS, a->heads.Hq * HS, t.dq, a->Tc, Hq * HS);
     }
     if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll dQ", saved.q, dout, attention_2d_q_count(a));
-    if (a->g->shape.hp > 1 && a->g->shape.cp == 1) attention_2d_send_dkv(a, saved);
+    if (a->g->shape.cp > 1) return;
+    attention_2d_run_home(a, saved);
+    if (a->g->shape.hp > 1) attention_2d_send_dkv(a, saved);
 }
 static inline void attention_2d_backward_finish(attention_2d *a, attention_saved saved) {
-    if (a->g->shape.hp == 1) {
-        op_cast_from_float(saved.kv, double_ring_home(&a->ring), attention_2d_kv_count(a));
-        return;
-    }
+    if (a->g->shape.cp > 1) attention_2d_run_home(a, saved);
+    if (a->g->shape.hp == 1) return;
     if (a->g->shape.cp > 1) attention_2d_send_dkv(a, saved);
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);

@@ -56,28 +56,29 @@ typedef struct {
     const grid *g;
     int64_t Tc;      // rows of this CP rank, S_padded / cp; even when cp > 1
     int Hq, Hkv, HS; // heads of this rank
-    head_run run;    // those that double_ring_forward and double_ring_backward compute: all, unless cp = 1 and the caller takes fewer at a time
+    head_run run;    // those that double_ring_forward and double_ring_backward compute, with buffers of their size; part of a group only if cp = 1
     bool allgather;  // --cp-comm allgather, and cp > 1: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
     bool packed;     // sequences may be packed documents
     bool forward_only; // no backward pass: its buffers are NULL
     int64_t blocks, blocks_skipped; // since the layout, forward and backward: all blocks of attention; those skipped as empty
     // buffers, from the arena
-    floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv, HS). One hop (w 2) arrives in the first alone
+    floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv of the run, HS). One hop (w 2) arrives in the first alone
     floatX *kv_out[2]; // outer ring: this window step's first block and the next one's; the same of two windows
-    floatX *kv_all;    // (cp, Tc, 2 Hkv, HS)
+    floatX *kv_all;    // (cp, Tc, 2 Hkv of the run, HS)
     float *dkv;        // the sum being computed
     float *dkv_own;    // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
     void *dkv_in[2];   // inner ring: arriving; being sent, which double_ring_put exchanges with the sum. float or bf16, as on the wire
     void *dkv_out[2];  // outer ring: the same
-    float *dkv_all;    // (cp, Tc, 2 Hkv, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
+    float *dkv_all;    // (cp, Tc, 2 Hkv of the run, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
     void *scatter_scratch;
     void *scratch;     // of the attention kernels
     document_rows documents; // of the pass in progress
     float *dkv_free; // after double_ring_backward: the one of these buffers that no transfer uses
 } double_ring;
 
-static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * 2 * r->Hkv * r->HS; }
+static inline int64_t double_ring_kv_row(const double_ring *r) { return (int64_t)2 * r->run.Hkv * r->HS; }
+static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * double_ring_kv_row(r); }
 static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
 
 // All of this rank's queries and all of its own keys, for the heads of the run, without documents.
@@ -88,7 +89,7 @@ static inline attention_block double_ring_whole(const double_ring *r) {
     b.Hq = r->run.Hq; b.Hkv = r->run.Hkv; b.HS = r->HS;
     b.q_stride = (int64_t)r->Hq * r->HS;
     b.sum_stride = (int64_t)r->run.Hq * r->HS;
-    b.kv_stride = (int64_t)2 * r->Hkv * r->HS;
+    b.kv_stride = double_ring_kv_row(r);
     b.scale = 1.0f / sqrtf((float)r->HS);
     b.causal = true;
     return b;
@@ -96,7 +97,7 @@ static inline attention_block double_ring_whole(const double_ring *r) {
 
 // Bytes of `scratch` on the device that `a` counts for.
 static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
-    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)(double_ring_kv_count(r) / r->Hkv * r->run.Hkv); // the CPU's kernel packs K and V
+    if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
     if (arena_counts_other(a)) return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->run.Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384); // as on a GPU
     attention_block whole = double_ring_whole(r);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
@@ -158,7 +159,7 @@ static inline attention_block double_ring_block(const double_ring *r, int k, int
     return b;
 }
 
-// Merges the block of CP rank k into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes first and sets them.
+// Merges the block of CP rank k, kv (Tc, 2 Hkv of the run, HS), into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes first and sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
     int64_t query, key; // first rows
     attention_block b = double_ring_block(r, k, &query, &key);
@@ -166,9 +167,9 @@ static inline void double_ring_block_forward(double_ring *r, float *out, float *
     r->blocks_skipped += b.Tq == 0;
     if (b.Tq == 0) return;
     double began = trace_now();
-    int64_t v_at = (int64_t)r->Hkv * r->HS;
+    int64_t v_at = (int64_t)r->run.Hkv * r->HS;
     q += query * b.q_stride + r->run.q * r->HS;
-    kv += key * b.kv_stride + r->run.kv * r->HS;
+    kv += key * b.kv_stride;
     lse += r->run.q * r->Tc + query;
     op_attention_forward(out + query * b.sum_stride, lse, q, kv, kv + v_at, b, k != r->g->place.c, r->scratch);
     trace_compute("attention forward", k, began);
@@ -182,12 +183,12 @@ typedef struct {
     document_rows documents;
 } double_ring_queries;
 
-// dkv (Tc, 2 Hkv, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A rank's own block comes
+// dkv (Tc, 2 Hkv of the run, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A rank's own block comes
 // first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
     int64_t query, key;
     attention_block b = double_ring_block(r, k, &query, &key);
-    int64_t q_at = query * b.q_stride + r->run.q * r->HS, kv_at = key * b.kv_stride + r->run.kv * r->HS, v_at = (int64_t)r->Hkv * r->HS;
+    int64_t q_at = query * b.q_stride + r->run.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->run.Hkv * r->HS;
     int64_t row_at = r->run.q * r->Tc + query;
     device_zero(dkv, sizeof(float) * (size_t)(key * b.kv_stride)); // rows that no query sees
     device_zero(dkv + (key + b.Tk) * b.kv_stride, sizeof(float) * (size_t)((r->Tc - key - b.Tk) * b.kv_stride));
@@ -239,13 +240,13 @@ static inline int double_ring_runs(const double_ring *r, int k, int64_t *at, int
     return part.from[1] == 0 ? 1 : 2;
 }
 
-// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv, HS), to the next rank. The block that
+// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv of the run, HS), to the next rank. The block that
 // arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each chunk's part.
 static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, int i, const void *send, void *recv) {
     bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER, kv = ring == COMM_KV_INNER || ring == COMM_KV_OUTER;
     comm *group = double_ring_group(r->g, ring);
     int n = comm_size(group), next = (comm_rank(group) + 1) % n, before = (comm_rank(group) + n - 1) % n;
-    size_t row = (kv ? sizeof(floatX) : double_ring_dkv_element(r)) * (size_t)(2 * r->Hkv * r->HS), C = (size_t)r->Tc / 2;
+    size_t row = (kv ? sizeof(floatX) : double_ring_dkv_element(r)) * (size_t)double_ring_kv_row(r), C = (size_t)r->Tc / 2;
     if (r->documents.host == NULL) {
         trace_transfer(group, double_ring_name(ring), outer ? o : i);
         comm_sendrecv_start(group, send, row * (size_t)r->Tc, next, recv, row * (size_t)r->Tc, before);
@@ -264,7 +265,8 @@ static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) 
     for (int parts = r->documents.host != NULL ? 2 : 1; parts > 0; parts--) transfer_finish(double_ring_group(r->g, ring));
 }
 
-// out (Tc, Hq of the run, HS) and lse (Hq, Tc) float = causal attention of q over the KV of all cp ranks. kv is this rank's own block.
+// out (Tc, Hq of the run, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the run. kv
+// (Tc, 2 Hkv of the run, HS) is this rank's own block.
 static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
     r->documents = documents;
@@ -299,7 +301,7 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
 // the two pointers.
 static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k) {
     if (r->dkv_bf16) {
-        int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
+        int64_t at[2], count[2], row = double_ring_kv_row(r);
         int runs = double_ring_runs(r, k, at, count);
         for (int i = 0; i < runs; i++) op_bf16_from_float((bf16 *)*leaving + at[i] * row, *sum + at[i] * row, count[i] * row);
         return;
@@ -310,7 +312,7 @@ static inline void double_ring_put(const double_ring *r, void **leaving, float *
 }
 // sum += rank k's dKV as it came over the wire; only the rows that travel.
 static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived, int k) {
-    int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
+    int64_t at[2], count[2], row = double_ring_kv_row(r);
     int runs = double_ring_runs(r, k, at, count);
     for (int i = 0; i < runs; i++) {
         if (r->dkv_bf16) op_add_bf16(sum + at[i] * row, (const bf16 *)arrived + at[i] * row, count[i] * row);
@@ -320,7 +322,7 @@ static inline void double_ring_add(const double_ring *r, float *sum, const void 
 
 // sum = rank k's dKV as it came over the wire, or from another float sum (`wire` false); only the rows that travel.
 static inline void double_ring_set(const double_ring *r, float *sum, const void *from, bool wire, int k) {
-    int64_t at[2], count[2], row = (int64_t)2 * r->Hkv * r->HS;
+    int64_t at[2], count[2], row = double_ring_kv_row(r);
     int runs = double_ring_runs(r, k, at, count);
     for (int i = 0; i < runs; i++) {
         float *to = sum + at[i] * row;
@@ -418,7 +420,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     r->dkv_free = sum;
 }
 
-// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
+// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv of the run, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
 static inline float *double_ring_home(double_ring *r) {
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;

@@ -1,7 +1,8 @@
 // Llama-3: parameters, the straight-line forward and backward passes, and the layout of all memory of a rank.
 //
 // A layer, per rank, rows = B T (B sequences of T local tokens):
-//     xn = rmsnorm(x_in);  qkv = xn wqkv^T;  out = 2D-Attention(qkv);  x_mid = x_in + out wo^T
+//     xn = rmsnorm(x_in);  qkv = xn wqkv^T                                                                 (tile by tile over rows)
+//     out = 2D-Attention(qkv);  x_mid = x_in + out wo^T
 //     xn = rmsnorm(x_mid); gate_up = xn w_gate_up^T; act = silu(gate) up; x_out = x_mid + act w_down^T     (tile by tile over rows)
 // The loss is the sum of token losses over all ranks and micro-steps, times a scale that is known before the first backward pass.
 #ifndef MODEL_H
@@ -47,7 +48,7 @@ typedef struct {
     zero_hybrid zero;
     attention_2d attention;
     checkpoint_store store;
-    int64_t mlp_tile, dqkv_tile, loss_tile;
+    int64_t mlp_tile, loss_tile; // rows; qkv and its gradient take mlp_tile at a time, too
     bool keep_gate_up;
     // Packed documents, (grad_accum, B, Tc + 2 cp) from dataloader_documents: for each attention row, the position in its sequence of the first
     // token of its document; then the same for the first row of each chunk. Host memory of the caller, filled before a step starts. NULL: every
@@ -61,10 +62,10 @@ typedef struct {
     float *table;             // (T, HS/2, 2): cos and sin of the local positions
     float *losses;            // (grad_accum, rows)
     floatX *x_last, *dx;      // (rows, D): input of the head, and the gradient that takes its place: the same memory
-    floatX *xn, *dxn, *dout;  // (rows, D), (rows, D), (rows, H HS): the same memory
-    float *rstd;              // (rows)
-    floatX *qkv;              // (mlp_tile, (H + 2 Hkv) HS)
-    floatX *dqkv;             // (dqkv_tile, (H + 2 Hkv) HS)
+    floatX *dout;             // (rows, H HS), and where SeqAlltoAll's out and dQ arrive
+    floatX *xn;               // (tile, D) of a norm's output, and then of its gradient
+    float *rstd;              // (tile)
+    floatX *qkv;              // (mlp_tile, (H + 2 Hkv) HS), or its gradient
     floatX *act;              // (mlp_tile, F); in the backward pass first its gradient
     floatX *gate_up;          // (mlp_tile, 2F)
     floatX *logits;           // (loss_tile, V)
@@ -107,27 +108,35 @@ static inline void model_describe_units(model *m) {
     if (!c->tied) zero_unit_add(head, "lm_head", V * D, true, true);
 }
 
-// The buffers that are live within a layer or the head. Attention, the MLP, the head and the embedding, of which only one is at work at a time, share one
-// place at the end of the arena:
-//     ring         out_float, the ring's buffers
-//     projections  out | x_mid | a tile of the MLP, or of qkv           (out: with hp > 1; otherwise it is kept, or in the working set)
-//                  SeqAlltoAll sends kv from where out is, q and dout from where x_mid is: neither is in use then. But where Q and KV are in flight
-//                  during the MLP's backward pass (model_attention_again), they have places of their own
-//     then         dqkv: a tile, but with hp > 1 all rows, because dQ arrives where dxn goes
+// The buffers that are live within a layer or the head. dout and x_mid share a place: the MLP's backward pass is done with x_mid before dout is computed.
+// Attention, the MLP, the head and the embedding, of which only one is at work at a time, share another at the end of the arena:
+//     ring         a run's sums, the ring's buffers; when they have been used, what SeqAlltoAll of dKV sends
+//     projections  out (hp > 1; otherwise it is kept, or in the working set) | a tile of the MLP, or of qkv
+//                  SeqAlltoAll sends kv from where out is, q and dout from where the MLP's tile is: neither is in use then. But where Q and KV are in
+//                  flight during the MLP's backward pass (model_attention_again), they have places of their own
 //     head         a tile of logits
-// With cp > 1 out outlives the ring, whose last hop its product with dx hides. xn, dxn and dout share a place: each is written when the one before it is
-// used up, dxn tile by tile. With hp > 1, out and dQ arrive there as well.
+// With cp > 1 out outlives the ring, whose last hop its product with dx hides.
 static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d *a = &m->attention;
     bool deals = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE, in_flight = false;
-    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS, tile = max_i64(m->mlp_tile, m->loss_tile);
     for (int l = 0; l < m->c.L; l++) in_flight |= m->run.kinds[l] == RECOMPUTE_SELECTIVE;
     m->x_last = m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    m->xn = m->dxn = m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * max_i64(D, heads));
+    m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, tile * D);
+    m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, tile);
+
+    arena_place of_dout = arena_share_begin(device);
+    m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
+    arena_share(device, &of_dout);
+    if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
+    arena_share_end(device, &of_dout);
     if (deals && rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
 
     arena_place at_work = arena_share_begin(device);
     attention_2d_layout(a, device);
+
+    arena_share(device, &at_work);
+    if (!m->run.forward_only) attention_2d_layout_dkv_send(a, device);
 
     arena_share(device, &at_work);
     arena_place of_out = arena_share_begin(device);
@@ -135,23 +144,15 @@ static inline void model_layout_workspace(model *m, arena *device) {
     arena_share(device, &of_out);
     if (!in_flight) attention_2d_layout_kv_send(a, device);
     arena_share_end(device, &of_out);
-    arena_place of_x_mid = arena_share_begin(device);
-    if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    arena_share(device, &of_x_mid);
-    if (!in_flight) attention_2d_layout_q_send(a, device);
-    arena_share_end(device, &of_x_mid);
     arena_place of_tile = arena_share_begin(device);
     m->act = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->c.F);
     m->gate_up = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * 2 * m->c.F);
     arena_share(device, &of_tile);
     m->qkv = ARENA_TAKE_X(device, MEM_WORKSPACE, m->mlp_tile * m->qkv_width);
+    if (!in_flight) attention_2d_layout_q_send(a, device);
     arena_share_end(device, &of_tile);
     if (in_flight) attention_2d_layout_kv_send(a, device);
     if (in_flight) attention_2d_layout_q_send(a, device);
-
-    arena_share(device, &at_work);
-    m->dqkv_tile = deals ? rows : m->mlp_tile;
-    m->dqkv = m->run.forward_only ? NULL : ARENA_TAKE_X(device, MEM_WORKSPACE, m->dqkv_tile * m->qkv_width);
 
     arena_share(device, &at_work);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
@@ -200,9 +201,9 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     n.out_is_row = g->shape.hp == 1;
     checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, !run->forward_only, n);
 
-    m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, rows);
+    int64_t tile = max_i64(m->mlp_tile, m->loss_tile);
     int64_t norm_parts = arena_is_cpu(device) ? NORM_PARTS_CPU : NORM_PARTS_GPU; // of another device
-    size_t norm = !arena_counts_other(device) ? op_rmsnorm_backward_scratch(rows, D) : sizeof(float) * (size_t)(min_i64(rows, norm_parts) * D);
+    size_t norm = !arena_counts_other(device) ? op_rmsnorm_backward_scratch(tile, D) : sizeof(float) * (size_t)(min_i64(tile, norm_parts) * D);
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, norm);
     size_t products = !arena_counts_other(device) ? op_linear_workspace() : arena_is_cpu(device) ? 0 : DEVICE_LINEAR_WORKSPACE;
     m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, products);
@@ -299,22 +300,22 @@ static inline attention_saved model_attention_saved(const model *m, const layer_
     return s;
 }
 
-// xn -> Q and KV of sequence b, in what attention_2d_distribute_start sends, or where they stay; tile by tile.
-static inline void model_project_qkv(model *m, const floatX *p, int unit, attention_saved s, int64_t b) {
+// x_in -> Q and KV of sequence b, in what attention_2d_distribute_start sends, or where they stay; tile by tile.
+static inline void model_project_qkv(model *m, const floatX *p, int unit, const layer_activations *t, attention_saved s, int64_t b) {
     int64_t T = m->run.T, D = m->c.D;
     for (int64_t at = 0; at < T; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, T - at);
-        op_linear_forward(m->qkv, m->xn + (b * T + at) * D, model_tensor(m, p, unit, T_WQKV), NULL, n, D, m->qkv_width);
+        op_rmsnorm_forward(m->xn, m->rstd, t->x_in + (b * T + at) * D, model_tensor(m, p, unit, T_NORM1), n, D, m->c.rms_eps);
+        op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, n, D, m->qkv_width);
         attention_2d_pack(&m->attention, s, m->qkv, m->table, at, n);
     }
 }
 // x_in -> x_mid.
 static inline void model_attention_forward(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
-    op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
-        model_project_qkv(m, p, unit, s, b);
+        model_project_qkv(m, p, unit, t, s, b);
         attention_2d_distribute_start(&m->attention, s);
         attention_2d_distribute_finish(&m->attention);
     }
@@ -333,8 +334,7 @@ static inline void model_attention_again(model *m, const floatX *p, int unit, co
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
         attention_2d_collect_start(&m->attention, s, s.q);
-        if (b == 0) op_rmsnorm_forward(m->xn, m->rstd, t->x_in, model_tensor(m, p, unit, T_NORM1), rows, D, m->c.rms_eps);
-        model_project_qkv(m, p, unit, s, b);
+        model_project_qkv(m, p, unit, t, s, b);
         attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads, s.q);
         attention_2d_distribute_start(&m->attention, s);
         if (b + 1 < m->run.B) attention_2d_distribute_finish(&m->attention);
@@ -345,11 +345,11 @@ static inline void model_attention_again(model *m, const floatX *p, int unit, co
 // x_mid -> x_out, tile by tile.
 static inline void model_mlp_forward(model *m, const floatX *p, int unit, const layer_activations *t, floatX *x_out) {
     int64_t rows = m->rows, D = m->c.D, F = m->c.F;
-    op_rmsnorm_forward(m->xn, m->rstd, t->x_mid, model_tensor(m, p, unit, T_NORM2), rows, D, m->c.rms_eps);
     for (int64_t at = 0; at < rows; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, rows - at);
         floatX *gate_up = t->gate_up != NULL ? t->gate_up + at * 2 * F : m->gate_up;
-        op_linear_forward(gate_up, m->xn + at * D, model_tensor(m, p, unit, T_W_GATE_UP), NULL, n, D, 2 * F);
+        op_rmsnorm_forward(m->xn, m->rstd, t->x_mid + at * D, model_tensor(m, p, unit, T_NORM2), n, D, m->c.rms_eps);
+        op_linear_forward(gate_up, m->xn, model_tensor(m, p, unit, T_W_GATE_UP), NULL, n, D, 2 * F);
         op_swiglu_forward(m->act, gate_up, n, F);
         op_linear_forward(x_out + at * D, m->act, model_tensor(m, p, unit, T_W_DOWN), t->x_mid + at * D, n, F, D);
     }
@@ -384,7 +384,7 @@ static inline const floatX *model_output_weight(model *m) {
     if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
     return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
 }
-// Losses of this micro-step's rows into losses (rows; NULL: only xn, the input of the output weight). backward: also dx = gradient of x_last, in its
+// Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, in its
 // place, and gradients of the head (and of the tied embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
@@ -395,17 +395,17 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
     float *dw_out = backward ? model_gradient(m, zero_grads(&m->zero, out_unit, &adds), out_unit, out_tensor) : NULL;
     float *dhead = backward ? zero_grads(&m->zero, head, &unused) : NULL;
     double began = trace_now();
-    op_rmsnorm_forward(m->xn, m->rstd, m->x_last, norm, rows, D, m->c.rms_eps);
-    for (int64_t at = 0; at < rows && losses != NULL; at += m->loss_tile) {
+    for (int64_t at = 0; at < rows; at += m->loss_tile) {
         int64_t n = min_i64(m->loss_tile, rows - at);
-        op_linear_forward(m->logits, m->xn + at * D, w_out, NULL, n, D, V);
+        floatX *x = m->x_last + at * D;
+        op_rmsnorm_forward(m->xn, m->rstd, x, norm, n, D, m->c.rms_eps);
+        op_linear_forward(m->logits, m->xn, w_out, NULL, n, D, V);
         op_cross_entropy(losses + at, m->logits, m->labels + at, n, V, scale, backward);
         if (!backward) continue;
-        op_linear_backward_weight(dw_out, m->logits, m->xn + at * D, n, D, V, adds || at > 0);
-        op_linear_backward_input(m->dxn + at * D, m->logits, w_out, n, D, V);
+        op_linear_backward_weight(dw_out, m->logits, m->xn, n, D, V, adds || at > 0);
+        op_linear_backward_input(m->xn, m->logits, w_out, n, D, V);
+        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dhead, head, T_FINAL_NORM), m->xn, x, norm, m->rstd, n, D, false, m->norm_scratch);
     }
-    if (backward)
-        op_rmsnorm_backward(m->dx, model_gradient(m, dhead, head, T_FINAL_NORM), m->dxn, m->x_last, norm, m->rstd, rows, D, false, m->norm_scratch);
     trace_compute("head", head, began);
     if (backward) zero_grads_done(&m->zero, head);
 }
@@ -416,28 +416,28 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
 static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D, F = m->c.F;
     const floatX *w_gate_up = model_tensor(m, p, unit, T_W_GATE_UP), *w_down = model_tensor(m, p, unit, T_W_DOWN);
-    op_rmsnorm_forward(m->xn, m->rstd, t->x_mid, model_tensor(m, p, unit, T_NORM2), rows, D, m->c.rms_eps);
+    const floatX *norm = model_tensor(m, p, unit, T_NORM2);
     for (int64_t at = 0; at < rows; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, rows - at);
         floatX *gate_up = t->gate_up != NULL ? t->gate_up + at * 2 * F : m->gate_up;
-        if (t->gate_up == NULL) op_linear_forward(gate_up, m->xn + at * D, w_gate_up, NULL, n, D, 2 * F);
+        op_rmsnorm_forward(m->xn, m->rstd, t->x_mid + at * D, norm, n, D, m->c.rms_eps);
+        if (t->gate_up == NULL) op_linear_forward(gate_up, m->xn, w_gate_up, NULL, n, D, 2 * F);
         op_linear_backward_input(m->act, m->dx + at * D, w_down, n, F, D);
         op_swiglu_backward(gate_up, m->act, m->act, gate_up, n, F);
         op_linear_backward_weight(model_gradient(m, dp, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D, adds || at > 0);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_GATE_UP), gate_up, m->xn + at * D, n, D, 2 * F, adds || at > 0);
-        op_linear_backward_input(m->dxn + at * D, gate_up, w_gate_up, n, D, 2 * F);
+        op_linear_backward_weight(model_gradient(m, dp, unit, T_W_GATE_UP), gate_up, m->xn, n, D, 2 * F, adds || at > 0);
+        op_linear_backward_input(m->xn, gate_up, w_gate_up, n, D, 2 * F);
+        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dp, unit, T_NORM2), m->xn, t->x_mid + at * D, norm, m->rstd, n, D, true, m->norm_scratch);
     }
-    op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM2), m->dxn, t->x_mid, model_tensor(m, p, unit, T_NORM2), m->rstd, rows, D,
-                        true, m->norm_scratch);
 }
 
-// dqkv (n, (H + 2 Hkv) HS) of rows [row, row + n) of the micro-step, from what attention_2d_backward_finish has left of each sequence.
+// The gradient of qkv, in its place, of rows [row, row + n) of the micro-step, from what attention_2d_backward_finish has left of each sequence.
 static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64_t row, int64_t n) {
     int64_t T = m->run.T, heads = (int64_t)m->c.H * m->c.HS;
     for (int64_t at = row, rows; at < row + n; at += rows) {
         int64_t b = at / T, first = at % T;
         rows = min_i64(row + n - at, T - first);
-        attention_2d_unpack(&m->attention, m->dqkv + (at - row) * m->qkv_width, m->dout + b * T * heads, model_attention_saved(m, t, b), m->table, first, rows);
+        attention_2d_unpack(&m->attention, m->qkv + (at - row) * m->qkv_width, m->dout + b * T * heads, model_attention_saved(m, t, b), m->table, first, rows);
     }
 }
 // dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with cp > 1 that of
@@ -455,15 +455,16 @@ static inline void model_attention_backward(model *m, const floatX *p, float *dp
         if (rings && b + 1 == B) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
         attention_2d_backward_finish(&m->attention, s);
     }
-    for (int64_t at = 0; at < rows; at += m->dqkv_tile) {
-        int64_t n = min_i64(m->dqkv_tile, rows - at);
+    const floatX *norm = model_tensor(m, p, unit, T_NORM1);
+    for (int64_t at = 0; at < rows; at += m->mlp_tile) {
+        int64_t n = min_i64(m->mlp_tile, rows - at);
+        const floatX *x = t->x_in + at * D;
         model_unpack_dqkv(m, t, at, n);
-        op_rmsnorm_forward(m->xn + at * D, m->rstd + at, t->x_in + at * D, model_tensor(m, p, unit, T_NORM1), n, D, m->c.rms_eps);
-        op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->dqkv, m->xn + at * D, n, D, m->qkv_width, adds || at > 0);
-        op_linear_backward_input(m->dxn + at * D, m->dqkv, model_tensor(m, p, unit, T_WQKV), n, D, m->qkv_width);
+        op_rmsnorm_forward(m->xn, m->rstd, x, norm, n, D, m->c.rms_eps);
+        op_linear_backward_weight(model_gradient(m, dp, unit, T_WQKV), m->qkv, m->xn, n, D, m->qkv_width, adds || at > 0);
+        op_linear_backward_input(m->xn, m->qkv, model_tensor(m, p, unit, T_WQKV), n, D, m->qkv_width);
+        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dp, unit, T_NORM1), m->xn, x, norm, m->rstd, n, D, true, m->norm_scratch);
     }
-    op_rmsnorm_backward(m->dx, model_gradient(m, dp, unit, T_NORM1), m->dxn, t->x_in, model_tensor(m, p, unit, T_NORM1), m->rstd, rows, D,
-                        true, m->norm_scratch);
 }
 
 // From m->dx (set by model_loss) to all gradients. The activations of `micro` are used up.
@@ -554,7 +555,8 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
 static inline void model_evaluate(model *m, const int32_t *tokens, const int32_t *labels) {
     model_take_batch(m, tokens, labels, 0);
     model_forward(m, CHECKPOINT_NOT_KEPT);
-    model_loss(m, labels != NULL ? m->losses : NULL, 0, false);
+    if (labels != NULL) model_loss(m, m->losses, 0, false);
+    else zero_params(&m->zero, m->c.L + 1); // for evaluation_logits
 }
 
 #endif

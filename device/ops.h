@@ -142,6 +142,7 @@ void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int6
 // ---- numbers ----
 void op_cast_from_float(floatX *to, const float *from, int64_t n); // round to nearest even; to == from allowed when floatX is float
 void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width); // the same; rows of `to` lie to_stride >= width apart
+void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width); // rows of `from` lie from_stride >= width apart
 void op_cast_to_float(float *to, const floatX *from, int64_t n);
 void op_add_float(float *to, const float *from, int64_t n);        // to +=
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n);   // for transfers, whatever floatX is: round to nearest even, NaN stays NaN

@@ -94,9 +94,11 @@ static void attention_layout(attention_2d *a, arena *memory, const grid *g, int 
     arena_share(memory, &place);
     attention_2d_layout_q_send(a, memory);
     attention_2d_layout_kv_send(a, memory);
+    arena_share(memory, &place);
+    attention_2d_layout_dkv_send(a, memory);
     arena_share_end(memory, &place);
 }
-// heads: of a run, at most (cp 1 only)
+// heads: of a run, at most; in a ring at least a group
 static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, int heads, comm *ranks) {
     grid g;
     grid_create(&g, shape, allgather, ranks);
@@ -135,8 +137,9 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
         for (int i = 0; i < width; i++) qkv[t * width + i] = (float)p->qkv[position * width + i];
         for (int i = 0; i < H * HS; i++) dout[t * H * HS + i] = (float)p->dout[position * H * HS + i];
     }
-    CHECK(a.ring.run.Hq == H / shape.hp || shape.cp == 1, "hp %d cp %d: a ring with a run of %d heads", shape.hp, shape.cp, a.ring.run.Hq);
-    CHECK(a.ring.run.Hq <= heads || shape.cp > 1, "hp %d: a run of %d heads, at most %d were asked for", shape.hp, a.ring.run.Hq, heads);
+    int group = a.ring.Hq / a.ring.Hkv, run_group = a.ring.run.Hq / a.ring.run.Hkv;
+    CHECK(a.ring.Hq % a.ring.run.Hq == 0 && (shape.cp == 1 || run_group == group), "hp %d cp %d: a run of %d heads", shape.hp, shape.cp, a.ring.run.Hq);
+    CHECK(a.ring.run.Hq <= (shape.cp > 1 && heads < group ? group : heads), "hp %d cp %d: a run of %d heads, at most %d were asked for", shape.hp, shape.cp, a.ring.run.Hq, heads);
     for (int64_t at = 0; at < T; at += 7) attention_2d_pack(&a, saved, qkv + at * width, table, at, min_i64(7, T - at));
     attention_2d_distribute_start(&a, saved);
     attention_2d_distribute_finish(&a);
@@ -193,9 +196,12 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
 }
 
 static void check_grid(const problem *p, grid_shape shape, bool allgather, comm *ranks) {
-    check_grid_as(p, shape, allgather, false, p->H, ranks);
-    if (shape.placement == PLACEMENT_HEAD_FIRST && shape.cp > 1) check_grid_as(p, shape, allgather, true, p->H, ranks);
-    for (int heads = 1; heads < p->H / shape.hp && shape.cp == 1; heads++) check_grid_as(p, shape, allgather, false, heads, ranks);
+    head_layout l = head_layout_make(shape.hp, p->H, p->Hkv, p->HS);
+    for (int heads = 1; heads <= l.Hq; heads++) {
+        if (shape.cp > 1 && (heads % l.group_local != 0 || l.Hq % heads != 0)) continue;
+        check_grid_as(p, shape, allgather, false, heads, ranks);
+        if (shape.placement == PLACEMENT_HEAD_FIRST && shape.cp > 1) check_grid_as(p, shape, allgather, true, heads, ranks);
+    }
 }
 
 int main(int argc, char **argv) {

@@ -97,7 +97,10 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
     int64_t n = f.m.rows * g->V, seen = 0;
     floatX *stored = (floatX *)device_alloc(sizeof(floatX) * (size_t)n);
     float *floats = (float *)device_alloc(sizeof(float) * (size_t)n), *logits = HOST_NEW(float, n), *want = HOST_NEW(float, n), worst = 0, largest = 0;
-    op_linear_forward(stored, f.m.xn, w_out, NULL, f.m.rows, g->D, g->V); // xn: the final norm's output
+    floatX *xn = (floatX *)device_alloc(sizeof(floatX) * (size_t)(f.m.rows * g->D));
+    float *rstd = (float *)device_alloc(sizeof(float) * (size_t)f.m.rows);
+    op_rmsnorm_forward(xn, rstd, f.m.x_last, f.m.zero.params[head] + f.m.units[head].tensors[T_FINAL_NORM].offset, f.m.rows, g->D, f.m.c.rms_eps);
+    op_linear_forward(stored, xn, w_out, NULL, f.m.rows, g->D, g->V);
     op_cast_to_float(floats, stored, n);
     device_to_host(logits, floats, sizeof(float) * (size_t)n);
     for (int64_t t = 0; t < f.shard.T; t++) {
@@ -116,6 +119,8 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
     if (!stored_bf16) CHECK(worst <= BOUND * largest, "%s: logits differ by %.1e of %.1e", where, (double)worst, (double)largest);
     device_free(stored);
     device_free(floats);
+    device_free(xn);
+    device_free(rstd);
     free(logits);
     free(want);
 

@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
     check_auto_tiles();
     check_layout();
     static const int layers[] = {1, 2, 3, 7};
-    static const int grids[4][4] = {{1, 1, 4, 2}, {1, 2, 2, 1}, {4, 1, 1, 1}, {2, 2, 1, 1}}; // dp, hp, cp, w; with cp 1, runs of one head
+    static const int grids[4][4] = {{1, 1, 4, 2}, {1, 2, 2, 1}, {4, 1, 1, 1}, {2, 2, 1, 1}}; // dp, hp, cp, w; runs of one head, in a ring of one group
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < 4; i++) {
             if (grids[i][0] > 1 && k != 2) continue;
@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
             run.zp = run.zg = run.zo = 2;
             char where[120];
             outcome none = run_once(&c, shape, run, RECOMPUTE_NONE, 2, world);
-            int64_t calls = 2 * run.grad_accum * run.B * c.L * (shape.cp > 1 ? shape.cp : c.H / shape.hp); // steps x micro-steps x sequences x layers x blocks, or runs
+            int64_t calls = 2 * run.grad_accum * run.B * c.L * (shape.cp > 1 ? shape.cp * c.Hkv : c.H) / shape.hp; // steps x micro-steps x sequences x layers x blocks x runs
             CHECK(none.attention_calls == calls, "none: %lld attention calls, expected %lld", (long long)none.attention_calls, (long long)calls);
             for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_AUTO; kind++)
                 for (int offload = 0; offload <= c.L; offload += c.L > 3 ? 3 : 1)

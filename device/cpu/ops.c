@@ -254,6 +254,10 @@ void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows
 #pragma omp parallel for schedule(static) if (rows * width > PARALLEL_ELEMENTS)
     for (int64_t i = 0; i < rows; i++) memcpy(to + i * to_stride, from + i * width, sizeof(float) * (size_t)width);
 }
+void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) {
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_ELEMENTS)
+    for (int64_t i = 0; i < rows; i++) memcpy(to + i * width, from + i * from_stride, sizeof(float) * (size_t)width);
+}
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
     (void)how;
     op_cast_from_float(to, from, n);
