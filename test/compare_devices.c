@@ -23,7 +23,7 @@ typedef struct {
     int64_t counts[UNITS];   // without padding
 } record;
 
-static model_config config_of(bool packed) { return fixture_config(UNITS - 2, 64, 4, 2, packed ? 64 : 16, 120, 250, false); }
+static model_config config_of(bool packed) { return fixture_config(UNITS - 2, 64, packed ? 8 : 4, packed ? 4 : 2, packed ? 64 : 16, 120, 250, false); }
 static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 
 // Documents of 37 tokens (from length 512 on: 296) in every other sample and of 20 (160) in the others; in the second micro-step the other way round.
@@ -47,7 +47,7 @@ static record train(comm *world, bool packed) {
     memset(&shape, 0, sizeof shape);
     shape.dp = shape.hp = shape.cp = shape.w = 1;
     model_run run = fixture_run(2, packed ? 2 : 1);
-    if (packed) run.attention_bytes = 1; // runs of one head
+    if (packed) run.attention_bytes = 1; // runs of one head, in a ring of one group
     if (comm_size(world) == 2) {
         shape.hp = 2;
         run.zp = run.zg = run.zo = 2;

@@ -164,6 +164,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     run.cp_allgather = allgather;
     run.packed = true;
     run.dkv_bf16 = dkv_bf16;
+    run.attention_bytes = shape.placement == PLACEMENT_HEAD_FIRST ? 1 : 0; // runs of one head, in a ring of one group
     fixture f;
     fixture_make(&f, c, shape, ranks, run, kind, S);
     int64_t *documents = fill(&f, 0), kept_twice = 0;
@@ -180,7 +181,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
         free(gradient);
     }
     for (int l = 0; l < c->L; l++) kept_twice += f.kinds[l] == RECOMPUTE_FULL;
-    int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f, documents), skipped = f.m.attention.ring.blocks_skipped;
+    int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f, documents) * (f.m.attention.ring.Hq / f.m.attention.ring.run.Hq), skipped = f.m.attention.ring.blocks_skipped;
     if (!allgather) check_sent(&f, 2 * c->L + kept_twice, c->L, where);
     CHECK(skipped == unseen, "%s: %lld blocks skipped, %lld have nothing to see", where, (long long)skipped, (long long)unseen);
     free(documents);
@@ -196,6 +197,7 @@ static void check_one_document(const model_config *c, grid_shape shape, bool all
         model_run run = fixture_run(1, 1);
         run.cp_allgather = allgather;
         run.packed = packed == 1;
+        run.attention_bytes = shape.placement == PLACEMENT_HEAD_FIRST ? 1 : 0;
         fixture_make(&f[packed], c, shape, ranks, run, RECOMPUTE_SELECTIVE, S);
         documents[packed] = fill(&f[packed], 0);
         loss[packed] = model_step(&f[packed].m, f[packed].tokens, f[packed].labels, fixture_adamw(1), 1.0).loss;

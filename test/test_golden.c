@@ -163,7 +163,7 @@ int main(int argc, char **argv) {
             comm *ranks = comm_split(world, comm_rank(world) < n ? 0 : -1, comm_rank(world), COMM_CONTROL);
             for (int hp = 1; ranks != NULL && hp <= n; hp *= 2)
                 if (g.H % hp == 0) check_golden(names[k], &g, hp, n / hp, 0, ranks);
-            if (ranks != NULL && n == 1) check_golden(names[k], &g, 1, 1, 1, ranks);
+            if (ranks != NULL) check_golden(names[k], &g, 1, n, 1, ranks);
             if (ranks != NULL) comm_free(ranks);
         }
         if (loaded) golden_free(&g);

@@ -163,7 +163,7 @@ static void test_casts(void) {
     device_free(to);
 }
 
-// Rows that lie `gap` elements further apart than they are wide: the bits of op_cast_from_float, and nothing between rows.
+// Rows that lie `gap` elements further apart than they are wide: the bits of op_cast_from_float, and nothing between rows. And back.
 static void test_cast_rows(int64_t rows, int64_t width, int64_t gap, int to_offset, int from_offset) {
     int64_t stride = width + gap, n = rows * width, size = rows * stride + to_offset, wrong = 0;
     float *from = (float *)device_alloc(sizeof(float) * (size_t)(n + from_offset + 1));
@@ -183,6 +183,15 @@ static void test_cast_rows(int64_t rows, int64_t width, int64_t gap, int to_offs
     }
     CHECK(wrong == 0, "op_cast_rows: %lld elements wrong of %lld rows of %lld, %lld apart, offsets %d and %d, %s", (long long)wrong, (long long)rows,
           (long long)width, (long long)stride, to_offset, from_offset, settings);
+    floatX *back = (floatX *)device_alloc(sizeof(floatX) * (size_t)(n + from_offset + 1));
+    for (int64_t i = 0; i < n + from_offset + 1; i++) back[i] = mark;
+    op_copy_rows(back + from_offset, to + to_offset, stride, rows, width);
+    device_synchronize();
+    wrong = memcmp(back + from_offset, flat, sizeof mark * (size_t)n) != 0 || memcmp(back + from_offset + n, &mark, sizeof mark) != 0;
+    for (int i = 0; i < from_offset; i++) wrong += memcmp(&back[i], &mark, sizeof mark) != 0;
+    CHECK(wrong == 0, "op_copy_rows of %lld rows of %lld, %lld apart, offsets %d and %d, %s", (long long)rows, (long long)width, (long long)stride,
+          from_offset, to_offset, settings);
+    device_free(back);
     device_free(from);
     device_free(flat);
     device_free(to);
@@ -1192,6 +1201,7 @@ static void call_round(call_tensors *c) {
 }
 static void call_cast_from(call_tensors *c) { op_cast_from_float(X(0), F(1), c->n[0]); }
 static void call_cast_rows(call_tensors *c) { op_cast_rows(X(0), COLUMNS, F(1), ROWS, COLUMNS / 2); }
+static void call_copy_rows(call_tensors *c) { op_copy_rows(X(0), X(1), COLUMNS, ROWS, COLUMNS / 2); }
 static void call_cast_to(call_tensors *c) { op_cast_to_float(F(0), X(1), c->n[0]); }
 static void call_add(call_tensors *c) { op_add_float(F(0), F(1), c->n[0]); }
 static void call_wire(call_tensors *c) { op_bf16_from_float((bf16 *)c->at[0], F(1), c->n[0]); }
@@ -1238,6 +1248,7 @@ static void test_addresses(void) {
         {"op_round", call_round, 2, {S, 4}, {N, N}},
         {"op_cast_from_float", call_cast_from, 2, {S, 4}, {N, N}},
         {"op_cast_rows", call_cast_rows, 2, {S, 4}, {N, N / 2}},
+        {"op_copy_rows", call_copy_rows, 2, {S, S}, {N / 2, N}},
         {"op_cast_to_float", call_cast_to, 2, {4, S}, {N, N}},
         {"op_add_float", call_add, 2, {4, 4}, {N, N}},
         {"op_bf16_from_float", call_wire, 2, {2, 4}, {N, N}},

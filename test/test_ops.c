@@ -891,6 +891,7 @@ static void test_numbers(int64_t n) {
 }
 
 // Rows that lie further apart than they are wide, from an address that is no multiple of 16 bytes: the bits of op_cast_from_float, and nothing between rows.
+// And back.
 static void test_cast_rows(int64_t rows, int64_t width, int64_t gap) {
     int64_t stride = width + gap, n = rows * width, wrong = 0;
     float *x = randoms(n + 1, 1, 3), *flat = floats(n), *to = floats(rows * stride + 1);
@@ -902,7 +903,10 @@ static void test_cast_rows(int64_t rows, int64_t width, int64_t gap) {
         for (int64_t i = width; i < stride; i++) wrong += !isnan(to[1 + row * stride + i]);
     }
     CHECK(wrong == 0, "cast of %lld rows of %lld, %lld apart: %lld wrong", (long long)rows, (long long)width, (long long)stride, (long long)wrong);
-    drop(x), drop(flat), drop(to);
+    float *back = floats(n + 1);
+    op_copy_rows(back, to + 1, stride, rows, width);
+    CHECK(same_bits(back, flat, n) && isnan(back[n]), "copy of %lld rows of %lld, %lld apart", (long long)rows, (long long)width, (long long)stride);
+    drop(x), drop(flat), drop(to), drop(back);
 }
 
 // Every bf16 number, and slightly below, at and slightly above the middle to the next one; and each of them added to 1.
