@@ -111,10 +111,11 @@ static inline void model_describe_units(model *m) {
 // The buffers that are live within a layer or the head. dout and x_mid share a place: the MLP's backward pass is done with x_mid before dout is computed.
 // Attention, the MLP, the head and the embedding, of which only one is at work at a time, share another at the end of the arena:
 //     ring         a run's sums, the ring's buffers; when they have been used, what SeqAlltoAll of dKV sends
-//     projections  out (hp > 1; otherwise it is kept, or in the working set) | a tile of the MLP, or of qkv
+//     products     a tile of xn, with one of these two:
+//                  out (hp > 1; otherwise it is kept, or in the working set) | a tile of the MLP, or of qkv
 //                  SeqAlltoAll sends kv from where out is, q and dout from where the MLP's tile is: neither is in use then. But where Q and KV are in
 //                  flight during the MLP's backward pass (model_attention_again), they have places of their own
-//     head         a tile of logits
+//                  a tile of logits
 // With cp > 1 out outlives the ring, whose last hop its product with dx hides.
 static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d *a = &m->attention;
@@ -122,9 +123,6 @@ static inline void model_layout_workspace(model *m, arena *device) {
     int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS, tile = max_i64(m->mlp_tile, m->loss_tile);
     for (int l = 0; l < m->c.L; l++) in_flight |= m->run.kinds[l] == RECOMPUTE_SELECTIVE;
     m->x_last = m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
-    m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, tile * D);
-    m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, tile);
-
     arena_place of_dout = arena_share_begin(device);
     m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
     arena_share(device, &of_dout);
@@ -139,6 +137,9 @@ static inline void model_layout_workspace(model *m, arena *device) {
     if (!m->run.forward_only) attention_2d_layout_dkv_send(a, device);
 
     arena_share(device, &at_work);
+    m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, tile * D);
+    m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, tile);
+    arena_place of_products = arena_share_begin(device);
     arena_place of_out = arena_share_begin(device);
     if (deals && !rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
     arena_share(device, &of_out);
@@ -154,8 +155,9 @@ static inline void model_layout_workspace(model *m, arena *device) {
     if (in_flight) attention_2d_layout_kv_send(a, device);
     if (in_flight) attention_2d_layout_q_send(a, device);
 
-    arena_share(device, &at_work);
+    arena_share(device, &of_products);
     m->logits = ARENA_TAKE_X(device, MEM_WORKSPACE, m->loss_tile * m->c.V);
+    arena_share_end(device, &of_products);
 
     arena_share(device, &at_work);
     m->embedding_scratch = arena_take(device, MEM_WORKSPACE, 1, op_embedding_backward_scratch(rows));

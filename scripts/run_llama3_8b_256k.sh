@@ -6,7 +6,7 @@
 #   rope      theta 1.69e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
 #   grid      dp 2 x hp 4 x cp 1; ZeRO 8/8/8; recompute none, offload
 #   memory    44.4 GiB of a GPU by the dry run, 1542 GiB of host memory a node
-#   expected  TGS 1818, MFU 46.2 %, 1154 s a step, 160.3 h in all: predicted by --plan for the cluster h100, whose figures are
+#   expected  TGS 1817, MFU 46.2 %, 1154 s a step, 160.3 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 8 datasheet, 20 estimate. Not measured.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_256k.sh

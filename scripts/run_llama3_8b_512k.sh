@@ -5,7 +5,7 @@
 #   FLOPs     3.84e+21 by the model's count (causal attention half, recompute not counted)
 #   rope      theta 3.42e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
 #   grid      dp 2 x hp 8 x cp 1; ZeRO 8/8/16; recompute none, offload
-#   memory    38.7 GiB of a GPU by the dry run, 1497 GiB of host memory a node
+#   memory    38.8 GiB of a GPU by the dry run, 1497 GiB of host memory a node
 #   expected  TGS 986, MFU 45.6 %, 1063 s a step, 147.7 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 8 datasheet, 20 estimate. Not measured.
 #
