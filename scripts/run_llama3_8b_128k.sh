@@ -5,7 +5,7 @@
 #   FLOPs     1.24e+21 by the model's count (causal attention half, recompute not counted)
 #   rope      theta 8.36e+06 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
 #   grid      dp 4 x hp 1 x cp 2; ZeRO 8/8/8; recompute none, offload
-#   memory    43.3 GiB of a GPU by the dry run, 1426 GiB of host memory a node
+#   memory    43.2 GiB of a GPU by the dry run, 1426 GiB of host memory a node
 #   expected  TGS 3154, MFU 47.2 %, 665 s a step, 92.4 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 8 datasheet, 20 estimate. Not measured.
 #

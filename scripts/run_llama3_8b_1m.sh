@@ -5,7 +5,7 @@
 #   FLOPs     7.30e+21 by the model's count (causal attention half, recompute not counted)
 #   rope      theta 6.91e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
 #   grid      dp 2 x hp 8 x cp 2; ZeRO 8/8/32; recompute none, offload
-#   memory    37.5 GiB of a GPU by the dry run, 1474 GiB of host memory a node
+#   memory    37.4 GiB of a GPU by the dry run, 1474 GiB of host memory a node
 #   expected  TGS 514, MFU 45.2 %, 1021 s a step, 141.8 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 8 datasheet, 20 estimate. Not measured.
 #
