@@ -245,6 +245,50 @@ static void check_kept(void) {
         }
 }
 
+// Bytes that each further row of a long sequence takes on a GPU, Llama-3-8B with full recompute and all activations on the host, by hand. Two slots of
+// x_in, dx, dout (where x_mid is, too), q, kv, out before SeqAlltoAll, lse, and what is at work at the worst moment: nothing of xn, qkv and the MLP, and of
+// what attention sums and sends around a ring only one run of heads.
+static void check_bytes_of_a_row(const model_config *c) {
+    enum { X = 2, D = 4096, H = 32, HS = 128, HEAD = HS * X, SUM = HS * 4, KV = 16 * HEAD, LSE = 4 * H, DATA = 2 * 4 + HS * 4 + 4 };
+    const int64_t kept = 2 * D * X + 2 * D * X + H * HEAD + KV + H * HEAD + LSE + DATA;
+    const struct {
+        int hp, cp, w;
+        int64_t at_work;
+    } cases[] = {
+        {1, 1, 1, SUM + 2 * HEAD + 2 * SUM + LSE},                             // a run of one head: its sum, K and V, dK and dV; delta
+        {1, 8, 8, 4 * SUM + 2 * HEAD + 2 * 2 * HEAD + 3 * 2 * SUM + LSE},      // of one group: K and V in use and arriving; dK and dV computed, leaving and arriving
+        {8, 1, 1, H * HEAD + H * HEAD},                                        // out, and dout on its way
+        {8, 4, 2, H * HEAD + 8 * (4 * SUM + 2 * 2 * HEAD + 5 * 2 * SUM) + LSE}, // out; of one group, which is all heads of a rank: sums; two rings
+    };
+    recompute_kind kinds[64];
+    for (int l = 0; l < c->L; l++) kinds[l] = RECOMPUTE_FULL;
+    for (int i = 0; i < 4; i++) {
+        grid g;
+        memset(&g, 0, sizeof g);
+        g.shape.dp = 1;
+        g.shape.hp = cases[i].hp;
+        g.shape.cp = cases[i].cp;
+        g.shape.w = cases[i].w;
+        g.ranks = cases[i].hp * cases[i].cp;
+        size_t bytes[2];
+        for (int longer = 0; longer < 2; longer++) {
+            model_run run;
+            memset(&run, 0, sizeof run);
+            run.B = run.grad_accum = 1;
+            run.T = (int64_t)(1 + longer) << 20;
+            run.zp = run.zg = run.zo = g.ranks;
+            run.kinds = kinds;
+            run.offload_layers = c->L;
+            run.element_bytes = X;
+            arena device, host;
+            model_count(&device, &host, c, &g, &run);
+            bytes[longer] = device.peak;
+        }
+        double row = (double)(bytes[1] - bytes[0]) / (1 << 20), want = (double)(kept + cases[i].at_work); // not quite: tiles are of equal size, which depends on their number
+        CHECK(fabs(row - want) < 8, "hp %d cp %d w %d: %.1f bytes a row, %.1f by hand", cases[i].hp, cases[i].cp, cases[i].w, row, want);
+    }
+}
+
 // ---- the paper's MFU ----
 
 // MFU as LoongTrain's tables print it (Megatron-LM's formula, as in InternEvo; with the TGS of table 6 it gives table 3 to the last digit):
@@ -1155,6 +1199,7 @@ int main(void) {
     check_our_schedule();
     model_config llama3_8b = preset("llama3-8b");
     check_published_memory(&llama3_8b);
+    check_bytes_of_a_row(&llama3_8b);
     check_step();
     check_hidden_by_compute();
     check_hidden_update();
