@@ -65,6 +65,7 @@ typedef struct {
     double eta_seconds;
     comm_counters sent[COMM_KINDS];
     rank_times computed;
+    bool spike; // the update was left out
 } step_report;
 
 static inline void format_bytes(char *text, size_t size, double bytes) {
@@ -87,8 +88,8 @@ static inline void step_print(const step_report *r) {
     format_percent(mfu, sizeof mfu, r->mfu);
     format_bytes(memory, sizeof memory, (double)r->memory);
     format_duration(eta, sizeof eta, r->eta_seconds);
-    printf("step %5lld/%lld | loss %8.4f | norm %8.4f | lr %.2e | %8.1f ms | TGS %7.0f | MFU %s | mem %9s | eta %s\n", (long long)r->step,
-           (long long)r->steps, r->loss, r->norm, r->lr, 1e3 * r->seconds, r->tgs, mfu, memory, eta);
+    printf("step %5lld/%lld | loss %8.4f | norm %8.4f | lr %.2e | %8.1f ms | TGS %7.0f | MFU %s | mem %9s | eta %s%s\n", (long long)r->step,
+           (long long)r->steps, r->loss, r->norm, r->lr, 1e3 * r->seconds, r->tgs, mfu, memory, eta, r->spike ? " | a spike: no update" : "");
 }
 
 static inline int64_t step_sent(const step_report *r) { // bytes of a rank, all kinds but COMM_CONTROL
@@ -117,6 +118,7 @@ static inline void step_log(FILE *f, const step_report *r) {
     json_number(f, ",", "loss", r->loss);
     json_number(f, ",", "grad_norm", r->norm);
     json_number(f, ",", "lr", r->lr);
+    if (r->spike) fprintf(f, ",\"spike\":true");
     json_number(f, ",", "step_ms", 1e3 * r->seconds);
     fprintf(f, ",\"tokens\":%lld,\"labels\":%lld,\"samples\":%lld", (long long)r->tokens, (long long)r->labels, (long long)r->samples);
     json_number(f, ",", "tgs", r->tgs);

@@ -56,6 +56,7 @@ typedef struct {
     // they are the same as with positions that restart at 0.
     const int64_t *documents;
     const int64_t *documents_now; // (B, Tc + 2 cp) of this micro-step
+    double most_loss, most_norm;  // a step with more changes no parameter (spikes.h); the caller's, before each step. 0: all do
     // device memory, from the arena
     int32_t *tokens, *labels; // (rows)
     int64_t *first;           // (B, Tc + 2 cp) this micro-step's `documents`; packed only
@@ -521,15 +522,15 @@ typedef struct {
     double loss;   // mean over the valid labels of the step, all ranks
     double norm;   // of the whole gradient, before clipping
     int64_t valid; // labels counted
+    bool spike;    // more than most_loss or most_norm: the update was left out
 } step_result;
 
 // One optimizer step: tokens and labels (grad_accum, rows) on the host. Clips the gradient to norm `clip` (0: never). When loss or gradient norm is
-// not finite, the update is skipped: the caller sees both and decides. It is skipped, too, when nothing is a label. Loss, norm and update are those of
+// not finite, the update is skipped: the caller sees both and decides. It is skipped, too, for a spike, and when nothing is a label. Loss, norm and update are those of
 // the whole batch on any grid. Collective.
 static inline step_result model_step(model *m, const int32_t *tokens, const int32_t *labels, adamw_args args, double clip) {
     int64_t accum = m->run.grad_accum;
-    step_result r;
-    r.valid = 0;
+    step_result r = {0, 0, 0, false};
     for (int64_t i = 0; i < accum * m->rows; i++) r.valid += labels[i] >= 0;
     comm_sum_int64(m->g->all, &r.valid, 1);
     float scale = r.valid > 0 ? (float)(1.0 / (double)r.valid) : 0;
@@ -544,7 +545,8 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     r.norm = zero_grad_norm(&m->zero);
     if (isnan(r.loss)) r.loss = NAN; // without the sign, which printf would show
     if (isnan(r.norm)) r.norm = NAN;
-    if (r.valid == 0 || !isfinite(r.norm) || !isfinite(r.loss)) return r;
+    r.spike = (m->most_loss > 0 && r.loss > m->most_loss) || (m->most_norm > 0 && r.norm > m->most_norm);
+    if (r.valid == 0 || !isfinite(r.norm) || !isfinite(r.loss) || r.spike) return r;
     args.grad_scale = clip > 0 && r.norm > clip ? (float)(clip / r.norm) : 1;
     double began = trace_now();
     zero_update(&m->zero, args);

@@ -56,6 +56,7 @@ typedef struct {
     double min_lr_fraction;   // of lr
     double weight_decay, beta1, beta2, eps;
     double grad_clip;         // norm; 0 = off
+    double skip_spikes;       // standard deviations; 0 = off
     bool stochastic_rounding; // of parameters stored in bf16
     // output
     const char *log, *trace; // files
@@ -183,6 +184,9 @@ static inline const option_row *options_table(int *count) {
         {"Optimizer", "beta2", "X", OPTION_REAL, AT(beta2), 0, 0.999999, "0.95", "", "AdamW: decay rate of the second moment"},
         {"Optimizer", "eps", "X", OPTION_REAL, AT(eps), 1e-30, 1, "1e-8", "", "AdamW: added to the square root of the second moment"},
         {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "clip the gradient to this norm; 0 = no clipping"},
+        {"Optimizer", "skip-spikes", "Z", OPTION_REAL, AT(skip_spikes), 0, 1e9, "0", "",
+         "a step whose loss or gradient norm is more than Z standard deviations above the mean of the 128 steps before it changes no parameter (6 is "
+         "usual); 0 = every step does"},
         {"Optimizer", "stochastic-rounding", "", OPTION_FLAG, AT(stochastic_rounding), 0, 0, "", "",
          "round bf16 parameters up or down at random, unbiased, instead of to nearest; the float master weights do not change, but forward and "
          "backward then see small updates before these add up to half a bf16 step"},

@@ -354,6 +354,10 @@ static void train(trainer *t, error_text *error) {
         int64_t attended = attended_length(t);
         args.lr = (float)lr;
         args.step = step + 1;
+        if (o->skip_spikes > 0) {
+            t->m.most_loss = recent_limit(&t->done.losses, o->skip_spikes);
+            t->m.most_norm = recent_limit(&t->done.norms, o->skip_spikes);
+        }
         step_result result = model_step(&t->m, t->tokens, t->labels, args, o->grad_clip);
         device_synchronize();
         double seconds = device_seconds() - began;
@@ -362,6 +366,10 @@ static void train(trainer *t, error_text *error) {
         t->done.sequences = step_sequences(t);
         report_step(t, result, lr, seconds, attended);
         stop_if_diverged(t, result, error);
+        if (o->skip_spikes > 0 && result.valid > 0) {
+            recent_add(&t->done.losses, result.loss);
+            recent_add(&t->done.norms, result.norm);
+        }
         after_step(t, error);
     }
     close_log(t, error);

@@ -46,6 +46,7 @@ typedef struct {
     double first_seconds[PREDICTED_STEPS]; // of the first steps of this run
     double waited[COMM_KINDS]; // seconds that this rank waited for transfers
     double *computed;         // (ranks) seconds that each rank did not wait
+    int64_t spikes;           // steps of this run that changed no parameter (spikes.h)
     bool warned;              // of a step without labels
 } trainer;
 
@@ -469,6 +470,7 @@ static inline step_report step_report_make(const trainer *t, step_result result,
     r.steps = t->o->steps;
     r.loss = result.valid > 0 ? result.loss : NAN; // null in the log
     r.norm = result.norm;
+    r.spike = result.spike;
     r.lr = lr;
     r.seconds = seconds;
     r.tokens = step_sequences(t) * t->o->seq_len;
@@ -504,6 +506,7 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     bool first_rank = t->g.rank == 0;
     for (int k = 0; k < COMM_KINDS; k++) t->waited[k] += r.sent[k].wait_seconds;
     r.computed = share_computed(t, &r);
+    t->spikes += r.spike;
     if (r.labels == 0 && first_rank && !t->warned)
         fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n",
                 (long long)r.step);
@@ -529,6 +532,7 @@ static inline void print_end(trainer *t) {
     if (t->g.rank != 0) return;
     if (t->documents != NULL)
         printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
+    if (t->spikes > 0) printf("spikes: %lld of %.0f steps changed no parameter\n", (long long)t->spikes, steps);
     if (t->g.ranks > 1) printf("waited for transfers, ms a step:");
     for (int k = 0; k < COMM_KINDS; k++)
         if (t->g.ranks > 1 && t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / steps);

@@ -17,6 +17,7 @@
 #define TRAINING_STATE_H
 
 #include "hf_folder.h" // defines: hf_import, hf_write, model_files_*, checksum_*
+#include "spikes.h"    // defines: recent_values
 #include <pthread.h>
 #include <sys/file.h>
 #include <sys/statvfs.h>
@@ -29,6 +30,7 @@ typedef struct {
     int64_t seed, seq_len, train_tokens, train_order; // their order depends on these; train_order: data_sources_order
     int64_t train_files;                              // data_sources_hash, the upper 52 bits
     int64_t document_end, document_begin;             // the options, which labels and attention depend on; -1: none
+    recent_values losses, norms;                      // of the last steps on this data, with --skip-spikes
 } training_progress;
 
 typedef enum { SAVE_NONE, SAVE_WRITING, SAVE_NAMING } save_stage;
@@ -176,6 +178,8 @@ enum { STATE_NUMBERS = 10, STATE_TOKENS = 8 }; // from STATE_TOKENS on -1 is leg
 static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "data_step", "seed", "seq_len", "train_tokens", "train_order", "train_files",
                                                              "document_end", "document_begin"};
 
+static const char *const state_recent_keys[2] = {"losses", "grad_norms"};
+
 // The options that change how training goes on, but need not stay: those of the optimizer, and --steps.
 static inline bool state_keeps_option(const option_row *row) { return strcmp(row->group, "Optimizer") == 0 || strcmp(row->name, "steps") == 0; }
 
@@ -187,6 +191,9 @@ static inline bool state_write_json(const char *folder, const training_progress 
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
     cJSON_AddNumberToObject(json, "sequences", (double)p->sequences);
+    const recent_values *recent[2] = {&p->losses, &p->norms};
+    for (int i = 0; i < 2 && p->losses.count > 0; i++)
+        cJSON_AddItemToObject(json, state_recent_keys[i], cJSON_CreateDoubleArray(recent[i]->values, (int)recent[i]->count));
     cJSON_AddItemToObject(json, "options", options_json(o, state_keeps_option));
     for (int k = 0; k < VALUES_KINDS; k++) {
         cJSON *list = cJSON_AddArrayToObject(json, state_sum_keys[k]);
@@ -214,6 +221,17 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
             return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_number_keys[i]);
     }
     if (!safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "sequences"), &p->sequences)) p->sequences = 0; // older states do not have it
+    recent_values *recent[2] = {&p->losses, &p->norms};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_recent_keys[i]);
+        memset(recent[i], 0, sizeof *recent[i]); // a run without --skip-spikes does not have them
+        for (const cJSON *at = list != NULL ? list->child : NULL; at != NULL; at = at->next) {
+            if (!cJSON_IsNumber(at) || !isfinite(at->valuedouble) || recent[i]->count == SPIKE_WINDOW)
+                return error_set(error, "training_state.json: \"%s\" is not a list of at most %d numbers", state_recent_keys[i], SPIKE_WINDOW);
+            recent_add(recent[i], at->valuedouble);
+        }
+    }
+    if (p->losses.count != p->norms.count) return error_set(error, "training_state.json: it has %lld losses and %lld gradient norms", (long long)p->losses.count, (long long)p->norms.count);
     for (int k = 0; k < VALUES_KINDS; k++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_sum_keys[k]);
         if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count)
@@ -226,7 +244,7 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
 }
 static inline bool state_read_json(const char *folder, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
     error_text why = {"", 0};
-    size_t longest = 4096 + 24 * VALUES_KINDS * (size_t)count; // a sum takes 19 bytes
+    size_t longest = 4096 + 24 * VALUES_KINDS * (size_t)count + 2 * 32 * SPIKE_WINDOW; // a sum takes 19 bytes, a double at most 25
     cJSON *json = config_read_json(path_join(folder, "training_state.json").text, longest, &why);
     if (json == NULL) return error_set_why(error, &why, "training_state.json");
     uint64_t stored = 0;
@@ -531,6 +549,10 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         progress->samples = same ? saved.samples : 0;
         progress->sequences = saved.sequences;
         progress->data_step = same ? saved.data_step : saved.step;
+        if (same) { // otherwise the level may be another
+            progress->losses = saved.losses;
+            progress->norms = saved.norms;
+        }
         if (first_rank && training && new_data) state_note_rope(&there, &m->c);
         if (first_rank && !same) fprintf(stderr, "note: new data from here on: the state %.*s\n", (int)strcspn(other.text, ";"), other.text);
         if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->folder, "", steps[at]).text, s->o);

@@ -326,6 +326,33 @@ check 'without training, parameters are checked, too' resumed 0 'skipping the da
 rm -r "$dir/still/step-00000004/optimizer"
 check 'but moments are not needed' resumed 0 'from step 4'
 
+# --skip-spikes: the sample of step 224 holds bytes that occur nowhere else. What the steps before it had is part of the state.
+seq 1 4000 | tr '\n' ' ' >"$dir/calm"
+build/cpu/text_to_tokens "$dir/spiky.bin" "$dir/calm" >/dev/null
+python3 -c "
+data = bytearray(open('$dir/spiky.bin', 'rb').read())
+for i in range(64): data[1024 + 2 * (64 * 3 + i)] = 128 + (7 * i * i + 3) % 128
+open('$dir/spiky.bin', 'wb').write(data)"
+spiky() { # steps ranks option...
+    timeout 120 mpirun -np "$2" "$binary" --model nano --from-scratch --train-data "$dir/spiky.bin" --seq-len 64 --lr 1e-3 --lr-schedule constant --threads 1 --steps "$1" "${@:3}" \
+        >"$dir/spiky.out" 2>&1 </dev/null
+}
+spikes() { sed -n 's/^{"step":\([0-9]*\),.*"spike":true.*/\1/p' "$dir/$1.jsonl" | tr '\n' ' '; }
+spiky 223 1 --skip-spikes 6 --out "$dir/spiky" --keep 3
+spiky 224 1 --skip-spikes 6 --out "$dir/spiky" --keep 3 --resume
+check 'a spike is named' grep -q '^step *224/224 .* a spike: no update$' "$dir/spiky.out"
+check 'and counted' grep -q '^spikes: 1 of 1 steps' "$dir/spiky.out"
+check 'it changes no parameter and no moment' tensors_equal "$dir/spiky/step-00000223" "$dir/spiky/step-00000224"
+spiky 230 1 --skip-spikes 6 --out "$dir/spiky" --keep 3 --resume
+spiky 230 1 --skip-spikes 6 --out "$dir/spiky-whole" --log "$dir/spiky1.jsonl"
+check 'resumed twice, the same model' tensors_equal "$dir/spiky/step-00000230" "$dir/spiky-whole/step-00000230"
+check 'the log names the step' grep -q '224 ' <(spikes spiky1)
+spiky 230 2 --cp 2 --skip-spikes 6 --log "$dir/spiky2.jsonl"
+check 'two ranks leave out the same steps' [ "$(spikes spiky1)" = "$(spikes spiky2)" ]
+spiky 230 1 --log "$dir/spiky0.jsonl"
+check 'without the option none' [ "$(spikes spiky0)" = '' ]
+check 'and the loss afterwards is another' bash -c "! diff <(tail -1 '$dir/spiky0.jsonl' | grep -o '.loss.:[^,]*') <(tail -1 '$dir/spiky1.jsonl' | grep -o '.loss.:[^,]*')"
+
 # A run that ends early keeps what it has learnt: bad data, a loss that is not finite.
 python3 -c "
 data = bytearray(open('$dir/data.bin', 'rb').read())

@@ -1,0 +1,29 @@
+// --skip-spikes Z: a step whose loss or gradient norm is more than Z standard deviations above the mean of the steps before it changes no parameter.
+// One bad batch can throw a long run off, and leaving its update out costs nothing else. OLMo-core (SkipStepOptimizer, by default 6 standard deviations)
+// and llm.c (-sl, -sg) do the same, with windows of 128 steps, too.
+#ifndef SPIKES_H
+#define SPIKES_H
+
+#include "common.h"
+#include <math.h>
+
+enum { SPIKE_WINDOW = 128 };
+typedef struct {
+    int64_t count;
+    double values[SPIKE_WINDOW]; // of the last `count` steps, oldest first; those that were left out are among them, so that a new level is soon accepted
+} recent_values;
+
+static inline void recent_add(recent_values *r, double value) {
+    if (r->count == SPIKE_WINDOW) memmove(r->values, r->values + 1, sizeof *r->values * (size_t)--r->count);
+    r->values[r->count++] = value;
+}
+// What the next step may have at most. INFINITY until the window is full: at its start a run knows no level yet.
+static inline double recent_limit(const recent_values *r, double z) {
+    double mean = 0, square = 0;
+    if (r->count < SPIKE_WINDOW) return INFINITY;
+    for (int i = 0; i < SPIKE_WINDOW; i++) mean += r->values[i] / SPIKE_WINDOW;
+    for (int i = 0; i < SPIKE_WINDOW; i++) square += (r->values[i] - mean) * (r->values[i] - mean) / SPIKE_WINDOW;
+    return mean + z * sqrt(square);
+}
+
+#endif
