@@ -955,6 +955,27 @@ static void check_hidden_by_compute(void) {
     }
 }
 
+// 1M rows a rank with 32 heads are 8 runs of a group: each is launched in every ring step, and the gradient of wo hides the last hop home of the last alone.
+static void check_runs(void) {
+    model_config m = preset("llama3-8b");
+    cluster c = load("h100");
+    c.overlap_cost = c.merge_bytes = c.attention_launch = 0;
+    c.step_launch = 3;
+    c.p2p_rate = 1e9;            // hops are exposed
+    c.linear_efficiency = 1e-3;  // products are not
+    planner_query q = planner_query_make(&m, &c, 8 << 20, 1, 8);
+    planner_choice p;
+    memset(&p, 0, sizeof p);
+    p.shape = planner_shape(&c, 1, 1, 8, 8, PLACEMENT_HEAD_FIRST);
+    p.zp = p.zg = p.zo = 8;
+    planner_attention a = planner_attention_time(&q, &p.shape, false);
+    double launches = a.forward.compute + a.backward.compute - a.kernel_f - a.kernel_b;
+    CHECK(a.runs == 8 && fabs(launches / (8 * 8 * 3) - 1) < 1e-9, "%d runs, %g s of launches", a.runs, launches);
+    planner_step_time(&q, &a, &p);
+    double exposed = m.L * (a.forward.inner + a.backward.inner), hidden = exposed - p.ring_inner, home = a.backward.home;
+    CHECK(home > 0 && fabs(8 * hidden / (m.L * home) - 1) < 1e-9, "%g s of hops home, of which %g are hidden", m.L * home, hidden);
+}
+
 // Each kind of states on the host, layers of two kinds, and a part of them on the host cost a tie each; all of them there do not.
 static void check_cost(void) {
     const struct {
@@ -1202,6 +1223,7 @@ int main(void) {
     check_bytes_of_a_row(&llama3_8b);
     check_step();
     check_hidden_by_compute();
+    check_runs();
     check_hidden_update();
     check_mix();
     check_mixed_slots();
