@@ -32,8 +32,8 @@ typedef struct {
     head_layout heads; // of hp peers
     int64_t T, Tc;     // local rows before and after SeqAlltoAll
     double_ring ring;
-    floatX *q_send;  // (hp, T, Hq, HS): q, dout. With hp = 1 nothing is sent, and these two are NULL
-    floatX *kv_send; // (hp, T, 2 Hkv', HS)
+    floatX *q_send;   // (hp, T, Hq, HS): q, dout. With hp = 1 nothing is sent, and these three are NULL
+    floatX *kv_send;  // (hp, T, 2 Hkv', HS)
     floatX *dkv_send; // (hp, T, 2 Hkv', HS)
     floatX *kv_run;   // (Tc, 2 Hkv of a run, HS); NULL where a run is all heads
     float *out_float; // (Tc, Hq of a run, HS): out accumulates in float; dq in the backward pass
@@ -115,7 +115,7 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
 }
-// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. A row of K heads and V heads is two rows of heads here.
+// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. A row of K and V heads is two rows of heads here.
 static inline const floatX *attention_2d_run(attention_2d *a, int q, const floatX *kv) {
     head_run *run = &a->ring.run;
     int group = a->ring.Hq / a->ring.Hkv;
@@ -159,8 +159,8 @@ static inline void attention_2d_send_dkv(const attention_2d *a, attention_saved 
 }
 
 // The backward pass, from dout (T, H, HS) and what the forward pass saved, in three parts. Compute that is issued after the first hides SeqAlltoAll of
-// dout; after the second, that of dQ, and of dKV if cp = 1, otherwise the first hop home of the last run's dKV. Rounded to floatX, dq takes the place of saved.q, dkv that of
-// saved.kv. With hp > 1 dout becomes (Tc, Hq, HS), and then dQ arrives there.
+// dout; after the second, that of dQ, and of dKV if cp = 1, otherwise the first hop home of the last run's dKV. Rounded to floatX, dq takes the place of
+// saved.q, dkv that of saved.kv. With hp > 1 dout becomes (Tc, Hq, HS), and then dQ arrives there.
 static inline void attention_2d_backward_start(attention_2d *a, floatX *dout) {
     if (a->g->shape.hp == 1) return;
     op_heads_pack(a->q_send, dout, a->T, a->heads);

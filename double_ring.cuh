@@ -159,7 +159,8 @@ static inline attention_block double_ring_block(const double_ring *r, int k, int
     return b;
 }
 
-// Merges the block of CP rank k, kv (Tc, 2 Hkv of the run, HS), into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes first and sets them.
+// Merges the block of CP rank k, kv (Tc, 2 Hkv of the run, HS), into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes first and
+// sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
     int64_t query, key; // first rows
     attention_block b = double_ring_block(r, k, &query, &key);
@@ -183,8 +184,8 @@ typedef struct {
     document_rows documents;
 } double_ring_queries;
 
-// dkv (Tc, 2 Hkv of the run, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A rank's own block comes
-// first and sets dq, the others add to it.
+// dkv (Tc, 2 Hkv of the run, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A rank's own
+// block comes first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
     int64_t query, key;
     attention_block b = double_ring_block(r, k, &query, &key);

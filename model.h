@@ -387,8 +387,8 @@ static inline const floatX *model_output_weight(model *m) {
     if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
     return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
 }
-// Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, in its
-// place, and gradients of the head (and of the tied embedding), scaled by `scale` = 1 / valid labels of the step.
+// Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, in its place, and gradients of the head (and of the tied
+// embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
     int head = m->c.L + 1, out_unit = m->c.tied ? UNIT_EMBEDDING : head, out_tensor = m->c.tied ? (int)T_EMBEDDING : (int)T_LM_HEAD;
@@ -526,8 +526,8 @@ typedef struct {
 } step_result;
 
 // One optimizer step: tokens and labels (grad_accum, rows) on the host. Clips the gradient to norm `clip` (0: never). When loss or gradient norm is
-// not finite, the update is skipped: the caller sees both and decides. It is skipped, too, for a spike, and when nothing is a label. Loss, norm and update are those of
-// the whole batch on any grid. Collective.
+// not finite, the update is skipped: the caller sees both and decides. It is skipped, too, for a spike, and when nothing is a label. Loss, norm and update
+// are those of the whole batch on any grid. Collective.
 static inline step_result model_step(model *m, const int32_t *tokens, const int32_t *labels, adamw_args args, double clip) {
     int64_t accum = m->run.grad_accum;
     step_result r = {0, 0, 0, false};

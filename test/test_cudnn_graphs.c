@@ -173,11 +173,12 @@ static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
     b.causal = true;
     return b;
 }
-// Some heads among all those of a row; their sums are dense.
+// A run of heads among all those of a row of queries; its sums, K and V are dense (attention_2d.cuh).
 static attention_block heads_of(attention_block b, attention_run run) {
     b.Hq = run.kv * run.members;
     b.Hkv = run.kv;
     b.sum_stride = (int64_t)b.Hq * b.HS;
+    b.kv_stride = (int64_t)2 * b.Hkv * b.HS;
     return b;
 }
 // A rank's own block, and the two kinds of blocks of other ranks: all queries on half the keys, half the queries on all keys.
