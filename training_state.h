@@ -549,7 +549,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         progress->samples = same ? saved.samples : 0;
         progress->sequences = saved.sequences;
         progress->data_step = same ? saved.data_step : saved.step;
-        if (same) { // otherwise the level may be another
+        if (same && s->o->skip_spikes > 0) { // otherwise the level may be another, or is no longer followed
             progress->losses = saved.losses;
             progress->norms = saved.norms;
         }
