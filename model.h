@@ -48,7 +48,7 @@ typedef struct {
     zero_hybrid zero;
     attention_2d attention;
     checkpoint_store store;
-    int64_t mlp_tile, loss_tile; // rows; qkv and its gradient take mlp_tile at a time, too
+    int64_t mlp_tile, loss_tile, norm_tile; // rows; qkv and its gradient take mlp_tile at a time, too; norm_tile: the larger of both
     bool keep_gate_up;
     // Packed documents, (grad_accum, B, Tc + 2 cp) from dataloader_documents: for each attention row, the position in its sequence of the first
     // token of its document; then the same for the first row of each chunk. Host memory of the caller, filled before a step starts. NULL: every
@@ -64,8 +64,8 @@ typedef struct {
     float *losses;            // (grad_accum, rows)
     floatX *x_last, *dx;      // (rows, D): input of the head, and the gradient that takes its place: the same memory
     floatX *dout;             // (rows, H HS), and where SeqAlltoAll's out and dQ arrive
-    floatX *xn;               // (tile, D) of a norm's output, and then of its gradient
-    float *rstd;              // (tile)
+    floatX *xn;               // (norm_tile, D) of a norm's output, and then of its gradient
+    float *rstd;              // (norm_tile)
     floatX *qkv;              // (mlp_tile, (H + 2 Hkv) HS), or its gradient
     floatX *act;              // (mlp_tile, F); in the backward pass first its gradient
     floatX *gate_up;          // (mlp_tile, 2F)
@@ -121,7 +121,7 @@ static inline void model_describe_units(model *m) {
 static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d *a = &m->attention;
     bool deals = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE, in_flight = false;
-    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS, tile = max_i64(m->mlp_tile, m->loss_tile);
+    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
     for (int l = 0; l < m->c.L; l++) in_flight |= m->run.kinds[l] == RECOMPUTE_SELECTIVE;
     m->x_last = m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     arena_place of_dout = arena_share_begin(device);
@@ -138,8 +138,8 @@ static inline void model_layout_workspace(model *m, arena *device) {
     if (!m->run.forward_only) attention_2d_layout_dkv_send(a, device);
 
     arena_share(device, &at_work);
-    m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, tile * D);
-    m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, tile);
+    m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, m->norm_tile * D);
+    m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, m->norm_tile);
     arena_place of_products = arena_share_begin(device);
     arena_place of_out = arena_share_begin(device);
     if (deals && !rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
@@ -179,6 +179,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     int64_t multiple = arena_is_cpu(device) ? 1 : 2; // versions of cuBLAS (13.5.1 to 13.6.0) may refuse a product of a single row, which a last tile could be
     m->mlp_tile = run->mlp_tile > 0 ? min_i64(round_up(run->mlp_tile, multiple), rows) : model_auto_tile(rows, 2 * F, arena_element(device));
     m->loss_tile = run->loss_tile > 0 ? min_i64(round_up(run->loss_tile, multiple), rows) : model_auto_tile(rows, V, arena_element(device));
+    m->norm_tile = max_i64(m->mlp_tile, m->loss_tile);
     m->keep_gate_up = run->mlp_tile == 0; // a given --mlp-tile bounds gate_up, too: it is recomputed tile by tile
 
     model_describe_units(m);
@@ -204,9 +205,8 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     n.out_is_row = g->shape.hp == 1;
     checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, !run->forward_only, n);
 
-    int64_t tile = max_i64(m->mlp_tile, m->loss_tile);
     int64_t norm_parts = arena_is_cpu(device) ? NORM_PARTS_CPU : NORM_PARTS_GPU; // of another device
-    size_t norm = !arena_counts_other(device) ? op_rmsnorm_backward_scratch(tile, D) : sizeof(float) * (size_t)(min_i64(tile, norm_parts) * D);
+    size_t norm = !arena_counts_other(device) ? op_rmsnorm_backward_scratch(m->norm_tile, D) : sizeof(float) * (size_t)(min_i64(m->norm_tile, norm_parts) * D);
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, norm);
     size_t products = !arena_counts_other(device) ? op_linear_workspace() : arena_is_cpu(device) ? 0 : DEVICE_LINEAR_WORKSPACE;
     m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, products);

@@ -352,8 +352,9 @@ check 'without the option a state does not keep what earlier steps had' bash -c 
 spiky 230 2 --cp 2 --skip-spikes 6 --log "$dir/spiky2.jsonl"
 check 'two ranks leave out the same steps' [ "$(spikes spiky1)" = "$(spikes spiky2)" ]
 spiky 230 1 --log "$dir/spiky0.jsonl"
-check 'without the option none' [ "$(spikes spiky0)" = '' ]
-check 'and the loss afterwards is another' bash -c "! diff <(tail -1 '$dir/spiky0.jsonl' | grep -o '.loss.:[^,]*') <(tail -1 '$dir/spiky1.jsonl' | grep -o '.loss.:[^,]*')"
+check 'without the option none' [ "$(grep -c '"loss"' "$dir/spiky0.jsonl")-$(spikes spiky0)" = '230-' ]
+last_loss() { sed -n 's/^{"step":230,"loss":\([0-9.]*\),.*/\1/p' "$dir/$1.jsonl"; }
+check 'and the loss afterwards is another' [ -n "$(last_loss spiky0)" -a -n "$(last_loss spiky1)" -a "$(last_loss spiky0)" != "$(last_loss spiky1)" ]
 
 # A run that ends early keeps what it has learnt: bad data, a loss that is not finite.
 python3 -c "
