@@ -11,6 +11,7 @@
 //
 // out and dq are summed in float, which takes as much memory as q and out together, and a ring holds up to nine times as much as the rank's KV. So a
 // long sequence's attention is computed a run of heads at a time: out, dq and dkv of the run are summed, over its own pass around the ring, and rounded.
+// Where there is nothing to sum, the device may round them at once (double_ring_forward_alone).
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
@@ -131,6 +132,7 @@ static inline void attention_2d_ring_forward(attention_2d *a, attention_saved sa
     int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
     for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
         const floatX *kv = attention_2d_run(a, q, saved.kv);
+        if (double_ring_forward_alone(&a->ring, saved.out, saved.lse, saved.q, kv, saved.documents)) continue;
         double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, kv, saved.documents);
         op_cast_rows(saved.out + q * HS, a->heads.Hq * HS, a->out_float, a->Tc, Hq * HS);
     }
@@ -171,17 +173,18 @@ static inline void attention_2d_backward_ring(attention_2d *a, floatX *dout, att
     int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
     double_ring_queries t = {.dq = a->out_float, .q = saved.q, .out = saved.out, .dout = dout, .lse = saved.lse, .delta = a->delta,
                              .documents = saved.documents};
-    for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
-        if (q > 0 && q % (a->ring.Hq / a->ring.Hkv) == 0) attention_2d_run_home(a, saved); // that of the run before, whose group is complete
+    for (int q = 0, next; q < a->heads.Hq; q = next) {
+        next = q + a->ring.run.Hq;
         const floatX *kv = attention_2d_run(a, q, saved.kv);
+        if (double_ring_backward_alone(&a->ring, saved.q, saved.kv + a->ring.run.kv * HS, &t, kv)) continue;
         op_attention_delta(a->delta + q * a->Tc, saved.out + q * HS, dout + q * HS, double_ring_whole(&a->ring));
         double_ring_backward(&a->ring, &t, kv);
         op_cast_rows(saved.q + q * HS, a->heads.Hq * HS, t.dq, a->Tc, Hq * HS);
+        bool group_is_complete = next % (a->ring.Hq / a->ring.Hkv) == 0, last_hop = a->g->shape.cp > 1 && next == a->heads.Hq;
+        if (group_is_complete && !last_hop) attention_2d_run_home(a, saved);
     }
     if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll dQ", saved.q, dout, attention_2d_q_count(a));
-    if (a->g->shape.cp > 1) return;
-    attention_2d_run_home(a, saved);
-    if (a->g->shape.hp > 1) attention_2d_send_dkv(a, saved);
+    if (a->g->shape.cp == 1 && a->g->shape.hp > 1) attention_2d_send_dkv(a, saved);
 }
 static inline void attention_2d_backward_finish(attention_2d *a, attention_saved saved) {
     if (a->g->shape.cp > 1) attention_2d_run_home(a, saved);

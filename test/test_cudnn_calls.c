@@ -13,7 +13,7 @@ static struct {
     bool graph_fails, compile_fails[ENGINES], too_large[ENGINES], run_fails[ENGINES];
 } fake;
 static int living, compiled, ran[ENGINES]; // descriptors; calls
-static unsigned tensors_made;              // a bit for each tensor of the graph being built that is not virtual
+static unsigned tensors_made, in_bf16;     // a bit for each tensor of the graph being built that is not virtual; for those in bf16
 static attention_shape shape;              // of the call
 static void *addresses[ATTENTION_TENSORS];
 static char workspace[16];
@@ -23,7 +23,7 @@ static const float scale = 0.25f;
 typedef struct {
     cudnnBackendDescriptorType_t type;
     int64_t id;      // of a tensor
-    bool is_virtual; // a tensor
+    bool is_virtual, is_bf16; // a tensor
     int engine;      // of a configuration or plan
     unsigned tensors; // of a plan
     int64_t count, ids[ATTENTION_TENSORS]; // of a variant pack
@@ -60,6 +60,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t to, cudnnBackend
     (void)type;
     if (name == CUDNN_ATTR_TENSOR_UNIQUE_ID) d->id = *(const int64_t *)values;
     if (name == CUDNN_ATTR_TENSOR_IS_VIRTUAL) d->is_virtual = *(const bool *)values;
+    if (name == CUDNN_ATTR_TENSOR_DATA_TYPE) d->is_bf16 = *(const cudnnDataType_t *)values == CUDNN_DATA_BFLOAT16;
     if (name == CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) d->engine = ((descriptor *)*(const cudnnBackendDescriptor_t *)values)->engine;
     if (name == CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS) memcpy(d->ids, values, sizeof(int64_t) * (size_t)(d->count = count));
     if (name == CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS) memcpy(d->pointers, values, sizeof(void *) * (size_t)count);
@@ -83,6 +84,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t of) {
     if (d->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && !d->is_virtual) {
         CHECK(d->id > 0 && d->id < ATTENTION_TENSORS && (tensors_made >> d->id & 1) == 0, "tensor %lld of a graph is made twice", (long long)d->id);
         tensors_made |= 1u << d->id;
+        if (d->is_bf16) in_bf16 |= 1u << d->id;
     }
     if (d->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR && fake.graph_fails) return CUDNN_STATUS_BAD_PARAM;
     if (d->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return CUDNN_STATUS_SUCCESS;
@@ -116,7 +118,7 @@ static void expect(const char *what, int engine, int plans) {
     shape.Hq = 4;
     shape.Hkv = 2;
     shape.HS = 64;
-    tensors_made = 0;
+    tensors_made = in_bf16 = 0;
     int before = living;
     compiled = 0;
     for (int call = 0; call < 2; call++) {
@@ -127,6 +129,10 @@ static void expect(const char *what, int engine, int plans) {
         CHECK(call == 0 || ran[0] + ran[1] + ran[2] == (engine >= 0), "%s: the second call tries %d engines", what, ran[0] + ran[1] + ran[2]);
         CHECK(compiled == plans, "%s: after call %d, %d plans are compiled", what, call + 1, compiled);
     }
+    unsigned inputs = 1u << ATTENTION_Q | 1u << ATTENTION_K | 1u << ATTENTION_V, out = 1u << ATTENTION_OUT, dq = 1u << ATTENTION_DQ, dkv = 1u << ATTENTION_DK | 1u << ATTENTION_DV;
+    unsigned bf16 = !shape.backward ? inputs | (shape.rounded ? out : 0)
+                                    : inputs | out | 1u << ATTENTION_DOUT | (shape.rounded ? dq : 0) | (shape.rounded || shape.dkv_bf16 ? dkv : 0);
+    CHECK(in_bf16 == bf16, "%s: the tensors %#x are in bf16, not %#x", what, in_bf16, bf16);
     CHECK(engine >= 0 || living == before, "%s: %d descriptors are left", what, living - before);
     memset(&fake, 0, sizeof fake);
     fake.proposed = ENGINES;
@@ -135,10 +141,12 @@ static void expect(const char *what, int engine, int plans) {
 int main(void) {
     static char memory[ATTENTION_TENSORS];
     fake.proposed = ENGINES;
-    for (int pass = 0; pass < 4; pass++) {
+    for (int pass = 0; pass < 10; pass++) { // results in float, rounded, dk and dv alone in bf16
         memset(&shape, 0, sizeof shape);
-        shape.backward = pass >= 2;
+        shape.backward = pass % 4 >= 2 || pass >= 8;
         shape.causal = pass % 2 == 1;
+        shape.rounded = pass / 4 == 1;
+        shape.dkv_bf16 = pass / 4 == 2;
         for (int id = 1; id < ATTENTION_TENSORS; id++) {
             bool host = id == ATTENTION_SCALE || id == ATTENTION_MINUS_INFINITY || id == ATTENTION_ONE;
             addresses[id] = host || (id >= ATTENTION_DOUT && !shape.backward) ? NULL : &memory[id];

@@ -13,7 +13,29 @@ static void spoil(float *x, int64_t n) {
     if (emulation_runs != NULL) emulation_runs(false);
 }
 
+// A rounded call: the same call with results in float, dense, which are then rounded.
+static bool call_rounded(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
+    void *in_float[ATTENTION_TENSORS];
+    const int ids[2][3] = {{ATTENTION_OUT}, {ATTENTION_DQ, ATTENTION_DK, ATTENTION_DV}};
+    int results = s.backward ? 3 : 1;
+    int64_t width = (int64_t)s.Hq * s.HS;
+    attention_shape of_float = s;
+    of_float.rounded = false;
+    of_float.out.row = of_float.dq.row = of_float.dkv.row = width;
+    memcpy(in_float, tensors, sizeof in_float);
+    for (int i = 0; i < results; i++) in_float[ids[s.backward][i]] = device_alloc(sizeof(float) * (size_t)(max_i64(s.Tq, s.Tk) * width));
+    bool taken = attention_call(of_float, in_float, scale, workspace);
+    for (int i = 0; i < results; i++) {
+        int id = ids[s.backward][i];
+        int64_t row = id == ATTENTION_OUT ? s.out.row : id == ATTENTION_DQ ? s.dq.row : s.dkv.row;
+        if (taken) op_cast_rows((floatX *)tensors[id], row, (const float *)in_float[id], id == ATTENTION_OUT || id == ATTENTION_DQ ? s.Tq : s.Tk, width);
+        device_free(in_float[id]);
+    }
+    return taken;
+}
+
 bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
+    if (s.rounded) return call_rounded(s, tensors, scale, workspace);
     if (s.HS == 40) return false; // lets test_kernels test a shape that no engine takes
     if (emulation_runs != NULL) emulation_runs(true);
     memset(workspace, 0xff, attention_call_workspace(s)); // NaN for anyone else who uses this memory
