@@ -132,7 +132,7 @@ bool op_attention_backward_rounded(floatX *dq, floatX *dk, floatX *dv, int64_t d
 // head, the library's own), but at most DEVICE_ATTENTION_SCRATCH, because larger blocks are cut (attention_call.h).
 size_t op_attention_scratch(attention_block block, bool backward);
 #define DEVICE_ATTENTION_SCRATCH ((int64_t)768 << 20)
-int64_t op_attention_calls(void); // calls of op_attention_forward by this rank since start (for tests)
+int64_t op_attention_calls(void); // forward calls of attention by this rank since start (for tests)
 int64_t op_attention_tiles(void); // tiles of scores computed since start, forward and backward, without those that documents skip; CUDA: not counted, 0
 const char *op_attention_engine(bool documents); // for the start-up print: what computes a block (documents: one with a document boundary in it)
 

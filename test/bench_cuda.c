@@ -2,7 +2,7 @@
 //   products    matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; and what they lose when they
 //               leave SMs to communication (see most_ctas in comm_nccl.c) or add to gradients
 //   attention   in TFLOP/s (causal pairs only, backward 2.5 times forward) and in % of the same rate, by cuDNN and by the hand-written kernels;
-//               also on packed documents
+//               also on packed documents; and, of one rank a sequence, rounded by cuDNN beside results in float that are rounded later
 //   kernels     kernels that move memory, in GB/s and in % of what a copy on the device reaches
 //   limits      what the products and the attention of a step of gpu_check.sh's two models take by themselves: no step can be faster
 //     build/cuda/test/bench_cuda [products|attention|kernels|limits]...     nothing named: all four

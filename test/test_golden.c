@@ -54,7 +54,7 @@ static void check_gradient(const fixture *f, const char *where, const float *who
 
 static void check_golden(const char *name, const golden *g, int hp, int cp, int64_t run_bytes, comm *ranks) {
     char where[100];
-    snprintf(where, sizeof where, "%s hp %d cp %d%s", name, hp, cp, run_bytes > 0 ? ", runs of one head" : "");
+    snprintf(where, sizeof where, "%s hp %d cp %d%s", name, hp, cp, run_bytes == 0 ? "" : run_bytes == 1 ? ", runs of one head" : ", runs of one group");
     model_config c = fixture_config(g->L, g->D, g->H, g->Hkv, g->HS, g->F, g->V, g->tied);
     c.rms_eps = (float)g->rms_eps;
     c.rope_theta = g->rope_theta;
@@ -164,6 +164,7 @@ int main(int argc, char **argv) {
             for (int hp = 1; ranks != NULL && hp <= n; hp *= 2)
                 if (g.H % hp == 0) check_golden(names[k], &g, hp, n / hp, 0, ranks);
             if (ranks != NULL) check_golden(names[k], &g, 1, n, 1, ranks);
+            if (ranks != NULL && n == 1) check_golden(names[k], &g, 1, 1, round_up(g.T, 128) * g.HS * g.H / g.Hkv * (int64_t)sizeof(float), ranks);
             if (ranks != NULL) comm_free(ranks);
         }
         if (loaded) golden_free(&g);
