@@ -918,7 +918,7 @@ static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, 
 
 // The engine is asked only for what cuDNN's kernels are known to compute correctly. Changes one thing at a time to something they do not.
 static void test_engine_takes(void) {
-    enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, SUM_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, DENSE_LSE, DOCUMENTS, OVERLAP, THINGS };
+    enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, SUM_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_GAP, LSE_PLACE, Q_PLACE, DOCUMENTS, OVERLAP, THINGS };
     for (int thing = 0; thing < THINGS; thing++) {
         bool documents = thing >= DOCUMENTS; // two of 128 tokens; OVERLAP: the second sees keys of the first
         attention_case a = attention_make(256, 256, 2, 2, 64, documents, 16, 16, 5, documents ? 128 : 0);
@@ -932,7 +932,6 @@ static void test_engine_takes(void) {
         if (thing == SUM_STRIDE) b.sum_stride -= 4;
         if (thing == KV_STRIDE) b.kv_stride -= 4;
         if (thing == LSE_STRIDE) b.lse_stride -= 2;
-        if (thing == DENSE_LSE) b.lse_stride = b.Tq; // what only a rounded call needs
         tensor out = marked(a.nq, 0), lse = marked(a.nlse, 0);
         size_t scratch_bytes;
         void *scratch = attention_scratch(a.b, &scratch_bytes);
@@ -942,16 +941,18 @@ static void test_engine_takes(void) {
         op_attention_forward(out.f, lse.f + (thing == LSE_PLACE ? 1 : 0), a.q.x + (thing == Q_PLACE ? 2 : 0), a.k.x, a.v.x, b, false, scratch);
         device_synchronize();
         bool asked = attention_test_engine_tiles() > before;
+        if (thing != LSE_STRIDE && thing != LSE_GAP) b.lse_stride = b.Tq; // which only a rounded call needs
         tensor rounded = tensor_new(a.nq, true);
         attention_engine_agrees(64, ENGINE_ROUNDED);
         before = attention_test_engine_tiles();
         bool rounds = op_attention_forward_rounded(rounded.x, lse.f + (thing == LSE_PLACE ? 1 : 0), a.q.x + (thing == Q_PLACE ? 2 : 0), a.k.x, a.v.x, b, scratch);
         device_synchronize();
         CHECK(rounds == (attention_test_engine_tiles() > before), "the engine is %sasked for shape %d rounded", rounds ? "not " : "", thing);
-        CHECK(rounds == (thing == DENSE_LSE && attention_call_possible()), "shape %d is %srounded", thing, rounds ? "" : "not ");
+        CHECK(rounds == (thing == NOTHING && attention_call_possible()), "shape %d is %srounded", thing, rounds ? "" : "not ");
         tensor_free(rounded);
         attention_test_documents(document_rows);
-        CHECK(asked == ((thing == NOTHING || thing == DENSE_LSE || thing == DOCUMENTS) && attention_call_possible()), "the engine is %sasked for shape %d", asked ? "" : "not ", thing);
+        bool should = thing == NOTHING || thing == LSE_GAP || thing == DOCUMENTS;
+        CHECK(asked == (should && attention_call_possible()), "the engine is %sasked for shape %d", asked ? "" : "not ", thing);
         device_free(scratch);
         tensor_free(out);
         tensor_free(lse);
@@ -1500,6 +1501,8 @@ int main(int argc, char **argv) {
             }
             attention_test_limits(0, 400000); // four query heads take some 240 KB backward (float: 340 KB), all eight twice that: two calls
             test_rounded(256, 8, 2, 16, 2, true, attention_call_possible() ? 1 : 0);
+            attention_test_limits(0, 670000); // eight, but not twelve: of three key/value heads one a call
+            test_rounded(256, 12, 3, 16, 3, true, attention_call_possible() ? 1 : 0);
             attention_test_limits(0, 0);
             // Packed documents go to the engine in pieces of 128 rows or more (the library's smallest); the emulated engine takes any number, so there also
             // of 16. A document that fills its pieces, one that is rounded up, one with no rows after it, last rows by hand, short ones between long ones.
