@@ -36,7 +36,8 @@ def random_model(rnd, folder):
 
 def random_options(rnd):
     """Options that all runs of a model have."""
-    options = ["--seq-len", rnd.randint(70, 200), "--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1])]
+    length = rnd.choice([128, rnd.randint(70, 200)])  # 128: a whole tile of the attention engine
+    options = ["--seq-len", length, "--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1])]
     if rnd.random() < 0.4:
         options += [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]
     return options
