@@ -27,7 +27,7 @@ typedef struct {
     size_t result_bytes;
 } product_plan;
 
-enum { MAX_PROPOSALS = 8, TIMED_RUNS = 3 };
+enum { MAX_PROPOSALS = 8, TIMED_ROUNDS = 4 };
 
 static struct {
     cublasLtHandle_t handle; // NULL: not started
@@ -98,18 +98,23 @@ static cublasStatus_t run(const product_plan *p, const void *a, const void *b, c
                           workspace_bytes, device_compute_stream());
 }
 
-// Seconds of one run, or infinity when the algorithm refuses the product.
-static double time_algorithm(const product_plan *p, const void *a, const void *b, const void *c, void *d, cudaEvent_t began,
-                             cudaEvent_t ended) {
-    if (run(p, a, b, c, d) != CUBLAS_STATUS_SUCCESS) return INFINITY;
-    cuda_check(cudaEventRecord(began, device_compute_stream()), "timing products");
-    for (int i = 0; i < TIMED_RUNS; i++)
-        if (run(p, a, b, c, d) != CUBLAS_STATUS_SUCCESS) return INFINITY;
-    cuda_check(cudaEventRecord(ended, device_compute_stream()), "timing products");
-    cuda_check(cudaEventSynchronize(ended), "timing products");
-    float milliseconds = 0;
-    cuda_check(cudaEventElapsedTime(&milliseconds, began, ended), "timing products");
-    return 1e-3 * (double)milliseconds / TIMED_RUNS;
+// Runs each proposal once. seconds[i] becomes the least that the proposal has taken so far; one that refuses the product leaves it. events: count + 1.
+static void time_round(product_plan *p, const cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b, const void *c, void *d,
+                       cudaEvent_t *events, double *seconds) {
+    bool ran[MAX_PROPOSALS];
+    for (int i = 0; i < count; i++) {
+        p->algorithm = proposals[i].algo;
+        cuda_check(cudaEventRecord(events[i], device_compute_stream()), "timing products");
+        ran[i] = run(p, a, b, c, d) == CUBLAS_STATUS_SUCCESS;
+    }
+    cuda_check(cudaEventRecord(events[count], device_compute_stream()), "timing products");
+    cuda_check(cudaEventSynchronize(events[count]), "timing products");
+    for (int i = 0; i < count; i++) {
+        float milliseconds = 0;
+        if (!ran[i]) continue;
+        cuda_check(cudaEventElapsedTime(&milliseconds, events[i], events[i + 1]), "timing products");
+        seconds[i] = fmin(seconds[i], 1e-3 * (double)milliseconds);
+    }
 }
 
 // Takes the algorithm chosen for the same product without the addition, if there is one and it supports this product too.
@@ -127,9 +132,10 @@ static bool choose_as_without_addition(product_plan *p) {
     return false;
 }
 
-// Keeps the fastest of the proposals. Each timed run writes the result, d, again. A product that adds to its own result cannot be run twice: its
-// runs write to temporary memory, allocated and freed in stream order. Without memory for that, it takes the algorithm chosen for the product
-// without the addition, or else cuBLASLt's first proposal, with a note.
+// Keeps the fastest of the proposals. Transfers may be under way and slow what runs beside them, so all proposals are timed in turn, several times, and
+// each by its best run. Each run writes the result, d, again. A product that adds to its own result cannot be run twice: its runs write to temporary
+// memory, allocated and freed in stream order. Without memory for that, it takes the algorithm chosen for the product without the addition, or else
+// cuBLASLt's first proposal, with a note.
 static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b, const void *c, void *d) {
     p->algorithm = proposals[0].algo;
     if (count == 1) return;
@@ -144,23 +150,19 @@ static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, 
         said = true;
         return;
     }
-    cudaEvent_t began, ended;
-    cuda_check(cudaEventCreate(&began), "timing products");
-    cuda_check(cudaEventCreate(&ended), "timing products");
-    double best = INFINITY;
-    cublasLtMatmulAlgo_t fastest = proposals[0].algo;
-    for (int i = 0; i < count; i++) {
-        p->algorithm = proposals[i].algo;
-        double seconds = time_algorithm(p, a, b, c, result, began, ended);
-        if (seconds < best) {
-            best = seconds;
-            fastest = proposals[i].algo;
-        }
-    }
-    p->algorithm = fastest;
-    cuda_check(cudaEventDestroy(began), "timing products");
-    cuda_check(cudaEventDestroy(ended), "timing products");
-    if (onto_itself) cuda_check(cudaFreeAsync(result, device_compute_stream()), "timing products");
+    cudaEvent_t events[MAX_PROPOSALS + 1];
+    double seconds[MAX_PROPOSALS];
+    int fastest = 0;
+    for (int i = 0; i <= count; i++) cuda_check(cudaEventCreate(&events[i]), "timing products");
+    for (int i = 0; i < count; i++) seconds[i] = INFINITY;
+    for (int round = 0; round < TIMED_ROUNDS; round++) time_round(p, proposals, count, a, b, c, result, events, seconds); // the first also loads kernels
+    for (int i = 0; i < count; i++)
+        if (seconds[i] < seconds[fastest]) fastest = i;
+    p->algorithm = proposals[fastest].algo;
+    for (int i = 0; i <= count; i++) cuda_check(cudaEventDestroy(events[i]), "timing products");
+    if (!onto_itself) return;
+    cuda_check(cudaFreeAsync(result, device_compute_stream()), "timing products");
+    device_synchronize(); // the pool gives the memory back when the host waits: cuDNN's next plan may need it
 }
 
 static void set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
