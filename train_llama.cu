@@ -297,8 +297,7 @@ static void stop_if_diverged(trainer *t, step_result r, error_text *error) {
     if (t->o->keep > 1 || t->saved_step == 0) save_before_end(t, &before); // not in the place of the only state, which may be the better one
     advance_save(t, true);
     if (t->o->trace != NULL) write_trace(t, error);
-    comm_finalize();
-    exit(EXIT_USER_ERROR);
+    end_early(EXIT_USER_ERROR);
 }
 
 // Ends the run after this step if a signal asks for it, with the state saved. Collective.
@@ -398,8 +397,7 @@ static void export_model(trainer *t, error_text *error) {
     if (t->g.rank == 0 && ok) printf("exported    %s (%.3f s)\n", t->o->export_to, device_seconds() - began);
     if (t->g.rank == 0 && !ok) fprintf(stderr, "error: --export %s: %s\n", t->o->export_to, error->text);
     if (ok) return;
-    comm_finalize();
-    exit(error->number != 0 ? EXIT_FAILED : EXIT_USER_ERROR);
+    end_early(error->number != 0 ? EXIT_FAILED : EXIT_USER_ERROR);
 }
 
 static void free_all(trainer *t) {

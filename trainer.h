@@ -52,6 +52,13 @@ typedef struct {
 
 // ---- errors ----
 
+// Ends this rank in the middle of a run, after it has printed why. Collective. Not by exit: it takes libraries apart, and NCCL's communicators, which are
+// not freed here, may then crash and hide the status (NCCL issue 1013).
+NO_RETURN static inline void end_early(int status) {
+    comm_finalize();
+    fflush(NULL);
+    _exit(status);
+}
 // Ends every rank when any rank holds an error; rank 0 says which. Status 2, or 1 where another attempt may succeed; 0 where a signal ends the run before
 // training. Collective.
 static inline void stop_on_error(error_text *error) {
@@ -59,8 +66,7 @@ static inline void stop_on_error(error_text *error) {
     bool stopped = error->number == ERROR_STOPPED, first_rank = comm_rank(comm_world()) == 0;
     if (first_rank && stopped) printf("stopped by a signal before training; the same command with --resume begins it, or continues from the last state\n");
     if (first_rank && !stopped) fprintf(stderr, "error: %s\n", error->text);
-    comm_finalize();
-    exit(stopped ? EXIT_OK : error_may_pass(error) ? EXIT_FAILED : EXIT_USER_ERROR);
+    end_early(stopped ? EXIT_OK : error_may_pass(error) ? EXIT_FAILED : EXIT_USER_ERROR);
 }
 
 // ---- saving ----

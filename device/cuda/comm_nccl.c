@@ -85,11 +85,14 @@ static const char *peers_text(const comm *group, const transfer *t, char *text, 
 
 // Waits for a call to complete: NCCL is asynchronous (blocking = 0), so a call may still be in progress when it returns. nccl: its communicator.
 static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t status, const char *what) {
-    double began = device_seconds();
+    double last = device_seconds(), waited = 0;
     while (status == ncclInProgress) {
         ncclResult_t asked = nccl == NULL ? ncclInvalidUsage : ncclCommGetAsyncError(nccl, &status);
         if (asked != ncclSuccess) status = asked;
-        if (timeout_seconds > 0 && device_seconds() - began > timeout_seconds)
+        double now = device_seconds();
+        waited += fmin(now - last, 1); // a machine that was suspended has not waited
+        last = now;
+        if (timeout_seconds > 0 && waited > timeout_seconds)
             device_fail("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or the ranks cannot reach each "
                         "other (NCCL_DEBUG=INFO says more; NCCL_SOCKET_IFNAME names the network)",
                         comm_kind_name(group->kind), what, group->rank, group->size, timeout_seconds);
