@@ -143,11 +143,11 @@ check 'more host memory than the machine has is refused' ends_with 2 'of host me
     --train-data "$dir/numbers.bin" --seq-len 1000 --batch-size 100000 --recompute none --offload-activations 1 --memory-budget 1000TiB --steps 1
 check 'a trace over fake CUDA' env FAKE_CUDA_EAGER=0 "${fixed[@]}" --zero-params full "${hosted[@]}" --trace "$dir/trace.json"
 check 'its kernels have names' bash -c "python3 dev/trace_sum.py '$dir'/trace.json.rank1 | grep -A40 kernels | grep -c 'linear backward weight\|seq_alltoall\|grad_reduce\|host copy\|work aside' | grep -qx 5"
-check 'and times: those of the fake, in which what is between two of them takes 0.25 ms' python3 -c "
+check 'and times: those of the fake, in which what is between two of them takes 0.25 ms, with a product up to 0.04 more' python3 -c "
 import json
 spans = [e for e in json.load(open('$dir/trace.json.rank1')) if e['ph'] == 'X']
 spans = [e for e in spans if e['tid'] == max(e['tid'] for e in spans)]
-assert len(spans) > 100 and all(abs(e['dur'] - 255) < 6 for e in spans)
+assert len(spans) > 100 and all(-0.01 < e['dur'] - 250 < 40.01 for e in spans)
 assert all(abs(b['ts'] - a['ts'] - a['dur'] - 250) < 0.01 for a, b in zip(spans, spans[1:]))"
 check 'without it NCCL chooses' ends_with 1 'NCCL may choose' env FAKE_CUDA_DETERMINISTIC=1 "${fixed[@]}"
 check 'and products are chosen by time' ends_with 1 'a product that is chosen by time' env FAKE_CUDA_DETERMINISTIC=1 "${alone[@]}"
