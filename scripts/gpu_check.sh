@@ -148,8 +148,8 @@ make_options+=("DEVICE=cuda" "CUDA_ARCHS=${arch:-90}")
 makes() { why=$(make --no-print-directory -n "${make_options[@]}" "CUDNN=$cudnn" "MPI=$mpi" all 2>&1); }
 if [ ${#missing[@]} -eq 0 ] || [ $mode = list ]; then
     if have make; then
-        makes || { grep -q 'CUDNN not found' <<<"$why" && cudnn=0 && notes+=('note: no cuDNN found; all attention is by hand'); }
-        makes || { grep -q 'NCCL not found' <<<"$why" && mpi=0 && notes+=('note: no NCCL found; the build is for one rank'); }
+        makes || { grep -q 'CUDNN not found' <<<"$why" && cudnn=0 && notes+=('note: no cuDNN of 9.10.2 or newer found; all attention is by hand'); }
+        makes || { grep -q 'NCCL not found' <<<"$why" && mpi=0 && notes+=('note: no NCCL of 2.26.5 or newer found; the build is for one rank'); }
         makes || missing+=("$(grep -o 'DEVICE=cuda: .*' <<<"$why" | head -1)")
     fi
     # A driver runs programs of its own CUDA version and of older ones.
@@ -225,7 +225,8 @@ step() {
     fi
     [ $mode = rehearse ] && limit=$((10 * limit)) # may run on any machine, beside other work
     [ $mode = check ] && [ $left -lt 5 ] && skip="no time left of $total_limit s"
-    [ $mode = check ] && [ $limit -gt $left ] && limit=$left
+    local cut=
+    [ $mode = check ] && [ $limit -gt $left ] && limit=$left cut=yes
     if [ -n "$skip" ]; then
         skipped=$((skipped + 1))
         say "skipped $name: $skip"
@@ -246,6 +247,9 @@ step() {
     if [ $status -eq 0 ]; then
         passed=$((passed + 1))
         say "ok      $name ($((SECONDS - at)) s)   $(grep -aE 'passed, |apart|^step ' "$dir/log" | tail -1)"
+    elif [ $status -eq 124 ] && [ -n "$cut" ]; then
+        skipped=$((skipped + 1))
+        say "skipped $name: no time left of $total_limit s (stopped after $limit s)"
     elif [ $status -eq 77 ]; then
         skipped=$((skipped + 1))
         say "skipped $name: $(tail -1 "$dir/log")"
@@ -367,6 +371,7 @@ steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTor
 exposed() { # MODEL
     local trace=$dir/trace-$1-128K.json
     [ -e "$trace" ] || [ $mode = list ] || skip='no trace of a step at 128K'
+    have python3 || skip='no python3'
     step "exposed time by name, $1, 128K" 20 python3 dev/trace_sum.py --last "$trace"
 }
 

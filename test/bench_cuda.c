@@ -414,6 +414,13 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 2; i++) bench_product_beside(small ? 64 : 8192, (i == 0 ? 4096 : 14336) / (small ? 64 : 1), (i == 0 ? 28672 : 4096) / (small ? 64 : 1));
     }
     if (attention) {
+        printf("\nattention of one rank a sequence, ms: forward and backward in float, casts and delta; rounded by the engine; rounded / float\n");
+        for (int64_t T = small ? 128 : 4096; T <= (small ? 128 : 32768); T *= 2) {
+            if (small) bench_rounded(T, 2, 1, 64);
+            else bench_rounded(T, 32, 8, 128);
+        }
+    }
+    if (attention) {
         int Hq = small ? 2 : 32, Hkv = small ? 1 : 8, HS = small ? 64 : 128;
         printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", op_attention_engine(false), "backward",
                "by hand, forward", "backward", "scratch MB");
@@ -422,13 +429,6 @@ int main(int argc, char **argv) {
                "by hand, forward", "backward", "tokens each");
         int64_t documents[] = {1024, 4096, 5000, 16384};
         for (int i = 0; i < (small ? 1 : 4); i++) bench_attention(small ? 120 : 65536, Hq, Hkv, HS, small ? 40 : documents[i]);
-    }
-    if (attention) {
-        printf("\nattention of one rank a sequence, ms: forward and backward in float, casts and delta; rounded by the engine; rounded / float\n");
-        for (int64_t T = small ? 128 : 4096; T <= (small ? 128 : 32768); T *= 2) {
-            if (small) bench_rounded(T, 2, 1, 64);
-            else bench_rounded(T, 32, 8, 128);
-        }
     }
     if (limits) {
         printf("\na ring of N over S tokens, its longest kind of step, ms: forward alone, merged, the merge alone, on top; backward alone, added, the difference\n");

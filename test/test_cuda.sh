@@ -214,6 +214,15 @@ if grep -q '^CUDA .* 100,' "$dir/found"; then
 fi
 check 'PTX that is not known is refused' ends_with 1 'not known: vadd.s32' test/ptx_to_cc.py <(printf '.visible .entry f(\n)\n{\n\tvadd.s32 %%r1, %%r2, %%r3;\n}\n')
 
+# Libraries that are too old.
+mkdir -p "$dir"/old/{bin,include,lib64}
+ln -s "$(sed -nE 's/^CUDA [0-9.]+ \(([^)]*)\).*/\1/p' "$dir/found")" "$dir/old/bin/nvcc"
+touch "$dir"/old/include/cudnn_graph.h "$dir"/old/lib64/lib{cudnn,nccl}.so
+printf '#define CUDNN_%s\n' 'MAJOR 9' 'MINOR 9' 'PATCHLEVEL 3' >"$dir/old/include/cudnn_version.h"
+printf '#define NCCL_%s\n' 'MAJOR 2' 'MINOR 26' 'PATCH 2' >"$dir/old/include/nccl.h"
+check 'cuDNN that is too old is named' ends_with 2 'CUDNN not found: .*/old/include/cudnn_graph.h is version 9.9.3. cuDNN 9.10.2 or newer' make -n DEVICE=cuda CUDA_HOME="$dir/old" all
+check 'NCCL that is too old is named' ends_with 2 'NCCL not found: .*/old/include/nccl.h is version 2.26.2. NCCL 2.26.5 or newer' make -n DEVICE=cuda CUDNN=0 CUDA_HOME="$dir/old" all
+
 # Without cuDNN, with the hand-written kernels alone. Last, because this build replaces the program.
 rm -f "$binary"
 check 'build without cuDNN' make -j2 --no-print-directory DEVICE=cuda CUDNN=0 BUILD=$build "$binary"

@@ -27,15 +27,27 @@ define need
     $$(error DEVICE=cuda: $(1) not found: no $(3) under $$(CUDA_PLACES). $(4))
   endif
 endef
+# Its version, which must be $(2) or newer.
+define need_version
+  ifneq ($$(shell printf '$(2)\n$$($(1)_VERSION)\n' | sort -VC || echo older),)
+    $$(error DEVICE=cuda: $(1) not found: $$($(1)_HEADER) is version $$($(1)_VERSION). $(3))
+  endif
+endef
 $(eval $(call need,CUDART,cuda_runtime_api.h,libcudart.so,It belongs to the CUDA toolkit))
 $(eval $(call need,CUBLASLT,cublasLt.h,libcublasLt.so,It belongs to the CUDA toolkit))
 CUDA_PARTS := CUDART CUBLASLT
 ifeq ($(CUDNN),1)
-  $(eval $(call need,CUDNN,cudnn_graph.h,libcudnn.so,cuDNN 9.10.2 or newer: NVIDIA's packages or pip install nvidia-cudnn-cu13; CUDNN=0 builds with hand-written attention alone))
+  CUDNN_HELP := cuDNN 9.10.2 or newer: NVIDIA's packages or pip install nvidia-cudnn-cu13; CUDNN=0 builds with hand-written attention alone
+  $(eval $(call need,CUDNN,cudnn_graph.h,libcudnn.so,$(CUDNN_HELP)))
+  CUDNN_VERSION := $(call header_version,$(dir $(CUDNN_HEADER))cudnn_version.h,CUDNN_(MAJOR|MINOR|PATCHLEVEL))
+  $(eval $(call need_version,CUDNN,9.10.2,$(CUDNN_HELP)))
   CUDA_PARTS += CUDNN
 endif
 ifeq ($(MPI),1)
-  $(eval $(call need,NCCL,nccl.h,libnccl.so,NCCL 2.26.5 or newer: NVIDIA's packages or pip install nvidia-nccl-cu13; MPI=0 builds for one rank without it))
+  NCCL_HELP := NCCL 2.26.5 or newer: NVIDIA's packages or pip install nvidia-nccl-cu13; MPI=0 builds for one rank without it
+  $(eval $(call need,NCCL,nccl.h,libnccl.so,$(NCCL_HELP)))
+  NCCL_VERSION := $(call header_version,$(NCCL_HEADER),NCCL_(MAJOR|MINOR|PATCH))
+  $(eval $(call need_version,NCCL,2.26.5,$(NCCL_HELP)))
   CUDA_PARTS += NCCL
 endif
 
@@ -48,9 +60,8 @@ CUDA_LIBS := -Wl$(comma)--disable-new-dtags $(CUDA_LIBRARIES) $(if $(NVRTC_LIBRA
              $(addprefix -Wl$(comma)-rpath$(comma),$(patsubst %/,%,$(sort $(dir $(CUDA_LIBRARIES) $(NVRTC_LIBRARY))))) -lstdc++ -lpthread -ldl
 CUDA_CODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
-$(info CUDA $(NVCC_RELEASE) ($(NVCC)) for sm $(CUDA_ARCHS), $(if $(CUDNN_HEADER),cuDNN $(call \
-    header_version,$(dir $(CUDNN_HEADER))cudnn_version.h,CUDNN_(MAJOR|MINOR|PATCHLEVEL)) ($(CUDNN_LIBRARY)),no cuDNN)$(if $(NCCL_HEADER),$(comma) NCCL $(call \
-    header_version,$(NCCL_HEADER),NCCL_(MAJOR|MINOR|PATCH)) ($(NCCL_LIBRARY))))
+$(info CUDA $(NVCC_RELEASE) ($(NVCC)) for sm $(CUDA_ARCHS), $(if $(CUDNN_HEADER),cuDNN $(CUDNN_VERSION) ($(CUDNN_LIBRARY)),no cuDNN)$(if \
+    $(NCCL_HEADER),$(comma) NCCL $(NCCL_VERSION) ($(NCCL_LIBRARY))))
 
 # For test programs on this device without a GPU: its own host code (memory, streams, products, communication) over test/fake_cuda.c, and
 # the emulated kernels (SANITIZE=races: with the race detector).
