@@ -3,6 +3,7 @@
 # DEVICE=cuda for the GPU at hand, runs the GPU tests, the points that stayed open without a GPU (test/gpu_points.c) and the benchmarks. Leaves
 # one report file, and beside it a file of cuDNN's properties of the GPU.
 #   scripts/gpu_check.sh [--report FILE] [--only WORD]...   --only: the steps whose name contains one of the words, and those that prepare them
+#                        [--limit SECONDS]                  in all, instead of 580 (the rest of ten minutes is for a killed step's log and the table)
 #   scripts/gpu_check.sh --preflight                        says what is here and what is missing (status 0 or 2); runs nothing
 #   scripts/gpu_check.sh --dry-run                          lists the steps, their time limits and commands; runs nothing
 #   scripts/gpu_check.sh --rest REPORT                      only the steps that did not pass in this report; the new report begins with a copy of it
@@ -24,7 +25,7 @@ from=$PWD
 cd "$(dirname "$0")/.." || exit 2
 pack=$PWD/gpu_check_pack
 report=gpu_check_report.txt mode=check preflight=0 only=() rest= pack_toolkit=0
-total_limit=580 # seconds, from here; the rest of the ten minutes is for a killed step's log and the table
+total_limit=580 # seconds, from here
 began=$SECONDS
 while [ $# -gt 0 ]; do
     case $1 in
@@ -41,8 +42,10 @@ while [ $# -gt 0 ]; do
         shift ;;
     --only) [ $# -ge 2 ] || { echo "error: --only: the value is missing; it must be a part of a step's name" >&2; exit 2; }
         only+=("$2"); shift ;;
+    --limit) [[ ${2:-} =~ ^[1-9][0-9]{0,5}$ ]] || { echo "error: --limit ${2:-}: legal values are 1 to 999999 seconds" >&2; exit 2; }
+        total_limit=$2; shift ;;
     --help | -h) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
-    *) echo "error: unknown argument $1; legal arguments are --report FILE, --only WORD, --rest REPORT, --preflight, --dry-run, --pack [toolkit]," \
+    *) echo "error: unknown argument $1; legal arguments are --report FILE, --only WORD, --limit SECONDS, --rest REPORT, --preflight, --dry-run, --pack [toolkit]," \
         "--rehearse, --help" >&2
         exit 2 ;;
     esac
@@ -179,7 +182,7 @@ if [ $mode != list ]; then
     : >>"$report" || { echo "error: --report $report: cannot be written" >&2; exit 2; }
     rm -f "$properties"
     torch_job= monitor=
-    trap 'kill $torch_job $monitor 2>/dev/null; rm -rf "$dir"' EXIT
+    trap '[ $BASHPID = $$ ] && { kill $torch_job $monitor 2>/dev/null; rm -rf "$dir"; }' EXIT # a monitor that is killed before it begins comes here, too
     {
         [ -n "$rest" ] && printf '%s\n\n' "$rest"
         echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
@@ -290,8 +293,9 @@ fi
 programs+=($build/text_to_tokens)
 torch=${TORCH_PYTHON:-python3}
 if [ $mode = check ]; then # PyTorch's first import may read gigabytes for minutes: now, beside the build. Its compiler, too
-    timeout -k 5 240 "$torch" -c 'import torch; print(int(torch.cuda.is_available()), flush=True); import torch._inductor.compile_fx, triton' \
-        >"$dir/torch" 2>"$dir/torch_log" </dev/null &
+    timeout -k 5 240 "$torch" -c 'import torch, os, sysconfig, triton, torch._inductor.compile_fx
+header = sysconfig.get_paths()["include"] + "/Python.h" # which what Triton compiles includes
+print("yes" if torch.cuda.is_available() and os.path.exists(header) else "no GPU for PyTorch, or no " + header)' >"$dir/torch" 2>"$dir/torch_log" </dev/null &
     torch_job=$!
 fi
 step 'build' 240 make -k -j"$jobs" --no-print-directory "${make_options[@]}" "${programs[@]}"
@@ -303,6 +307,7 @@ reference=$pack/reference
 if [ $mode = rehearse ] || { [ ! -e "$reference" ] && [ $mode != list ]; }; then
     reference=$dir/reference
     writer=build/cpu-check/test/compare_devices
+    echo '#include <cblas.h>' | gcc -E - >/dev/null 2>&1 || skip='no OpenBLAS here (libopenblas-dev), and no gpu_check_pack/'
     step 'reference of the CPU device' 120 bash -c "make -j$jobs --no-print-directory DEVICE=cpu MPI=$mpi WERROR=0 BUILD=build/cpu-check $writer &&
         $writer write '$reference' $length $curve"
 fi
@@ -329,8 +334,9 @@ points() { # N...: these points of gpu_points, each in a step of its own
         step "point $point$([ $point = 1 ] && echo ' and 3')" $([ $point = 1 ] && echo 90 || echo 60) $points "${small[@]}" $point $([ $point = 6 ] && echo "$properties")
     done
 }
+compares() { [ -e "$reference" ] || [ $mode = list ] || skip="the CPU device's results are missing"; }
 point_7() { # RANKS
-    several
+    several; compares
     step "point 7: $1 ranks on one GPU, NCCL_HOSTID per rank" 90 "${sharing[@]}" mpirun -np $1 $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 }
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
@@ -363,7 +369,7 @@ steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTor
     if [ $mode = check ] && wanted "benchmark: PyTorch, $name, ${S}K"; then
         [ -n "$torch_job" ] && { wait $torch_job || echo "status $?" >>"$dir/torch_log"; }
         torch_job=
-        [ "$(head -1 "$dir/torch")" = 1 ] || skip="no PyTorch with CUDA (TORCH_PYTHON names another python3): $(tail -2 "$dir/torch_log" | tr '\n' ' ')"
+        [ "$(tail -1 "$dir/torch")" = yes ] || skip="no PyTorch that compiles for a GPU (TORCH_PYTHON names another python3): $(cat "$dir/torch") $(tail -2 "$dir/torch_log" | tr '\n' ' ')"
     fi
     gpu_only
     step "benchmark: PyTorch, $name, ${S}K" $limit "$torch" dev/bench_torch_cuda.py --model "$name" --tokens $((S * 1024)) --grad-accum $accum --steps $timed
@@ -378,7 +384,7 @@ exposed() { # MODEL
 # The steps that show most come first.
 step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo one-order)
 step 'Hugging Face goldens, bf16' 60 $build/test/test_golden$suffix
-step 'curve and gradients beside the CPU device, 1 rank' 60 $build/test/compare_devices$suffix compare "$reference" $length $curve
+compares; step 'curve and gradients beside the CPU device, 1 rank' 60 $build/test/compare_devices$suffix compare "$reference" $length $curve
 points 1 6 2 4
 point_7 2
 step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
@@ -387,7 +393,7 @@ steps_of "$shaped" 8
 steps_of "$shaped" 128
 exposed llama-8b-$layers-layers
 for ranks in 2 4; do # over NVLink, which ranks that share a GPU do not take
-    gpus_of_their_own $ranks
+    gpus_of_their_own $ranks; compares
     step "curve and gradients beside the CPU device, $ranks GPUs" 90 mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
 done
 for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do

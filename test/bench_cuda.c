@@ -60,7 +60,7 @@ static float *floats(int64_t n) {
         work;                                                                                                                    \
         device_synchronize();                                                                                                    \
         once = device_seconds() - once;                                                                                          \
-        int times = small ? 1 : once > 0.02 ? 1 : (int)(0.02 / fmax(once, 2e-6)) + 1, runs = small ? 1 : once > 1 ? 3 : RUNS;     \
+        int times = small ? 1 : once > 0.02 ? 1 : (int)(0.02 / fmax(once, 2e-6)) + 1, runs = small ? 1 : once > 0.2 ? 3 : RUNS;   \
         for (int run = 0; run < runs; run++) {                                                                                   \
             double began = device_seconds();                                                                                     \
             for (int i = 0; i < times; i++) {                                                                                    \

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# scripts/gpu_check.sh itself, without a GPU: nvidia-smi, make, gcc and the programs are replaced by scripts. (`--rehearse` runs its real steps: by hand.)
+source "$(dirname "$0")/shell.sh"
+mkdir -p "$dir/bin" "$dir/scripts"
+cp scripts/{gpu_check,mpi_env}.sh "$dir/scripts"
+replace() { # NAME SCRIPT
+    printf '%s\n' '#!/bin/bash' "$2" >"$dir/bin/$1" && chmod +x "$dir/bin/$1"
+}
+replace nvidia-smi '[[ $* == *compute_cap* ]] && echo "NVIDIA H100 80GB HBM3, 9.0" || echo 81559'
+replace make 'for file; do
+    case $file in build/*/train_llama | build/*/test/* | build/*/text_to_tokens) mkdir -p "$(dirname "$file")"; cp bin/program "$file" ;; esac
+    [[ $file == build/*/train_llama ]] && cp "$(type -P true)" "$file" # a program whose libraries are found
+done
+echo "CUDA 13.0 (of the test)"'
+replace gcc '! grep -q "${NO_HEADER:-none}"' # a header of this name is not found
+replace program 'case $0 in *text_to_tokens) head -c 4096 /dev/zero >"$1" ;; *"${HANGS:-none}") exec sleep 100 ;; *"${FAILS:-none}") echo 3 passed, 1 failed; exit 1 ;; esac'
+replace python3 'echo "${TORCH:-yes}"'
+replace cmp true # of states that the program above does not write
+gpu_check() { env PATH="$dir/bin:$PATH" "$@"; }
+checked=("$dir/scripts/gpu_check.sh" --report "$dir/report.txt")
+says() { check "it says: $1" grep -q -- "$1" "$dir/report.txt"; }
+
+check 'all steps pass' gpu_check "${checked[@]}"
+says '^[1-9][0-9]* passed, 0 failed'
+rm "$dir/report.txt"
+check 'no OpenBLAS, and PyTorch that compiles nothing' gpu_check NO_HEADER=cblas TORCH='no Python.h' "${checked[@]}"
+says 'skipped reference of the CPU device: no OpenBLAS'
+says "skipped curve and gradients beside the CPU device, 1 rank: the CPU device's results are missing"
+says 'skipped benchmark: PyTorch, llama3.2-1b, 8K: no PyTorch that compiles .*no Python.h'
+rm "$dir/report.txt"
+check 'a step that hangs, at the limit of the whole check' gpu_check HANGS=test_golden "${checked[@]}" --limit 8
+says '^skipped Hugging Face goldens, bf16: no time left of 8 s (stopped after [5-8] s)'
+says '^skipped point 2: no time left of 8 s'
+rm "$dir/report.txt"
+check 'a step that fails is the status' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels "${checked[@]}" --only kernels,
+check 'the rest: what did not pass' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only kernels,
+says '^ok      kernels,'
+check 'cJSON is named where it is missing' ends_with 2 "missing: cJSON's header" gpu_check NO_HEADER=cJSON "${checked[@]}"
+if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'a GPU that is missing is named' ends_with 2 'missing: a GPU' scripts/gpu_check.sh; fi
+check 'its steps are listed' bash -c "scripts/gpu_check.sh --dry-run | grep -q 'benchmark and point 8'"
+for wrong in '--limit 0' '--limit' '--limit 10s' '--limit 1000000'; do check "refused: $wrong" ends_with 2 'legal values are 1 to 999999' scripts/gpu_check.sh $wrong; done
+closing_line
