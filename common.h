@@ -87,6 +87,17 @@ static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t round_up(int64_t a, int64_t multiple) { return ceil_div(a, multiple) * multiple; }
+static inline float float_of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline uint32_t bits_of_float(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); } // bf16 is the upper half of a float
 static inline int64_t gcd_i64(int64_t a, int64_t b) { return b == 0 ? a : gcd_i64(b, a % b); }
 
 // Host memory for set-up, zeroed. Ends the process with a message when there is none; the caller frees.

@@ -77,11 +77,10 @@ static inline void evaluation_logits(model *m, int64_t row, float *logits) {
     op_linear_forward(m->logits, m->xn, model_output_weight(m), NULL, n, D, V);
     device_to_host(logits, m->logits + (row - first) * V, sizeof(floatX) * (size_t)V);
     if (sizeof(floatX) == sizeof(float)) return;
-    for (int64_t i = V - 1; i >= 0; i--) { // bf16 is the upper half of a float; in place, from the end
+    for (int64_t i = V - 1; i >= 0; i--) { // in place, from the end
         uint16_t half;
         memcpy(&half, (const char *)logits + 2 * i, 2);
-        uint32_t bits = (uint32_t)half << 16;
-        memcpy(&logits[i], &bits, 4);
+        logits[i] = float_of_bf16(half);
     }
 }
 static inline int32_t evaluation_argmax(const float *logits, int64_t V) { // the first of equals

@@ -134,7 +134,7 @@ static inline const option_row *options_table(int *count) {
          "--recompute, --offload-activations and, where they help, --offload-optimizer, --offload-gradients and --offload-parameters"},
         {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: ranks of a Double-Ring-Attention"},
         {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "",
-         "window size of the double ring; must divide cp (if absent: cp, a single ring; between nodes of --gpus-per-node, the number of NICs where that divides)"},
+         "window size of the double ring; must divide cp (if absent: cp, a single ring; between nodes, the largest divisor of cp up to the number of NICs and to the ring's ranks of a node)"},
         {"Grid", "placement", "", OPTION_CHOICE, AT(placement), 0, 0, "head-first", "head-first|context-first",
          "which ranks are neighbours: those of a head-parallel group or those of a context-parallel group"},
         {"Grid", "cp-comm", "", OPTION_CHOICE, AT(cp_comm), 0, 0, "ring", "ring|allgather", "how K and V are exchanged within a context-parallel group"},
@@ -273,7 +273,7 @@ static inline bool options_given(const options *o, const char *name) {
 
 // ---- values ----
 
-// Decimal digits and a suffix of `suffixes` ("K", 1024, "M", ...): the whole text, and no overflow.
+// Decimal digits and a suffix (K, M; `bytes`: KiB to TiB): the whole text, and no overflow.
 static inline bool option_parse_whole(const char *text, bool bytes, int64_t *value) {
     static const struct {
         const char *suffix;
@@ -318,7 +318,7 @@ static inline void option_choice_text(const char *choices, int place, char *text
     snprintf(text, size, "%.*s", (int)strcspn(at, "|"), at);
 }
 
-// Which values a row takes, for messages and --help: "a whole number from 1 to 4096".
+// Which values a row takes, for messages: "numbers from 0 to 1".
 static inline void option_legal(const option_row *row, char *text, size_t size) {
     switch (row->kind) {
     case OPTION_TEXT: snprintf(text, size, "text of 1 to %d bytes without control characters", OPTION_TEXT_BYTES - 1); break;
@@ -717,6 +717,10 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if (options_given(o, "ranks") && !o->dry_run)
         return error_set(error, "--ranks is legal only with --dry-run and --plan; a run has as many ranks as mpirun -np starts");
     if (o->plan_json != NULL) return error_set(error, "--plan-json is legal only with --plan");
+    double sequences = (double)o->dp * (double)o->batch_size * (double)o->grad_accum * fmax((double)o->steps, (double)o->eval_steps);
+    if (sequences > 1e18)
+        return error_set(error, "--steps and --eval-steps of %.0f sequences each: at most 1e18 sequences in all are counted",
+                         (double)o->dp * (double)o->batch_size * (double)o->grad_accum);
     if (o->host_memory > 0 && o->dry_run && o->cluster == NULL)
         return error_set(error, "--host-memory with --dry-run requires --cluster, which says how many ranks a machine has");
     return true;
@@ -781,7 +785,7 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
 
 // ---- print ----
 
-// --help: every row of the table by group, with default and legal values.
+// --help: every row of the table by group, with its default and choices.
 static inline void options_help(FILE *f) {
     enum { TEXT_AT = 42, TEXT_WIDTH = 90 };
     char presets[512];

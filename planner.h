@@ -235,7 +235,7 @@ static inline bool plan_any_fits(const run_question *question, int ranks, int64_
     planner_query query = planner_query_make(q->c, q->machines, S, plan_global_batch(q->o), ranks);
     query.batch = q->o->batch_size;
     for (int hp = 1; hp <= q->c->H; hp++)
-        for (int cp = 1; cp <= ranks / hp; cp++) {
+        for (int cp = 1; q->c->H % hp == 0 && cp <= ranks / hp; cp++) {
             if (!planner_legal(&query, hp, cp)) continue;
             planner_choice p; // rings only, because an all-gather holds all KV
             memset(&p, 0, sizeof p);
@@ -358,8 +358,9 @@ static inline bool plan_attended(const options *o, const model_config *c, int64_
     return ok;
 }
 
-// False with a message when options are given that the planner chooses, or when the batch is impossible.
-static inline bool plan_options_check(const options *o, error_text *error) {
+enum { PLANNER_RANKS = 1 << 20 }; // some 5 s; and counts of 16 times as many fit an int
+// False with a message when options are given that the planner chooses, or when batch or ranks are impossible.
+static inline bool plan_options_check(const options *o, int ranks, error_text *error) {
     static const char *const chosen[] = {"dp", "cp", "inner-ring", "placement", "cp-comm", "gpus-per-node", "nics-per-node", "zero-params", "zero-grads",
                                          "zero-optim", "recompute", "offload-activations"};
     for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++)
@@ -370,6 +371,7 @@ static inline bool plan_options_check(const options *o, error_text *error) {
     if (o->global_batch > 0 && options_given(o, "grad-accum")) return error_set(error, "--global-batch sets --grad-accum; give only one of them");
     if (plan_global_batch(o) % o->batch_size != 0)
         return error_set(error, "--global-batch %lld is not a multiple of --batch-size %lld", (long long)o->global_batch, (long long)o->batch_size);
+    if (ranks > PLANNER_RANKS) return error_set(error, "%d ranks: the planner takes up to %d", ranks, PLANNER_RANKS);
     return true;
 }
 
@@ -377,7 +379,7 @@ static inline bool plan_options_check(const options *o, error_text *error) {
 // in planner_query.
 static inline int plan_search(const run_question *q, int64_t attended, planner_choice *best, int most, error_text *error) {
     const options *o = q->o;
-    if (!plan_options_check(o, error)) return 0;
+    if (!plan_options_check(o, q->ranks, error)) return 0;
     planner_query query = planner_query_make(q->c, q->machines, o->seq_len, plan_global_batch(o), q->ranks);
     run_question context = *q;
     query.attended = attended;
@@ -558,6 +560,7 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     options chosen = plan_chosen(o, &best[0]); // a run must accept the command that is printed
     chosen.dry_run = true;
     chosen.plan_json = NULL;
+    chosen.host_memory = 0; // a dry run wants a cluster with it
     if (!options_check(&chosen, c, ranks, error)) return false;
     if (o->plan_json != NULL && !plan_write_json(&q, attended, best, n, error)) return false;
     plan_print(&q, best, n < PLAN_SHOWN ? n : PLAN_SHOWN);

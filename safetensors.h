@@ -91,17 +91,6 @@ static inline int safetensors_push_file(safetensors *s, const char *path, int fd
 
 // ---- numbers ----
 
-static inline float float_of_bits(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-static inline uint32_t bits_of_float(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
 static inline float float_of_f16(uint16_t h) { // without branches, as all conversions below, so that loops over them become vector code
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fffu;
     uint32_t special = 0x7f800000u | (magnitude & 0x3ff) << 13; // infinite, NaN
@@ -256,7 +245,7 @@ static inline bool safetensors_read_header(safetensors *s, int file, const cJSON
 // Adds the tensors of one file. Messages do not name the file: the caller does.
 static inline bool safetensors_add_file(safetensors *s, const char *path, error_text *error) {
     struct stat entry;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // O_NONBLOCK: a pipe is refused, not waited for
     if (fd < 0) return error_set_errno(error, "cannot be opened");
     int file = safetensors_push_file(s, path, fd);
     if (fstat(fd, &entry) != 0) return error_set_errno(error, "cannot be opened");

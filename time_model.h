@@ -77,10 +77,16 @@ static inline grid_shape planner_shape(const cluster *c, int dp, int hp, int cp,
 
 // ---- the network: which flows share a NIC, and how long transfers take ----
 
+// After how many ranks their places in nodes and in sequences repeat: the first ones show all.
+static inline int planner_period(const cluster *c, const grid_shape *g) {
+    int sp = g->hp * g->cp, gpus = (int)c->gpus_per_node;
+    return (int)min_i64((int64_t)g->dp * sp, (int64_t)sp * gpus / gcd_i64(sp, gpus));
+}
+
 // How many flows of a ring hop share the busiest NIC (send or receive side), counted over all CP groups; 0: no hop leaves a node.
 // outer: the hop to the same place of the next window; otherwise the hop to the next place of the window.
 static inline int planner_nic_flows(const cluster *c, const grid_shape *g, bool outer) {
-    int gpus = (int)c->gpus_per_node, nics = (int)c->nics_per_node, ranks = g->dp * g->hp * g->cp, windows = g->cp / g->w, most = 0;
+    int gpus = (int)c->gpus_per_node, nics = (int)c->nics_per_node, ranks = planner_period(c, g), windows = g->cp / g->w, most = 0;
     int nodes = (int)ceil_div(ranks, gpus);
     int *sent = HOST_NEW(int, nodes * nics), *received = HOST_NEW(int, nodes * nics);
     for (int rank = 0; rank < ranks; rank++) {
@@ -110,8 +116,8 @@ static inline double planner_hop_both(const cluster *c, double kv, double dkv, i
 
 // The fraction of a rank's HP group (itself included) that lies on other nodes; the largest over all ranks.
 static inline double planner_hp_outside(const cluster *c, const grid_shape *g) {
-    int sp = g->hp * g->cp, gpus = (int)c->gpus_per_node, most = 0;
-    for (int rank = 0; rank < g->dp * sp; rank++) {
+    int gpus = (int)c->gpus_per_node, ranks = planner_period(c, g), most = 0;
+    for (int rank = 0; rank < ranks; rank++) {
         grid_place p = grid_place_of(g, rank);
         int outside = 0;
         for (int h = 0; h < g->hp; h++) outside += grid_rank(g, p.d, h, p.c) / gpus != rank / gpus;

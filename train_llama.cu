@@ -124,7 +124,7 @@ static void start_grid(trainer *t, error_text *error) {
 
 // Checks one output; one in a folder that --out is yet to make is left to the run.
 static void check_output(const trainer *t, const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
-    if (t->o->out == NULL || path_exists(t->o->out) || !path_within(path, t->o->out)) file_writable(option, path, begins, or_begins, error);
+    if (t->o->out == NULL || path_exists(t->o->out) || !path_same(path_parent(path).text, t->o->out)) file_writable(option, path, begins, or_begins, error);
 }
 // Checks before the run that --log and --trace can be written, to files of their own. Collective.
 static void check_outputs(const trainer *t, error_text *error) {
@@ -248,10 +248,13 @@ static void describe_samples(trainer *t) {
 static bool open_states(trainer *t, error_text *error) {
     const options *o = t->o;
     bool resumed = false;
+    const char *nothing = "--out %s: holds no state to resume, and --steps 0 trains none";
+    if (t->g.rank == 0 && o->steps == 0 && !path_exists(o->out) && errno == ENOENT) error_set(error, nothing, printable(o->out).text); // it is not made
+    stop_on_error(error);
     if (state_store_open(&t->states, t->g.all, o, source_of(t), error) && o->resume) state_resume(&t->states, &t->m, &t->done, &resumed, error);
     stop_on_error(error);
     if (o->lr_restart) options_check_schedule(o, o->steps - t->done.data_step, error);
-    if (!resumed && o->steps == 0) error_set(error, "--out %s: holds no state to resume, and --steps 0 trains none", printable(o->out).text);
+    if (!resumed && o->steps == 0) error_set(error, nothing, printable(o->out).text);
     stop_on_error(error);
     if (t->g.rank != 0) return resumed;
     if (resumed)
@@ -333,8 +336,8 @@ static void train(trainer *t, error_text *error) {
     args.beta2 = (float)o->beta2;
     args.eps = (float)o->eps;
     args.weight_decay = (float)o->weight_decay;
-    check_evaluation(t, error);
-    read_step(t, error); // before the log is opened: bad data leaves no file behind
+    check_evaluation(t, error); // as in evaluate_only
+    read_step(t, error);
     open_log(t, error);
     bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have ended before an evaluation or a sample that was due
     bool evaluates = t->val.count > 0 && o->eval_every > 0 && (begins || t->done.step % o->eval_every == 0);
@@ -377,6 +380,7 @@ static void train(trainer *t, error_text *error) {
 
 // With no step left to train: evaluates and samples the model as it is. Ends the run where a loss is not finite. Collective.
 static void evaluate_only(trainer *t, error_text *error) {
+    check_evaluation(t, error); // before the log is opened: bad data leaves no file behind
     open_log(t, error);
     bool finite = t->val.count == 0 || evaluate(t, error);
     if (t->o->sample_every > 0) sample(t);

@@ -103,8 +103,8 @@ static inline void advance_save(trainer *t, bool wait) {
     double waited = t->states.wait_seconds, written = t->states.write_seconds;
     long long step = (long long)t->states.progress.step;
     if (t->save_failed) fprintf(stderr, "warning: the state of step %lld was not saved: %s\n", step, why.text);
-    else printf("saved %5lld/%lld | %s/step-%08lld | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, t->o->out, step, waited,
-                written);
+    else printf("saved %5lld/%lld | %s | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, state_path(t->o->out, "", step).text,
+                waited, written);
     if (t->log == NULL) return;
     fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
             1e3 * waited, 1e3 * written);
@@ -525,7 +525,7 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     if (first_rank && (steps == PREDICTED_STEPS || r.step == r.steps))
         prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), t->machines.name, t->documents != NULL);
 }
-// After the last step: blocks skipped, time that rank 0 waited for transfers and that all computed, and memory measured beside the plan. Collective.
+// After the last step of a run, if it had any: blocks skipped, time that rank 0 waited for transfers and that all computed, and memory measured beside the plan. Collective.
 static inline void print_end(trainer *t) {
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
     if (t->documents != NULL) comm_sum_int64(t->g.all, blocks, 2);
@@ -535,7 +535,8 @@ static inline void print_end(trainer *t) {
     gethostname(host, sizeof host - 1);
     comm_broadcast(t->g.all, host, sizeof host, computed.slowest);
     free(t->computed);
-    if (t->g.rank != 0) return;
+    if (t->g.rank == 0 && steps == 0) printf("stopped by a signal before the first step\n");
+    if (t->g.rank != 0 || steps == 0) return;
     if (t->documents != NULL)
         printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
     if (t->spikes > 0) printf("spikes: %lld of %.0f steps changed no parameter\n", (long long)t->spikes, steps);

@@ -66,12 +66,7 @@ BETWEEN_NODES = [  # options on all 2N ranks; N: ranks of a node
 
 def run(ranks, options, hosts=()):
     command = ["mpirun", *hosts, "-np", str(ranks), BINARY, *options]
-    if os.geteuid() == 0:
-        os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    os.environ.update(OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
-    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # would make OpenBLAS use another core's kernels
-        os.environ.pop(name, None)
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(["bash", "-c", 'source scripts/mpi_env.sh && exec "$@"', "bash", *command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
 

@@ -9,7 +9,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/mpi_env.sh
-unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE # they would make OpenBLAS use another core's kernels
 runs=${RUNS:-3}
 threads=$(nproc)
 make --no-print-directory DEVICE=cpu all tools build/cpu/test/bench_ops

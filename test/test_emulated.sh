@@ -131,6 +131,7 @@ for length in 2K 128K 2M; do
     done
     check "a dry run for GPUs, $length: the GPU build's bytes within 0.01 %" awk 'NR == FNR { here = $1 - 33554432; next } END { exit !(NR == 2 && $1 > 0.9999 * here && $1 < 1.0001 * here) }' "$dir/bytes-cpu" "$dir/bytes-emulated"
 done
+check 'a plan for GPUs with other host memory than usual' ends_with 0 "^mpirun -np 2 .*--host-memory 107374182400 " build/emulated/train_llama --plan --model tiny --ranks 2 --host-memory 100GiB
 check 'stochastic rounding, 4 ranks' mpirun -np 4 build/emulated/test/test_rounding
 
 closing_line

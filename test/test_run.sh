@@ -157,6 +157,17 @@ cp "$dir/small.bin" "$dir/unlearnt.bin"
 head -c 10000 /dev/zero | head -c $((($(stat -c %s "$dir/small.bin") - 1024) / 2)) >"$dir/unlearnt.bin.mask"
 check 'a set without labels' ends_with 0 'val loss: no label in the samples that are evaluated (loss masks, document boundaries)' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/unlearnt.bin" --eval-steps 1
 
+check 'more sequences than can be counted are refused' ends_with 2 '^error: --steps and --eval-steps of 16777216 sequences each' "$binary" --model nano --from-scratch --seq-len 1 --batch-size 16 \
+    --grad-accum 1M --steps 0 --val-data "$dir/small.bin" --eval-steps 1000000000000
+python3 - "$dir/small.bin" "$dir/beyond.bin" <<'PY'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+data[1024 + 2 * 150] = data[1024 + 2 * 150 + 1] = 255 # a token of the second sample
+open(sys.argv[2], "wb").write(data)
+PY
+check 'a token that the vocabulary lacks' ends_with 2 '65535' "$binary" --model nano --from-scratch --seq-len 100 --steps 0 --val-data "$dir/beyond.bin" --log "$dir/beyond.jsonl"
+check 'leaves no log' [ ! -e "$dir/beyond.jsonl" ]
+
 # --steps 0 has no buffers for a backward pass, on any grid.
 grids=0
 for grid in '1 --hp 1' '4 --hp 2 --cp 2' '4 --cp 4 --inner-ring 2' '2 --cp 2 --cp-comm allgather'; do
@@ -282,6 +293,11 @@ long=$(printf '%0250d' 0)
 check 'an export whose name is too long is refused at once' ends_with 2 '^error: --export .*its name is longer than 244 bytes' "$binary" "${model[@]}" --steps 1 --export "$dir/$long"
 check 'a log that cannot be written, too' ends_with 2 '^error: --log .*/no/such/log: cannot be written: No such file' "$binary" "${model[@]}" --steps 1 --out "$dir/no_log" --log "$dir/no/such/log"
 check 'and leaves nothing' [ ! -e "$dir/no_log" ]
+for option in --log --trace; do
+    check "nor can $option be written below what --out makes" ends_with 2 "^error: $option .*/no_log/below/file: cannot be written: No such file" "$binary" "${model[@]}" --steps 1 --out "$dir/no_log" \
+        $option "$dir/no_log/below/file"
+    check 'which leaves nothing either' [ ! -e "$dir/no_log" ]
+done
 check 'a trace and a log in a folder that --out makes' "$binary" "${model[@]}" --steps 1 --out "$dir/with_trace" --trace "$dir/with_trace/t.json" --log "$dir/with_trace/l.jsonl"
 check 'nothing to evaluate either: --log names the run' bash -c "'$binary' --model nano --from-scratch --steps 0 --export '$dir/none' --log '$dir/none.jsonl' && grep -q '^{\"run\":' '$dir/none.jsonl'"
 "$binary" "${model[@]}" --steps 1 --out "$dir/finished" >"$dir/finished.out" 2>&1

@@ -91,6 +91,7 @@ build/cpu/text_to_tokens "$dir/long.bin" "$dir/long_text" >/dev/null
 "$binary" "${common[@]}" --val-data "$dir/long.bin" --eval-every 2 --eval-steps 1000000 --out "$dir/unbegun" >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^  in all'
 check 'a signal ends an evaluation' [ "$status $(grep -c '^eval  *0/24 | ended by a signal$\|^step\|^saved' "$dir/slow.out")" = '0 1' ]
+check 'and the run, of which there is nothing to tell' [ "$(tail -1 "$dir/slow.out")" = 'stopped by a signal before the first step' ]
 : >"$dir/slow.out"
 "$binary" "${common[@]}" --batch-size 500 --sample-every 1 --sample-tokens 90 --save-every 1 --out "$dir/sampling" --log "$dir/slow.jsonl" >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^saved  *1/24'
@@ -252,6 +253,9 @@ common[1]="$dir/eps"
 refuse 'another model, also with new data' '"rms_norm_eps" is [0-9.e-]* there and 0.0099[0-9]* here$' --out "$dir/whole" --resume --new-data
 common[1]=nano
 check 'nothing to resume and nothing to train' ends_with 2 'holds no state to resume, and --steps 0 trains none' "$binary" --model nano --from-scratch --steps 0 --out "$dir/nothing" --resume
+check 'makes no folder' [ ! -e "$dir/nothing" ]
+mkdir "$dir/nothing"
+check 'nor does a folder without states' ends_with 2 'holds no state to resume, and --steps 0 trains none' "$binary" --model nano --from-scratch --steps 0 --out "$dir/nothing" --resume
 mkdir "$dir/older" && cp -r "$dir/whole/step-00000012" "$dir/older" && sed -i 's/"format":[0-9]*/"format":2/' "$dir/older/step-00000012/training_state.json"
 refuse 'a state of another format' 'step-00000012 was written by another version of this program, in format 2 .*only its parameters can be used, by --model' --out "$dir/older" --resume
 check 'which stays where it is' [ -d "$dir/older/step-00000012" ]

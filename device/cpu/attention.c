@@ -126,7 +126,8 @@ static int padded_width(int HS) { return (int)round_up(HS, 32); } // whole panel
 
 // Threads that the scratch has room for: fixed for a machine, so that scratch can be laid out before the device is started.
 static int threads_at_most(void) {
-    long processors = sysconf(_SC_NPROCESSORS_CONF);
+    static long processors; // glibc reads a file each time
+    if (processors == 0) processors = sysconf(_SC_NPROCESSORS_CONF);
     return processors > THREADS_MIN ? (int)processors : THREADS_MIN;
 }
 static int threads_for(attention_block b) {

@@ -272,20 +272,14 @@ void op_add_float(float *to, const float *from, int64_t n) {
 void op_bf16_from_float(bf16 *to, const float *from, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
     for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &from[i], sizeof bits);
+        uint32_t bits = bits_of_float(from[i]);
         bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
         to[i].bits = nan ? (uint16_t)0x7fff : (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
     }
 }
 void op_add_bf16(float *to, const bf16 *from, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits = (uint32_t)from[i].bits << 16;
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        to[i] += x;
-    }
+    for (int64_t i = 0; i < n; i++) to[i] += float_of_bf16(from[i].bits);
 }
 
 static double sum_of(const float *x, int64_t n, bool squares) {
