@@ -136,6 +136,8 @@ gpu_total=$(grep -c . <<<"$gpus") # that programs see
 first_gpu=${CUDA_VISIBLE_DEVICES:-0} first_gpu=${first_gpu%%,*}
 [ $mode = check ] || gpu_total=8
 missing=()
+outside=(env -u LD_LIBRARY_PATH -u LIBRARY_PATH -u CPATH) # PyTorch and its compiler: without the pack's libraries
+for name in LD_LIBRARY_PATH LIBRARY_PATH CPATH; do [ -n "${!name:-}" ] && outside+=("$name=${!name}"); done
 if [ $mode = rehearse ]; then arch=90
 elif [ $mode = check ] && [ -z "$gpus" ]; then missing+=("a GPU that nvidia-smi lists (--rehearse runs the steps without one)"); fi
 use_pack
@@ -293,7 +295,7 @@ fi
 programs+=($build/text_to_tokens)
 torch=${TORCH_PYTHON:-python3}
 if [ $mode = check ]; then # PyTorch's first import may read gigabytes for minutes: now, beside the build. Its compiler, too
-    timeout -k 5 240 "$torch" -c 'import torch, os, sysconfig, triton, torch._inductor.compile_fx
+    timeout -k 5 240 "${outside[@]}" "$torch" -c 'import torch, os, sysconfig, triton, torch._inductor.compile_fx
 header = sysconfig.get_paths()["include"] + "/Python.h" # which what Triton compiles includes
 print("yes" if torch.cuda.is_available() and os.path.exists(header) else "no GPU for PyTorch, or no " + header)' >"$dir/torch" 2>"$dir/torch_log" </dev/null &
     torch_job=$!
@@ -372,7 +374,7 @@ steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTor
         [ "$(tail -1 "$dir/torch")" = yes ] || skip="no PyTorch that compiles for a GPU (TORCH_PYTHON names another python3): $(cat "$dir/torch") $(tail -2 "$dir/torch_log" | tr '\n' ' ')"
     fi
     gpu_only
-    step "benchmark: PyTorch, $name, ${S}K" $limit "$torch" dev/bench_torch_cuda.py --model "$name" --tokens $((S * 1024)) --grad-accum $accum --steps $timed
+    step "benchmark: PyTorch, $name, ${S}K" $limit "${outside[@]}" "$torch" dev/bench_torch_cuda.py --model "$name" --tokens $((S * 1024)) --grad-accum $accum --steps $timed
 }
 exposed() { # MODEL
     local trace=$dir/trace-$1-128K.json
@@ -382,16 +384,16 @@ exposed() { # MODEL
 }
 
 # The steps that show most come first.
-step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo one-order)
 step 'Hugging Face goldens, bf16' 60 $build/test/test_golden$suffix
 compares; step 'curve and gradients beside the CPU device, 1 rank' 60 $build/test/compare_devices$suffix compare "$reference" $length $curve
 points 1 6 2 4
+step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo one-order)
 point_7 2
 step 'benchmark: kernels that move memory' 40 "$bench" "${small[@]:-kernels}"
-step 'benchmark: limits of the steps' 75 "$bench" "${small[@]:-limits}"
-steps_of "$shaped" 8
+step 'benchmark: limits of the steps' 120 "$bench" "${small[@]:-limits}"
 steps_of "$shaped" 128
 exposed llama-8b-$layers-layers
+steps_of "$shaped" 8
 for ranks in 2 4; do # over NVLink, which ranks that share a GPU do not take
     gpus_of_their_own $ranks; compares
     step "curve and gradients beside the CPU device, $ranks GPUs" 90 mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared
@@ -403,7 +405,7 @@ for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do
 done
 point_7 4
 sanitized '' "${one[@]}" 1
-step 'benchmark: attention' 75 "$bench" "${small[@]:-attention}"
+step 'benchmark: attention' 120 "$bench" "${small[@]:-attention}"
 step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}"
 gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/train_llama --model "$shaped" --from-scratch --train-data "$random" \

@@ -354,7 +354,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, block_of(T, H, Hkv, HS)));
         KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));
         KERNEL("float to bf16, some heads", (4 + X) * n * l.group * HS, op_cast_rows(a, (int64_t)H * HS, x, T, (int64_t)l.group * HS));
-        KERNEL("some heads of KV", 4 * X * n * HS, op_copy_rows(a, b, (int64_t)Hkv * HS, 2 * T, HS));
+        KERNEL("half the heads of KV", 4 * X * n * (Hkv / 2) * HS, op_copy_rows(a, b, (int64_t)Hkv * HS, 2 * T, (int64_t)(Hkv / 2) * HS));
         KERNEL("add in float", 12 * heads, op_add_float(x, y, T * H * HS));
         KERNEL("sum of squares", 4 * heads, op_sum_squares((double *)(void *)rows, x, T * H * HS));
     } else printf("kernels: do not fit\n");
@@ -437,7 +437,7 @@ int main(int argc, char **argv) {
         printf("\nwhat no step is faster than: its products and its attention by themselves (medians)\n");
         static const limit_model tiny = {"small", 2}, shaped[] = {{"llama-8b-8-layers", 8}, {"llama-8b-4-layers", 4}}, one_b = {"llama3.2-1b", 16};
         if (small) bench_limit(&tiny, 1, 128, 64, 2, 1, 64, 96, 256);
-        for (int64_t T = 8192; !small && T <= 131072; T *= 4) {
+        for (int64_t T = 131072; !small && T >= 8192; T /= 4) {
             bench_limit(shaped, 2, T, 4096, 32, 8, 128, 14336, 128256);
             bench_limit(&one_b, 1, T, 2048, 32, 8, 64, 8192, 128256);
         }

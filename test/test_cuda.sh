@@ -39,7 +39,8 @@ check 'properties that cuDNN does not take are refused' ends_with 2 'few.json: c
 check 'a file that is not there is refused' ends_with 2 'none.json: cannot be opened' $build/test/test_cudnn_graphs "$dir/none.json"
 check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_golden,test_kernels,test_calibrate_nodes,bench_cuda}-without-gpu $build/train_llama-without-gpu
 # Tests touch no memory of the GPU; test_kernels alone does, in managed memory, which it must not read before its kernels are done.
-for name in kernels golden; do check "test_$name over fake CUDA" env FAKE_CUDA_APART=1 $build/test/test_$name-without-gpu; done
+check 'test_golden over fake CUDA' env FAKE_CUDA_APART=1 $build/test/test_golden-without-gpu
+check 'test_kernels over fake CUDA' env FAKE_CUDA_APART=1 $build/test/test_kernels-without-gpu one-order # test_emulated runs these kernels in both
 full() { FAKE_CUDA_FULL=1 "$@" >"$dir/full" 2>&1; } # its notes go to $dir/full
 check 'products without memory to time them' full $build/test/test_kernels-without-gpu products
 check 'a note says so' grep -q 'not enough memory to time matrix products' "$dir/full"
@@ -60,11 +61,11 @@ check 'reference on the CPU device' build/cpu/test/compare_devices write "$dir/r
 for ranks in 1 4; do
     check "trains over fake CUDA, $ranks ranks, late transfers" mpirun -np $ranks $build/test/compare_devices-without-gpu compare "$dir/reference"
 done
-check 'trains over fake CUDA, 1 rank, early transfers' env FAKE_CUDA_APART=1 FAKE_CUDA_EAGER=1 $build/test/compare_devices-without-gpu compare "$dir/reference" # 4: below
 races=build/cuda-races/test/compare_devices-without-gpu
 check 'build over fake CUDA, races' make -j2 --no-print-directory DEVICE=cuda SANITIZE=races $races
 check 'reference of a step in whole tiles' build/cpu/test/compare_devices write "$dir/whole" 512 1
 check 'reference of 2 steps' build/cpu/test/compare_devices write "$dir/short" 96 2
+check 'trains over fake CUDA, 1 rank, early transfers' env FAKE_CUDA_APART=1 FAKE_CUDA_EAGER=1 $build/test/compare_devices-without-gpu compare "$dir/short" 96 2 # 4: below
 check 'no kernel touches what a transfer needs, 4 ranks' mpirun -np 4 $races compare "$dir/whole" 512 1
 check 'nor from step to step' mpirun -np 4 $races compare "$dir/short" 96 2
 check 'a forgotten wait is found' ends_with 1 'compute touches what a transfer under way needs' env FAKE_CUDA_FORGET=20 mpirun -np 4 $races compare "$dir/whole" 512 1
@@ -180,7 +181,7 @@ fits_registers() { # every block that was launched, by the registers that ptxas 
 }
 ptx() { check "build of PTX for sm_$1: ${*:2}" make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTX_ARCH=$1 "${@:2}"; }
 ptx 90 $build/test/{test_kernels,compare_devices}-ptx90
-check 'kernels, as PTX for sm_90' $build/test/test_kernels-ptx90
+check 'kernels, as PTX for sm_90' $build/test/test_kernels-ptx90 one-order
 check 'trains, as PTX for sm_90, 4 ranks, early transfers' env FAKE_CUDA_EAGER=1 mpirun -np 4 $build/test/compare_devices-ptx90 compare "$dir/reference"
 check 'every kernel has run' diff <(cut -d' ' -f1 "$PTX_RAN" | sort -u) <(sed -nE 's/^static ptx_kernel [^"]*"([^"]*)".*/\1/p' $(ls $build/ptx-90/*.cc | grep -v emulation_faults) | sort) # an earlier run leaves the faulty kernels
 check 'no block has more registers than there are' fits_registers
@@ -208,7 +209,7 @@ check 'a copy used before it was waited for gives wrong numbers' ends_with 1 'wr
 check 'a warp that runs ahead of the others gives wrong numbers' ends_with 1 'wrong' env EMULATION_REVERSE=1 $faults run-ahead
 if grep -q '^CUDA .* 100,' "$dir/found"; then
     ptx 100 $build/test/test_kernels-ptx100
-    check 'kernels, as PTX for sm_100' $build/test/test_kernels-ptx100 one-order
+    check 'kernels, as PTX for sm_100, last first' $build/test/test_kernels-ptx100 last-first
 fi
 check 'PTX that is not known is refused' ends_with 1 'not known: vadd.s32' test/ptx_to_cc.py <(printf '.visible .entry f(\n)\n{\n\tvadd.s32 %%r1, %%r2, %%r3;\n}\n')
 
