@@ -128,6 +128,29 @@ static void check_bad_clusters(void) {
 
 // ---- placement and NICs ----
 
+// planner_nic_flows and planner_hp_outside over all ranks, where the planner counts over those after which their places repeat.
+static void check_period(const cluster *c, const grid_shape *g) {
+    enum { MOST = 1024 };
+    int gpus = (int)c->gpus_per_node, nics = (int)c->nics_per_node, windows = g->cp / g->w, ranks = g->dp * g->hp * g->cp, flows[2] = {0, 0}, outside = 0;
+    CHECK(ranks * nics <= MOST, "%d ranks", ranks);
+    for (int outer = 0; outer < 2; outer++) {
+        int sent[MOST] = {0}, received[MOST] = {0};
+        for (int rank = 0; rank < ranks; rank++) {
+            grid_place p = grid_place_of(g, rank);
+            int to = grid_rank(g, p.d, p.h, outer ? grid_context_index(g, (p.window + 1) % windows, p.pos) : grid_context_index(g, p.window, (p.pos + 1) % g->w)), there = 0;
+            for (int h = 0; h < g->hp; h++) there += grid_rank(g, p.d, h, p.c) / gpus != rank / gpus;
+            if (there > outside) outside = there;
+            if (to / gpus == rank / gpus) continue;
+            int out = ++sent[rank / gpus * nics + rank % gpus * nics / gpus], in = ++received[to / gpus * nics + to % gpus * nics / gpus];
+            if (out > flows[outer]) flows[outer] = out;
+            if (in > flows[outer]) flows[outer] = in;
+        }
+    }
+    CHECK(planner_nic_flows(c, g, false) == flows[0] && planner_nic_flows(c, g, true) == flows[1] && planner_hp_outside(c, g) == (double)outside / g->hp,
+          "dp %d hp %d cp %d w %d on nodes of %d: flows %d and %d, not %d and %d; %d of a head-parallel group outside", g->dp, g->hp, g->cp, g->w, gpus,
+          planner_nic_flows(c, g, false), planner_nic_flows(c, g, true), flows[0], flows[1], outside);
+}
+
 static void check_network(void) {
     cluster c = load("a100-4nic"), fat = load("h100");
     const struct {
@@ -179,6 +202,16 @@ static void check_network(void) {
     // Sequences of 6 ranks on nodes of 8: the first lies inside a node, the second on two nodes.
     grid_shape rings = planner_shape(&c, 4, 1, 6, 1, PLACEMENT_HEAD_FIRST), heads = planner_shape(&c, 4, 6, 1, 1, PLACEMENT_HEAD_FIRST);
     CHECK(planner_nic_flows(&c, &rings, true) == 1 && fabs(planner_hp_outside(&c, &heads) - 4 / 6.0) < 1e-12, "the sequences after the first are not looked at");
+    static const int nodes[][2] = {{8, 4}, {8, 8}, {6, 2}, {5, 5}, {4, 1}}, degrees[][3] = {{1, 6, 2}, {2, 3, 1}, {4, 4, 2}, {1, 10, 5}, {3, 1, 1}, {6, 2, 1}, {1, 16, 4}, {2, 12, 3}};
+    for (size_t n = 0; n < sizeof nodes / sizeof *nodes; n++)
+        for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
+            for (int k = 0; k < 6; k++) { // dp 1, 4 and 11
+                cluster some = c;
+                some.gpus_per_node = nodes[n][0];
+                some.nics_per_node = nodes[n][1];
+                grid_shape g = planner_shape(&some, k % 3 == 0 ? 1 : k % 3 == 1 ? 4 : 11, degrees[i][0], degrees[i][1], degrees[i][2], k < 3 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST);
+                if (g.dp * g.hp * g.cp * nodes[n][1] <= 1024) check_period(&some, &g);
+            }
     // All-gather of KV: of groups of 3, some lie on two nodes, and these send through NICs as a ring does.
     grid_shape astride = planner_shape(&c, 4, 1, 3, 1, PLACEMENT_HEAD_FIRST);
     CHECK(planner_pass_gather(&c, &astride, 1, 1e9, 2e9).home == 2 * planner_hop(&c, 2e9, 1) && planner_hop(&c, 2e9, 1) > planner_hop(&c, 2e9, 0), "groups that straddle nodes");
