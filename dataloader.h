@@ -111,8 +111,10 @@ static inline bool token_file_check(const char *path, token_file *file, int *wid
     file->device = entry.st_dev;
     file->inode = entry.st_ino;
     int64_t bytes = (int64_t)entry.st_size;
+    size_t length = strlen(path);
+    const char *hint = length > 5 && strcmp(path + length - 5, ".mask") == 0 ? "; a loss mask is found beside its token file: let the pattern end in .bin" : "";
     if (bytes < TOKEN_HEADER_BYTES)
-        return error_set(error, "%s: has %lld bytes, fewer than the header of a token file (%d)", path, (long long)bytes, TOKEN_HEADER_BYTES);
+        return error_set(error, "%s: has %lld bytes, fewer than the header of a token file (%d)%s", path, (long long)bytes, TOKEN_HEADER_BYTES, hint);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return error_set_errno(error, "%s: cannot be opened", path);
     int32_t header[TOKEN_HEADER_BYTES / 4];
@@ -123,7 +125,7 @@ static inline bool token_file_check(const char *path, token_file *file, int *wid
     int32_t version = header[1];
     if (header[0] != TOKEN_MAGIC_16 && header[0] != TOKEN_MAGIC_32)
         return error_set(error, "%s: magic number %d; legal values are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? "
-                                "dev/tokenize_text.py writes them", path, (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32);
+                                "dev/tokenize_text.py writes them%s", path, (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32, hint);
     *width = header[0] == TOKEN_MAGIC_16 ? 2 : 4;
     int legal = *width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
     if (version != legal) return error_set(error, "%s: version %d; with magic number %d the legal value is %d", path, (int)version, (int)header[0], legal);

@@ -680,6 +680,7 @@ static inline bool options_check_together(const options *o, error_text *error) {
         return error_set(error, "--eval-every, --eval-steps, --eval-tokens and --eval-needles require --val-data");
     if (options_given(o, "eval-steps") && o->eval_tokens > 0) return error_set(error, "--eval-steps and --eval-tokens both say how much is evaluated; give only one of them");
     if (o->check_data && o->train_data == NULL && o->val_data == NULL) return error_set(error, "--check-data requires --train-data or --val-data");
+    if (o->check_data && o->dry_run && !o->plan) return error_set(error, "--check-data reads data, which --dry-run does not; give only one of them");
     if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
         return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature require --sample-every");
     if (o->batch_size > ((int64_t)1 << 40) / o->seq_len)

@@ -124,7 +124,10 @@ static void start_grid(trainer *t, error_text *error) {
 
 // Checks one output; one in a folder that --out is yet to make is left to the run.
 static void check_output(const trainer *t, const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
-    if (t->o->out == NULL || path_exists(t->o->out) || !path_same(path_parent(path).text, t->o->out)) file_writable(option, path, begins, or_begins, error);
+    path_text folder = path_parent(path);
+    if (t->o->out != NULL && strncmp(path_last(folder.text).text, "step-", 5) == 0 && path_same(path_parent(folder.text).text, t->o->out))
+        error_set(error, "%s %s: lies in a state of --out, which the run may remove; give another folder", option, printable(path).text);
+    else if (t->o->out == NULL || path_exists(t->o->out) || !path_same(folder.text, t->o->out)) file_writable(option, path, begins, or_begins, error);
 }
 // Checks before the run that --log and --trace can be written, to files of their own. Collective.
 static void check_outputs(const trainer *t, error_text *error) {

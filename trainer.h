@@ -157,23 +157,31 @@ static inline void read_nothing(trainer *t, int64_t b) {
     }
 }
 
-// --check-data: reads all of it, each rank its part (where machines have copies, parts of each). Collective.
+// --check-data: reads all of it, each rank its part (where machines have copies, parts of each). Training data without a label is refused. Collective.
 static inline void check_data(trainer *t, error_text *error) {
     double began = device_seconds();
+    int sources = t->train.count + t->val.count;
     int64_t piece = (int64_t)1 << 20, total = data_sources_tokens(&t->train) + data_sources_tokens(&t->val), done = 0;
+    int64_t *learnt = HOST_NEW(int64_t, sources);
     int32_t *tokens = HOST_NEW(int32_t, piece);
     progress_note note = progress_start("checking data");
-    for (int i = 0; i < t->train.count + t->val.count; i++) {
+    for (int i = 0; i < sources; i++) {
         dataloader *data = i < t->train.count ? &t->train.sources[i].data : &t->val.sources[i - t->train.count].data;
         int64_t end = data->total * (t->g.rank + 1) / t->g.ranks;
         for (int64_t at = data->total * t->g.rank / t->g.ranks; at < end && error->text[0] == '\0' && progress_goes_on(error); at += piece) {
             int64_t n = min_i64(piece, end - at);
             if (dataloader_read_tokens(data, at, n, tokens, error) && data->masks > 0) dataloader_mask_labels(data, at, n, tokens, error);
+            for (int64_t k = 0; k < n; k++) learnt[i] += tokens[k] != LABEL_IGNORED;
             progress_show(&note, done += n, total / t->g.ranks);
         }
     }
     free(tokens);
     comm_agree_on_files(comm_world(), error);
+    stop_on_error(error);
+    comm_sum_int64(comm_world(), learnt, sources);
+    for (int i = 0; i < t->train.count; i++)
+        if (learnt[i] == 0) error_set(error, "--train-data: %s: none of its tokens is a label, its loss masks are 0 everywhere", data_source_label(&t->train.sources[i]));
+    free(learnt);
     stop_on_error(error);
     if (t->g.rank == 0) printf("checked     %lld tokens of data (%.3f s)\n", (long long)total, device_seconds() - began);
 }

@@ -84,12 +84,18 @@ refuse 'loss mask of other bytes' 4 'masked.bin.mask: byte [0-9]+ is [0-9]+; leg
 { head -c 3374 /dev/zero && printf '\2' && head -c 1125 /dev/zero; } >"$dir/masked.bin.mask"
 check 'a loss mask whose end is not used' "$binary" "${base[@]}" --train-data "$dir/good.bin,$dir/masked.bin"
 refuse 'loss mask of other bytes, in all of it' 4 'masked.bin.mask: byte 3374 is 2; legal values are 0 and 1' "${base[@]}" --train-data "$dir/good.bin,$dir/masked.bin" --check-data
+head -c 4500 /dev/zero >"$dir/masked.bin.mask"
+refuse 'loss masks that are 0 everywhere, of one source' 4 '--train-data: .*masked.bin: none of its tokens is a label' "${base[@]}" --train-data "$dir/good.bin,$dir/masked.bin" --check-data
+{ head -c 4400 /dev/zero && printf '\1' && head -c 99 /dev/zero; } >"$dir/masked.bin.mask"
+check 'a single label is enough' ends_with 0 '^checked     9000 tokens of data' mpirun -np 4 "$binary" "${base[@]}" --train-data "$dir/good.bin,$dir/masked.bin" --hp 2 --cp 2 --check-data
+refuse 'a pattern that loss masks match, too' 2 'masked.bin.mask: magic number .*a loss mask is found beside its token file' "${base[@]}" --train-data "$dir/masked*"
 cp "$dir/good.bin" "$dir/tail.bin"
 printf '\377\377' | dd of="$dir/tail.bin" bs=1 seek=$((1024 + 2 * 4499)) conv=notrunc 2>/dev/null # its last token
 check 'a token above the vocabulary that is not used' ends_with 0 '^step ' "$binary" "${base[@]}" "${data[@]}" --val-data "$dir/tail.bin" --eval-steps 1
 check 'a file of as many tokens is another one' [ "$(grep -c '^note: --train-data holds' "$dir/shown")" = 0 ]
 refuse 'token above the vocabulary, in all of the validation data' 4 'tail.bin: token 4499 .byte 10022. is 65535' "${base[@]}" "${data[@]}" --val-data "$dir/tail.bin" --eval-steps 1 --check-data
 check 'all data is good' ends_with 0 '^checked     9000 tokens of data' mpirun -np 4 "$binary" "${base[@]}" "${data[@]}" --val-data "$dir/good.bin" --hp 2 --cp 2 --check-data
+refuse 'a check without a run' 1 '--check-data reads data, which --dry-run does not' --model nano --dry-run --train-data "$dir/good.bin" --check-data
 refuse 'a check of nothing' 2 '--check-data requires --train-data or --val-data' --model nano --from-scratch --steps 0 --export "$dir/nothing" --check-data
 cp "$dir/good.bin" "$dir/linked.bin"
 ln -s "$dir/nowhere" "$dir/linked.bin.mask"
