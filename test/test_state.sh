@@ -387,7 +387,7 @@ check 'the next run evaluates and exports' bash -c "${final[*]} --eval-steps 1 |
 check 'an evaluation and a sample that were due at the state' bash -c "'$binary' ${early[*]:0:9} --train-data '$dir/data.bin' --steps 4 --val-data '$dir/long.bin' --out '$dir/final' --resume --eval-every 2 --eval-steps 1 --sample-every 2 --sample-tokens 2 | grep -o '^eval  *[24]/4\|^sample  *[24]/4 | tokens' | xargs | grep -qx 'eval 2/4 sample 2/4 | tokens eval 4/4 sample 4/4 | tokens'"
 
 for option in --log --trace; do
-    refuse "$option in a state" "$option .*/step-00000012/file: lies in a state of --out" --out "$dir/whole" --resume $option "$dir/whole/step-00000012/file"
+    refuse "$option in a state" "^error: $option .*/step-00000012/file.*: lies in a state of --out" --out "$dir/whole" --resume $option "$dir/whole/step-00000012/file"
 done
 # Two runs on one folder.
 common[length]=100000
