@@ -76,6 +76,19 @@ def fail(text):
     sys.exit(2)
 
 
+KILLED = "a process has been killed; if memory is short, give fewer --processes"
+
+
+def watch(pool, shards):
+    """Ends the program some seconds after a process was killed: where it was writing a result, the pool itself would wait for the rest of that."""
+    while not any(process.exitcode for process in list((getattr(pool, "_processes", None) or {}).values())):
+        time.sleep(1)
+    time.sleep(5)
+    print(f"error: {KILLED}", file=sys.stderr)
+    shards.__exit__(RuntimeError)
+    os._exit(2)
+
+
 def load(path):
     """The tokenizer without the truncation and padding that a folder's last user may have stored in it."""
     try:
@@ -593,6 +606,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was written is removed
     pool = concurrent.futures.ProcessPoolExecutor(args.processes, initializer=start, initargs=(path, end, args.special_tokens, args.chat is not None))
     with Shards(args.out, width, args.shard_tokens // length * length, masked) as shards:
+        threading.Thread(target=watch, args=(pool, shards), daemon=True).start()
         samples = shards if args.sequence is None else Samples(shards, length, begin if end is None else end)
         try:
             for batch in batches(documents(args.files, fields, render, written, place, counts)):
@@ -602,7 +616,7 @@ def main():
             while waiting:
                 take()
         except concurrent.futures.BrokenExecutor:
-            fail("a process has been killed; if memory is short, give fewer --processes")
+            fail(KILLED)
         except Exception as e:
             if type(e) is not Exception:  # of the package tokenizers
                 raise

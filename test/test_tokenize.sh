@@ -171,10 +171,15 @@ check 'a tokenizer that ends documents itself' $python dev/tokenize_text.py --to
 check 'does so once, behind the completion' cmp "$dir/both_000001.bin" "$dir/pairs1_000001.bin"
 processes() { pgrep -g $job -f '^[^ ]*python[^ ]* '; } # the first one, and those that it starts: timeout has made a group of them
 kill_one() { # head (the first) or tail (the last), once they have written
-    timeout 60 $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/killed" --processes 2 "$dir"/{long,long,long,long}.txt >"$dir/killed" 2>&1 &
+    timeout -k 5 60 $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --out "$dir/killed" --processes 2 "$dir"/{long,long,long,long}.txt >"$dir/killed" 2>&1 &
     job=$!
     until [ -s "$dir/killed_000001.bin.part" ] || ! kill -0 $job; do sleep 0.02; done
-    kill -9 "$(processes | "$1" -1)" || return 1
+    if [ "${2:-}" = writing ]; then # the first one reads no result, so one of the others stands still in the middle of one
+        kill -STOP "$(processes | head -1)"
+        sleep 3
+        kill -9 $(processes | tail -n +2) || return 1
+    else kill -9 "$(processes | "$1" -1)" || return 1; fi
+    [ "${2:-}" != writing ] || kill -CONT "$(processes | head -1)"
     wait $job
     echo "status $?" >>"$dir/killed"
     for ((i = 0; i < 1000; i++)); do processes >"$dir/left" && sleep 0.05 || break; done
@@ -186,6 +191,9 @@ rm -f "$dir"/killed_*
 check 'another one is killed: all end' kill_one tail
 check 'with a message' test "$(tail -2 "$dir/killed" | sed 's/;.*//' | xargs)" = 'error: a process has been killed status 2'
 check 'and leaves no file' test -z "$(ls "$dir" | grep '^killed_')"
+check 'one is killed in the middle of a result: all end' kill_one others writing
+check 'with the message' test "$(tail -2 "$dir/killed" | sed 's/;.*//' | xargs)" = 'error: a process has been killed status 2'
+check 'and without a file' test -z "$(ls "$dir" | grep '^killed_')"
 # Chats: what the template makes of the assistant's messages is learnt, with the token that ends the turn.
 mkdir "$dir/chatty"
 cp "$dir/tokenizer.json" "$dir/chatty"
