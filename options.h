@@ -539,6 +539,7 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
                                  rows[i].name);
         return true;
     }
+    if (o->plan && o->dry_run) return error_set(error, "--plan and --dry-run are two questions; give only one of them (--dry-run also takes the command that --plan prints)");
     if (o->model == NULL) {
         char names[512];
         config_preset_names(names, sizeof names);
