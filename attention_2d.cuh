@@ -6,12 +6,15 @@
 //                                           Hkv' = head_layout.Hkv_local key/value heads (max(Hkv, hp) / hp where one divides the other)
 //     --ring-->  out (Tc, Hq, HS), lse (Hq, Tc)  --SeqAlltoAll-->  out (T, H, HS)
 //
+// lse is each row's log-sum-exp of scaled scores: with it blocks are merged, and the backward pass computes a block's weights again (device/ops.h).
+//
 // RoPE writes straight into the send layout, so there is no pack kernel. With hp > Hkv a key/value head is sent to every peer that
 // needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, on the rank they come back to.
 //
-// out and dq are summed in float, which takes as much memory as q and out together, and a ring holds up to nine times as much as the rank's KV. So a
-// long sequence's attention is computed a run of heads at a time: out, dq and dkv of the run are summed, over its own pass around the ring, and rounded.
-// Where there is nothing to sum, the device may round them at once (double_ring_forward_alone).
+// out and dq are summed in float, which takes as much memory as q and out together, and a ring has nine buffers of the size of KV, five of them sums of dKV
+// (bf16 with --dkv-wire fp32: 14 times the bytes of KV; packed documents: 16). So a long sequence's attention is computed a run of heads at a time: out, dq
+// and dkv of the run are summed, over its own pass around the ring, and rounded. Where there is nothing to sum, the device may round them at once
+// (double_ring_forward_alone).
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
@@ -38,7 +41,7 @@ typedef struct {
     floatX *dkv_send; // (hp, T, 2 Hkv', HS)
     floatX *kv_run;   // (Tc, 2 Hkv of a run, HS); NULL where a run is all heads
     float *out_float; // (Tc, Hq of a run, HS): out accumulates in float; dq in the backward pass
-    float *delta;     // (Hq, Tc)
+    float *delta;     // (Hq, Tc): sum of out dout over a head, which softmax's backward pass subtracts (op_attention_delta)
 } attention_2d;
 
 static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
@@ -51,7 +54,7 @@ static inline head_run attention_2d_first_run(int64_t Tc, int Hq, int Hkv, int H
     int group = Hq / Hkv, kv = Hkv, members = group;
     int64_t most = max_i64(1, bytes / (max_i64(Tc, 1) * HS * (int64_t)sizeof(float)));
     while (kv > 1 && (Hkv % kv != 0 || kv * group > most)) kv--;
-    while (kv == 1 && members > most && !ring) do members--; while (group % members != 0);
+    while (kv == 1 && !ring && (group % members != 0 || members > most)) members--; // part of a group: must divide it
     return (head_run){0, kv * members, 0, kv};
 }
 
@@ -116,8 +119,9 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
 }
-// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. A row of K and V heads is two rows of heads here.
-static inline const floatX *attention_2d_run(attention_2d *a, int q, const floatX *kv) {
+// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. A row [k heads | v heads] is copied as two
+// rows of heads, hence 2 Tc.
+static inline const floatX *attention_2d_run_start(attention_2d *a, int q, const floatX *kv) {
     head_run *run = &a->ring.run;
     int group = a->ring.Hq / a->ring.Hkv;
     int64_t HS = a->heads.HS;
@@ -131,7 +135,7 @@ static inline const floatX *attention_2d_run(attention_2d *a, int q, const float
 static inline void attention_2d_ring_forward(attention_2d *a, attention_saved saved) {
     int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
     for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
-        const floatX *kv = attention_2d_run(a, q, saved.kv);
+        const floatX *kv = attention_2d_run_start(a, q, saved.kv);
         if (double_ring_forward_alone(&a->ring, saved.out, saved.lse, saved.q, kv, saved.documents)) continue;
         double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, kv, saved.documents);
         op_cast_rows(saved.out + q * HS, a->heads.Hq * HS, a->out_float, a->Tc, Hq * HS);
@@ -175,7 +179,7 @@ static inline void attention_2d_backward_ring(attention_2d *a, floatX *dout, att
                              .documents = saved.documents};
     for (int q = 0, next; q < a->heads.Hq; q = next) {
         next = q + a->ring.run.Hq;
-        const floatX *kv = attention_2d_run(a, q, saved.kv);
+        const floatX *kv = attention_2d_run_start(a, q, saved.kv);
         if (double_ring_backward_alone(&a->ring, saved.q, saved.kv + a->ring.run.kv * HS, &t, kv)) continue;
         op_attention_delta(a->delta + q * a->Tc, saved.out + q * HS, dout + q * HS, double_ring_whole(&a->ring));
         double_ring_backward(&a->ring, &t, kv);

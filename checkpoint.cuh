@@ -1,7 +1,7 @@
 // What a layer keeps from its forward to its backward pass, and where.
 //     none       every tensor below
 //     full       x_in; the rest is recomputed, including the attention ring
-//     selective  x_in, out_row and lse (Selective Checkpoint++, LoongTrain section 5.2): the attention kernel and its ring never run
+//     selective  x_in, out_ring and lse (Selective Checkpoint++, LoongTrain section 5.2): the attention kernel and its ring never run
 //                twice; Q, K, V are projected and exchanged again
 // The kind is chosen per layer. What a layer does not keep lives in one working set that all such layers share.
 // The first layers can be offloaded: a layer's kept tensors are in one of few device slots while it computes, are copied to the host while
@@ -18,24 +18,24 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AU
 // Shapes: rows = batch x local tokens; attention rows are those after SeqAlltoAll.
 typedef struct {
     floatX *x_in;    // (rows, D)
-    floatX *out_row; // (rows, H HS) as the ring leaves it, before SeqAlltoAll: per sequence (Tc, Hq, HS)
+    floatX *out_ring; // (rows, H HS) as the ring leaves it, before SeqAlltoAll: per sequence (Tc, Hq, HS)
     float *lse;      // (rows, H): per sequence (Hq, Tc)
     floatX *q, *kv;  // per sequence (Tc, Hq, HS) and (Tc, 2 Hkv', HS); kv lies behind q
-    floatX *out;     // (rows, H, HS); with hp = 1 the same memory as out_row
+    floatX *out;     // (rows, H, HS); with hp = 1 the same memory as out_ring
     floatX *x_mid;   // (rows, D)
     floatX *gate_up; // (rows, 2F), or NULL: recomputed tile by tile
 } layer_activations;
 
 typedef struct {
     int64_t x, out, lse, kv, gate_up; // elements of the tensors above; gate_up = 0: never kept
-    bool out_is_row;                  // hp = 1
+    bool out_is_ring;                 // hp = 1
 } activation_sizes;
 
 enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
 
 // How many slots offloading takes where there are as many layers. A layer's output is the next one's x_in, in the slot of the layer before (two slots)
 // or of the one before that: the copy that must have left it has the time of an attention forward pass, or of a layer more. The former is enough for
-// x_in and out_row of sequences from some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D FLOP a row at 600 TFLOP/s), but
+// x_in and out_ring of sequences from some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D FLOP a row at 600 TFLOP/s), but
 // not for all tensors.
 static inline int checkpoint_slots(recompute_kind least) { return least == RECOMPUTE_NONE ? CHECKPOINT_SLOTS : 2; }
 
@@ -86,11 +86,11 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     memset(&t, 0, sizeof t);
     t.x_in = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.x);
     if (kind == RECOMPUTE_FULL) return t;
-    t.out_row = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
+    t.out_ring = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
     t.lse = ARENA_TAKE(a, MEM_ACTIVATIONS, float, n.lse);
     if (kind == RECOMPUTE_SELECTIVE) return t;
     checkpoint_take_qkv(a, MEM_ACTIVATIONS, n, &t);
-    t.out = n.out_is_row ? t.out_row : ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
+    t.out = n.out_is_ring ? t.out_ring : ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.out);
     t.x_mid = ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.x);
     t.gate_up = n.gate_up > 0 ? ARENA_TAKE_X(a, MEM_ACTIVATIONS, n.gate_up) : NULL;
     return t;
@@ -131,7 +131,7 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
     }
     if (s->most != RECOMPUTE_NONE) checkpoint_take_qkv(device, MEM_WORKSPACE, n, &s->work); // the working set, for the layer that keeps least
     if (s->most == RECOMPUTE_FULL) {
-        s->work.out_row = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
+        s->work.out_ring = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.lse = ARENA_TAKE(device, MEM_WORKSPACE, float, n.lse);
     }
 }
@@ -160,12 +160,12 @@ static inline layer_activations checkpoint_view(const checkpoint_store *s, int l
     recompute_kind kind = s->kinds[layer];
     if (kind == RECOMPUTE_NONE) return t;
     if (kind == RECOMPUTE_FULL) {
-        t.out_row = s->work.out_row;
+        t.out_ring = s->work.out_ring;
         t.lse = s->work.lse;
     }
     t.q = s->work.q;
     t.kv = s->work.kv;
-    t.out = s->work.out != NULL ? s->work.out : t.out_row;
+    t.out = s->work.out != NULL ? s->work.out : t.out_ring;
     t.x_mid = s->work.x_mid;
     t.gate_up = NULL;
     return t;

@@ -256,7 +256,8 @@ static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n
     return (int64_t)x;
 }
 
-// Where sequence b of dp rank d in micro-step `micro` (= step * grad_accum + its index in the step) stands in the run's order of samples:
+// Where sequence b of dp rank d in micro-step `micro` stands in the order of samples, counted from where micro-step 0 begins (read_step counts micro-steps
+// from the start of the step, and adds the samples of the steps before it, which may have had other batches):
 //     counter = (micro * dp + d) * batch + b
 // A step takes dp * grad_accum * batch consecutive counters, so every grid with the same product sees the same samples in each step, in the
 // same order. hp and cp do not matter: all ranks of an SP group read the same sample. Progress of a run is counted in samples.

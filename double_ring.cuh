@@ -63,13 +63,13 @@ typedef struct {
     bool forward_only; // no backward pass: its buffers are NULL
     int64_t blocks, blocks_skipped; // since the layout, forward and backward: all blocks of attention; those skipped as empty
     // buffers, from the arena
-    floatX *kv_in[2];  // inner ring: the block in use and the one arriving; (Tc, 2 Hkv of the run, HS). One hop (w 2) arrives in the first alone
-    floatX *kv_out[2]; // outer ring: this window step's first block and the next one's; the same of two windows
+    floatX *kv_inner[2];  // inner ring: blocks arrive in these in turn, (Tc, 2 Hkv of the run, HS). w 2: there is one hop, so the second is NULL
+    floatX *kv_outer[2];  // outer ring: the same, first blocks of the next window steps. 2 windows: the second is NULL
     floatX *kv_all;    // (cp, Tc, 2 Hkv of the run, HS)
     float *dkv;        // the sum being computed
     float *dkv_own;    // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
-    void *dkv_in[2];   // inner ring: arriving; being sent, which double_ring_put exchanges with the sum. float or bf16, as on the wire
-    void *dkv_out[2];  // outer ring: the same
+    void *dkv_inner[2];   // inner ring: [0] where a sum arrives; [1] what is sent (float: double_ring_put exchanges it with dkv). As on the wire
+    void *dkv_outer[2];   // outer ring: the same
     float *dkv_all;    // (cp, Tc, 2 Hkv of the run, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
     void *scatter_scratch;
     void *scratch;     // of the attention kernels
@@ -109,10 +109,10 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     int cp = r->g->shape.cp, w = r->g->shape.w, windows = cp / w;
     bool ring = cp > 1 && !r->allgather, inner = ring && w > 1, outer = ring && windows > 1, backward = !r->forward_only;
     for (int i = 0; i < 2; i++) {
-        r->kv_in[i] = inner && w > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
-        r->kv_out[i] = outer && windows > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
-        r->dkv_in[i] = backward && inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
-        r->dkv_out[i] = backward && outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
+        r->kv_inner[i] = inner && w > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
+        r->kv_outer[i] = outer && windows > i + 1 ? ARENA_TAKE_X(a, MEM_RING, n) : NULL;
+        r->dkv_inner[i] = backward && inner ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
+        r->dkv_outer[i] = backward && outer ? arena_take(a, MEM_RING, n, double_ring_dkv_element(r)) : NULL;
     }
     r->dkv = backward ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
     r->dkv_own = backward && ring && r->packed ? ARENA_TAKE(a, MEM_RING, float, n) : NULL;
@@ -254,8 +254,8 @@ static inline double_ring_part double_ring_part_of(const double_ring *r, int k) 
     }
     return part;
 }
-// The same part as runs of contiguous rows: run i is count[i] rows from at[i] on. Returns the number of runs, 1 or 2.
-static inline int double_ring_runs(const double_ring *r, int k, int64_t *at, int64_t *count) {
+// The same part as ranges of contiguous rows: range i is count[i] rows from at[i] on. Returns the number of ranges, 1 or 2.
+static inline int double_ring_ranges(const double_ring *r, int k, int64_t *at, int64_t *count) {
     double_ring_part part = double_ring_part_of(r, k);
     int64_t C = r->Tc / 2;
     at[0] = part.from[0];
@@ -311,14 +311,14 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
     for (int o = 0; o < windows; o++) {
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
-            if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_in[i % 2]);
-            if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_out[o % 2]);
+            if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_inner[i % 2]);
+            if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_outer[o % 2]);
             double_ring_block_forward(r, out, lse, q, block, double_ring_source(g, o, i));
             if (i < w - 1) double_ring_hop_finish(r, COMM_KV_INNER);
-            block = r->kv_in[i % 2];
+            block = r->kv_inner[i % 2];
         }
         if (o < windows - 1) double_ring_hop_finish(r, COMM_KV_OUTER);
-        first = r->kv_out[o % 2];
+        first = r->kv_outer[o % 2];
     }
 }
 
@@ -327,8 +327,8 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
 static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k) {
     if (r->dkv_bf16) {
         int64_t at[2], count[2], row = double_ring_kv_row(r);
-        int runs = double_ring_runs(r, k, at, count);
-        for (int i = 0; i < runs; i++) op_bf16_from_float((bf16 *)*leaving + at[i] * row, *sum + at[i] * row, count[i] * row);
+        int ranges = double_ring_ranges(r, k, at, count);
+        for (int i = 0; i < ranges; i++) op_bf16_from_float((bf16 *)*leaving + at[i] * row, *sum + at[i] * row, count[i] * row);
         return;
     }
     void *sent = *sum;
@@ -338,8 +338,8 @@ static inline void double_ring_put(const double_ring *r, void **leaving, float *
 // sum += rank k's dKV as it came over the wire; only the rows that travel.
 static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived, int k) {
     int64_t at[2], count[2], row = double_ring_kv_row(r);
-    int runs = double_ring_runs(r, k, at, count);
-    for (int i = 0; i < runs; i++) {
+    int ranges = double_ring_ranges(r, k, at, count);
+    for (int i = 0; i < ranges; i++) {
         if (r->dkv_bf16) op_add_bf16(sum + at[i] * row, (const bf16 *)arrived + at[i] * row, count[i] * row);
         else op_add_float(sum + at[i] * row, (const float *)arrived + at[i] * row, count[i] * row);
     }
@@ -348,8 +348,8 @@ static inline void double_ring_add(const double_ring *r, float *sum, const void 
 // sum = rank k's dKV as it came over the wire, or from another float sum (`wire` false); only the rows that travel.
 static inline void double_ring_set(const double_ring *r, float *sum, const void *from, bool wire, int k) {
     int64_t at[2], count[2], row = double_ring_kv_row(r);
-    int runs = double_ring_runs(r, k, at, count);
-    for (int i = 0; i < runs; i++) {
+    int ranges = double_ring_ranges(r, k, at, count);
+    for (int i = 0; i < ranges; i++) {
         float *to = sum + at[i] * row;
         if (!wire || !r->dkv_bf16) {
             device_copy(to, (const float *)from + at[i] * row, sizeof(float) * (size_t)(count[i] * row));
@@ -401,15 +401,15 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
     const floatX *first = kv;
     float *sum = r->dkv;
-    void *leaving = r->dkv_in[1], *leaving_out = r->dkv_out[1]; // dkv_in[0] and dkv_out[0] are where sums arrive
+    void *leaving = r->dkv_inner[1], *leaving_outer = r->dkv_outer[1]; // dkv_inner[0] and dkv_outer[0] are where sums arrive
     for (int o = 0; o < windows; o++) {
         const floatX *block = first;
         for (int i = 0; i < w; i++) {
             int k = double_ring_source(g, o, i);
-            if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_in[i % 2]);
-            if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_out[o % 2]);
+            if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_inner[i % 2]);
+            if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_outer[o % 2]);
             // The earlier window steps' sum for the block that this rank uses last in this window step arrives during the whole window step.
-            if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_out, r->dkv_out[0]);
+            if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_outer, r->dkv_outer[0]);
             if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // the whole gradient stays here; the rows that others see go round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
                 double_ring_set(r, sum, r->dkv_own, false, k);
@@ -417,30 +417,30 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
                 double_ring_block_backward(r, t, sum, block, k);
             }
             if (i < w - 1) double_ring_hop_finish(r, COMM_KV_INNER);
-            block = r->kv_in[i % 2];
+            block = r->kv_inner[i % 2];
             if (i > 0) { // the sum of the ranks that had this block before
                 double_ring_hop_finish(r, COMM_DKV_INNER);
-                double_ring_add(r, sum, r->dkv_in[0], k);
+                double_ring_add(r, sum, r->dkv_inner[0], k);
             }
             if (i == w - 1) break;
             double_ring_put(r, &leaving, &sum, k);
-            double_ring_hop(r, COMM_DKV_INNER, o, i, leaving, r->dkv_in[0]);
+            double_ring_hop(r, COMM_DKV_INNER, o, i, leaving, r->dkv_inner[0]);
         }
         if (o < windows - 1) double_ring_hop_finish(r, COMM_KV_OUTER);
-        first = r->kv_out[o % 2];
+        first = r->kv_outer[o % 2];
         int last = double_ring_source(g, o, w - 1);
         if (o > 0) {
             double_ring_hop_finish(r, COMM_DKV_OUTER);
-            double_ring_add(r, sum, r->dkv_out[0], last);
+            double_ring_add(r, sum, r->dkv_outer[0], last);
         }
-        if (windows > 1) double_ring_put(r, &leaving_out, &sum, last);
+        if (windows > 1) double_ring_put(r, &leaving_outer, &sum, last);
     }
     // The way home: the sum that is here now belongs to the next place of the next window.
     if (windows > 1) {
-        double_ring_hop(r, COMM_DKV_OUTER, windows - 1, w - 1, leaving_out, r->dkv_out[0]);
+        double_ring_hop(r, COMM_DKV_OUTER, windows - 1, w - 1, leaving_outer, r->dkv_outer[0]);
     } else if (w > 1) {
         double_ring_put(r, &leaving, &sum, double_ring_source(g, 0, w - 1));
-        double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, leaving, r->dkv_in[0]);
+        double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, leaving, r->dkv_inner[0]);
     }
     r->dkv_free = sum;
 }
@@ -451,9 +451,9 @@ static inline float *double_ring_home(double_ring *r) {
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
     if (cp == 1) return r->dkv;
     if (r->allgather) return double_ring_home_gathered(r);
-    void *home = w > 1 ? r->dkv_in[0] : r->dkv_out[0]; // where the last hop arrives
+    void *home = w > 1 ? r->dkv_inner[0] : r->dkv_outer[0]; // where the last hop arrives
     if (windows > 1) double_ring_hop_finish(r, COMM_DKV_OUTER);
-    if (windows > 1 && w > 1) double_ring_hop(r, COMM_DKV_INNER, windows, w - 1, r->dkv_out[0], r->dkv_in[0]); // step `windows`: one's own window again
+    if (windows > 1 && w > 1) double_ring_hop(r, COMM_DKV_INNER, windows, w - 1, r->dkv_outer[0], r->dkv_inner[0]); // step `windows`: one's own window again
     if (w > 1) double_ring_hop_finish(r, COMM_DKV_INNER);
     if (r->documents.host == NULL && !r->dkv_bf16) return (float *)home;
     float *sum = r->documents.host != NULL ? r->dkv_own : r->dkv_free;

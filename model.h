@@ -1,6 +1,6 @@
 // Llama-3: parameters, the straight-line forward and backward passes, and the layout of all memory of a rank.
 //
-// A layer, per rank, rows = B T (B sequences of T local tokens):
+// A layer, per rank, rows = B T (B sequences of T local tokens; Tc = hp T rows of a sequence in attention, after SeqAlltoAll):
 //     xn = rmsnorm(x_in);  qkv = xn wqkv^T                                                                 (tile by tile over rows)
 //     out = 2D-Attention(qkv);  x_mid = x_in + out wo^T
 //     xn = rmsnorm(x_mid); gate_up = xn w_gate_up^T; act = silu(gate) up; x_out = x_mid + act w_down^T     (tile by tile over rows)
@@ -32,8 +32,9 @@ typedef struct {
     size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
 } model_run;
 
-// Indices of units, and of tensors in a unit.
-enum { UNIT_EMBEDDING = 0 };                                           // units: embedding, layers, head
+// Model states are gathered, reduced and updated by units (zero_hybrid.cuh): 0 is the embedding, 1 + l layer l, L + 1 the head. Indices of tensors in a
+// unit: in the order in which model_describe_units adds them.
+enum { UNIT_EMBEDDING = 0 };
 enum { T_EMBEDDING = 0 };                                              // (V, D)
 enum { T_NORM1, T_WQKV, T_WO, T_NORM2, T_W_GATE_UP, T_W_DOWN };        // of a layer
 enum { T_FINAL_NORM, T_LM_HEAD };                                      // of the head; lm_head only when untied
@@ -86,6 +87,8 @@ static inline int64_t model_auto_tile(int64_t rows, int64_t width, size_t elemen
     return min_i64(rows, round_up(ceil_div(rows, ceil_div(rows, most)), 64));
 }
 
+// Slots: where units are gathered, and their gradients summed. Layers take two in turn: one computes while the next one is gathered. Embedding and head are
+// in use at opposite ends of a pass and share one, unless they are tied. Arguments of zero_unit_add: name, elements, decay, product (zero_tensor).
 static inline void model_describe_units(model *m) {
     const model_config *c = &m->c;
     int64_t D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
@@ -109,15 +112,20 @@ static inline void model_describe_units(model *m) {
     if (!c->tied) zero_unit_add(head, "lm_head", V * D, true, true);
 }
 
-// The buffers that are live within a layer or the head. dout and x_mid share a place: the MLP's backward pass is done with x_mid before dout is computed.
-// Attention, the MLP, the head and the embedding, of which only one is at work at a time, share another at the end of the arena:
-//     ring         a run's sums, the ring's buffers; when they have been used, what SeqAlltoAll of dKV sends
-//     products     a tile of xn, with one of these two:
-//                  out (hp > 1; otherwise it is kept, or in the working set) | a tile of the MLP, or of qkv
-//                  SeqAlltoAll sends kv from where out is, q and dout from where the MLP's tile is: neither is in use then. But where Q and KV are in
-//                  flight during the MLP's backward pass (model_attention_again), they have places of their own
-//                  a tile of logits
-// With cp > 1 out outlives the ring, whose last hop its product with dx hides.
+// The buffers that are live within a layer or the head. Those between which a | stands share a place: they are never live at the same time.
+//     x_last, and then dx
+//     dout | x_mid                          the MLP's backward pass is done with x_mid before dout is computed
+//     out (hp > 1, cp > 1)                  it outlives the ring, whose last hop its product with dx hides. hp = 1: out is out_ring
+//     one of these at a time, at the end of the arena:
+//         a run's sums, the ring's buffers
+//       | dkv_send                          when the ring's buffers have been used
+//       | xn, rstd, with
+//             out (hp > 1, cp = 1) | kv_send
+//             act, gate_up | qkv, q_send    but kv_send and q_send have places of their own where Q and KV are in flight during the MLP's backward
+//                                           pass (model_attention_again)
+//           | logits                        in place of these two lines
+//       | scratch of the embedding's gradient
+// x_mid and out: only where some layer does not keep them.
 static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d *a = &m->attention;
     bool deals = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE, in_flight = false;
@@ -202,7 +210,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     n.lse = rows * c->H;
     n.kv = run->B * attention_2d_kv_count(&m->attention);
     n.gate_up = m->keep_gate_up ? rows * 2 * F : 0;
-    n.out_is_row = g->shape.hp == 1;
+    n.out_is_ring = g->shape.hp == 1;
     checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, !run->forward_only, n);
 
     int64_t norm_parts = arena_is_cpu(device) ? NORM_PARTS_CPU : NORM_PARTS_GPU; // of another device
@@ -279,12 +287,12 @@ static inline void model_start(model *m, const int64_t *positions) {
 
 // ---- forward ----
 
-// Where a tensor is in a unit's parameters, or gradients: `unit` is what zero_params, or zero_grads, returned for unit number layer_unit.
-static inline const floatX *model_tensor(const model *m, const floatX *unit, int layer_unit, int tensor) {
-    return unit + m->units[layer_unit].tensors[tensor].offset;
+// Where a tensor is in a unit's parameters, or gradients: what zero_params, or zero_grads, returned for this unit.
+static inline const floatX *model_tensor(const model *m, const floatX *params, int unit, int tensor) {
+    return params + m->units[unit].tensors[tensor].offset;
 }
-static inline float *model_gradient(const model *m, float *unit, int layer_unit, int tensor) {
-    return unit + m->units[layer_unit].tensors[tensor].offset;
+static inline float *model_gradient(const model *m, float *grads, int unit, int tensor) {
+    return grads + m->units[unit].tensors[tensor].offset;
 }
 // The part of a layer's kept tensors that belongs to sequence b.
 static inline attention_saved model_attention_saved(const model *m, const layer_activations *t, int64_t b) {
@@ -292,7 +300,7 @@ static inline attention_saved model_attention_saved(const model *m, const layer_
     attention_saved s;
     s.q = t->q + b * nq;
     s.kv = t->kv + b * nkv;
-    s.out = t->out_row + b * nq;
+    s.out = t->out_ring + b * nq;
     s.lse = t->lse + b * m->run.T * m->c.H;
     memset(&s.documents, 0, sizeof s.documents);
     if (m->documents != NULL) {
@@ -329,7 +337,7 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
 }
-// Selective Checkpoint++: out_row and lse were kept; recomputes Q, K, V, out and x_mid. The projection of a sequence's Q, K and V hides the transfer of
+// Selective Checkpoint++: out_ring and lse were kept; recomputes Q, K, V, out and x_mid. The projection of a sequence's Q, K and V hides the transfer of
 // its out, which arrives where its Q will be. The transfer of the last sequence's Q, K and V is left in flight: attention's backward pass reads them next,
 // after the caller's attention_2d_distribute_finish.
 static inline void model_attention_again(model *m, const floatX *p, int unit, const layer_activations *t) {
@@ -492,7 +500,7 @@ static inline void model_backward(model *m, int64_t micro) {
         checkpoint_backward_done(&m->store, l);
         zero_grads_done(&m->zero, unit);
     }
-    bool adds; // not needed: the embedding's gradient always starts from zeros
+    bool adds; // not needed: the embedding's backward pass adds, to zeros or to what is there (earlier micro-steps; tied: the head's gradient)
     op_embedding_backward(zero_grads(&m->zero, UNIT_EMBEDDING, &adds), m->tokens, m->dx, m->rows, m->c.D, m->embedding_scratch);
     zero_grads_done(&m->zero, UNIT_EMBEDDING);
     if (m->zero.last_micro) zero_grads_finish(&m->zero);

@@ -17,8 +17,8 @@ static inline bool planner_legal(const planner_query *q, int hp, int cp) {
 // A relative gap below this is inside the model's error: a tie.
 #define PLANNER_TIE 0.02
 
-// By which choices are compared: each kind of model states stays on the device, and all layers are recomputed and offloaded alike, unless the
-// contrary saves more than a tie.
+// By which choices are compared: their seconds, plus a tie's for each thing that is less simple: each kind of model states that is offloaded, two kinds of
+// recompute, a part of the layers offloaded. So these are chosen only where they save more than the model's error.
 static inline double planner_cost(const planner_choice *p) {
     double cost = p->seconds;
     for (int n = (int)p->offload_states + (p->less > 0) + (p->offload > 0 && p->offload < 1); n > 0; n--) cost *= 1 + PLANNER_TIE;
@@ -36,12 +36,12 @@ static inline int planner_ways(const planner_query *q, const planner_choice *gri
     planner_attention a = planner_attention_time(q, &grid->shape, grid->cp_allgather);
     for (int p = 0; p < degree_count; p++)
         for (int g = p; g < degree_count; g++)
-            for (int o = g; o < degree_count; o++)
+            for (int o = g; o < degree_count; o++) {
+                int most = p + 1 == degree_count ? OFFLOAD_PARAMETERS : g + 1 == degree_count ? OFFLOAD_GRADIENTS : OFFLOAD_OPTIMIZER; // needs full ZeRO
                 for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
                     for (int less = 0; less < (kind == RECOMPUTE_NONE || q->schedule == SCHEDULE_LOONGTRAIN ? 1 : 4); less++) // quarters recomputed less
-                        for (int states = q->offload_states; states <= OFFLOAD_PARAMETERS; states++)
+                        for (int states = q->offload_states; states <= most; states++)
                             for (int quarters = 0; quarters <= 4; quarters++) { // of the activations offloaded
-                                if ((states >= OFFLOAD_GRADIENTS && g + 1 < degree_count) || (states >= OFFLOAD_PARAMETERS && p + 1 < degree_count)) continue;
                                 planner_choice *t = &ways[count++];
                                 *t = *grid;
                                 t->zp = degrees[p];
@@ -53,6 +53,7 @@ static inline int planner_ways(const planner_query *q, const planner_choice *gri
                                 t->offload_states = (zero_offload)states;
                                 planner_step_time(q, &a, t);
                             }
+            }
     return count;
 }
 
@@ -92,7 +93,8 @@ static inline void planner_insert(planner_choice *best, int *count, int most, co
     best[at] = *choice;
 }
 
-// Fills best[0 ... n-1], by planner_cost, one entry per grid, n <= max_choices, and returns n; 0 with a message when no grid is legal or nothing fits.
+// Fills best[0 ... n-1], by planner_cost, one entry per grid, n <= max_choices, and returns n; with a message 0 when nothing fits, -1
+// when no grid is legal.
 static inline int planner_plan(const planner_query *q, planner_choice *best, int max_choices, error_text *error) {
     int count = 0, legal = 0, longest = 0;
     for (int hp = 1; hp <= q->model->H; hp++)
@@ -114,11 +116,13 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
                 }
             }
         }
-    if (legal == 0)
+    if (legal == 0) {
         error_set(error, "%d ranks, %lld sequences a step: no legal grid for %lld tokens (hp must divide the %d heads and dp the sequences, "
                          "dp x hp x cp must be the ranks, with two tokens a rank); use fewer ranks or longer sequences",
                   q->ranks, (long long)q->global_batch, (long long)q->S, q->model->H);
-    else if (count == 0)
+        return -1;
+    }
+    if (count == 0)
         error_set(error, "no configuration for %lld tokens on %d rank%s of %s fits in memory (%d grids tried, up to %d ranks a sequence, full ZeRO, full "
                          "recompute, offload)",
                   (long long)q->S, q->ranks, q->ranks > 1 ? "s" : "", q->machines->name, legal, longest);
@@ -390,8 +394,8 @@ static inline int plan_search(const run_question *q, int64_t attended, planner_c
     query.fits = plan_fits;
     query.context = &context;
     int n = planner_plan(&query, best, most, error);
-    if (n == 0 && strstr(error->text, "no configuration") == error->text) plan_say_what_fits(q, error);
-    return n;
+    if (n == 0) plan_say_what_fits(q, error);
+    return (int)max_i64(n, 0);
 }
 
 static inline const char *plan_recompute_name(recompute_kind kind) {

@@ -28,7 +28,7 @@ typedef struct {
     bool cp_allgather;
     int zp, zg, zo;
     recompute_kind recompute;
-    int less;     // layers, the last ones, that are recomputed a kind less than that: --recompute auto
+    int less;     // number of layers, the last ones, of the next faster kind (full -> selective -> none): what --recompute auto chooses
     double offload; // --offload-activations: the fraction of the layers, the first ones, whose kept activations go to the host
     zero_offload offload_states; // gradients only with zg = zo = ranks, parameters with zp, too
     // predicted
@@ -126,7 +126,7 @@ static inline double planner_hp_outside(const cluster *c, const grid_shape *g) {
     return (double)most / g->hp;
 }
 
-// Seconds of SeqAlltoAll of Q, K, V and out. `bytes`, (2 + 2 rep) E elements of a rank (LoongTrain section 4.5.4), are packed, and the part that
+// Seconds of SeqAlltoAll of Q, K, V and out. `bytes`, of (2 + 2 replication) E elements (planner_attention_time), are packed, and the part that
 // leaves the node goes through its NICs. A fitted or measured alltoall_pack holds the transfers inside the node; an estimated one may be less than these.
 static inline double planner_alltoall(const cluster *c, const grid_shape *g, double bytes) {
     if (g->hp == 1) return 0;
@@ -321,8 +321,8 @@ static inline double planner_share_of_ends(const planner_query *q, double layers
     double N = (double)config_parameters(q->model), table = (double)q->model->V * q->model->D;
     return (table + fmin(1, layers / q->model->L) * (N - (q->model->tied ? 1 : 2) * table)) / N;
 }
-// Seconds by which transfers make a pass longer that computes for `compute` seconds. Those for `end` of these seconds are at its beginning or end, where
-// nothing hides them.
+// Seconds by which transfers of `transfer` seconds lengthen a pass that computes for `compute` seconds. `end` of the transfer's seconds lie before the pass
+// begins to compute or after it has ended, where nothing hides them.
 static inline double planner_exposed(const planner_query *q, double compute, double transfer, double end) {
     return planner_overlap(compute, transfer - end, q->machines->overlap_cost) - compute + end;
 }

@@ -49,18 +49,23 @@ static void read_config(model_config *c, options *o, error_text *error) {
 // The Hugging Face folder that --model names; NULL: a preset.
 static const char *model_folder(const options *o) { return config_preset(o->model) == NULL ? o->model : NULL; }
 
+// Checks before the run that --export can be written, and that all ranks see the same folder of --model where the export takes its number types from there
+// and hf_import, which compares that folder, may not run (--resume). Collective.
+static void check_export(const options *o, error_text *error) {
+    bool in_new_out = o->out != NULL && !path_exists(o->out) && path_same(path_parent(o->export_to).text, o->out); // lies in --out, which the run will make
+    comm_broadcast(comm_world(), &in_new_out, sizeof in_new_out, 0); // machines may differ
+    if (!in_new_out) hf_export_check(comm_world(), o->export_to, error);
+    stop_on_error(error);
+    bool takes_types = o->export_dtype == EXPORT_AUTO && !o->from_scratch && model_folder(o) != NULL;
+    if (o->resume && takes_types) hf_export_agree(comm_world(), model_folder(o), error);
+    stop_on_error(error);
+}
 // Lets --hp auto choose, and refuses what is illegal or impossible. Collective.
 static void check_options(options *o, const model_config *c, error_text *error) {
     if (o->hp == 0) plan_apply(o, c, comm_world(), error);
     options_check(o, c, comm_size(comm_world()), error);
-    bool follows_source = o->resume && o->export_dtype == EXPORT_AUTO && !o->from_scratch;
-    bool exports = o->export_to != NULL && !o->dry_run;
-    bool in_new_out = exports && o->out != NULL && !path_exists(o->out) && path_same(path_parent(o->export_to).text, o->out); // which the run will make
-    comm_broadcast(comm_world(), &in_new_out, sizeof in_new_out, 0); // machines may differ
-    if (exports && !in_new_out) hf_export_check(comm_world(), o->export_to, error);
     stop_on_error(error);
-    if (exports && follows_source && model_folder(o) != NULL) hf_export_agree(comm_world(), model_folder(o), error);
-    stop_on_error(error);
+    if (o->export_to != NULL && !o->dry_run) check_export(o, error);
 }
 
 // Starts this rank's device. Collective.
@@ -242,7 +247,7 @@ static void describe_samples(trainer *t) {
     t->done.seq_len = o->seq_len;
     t->done.train_tokens = data_sources_tokens(&t->train);
     t->done.train_order = data_sources_order(&t->train);
-    t->done.train_files = (int64_t)(data_sources_hash(&t->train) >> 12);
+    t->done.train_files = (int64_t)(data_sources_hash(&t->train) >> 12); // below 2^52: a whole number in JSON
     t->done.document_end = o->document_end;
     t->done.document_begin = o->document_begin;
 }
@@ -442,7 +447,7 @@ int main(int argc, char **argv) {
     read_config(&c, &o, &error);
     if (o.calibrate) return run_calibrate(&o, &c, &error);
     if (o.plan) return run_plan(&o, &c, &error);
-    bool planned = o.hp == 0 && !o.dry_run; // what fits depends on the device's memory; otherwise illegal options are refused where there is none, too
+    bool planned = o.hp == 0 && !o.dry_run; // --hp auto asks the device how much memory it has. Otherwise options are checked first: also without a device
     if (planned) start_device(&o, &error);
     check_options(&o, &c, &error);
     if (o.dry_run) return run_dry(&o, &c, &error);

@@ -28,7 +28,7 @@ typedef struct {
     int32_t *tokens, *labels; // (grad_accum, rows)
     int64_t *documents;       // (grad_accum, B, hp T + 2 cp), model.documents; NULL: not packed
     FILE *log;                // --log, on rank 0
-    training_progress done;   // steps and samples, of this run and of those it resumes
+    training_progress done;   // steps of this run and of those it resumes; samples: of this data
     state_store states;       // --out
     int64_t saved_step;       // of the state that was resumed or saved last
     bool stopped;             // by a signal
@@ -129,8 +129,8 @@ static inline void stop_training_on_error(trainer *t, error_text *error) {
     save_before_end(t, &t->done);
     stop_on_error(error);
 }
-// Between two pieces of long work: a state that has been written meanwhile becomes complete. Whether any rank has been told to stop. Collective.
-static inline bool told_to_stop(trainer *t) {
+// Between two pieces of long work: advances the save in progress. Returns whether any rank has been told to stop. Collective.
+static inline bool save_and_ask_stop(trainer *t) {
     advance_save(t, false);
     return stop_agreed(t);
 }
@@ -234,7 +234,7 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
     int64_t samples = evaluation_samples(t, data);
     progress_note note = progress_start("evaluation");
-    for (int64_t first = 0; first < samples && !told_to_stop(t); first += dp * B) {
+    for (int64_t first = 0; first < samples && !save_and_ask_stop(t); first += dp * B) {
         for (int64_t b = 0, n = first + t->g.place.d * B; b < B; b++, n++) {
             if (n >= samples) read_nothing(t, b);
             else if (!read_sample(t, data, dataloader_sample_at(data, n), 0, b, error)) break;
@@ -255,7 +255,7 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
     float *logits = HOST_NEW(float, t->m.c.V);
     progress_note note = progress_start("needles");
     t->m.documents = NULL; // a haystack is one document
-    for (int64_t first = 0; first < needles && !told_to_stop(t); first += dp * B) {
+    for (int64_t first = 0; first < needles && !save_and_ask_stop(t); first += dp * B) {
         int64_t own = first + t->g.place.d * B;
         for (int64_t b = 0, n = own; b < B; b++, n++) {
             int64_t sample = n / NEEDLE_DEPTHS % dataloader_samples(data);
@@ -316,7 +316,7 @@ static inline void sample(trainer *t) {
     int64_t step = t->done.step, steps = max_i64(t->o->steps, step);
     progress_note note = progress_start("sample");
     for (int64_t n = job->prompt; n < job->prompt + job->count; n++) {
-        if (told_to_stop(t)) {
+        if (save_and_ask_stop(t)) {
             if (t->g.rank == 0) printf("sample %4lld/%lld | ended by a signal\n", (long long)step, (long long)steps);
             return;
         }

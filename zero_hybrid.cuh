@@ -40,7 +40,7 @@ enum { ZERO_MAX_TENSORS = 8, ZERO_SLOTS = 4 };
 enum { REDUCE_SHARD, REDUCE_PIECE, REDUCE_REPLICAS, REDUCE_BACK, ZERO_STAGES, // 1, 2, and the two halves of 3 above
        REDUCE_HOST = ZERO_STAGES };                                            // offloaded gradients: the copy to the host
 typedef enum { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_GRADIENTS, OFFLOAD_PARAMETERS } zero_offload; // each with those before it
-enum { ZERO_WINDOWS = 16 }; // offloaded optimizer states: the largest piece goes through the device in this many parts
+enum { ZERO_PARTS = 16 }; // offloaded optimizer states: the largest piece goes through the two windows in this many parts
 
 // A tensor inside a unit.
 typedef struct {
@@ -195,7 +195,7 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
         z->master[u] = masters ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
     }
     z->squares = ARENA_TAKE(device, MEM_GRADIENTS, double, units);
-    z->window_count = round_up(ceil_div(z->largest / z->zo, ZERO_WINDOWS), 64);
+    z->window_count = round_up(ceil_div(z->largest / z->zo, ZERO_PARTS), 64);
     for (int i = 0; i < 2; i++) {
         z->window[i] = windows ? ARENA_TAKE(device, MEM_OPTIMIZER, float, (2 + masters + offload_grads) * z->window_count) : NULL;
         z->window_params[i] = windows && offload_params ? ARENA_TAKE_X(device, MEM_OPTIMIZER, z->window_count) : NULL;
@@ -268,7 +268,7 @@ static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int te
     return r;
 }
 
-// The part after *p, which begins as all zeros: the next unit's piece or, where states are offloaded, as much of a piece as a window holds. False: *p
+// The part after *p, which begins as {first unit, 0, 0}: the next unit's piece or, where states are offloaded, as much of a piece as a window holds. False: *p
 // was the last one.
 static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
     p->begin += p->count;

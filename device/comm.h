@@ -82,7 +82,8 @@ void comm_finish(comm *group);
 int comm_pending(const comm *group); // transfers started and not finished; more than 64 (NCCL: 256) end all ranks
 
 // Small, blocking, in place on host memory; all ranks of the comm call. Allowed while transfers are pending. Sums are in rank order: the same bits
-// on every rank. A maximum with a NaN is NaN. What they send counts under the comm's kind (NCCL: not counted).
+// on every rank. A maximum with a NaN is NaN. What they send counts under the comm's kind (NCCL: only that of
+// COMM_CONTROL is counted).
 void comm_sum_double(comm *group, double *values, int count);
 void comm_max_double(comm *group, double *values, int count);
 void comm_sum_int64(comm *group, int64_t *values, int count);

@@ -1223,7 +1223,7 @@ static void check_search(void) {
     q.ranks = 67; // a prime: only dp = 67 or cp = 67
     q.S = 100;
     error.text[0] = '\0';
-    CHECK(planner_plan(&q, best, MOST, &error) == 0 && strstr(error.text, "no legal grid") != NULL, "'%s'", error.text);
+    CHECK(planner_plan(&q, best, MOST, &error) == -1 && strstr(error.text, "no legal grid") != NULL, "'%s'", error.text);
     q.S = 262144;
     error.text[0] = '\0';
     n = planner_plan(&q, best, MOST, &error);

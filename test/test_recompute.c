@@ -69,7 +69,7 @@ static void check_layout(void) {
     memset(&host, 0, sizeof host);
     device.element_bytes = 2;
     checkpoint_layout(&s, &device, &host, L, kinds, 5, true, n);
-    size_t all = 2 * (1 + 2 + 2 + 4 + 2 + 1 + 5) * E + 4 * 3 * E, work = 2 * (2 + 4 + 2) * E + 4 * 3 * E; // q, kv, out_row; lse is float
+    size_t all = 2 * (1 + 2 + 2 + 4 + 2 + 1 + 5) * E + 4 * 3 * E, work = 2 * (2 + 4 + 2) * E + 4 * 3 * E; // q, kv, out_ring; lse is float
     CHECK(device.used == 2 * 2 * E + 3 * all + work && host.used == 3 * 2 * E, "device %zu bytes, host %zu; %zu and %d by hand", device.used, host.used, 2 * 2 * E + 3 * all + work,
           3 * 2 * E);
     checkpoint_free(&s);

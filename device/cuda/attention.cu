@@ -119,7 +119,7 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
     float *mine = ds + row * (R + 1);
     float sum[HS_MAX / P];
     for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
-    float row_lse = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f, row_delta = i < b.Tq ? delta[head * b.delta_head + i] : 0.0f;
+    float row_lse = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f, row_delta = i < b.Tq ? delta[head * b.lse_head + i] : 0.0f;
     tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
     tile_load<R>(os, dout + head * b.q.head, b.q.row, first, b.Tq, HS, packed, 1);
     int64_t from = attention_first_visible(b, i);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(P * R, 1)
             if (threadIdx.x < R) {
                 int64_t i = i0 + threadIdx.x;
                 lses[threadIdx.x] = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f;
-                deltas[threadIdx.x] = i < b.Tq ? delta[head * b.delta_head + i] : 0.0f;
+                deltas[threadIdx.x] = i < b.Tq ? delta[head * b.lse_head + i] : 0.0f;
             }
             __syncthreads();
             for (int c = part; c < R; c += P) {
@@ -323,7 +323,7 @@ template <int W> __global__ void attention_delta_kernel(float *delta, const floa
             for (int k = 0; k < W; k++) sum += x[k] * y[k];
         }
         for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-        if (part == 0 && h < b.Hq) delta[h * b.delta_head + t] = sum;
+        if (part == 0 && h < b.Hq) delta[h * b.lse_head + t] = sum;
     }
 }
 void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape b) {

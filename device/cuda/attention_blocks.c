@@ -27,7 +27,7 @@ attention_shape attention_call_shape(attention_block b, bool backward, bool q_ap
     s.Hq = run.kv * run.members;
     s.q.row = b.q_stride;
     s.q.head = s.kv.head = b.HS;
-    s.lse_head = s.delta_head = b.Tq;
+    s.lse_head = b.Tq;
     head_strides dense = {(int64_t)s.Hq * b.HS, b.HS};
     s.out = s.dq = q_apart ? dense : (head_strides){b.sum_stride, b.HS};
     s.dkv = kv_apart || s.dkv_bf16 ? dense : s.kv;
@@ -43,7 +43,7 @@ attention_shape attention_rounded_shape(attention_block b, bool backward, attent
 attention_shape attention_whole_shape(attention_block b) {
     attention_run all = {b.Hkv, b.Hq / b.Hkv};
     attention_shape s = attention_call_shape(b, false, false, false, all);
-    s.lse_head = s.delta_head = b.lse_stride;
+    s.lse_head = b.lse_stride;
     s.documents = b.documents;
     return s;
 }
@@ -51,7 +51,7 @@ static bool strides_equal(head_strides a, head_strides b) { return a.row == b.ro
 bool attention_shape_equal(attention_shape a, attention_shape b) {
     return a.backward == b.backward && a.causal == b.causal && a.dkv_bf16 == b.dkv_bf16 && a.rounded == b.rounded && a.Tq == b.Tq && a.Tk == b.Tk &&
            a.Hq == b.Hq && a.Hkv == b.Hkv && a.HS == b.HS && strides_equal(a.q, b.q) && strides_equal(a.kv, b.kv) && strides_equal(a.out, b.out) &&
-           strides_equal(a.dq, b.dq) && strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head && a.delta_head == b.delta_head;
+           strides_equal(a.dq, b.dq) && strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head;
 }
 
 static int64_t most_elements = INT32_MAX, most_scratch = DEVICE_ATTENTION_SCRATCH;

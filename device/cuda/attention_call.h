@@ -20,7 +20,7 @@ typedef struct {
     head_strides q, kv;    // q also for dout and (backward) out; kv for k and v
     head_strides out;      // forward: out
     head_strides dq, dkv;  // backward: dq; dk and dv (from an engine: one per query head)
-    int64_t lse_head, delta_head; // from one head to the next; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
+    int64_t lse_head;        // of lse and delta, from one head to the next; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
     attention_documents documents; // first == NULL except for the hand-written kernels
 } attention_shape;
 
@@ -55,7 +55,7 @@ size_t attention_call_workspace(attention_shape shape);
 // does not; then the hand-written kernels compute attention (ENGINE_DOCUMENTS: of packed documents), or the engine in float (ENGINE_ROUNDED).
 typedef enum {
     ENGINE_FLOAT,
-    ENGINE_DOCUMENTS, // also when asked for more rows than are wanted
+    ENGINE_DOCUMENTS, // results in float of more rows than the block has, the rest discarded: pieces of documents are rounded up to few sizes
     ENGINE_ROUNDED,
     ENGINE_USES
 } engine_use;

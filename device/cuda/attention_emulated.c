@@ -1,4 +1,7 @@
 // DEVICE=emulated: the attention engine is the hand-written kernels. See attention_call.h.
+//
+// It is made wrong for some head sizes, so that test_kernels can test what then happens: 40 is refused (rounded: except on the small check); 48: gradients;
+// 56 and 72: gradients of queries with low scores, by much and by little; 88: lse; 104: dv.
 #include "attention_call.h"
 
 void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c, if linked: told when device memory is in use
@@ -40,7 +43,7 @@ static void call_in_float(attention_shape s, void *const tensors[ATTENTION_TENSO
     for (int h = 0; h < s.Hq; h++) {
         int64_t q_at = h * s.q.head, kv_at = h / (s.Hq / s.Hkv) * s.kv.head, dkv_at = h * s.dkv.head;
         attention_kernel_backward(dq + h * s.dq.head, to_dk + dkv_at, to_dv + dkv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + h * s.lse_head,
-                                  delta + h * s.delta_head, one, scale, false, false);
+                                  delta + h * s.lse_head, one, scale, false, false);
     }
     if (emulation_runs != NULL) emulation_runs(true);
     memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));

@@ -209,7 +209,7 @@ static void build_backward(attention_graph *g) {
     tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
     tensor dout = memory(g, ATTENTION_DOUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
     tensor dq = memory(g, ATTENTION_DQ, result_type(s->rounded), s->Hq, s->Tq, s->dq, false);
-    tensor lse = row_numbers(g, ATTENTION_LSE, s->lse_head), delta = row_numbers(g, ATTENTION_DELTA, s->delta_head);
+    tensor lse = row_numbers(g, ATTENTION_LSE, s->lse_head), delta = row_numbers(g, ATTENTION_DELTA, s->lse_head);
     tensor scale = host_number(g, ATTENTION_SCALE), one = host_number(g, ATTENTION_ONE);
 
     tensor products = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, s->HS), row_sum = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1);

@@ -222,7 +222,7 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
     for (int h = 0; h < 2; h++) {
         int i = first + mine + row_of(2 * h);
         row_lse[h] = i < Tq ? lse_units(lse[head * b.lse_head + i]) : 0.0f;
-        row_delta[h] = i < Tq ? delta[head * b.delta_head + i] : 0.0f;
+        row_delta[h] = i < Tq ? delta[head * b.lse_head + i] : 0.0f;
     }
     tile_start<ROWS, HS>(qs, q + head * b.q.head, b.q.row, first, Tq);
     tile_start<ROWS, HS>(os, dout + head * b.q.head, b.q.row, first, Tq);
@@ -265,7 +265,7 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
             tile_start<N, HS>(qs + stage * TILE, q + head * b.q.head, b.q.row, query, Tq);
             tile_start<N, HS>(os + stage * TILE, dout + head * b.q.head, b.q.row, query, Tq);
             numbers_start(lses + stage * N, lse + head * b.lse_head, query, Tq, N);
-            numbers_start(deltas + stage * N, delta + head * b.delta_head, query, Tq, N);
+            numbers_start(deltas + stage * N, delta + head * b.lse_head, query, Tq, N);
         };
         int i = b.causal ? first : 0, stage = 0;
         __syncthreads(); // all threads are done with the previous head

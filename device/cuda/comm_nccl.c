@@ -130,30 +130,32 @@ static void watch(comm *group, double passed) {
                     peers_text(group, t, peers, sizeof peers), timeout_seconds);
     }
 }
-// The driver may block the watching thread together with the one that it watches. Then this signal handler ends the rank, and mpirun the others.
-static char standing[160]; // the message, formatted before the alarm is set: a signal handler must not call snprintf
-static volatile sig_atomic_t standing_twice;
-static void driver_stands(int signal_number) {
+// The driver may block the watching thread together with the one that it watches. Then nobody sets the alarm anew: this handler of SIGALRM ends the rank,
+// and mpirun the others.
+static char stuck_message[160]; // the message, formatted before the alarm is set: a signal handler must not call snprintf
+static volatile sig_atomic_t alarm_rang;
+static void driver_is_stuck(int signal_number) {
     (void)signal_number;
-    if (!standing_twice) { // the whole job may have been paused: the watching thread has another minute
-        standing_twice = 1;
+    if (!alarm_rang) { // the whole job may have been paused: the watching thread has another minute
+        alarm_rang = 1;
         alarm(60);
         return;
     }
-    ssize_t written = write(STDERR_FILENO, standing, strlen(standing));
+    ssize_t written = write(STDERR_FILENO, stuck_message, strlen(stuck_message));
     (void)written; // nothing is left to do about it
     _exit(EXIT_FAILED);
 }
 static void *watch_all(void *device) {
     cudaSetDevice((int)(intptr_t)device);
-    snprintf(standing, sizeof standing, "error: rank %d: the GPU's driver or NCCL has not answered for more than twice TRAIN_LLAMA_TIMEOUT seconds\n", world->rank);
-    signal(SIGALRM, driver_stands);
+    snprintf(stuck_message, sizeof stuck_message,
+             "error: rank %d: the GPU's driver or NCCL has not answered for more than twice TRAIN_LLAMA_TIMEOUT seconds\n", world->rank);
+    signal(SIGALRM, driver_is_stuck);
     for (double last = device_seconds();;) {
         struct timespec pause = {0, 200000000};
         nanosleep(&pause, NULL);
         double now = device_seconds(), passed = fmin(now - last, 1); // while the job is paused, by a batch system or a debugger, nobody is late
         last = now;
-        standing_twice = 0;
+        alarm_rang = 0;
         if (timeout_seconds > 0) alarm((unsigned)fmin(2 * timeout_seconds + 1, 1e9));
         pthread_mutex_lock(&lock);
         bool stop = stop_watching;

@@ -1,6 +1,6 @@
-// What the files of device/cuda share. Two builds use them: DEVICE=cuda (device_cuda.c, linear_cublaslt.c, attention_cudnn.c, comm_nccl.c) and
-// DEVICE=emulated (device_emulated.c, linear_emulated.c and, of device/cpu, host_memory.c and the communication); the kernels (*.cu) and their
-// launchers are the same in both.
+// What the files of device/cuda share. Two builds use them: DEVICE=cuda (device_cuda.c, linear_cublaslt.c, comm_nccl.c, comm_host.c, attention_cudnn.c with
+// attention_graph.c, or attention_by_hand.c) and DEVICE=emulated (device_emulated.c, linear_emulated.c, attention_emulated.c and, of device/cpu, host_memory.c
+// and the communication). The kernels (*.cu), their launchers and attention_blocks.c are the same in both.
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
 
