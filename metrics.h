@@ -42,13 +42,14 @@ typedef struct {
     double mean, most;
     int slowest; // the rank with the most
 } rank_times;
-static inline rank_times rank_times_of(const double *seconds, int ranks) {
-    rank_times t = {0, seconds[0], 0};
-    for (int i = 0; i < ranks; i++) {
-        t.mean += seconds[i] / ranks;
-        if (seconds[i] > t.most) t.most = seconds[i], t.slowest = i;
-    }
-    return t;
+// seconds: this rank's. Collective.
+static inline rank_times rank_times_of(comm *all, double seconds) {
+    double sum = seconds, most = seconds;
+    comm_sum_double(all, &sum, 1);
+    comm_max_double(all, &most, 1);
+    double slowest = seconds == most ? -(double)comm_rank(all) : -INFINITY; // of several the first
+    comm_max_double(all, &slowest, 1);
+    return (rank_times){sum / comm_size(all), most, (int)-slowest};
 }
 
 typedef struct {
@@ -109,9 +110,9 @@ static inline void prediction_print(const step_report *r, double seconds, double
            1e3 * r->predicted_seconds, 1e3 * seconds, memory, used, packed ? "at most " : "", predicted, sent);
 }
 
-static inline void json_number(FILE *f, const char *before, const char *key, double value) { // JSON has no NaN and no infinity
+static inline void json_number(FILE *f, const char *before, const char *key, double value) { // JSON has no NaN and no infinity. Counts have all digits
     fprintf(f, "%s\"%s\":", before, key);
-    fprintf(f, isfinite(value) ? "%.9g" : "null", value);
+    fprintf(f, !isfinite(value) ? "null" : value == floor(value) && fabs(value) < 0x1p53 ? "%.0f" : "%.9g", value);
 }
 static inline void step_log(FILE *f, const step_report *r) {
     fprintf(f, "{\"step\":%lld", (long long)r->step);

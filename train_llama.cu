@@ -470,6 +470,7 @@ int main(int argc, char **argv) {
     stop_on_error(&error);
     take_memory(&t, &c, &run, &error);
     start_parameters(&t, &error);
+    limit_waits(&t);
     if (t.g.rank == 0) print_start(&t);
     if (o.trace != NULL) trace_start();
 

@@ -45,7 +45,7 @@ typedef struct {
     int64_t predicted_sent;   // bytes of a rank in a step
     double first_seconds[PREDICTED_STEPS]; // of the first steps of this run
     double waited[COMM_KINDS]; // seconds that this rank waited for transfers
-    double *computed;         // (ranks) seconds that each rank did not wait
+    double computed;          // seconds that this rank did not wait
     int64_t spikes;           // steps of this run that changed no parameter (spikes.h)
     bool warned;              // of a step without labels
 } trainer;
@@ -458,10 +458,19 @@ static inline double median_of_first(double *seconds, int64_t n) {
     return (seconds[from + (n - from - 1) / 2] + seconds[from + (n - from) / 2]) / 2;
 }
 
+// With packed documents, a dp rank whose samples are short documents waits for the gradients of one whose are long ones: at most for as long as a step
+// without boundaries takes. The limit is twice what is predicted for that. Before the first step or evaluation. Collective.
+static inline void limit_waits(const trainer *t) {
+    if (t->documents == NULL || t->g.shape.dp == 1) return;
+    double before = comm_wait_at_least(0), seconds = ceil(2 * plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->o->seq_len));
+    comm_broadcast(t->g.all, &seconds, sizeof seconds, 0); // machines may round differently
+    if (comm_wait_at_least(seconds) > before && t->g.rank == 0)
+        fprintf(stderr, "note: a transfer may wait %.0f s before the job ends, as a dp rank with long documents may take so much longer than one with short "
+                        "ones (TRAIN_LLAMA_TIMEOUT sets the limit)\n", seconds);
+}
 // Before the first step, whose data has been read. Collective.
 static inline void start_measuring(trainer *t) {
     t->first_step = t->done.step;
-    t->computed = HOST_NEW(double, t->g.ranks);
     t->started = device_seconds();
     int64_t attended = attended_length(t);
     t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, attended);
@@ -501,17 +510,12 @@ static inline step_report step_report_make(const trainer *t, step_result result,
     for (int k = 0; k < COMM_KINDS; k++) r.sent[k] = comm_count((comm_kind)k);
     return r;
 }
-// The seconds of the step that each rank computed, as opposed to waited for transfers. Collective.
+// The seconds of the step that ranks computed, as opposed to waited for transfers. Collective.
 static inline rank_times share_computed(trainer *t, const step_report *r) {
-    int ranks = t->g.ranks;
-    double *computed = HOST_NEW(double, ranks);
-    computed[t->g.rank] = r->seconds;
-    for (int k = 0; k < COMM_KINDS; k++) computed[t->g.rank] -= r->sent[k].wait_seconds;
-    comm_sum_double(t->g.all, computed, ranks);
-    for (int i = 0; i < ranks; i++) t->computed[i] += computed[i];
-    rank_times times = rank_times_of(computed, ranks);
-    free(computed);
-    return times;
+    double computed = r->seconds;
+    for (int k = 0; k < COMM_KINDS; k++) computed -= r->sent[k].wait_seconds;
+    t->computed += computed;
+    return rank_times_of(t->g.all, computed);
 }
 // After each step: prints its line, logs it, and after the first few steps prints the predictions beside what was measured. Collective.
 static inline void report_step(trainer *t, step_result result, double lr, double seconds, int64_t attended) {
@@ -538,11 +542,10 @@ static inline void print_end(trainer *t) {
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
     if (t->documents != NULL) comm_sum_int64(t->g.all, blocks, 2);
     double steps = (double)(t->done.step - t->first_step);
-    rank_times computed = rank_times_of(t->computed, t->g.ranks);
+    rank_times computed = rank_times_of(t->g.all, t->computed);
     char host[64] = "";
     gethostname(host, sizeof host - 1);
     comm_broadcast(t->g.all, host, sizeof host, computed.slowest);
-    free(t->computed);
     if (t->g.rank == 0 && steps == 0) printf("stopped by a signal before the first step\n");
     if (t->g.rank != 0 || steps == 0) return;
     if (t->documents != NULL)

@@ -82,8 +82,7 @@ void comm_finish(comm *group);
 int comm_pending(const comm *group); // transfers started and not finished; more than 64 (NCCL: 256) end all ranks
 
 // Small, blocking, in place on host memory; all ranks of the comm call. Allowed while transfers are pending. Sums are in rank order: the same bits
-// on every rank. A maximum with a NaN is NaN. What they send counts under the comm's kind (NCCL: only that of
-// COMM_CONTROL is counted).
+// on every rank. A maximum with a NaN is NaN. What they send counts under the comm's kind (NCCL: only that of COMM_CONTROL is counted).
 void comm_sum_double(comm *group, double *values, int count);
 void comm_max_double(comm *group, double *values, int count);
 void comm_sum_int64(comm *group, int64_t *values, int count);
@@ -94,6 +93,10 @@ void comm_barrier(comm *group);
 bool comm_agree(comm *group, error_text *error);
 // comm_agree after reading or writing files: waits without a limit, because a rank whose disk is slow may be late by more than any transfer.
 bool comm_agree_on_files(comm *group, error_text *error);
+
+// A transfer that waits longer than a limit ends all ranks: 600 s, or what TRAIN_LLAMA_TIMEOUT says. Raises it to `seconds`, the same on all ranks, unless the
+// user has set it; returns the limit in seconds (0 = none; a build without MPI waits for nobody and has none).
+double comm_wait_at_least(double seconds);
 
 comm_counters comm_count(comm_kind kind); // of this rank since the last reset, over all comms of this kind; CUDA: waits for finished transfers
 void comm_count_reset(void);

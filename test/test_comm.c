@@ -3,6 +3,7 @@
 //     test_comm MODE   for test_comm_failures.sh: behaves in the way that MODE says
 #include "test.h"
 #include <omp.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -384,12 +385,25 @@ static void test_ranks(int n, int delay) {
     for (int lane = 0; lane < 3; lane++) comm_free(lanes[lane]);
 }
 
+// Limits: of waiting 600 s, which can only be raised, as TRAIN_LLAMA_TIMEOUT is not set; of open files what the machine allows.
+static void test_limits(void) {
+    if (comm_size(comm_world()) == 1) return; // a build without MPI has none
+    const double asked[] = {0, 599, 600.5, 7, 1e6, 600}, limits[] = {600, 600, 600.5, 600.5, 1e6, 1e6};
+    for (int i = 0; i < 6; i++) {
+        double limit = comm_wait_at_least(asked[i]);
+        CHECK(limit == limits[i], "a limit of at least %g s is %g s", asked[i], limit);
+    }
+    struct rlimit files;
+    CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur == files.rlim_max, "a rank may open fewer files than the machine allows");
+}
+
 // The modes of test_comm_failures.sh and test_cuda.sh.
 static int end_as(const char *mode) {
     comm *world = comm_world(), *g = comm_split(world, 0, -comm_rank(world), COMM_KV_INNER); // reversed, so that ranks of the group are not those of the job
     int n = comm_size(world), r = comm_rank(world), me = comm_rank(g);
     char out[200] = "", in[200] = "";
     if (strcmp(mode, "abort") == 0 && r == 1) comm_abort(3, "no space left on %s", "device");
+    if (strncmp(mode, "silent", 6) == 0) comm_wait_at_least(1000); // TRAIN_LLAMA_TIMEOUT counts
     if (strcmp(mode, "silent") == 0 && r == 1) pause_seconds(60);
     if (strcmp(mode, "silent-small") == 0 && r == 1) pause_seconds(60);
     if (strcmp(mode, "silent-small") == 0) comm_barrier(world);
@@ -446,6 +460,7 @@ int main(int argc, char **argv) {
     test_split();
     for (int delay = 0; delay <= 200; delay += 200)
         for (int n = 1; n <= comm_size(world) && n <= 8; n++) test_ranks(n, delay);
+    test_limits();
     int status = test_finish("test_comm", world);
     comm_finalize();
     return status;

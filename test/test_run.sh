@@ -73,6 +73,13 @@ packed packed6 6 --hp 2 --cp 3 --batch-size 4 --grad-accum 2 --recompute selecti
 packed packed4 4 --cp 4 --inner-ring 2 --batch-size 2 --grad-accum 4 --recompute full --placement context-first
 for name in packed6 packed4; do check "packed documents with a loss mask, $name" python3 "$dir/compare.py" "$dir/packed1.jsonl" "$dir/$name.jsonl" 1e-4; done
 check 'packed is another run' bash -c "! python3 '$dir/compare.py' '$dir/one.jsonl' '$dir/packed1.jsonl' 1e-2"
+lacks() { "${@:2}" >"$dir/shown" 2>&1 && ! grep -q -- "$1" "$dir/shown"; } # text command...: it succeeds and does not print the text
+sed -E 's/^(peak +)[^ ]+/\11e6/; s/^(linear_efficiency +)[^ ]+/\10.001/' clusters/cpu.txt >"$dir/slow.txt" # a step of hours
+waits=(mpirun -np 2 "$binary" --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 64 --steps 1 --threads 1 --cluster "$dir/slow.txt")
+check 'dp ranks may wait for one with longer documents' ends_with 0 '^note: a transfer may wait [1-9][0-9]* s before the job ends' "${waits[@]}" --document-end 48
+check 'but not longer than TRAIN_LLAMA_TIMEOUT' lacks 'may wait' env TRAIN_LLAMA_TIMEOUT=100 "${waits[@]}" --document-end 48
+check 'nor without documents' lacks 'may wait' "${waits[@]}"
+check 'nor in a single group' lacks 'may wait' "${waits[@]}" --document-end 48 --cp 2
 check 'the table names the documents' grep -q 'documents   end with token 48' "$dir/packed1.out"
 check 'and the mask' grep -q 'loss masks for 1 of 1 files' "$dir/packed1.out"
 check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ attention blocks' "$dir/packed4.out"

@@ -7,6 +7,7 @@
 #include "../comm.h"
 #include "launch.h" // defines: launch_is_single
 #include <mpi.h>
+#include <sys/resource.h>
 #include <time.h>
 
 enum {
@@ -51,6 +52,7 @@ static comm *world; // NULL before comm_init and after comm_finalize
 static int local_rank, local_ranks;
 static comm_counters counters[COMM_KINDS];
 static double timeout_seconds = 600;
+static bool timeout_given; // by the user
 static bool waits_for_files; // there is no limit for now
 static size_t piece_limit = PIECE_LIMIT;
 static int delay_microseconds;
@@ -422,6 +424,11 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     // On one machine Open MPI 5 needs no IPv6, over which it would report for every pair of ranks that it finds no route between them.
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     if (all != NULL && here != NULL && strcmp(all, here) == 0) setenv("OMPI_MCA_btl_tcp_disable_family", "6", 0);
+    struct rlimit files; // MPI, NCCL and CUDA open descriptors for each peer and buffer
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
     int provided;
     if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return error_set(error, "MPI could not be started");
     MPI_Comm mpi, local;
@@ -432,11 +439,11 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     MPI_Comm_size(local, &local_ranks);
     MPI_Comm_free(&local);
     const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"); // rank 0's counts: mpirun does not pass its environment to other machines
-    double seconds = timeout_seconds;
+    timeout_given = limit != NULL;
     if (limit != NULL && world->rank == 0) {
         char *end;
-        seconds = strtod(limit, &end);
-        if (end == limit || *end != '\0' || !(seconds >= 0))
+        timeout_seconds = strtod(limit, &end);
+        if (end == limit || *end != '\0' || !(timeout_seconds >= 0))
             error_set(error, "TRAIN_LLAMA_TIMEOUT=%s: not a number of seconds; it must be 0 (no limit) or more", limit);
     }
     if (!comm_agree(world, error)) {
@@ -444,14 +451,19 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
         comm_finalize();
         exit(EXIT_USER_ERROR);
     }
-    comm_broadcast(world, &seconds, sizeof seconds, 0);
-    timeout_seconds = seconds;
+    comm_broadcast(world, &timeout_given, sizeof timeout_given, 0);
+    comm_broadcast(world, &timeout_seconds, sizeof timeout_seconds, 0);
     comm_count_reset();
     if (world->size == 1 && !launch_is_single("that launcher belongs to another MPI than this program; use the mpirun of the MPI it was built with, or with Slurm srun --mpi=pmix", error)) {
         comm_finalize();
         return false;
     }
     return true;
+}
+
+double comm_wait_at_least(double seconds) {
+    if (!timeout_given && timeout_seconds < seconds) timeout_seconds = seconds;
+    return timeout_seconds;
 }
 
 bool comm_use_deterministic(error_text *error) { // sums always have one order here

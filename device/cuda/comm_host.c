@@ -25,6 +25,7 @@
 #define comm_barrier host_comm_barrier
 #define comm_agree host_comm_agree
 #define comm_agree_on_files host_comm_agree_on_files
+#define comm_wait_at_least host_comm_wait_at_least
 #define comm_count host_comm_count
 #define comm_count_reset host_comm_count_reset
 #define comm_test_delay host_comm_test_delay

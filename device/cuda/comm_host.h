@@ -23,6 +23,7 @@ void host_comm_broadcast(host_comm *group, void *host_data, size_t bytes, int ro
 void host_comm_barrier(host_comm *group);
 bool host_comm_agree(host_comm *group, error_text *error);
 bool host_comm_agree_on_files(host_comm *group, error_text *error);
+double host_comm_wait_at_least(double seconds);
 comm_counters host_comm_count(comm_kind kind);
 void host_comm_count_reset(void);
 

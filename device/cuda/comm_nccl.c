@@ -20,7 +20,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <strings.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -66,7 +65,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // held while NCCL is c
 static pthread_t watcher;
 static bool watching, stop_watching;
 static comm_counters counters[COMM_KINDS];
-static double timeout_seconds = 600;
+static _Atomic double timeout_seconds; // which the watcher reads, too
 static int delay_microseconds;
 static uint64_t delay_state;
 
@@ -516,15 +515,9 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     set_unless_set("NCCL_PAT_ENABLE", "0");
     // A service for diagnosis that listens on a socket; its thread has crashed jobs that did not use it (NCCL issue 1996). We have our own time limit.
     set_unless_set("NCCL_RAS_ENABLE", "0");
-    struct rlimit files; // NCCL and CUDA open descriptors for each peer and buffer
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
     if (!host_comm_init(argc, argv, error)) return false;
-    const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"), *share = getenv("TRAIN_LLAMA_SHARE_GPU");
-    if (limit != NULL) timeout_seconds = strtod(limit, NULL); // host_comm_init has checked rank 0's value
-    host_comm_broadcast(host_comm_world(), &timeout_seconds, sizeof timeout_seconds, 0);
+    const char *share = getenv("TRAIN_LLAMA_SHARE_GPU");
+    timeout_seconds = host_comm_wait_at_least(0);
     if (share != NULL && strcmp(share, "1") == 0) {
         char id[32];
         snprintf(id, sizeof id, "train_llama_rank_%d", host_comm_rank(host_comm_world()));
@@ -539,6 +532,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     world = wrap(host_comm_world(), COMM_CONTROL);
     return true;
 }
+double comm_wait_at_least(double seconds) { return timeout_seconds = host_comm_wait_at_least(seconds); }
 // NCCL reads these when it is first used. A ring with one protocol adds in an order that depends only on the communicator and the count. Trees,
 // NVLS and the tuner's choice among them for a size may differ from one version or network to the next.
 bool comm_use_deterministic(error_text *error) {
