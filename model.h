@@ -72,7 +72,10 @@ typedef struct {
     floatX *gate_up;          // (mlp_tile, 2F)
     floatX *logits;           // (loss_tile, V)
     void *norm_scratch, *embedding_scratch, *product_scratch;
-    float *saving;            // (3, zero_shares) on the host: copy of parameters and both moments while it is written; NULL: run.saves is not set
+    // host memory, from the arena
+    int32_t *batch_tokens, *batch_labels; // (grad_accum, rows): a step's, for the caller to read into
+    int64_t *batch_documents;             // (grad_accum, B, Tc + 2 cp): its `documents`; packed only
+    float *saving;            // (3, zero_shares): copy of parameters and both moments while it is written; NULL: run.saves is not set
 } model;
 
 // ---- memory ----
@@ -195,9 +198,13 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     zero_layout(&m->zero, device, host, !run->forward_only, !run->forward_only || run->exports, run->grad_accum > 1, run->offload_states);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
+    int64_t entries = run->packed ? rows * g->shape.hp + run->B * 2 * g->shape.cp : 0; // of `documents`, for a micro-step
+    m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
+    m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
+    m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * entries) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
-    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, rows * g->shape.hp + run->B * 2 * g->shape.cp) : NULL;
+    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, entries) : NULL;
     m->table = ARENA_TAKE(device, MEM_DATA, float, run->T * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 

@@ -218,10 +218,9 @@ static void take_memory(trainer *t, const model_config *c, const model_run *run,
     t->memory_before = device_memory_used();
     model_allocate(&t->m, &t->device, &t->host, c, &t->g, run, error);
     stop_on_error(error);
-    t->tokens = HOST_NEW(int32_t, run->grad_accum * t->m.rows);
-    t->labels = HOST_NEW(int32_t, run->grad_accum * t->m.rows);
-    t->documents = run->packed ? HOST_NEW(int64_t, run->grad_accum * run->B * sequence_shard_entries(&t->shard)) : NULL;
-    t->m.documents = t->documents;
+    t->tokens = t->m.batch_tokens;
+    t->labels = t->m.batch_labels;
+    t->m.documents = t->documents = t->m.batch_documents;
     int64_t *positions = HOST_NEW(int64_t, t->shard.T);
     for (int64_t i = 0; i < t->shard.T; i++) positions[i] = sequence_shard_position(&t->shard, i);
     model_start(&t->m, positions);
@@ -420,9 +419,6 @@ static void free_all(trainer *t) {
     data_sources_close(&t->val);
     sample_close(&t->sample);
     hf_source_free(&t->source);
-    free(t->tokens);
-    free(t->labels);
-    free(t->documents);
     free(t->kinds);
     device_stop();
 }

@@ -25,8 +25,8 @@ typedef struct {
     arena device, host;
     data_sources train, val; // count 0: not given
     sample_job sample;       // --sample-every
-    int32_t *tokens, *labels; // (grad_accum, rows)
-    int64_t *documents;       // (grad_accum, B, hp T + 2 cp), model.documents; NULL: not packed
+    int32_t *tokens, *labels; // (grad_accum, rows), in m
+    int64_t *documents;       // (grad_accum, B, hp T + 2 cp), in m; NULL: not packed
     FILE *log;                // --log, on rank 0
     training_progress done;   // steps of this run and of those it resumes; samples: of this data
     state_store states;       // --out

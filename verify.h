@@ -51,8 +51,8 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_run
         return false;
     }
     int64_t T = run.T, sequences = run.grad_accum * run.B, entries = sequence_shard_entries(&v->shard);
-    int64_t *positions = HOST_NEW(int64_t, T), *documents = HOST_NEW(int64_t, sequences * entries);
-    int32_t *tokens = HOST_NEW(int32_t, sequences * T), *labels = HOST_NEW(int32_t, sequences * T);
+    int64_t *positions = HOST_NEW(int64_t, T), *documents = v->m.batch_documents;
+    int32_t *tokens = v->m.batch_tokens, *labels = v->m.batch_labels;
     for (int64_t n = 0; n < sequences; n++) {
         int64_t sample = dataloader_counter(n / run.B, s->dp, v->g.place.d, run.B, n % run.B), document = run.packed ? verify_document(sample) : S;
         for (int64_t t = 0; t < T; t++) {
@@ -61,10 +61,10 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_run
             tokens[n * T + t] = position < S ? verify_token(c->V, sample, position) : 0;
             labels[n * T + t] = label ? verify_token(c->V, sample, next) : LABEL_IGNORED;
         }
-        for (int64_t e = 0; e < entries; e++) documents[n * entries + e] = min_i64(sequence_shard_entry_position(&v->shard, e), S - 1) / document * document;
+        for (int64_t e = 0; e < entries && run.packed; e++) documents[n * entries + e] = min_i64(sequence_shard_entry_position(&v->shard, e), S - 1) / document * document;
     }
     model_start(&v->m, positions);
-    if (run.packed) v->m.documents = documents;
+    v->m.documents = documents;
     zero_init(&v->m.zero, 1, 1 / sqrtf((float)c->D), 0.5f / sqrtf((float)c->D)); // scores of about 1: attention is neither uniform nor one key's
     zero_reset_states(&v->m.zero);
     adamw_args still; // learning rate 0
@@ -74,9 +74,6 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_run
     v->result = model_step(&v->m, tokens, labels, still, 0);
     device_synchronize();
     free(positions);
-    free(documents);
-    free(tokens);
-    free(labels);
     return true;
 }
 
