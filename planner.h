@@ -362,7 +362,7 @@ static inline bool plan_attended(const options *o, const model_config *c, int64_
     return ok;
 }
 
-enum { PLANNER_RANKS = 1 << 20 }; // planning for so many takes up to half a minute; counts of 16 times as many fit an int
+enum { PLANNER_RANKS = 1 << 20 }; // planning for so many takes up to a minute or two; counts of 16 times as many fit an int
 // False with a message when options are given that the planner chooses, or when batch or ranks are impossible.
 static inline bool plan_options_check(const options *o, int ranks, error_text *error) {
     static const char *const chosen[] = {"dp", "cp", "inner-ring", "placement", "cp-comm", "gpus-per-node", "nics-per-node", "zero-params", "zero-grads",
