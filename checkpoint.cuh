@@ -17,13 +17,13 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AU
 
 // Shapes: rows = batch x local tokens; attention rows are those after SeqAlltoAll.
 typedef struct {
-    floatX *x_in;    // (rows, D)
+    floatX *x_in;     // (rows, D)
     floatX *out_ring; // (rows, H HS) as the ring leaves it, before SeqAlltoAll: per sequence (Tc, Hq, HS)
-    float *lse;      // (rows, H): per sequence (Hq, Tc)
-    floatX *q, *kv;  // per sequence (Tc, Hq, HS) and (Tc, 2 Hkv', HS); kv lies behind q
-    floatX *out;     // (rows, H, HS); with hp = 1 the same memory as out_ring
-    floatX *x_mid;   // (rows, D)
-    floatX *gate_up; // (rows, 2F), or NULL: recomputed tile by tile
+    float *lse;       // (rows, H): per sequence (Hq, Tc)
+    floatX *q, *kv;   // per sequence (Tc, Hq, HS) and (Tc, 2 Hkv', HS); kv lies behind q
+    floatX *out;      // (rows, H, HS); with hp = 1 the same memory as out_ring
+    floatX *x_mid;    // (rows, D)
+    floatX *gate_up;  // (rows, 2F), or NULL: recomputed tile by tile
 } layer_activations;
 
 typedef struct {

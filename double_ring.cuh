@@ -65,16 +65,16 @@ typedef struct {
     // buffers, from the arena
     floatX *kv_inner[2];  // inner ring: blocks arrive in these in turn, (Tc, 2 Hkv of the run, HS). w 2: there is one hop, so the second is NULL
     floatX *kv_outer[2];  // outer ring: the same, first blocks of the next window steps. 2 windows: the second is NULL
-    floatX *kv_all;    // (cp, Tc, 2 Hkv of the run, HS)
-    float *dkv;        // the sum being computed
-    float *dkv_own;    // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
+    floatX *kv_all;       // (cp, Tc, 2 Hkv of the run, HS)
+    float *dkv;           // the sum being computed
+    float *dkv_own;       // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
     void *dkv_inner[2];   // inner ring: [0] where a sum arrives; [1] what is sent (float: double_ring_put exchanges it with dkv). As on the wire
     void *dkv_outer[2];   // outer ring: the same
-    float *dkv_all;    // (cp, Tc, 2 Hkv of the run, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
+    float *dkv_all;       // (cp, Tc, 2 Hkv of the run, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
     void *scatter_scratch;
-    void *scratch;     // of the attention kernels
+    void *scratch;        // of the attention kernels
     document_rows documents; // of the pass in progress
-    float *dkv_free; // after double_ring_backward: the one of these buffers that no transfer uses
+    float *dkv_free;      // after double_ring_backward: the one of these buffers that no transfer uses
 } double_ring;
 
 static inline int64_t double_ring_kv_row(const double_ring *r) { return (int64_t)2 * r->run.Hkv * r->HS; }
