@@ -11,6 +11,7 @@
 //     FAKE_CUDA_SLOW=1           an event is not over before the host waits for it
 //     FAKE_CUDA_FULL=1           no memory is left for the results of products that are only timed
 //     FAKE_CUDA_GPUS=N           a rank sees N GPUs (default 8); with FAKE_CUDA_OWN=1 each rank sees GPUs of its own
+//     FAKE_CUDA_NAME=NAME        what the GPU is called
 //     FAKE_CUDA_POOR=RANK:KIB    that rank's GPU has only so much memory free, and is a card that no data sheet of ours has
 //     FAKE_CUDA_APART=1          the host cannot touch the GPU's memory, nor managed memory before it has waited for kernels
 //     FAKE_CUDA_STOPS=1          says at the end how often the host waited for compute
@@ -503,8 +504,9 @@ cudaError_t cudaDriverGetVersion(int *version) {
 }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     memset(p, 0, sizeof *p);
-    const char *poor = getenv("FAKE_CUDA_POOR");
-    snprintf(p->name, sizeof p->name, poor != NULL && strtol(poor, NULL, 10) == job_rank() ? "NVIDIA RTX A1000" : "NVIDIA H200");
+    const char *poor = getenv("FAKE_CUDA_POOR"), *name = getenv("FAKE_CUDA_NAME");
+    if (name == NULL) name = poor != NULL && strtol(poor, NULL, 10) == job_rank() ? "NVIDIA RTX A1000" : "NVIDIA H200";
+    snprintf(p->name, sizeof p->name, "%s", name);
     p->uuid.bytes[15] = (char)(getenv("FAKE_CUDA_OWN") != NULL ? job_rank() : device);
     p->major = 9;
     p->totalGlobalMem = (size_t)16 << 30;

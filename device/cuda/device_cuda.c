@@ -46,12 +46,12 @@ static const struct {
     const char *name;
     double flops;
 } peaks[] = {
-    {"GB300", 2500e12},    {"GB200", 2500e12},
-    {"B300", 2250e12},     {"B200", 2250e12},        {"B100", 1750e12},      {"GH200", 989.4e12},    {"H200 NVL", 835.5e12},
-    {"H200", 989.4e12},    {"H100 PCIe", 756e12},    {"H100 NVL", 835e12},   {"H100", 989.4e12},     {"H800", 989.4e12},
-    {"H20", 148e12},       {"A100", 312e12},         {"A800", 312e12},       {"A30", 165e12},        {"A40", 149.7e12},
-    {"A10G", 70e12},       {"A10", 125e12},          {"L40S", 362e12},       {"L40", 181e12},        {"L4", 121e12},
-    {"RTX A6000", 155e12}, {"RTX 6000 Ada", 364e12}, {"RTX 5090", 209.5e12}, {"RTX 4090", 165.2e12}, {"RTX 3090", 71e12},
+    {"GB300", 2500e12},       {"GB200", 2500e12},       {"B300", 2250e12},        {"B200", 2250e12},        {"B100", 1750e12},
+    {"GH200", 989.4e12},      {"H200 NVL", 835.5e12},   {"H200", 989.4e12},       {"H100 PCIe", 756e12},    {"H100 NVL", 835e12},
+    {"H100", 989.4e12},       {"H800 PCIe", 756e12},    {"H800", 989.4e12},       {"H20", 148e12},          {"A100", 312e12},
+    {"A800", 312e12},         {"A30", 165e12},          {"A40", 149.7e12},        {"A10G", 70e12},          {"A10", 125e12},
+    {"L40S", 362e12},         {"L40", 181e12},          {"L4", 121e12},           {"RTX A6000", 155e12},    {"RTX 6000 Ada", 364e12},
+    {"RTX 5090", 209.5e12},   {"RTX 4090", 165.2e12},   {"RTX 3090", 71e12},
 };
 
 // Ranks of the job on this GPU, this one included. Counted by UUID, because a launcher may show each rank only its own GPU. All ranks call it, also
@@ -143,7 +143,9 @@ void device_stop(void) {
 }
 const char *device_name(void) { return gpu.started ? gpu.name : "GPU (not started)"; }
 double device_peak_flops(void) {
-    if (strstr(gpu.properties.name, "Laptop") != NULL) return 0; // another chip under the same name
+    static const char *const others[] = {"Laptop", " MIG ", "RTX 5090 D", "RTX 4090 D", "RTX 3090 Ti"}; // another chip, or a part of one, under the same name
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strstr(gpu.properties.name, others[i]) != NULL) return 0;
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
         const char *at = strstr(gpu.properties.name, peaks[i].name);
         if (at != NULL && !isdigit((unsigned char)at[strlen(peaks[i].name)])) return peaks[i].flops / gpu.ranks_sharing;
