@@ -4,9 +4,9 @@
 #   tokens    16.8 M a step (128 sequences of 131072), 8.39 G in 500 steps
 #   FLOPs     1.24e+21 by the model's count (causal attention half, recompute not counted)
 #   rope      theta 8.36e+06 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
-#   grid      dp 4 x hp 1 x cp 2; ZeRO 8/8/8; recompute none, offload
-#   memory    43.2 GiB of a GPU by the dry run, 1426 GiB of host memory a node
-#   expected  TGS 3154, MFU 47.2 %, 665 s a step, 92.4 h in all: predicted by --plan for the cluster h100, whose figures are
+#   grid      dp 1 x hp 8 x cp 1; ZeRO 8/8/8; recompute none, optimizer offload
+#   memory    63.8 GiB of a GPU by the dry run, 180 GiB of host memory a node
+#   expected  TGS 3180, MFU 47.6 %, 659 s a step, 91.6 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 8 datasheet, 20 estimate. Not measured.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_128k.sh
@@ -25,7 +25,7 @@
 #SBATCH --mem=0
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --signal=USR1@1320
+#SBATCH --signal=USR1@1260
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
 if [ -n "${SLURM_JOB_ID:-}" ]; then LAUNCH=${LAUNCH:-srun --mpi=pmix}; else LAUNCH=${LAUNCH:-mpirun -np 8}; fi
@@ -39,7 +39,7 @@ for attempt in {1..20}; do
     status=0
     $LAUNCH ./train_llama --model "$MODEL" --train-data "$DATA" \
         --seq-len 128K --batch-size 1 --global-batch 128 --steps 500 \
-        --dp 4 --hp 1 --cp 2 --cp-comm allgather --zero-params 8 --zero-grads 8 --zero-optim 8 --recompute none --offload-activations 1 \
+        --dp 1 --hp 8 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 8 --recompute none --offload-optimizer \
         --rope-theta "${ROPE_THETA:-8.36e+06}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         --log "llama3-8b-128k.jsonl" --out "${OUT:-llama3-8b-128k}" --save-every 5 --resume "$@" || status=$?
     if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # 0: done, or stopped by a signal; 2: another attempt would not help

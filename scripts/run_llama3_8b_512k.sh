@@ -4,9 +4,9 @@
 #   tokens    16.8 M a step (32 sequences of 524288), 8.39 G in 500 steps
 #   FLOPs     3.84e+21 by the model's count (causal attention half, recompute not counted)
 #   rope      theta 3.42e+07 = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
-#   grid      dp 2 x hp 8 x cp 1; ZeRO 8/8/16; recompute none, offload
-#   memory    38.8 GiB of a GPU by the dry run, 1497 GiB of host memory a node
-#   expected  TGS 986, MFU 45.6 %, 1063 s a step, 147.7 h in all: predicted by --plan for the cluster h100, whose figures are
+#   grid      dp 2 x hp 8 x cp 1; ZeRO 8/8/16; recompute selective
+#   memory    53.6 GiB of a GPU by the dry run, 45 GiB of host memory a node
+#   expected  TGS 975, MFU 45.1 %, 1075 s a step, 149.3 h in all: predicted by --plan for the cluster h100, whose figures are
 #             0 measured, 8 datasheet, 20 estimate. Not measured.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_512k.sh
@@ -39,7 +39,7 @@ for attempt in {1..20}; do
     status=0
     $LAUNCH ./train_llama --model "$MODEL" --train-data "$DATA" \
         --seq-len 512K --batch-size 1 --global-batch 32 --steps 500 \
-        --dp 2 --hp 8 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 16 --recompute none --offload-activations 1 \
+        --dp 2 --hp 8 --cp 1 --zero-params 8 --zero-grads 8 --zero-optim 16 --recompute selective \
         --rope-theta "${ROPE_THETA:-3.42e+07}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \
         --log "llama3-8b-512k.jsonl" --out "${OUT:-llama3-8b-512k}" --save-every 5 --resume "$@" || status=$?
     if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # 0: done, or stopped by a signal; 2: another attempt would not help

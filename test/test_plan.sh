@@ -41,7 +41,7 @@ flags = dict(zip(command, command[1:]))
 best = plan["choices"][0]
 assert len(plan["choices"]) >= 5 and len({tuple(c[k] for k in ("hp", "cp", "inner_ring", "placement", "cp_comm")) for c in plan["choices"]}) == len(plan["choices"])
 def cost(c): # of two choices that are as fast to within 2 %, the one with less offload, and all layers alike
-    return c["step_s"] * 1.02 ** (c["offload_optimizer"] + c["offload_gradients"] + c["offload_parameters"] + (c["recompute"] == "auto") + (0 < c["offload_activations"] < 1))
+    return c["step_s"] * 1.02 ** (c["offload_optimizer"] + c["offload_gradients"] + c["offload_parameters"] + (c["recompute"] == "auto") + (c["offload_activations"] > 0) + (0 < c["offload_activations"] < 1))
 assert best["slower_than_best"] == 0 and sorted(map(cost, plan["choices"])) == list(map(cost, plan["choices"]))
 for flag, key in (("--dp", "dp"), ("--hp", "hp"), ("--cp", "cp"), ("--zero-params", "zero_params"), ("--zero-grads", "zero_grads"), ("--zero-optim", "zero_optim")):
     assert int(flags[flag]) == best[key], (flag, flags[flag], best[key])
@@ -187,7 +187,7 @@ for question in --dry-run --plan; do
         "$binary" $question --model nano --cluster h100 --ranks 1 --memory-budget 100GiB
 done
 check 'host memory of a machine, for its ranks' says 'longest sequence in 1.0 GiB and 256.0 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB --host-memory 512GiB
-less_host=(--plan --model llama3-8b --cluster h100 --ranks 8 --seq-len 128K --global-batch 128 --plan-json "$dir/host.json")
+less_host=(--plan --model llama3-8b --cluster h100 --ranks 8 --seq-len 256K --global-batch 64 --plan-json "$dir/host.json")
 for bytes in 512GiB 2TiB; do
     check "a plan in $bytes of host memory" "$binary" "${less_host[@]}" --host-memory $bytes
     tail -1 "$dir/why" >"$dir/command"
