@@ -162,24 +162,33 @@ static inline int64_t data_sources_drawn(const data_sources *s, int i, int64_t c
 }
 static inline const char *data_source_label(const data_source *source) { return source->name[0] != '\0' ? source->name : source->pattern; }
 
-// How far tokens of packed documents see: *attended = the length of one document in which a token attends to as many tokens, on average, as in the
-// run's first `samples` samples. Reads these samples whole. False with a message.
-static inline bool data_sources_attended(data_sources *s, int64_t samples, document_mark mark, int64_t *attended, error_text *error) {
-    int64_t S = s->sources[0].data.S, seen = 0, sample;
-    int32_t *tokens = HOST_NEW(int32_t, S);
-    bool ok = true;
-    for (int64_t n = 0; n < samples && ok; n++) {
-        dataloader *data = &s->sources[data_sources_at(s, n, &sample)].data;
-        ok = dataloader_read_tokens(data, sample * S, S, tokens, error);
-        for (int64_t p = 0, begin = 0; p < S && ok; p++) {
-            if (tokens[p] == mark.token && !mark.ends) begin = p;
-            seen += p - begin + 1;
-            if (tokens[p] == mark.token && mark.ends) begin = p + 1;
-        }
+// *seen = how many tokens those of the sample at `counter` see in its packed documents, summed over its tokens: the work of attention. Reads the sample
+// whole. False with a message.
+static inline bool data_sources_seen(data_sources *s, int64_t counter, document_mark mark, int64_t *seen, error_text *error) {
+    int32_t piece[DOCUMENT_PIECE];
+    int64_t sample, S = s->sources[0].data.S;
+    dataloader *data = &s->sources[data_sources_at(s, counter, &sample)].data;
+    *seen = 0;
+    for (int64_t p = 0, begin = 0; p < S; p++) {
+        if (p % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(data, sample * S + p, min_i64(DOCUMENT_PIECE, S - p), piece, error)) return false;
+        bool marked = piece[p % DOCUMENT_PIECE] == mark.token;
+        if (marked && !mark.ends) begin = p;
+        *seen += p - begin + 1;
+        if (marked && mark.ends) begin = p + 1;
     }
-    free(tokens);
-    *attended = (2 * seen - samples * S) / (samples * S);
-    return ok;
+    return true;
+}
+// The length of one document in which a token sees, on average, as many tokens as where `tokens` of them see `seen` in all.
+static inline int64_t data_attended(int64_t seen, int64_t tokens) { return (2 * seen - tokens) / tokens; }
+// *attended = data_attended of the run's first `samples` samples. Reads these. False with a message.
+static inline bool data_sources_attended(data_sources *s, int64_t samples, document_mark mark, int64_t *attended, error_text *error) {
+    int64_t sum = 0, seen = 0;
+    for (int64_t n = 0; n < samples; n++) {
+        if (!data_sources_seen(s, n, mark, &seen, error)) return false;
+        sum += seen;
+    }
+    *attended = data_attended(sum, samples * s->sources[0].data.S);
+    return true;
 }
 
 // Tokens of all sources.

@@ -257,11 +257,14 @@ static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n
 }
 
 // Where sequence b of dp rank d in micro-step `micro` stands in the order of samples, counted from where micro-step 0 begins (read_step counts micro-steps
-// from the start of the step, and adds the samples of the steps before it, which may have had other batches):
-//     counter = (micro * dp + d) * batch + b
-// A step takes dp * grad_accum * batch consecutive counters, so every grid with the same product sees the same samples in each step, in the
-// same order. hp and cp do not matter: all ranks of an SP group read the same sample. Progress of a run is counted in samples.
-static inline int64_t dataloader_counter(int64_t micro, int64_t dp, int64_t d, int64_t batch, int64_t b) { return (micro * dp + d) * batch + b; }
+// from the start of the step, and adds the samples of the steps before it, which may have had other batches). Samples are dealt out to the dp ranks in
+// rounds, back and forth, so that where they are sorted by length each rank has as much to do. A step takes dp * grad_accum * batch consecutive counters,
+// so every grid with the same product sees the same samples in each step. hp and cp do not matter: all ranks of an SP group read the same sample.
+// Progress of a run is counted in samples.
+static inline int64_t dataloader_counter(int64_t micro, int64_t dp, int64_t d, int64_t batch, int64_t b) {
+    int64_t round = micro * batch + b;
+    return round * dp + (round % 2 == 0 ? d : dp - 1 - d);
+}
 
 // The sample at `counter`: every sample once per epoch of dataloader_samples counters.
 static inline int64_t dataloader_sample_at(const dataloader *loader, int64_t counter) {

@@ -360,7 +360,6 @@ static void train(trainer *t, error_text *error) {
         double began = device_seconds(), lr = learning_rate(o, step, t->done.data_step);
         if (step > t->first_step) read_step(t, error);
         comm_count_reset();
-        int64_t attended = attended_length(t);
         args.lr = (float)lr;
         args.step = step + 1;
         if (o->skip_spikes > 0) {
@@ -373,7 +372,7 @@ static void train(trainer *t, error_text *error) {
         t->done.step = step + 1;
         t->done.samples += step_sequences(t);
         t->done.sequences = step_sequences(t);
-        report_step(t, result, lr, seconds, attended);
+        report_step(t, result, lr, seconds);
         stop_if_diverged(t, result, error);
         if (o->skip_spikes > 0 && result.valid > 0) {
             recent_add(&t->done.losses, result.loss);

@@ -43,6 +43,7 @@ typedef struct {
     double started;           // device_seconds before the first step
     double predicted_seconds; // of a step
     int64_t predicted_sent;   // bytes of a rank in a step
+    int64_t attended;         // the S by which attention's FLOPs are counted: data_attended of this step's samples
     double first_seconds[PREDICTED_STEPS]; // of the first steps of this run
     double waited[COMM_KINDS]; // seconds that this rank waited for transfers
     double computed;          // seconds that this rank did not wait
@@ -186,33 +187,48 @@ static inline void check_data(trainer *t, error_text *error) {
     if (t->g.rank == 0) printf("checked     %lld tokens of data (%.3f s)\n", (long long)total, device_seconds() - began);
 }
 
+typedef struct {
+    int64_t counter, seen; // where a sample stands in the step's; data_sources_seen
+} sample_work;
+static inline int sample_work_compare(const void *a, const void *b) { // most work first
+    const sample_work *x = (const sample_work *)a, *y = (const sample_work *)b;
+    if (x->seen != y->seen) return x->seen > y->seen ? -1 : 1;
+    return x->counter < y->counter ? -1 : 1;
+}
+// Sorts the samples of the next step by the work that their documents are, so that dp ranks, to which they are dealt out, wait little for each other. Each
+// rank reads and counts some of the samples. The caller frees the list (step_sequences). Collective: ends every rank when one cannot read.
+static inline sample_work *sort_samples(trainer *t, error_text *error) {
+    int64_t n = step_sequences(t), most = 1 << 20, sum = 0, *seen = HOST_NEW(int64_t, n);
+    sample_work *sorted = HOST_NEW(sample_work, n);
+    memset(seen, 0, sizeof *seen * (size_t)n);
+    for (int64_t i = t->g.rank; i < n; i += t->g.ranks)
+        if (!data_sources_seen(&t->train, t->done.samples + i, options_document(t->o), &seen[i], error)) break;
+    stop_training_on_error(t, error);
+    for (int64_t i = 0; i < n; i += most) comm_sum_int64(t->g.all, seen + i, (int)min_i64(most, n - i));
+    for (int64_t i = 0; i < n; i++) {
+        sorted[i] = (sample_work){i, seen[i]};
+        sum += seen[i];
+    }
+    t->attended = data_attended(sum, n * t->o->seq_len);
+    qsort(sorted, (size_t)n, sizeof *sorted, sample_work_compare);
+    free(seen);
+    return sorted;
+}
 // Reads the data of the next step, all of its micro-steps. Collective: ends every rank when one cannot read.
 static inline void read_step(trainer *t, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
+    t->attended = t->o->seq_len;
+    sample_work *sorted = t->documents != NULL ? sort_samples(t, error) : NULL;
     for (int64_t a = 0; a < A; a++) {
         for (int64_t b = 0; b < B; b++) {
-            int64_t sample;
-            int source = data_sources_at(&t->train, t->done.samples + dataloader_counter(a, dp, t->g.place.d, B, b), &sample);
+            int64_t counter = dataloader_counter(a, dp, t->g.place.d, B, b), sample;
+            if (sorted != NULL) counter = sorted[counter].counter;
+            int source = data_sources_at(&t->train, t->done.samples + counter, &sample);
             if (!read_sample(t, &t->train.sources[source].data, sample, a, b, error)) break;
         }
     }
+    free(sorted);
     stop_training_on_error(t, error);
-}
-
-// The length of one document in which a token sees on average as many tokens as in this step: the S by which attention's FLOPs are counted.
-// Collective.
-static inline int64_t attended_length(const trainer *t) {
-    if (t->documents == NULL) return t->shard.S;
-    int64_t sums[2] = {0, 0}, T = t->shard.T, sequences = t->m.run.grad_accum * t->m.run.B; // tokens seen, tokens
-    for (int64_t s = 0; s < sequences; s++)
-        for (int64_t i = 0; i < T; i++) {
-            int64_t position = sequence_shard_position(&t->shard, i);
-            if (position >= t->shard.S) break; // padding
-            sums[0] += position - documents_of(t, s)[t->shard.h * T + i] + 1;
-            sums[1]++;
-        }
-    comm_sum_int64(t->g.all, sums, 2);
-    return (2 * sums[0] - sums[1]) / sums[1];
 }
 
 // ---- evaluation and samples ----
@@ -472,19 +488,18 @@ static inline void limit_waits(const trainer *t) {
 static inline void start_measuring(trainer *t) {
     t->first_step = t->done.step;
     t->started = device_seconds();
-    int64_t attended = attended_length(t);
-    t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, attended);
+    t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->attended);
     t->predicted_sent = plan_predict_sent(&t->m);
     document_mark mark = options_document(t->o);
-    if (t->documents != NULL && attended == t->shard.S && t->g.rank == 0)
+    if (t->documents != NULL && t->attended == t->shard.S && t->g.rank == 0)
         fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n", (int)mark.token,
                 mark.ends ? "end" : "begin");
     char duration[32];
     format_duration(duration, sizeof duration, t->predicted_seconds);
     if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS) printf("step time   %s predicted for %s\n", duration, t->machines.name);
 }
-// What is reported of a step that took `seconds`. attended: attended_length of its data.
-static inline step_report step_report_make(const trainer *t, step_result result, double lr, double seconds, int64_t attended) {
+// What is reported of a step that took `seconds`.
+static inline step_report step_report_make(const trainer *t, step_result result, double lr, double seconds) {
     const model_config *c = &t->m.c;
     bool known = t->peak_flops > 0;
     step_report r;
@@ -500,8 +515,8 @@ static inline step_report step_report_make(const trainer *t, step_result result,
     r.samples = t->done.samples;
     r.labels = result.valid;
     r.tgs = (double)r.tokens / seconds / t->g.ranks;
-    r.mfu = known ? r.tgs * flops_model_per_token(c, attended) / t->peak_flops : -1;
-    r.hfu = known ? r.tgs * flops_hardware_per_token(c, attended, t->kinds, t->m.keep_gate_up) / t->peak_flops : -1;
+    r.mfu = known ? r.tgs * flops_model_per_token(c, t->attended) / t->peak_flops : -1;
+    r.hfu = known ? r.tgs * flops_hardware_per_token(c, t->attended, t->kinds, t->m.keep_gate_up) / t->peak_flops : -1;
     r.memory = t->device.peak;
     r.memory_used = memory_used(t);
     r.predicted_seconds = t->predicted_seconds;
@@ -518,8 +533,8 @@ static inline rank_times share_computed(trainer *t, const step_report *r) {
     return rank_times_of(t->g.all, computed);
 }
 // After each step: prints its line, logs it, and after the first few steps prints the predictions beside what was measured. Collective.
-static inline void report_step(trainer *t, step_result result, double lr, double seconds, int64_t attended) {
-    step_report r = step_report_make(t, result, lr, seconds, attended);
+static inline void report_step(trainer *t, step_result result, double lr, double seconds) {
+    step_report r = step_report_make(t, result, lr, seconds);
     int64_t steps = r.step - t->first_step; // of this run
     bool first_rank = t->g.rank == 0;
     for (int k = 0; k < COMM_KINDS; k++) t->waited[k] += r.sent[k].wait_seconds;

@@ -413,6 +413,16 @@ static void test_order(void) {
                         }
             CHECK(wrong == 0, "dp %d accumulation %d batch %lld", dp, accum, (long long)batch);
         }
+    for (int64_t n = 2; n <= 16; n += 2) { // 8 dp ranks, n rounds of samples sorted by length: all have as much
+        int64_t most = 0, least = INT64_MAX;
+        for (int64_t d = 0; d < 8; d++) {
+            int64_t sum = 0;
+            for (int64_t round = 0; round < n; round++) sum += 1000 - dataloader_counter(round / 2, 8, d, 2, round % 2);
+            most = max_i64(most, sum);
+            least = min_i64(least, sum);
+        }
+        CHECK(most == least, "%lld rounds: %lld to %lld", (long long)n, (long long)least, (long long)most);
+    }
     for (int64_t epoch = 0; epoch < 2; epoch++) { // an epoch has every sample once, also where it ends inside a step
         int seen[SAMPLES] = {0}, wrong = 0;
         for (int64_t i = 0; i < n; i++) seen[order[epoch * n + i]]++;

@@ -80,6 +80,15 @@ check 'dp ranks may wait for one with longer documents' ends_with 0 '^note: a tr
 check 'but not longer than TRAIN_LLAMA_TIMEOUT' lacks 'may wait' env TRAIN_LLAMA_TIMEOUT=100 "${waits[@]}" --document-end 48
 check 'nor without documents' lacks 'may wait' "${waits[@]}"
 check 'nor in a single group' lacks 'may wait' "${waits[@]}" --document-end 48 --cp 2
+# Two samples of one document and two of ten a step: each of two dp ranks gets one of either, so its ring sends as much in every step.
+yes abcdefghi0 | head -n 20 | tr -d '\n' >"$dir/text10"
+{ yes abcdefghij | head -n 10; cat "$dir/text10"; yes abcdefghij | head -n 10; } | tr -d '\n' >"$dir/text_unequal"
+build/cpu/text_to_tokens "$dir/unequal.bin" "$dir/text_unequal" >/dev/null
+mpirun -np 4 "$binary" --model nano --from-scratch --train-data "$dir/unequal.bin" --seq-len 100 --steps 12 --document-end 48 --cp 2 --grad-accum 2 --threads 1 --log "$dir/dealt.jsonl" >"$dir/dealt.out" 2>&1
+check 'long and short documents are dealt out to dp ranks' python3 -c "
+import json
+sent = [json.loads(line)['comm_bytes']['kv_inner'] for line in open('$dir/dealt.jsonl') if 'comm_bytes' in line]
+assert len(sent) == 12 and len(set(sent)) == 1, sent"
 check 'the table names the documents' grep -q 'documents   end with token 48' "$dir/packed1.out"
 check 'and the mask' grep -q 'loss masks for 1 of 1 files' "$dir/packed1.out"
 check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-9]* of [0-9]+ attention blocks' "$dir/packed4.out"
