@@ -62,6 +62,7 @@ typedef struct {
     const char *log, *trace; // files
     const char *out;         // folder of training states
     int64_t save_every, keep; // steps, 0 = at the end only; states
+    int64_t keep_every;       // steps, 0 = no state is kept for good
     bool resume, new_data;
     const char *export_to;   // folder
     export_dtype_kind export_dtype;
@@ -195,6 +196,7 @@ static inline const option_row *options_table(int *count) {
          "save training states to DIR/step-N: at the end, every --save-every steps, and on SIGTERM or SIGUSR1, which end the run"},
         {"Output", "save-every", "N", OPTION_COUNT, AT(save_every), 1, 1000000000000.0, "", "", "steps between saved states (if absent: save only at the end)"},
         {"Output", "keep", "N", OPTION_COUNT, AT(keep), 1, 1000, "2", "", "number of saved states to keep; the oldest is removed when a new one is complete"},
+        {"Output", "keep-every", "N", OPTION_COUNT, AT(keep_every), 1, 1000000000000.0, "", "", "never remove the states of every N-th step"},
         {"Output", "resume", "", OPTION_FLAG, AT(resume), 0, 0, "", "",
          "continue from the newest complete state in --out, also on another grid or with other ZeRO degrees; start from the beginning if there "
          "is none"},
@@ -693,8 +695,13 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if (o->steps == 0 && (o->trace != NULL || (o->out != NULL && !o->resume)))
         return error_set(error, "%s cannot be combined with --steps 0, which trains nothing; legal with it are --export, and --out with --resume",
                          o->trace != NULL ? "--trace" : "--out");
-    if ((o->resume || options_given(o, "save-every") || options_given(o, "keep")) && o->out == NULL)
-        return error_set(error, "--resume, --save-every and --keep require --out DIR");
+    if ((o->resume || options_given(o, "save-every") || options_given(o, "keep") || o->keep_every > 0) && o->out == NULL)
+        return error_set(error, "--resume, --save-every, --keep and --keep-every require --out DIR");
+    if (o->keep_every > 0 && (o->save_every == 0 || o->keep_every % o->save_every != 0))
+        return error_set(error, "--keep-every %lld: legal values are multiples of --save-every, which must be given", (long long)o->keep_every);
+    if (o->keep_every > 0 && o->steps / o->keep_every > 1000)
+        return error_set(error, "--keep-every %lld would keep %lld states; the limit is 1000: legal values with --steps %lld are from %lld on", (long long)o->keep_every,
+                         (long long)(o->steps / o->keep_every), (long long)o->steps, (long long)(o->steps / 1001 + 1));
     if (o->new_data && !o->resume) return error_set(error, "--new-data requires --resume");
     if (o->lr_restart && !o->new_data) return error_set(error, "--lr-restart requires --new-data");
     if (o->out != NULL && o->export_to != NULL && path_same(o->out, o->export_to))

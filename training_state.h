@@ -146,19 +146,24 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
     return ok;
 }
 
+// Whether the state of a step is never removed.
+static inline bool state_stays(const options *o, int64_t step) { return o->keep_every > 0 && step % o->keep_every == 0; }
+
 // Notes on stderr when the file system has less room than the states that a run from `step` on adds, at 12 bytes a parameter. Rank 0 calls it.
 static inline void state_note_room(const state_store *s, const model_config *c, int64_t step) {
     struct statvfs disk;
     error_text unread = {"", 0}; // then the note may be wrong
     if (statvfs(s->folder, &disk) != 0) return;
-    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), there = state_list(s->folder, steps, &unread), every = s->o->save_every > 0 ? s->o->save_every : s->o->steps;
+    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = state_list(s->folder, steps, &unread), every = s->o->save_every > 0 ? s->o->save_every : s->o->steps, there = 0;
+    for (int64_t i = 0; i < count; i++) there += !state_stays(s->o, steps[i]);
     free(steps);
-    int64_t saves = (s->o->steps - 1) / every - step / every + 1; // the last step is always saved
+    int64_t last = (s->o->steps - 1) / every, saves = last - step / every + 1; // the last step is always saved
     int64_t most = max_i64(1, min_i64(saves, s->o->keep + 1 - there)); // at once, beside those that are there
+    if (s->o->keep_every > 0) most += max_i64(0, ((last - s->o->keep + 1) * every - 1) / s->o->keep_every - step / s->o->keep_every); // and older than these
     double needed = 12.0 * (double)config_parameters(c) * (double)most, room = (double)disk.f_bavail * (double)disk.f_frsize;
     if (room < needed)
-        fprintf(stderr, "note: --out %s: the states of this run will take %.3g GB more (--keep %lld and one that is written), and %.3g GB are free\n",
-                printable(s->folder).text, 1e-9 * needed, (long long)s->o->keep, 1e-9 * room);
+        fprintf(stderr, "note: --out %s: the states of this run will take %.3g GB more (--keep %lld and one that is written%s), and %.3g GB are free\n",
+                printable(s->folder).text, 1e-9 * needed, (long long)s->o->keep, s->o->keep_every > 0 ? ", and those of --keep-every" : "", 1e-9 * room);
 }
 
 // ---- training_state.json ----
@@ -288,12 +293,13 @@ static inline bool state_write_moments(const model *m, const char *folder, uint6
     safetensors_close(&files);
     return ok;
 }
-// Removes all states but the newest --keep. Renames each first, so that no half-removed folder is called step-*.
+// Removes all states but the newest --keep and those of --keep-every. Renames each first, so that no half-removed folder is called step-*.
 static inline void state_remove_old(const state_store *s) {
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
     error_text unread = {"", 0}; // then some stay until the next save
     int count = state_list(s->folder, steps, &unread);
     for (int i = 0; i < count - s->o->keep; i++) {
+        if (state_stays(s->o, steps[i])) continue;
         path_text from = state_path(s->folder, "", steps[i]), to = state_path(s->folder, "unfinished-", steps[i]);
         if (rename(from.text, to.text) == 0) folder_remove(to.text);
     }
