@@ -28,6 +28,9 @@ static inline int grid_rank(const grid_shape *g, int d, int h, int c) {
     return d * g->hp * g->cp + in_sequence;
 }
 
+// Windows of one rank, and one window of all, are the same single ring.
+static inline bool grid_one_ring(const grid_shape *g) { return g->w == 1 || g->w == g->cp; }
+
 // How many windows are interleaved. The outer hop from the last window of a node to the next node should leave through as many NICs as
 // the window has ranks. On nodes where several GPUs share a NIC, neighbours must then be in different windows. Interleaved windows stay
 // inside a node; where that is impossible, windows are contiguous (1).

@@ -135,7 +135,8 @@ static inline const option_row *options_table(int *count) {
          "--recompute, --offload-activations and, where they help, --offload-optimizer, --offload-gradients and --offload-parameters"},
         {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: ranks of a Double-Ring-Attention"},
         {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "",
-         "window size of the double ring; must divide cp (if absent: cp, a single ring; between nodes, the largest divisor of cp up to the number of NICs and to the ring's ranks of a node)"},
+         "ranks of a window of the double ring; must divide cp; 1 and cp: one ring (if absent: one ring; with --nics-per-node, where cp needs several nodes: as many as use "
+         "all NICs of a node)"},
         {"Grid", "placement", "", OPTION_CHOICE, AT(placement), 0, 0, "head-first", "head-first|context-first",
          "which ranks are neighbours: those of a head-parallel group or those of a context-parallel group"},
         {"Grid", "cp-comm", "", OPTION_CHOICE, AT(cp_comm), 0, 0, "ring", "ring|allgather", "how K and V are exchanged within a context-parallel group"},

@@ -454,6 +454,7 @@ static inline void plan_choice_text(const planner_choice *p, char *text, size_t 
     char ring[48] = "", recompute[48], offload[48] = "";
     plan_recompute_text(p, recompute, sizeof recompute);
     if (s->cp > 1 && p->cp_allgather) snprintf(ring, sizeof ring, " all-gather");
+    else if (s->cp > 1 && grid_one_ring(s)) snprintf(ring, sizeof ring, " ring");
     else if (s->cp > 1) snprintf(ring, sizeof ring, " w %d", s->w);
     if (p->offload > 0) snprintf(offload, sizeof offload, ", offload");
     if (p->offload > 0 && p->offload < 1) snprintf(offload, sizeof offload, ", offload %g", p->offload);

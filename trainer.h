@@ -437,7 +437,7 @@ static inline void print_start(const trainer *t) {
            c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
     snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);
     printf("grid        %d ranks = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
-           t->m.run.cp_allgather ? "all-gather of KV" : windows, placement_name(t->g.shape.placement),
+           t->m.run.cp_allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows, placement_name(t->g.shape.placement),
            t->m.run.dkv_bf16 ? ", dKV sent as bf16" : "");
     printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequences a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
            (long long)t->shard.T, (long long)step_sequences(t));
@@ -549,8 +549,10 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     log_check(t);
     if (steps > PREDICTED_STEPS) return;
     t->first_seconds[steps - 1] = seconds;
-    if (first_rank && (steps == PREDICTED_STEPS || r.step == r.steps))
-        prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), t->machines.name, t->documents != NULL);
+    if (!first_rank || (steps < PREDICTED_STEPS && r.step < r.steps)) return;
+    char machines[sizeof t->machines.name + 64];
+    snprintf(machines, sizeof machines, "%s%s", t->machines.name, t->o->cluster == NULL ? " (the default; --calibrate measures yours)" : "");
+    prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), machines, t->documents != NULL);
 }
 // After the last step of a run, if it had any: blocks skipped, time that rank 0 waited for transfers and that all computed, and memory measured beside the plan. Collective.
 static inline void print_end(trainer *t) {

@@ -43,7 +43,7 @@ def plan(model, length, ranks, cluster, sequences=None, more=()):
 
 
 def grid_text(c):
-    ring = "" if c["cp"] == 1 else " all-gather" if c["cp_comm"] == "allgather" else f" w {c['inner_ring']}"
+    ring = "" if c["cp"] == 1 else " all-gather" if c["cp_comm"] == "allgather" else " ring" if c["inner_ring"] == 1 else f" w {c['inner_ring']}"
     placement = "" if c["hp"] == 1 or c["cp"] == 1 else f" {c['placement']}"
     return f"{c['dp']} x {c['hp']} x {c['cp']}{ring}{placement}"
 
@@ -83,7 +83,8 @@ figures then replace these.
 Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs, 8 NICs and 2 TB of host memory, 80 GB (H100) or
 141 GB (H200) a GPU.
 
-- Grid: dp x hp x cp, w = inner ring.
+- Grid: dp x hp x cp; "ring" is one ring of all cp ranks, "w 2" a double ring with windows of 2. Windows pay off where there are fewer NICs than GPUs, or
+  many KV heads ([planner.md](planner.md)); with 8 KV heads and a NIC a GPU they change a plan by 0.5 % or less.
 - ZeRO: the number of ranks that parameters / gradients / optimizer states are sharded over.
 - Recompute: "auto (24 selective)" is selective in 24 layers and full in the others, "auto (40 none)" selective in the others. Offload: all
   activations that are kept lie on the host.
@@ -92,14 +93,14 @@ Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs
 
 What the tables say, in short:
 
-1. Shard heads up to a node first (hp 8, the number of key/value heads of these models), then use data parallelism.
-2. Grow the ring (cp) only when one node cannot hold a sequence, when there are not enough sequences for more dp, or where every activation then fits.
-3. Offload keeps every activation if there is enough host memory. Recompute is the last resort.
+1. Shard heads up to a node (hp 8, the number of key/value heads of these models): it is the best choice, or within 0.2 % of it.
+2. Grow the ring (cp) where every activation then fits, when one node cannot hold a sequence, or when there are not enough sequences for more dp.
+3. Activations go to the host where that saves more than 2 %; else they are recomputed (selective), or fit on more ranks.
 4. One GPU is enough for 512K tokens of Llama-3-8B, if the machine has the host memory: model states wait there, and long sequences leave the time to move them.
 
 Plots of the same results, over (hp, cp), by kind of time and by kind of memory: [planner.md](planner.md).
 
-What the planner prints:
+What the planner prints (the time of a single ring stands under "outer ring"):
 
     $ ./train_llama --plan --model llama3-8b --seq-len 1M --global-batch 16 --ranks 64 --cluster h100
 """
@@ -174,7 +175,7 @@ def memory():
 
 Made by `dev/plan_tables.py` with one `--dry-run --hp auto` per row: the fastest choice of the planner that fits, at 16 Mi tokens a
 step. The rows are those of [plans.md](plans.md), up to 1M tokens and 64 GPUs. Nothing here was measured on a GPU. On the CPU device
-the plan is within 5 % of the measured memory (`test/test_memory.sh`).
+the plan is within 5 % of the measured memory, from some 50 MB on (`test/test_memory.sh`).
 
 - All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention,
   at most 768 MiB, is that of cuDNN for Hopper; other GPUs need no more.
@@ -202,11 +203,13 @@ SCRIPT = """#!/usr/bin/env bash
 #
 #   tokens    {step_tokens:.1f} M a step ({batch} sequences of {S}), {total_tokens:.2f} G in {steps} steps
 #   FLOPs     {flops:.2e} by the model's count (causal attention half, recompute not counted)
-#   rope      theta {theta:.2e} = 500000 (S / 8192)^(128/126): "NTK-aware" scaling of a model trained on 8192 tokens; ROPE_THETA overrides it
+#   rope      theta {theta:.2e} = 8e6 (S / 65536)^(4/3), which gives ProLong's values for this model, 8e6 for 64K and 1.28e8 for 512K; ROPE_THETA overrides
+#             it. Others: "NTK-aware" scaling {ntk:.2e}; Gradient's models have 2.07e8 for 256K, 1.06e9 for 512K, 2.80e9 for 1M.
+#   documents attention stays within a document, which begins with token 128000 (<|begin_of_text|>); DOCUMENTS='' lets them see each other
 #   grid      dp {dp} x hp {hp} x cp {cp}; ZeRO {zero}; recompute {recompute}
 #   memory    {memory:.1f} GiB of a GPU by the dry run{host}
 #   expected  TGS {tgs:.0f}, MFU {mfu:.1f} %, {step:.0f} s a step, {hours:.1f} h in all: predicted by --plan for the cluster h100, whose figures are
-#             {figures}. Not measured.
+#             {figures}. Not measured. For whole sequences: documents take less time.
 #
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_{name}.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_{name}.sh
@@ -240,6 +243,7 @@ for attempt in {{1..20}}; do
         --seq-len {length} --batch-size 1 --global-batch {batch} --steps {steps} \\
         {flags} \\
         --rope-theta "${{ROPE_THETA:-{theta:.2e}}}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \\
+        ${{DOCUMENTS---document-begin 128000}} \\
         --log "llama3-8b-{name}.jsonl" --out "${{OUT:-llama3-8b-{name}}}" --save-every 5 --resume "$@" || status=$?
     if [ $status -eq 0 ] || [ $status -eq 2 ]; then exit $status; fi # 0: done, or stopped by a signal; 2: another attempt would not help
     echo "attempt $attempt ended with status $status" >&2
@@ -249,12 +253,13 @@ exit $status
 """
 
 
-SAVES = ("--out", "states", "--save-every", 5)  # as the scripts: a copy of the states lies in host memory while it is written
+# As the scripts: a copy of the states lies in host memory while it is written, and rows know their documents.
+TAKEN = ("--out", "states", "--save-every", 5, "--document-begin", 128000)
 
 
 def scripts():
     for length, ranks in (("128K", 8), ("256K", 8), ("512K", 16), ("1M", 32)):
-        answer, _ = plan("llama3-8b", length, ranks, "h100", more=SAVES)
+        answer, _ = plan("llama3-8b", length, ranks, "h100", more=TAKEN)
         c, S, steps, name = answer["choices"][0], LENGTHS[length], 500, length.lower()
         tokens = TOKENS_OF_A_STEP * steps
         flops = c["mfu"] * 989e12 / c["tgs"] * tokens  # 989e12: the peak of clusters/h100.txt
@@ -265,9 +270,9 @@ def scripts():
         write(f"scripts/run_llama3_8b_{name}.sh", SCRIPT.format(
             length=length, name=name, nodes=ranks // 8, s="" if ranks == 8 else "s", ranks=ranks, S=S, steps=steps, batch=answer["global_batch"],
             step_tokens=TOKENS_OF_A_STEP / 1e6, total_tokens=tokens / 1e9, flops=flops, dp=c["dp"], hp=c["hp"], cp=c["cp"],
-            zero=zero_text(c), recompute=recompute_text(c), memory=c["memory_bytes"] / GIB, host=f", {host:.0f} GiB of host memory a node" if host else "",
+            zero=zero_text(c), recompute=recompute_text(c), memory=c["memory_bytes"] / GIB, host=f", {host:.0f} GiB of host memory a node, {12 * 8.03e9 / GIB / (ranks // 8):.0f} of them for the state that is being saved" if host else "",
             tgs=c["tgs"], mfu=100 * c["mfu"], step=c["step_s"], hours=c["step_s"] * steps / 3600, figures=figures, flags=flags,
-            theta=500000 * (S / 8192) ** (128 / 126), notice=60 * math.ceil(c["step_s"] / 60 + 10)))  # time to finish a step, and 10 min to save
+            theta=8e6 * (S / 65536) ** (4 / 3), ntk=500000 * (S / 8192) ** (128 / 126), notice=60 * math.ceil(c["step_s"] / 60 + 10)))  # time to finish a step, and 10 min to save
         os.chmod(os.path.join(ROOT, f"scripts/run_llama3_8b_{name}.sh"), 0o755)
 
 

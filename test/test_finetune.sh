@@ -32,6 +32,7 @@ RUN=$dir/run
 DEVICE=cpu CLUSTER=cpu RANKS=2
 SEQ_LEN=512 GLOBAL_BATCH=4 STEPS=150 SAVE_EVERY=20
 ROPE='--rope-theta 2e6'
+DOCUMENTS='--document-end 10'
 GRID='--dp 1 --hp 1 --cp 2 --zero-optim 2'
 NAMES
 names() { grep -oE '\b[A-Z_]+=' "$1" | sort; }

@@ -232,7 +232,7 @@ ranks = re.search(r"mpirun -np (\d+)", text)[1]
 nodes = re.search(r"#SBATCH --nodes=(\d+)", text)[1]
 assert int(nodes) * 8 == int(ranks) and "#SBATCH --ntasks-per-node=8\n" in text and "srun" in text and "sbatch " + script in text
 plan = subprocess.run([binary, "--plan", "--model", "llama3-8b", "--cluster", "h100", "--ranks", ranks, "--seq-len", length, "--global-batch", batch,
-                       "--out", "states", "--save-every", "5", "--plan-json", path], capture_output=True, text=True, check=True).stdout
+                       "--out", "states", "--save-every", "5", "--document-begin", "128000", "--plan-json", path], capture_output=True, text=True, check=True).stdout
 best = json.load(open(path))["choices"][0]
 assert chosen in plan.splitlines()[-1], (chosen, plan.splitlines()[-1])
 S = int(length[:-1]) << (20 if length[-1] == "M" else 10)
@@ -244,7 +244,8 @@ L, D, F, V, Hkv, H = 32, 4096, 14336, 128256, 8, 32
 flops = 6 * (L * (D * D * 2 + 2 * D * D * Hkv // H + 3 * D * F) + D * V) + 6 * L * D * S
 assert abs(float(header["FLOPs"].split()[0]) / (flops * tokens * steps) - 1) < 0.01, (header["FLOPs"], flops * tokens * steps)
 assert f"{best['step_s']:.0f} s a step, {best['step_s'] * steps / 3600:.1f} h in all" in header["expected"], header
-assert abs(float(theta) / (500000 * (S / 8192) ** (128 / 126)) - 1) < 0.01 and theta in header["rope"], theta
+assert abs(float(theta) / (8e6 * (S / 65536) ** (4 / 3)) - 1) < 0.01 and theta in header["rope"], theta
+assert "--document-begin 128000 " in command
 assert int(re.search(r"USR1@(\d+)", text)[1]) >= best["step_s"] + 600
 # The dry run of the very command.
 dry = subprocess.run([script, "--dry-run", "--ranks", ranks], env={**os.environ, "LAUNCH": "env", "MODEL": "llama3-8b", "DATA": "d"}, capture_output=True, text=True, check=True).stdout
