@@ -246,7 +246,7 @@ static inline const option_row *options_table(int *count) {
         {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "",
          "write the plan as JSON, with every grid that fits (at most the 256 fastest); requires --plan"},
         {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "",
-         "machines that --plan, --dry-run and a run's predictions assume: h100, h200, b200, a100-4nic, a100-4nic-datasheet, cpu, or a file such "
+         "machines that --plan, --dry-run and a run's predictions assume: h100, h200, b200, gb200, a100-4nic, a100-4nic-datasheet, cpu, or a file such "
          "as clusters/h100.txt (if absent: the default of this build)"},
         {"Other", "calibrate", "", OPTION_FLAG, AT(calibrate), 0, 0, "", "",
          "measure these machines with the ranks started, and write a file for --cluster; trains nothing; --model sets the shapes (if absent: "

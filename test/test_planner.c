@@ -40,8 +40,8 @@ static void check_embedded_texts(void) {
         cluster_basis(&by_name, basis, sizeof basis);
         printf("cluster %-20s %s\n", by_name.name, basis);
     }
-    const char *const expected[] = {"a100-4nic", "a100-4nic-datasheet", "h100", "h200", "b200", "cpu"};
-    for (int i = 0; i < 6; i++) load(expected[i]);
+    const char *const expected[] = {"a100-4nic", "a100-4nic-datasheet", "h100", "h200", "b200", "gb200", "cpu"};
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) load(expected[i]);
 }
 
 // Parses the text of cluster h100 with the line of `key` replaced (NULL: left out).
