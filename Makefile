@@ -41,7 +41,7 @@ endif
 HOST_OPT := $(if $(filter 0,$(SANITIZE)),,-O0)
 # -g1: what backtraces, perf and sanitizers name. Variables, too, would take the compiler a third longer, for the emulated kernels half as long again.
 # By itself, -std=c11 forbids fused multiply-add, which is half of a CPU's arithmetic.
-CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g1 $(OPT) -fopenmp $(WARN)
+CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g1 $(OPT) -fopenmp $(WARN) -Ibuild
 
 # We prefer OpenBLAS on OpenMP threads, which shares one thread pool with our own loops; any other OpenBLAS works too.
 BLAS_DIR := $(firstword $(wildcard /usr/lib/*/openblas-openmp))
@@ -88,7 +88,7 @@ else
   LIBS := $(filter-out -lopenblas -L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR),$(LIBS)) $(CUDA_LIBS)
 endif
 DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
-HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h)
+HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h) build/cluster_texts.h
 ON_DEVICE := $(shell grep -l '^// device:' test/test_*.c) # tests of one device: the first lines say "// device: emulated"
 ON_THIS := $(filter-out $(if $(filter 0,$(CUDNN)),$(wildcard test/test_cudnn_*.c)),$(shell grep -l '^// device: $(DEVICE)' test/test_*.c))
 TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(filter-out $(ON_DEVICE),$(wildcard test/test_*.c)) $(ON_THIS))
@@ -96,6 +96,10 @@ TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(filter-out $(ON_DEVICE),$(wildcar
 .PHONY: all test demo bench clean tests tools
 all: $(BUILD)/train_llama
 	@ln -sf $(BUILD)/train_llama train_llama
+
+build/cluster_texts.h: dev/embed_clusters.sh $(wildcard clusters/*.txt)
+	@mkdir -p $(@D)
+	dev/embed_clusters.sh >$@.$$$$ && mv $@.$$$$ $@
 
 $(BUILD)/train_llama: $(BUILD)/train_llama.o $(DEVICE_OBJECTS)
 	$(CC) $(CFLAGS) $^ -o $@ $(LIBS)
@@ -195,7 +199,7 @@ fuzz: $(addprefix build/fuzz/,$(FUZZ_TARGETS))
 fuzz-short: $(addprefix $(BUILD)/fuzz/,$(FUZZ_TARGETS))
 build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h $(HEADERS)
 	@mkdir -p $(@D)
-	clang -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $< -o $@ -lcjson -lm
+	clang -std=c11 -D_GNU_SOURCE -Ibuild -g -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $< -o $@ -lcjson -lm
 $(BUILD)/fuzz/%: test/fuzz/%.c test/fuzz/driver.c test/fuzz/fuzz.h $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $< test/fuzz/driver.c -o $@ -lcjson -lm

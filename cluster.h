@@ -3,7 +3,7 @@
 #ifndef CLUSTER_H
 #define CLUSTER_H
 
-#include "cluster_texts.h" // defines: cluster_texts (the text of every clusters/*.txt)
+#include "cluster_texts.h" // defines: cluster_texts, the text of every clusters/*.txt (build/cluster_texts.h, which make writes)
 #include "config.h"        // defines: printable
 #include <stddef.h>
 

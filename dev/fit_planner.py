@@ -2,7 +2,7 @@
 """Fits the planner's constants to LoongTrain's tables and writes clusters/a100-4nic.txt.
 
     python3 dev/fit_planner.py            fits and prints the accuracy; writes nothing
-    python3 dev/fit_planner.py --write    also writes the file, and cluster_texts.h
+    python3 dev/fit_planner.py --write    also writes the file
 
 The model is the product's own: time_model.h, compiled here as a shared library. The fit starts from clusters/a100-4nic-datasheet.txt. It
 fits 14 figures to 80 times and, at a lower weight, to the SeqAlltoAll column of 20 of those cells (test/paper_tables.h,
@@ -45,7 +45,8 @@ FITTED = [
 def build(folder):
     path = os.path.join(folder, "planner.so")
     source = os.path.join(ROOT, "dev/planner_library.c")
-    subprocess.run(["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-o", path, source, "-lcjson", "-lm"], check=True)
+    subprocess.run(["make", "-C", ROOT, "-s", "build/cluster_texts.h"], check=True)
+    subprocess.run(["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-I", os.path.join(ROOT, "build"), "-fPIC", "-shared", "-o", path, source, "-lcjson", "-lm"], check=True)
     return ctypes.CDLL(path)
 
 
@@ -121,12 +122,11 @@ def write(values):
         lines.append(line)
     with open(os.path.join(ROOT, "clusters", "a100-4nic.txt"), "w", encoding="utf-8") as f:
         f.write("\n".join(lines) + "\n")
-    subprocess.run([os.path.join(ROOT, "dev/embed_clusters.sh")], check=True)
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--write", action="store_true", help="write clusters/a100-4nic.txt and cluster_texts.h")
+    arguments.add_argument("--write", action="store_true", help="write clusters/a100-4nic.txt")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Model(build(folder))
