@@ -7,9 +7,6 @@
 
 #include "config.h" // defines: cJSON_*, printable, config_read_json
 #include "files.h"
-#ifdef __F16C__
-#include <immintrin.h>
-#endif
 
 typedef enum { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPES } safetensors_dtype;
 static inline const char *safetensors_dtype_name(safetensors_dtype d) {
@@ -108,38 +105,6 @@ static inline uint16_t f16_of_float(float x) { // magnitudes of 65520 and above:
     uint32_t nan = 0x7c00 | ((a >> 13 & 0x3ff) != 0 ? a >> 13 & 0x3ff : 0x200);
     uint32_t normal = (a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13, subnormal = (uint32_t)(int32_t)rintf(float_of_bits(a < 0x38800000u ? a : 0) * 0x1p24f);
     return (uint16_t)(sign | (a > 0x7f800000u ? nan : a >= 0x477ff000u ? 0x7c00 : a >= 0x38800000u ? normal : subnormal));
-}
-
-// n numbers at once, bit for bit as the functions above. The processor's own conversion is several times as fast, and agrees with them where
-// there is no NaN and nothing that F16 cannot hold.
-#ifdef __F16C__
-enum { F16_LANES = 8 };
-static inline void f16_to_float_lanes(float *to, const uint16_t *from) { _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from))); }
-static inline void f16_from_float_lanes(uint16_t *to, const float *from) {
-    _mm_storeu_si128((__m128i *)to, _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT));
-}
-#else
-enum { F16_LANES = 1 };
-static inline void f16_to_float_lanes(float *to, const uint16_t *from) { *to = float_of_f16(*from); }
-static inline void f16_from_float_lanes(uint16_t *to, const float *from) { *to = f16_of_float(*from); }
-#endif
-static inline void f16_to_floats(float *to, const uint16_t *from, int64_t n) {
-    unsigned special = 0;
-    for (int64_t i = 0; i < n; i++) special |= (from[i] & 0x7c00u) == 0x7c00u;
-    int64_t plain = special ? 0 : n / F16_LANES * F16_LANES;
-    for (int64_t i = 0; i < plain; i += F16_LANES) f16_to_float_lanes(to + i, from + i);
-    for (int64_t i = plain; i < n; i++) to[i] = float_of_f16(from[i]);
-}
-// Returns the index of the first finite number that F16 cannot hold (magnitude 65520 or more); n if there is none.
-static inline int64_t f16_from_floats(uint16_t *to, const float *from, int64_t n) {
-    unsigned special = 0;
-    for (int64_t i = 0; i < n; i++) special |= (bits_of_float(from[i]) & 0x7fffffffu) >= 0x477ff000u;
-    int64_t plain = special ? 0 : n / F16_LANES * F16_LANES, beyond = n;
-    for (int64_t i = 0; i < plain; i += F16_LANES) f16_from_float_lanes(to + i, from + i);
-    for (int64_t i = plain; i < n; i++) to[i] = f16_of_float(from[i]);
-    for (int64_t i = n - 1; special && i >= 0; i--)
-        if (isfinite(from[i]) && fabsf(from[i]) >= 65520.0f) beyond = i;
-    return beyond;
 }
 
 // ---- reading ----
@@ -368,7 +333,7 @@ static inline bool safetensors_read_chunk(const safetensors_file *file, const sa
     if (t->dtype == DTYPE_BF16)
         for (int64_t i = 0; i < n; i++) to[i] = float_of_bf16(raw[i]);
     else
-        f16_to_floats(to, raw, n);
+        for (int64_t i = 0; i < n; i++) to[i] = float_of_f16(raw[i]);
     return true;
 }
 
@@ -378,10 +343,11 @@ static inline bool safetensors_write_chunk(const safetensors_file *file, const s
     if (t->dtype == DTYPE_BF16) {
         for (int64_t i = 0; i < n; i++) raw[i] = bf16_of_float(from[i]);
     } else {
-        int64_t beyond = f16_from_floats(raw, from, n);
-        if (beyond < n)
-            return error_set(error, "%s: element %lld of \"%s\" is %g, beyond the largest number of F16 (65504); use bf16 or f32",
-                             file->path, (long long)(at + beyond), t->name, (double)from[beyond]);
+        for (int64_t i = 0; i < n; i++) raw[i] = f16_of_float(from[i]);
+        for (int64_t i = 0; i < n; i++)
+            if ((raw[i] & 0x7fff) == 0x7c00 && isfinite(from[i]))
+                return error_set(error, "%s: element %lld of \"%s\" is %g, beyond the largest number of F16 (65504); use bf16 or f32", file->path,
+                                 (long long)(at + i), t->name, (double)from[i]);
     }
     return file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error);
 }
