@@ -43,22 +43,10 @@ static inline void data_sources_close(data_sources *s) {
 
 // "0.7" -> 700000 millionths. Legal are digits, at most six of them after a point, for a weight above 0 and at most 1000000.
 static inline bool data_weight_parse(const char *text, int64_t *millionths) {
-    int64_t n = 0;
-    int places = -1; // digits after the point; -1: no point yet
-    size_t digits = 0;
-    for (const char *at = text; *at != '\0'; at++) {
-        if (*at == '.' && places < 0) {
-            places = 0;
-            continue;
-        }
-        if (*at < '0' || *at > '9' || n > 1000000000000 || places == 6) return false;
-        n = n * 10 + (*at - '0');
-        digits++;
-        if (places >= 0) places++;
-    }
-    for (int i = places < 0 ? 0 : places; i < 6 && n <= 1000000000000; i++) n *= 10;
-    *millionths = n;
-    return digits > 0 && n > 0 && n <= 1000000000000;
+    char *end = NULL;
+    double n = strspn(text, "0123456789.") == strlen(text) ? 1e6 * strtod(text, &end) : 0; // no sign, exponent or hexadecimal digits
+    *millionths = (int64_t)(n <= 1e12 ? n + 0.5 : 0);
+    return n > 0 && n <= 1e12 && *end == '\0' && fabs(n - (double)*millionths) < 1e-3;
 }
 
 // Parses one source into s->sources[s->count]; changes text in place.

@@ -153,19 +153,37 @@ static void read_source(trainer *t, error_text *error) {
     stop_on_error(error);
 }
 
-// Says which is the first file of --train-data that is also in `other`, the validation sets, or there a second time (other: --train-data itself), under whatever
-// name: patterns such as data/*.bin take more than is meant.
-static void note_shared_files(const data_sources *train, const data_sources *other) {
+typedef struct {
+    const token_file *file;
+    bool val; // of --val-data
+} listed_file;
+static int listed_file_compare(const void *a, const void *b) { // by file, then training data first, then by name
+    const listed_file *x = (const listed_file *)a, *y = (const listed_file *)b;
+    if (x->file->device != y->file->device) return x->file->device < y->file->device ? -1 : 1;
+    if (x->file->inode != y->file->inode) return x->file->inode < y->file->inode ? -1 : 1;
+    if (x->val != y->val) return x->val ? 1 : -1;
+    return strcmp(x->file->path, y->file->path);
+}
+// Says once if --train-data holds a file twice, and if it holds one of --val-data, under whatever name: patterns such as data/*.bin take more than is meant.
+static void note_shared_files(const data_sources *train, const data_sources *val) {
+    int64_t count = 0;
+    for (int i = 0; i < train->count; i++) count += train->sources[i].data.file_count;
+    for (int i = 0; i < val->count; i++) count += val->sources[i].data.file_count;
+    listed_file *files = HOST_NEW(listed_file, count), *at = files;
     for (int i = 0; i < train->count; i++)
-        for (int64_t f = 0; f < train->sources[i].data.file_count; f++)
-            for (int k = other == train ? i : 0; k < other->count; k++)
-                for (int64_t v = other == train && k == i ? f + 1 : 0; v < other->sources[k].data.file_count; v++) {
-                    const token_file *a = &train->sources[i].data.files[f], *b = &other->sources[k].data.files[v];
-                    if (a->device != b->device || a->inode != b->inode) continue;
-                    if (other == train) fprintf(stderr, "note: --train-data holds %s twice, also as %s\n", printable(a->path).text, printable(b->path).text);
-                    else fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(b->path).text);
-                    return;
-                }
+        for (int64_t f = 0; f < train->sources[i].data.file_count; f++) *at++ = (listed_file){&train->sources[i].data.files[f], false};
+    for (int i = 0; i < val->count; i++)
+        for (int64_t f = 0; f < val->sources[i].data.file_count; f++) *at++ = (listed_file){&val->sources[i].data.files[f], true};
+    qsort(files, (size_t)count, sizeof *files, listed_file_compare);
+    bool twice = false, shared = false;
+    for (int64_t n = 1; n < count; n++) {
+        const token_file *a = files[n - 1].file, *b = files[n].file;
+        if (files[n - 1].val || a->device != b->device || a->inode != b->inode) continue;
+        if (!files[n].val && !twice) fprintf(stderr, "note: --train-data holds %s twice, also as %s\n", printable(a->path).text, printable(b->path).text);
+        if (files[n].val && !shared) fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(b->path).text);
+        *(files[n].val ? &shared : &twice) = true;
+    }
+    free(files);
 }
 
 // Opens the token files, which must be the same on every rank. Collective.
@@ -178,10 +196,7 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
     agree_on_number(comm_world(), data_sources_hash(&t->train), "--train-data: the files", error);
     agree_on_number(comm_world(), data_sources_hash(&t->val), "--val-data: the files", error);
     stop_on_error(error);
-    if (t->g.rank == 0) {
-        note_shared_files(&t->train, &t->train);
-        note_shared_files(&t->train, &t->val);
-    }
+    if (t->g.rank == 0) note_shared_files(&t->train, &t->val);
     if (o->check_data) check_data(t, error);
     data_sources *text = t->val.count > 0 ? &t->val : &t->train;
     if (o->sample_every > 0) sample_open(&t->sample, o, c->V, t->folder, text->count > 0 ? &text->sources[0].data : NULL, t->g.rank == 0, error);

@@ -200,7 +200,6 @@ static inline int sample_work_compare(const void *a, const void *b) { // most wo
 static inline sample_work *sort_samples(trainer *t, error_text *error) {
     int64_t n = step_sequences(t), most = 1 << 20, sum = 0, *seen = HOST_NEW(int64_t, n);
     sample_work *sorted = HOST_NEW(sample_work, n);
-    memset(seen, 0, sizeof *seen * (size_t)n);
     for (int64_t i = t->g.rank; i < n; i += t->g.ranks)
         if (!data_sources_seen(&t->train, t->done.samples + i, options_document(t->o), &seen[i], error)) break;
     stop_training_on_error(t, error);
