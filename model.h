@@ -515,18 +515,19 @@ static inline void model_backward(model *m, int64_t micro) {
 
 // ---- one step's worth ----
 
-// Copies tokens and labels (rows; labels NULL: none) of micro-step `micro` from the host to the device, and where its documents begin.
-static inline void model_take_batch(model *m, const int32_t *tokens, const int32_t *labels, int64_t micro) {
-    device_from_host(m->tokens, tokens, sizeof(int32_t) * (size_t)m->rows);
-    if (labels != NULL) device_from_host(m->labels, labels, sizeof(int32_t) * (size_t)m->rows);
+// Copies what the caller has read for micro-step `micro` (batch_*) from the host to the device: tokens, with `labels` these, and where documents begin.
+static inline void model_take_batch(model *m, int64_t micro, bool labels) {
+    size_t bytes = sizeof(int32_t) * (size_t)m->rows;
+    device_from_host(m->tokens, m->batch_tokens + micro * m->rows, bytes);
+    if (labels) device_from_host(m->labels, m->batch_labels + micro * m->rows, bytes);
     if (m->documents == NULL) return;
     int64_t n = m->run.B * (m->attention.Tc + 2 * m->g->shape.cp);
     m->documents_now = m->documents + micro * n;
     device_from_host(m->first, m->documents_now, sizeof(int64_t) * (size_t)n);
 }
-// One micro-step: tokens, labels (rows) on the host. scale = 1 / valid labels of the whole step over all ranks.
-static inline void model_micro_step(model *m, const int32_t *tokens, const int32_t *labels, int64_t micro, float scale) {
-    model_take_batch(m, tokens, labels, micro);
+// One micro-step of the batch. scale = 1 / valid labels of the whole step over all ranks.
+static inline void model_micro_step(model *m, int64_t micro, float scale) {
+    model_take_batch(m, micro, true);
     model_forward(m, micro);
     zero_begin_backward(&m->zero, micro == 0, micro == m->run.grad_accum - 1);
     model_loss(m, m->losses + micro * m->rows, scale, true);
@@ -540,18 +541,18 @@ typedef struct {
     bool spike;    // more than most_loss or most_norm: the update was left out
 } step_result;
 
-// One optimizer step: tokens and labels (grad_accum, rows) on the host. Clips the gradient to norm `clip` (0: never). When loss or gradient norm is
+// One optimizer step on the batch that the caller has read (batch_*). Clips the gradient to norm `clip` (0: never). When loss or gradient norm is
 // not finite, the update is skipped: the caller sees both and decides. It is skipped, too, for a spike, and when nothing is a label. Loss, norm and update
 // are those of the whole batch on any grid. Collective.
-static inline step_result model_step(model *m, const int32_t *tokens, const int32_t *labels, adamw_args args, double clip) {
+static inline step_result model_step(model *m, adamw_args args, double clip) {
     int64_t accum = m->run.grad_accum;
     step_result r = {0, 0, 0, false};
-    for (int64_t i = 0; i < accum * m->rows; i++) r.valid += labels[i] >= 0;
+    for (int64_t i = 0; i < accum * m->rows; i++) r.valid += m->batch_labels[i] >= 0;
     comm_sum_int64(m->g->all, &r.valid, 1);
     float scale = r.valid > 0 ? (float)(1.0 / (double)r.valid) : 0;
     progress_note note = progress_start("step");
     for (int64_t micro = 0; micro < accum; micro++) {
-        model_micro_step(m, tokens + micro * m->rows, labels + micro * m->rows, micro, scale);
+        model_micro_step(m, micro, scale);
         if (accum > 1) progress_show(&note, micro + 1, accum);
     }
     r.loss = op_sum_float(m->losses, accum * m->rows);
@@ -569,12 +570,11 @@ static inline step_result model_step(model *m, const int32_t *tokens, const int3
     return r;
 }
 
-// A forward pass alone: the token losses of this rank's rows into m->losses (labels NULL: none). Logits of single rows: evaluation_logits. Uses the
-// documents of micro-step 0. Collective.
-static inline void model_evaluate(model *m, const int32_t *tokens, const int32_t *labels) {
-    model_take_batch(m, tokens, labels, 0);
+// A forward pass alone, of the batch's micro-step 0. losses: of this rank's tokens into m->losses. Logits of single rows: evaluation_logits. Collective.
+static inline void model_evaluate(model *m, bool losses) {
+    model_take_batch(m, 0, losses);
     model_forward(m, CHECKPOINT_NOT_KEPT);
-    if (labels != NULL) model_loss(m, m->losses, 0, false);
+    if (losses) model_loss(m, m->losses, 0, false);
     else zero_params(&m->zero, m->c.L + 1); // for evaluation_logits
 }
 

@@ -161,18 +161,17 @@ static inline int32_t sample_choose(const float *logits, int64_t V, double tempe
     }
     return best; // rounding left a remainder
 }
-// Draws token n after the n before it into job->tokens, the same on every rank. rows_tokens (rows): scratch on the host. seed: of the draws.
-// Collective; n < S.
-static inline void sample_draw(sample_job *job, int64_t n, model *m, const sequence_shard *shard, double temperature, uint64_t seed, int32_t *rows_tokens) {
+// Draws token n after the n before it into job->tokens, the same on every rank. seed: of the draws. Overwrites m->batch_tokens. Collective; n < S.
+static inline void sample_draw(sample_job *job, int64_t n, model *m, const sequence_shard *shard, double temperature, uint64_t seed) {
     int64_t V = m->c.V, next = 0;
     float *logits = HOST_NEW(float, V);
     const int64_t *documents = m->documents;
     m->documents = NULL; // the sequence is one document
     for (int64_t i = 0; i < m->rows; i++) { // every sequence of the batch is the same
         int64_t position = sequence_shard_position(shard, i % shard->T);
-        rows_tokens[i] = position < n ? job->tokens[position] : 0;
+        m->batch_tokens[i] = position < n ? job->tokens[position] : 0;
     }
-    model_evaluate(m, rows_tokens, NULL);
+    model_evaluate(m, false);
     for (int64_t t = 0; t < shard->T && m->g->place.d == 0; t++) { // one rank of dp index 0 has the row
         if (sequence_shard_position(shard, t) != n - 1) continue;
         evaluation_logits(m, t, logits);

@@ -233,9 +233,7 @@ static void take_memory(trainer *t, const model_config *c, const model_run *run,
     t->memory_before = device_memory_used();
     model_allocate(&t->m, &t->device, &t->host, c, &t->g, run, error);
     stop_on_error(error);
-    t->tokens = t->m.batch_tokens;
-    t->labels = t->m.batch_labels;
-    t->m.documents = t->documents = t->m.batch_documents;
+    t->m.documents = t->m.batch_documents;
     int64_t *positions = HOST_NEW(int64_t, t->shard.T);
     for (int64_t i = 0; i < t->shard.T; i++) positions[i] = sequence_shard_position(&t->shard, i);
     model_start(&t->m, positions);
@@ -381,7 +379,7 @@ static void train(trainer *t, error_text *error) {
             t->m.most_loss = recent_limit(&t->done.losses, o->skip_spikes);
             t->m.most_norm = recent_limit(&t->done.norms, o->skip_spikes);
         }
-        step_result result = model_step(&t->m, t->tokens, t->labels, args, o->grad_clip);
+        step_result result = model_step(&t->m, args, o->grad_clip);
         device_synchronize();
         double seconds = device_seconds() - began;
         t->done.step = step + 1;

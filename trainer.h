@@ -25,8 +25,6 @@ typedef struct {
     arena device, host;
     data_sources train, val; // count 0: not given
     sample_job sample;       // --sample-every
-    int32_t *tokens, *labels; // (grad_accum, rows), in m
-    int64_t *documents;       // (grad_accum, B, hp T + 2 cp), in m; NULL: not packed
     FILE *log;                // --log, on rank 0
     training_progress done;   // steps of this run and of those it resumes; samples: of this data
     state_store states;       // --out
@@ -142,19 +140,19 @@ static inline bool save_and_ask_stop(trainer *t) {
 static inline int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.run.B * t->m.run.grad_accum; }
 
 // The documents of sequence s of a step.
-static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->documents + s * sequence_shard_entries(&t->shard); }
+static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->m.batch_documents + s * sequence_shard_entries(&t->shard); }
 // Reads one sample into the rows of sequence b of micro-step a.
 static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
-    if (!dataloader_read(data, sample, &t->shard, t->tokens + at, t->labels + at, error)) return false;
-    if (t->documents == NULL) return true;
-    return dataloader_documents(data, sample, &t->shard, options_document(t->o), t->tokens + at, t->labels + at, documents_of(t, sequence), error);
+    if (!dataloader_read(data, sample, &t->shard, t->m.batch_tokens + at, t->m.batch_labels + at, error)) return false;
+    if (t->m.batch_documents == NULL) return true;
+    return dataloader_documents(data, sample, &t->shard, options_document(t->o), t->m.batch_tokens + at, t->m.batch_labels + at, documents_of(t, sequence), error);
 }
 // Fills sequence b with ignored rows: the last batch of an evaluation can be short.
 static inline void read_nothing(trainer *t, int64_t b) {
     for (int64_t i = b * t->shard.T; i < (b + 1) * t->shard.T; i++) {
-        t->tokens[i] = 0;
-        t->labels[i] = LABEL_IGNORED;
+        t->m.batch_tokens[i] = 0;
+        t->m.batch_labels[i] = LABEL_IGNORED;
     }
 }
 
@@ -217,7 +215,7 @@ static inline sample_work *sort_samples(trainer *t, error_text *error) {
 static inline void read_step(trainer *t, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
     t->attended = t->o->seq_len;
-    sample_work *sorted = t->documents != NULL ? sort_samples(t, error) : NULL;
+    sample_work *sorted = t->m.batch_documents != NULL ? sort_samples(t, error) : NULL;
     for (int64_t a = 0; a < A; a++) {
         for (int64_t b = 0; b < B; b++) {
             int64_t counter = dataloader_counter(a, dp, t->g.place.d, B, b), sample;
@@ -235,7 +233,7 @@ static inline void read_step(trainer *t, error_text *error) {
 // Evaluates the batch that was read: its losses go to losses (rows) on the host. Collective.
 static inline void evaluate_batch(trainer *t, float *losses, error_text *error) {
     stop_training_on_error(t, error);
-    model_evaluate(&t->m, t->tokens, t->labels);
+    model_evaluate(&t->m, true);
     device_to_host(losses, t->m.losses, sizeof(float) * (size_t)t->m.rows);
 }
 // How many samples of a validation set an evaluation takes.
@@ -256,8 +254,8 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
         }
         evaluate_batch(t, losses, error);
         for (int64_t b = 0; b < B; b++) {
-            const int64_t *documents = t->documents != NULL ? documents_of(t, b) + t->shard.h * T : NULL;
-            loss_by_position_add(sums, &t->shard, documents, t->labels + b * T, losses + b * T);
+            const int64_t *documents = t->m.batch_documents != NULL ? documents_of(t, b) + t->shard.h * T : NULL;
+            loss_by_position_add(sums, &t->shard, documents, t->m.batch_labels + b * T, losses + b * T);
         }
         progress_show(&note, min_i64(samples, first + dp * B), samples);
     }
@@ -276,13 +274,13 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
             int64_t sample = n / NEEDLE_DEPTHS % dataloader_samples(data);
             if (n >= needles) read_nothing(t, b);
             else if (!read_sample(t, data, dataloader_sample_at(data, sample), 0, b, error)) break;
-            else needle_place(&t->shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), t->tokens + b * T, t->labels + b * T);
+            else needle_place(&t->shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), t->m.batch_tokens + b * T, t->m.batch_labels + b * T);
         }
         evaluate_batch(t, losses, error);
-        for (int64_t b = 0; b < B; b++) needle_scores_add(scores, &t->m, (int)((own + b) % NEEDLE_DEPTHS), b * T, t->labels + b * T, losses + b * T, logits);
+        for (int64_t b = 0; b < B; b++) needle_scores_add(scores, &t->m, (int)((own + b) % NEEDLE_DEPTHS), b * T, t->m.batch_labels + b * T, losses + b * T, logits);
         progress_show(&note, min_i64(needles, first + dp * B), needles);
     }
-    t->m.documents = t->documents;
+    t->m.documents = t->m.batch_documents;
     comm_sum_double(t->g.all, scores->right, NEEDLE_DEPTHS);
     comm_sum_double(t->g.all, scores->loss, NEEDLE_DEPTHS);
     comm_sum_double(t->g.all, scores->tokens, NEEDLE_DEPTHS);
@@ -335,7 +333,7 @@ static inline void sample(trainer *t) {
             if (t->g.rank == 0) printf("sample %4lld/%lld | ended by a signal\n", (long long)step, (long long)steps);
             return;
         }
-        sample_draw(job, n, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + step - 1), t->tokens);
+        sample_draw(job, n, &t->m, &t->shard, t->o->sample_temperature, (uint64_t)(t->o->seed + step - 1));
         progress_show(&note, n + 1 - job->prompt, job->count);
     }
     if (t->g.rank == 0) sample_print(job, step, steps, t->log);
@@ -450,7 +448,7 @@ static inline void print_start(const trainer *t) {
         printf("validation  %s: %lld tokens, %lld samples%s; evaluations take %lld\n", data_source_label(&t->val.sources[i]), (long long)data->total,
                (long long)dataloader_samples(data), data->masks > 0 ? ", with loss masks" : "", (long long)evaluation_samples(t, data));
     }
-    if (t->documents != NULL)
+    if (t->m.batch_documents != NULL)
         printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin",
                options_document(o).token, op_attention_engine(false), op_attention_engine(true));
     if (t->sample.count > 0) sample_print_start(&t->sample);
@@ -476,7 +474,7 @@ static inline double median_of_first(double *seconds, int64_t n) {
 // With packed documents, a dp rank whose samples are short documents waits for the gradients of one whose are long ones: at most for as long as a step
 // without boundaries takes. The limit is twice what is predicted for that. Before the first step or evaluation. Collective.
 static inline void limit_waits(const trainer *t) {
-    if (t->documents == NULL || t->g.shape.dp == 1) return;
+    if (t->m.batch_documents == NULL || t->g.shape.dp == 1) return;
     double before = comm_wait_at_least(0), seconds = ceil(2 * plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->o->seq_len));
     comm_broadcast(t->g.all, &seconds, sizeof seconds, 0); // machines may round differently
     if (comm_wait_at_least(seconds) > before && t->g.rank == 0)
@@ -490,7 +488,7 @@ static inline void start_measuring(trainer *t) {
     t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->attended);
     t->predicted_sent = plan_predict_sent(&t->m);
     document_mark mark = options_document(t->o);
-    if (t->documents != NULL && t->attended == t->shard.S && t->g.rank == 0)
+    if (t->m.batch_documents != NULL && t->attended == t->shard.S && t->g.rank == 0)
         fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n", (int)mark.token,
                 mark.ends ? "end" : "begin");
     char duration[32];
@@ -551,12 +549,12 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     if (!first_rank || (steps < PREDICTED_STEPS && r.step < r.steps)) return;
     char machines[sizeof t->machines.name + 64];
     snprintf(machines, sizeof machines, "%s%s", t->machines.name, t->o->cluster == NULL ? " (the default; --calibrate measures yours)" : "");
-    prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), machines, t->documents != NULL);
+    prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), machines, t->m.batch_documents != NULL);
 }
 // After the last step of a run, if it had any: blocks skipped, time that rank 0 waited for transfers and that all computed, and memory measured beside the plan. Collective.
 static inline void print_end(trainer *t) {
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
-    if (t->documents != NULL) comm_sum_int64(t->g.all, blocks, 2);
+    if (t->m.batch_documents != NULL) comm_sum_int64(t->g.all, blocks, 2);
     double steps = (double)(t->done.step - t->first_step);
     rank_times computed = rank_times_of(t->g.all, t->computed);
     char host[64] = "";
@@ -564,7 +562,7 @@ static inline void print_end(trainer *t) {
     comm_broadcast(t->g.all, host, sizeof host, computed.slowest);
     if (t->g.rank == 0 && steps == 0) printf("stopped by a signal before the first step\n");
     if (t->g.rank != 0 || steps == 0) return;
-    if (t->documents != NULL)
+    if (t->m.batch_documents != NULL)
         printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
     if (t->spikes > 0) printf("spikes: %lld of %.0f steps changed no parameter\n", (long long)t->spikes, steps);
     if (t->g.ranks > 1) printf("waited for transfers, ms a step:");

@@ -71,7 +71,7 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_run
     memset(&still, 0, sizeof still);
     still.eps = 1;
     still.step = 1;
-    v->result = model_step(&v->m, tokens, labels, still, 0);
+    v->result = model_step(&v->m, still, 0);
     device_synchronize();
     free(positions);
     return true;

@@ -12,7 +12,7 @@ typedef struct {
     model m;
     arena device, host;
     sequence_shard shard;
-    int32_t *tokens, *labels; // (grad_accum, rows)
+    int32_t *tokens, *labels; // (grad_accum, rows), in m
     int64_t S;
     recompute_kind kinds[16];
 } fixture;
@@ -61,15 +61,13 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     for (int64_t t = 0; t < run.T; t++) positions[t] = sequence_shard_position(&f->shard, t);
     model_start(&f->m, positions);
     free(positions);
-    f->tokens = HOST_NEW(int32_t, run.grad_accum * f->m.rows);
-    f->labels = HOST_NEW(int32_t, run.grad_accum * f->m.rows);
+    f->tokens = f->m.batch_tokens;
+    f->labels = f->m.batch_labels;
     zero_init(&f->m.zero, 1, 0.1f, 0.05f);
     zero_reset_states(&f->m.zero);
     fixture_batch(f, 0);
 }
 static inline void fixture_free(fixture *f) {
-    free(f->tokens);
-    free(f->labels);
     model_release(&f->m, &f->device, &f->host);
     grid_free(&f->g);
 }

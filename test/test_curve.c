@@ -13,7 +13,7 @@ static void curve(double *losses, const model_config *c, grid_shape shape, model
         fixture_batch(&f, step % 50 * 2); // 50 batches, of 100 samples, in turn
         adamw_args args = fixture_adamw(step + 1);
         args.lr = 1e-3f;
-        losses[step] = model_step(&f.m, f.tokens, f.labels, args, 1.0).loss;
+        losses[step] = model_step(&f.m, args, 1.0).loss;
     }
     fixture_free(&f);
 }

@@ -57,7 +57,7 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
                 f.tokens[i - from] = fixture_token(c, sample, i);
                 f.labels[i - from] = label_of(c, S, sample, i);
             }
-            step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+            step_result s = model_step(&f.m, fixture_adamw(1), 1.0);
             CHECK(s.valid > 0 || (s.norm == 0 && s.loss == 0), "no label, but loss %g and a gradient of norm %g", s.loss, s.norm);
             sums[0] += s.loss * (double)s.valid;
             sums[1] += (double)s.valid;
@@ -169,7 +169,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     fixture_make(&f, c, shape, ranks, run, kind, S);
     int64_t *documents = fill(&f, 0), kept_twice = 0;
     comm_count_reset();
-    step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    step_result s = model_step(&f.m, fixture_adamw(1), 1.0);
     CHECK(fabs(s.loss - r->loss) <= BOUND * r->loss, "%s: loss %.8f, documents alone %.8f", where, s.loss, r->loss);
     for (int u = 0; u < c->L + 2; u++) {
         float *gradient = fixture_gradient(&f, u);
@@ -200,7 +200,7 @@ static void check_one_document(const model_config *c, grid_shape shape, bool all
         run.attention_bytes = shape.placement == PLACEMENT_HEAD_FIRST ? 1 : 0;
         fixture_make(&f[packed], c, shape, ranks, run, RECOMPUTE_SELECTIVE, S);
         documents[packed] = fill(&f[packed], 0);
-        loss[packed] = model_step(&f[packed].m, f[packed].tokens, f[packed].labels, fixture_adamw(1), 1.0).loss;
+        loss[packed] = model_step(&f[packed].m, fixture_adamw(1), 1.0).loss;
     }
     CHECK(loss[0] == loss[1], "hp %d cp %d: one document %.9f, not packed %.9f", shape.hp, shape.cp, loss[1], loss[0]);
     for (int u = 0; u < c->L + 2; u++) {
@@ -224,7 +224,7 @@ static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int6
     int64_t entries = sequence_shard_entries(&f.shard), *documents = HOST_NEW(int64_t, entries), before = op_attention_tiles();
     for (int64_t t = 0; t < entries; t++) documents[t] = sequence_shard_entry_position(&f.shard, t) / length * length;
     f.m.documents = documents;
-    model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    model_step(&f.m, fixture_adamw(1), 1.0);
     int64_t tiles = op_attention_tiles() - before;
     comm_sum_int64(ranks, &tiles, 1);
     free(documents);

@@ -27,7 +27,7 @@ static grid_shape shape_of(int dp, int hp, int cp, int w) {
 }
 static float *evaluate(fixture *f) { // losses (rows) on the host, the caller frees
     float *losses = HOST_NEW(float, f->m.rows);
-    model_evaluate(&f->m, f->tokens, f->labels);
+    model_evaluate(&f->m, true);
     device_to_host(losses, f->m.losses, sizeof(float) * (size_t)f->m.rows);
     return losses;
 }
@@ -170,7 +170,7 @@ static void test_needles(comm *world, comm *self) {
         args.lr = 5e-3f * (float)(step < 50 ? step / 50.0 : 1.0);
         args.eps = 1e-8f;
         args.weight_decay = 0;
-        loss = model_step(&f.m, f.tokens, f.labels, args, 1.0).loss;
+        loss = model_step(&f.m, args, 1.0).loss;
         if (comm_rank(world) == 0 && step % 50 == 0) printf("step %d loss %.4f\n", step, loss);
         if (loss < 0.01) break;
     }

@@ -93,7 +93,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
         f.labels[t] = position < g->T ? g->labels[position] : -100;
     }
 
-    model_evaluate(&f.m, f.tokens, f.labels);
+    model_evaluate(&f.m, true);
     const floatX *w_out = g->tied ? f.m.zero.params[UNIT_EMBEDDING] : f.m.zero.params[head] + f.m.units[head].tensors[T_LM_HEAD].offset;
     int64_t n = f.m.rows * g->V, seen = 0;
     floatX *stored = (floatX *)device_alloc(sizeof(floatX) * (size_t)n);
@@ -125,7 +125,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
     free(logits);
     free(want);
 
-    step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 0);
+    step_result s = model_step(&f.m, fixture_adamw(1), 0);
     CHECK(s.valid == g->valid, "%s: %lld valid labels, expected %d", where, (long long)s.valid, g->valid);
     CHECK(fabs(s.loss - g->loss) <= (stored_bf16 ? 1.0 / 256 : 2e-6) * g->loss, "%s: loss %.8f, transformers %.8f", where, s.loss, g->loss);
     memset(&whole_gradient, 0, sizeof whole_gradient);

@@ -26,14 +26,14 @@ static void make_reference(reference *r, const model_config *c, int dp, int64_t 
     one.dp = one.hp = one.cp = one.w = 1;
     fixture f;
     fixture_make(&f, c, one, self, fixture_run(2 * dp, 1), RECOMPUTE_NONE, S);
-    step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    step_result s = model_step(&f.m, fixture_adamw(1), 1.0);
     r->loss = r->curve[0] = s.loss;
     r->norm = s.norm;
     for (int u = 0; u < c->L + 2; u++) {
         r->gradients[u] = fixture_gradient(&f, u);
         r->real[u] = f.m.units[u].count;
     }
-    for (int step = 2; step <= CURVE; step++) r->curve[step - 1] = model_step(&f.m, f.tokens, f.labels, fixture_adamw(step), 1.0).loss;
+    for (int step = 2; step <= CURVE; step++) r->curve[step - 1] = model_step(&f.m, fixture_adamw(step), 1.0).loss;
     fixture_free(&f);
 }
 
@@ -80,7 +80,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
     comm_count_reset();
-    step_result s = model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    step_result s = model_step(&f.m, fixture_adamw(1), 1.0);
     check_wire(&f, where);
     CHECK(fabs(s.loss - r->loss) <= BOUND * r->loss, "%s: loss %.8f, one rank %.8f", where, s.loss, r->loss);
     CHECK(fabs(s.norm - r->norm) <= bound * r->norm, "%s: norm %.8f, one rank %.8f", where, s.norm, r->norm);
@@ -94,7 +94,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
         free(gradient);
     }
     for (int step = 2; curve && step <= CURVE; step++) {
-        double loss = model_step(&f.m, f.tokens, f.labels, fixture_adamw(step), 1.0).loss;
+        double loss = model_step(&f.m, fixture_adamw(step), 1.0).loss;
         CHECK(fabs(loss - r->curve[step - 1]) <= bound * r->curve[0], "%s: step %d loss %.8f, one rank %.8f", where, step, loss, r->curve[step - 1]);
     }
     CHECK(fixture_holds_none(&f), "%s: activations left after the step", where);

@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
         adamw_args args = fixture_adamw(step);
         args.lr = 3e-3f * (float)(step < 20 ? step / 20.0 : 1.0);
         args.weight_decay = 0;
-        loss = model_step(&f.m, f.tokens, f.labels, args, 1.0).loss;
+        loss = model_step(&f.m, args, 1.0).loss;
         if (step == 1) first = loss;
         if (comm_rank(world) == 0 && step % 50 == 0) printf("step %d loss %.4f\n", step, loss);
         if (loss < 0.1) break;

@@ -17,11 +17,11 @@ static outcome run_once(const model_config *c, grid_shape shape, model_run run, 
     fixture_make(&f, c, shape, ranks, run, kind, 32);
     int64_t before = op_attention_calls();
     for (int step = 1; step <= steps; step++) {
-        o.loss = model_step(&f.m, f.tokens, f.labels, fixture_adamw(step), 1.0).loss;
+        o.loss = model_step(&f.m, fixture_adamw(step), 1.0).loss;
         CHECK(fixture_holds_none(&f), "activations left after a step");
     }
     o.attention_calls = op_attention_calls() - before;
-    model_evaluate(&f.m, f.tokens, f.labels);
+    model_evaluate(&f.m, true);
     CHECK(fixture_holds_none(&f), "activations left after evaluation");
     for (int u = 0; u < c->L + 2; u++) {
         o.gradients[u] = fixture_gradient(&f, u);

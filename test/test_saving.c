@@ -44,7 +44,7 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     fixture_make(&f, &c, shape, world, run, RECOMPUTE_NONE, 64);
     fixture_make(&kept, &c, shape, world, run, RECOMPUTE_NONE, 64);
     for (fixture *one = &f; one != NULL; one = one == &f ? &kept : NULL) { // moments that differ from element to element
-        model_step(&one->m, one->tokens, one->labels, fixture_adamw(1), 0);
+        model_step(&one->m, fixture_adamw(1), 0);
         zero_spread_finish(&one->m.zero, one->m.zero.unit_count);
         change_states(&one->m, 0.5f);
     }

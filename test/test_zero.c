@@ -63,7 +63,7 @@ static outcome train(const model_config *c, grid_shape shape, model_run run, com
         comm_count_reset();
         adamw_args args = fixture_adamw(step + 1);
         args.lr = 1e-3f; // small enough that over 10 steps a difference in the last bit does not grow beyond 1e-6
-        step_result s = model_step(&f.m, f.tokens, f.labels, args, 1.0);
+        step_result s = model_step(&f.m, args, 1.0);
         check_bytes(&f, where);
         o.norm[step] = s.norm;
         o.loss[step] = s.loss;
@@ -116,7 +116,7 @@ static void check_decay(comm *self) {
         fixture_batch(&f[d], 0);
         adamw_args args = fixture_adamw(1);
         args.weight_decay = (float)d;
-        model_step(&f[d].m, f[d].tokens, f[d].labels, args, 1.0);
+        model_step(&f[d].m, args, 1.0);
     }
     for (int u = 0; u < c.L + 2; u++) {
         float *without = fixture_parameters(&f[0], u), *with = fixture_parameters(&f[1], u);
@@ -159,7 +159,7 @@ static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, 
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, 12);
     trace_start();
-    model_step(&f.m, f.tokens, f.labels, fixture_adamw(1), 1.0);
+    model_step(&f.m, fixture_adamw(1), 1.0);
     int gather = TRACE_KIND + (int)COMM_PARAM_GATHER, reduce = TRACE_KIND + (int)COMM_GRAD_REDUCE, update = TRACE_KIND + (int)COMM_PARAM_UPDATE;
     int L = c->L, replicas = comm_size(ranks) / zo, expected = 0;
     char what[80];
