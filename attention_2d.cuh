@@ -13,8 +13,7 @@
 //
 // out and dq are summed in float, which takes as much memory as q and out together, and a ring has nine buffers of the size of KV, five of them sums of dKV
 // (bf16 with --dkv-wire fp32: 14 times the bytes of KV; packed documents: 16). So a long sequence's attention is computed a run of heads at a time: out, dq
-// and dkv of the run are summed, over its own pass around the ring, and rounded. Where there is nothing to sum, the device may round them at once
-// (double_ring_forward_alone).
+// and dkv of the run are summed, over its own pass around the ring, and rounded.
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
@@ -136,7 +135,6 @@ static inline void attention_2d_ring_forward(attention_2d *a, attention_saved sa
     int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
     for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
         const floatX *kv = attention_2d_run_start(a, q, saved.kv);
-        if (double_ring_forward_alone(&a->ring, saved.out, saved.lse, saved.q, kv, saved.documents)) continue;
         double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, kv, saved.documents);
         op_cast_rows(saved.out + q * HS, a->heads.Hq * HS, a->out_float, a->Tc, Hq * HS);
     }
@@ -180,7 +178,6 @@ static inline void attention_2d_backward_ring(attention_2d *a, floatX *dout, att
     for (int q = 0, next; q < a->heads.Hq; q = next) {
         next = q + a->ring.run.Hq;
         const floatX *kv = attention_2d_run_start(a, q, saved.kv);
-        if (double_ring_backward_alone(&a->ring, saved.q, saved.kv + a->ring.run.kv * HS, &t, kv)) continue;
         op_attention_delta(a->delta + q * a->Tc, saved.out + q * HS, dout + q * HS, double_ring_whole(&a->ring));
         double_ring_backward(&a->ring, &t, kv);
         op_cast_rows(saved.q + q * HS, a->heads.Hq * HS, t.dq, a->Tc, Hq * HS);

@@ -204,30 +204,6 @@ static inline void double_ring_block_backward(double_ring *r, const double_ring_
     trace_compute("attention backward", k, began);
 }
 
-// Without a ring and without documents there is one block, with nothing to sum: the device may compute it at once, rounded to floatX (op_attention_*_rounded).
-// True: it has. out and dq (Tc, Hq, HS), lse (Hq, Tc); kv (Tc, 2 Hkv of the run, HS); dkv: the run's first head in (Tc, 2 Hkv, HS).
-static inline bool double_ring_is_alone(const double_ring *r, document_rows documents) { return r->g->shape.cp == 1 && documents.host == NULL; }
-static inline bool double_ring_forward_alone(double_ring *r, floatX *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
-    int64_t q_at = (int64_t)r->run.q * r->HS, v_at = (int64_t)r->run.Hkv * r->HS;
-    double began = trace_now();
-    if (!double_ring_is_alone(r, documents) ||
-        !op_attention_forward_rounded(out + q_at, lse + r->run.q * r->Tc, q + q_at, kv, kv + v_at, double_ring_whole(r), r->scratch)) return false;
-    r->blocks++;
-    trace_compute("attention forward", 0, began);
-    return true;
-}
-static inline bool double_ring_backward_alone(double_ring *r, floatX *dq, floatX *dkv, const double_ring_queries *t, const floatX *kv) {
-    int64_t q_at = (int64_t)r->run.q * r->HS, v_at = (int64_t)r->run.Hkv * r->HS, dv_at = (int64_t)r->Hkv * r->HS;
-    bool groups = r->run.Hq / r->run.Hkv == r->Hq / r->Hkv; // otherwise runs add to the same dkv
-    double began = trace_now();
-    if (!double_ring_is_alone(r, t->documents) || !groups ||
-        !op_attention_backward_rounded(dq + q_at, dkv, dkv + dv_at, 2 * dv_at, t->q + q_at, kv, kv + v_at, t->out + q_at, t->dout + q_at,
-                                       t->lse + r->run.q * r->Tc, double_ring_whole(r), r->scratch)) return false;
-    r->blocks++;
-    trace_compute("attention backward", 0, began);
-    return true;
-}
-
 // The four rings: communicator, name in the trace.
 static inline comm *double_ring_group(const grid *g, comm_kind ring) {
     return ring == COMM_KV_INNER ? g->kv_inner : ring == COMM_KV_OUTER ? g->kv_outer : ring == COMM_DKV_INNER ? g->dkv_inner : g->dkv_outer;

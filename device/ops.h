@@ -121,18 +121,11 @@ void op_attention_delta(float *delta, const floatX *out, const floatX *dout, att
 void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
                            const floatX *dout, const float *lse, const float *delta, attention_block block, bool add_dq, bool add_dkv,
                            void *scratch);
-// The same two for a block that is all its queries see, so that nothing is merged or added: the engine rounds to floatX itself, and no tensor in float is
-// written. out and dq have q's stride, and dq may be q; rows of dk and dv lie dkv_stride apart, and they may be k and v. False, with nothing written: the
-// device does not do this for this block; then the two above compute it.
-bool op_attention_forward_rounded(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block,
-                                  void *scratch);
-bool op_attention_backward_rounded(floatX *dq, floatX *dk, floatX *dv, int64_t dkv_stride, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                                   const floatX *dout, const float *lse, attention_block block, void *scratch);
 // Bytes: enough for every call with Tq and Tk up to the block's. On a GPU 20 bytes for each element of dq (float: dq, its sum, dk and dv of every query
 // head, the library's own), but at most DEVICE_ATTENTION_SCRATCH, because larger blocks are cut (attention_call.h).
 size_t op_attention_scratch(attention_block block, bool backward);
 #define DEVICE_ATTENTION_SCRATCH ((int64_t)768 << 20)
-int64_t op_attention_calls(void); // forward calls of attention by this rank since start (for tests)
+int64_t op_attention_calls(void); // calls of op_attention_forward by this rank since start (for tests)
 int64_t op_attention_tiles(void); // tiles of scores computed since start, forward and backward, without those that documents skip; CUDA: not counted, 0
 const char *op_attention_engine(bool documents); // for the start-up print: what computes a block (documents: one with a document boundary in it)
 

@@ -2,7 +2,7 @@
 //   products    matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; and what they lose when they
 //               leave SMs to communication (see most_ctas in comm_nccl.c) or add to gradients
 //   attention   in TFLOP/s (causal pairs only, backward 2.5 times forward) and in % of the same rate, by cuDNN and by the hand-written kernels;
-//               also on packed documents; and, of one rank a sequence, rounded by cuDNN beside results in float that are rounded later
+//               also on packed documents
 //   kernels     kernels that move memory, in GB/s and in % of what a copy on the device reaches
 //   limits      what the products and the attention of a step of gpu_check.sh's two models take by themselves: no step can be faster
 //     build/cuda/test/bench_cuda [products|attention|kernels|limits]...     nothing named: all four
@@ -178,54 +178,6 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
     end_memory();
 }
 
-// One sequence, causal: attention in float and what then rounds it, and attention rounded by the engine (0: the device does not do this, or the sequence is
-// so long that it would matter for less than 1 %).
-typedef struct {
-    timing forward, backward, casts, rounded_forward, rounded_backward; // casts: and delta, which the engine computes itself
-} attention_seconds;
-static attention_seconds time_attention(int64_t T, int Hq, int Hkv, int HS) {
-    attention_seconds s;
-    memset(&s, 0, sizeof s);
-    attention_block b = block_of(T, Hq, Hkv, HS);
-    begin_memory();
-    floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out_x = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
-    floatX *dq_x = stored(T * b.q_stride), *dkv_x = stored(T * b.kv_stride);
-    float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq), *delta = floats(T * Hq);
-    size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
-    void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
-    int64_t v = (int64_t)Hkv * HS;
-    if (fits) {
-        TIME(s.forward, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
-        TIME(s.casts, (op_cast_from_float(out_x, out, T * b.q_stride), op_attention_delta(delta, out_x, dout, b), op_cast_from_float(dq_x, dq, T * b.q_stride),
-                       op_cast_from_float(dkv_x, dkv, T * b.kv_stride)));
-        TIME(s.backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
-        bool short_enough = T <= 32768;
-        if (short_enough && op_attention_forward_rounded(out_x, lse, q, kv, kv + v, b, scratch))
-            TIME(s.rounded_forward, (void)op_attention_forward_rounded(out_x, lse, q, kv, kv + v, b, scratch));
-        if (short_enough && op_attention_backward_rounded(dq_x, dkv_x, dkv_x + v, b.kv_stride, q, kv, kv + v, out_x, dout, lse, b, scratch))
-            TIME(s.rounded_backward, (void)op_attention_backward_rounded(dq_x, dkv_x, dkv_x + v, b.kv_stride, q, kv, kv + v, out_x, dout, lse, b, scratch));
-    }
-    end_memory();
-    return s;
-}
-static void bench_rounded(int64_t T, int Hq, int Hkv, int HS) {
-    attention_seconds s = time_attention(T, Hq, Hkv, HS);
-    double in_float = s.forward.median + s.backward.median + s.casts.median, rounded = s.rounded_forward.median + s.rounded_backward.median;
-    printf("%6lld %4d %4d %4d   %8.3f %8.3f %8.3f   %8.3f %8.3f", (long long)T, Hq, Hkv, HS, 1e3 * s.forward.median, 1e3 * s.backward.median, 1e3 * s.casts.median,
-           1e3 * s.rounded_forward.median, 1e3 * s.rounded_backward.median);
-    if (s.rounded_forward.median > 0 && s.rounded_backward.median > 0) printf("   %6.3f", rounded / in_float);
-    printf("\n");
-    fflush(stdout);
-}
-// The faster way, without what rounds it. 0: does not fit.
-static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
-    attention_seconds s = time_attention(T, Hq, Hkv, HS);
-    double forward = s.forward.median, backward = s.backward.median;
-    if (s.rounded_forward.median > 0) forward = fmin(forward, s.rounded_forward.median);
-    if (s.rounded_backward.median > 0) backward = fmin(backward, s.rounded_backward.median);
-    return forward + backward;
-}
-
 // One step of a ring of `ring` ranks over S tokens, of the kind that rank 0 has most of: half of its queries, all keys of another rank. Measures what a
 // step costs on top of attention itself: the merge in forward, the sum of dq in backward. Both run on the compute stream, so all of it is exposed.
 static void bench_ring_step(int64_t S, int ring, int Hq, int Hkv, int HS) {
@@ -281,6 +233,25 @@ static product_seconds product_limit(int64_t T, int64_t in, int64_t out) {
     }
     end_memory();
     return s;
+}
+// Forward and backward, causal, one sequence; 0: does not fit.
+static double attention_limit(int64_t T, int Hq, int Hkv, int HS) {
+    attention_block b = block_of(T, Hq, Hkv, HS);
+    timing forward = {0, 0}, backward = {0, 0};
+    begin_memory();
+    floatX *q = stored(T * b.q_stride), *kv = stored(T * b.kv_stride), *out_x = stored(T * b.q_stride), *dout = stored(T * b.q_stride);
+    float *out = floats(T * b.q_stride), *dq = floats(T * b.q_stride), *dkv = floats(T * b.kv_stride), *lse = floats(T * Hq), *delta = floats(T * Hq);
+    size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
+    void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
+    int64_t v = (int64_t)Hkv * HS;
+    if (fits) {
+        TIME(forward, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
+        op_cast_from_float(out_x, out, T * b.q_stride);
+        op_attention_delta(delta, out_x, dout, b);
+        TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
+    }
+    end_memory();
+    return forward.median + backward.median;
 }
 // One sequence of T tokens: every product and every layer's attention, forward and backward once, and nothing else. For `models` models, which
 // differ only in their number of layers.
@@ -412,13 +383,6 @@ int main(int argc, char **argv) {
     if (products) {
         printf("\nlinear beside communication: SMs left to it\n%6s %6s %6s %4s   %-21s   %-21s   %-21s   %s\n", "T", "in", "out", "left", "y = x w^T", "dx = dy w", "dw += dy^T x", "dw = dy^T x");
         for (int i = 0; i < 2; i++) bench_product_beside(small ? 64 : 8192, (i == 0 ? 4096 : 14336) / (small ? 64 : 1), (i == 0 ? 28672 : 4096) / (small ? 64 : 1));
-    }
-    if (attention) {
-        printf("\nattention of one rank a sequence, ms: forward and backward in float, casts and delta; rounded by the engine; rounded / float\n");
-        for (int64_t T = small ? 128 : 4096; T <= (small ? 128 : 32768); T *= 2) {
-            if (small) bench_rounded(T, 2, 1, 64);
-            else bench_rounded(T, 32, 8, 128);
-        }
     }
     if (attention) {
         int Hq = small ? 2 : 32, Hkv = small ? 1 : 8, HS = small ? 64 : 128;

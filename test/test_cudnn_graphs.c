@@ -86,8 +86,8 @@ static bool gpu_add(char *json, error_text *error) {
 
 static const char *shape_text(attention_shape s) {
     static char text[160];
-    snprintf(text, sizeof text, "%s%s%s, rows %lld x %lld, heads %d on %d of %d, strides %lld %lld", s.backward ? "backward" : "forward",
-             s.causal ? " causal" : "", s.rounded ? " rounded" : "", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS, (long long)s.q.row, (long long)s.kv.row);
+    snprintf(text, sizeof text, "%s%s, rows %lld x %lld, heads %d on %d of %d, strides %lld %lld", s.backward ? "backward" : "forward",
+             s.causal ? " causal" : "", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS, (long long)s.q.row, (long long)s.kv.row);
     return text;
 }
 static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_shape s, bool accepted) {
@@ -181,20 +181,12 @@ static attention_block heads_of(attention_block b, attention_run run) {
     b.kv_stride = (int64_t)2 * b.Hkv * b.HS;
     return b;
 }
-// The whole sequence of one rank, whose results the engine rounds.
-static void expect_rounded(gpu *device, cudnnBackendDescriptor_t properties, attention_block b, bool backward) {
-    attention_run run = backward ? attention_rounded_run(b) : (attention_run){b.Hkv, b.Hq / b.Hkv};
-    CHECK(b.Tq > 8192 || run.kv > 0, "%lld rows of %d heads of %d are too much for a rounded call", (long long)b.Tq, b.Hq, b.HS);
-    if (b.Tq > attention_tile_rows(b) || run.kv == 0 || (backward && b.HS > device->largest_backward)) return;
-    expect(device, properties, attention_rounded_shape(b, backward, run), true);
-}
 // A rank's own block, and the two kinds of blocks of other ranks: all queries on half the keys, half the queries on all keys.
 // run: the heads of a block, among Hq on Hkv.
 static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS, attention_run run) {
     for (int backward = 0; backward < 2; backward++) {
         attention_block b = heads_of(block_of(Tc, Hq, Hkv, HS), run);
         expect_block(device, properties, b, backward == 1);
-        if (run.members == Hq / Hkv) expect_rounded(device, properties, b, backward == 1);
         b.causal = false;
         b.Tk = Tc / 2;
         expect_block(device, properties, b, backward == 1);
@@ -254,8 +246,6 @@ int main(int argc, char **argv) {
             const attention_run groups = {8, 4}, members = {1, 2};
             expect_compiles(device, properties, attention_call_shape(b, false, false, false, groups));
             expect_compiles(device, properties, attention_call_shape(b, true, false, true, groups));
-            expect_compiles(device, properties, attention_rounded_shape(b, false, groups));
-            expect_compiles(device, properties, attention_rounded_shape(b, true, attention_rounded_run(b)));
             b.causal = false;
             expect_compiles(device, properties, attention_call_shape(b, true, true, true, members));
             expect_compiles(device, properties, attention_call_shape(block_of(8192, 8, 8, HS), true, false, false, each));

@@ -412,18 +412,6 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
     }
 }
 
-// Results are float here, so nothing is rounded. The backward pass reads q, k and v to its end, so dq, dk and dv cannot take their places.
-bool op_attention_forward_rounded(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, void *scratch) {
-    b.sum_stride = b.q_stride;
-    op_attention_forward(out, lse, q, k, v, b, false, scratch);
-    return true;
-}
-bool op_attention_backward_rounded(floatX *dq, floatX *dk, floatX *dv, int64_t dkv_stride, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                                   const floatX *dout, const float *lse, attention_block b, void *scratch) {
-    (void)dq, (void)dk, (void)dv, (void)dkv_stride, (void)q, (void)k, (void)v, (void)out, (void)dout, (void)lse, (void)b, (void)scratch;
-    return false;
-}
-
 size_t op_attention_scratch(attention_block b, bool backward) {
     int64_t padded = round_up(b.Tk, KEY_TILE), threads = threads_at_most();
     int64_t floats = backward ? round_up(b.Hq * ceil_div(b.Tq, QUERY_TILE), 64) + threads * backward_thread_floats(b.HS)

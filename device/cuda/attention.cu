@@ -257,12 +257,11 @@ void attention_merge(float *out, float *lse, const float *out_b, const float *ls
 }
 
 // One block per token.
-template <int W, class TO, class E>
-__global__ void attention_sum_heads_kernel(TO *to, const E *from, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head, bool add) {
+template <int W, class E>
+__global__ void attention_sum_heads_kernel(float *to, const E *from, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head, bool add) {
     int64_t t = blockIdx.x;
     for (int i = (int)threadIdx.x * W; i < heads * HS; i += (int)blockDim.x * W) {
-        TO *at = to + t * to_row + i / HS * to_head + i % HS;
-        float sum[W], x[W];
+        float *at = to + t * to_row + i / HS * to_head + i % HS, sum[W], x[W];
         const E *first = from + t * from_row + (int64_t)(i / HS) * members * HS + i % HS;
         load<W>(sum, first);
 #pragma unroll 4
@@ -279,11 +278,10 @@ __global__ void attention_sum_heads_kernel(TO *to, const E *from, int heads, int
         store<W>(at, sum);
     }
 }
-template <int W, class TO, class E>
-static void sum_heads(TO *to, const E *from, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head, bool add) {
-    int to_16 = 16 / (int)sizeof(TO); // elements
-    bool packed = HS % W == 0 && from_row % W == 0 && to_row % to_16 == 0 && to_head % to_16 == 0 && aligned16(to) && aligned16(from);
-    auto sum_heads_kernel = packed ? attention_sum_heads_kernel<W, TO, E> : attention_sum_heads_kernel<1, TO, E>;
+template <int W, class E>
+static void sum_heads(float *to, const E *from, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head, bool add) {
+    bool packed = HS % W == 0 && from_row % W == 0 && to_row % 4 == 0 && to_head % 4 == 0 && aligned16(to) && aligned16(from);
+    auto sum_heads_kernel = packed ? attention_sum_heads_kernel<W, E> : attention_sum_heads_kernel<1, E>;
     LAUNCH(sum_heads_kernel, grid_size(T), block_size((int64_t)heads * HS / (packed ? W : 1), 256), 0, to, from, heads, members, HS, from_row, to_row, to_head, add);
 }
 void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row,
@@ -291,9 +289,6 @@ void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T,
     if (T == 0) return;
     if (from_bf16) sum_heads<8>(to, (const bf16 *)from, T, heads, members, HS, from_row, to_row, to_head, add);
     else sum_heads<4>(to, (const float *)from, T, heads, members, HS, from_row, to_row, to_head, add);
-}
-void attention_sum_heads_rounded(floatX *to, const floatX *from, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head) {
-    if (T > 0) sum_heads<PACK>(to, from, T, heads, members, HS, from_row, to_row, to_head, false);
 }
 
 __global__ void attention_lse_copy_kernel(float *to, const float *from, int64_t n, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride) {

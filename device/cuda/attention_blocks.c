@@ -33,13 +33,6 @@ attention_shape attention_call_shape(attention_block b, bool backward, bool q_ap
     s.dkv = kv_apart || s.dkv_bf16 ? dense : s.kv;
     return s;
 }
-attention_shape attention_rounded_shape(attention_block b, bool backward, attention_run run) {
-    attention_shape s = attention_call_shape(b, backward, true, true, run);
-    s.rounded = true;
-    s.dkv_bf16 = false;
-    if (!backward) s.out = s.q;
-    return s;
-}
 attention_shape attention_whole_shape(attention_block b) {
     attention_run all = {b.Hkv, b.Hq / b.Hkv};
     attention_shape s = attention_call_shape(b, false, false, false, all);
@@ -49,9 +42,9 @@ attention_shape attention_whole_shape(attention_block b) {
 }
 static bool strides_equal(head_strides a, head_strides b) { return a.row == b.row && a.head == b.head; }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
-    return a.backward == b.backward && a.causal == b.causal && a.dkv_bf16 == b.dkv_bf16 && a.rounded == b.rounded && a.Tq == b.Tq && a.Tk == b.Tk &&
-           a.Hq == b.Hq && a.Hkv == b.Hkv && a.HS == b.HS && strides_equal(a.q, b.q) && strides_equal(a.kv, b.kv) && strides_equal(a.out, b.out) &&
-           strides_equal(a.dq, b.dq) && strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head;
+    return a.backward == b.backward && a.causal == b.causal && a.dkv_bf16 == b.dkv_bf16 && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
+           a.HS == b.HS && strides_equal(a.q, b.q) && strides_equal(a.kv, b.kv) && strides_equal(a.out, b.out) && strides_equal(a.dq, b.dq) &&
+           strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head;
 }
 
 static int64_t most_elements = INT32_MAX, most_scratch = DEVICE_ATTENTION_SCRATCH;
@@ -123,38 +116,12 @@ static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
     return b;
 }
 
-typedef struct {
-    floatX *dq, *dk, *dv;
-    float *dq_sum, *delta;
-    void *workspace;
-} rounded_scratch;
-static rounded_scratch rounded_take(scratch_memory *m, attention_shape s) {
-    rounded_scratch r;
-    r.dq = TAKE(m, floatX, s.Tq * s.Hq * s.HS);
-    r.dk = TAKE(m, floatX, s.Tk * s.Hq * s.HS);
-    r.dv = TAKE(m, floatX, s.Tk * s.Hq * s.HS);
-    r.dq_sum = TAKE(m, float, s.Tq * s.Hq * s.HS);
-    r.delta = TAKE(m, float, s.Tq * s.Hq);
-    r.workspace = take(m, attention_call_workspace(s));
-    return r;
-}
-
 static size_t call_scratch(attention_block b, bool backward, attention_run run) {
     scratch_memory m = {NULL, 0};
     attention_shape s = attention_call_shape(b, backward, true, true, run);
     if (backward) backward_take(&m, s);
     else forward_take(&m, s);
     return m.used;
-}
-
-attention_run attention_rounded_run(attention_block b) {
-    attention_run run = {b.Hkv, b.Hq / b.Hkv};
-    for (size_t most = op_attention_scratch(b, true); run.kv > 0; run.kv--) {
-        scratch_memory m = {NULL, 0};
-        rounded_take(&m, attention_rounded_shape(b, true, run));
-        if (b.Hkv % run.kv == 0 && m.used <= most) break;
-    }
-    return run;
 }
 
 // ---- a tile: loops over runs of key/value heads ----
@@ -273,53 +240,6 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
         }
 }
 
-// ---- a block that is one tile, and all that its queries see: its results are rounded by the engine ----
-
-static bool forward_rounded(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block b, void *scratch) {
-    attention_run all = {b.Hkv, b.Hq / b.Hkv};
-    void *tensors[ATTENTION_TENSORS] = {NULL};
-    engine_tiles++;
-    tensors[ATTENTION_Q] = (void *)q;
-    tensors[ATTENTION_K] = (void *)k;
-    tensors[ATTENTION_V] = (void *)v;
-    tensors[ATTENTION_OUT] = out;
-    tensors[ATTENTION_LSE] = lse;
-    return attention_call(attention_rounded_shape(b, false, all), tensors, b.scale, scratch);
-}
-// False: the engine does not take it; nothing is written then.
-static bool backward_rounded(floatX *dq, floatX *dk, floatX *dv, int64_t dkv_stride, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                             const floatX *dout, const float *lse, attention_block b, void *scratch) {
-    attention_run run = attention_rounded_run(b);
-    engine_tiles++;
-    for (int kv = 0; run.kv > 0 && kv < b.Hkv; kv += run.kv) {
-        int64_t head = (int64_t)kv * run.members, q_at = head * b.HS, kv_at = (int64_t)kv * b.HS;
-        attention_shape s = attention_rounded_shape(b, true, run);
-        scratch_memory m = {(char *)scratch, 0};
-        rounded_scratch r = rounded_take(&m, s);
-        void *tensors[ATTENTION_TENSORS] = {NULL};
-        tensors[ATTENTION_Q] = (void *)(q + q_at);
-        tensors[ATTENTION_K] = (void *)(k + kv_at);
-        tensors[ATTENTION_V] = (void *)(v + kv_at);
-        tensors[ATTENTION_OUT] = (void *)(out + q_at);
-        tensors[ATTENTION_DOUT] = (void *)(dout + q_at);
-        tensors[ATTENTION_LSE] = (void *)(lse + head * b.lse_stride);
-        tensors[ATTENTION_DQ] = r.dq;
-        tensors[ATTENTION_DQ_SUM] = r.dq_sum;
-        tensors[ATTENTION_DK] = r.dk;
-        tensors[ATTENTION_DV] = r.dv;
-        tensors[ATTENTION_DELTA] = r.delta;
-        if (!attention_call(s, tensors, b.scale, r.workspace)) { // the first run: the others have its shape
-            run.kv = 0;
-            break;
-        }
-        int64_t dense = (int64_t)s.Hq * b.HS;
-        attention_sum_heads_rounded(dq + q_at, r.dq, b.Tq, s.Hq, 1, b.HS, dense, b.q_stride, b.HS);
-        attention_sum_heads_rounded(dk + kv_at, r.dk, b.Tk, run.kv, run.members, b.HS, dense, dkv_stride, b.HS);
-        attention_sum_heads_rounded(dv + kv_at, r.dv, b.Tk, run.kv, run.members, b.HS, dense, dkv_stride, b.HS);
-    }
-    return run.kv > 0;
-}
-
 // ---- is the engine right? ----
 
 // Root mean square of a - b divided by that of b; infinite if either tensor is not finite.
@@ -347,12 +267,12 @@ static void set_first_numbers(floatX *x, float *staging, int64_t rows, int heads
     op_cast_from_float(x, staging, n);
     free(host);
 }
-// Computes two small blocks, a causal one and one with half the queries (ENGINE_DOCUMENTS: a causal one, for which the engine is asked for more rows than
-// are wanted; ENGINE_ROUNDED and low: a causal one), with the engine and with the hand-written kernels in float. worst: the largest differences of out,
-// lse, dq, and dk and dv. low: all scores of every eighth query are moved by -4096 / sqrt(HS), which changes neither weights nor, but for the first number of each
+// Computes two small blocks, a causal one and one with half the queries (documents: a causal one, for which the engine is asked for more rows than
+// are wanted; low: a causal one), with the engine and with the hand-written kernels in float. worst: the largest differences of out, lse, dq, and dk
+// and dv. low: all scores of every eighth query are moved by -4096 / sqrt(HS), which changes neither weights nor, but for the first number of each
 // head, gradients. Kernels that were wrong only there: cudnn-frontend pull request 628 (a score of 0 behind the last key), issue 744 (dq and dk off
 // by 7 % on B200).
-static void engine_differences(int HS, engine_use use, bool low, double worst[4]) {
+static void engine_differences(int HS, bool documents, bool low, double worst[4]) {
     enum { T = 256, HQ = 4, HKV = 2 };
     int64_t nq = (int64_t)T * HQ * HS, nkv = (int64_t)T * 2 * HKV * HS, v_at = (int64_t)HKV * HS, n = T * HQ;
     attention_block b;
@@ -363,7 +283,7 @@ static void engine_differences(int HS, engine_use use, bool low, double worst[4]
     b.kv_stride = (int64_t)2 * HKV * HS;
     b.scale = 1 / sqrtf((float)HS);
     attention_run all = {HKV, HQ / HKV};
-    size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(4 * nq + 2 * nkv) + 18 * 256; // the last: alignment
+    size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + 16 * 256; // the last: alignment
     bytes += call_scratch(b, false, all) + call_scratch(b, true, all);
     scratch_memory m = {(char *)device_alloc(bytes), 0};
     if (m.at == NULL) device_fail("not enough memory to check the attention engine: %zu bytes", bytes);
@@ -375,7 +295,6 @@ static void engine_differences(int HS, engine_use use, bool low, double worst[4]
         worst[i] = 0;
     }
     floatX *q = TAKE(&m, floatX, nq), *dout = TAKE(&m, floatX, nq), *out = TAKE(&m, floatX, nq), *kv = TAKE(&m, floatX, nkv);
-    floatX *rounded = TAKE(&m, floatX, nq), *rounded_dkv = TAKE(&m, floatX, nkv);
     op_init_normal(q, 1, 1, 0, nq, 1, 0);
     op_init_normal(dout, 1, 2, 0, nq, 1, 0);
     op_init_normal(kv, 1, 3, 0, nkv, 1, 0);
@@ -383,8 +302,7 @@ static void engine_differences(int HS, engine_use use, bool low, double worst[4]
         set_first_numbers(q, e[0], T, HQ, HS, HQ, 8, -512);
         set_first_numbers(kv, e[0], T, 2 * HKV, HS, HKV, 1, 8);
     }
-    bool documents = use == ENGINE_DOCUMENTS, rounds = use == ENGINE_ROUNDED;
-    for (int half = 0; half < (documents || rounds || low ? 1 : 2); half++) {
+    for (int half = 0; half < (documents || low ? 1 : 2); half++) {
         int64_t asked = half == 1 ? T / 2 : T; // queries
         b.causal = half == 0;
         b.Tq = documents ? T - 50 : asked;
@@ -395,51 +313,44 @@ static void engine_differences(int HS, engine_use use, bool low, double worst[4]
         }
         attention_shape s = attention_whole_shape(b);
         forward_tensors f = {e[0], e[1], q, kv, kv + v_at};
-        bool forward = true, backward = !deterministic; // has the engine computed it?
-        if (!rounds) forward_tile(f, b, asked, T, documents, false, m.at + m.used);
-        else if ((forward = forward_rounded(rounded, e[1], q, kv, kv + v_at, b, m.at + m.used))) op_cast_to_float(e[0], rounded, nq);
+        forward_tile(f, b, asked, T, documents, false, m.at + m.used);
         attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
         op_cast_from_float(out, h[0], nq);
         attention_kernel_delta(delta, out, dout, s);
         backward_tensors g = {e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta};
-        if (backward && !rounds) backward_tile(g, b, asked, T, documents, false, false, m.at + m.used);
-        if (backward && rounds) backward = backward_rounded(rounded, rounded_dkv, rounded_dkv + v_at, b.kv_stride, q, kv, kv + v_at, out, dout, h[1], b, m.at + m.used);
-        if (backward && rounds) op_cast_to_float(e[2], rounded, nq);
-        if (backward && rounds) op_cast_to_float(e[3], rounded_dkv, nkv);
+        if (!deterministic) backward_tile(g, b, asked, T, documents, false, false, m.at + m.used);
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
-        for (int i = 0; i < 4; i++)
-            if (i < 2 ? forward : backward) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
+        for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
     }
     device_free(m.at);
 }
 // False, with a warning, when results differ by more than the engine's rounding of weights and their gradients to bf16 (2^-8 each) explains. Where that is
 // so only for queries with low scores, and by less than a quarter, there is a warning alone: such queries are rare in a Llama.
-static bool engine_is_right(int HS, engine_use use) {
+static bool engine_is_right(int HS, bool documents) {
     const double bound = 1.0 / 128, low_bound = 0.25;
     bool right = true;
     for (int low = 0; low < 2 && right; low++) {
         double worst[4];
-        engine_differences(HS, use, low == 1, worst);
+        engine_differences(HS, documents, low == 1, worst);
         double most = fmax(worst[0], fmax(worst[2], worst[3])); // not NaN: difference() returns infinity for what is not finite
         if (most <= bound && worst[1] <= 1e-4) continue;
         right = low == 1 && most <= low_bound && worst[1] <= 1e-4;
         fprintf(stderr,
-                "warning: %s with heads of %d%s is %s on this device%s: its differences from the hand-written kernels are out %.1e, lse %.1e, dq %.1e, "
+                "warning: %s with heads of %d is %s on this device%s: its differences from the hand-written kernels are out %.1e, lse %.1e, dq %.1e, "
                 "dk and dv %.1e (bound %.1e; lse 1e-4); %s\n",
-                op_attention_engine(false), HS, use == ENGINE_ROUNDED ? ", which rounds its results," : "", right ? "inaccurate" : "wrong",
-                low == 1 ? " for queries whose scores are all far below 0" : "", worst[0], worst[1], worst[2], worst[3], bound,
-                right                     ? "it is used nevertheless (a build with CUDNN=0 does without it)"
-                : use == ENGINE_DOCUMENTS ? "these kernels now compute attention of packed documents"
-                : use == ENGINE_ROUNDED   ? "it is asked for float results"
-                                          : "these kernels now compute attention");
+                op_attention_engine(false), HS, right ? "inaccurate" : "wrong", low == 1 ? " for queries whose scores are all far below 0" : "", worst[0], worst[1],
+                worst[2], worst[3], bound,
+                right       ? "it is used nevertheless (a build with CUDNN=0 does without it)"
+                : documents ? "these kernels now compute attention of packed documents"
+                            : "these kernels now compute attention");
     }
     return right;
 }
-bool attention_engine_agrees(int HS, engine_use use) {
-    static enum { UNKNOWN, RIGHT, WRONG } known[ENGINE_USES][DEVICE_HEAD_SIZE_MAX + 1];
-    if (!attention_call_possible() || HS > DEVICE_HEAD_SIZE_MAX || (use == ENGINE_DOCUMENTS && !attention_engine_agrees(HS, ENGINE_FLOAT))) return false;
-    if (known[use][HS] == UNKNOWN) known[use][HS] = engine_is_right(HS, use) ? RIGHT : WRONG;
-    return known[use][HS] == RIGHT;
+bool attention_engine_agrees(int HS, bool documents) {
+    static enum { UNKNOWN, RIGHT, WRONG } known[2][DEVICE_HEAD_SIZE_MAX + 1];
+    if (!attention_call_possible() || HS > DEVICE_HEAD_SIZE_MAX || (documents && !attention_engine_agrees(HS, false))) return false;
+    if (known[documents][HS] == UNKNOWN) known[documents][HS] = engine_is_right(HS, documents) ? RIGHT : WRONG;
+    return known[documents][HS] == RIGHT;
 }
 
 // ---- a block: parts, and the pieces of rows that a part is computed in ----
@@ -469,15 +380,13 @@ static bool documents_can_be_cut(attention_block b) {
 // addresses aligned to 16 bytes (`addresses`: all of the call except lse, or'ed). Causal: no key without a query that sees it. Packed documents
 // are cut into such rows later (part_from) and their lse is copied, so these need no check. Last, the engine must agree with the hand-written
 // kernels on this device, which the first call finds out by running it (attention_engine_agrees).
-static bool is_for_engine(attention_block b, engine_use use, const float *lse, uintptr_t addresses) {
+static bool is_for_engine(attention_block b, const float *lse, uintptr_t addresses) {
     if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
-    bool rows = use == ENGINE_DOCUMENTS ? least_rows <= attention_tile_rows(b) && documents_can_be_cut(b)
-                                        : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 && (!b.causal || b.Tk <= b.Tq);
-    if (use == ENGINE_ROUNDED) rows = rows && b.documents.first == NULL && max_i64(b.Tq, b.Tk) <= attention_tile_rows(b) && b.lse_stride == b.Tq;
+    bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b) && documents_can_be_cut(b)
+                                          : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 && (!b.causal || b.Tk <= b.Tq);
     return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.sum_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 &&
-           attention_engine_agrees(b.HS, use);
+           attention_engine_agrees(b.HS, b.documents.first != NULL);
 }
-static engine_use use_of(attention_block b) { return b.documents.first != NULL ? ENGINE_DOCUMENTS : ENGINE_FLOAT; }
 
 // Queries [at, at + b.Tq) and keys [at, at + b.Tk) of a block.
 typedef struct {
@@ -559,7 +468,7 @@ static int64_t attention_calls_made;
 void op_attention_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, bool merge,
                           void *scratch) {
     forward_tensors all = {out, lse, q, k, v};
-    bool engine = is_for_engine(block, use_of(block), lse, (uintptr_t)out | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v);
+    bool engine = is_for_engine(block, lse, (uintptr_t)out | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v);
     attention_calls_made++;
     int64_t at = 0;
     do {
@@ -583,7 +492,7 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
     backward_tensors all = {dq, dk, dv, q, k, v, out, dout, lse, delta};
     uintptr_t gradients = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv;
     uintptr_t tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
-    bool engine = !deterministic && is_for_engine(block, use_of(block), lse, gradients | tensors);
+    bool engine = !deterministic && is_for_engine(block, lse, gradients | tensors);
     int64_t at = 0;
     do {
         block_part p = part_from(block, at, engine);
@@ -600,19 +509,6 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
                 else backward_tile(t, tile_of(&p, i, j), i.asked, j.asked, p.document, adds_dq, adds_dkv, scratch);
             }
     } while (at < block.Tq);
-}
-
-bool op_attention_forward_rounded(floatX *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_block block, void *scratch) {
-    bool done = is_for_engine(block, ENGINE_ROUNDED, lse, (uintptr_t)out | (uintptr_t)q | (uintptr_t)k | (uintptr_t)v) &&
-                forward_rounded(out, lse, q, k, v, block, scratch);
-    attention_calls_made += done;
-    return done;
-}
-bool op_attention_backward_rounded(floatX *dq, floatX *dk, floatX *dv, int64_t dkv_stride, const floatX *q, const floatX *k, const floatX *v, const floatX *out,
-                                   const floatX *dout, const float *lse, attention_block block, void *scratch) {
-    uintptr_t tensors = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)out | (uintptr_t)dout;
-    return !deterministic && is_for_engine(block, ENGINE_ROUNDED, lse, tensors) &&
-           backward_rounded(dq, dk, dv, dkv_stride, q, k, v, out, dout, lse, block, scratch);
 }
 
 size_t op_attention_scratch(attention_block block, bool backward) {

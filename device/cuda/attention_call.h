@@ -14,7 +14,6 @@ typedef struct {
 typedef struct {
     bool backward, causal; // causal: query row i sees key rows <= i
     bool dkv_bf16;         // backward: dk and dv leave the engine rounded to bf16
-    bool rounded;          // out, dq, dk and dv leave the engine as floatX
     int64_t Tq, Tk;
     int Hq, Hkv, HS;       // Hq % Hkv == 0
     head_strides q, kv;    // q also for dout and (backward) out; kv for k and v
@@ -27,14 +26,14 @@ typedef struct {
 // The tensors of a call. All are on the device and in bf16, except where marked.
 enum {
     ATTENTION_Q = 1, ATTENTION_K, ATTENTION_V,
-    ATTENTION_OUT,            // float in the forward pass, unless rounded
+    ATTENTION_OUT,            // float in the forward pass
     ATTENTION_LSE,            // float
     ATTENTION_SCALE,          // float, on the host
     ATTENTION_MINUS_INFINITY, // float, on the host: -infinity (causal)
     ATTENTION_ONE,            // float, on the host: 1 (backward)
     ATTENTION_DOUT,
-    ATTENTION_DQ,             // float, unless rounded
-    ATTENTION_DK, ATTENTION_DV, // float, unless dkv_bf16 or rounded; one per query head: its contribution to its key/value head's
+    ATTENTION_DQ,             // float
+    ATTENTION_DK, ATTENTION_DV, // float, or bf16 (dkv_bf16); one per query head: its contribution to its key/value head's
     ATTENTION_DQ_SUM,         // float, (Hq, Tq, HS) dense: the engine's accumulator
     ATTENTION_DELTA,          // float, (Hq, Tq): the engine writes rowsum(dout out)
     ATTENTION_TENSORS
@@ -51,15 +50,9 @@ bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
 // Bytes of workspace reserved for a call: enough for cuDNN on all our GPUs (test_cudnn_graphs). Pure arithmetic.
 size_t attention_call_workspace(attention_shape shape);
 
-// Does the engine agree with the hand-written kernels in float for this head size? Checked once for each use, on a small problem, with a warning when it
-// does not; then the hand-written kernels compute attention (ENGINE_DOCUMENTS: of packed documents), or the engine in float (ENGINE_ROUNDED).
-typedef enum {
-    ENGINE_FLOAT,
-    ENGINE_DOCUMENTS, // results in float of more rows than the block has, the rest discarded: pieces of documents are rounded up to few sizes
-    ENGINE_ROUNDED,
-    ENGINE_USES
-} engine_use;
-bool attention_engine_agrees(int HS, engine_use use);
+// Does the engine agree with the hand-written kernels in float for this head size (documents: also when asked for more rows than are wanted)? Checked
+// once, on a small problem, with a warning when it does not; then the hand-written kernels compute attention (documents: of packed documents).
+bool attention_engine_agrees(int HS, bool documents);
 
 // The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each: its whole group or (kv == 1) part of it.
 typedef struct {
@@ -68,19 +61,15 @@ typedef struct {
 // The shape of a call on all rows of a block for the heads of `run`. q_apart: out (backward: dq) goes to scratch, dense, to be merged or added;
 // kv_apart: so do dk and dv. Otherwise they go directly to the caller's tensors (dk and dv only with one query head per key/value head).
 attention_shape attention_call_shape(attention_block block, bool backward, bool q_apart, bool kv_apart, attention_run run);
-// The shape of a call that rounds its results: out goes to a tensor laid out like q; dq, dk and dv to scratch, dense.
-attention_shape attention_rounded_shape(attention_block block, bool backward, attention_run run);
 // All heads of a block at once, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
 attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
 
 // A block is cut into square tiles of rows and runs of heads, so that no call spans more than 2^31 - 1 elements of a tensor and none needs more
 // than DEVICE_ATTENTION_SCRATCH. Within that a call takes as many rows and heads as it can, to keep all of the GPU busy.
-// A backward call writes dk and dv of each query head separately, in float: cuDNN would sum those of a group only in bf16. Where a call is all that there is
-// (rounded), each is rounded before the sum over its group, in float, is.
+// A backward call writes dk and dv of each query head separately, in float: cuDNN would sum those of a group only in bf16.
 int64_t attention_tile_rows(attention_block block);
 attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the largest that one call takes
-attention_run attention_rounded_run(attention_block block); // the same of a rounded backward call, equal runs of whole groups; kv == 0: not even one fits
 // cuDNN's engine for Blackwell can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to its A100 engine. So on Blackwell
 // each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay in float. Tiles have at most 65536 rows
 // there, and K and V of a head 32 MiB: before 9.21.1 causal forward calls "could hang with extremely long sequence lengths" (release notes, which name no

@@ -67,9 +67,8 @@ static cudnnBackendDescriptor_t compile(const attention_plan *p) {
 static void next_engine(attention_plan *p) {
     while (p->plan == NULL && ++p->choice < p->graph->config_count) p->plan = compile(p);
     if (p->plan != NULL) return;
-    fprintf(stderr, "note: %s; %s %s attention with heads of %d (CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr: cuDNN says why)\n",
-            p->graph->error.text[0] != 0 ? p->graph->error.text : "cuDNN attention: no engine is left",
-            p->shape.rounded ? "it is asked for float results of" : "a hand-written kernel computes", p->shape.backward ? "backward" : "forward", p->shape.HS);
+    fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d (CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr: cuDNN says why)\n",
+            p->graph->error.text[0] != 0 ? p->graph->error.text : "cuDNN attention: no engine is left", p->shape.backward ? "backward" : "forward", p->shape.HS);
     attention_graph_free(p->graph);
     free(p->graph);
     p->graph = NULL;

@@ -1,7 +1,7 @@
 // DEVICE=emulated: the attention engine is the hand-written kernels. See attention_call.h.
 //
-// It is made wrong for some head sizes, so that test_kernels can test what then happens: 40 is refused (rounded: except on the small check); 48: gradients;
-// 56 and 72: gradients of queries with low scores, by much and by little; 88: lse; 104: dv.
+// It is made wrong for some head sizes, so that test_kernels can test what then happens: 40 is refused; 48: gradients; 56 and 72: gradients
+// of queries with low scores, by much and by little; 88: lse; 104: dv.
 #include "attention_call.h"
 
 void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c, if linked: told when device memory is in use
@@ -16,7 +16,8 @@ static void spoil(float *x, int64_t n) {
     if (emulation_runs != NULL) emulation_runs(false);
 }
 
-static void call_in_float(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
+bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
+    if (s.HS == 40) return false; // lets test_kernels test a shape that no engine takes
     if (emulation_runs != NULL) emulation_runs(true);
     memset(workspace, 0xff, attention_call_workspace(s)); // NaN for anyone else who uses this memory
     if (emulation_runs != NULL) emulation_runs(false);
@@ -27,7 +28,7 @@ static void call_in_float(attention_shape s, void *const tensors[ATTENTION_TENSO
     if (!s.backward) {
         attention_kernel_forward((float *)tensors[ATTENTION_OUT], lse, q, k, v, s, scale, false);
         if (s.HS == 88) spoil(lse, s.Hq * s.lse_head);
-        return;
+        return true;
     }
     const floatX *out = (const floatX *)tensors[ATTENTION_OUT], *dout = (const floatX *)tensors[ATTENTION_DOUT];
     float *dq = (float *)tensors[ATTENTION_DQ], *dk = (float *)tensors[ATTENTION_DK], *dv = (float *)tensors[ATTENTION_DV];
@@ -50,34 +51,9 @@ static void call_in_float(attention_shape s, void *const tensors[ATTENTION_TENSO
     if (emulation_runs != NULL) emulation_runs(false);
     free(faulty);
     if (s.HS == 104) spoil(to_dv, n);
-    if (rounded == NULL) return;
+    if (rounded == NULL) return true;
     op_bf16_from_float((bf16 *)(void *)dk, rounded, n);
     op_bf16_from_float((bf16 *)(void *)dv, rounded + n, n);
     free(rounded);
-}
-
-// A rounded call: the same call with results in float, dense, which are then rounded.
-static void call_rounded(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
-    void *in_float[ATTENTION_TENSORS];
-    const int ids[2][3] = {{ATTENTION_OUT}, {ATTENTION_DQ, ATTENTION_DK, ATTENTION_DV}};
-    int results = s.backward ? 3 : 1;
-    int64_t width = (int64_t)s.Hq * s.HS;
-    attention_shape of_float = s;
-    of_float.rounded = false;
-    of_float.out.row = of_float.dq.row = of_float.dkv.row = width;
-    memcpy(in_float, tensors, sizeof in_float);
-    for (int i = 0; i < results; i++) in_float[ids[s.backward][i]] = device_alloc(sizeof(float) * (size_t)(max_i64(s.Tq, s.Tk) * width));
-    call_in_float(of_float, in_float, scale, workspace);
-    for (int i = 0; i < results; i++) {
-        int id = ids[s.backward][i];
-        int64_t row = id == ATTENTION_OUT ? s.out.row : id == ATTENTION_DQ ? s.dq.row : s.dkv.row;
-        op_cast_rows((floatX *)tensors[id], row, (const float *)in_float[id], id == ATTENTION_OUT || id == ATTENTION_DQ ? s.Tq : s.Tk, width);
-        device_free(in_float[id]);
-    }
-}
-
-bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
-    if (s.HS == 40 && (!s.rounded || s.Tq > 256)) return false; // lets test_kernels test shapes that no engine takes: rounded, not those that it is checked on
-    (s.rounded ? call_rounded : call_in_float)(s, tensors, scale, workspace);
     return true;
 }

@@ -68,7 +68,6 @@ static tensor tensor_describe(cudnnDataType_t type, int64_t heads, int64_t rows,
     tensor t = {{1, heads, rows, columns}, {heads * rows * columns, head_stride, row_stride, column_stride}, type, NULL}; // the first stride is never used
     return t;
 }
-static cudnnDataType_t result_type(bool bf16_wanted) { return bf16_wanted ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT; }
 // A tensor in memory, (rows, HS) per head; `transposed` presents each head as (HS, rows).
 static tensor memory(attention_graph *g, int64_t id, cudnnDataType_t type, int64_t heads, int64_t rows, head_strides s, bool transposed) {
     int64_t HS = g->shape.HS;
@@ -174,7 +173,7 @@ static void build_forward(attention_graph *g) {
     tensor q = memory(g, ATTENTION_Q, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
     tensor k = memory(g, ATTENTION_K, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv, true);
     tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv, false);
-    tensor out = memory(g, ATTENTION_OUT, result_type(s->rounded), s->Hq, s->Tq, s->out, false);
+    tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_FLOAT, s->Hq, s->Tq, s->out, false);
     tensor scale = host_number(g, ATTENTION_SCALE), lse = row_numbers(g, ATTENTION_LSE, s->lse_head);
     tensor score = masked(g, scaled_scores(g, &q, &k, &scale));
     tensor largest = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1), sum = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1);
@@ -196,7 +195,7 @@ static void key_gradient(attention_graph *g, int64_t id, const tensor *weights, 
     tensor turned = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hq, s->Tk, s->Tq, s->Tq * s->Tk, 1, s->Tk);
     turned = tensor_make(g, turned, VIRTUAL, ++g->next_virtual);
     reshape(g, weights, &turned);
-    tensor gradient = memory(g, id, result_type(s->dkv_bf16 || s->rounded), s->Hq, s->Tk, s->dkv, false);
+    tensor gradient = memory(g, id, s->dkv_bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, s->Hq, s->Tk, s->dkv, false);
     multiply_matrices(g, &turned, x, &gradient);
 }
 
@@ -208,7 +207,7 @@ static void build_backward(attention_graph *g) {
     tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv, true);
     tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
     tensor dout = memory(g, ATTENTION_DOUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
-    tensor dq = memory(g, ATTENTION_DQ, result_type(s->rounded), s->Hq, s->Tq, s->dq, false);
+    tensor dq = memory(g, ATTENTION_DQ, CUDNN_DATA_FLOAT, s->Hq, s->Tq, s->dq, false);
     tensor lse = row_numbers(g, ATTENTION_LSE, s->lse_head), delta = row_numbers(g, ATTENTION_DELTA, s->lse_head);
     tensor scale = host_number(g, ATTENTION_SCALE), one = host_number(g, ATTENTION_ONE);
 

@@ -48,7 +48,6 @@ void attention_merge(float *out, float *lse, const float *out_b, const float *ls
 // apart, each contiguous; in `to` rows are to_row and heads to_head elements apart.
 void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row,
                          int64_t to_head, bool add);
-void attention_sum_heads_rounded(floatX *to, const floatX *from, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head);
 // to (heads, rows) = for each head the first `known` of `from`, then 1e30, which makes e^(score - lse) 0: these rows add nothing to any gradient. Heads
 // are to_stride and from_stride elements apart.
 void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride);
