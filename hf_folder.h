@@ -146,8 +146,10 @@ static inline void hf_print_floats(cJSON *json) {
         next = at->next;
         if (cJSON_IsObject(at)) hf_print_floats(at);
         char text[64];
-        if (!cJSON_IsNumber(at) || at->string == NULL || !config_listed(keys, at->string) || at->valuedouble != floor(at->valuedouble)) continue;
-        snprintf(text, sizeof text, "%.1f", at->valuedouble); // numbers up to 1e15, as config_read allows
+        if (!cJSON_IsNumber(at) || at->string == NULL || !config_listed(keys, at->string)) continue;
+        double x = at->valuedouble;
+        snprintf(text, sizeof text, x == floor(x) ? "%.1f" : "%.15g", x); // numbers up to 1e15, as config_read allows
+        for (int digits = 16; digits <= 17 && strtod(text, NULL) != x; digits++) snprintf(text, sizeof text, "%.*g", digits, x); // cJSON's may be off by a bit
         cJSON_ReplaceItemInObjectCaseSensitive(json, at->string, cJSON_CreateRaw(text));
     }
 }

@@ -248,6 +248,8 @@ static void note_resumed(const trainer *t) {
     if (left > 0 && steps > 0 && t->done.sequences > 0 && t->done.sequences != step_sequences(t))
         fprintf(stderr, "note: so far a step had %lld sequences, and with this command it has %lld (--global-batch N fixes the number for any number of "
                         "ranks)\n", (long long)t->done.sequences, (long long)step_sequences(t));
+    if (t->o->lr_restart && t->done.data_step == 0)
+        fprintf(stderr, "note: --lr-restart changes nothing here: the data is that of the state, so the schedule covers all steps\n");
     if (left <= 0 && t->o->steps > 0)
         fprintf(stderr, "note: of --steps %lld none is left to train; a larger number continues\n", (long long)t->o->steps);
 }
@@ -387,6 +389,7 @@ static void train(trainer *t, error_text *error) {
         t->done.sequences = step_sequences(t);
         report_step(t, result, lr, seconds);
         stop_if_diverged(t, result, error);
+        if (result.valid > 0 && !result.spike) t->done.updated_step = step + 1;
         if (o->skip_spikes > 0 && result.valid > 0) {
             recent_add(&t->done.losses, result.loss);
             recent_add(&t->done.norms, result.norm);
@@ -439,6 +442,7 @@ int main(int argc, char **argv) {
     error_text error;
     memset(&error, 0, sizeof error);
     setvbuf(stdout, NULL, _IOLBF, 0); // lines appear when they are printed, through mpirun, too
+    heed_signals(true); // one that comes while libraries start, too
     signal(SIGXFSZ, SIG_IGN); // a file over the size limit then makes the write fail, with a message
     cJSON_Hooks hooks = {host_alloc, free}; // without memory for it, cJSON itself leaves a member out, and takes a text for no JSON
     cJSON_InitHooks(&hooks);
@@ -450,6 +454,7 @@ int main(int argc, char **argv) {
     options o;
     model_config c;
     read_options(&o, argc, argv, &error);
+    if (o.out == NULL || o.calibrate || o.plan || o.dry_run) heed_signals(false);
     if (o.help || o.version) return show_help(&o);
     if (o.deterministic) device_use_deterministic(); // before its scratch is planned
     read_config(&c, &o, &error);
@@ -460,8 +465,6 @@ int main(int argc, char **argv) {
     check_options(&o, &c, &error);
     if (o.dry_run) return run_dry(&o, &c, &error);
     if (!planned) start_device(&o, &error);
-
-    if (o.out != NULL) heed_signals();
 
     trainer t;
     memset(&t, 0, sizeof t);

@@ -72,11 +72,13 @@ static inline void stop_on_error(error_text *error) {
 
 static inline const hf_source *source_of(const trainer *t) { return t->source.folder != NULL ? &t->source : NULL; }
 
-// SIGTERM and SIGUSR1 with --out, from start to end: the run finishes the step in progress, saves the state and ends. Others end it as any program.
+// SIGTERM and SIGUSR1 with --out, from start to end: the run finishes the step in progress, saves the state and ends. Others end it as any program, and so do
+// these, also if they have come already, once it is known that nothing is saved.
 static inline void on_stop_signal(int number) { stop_signal = number; }
-static inline void heed_signals(void) {
-    signal(SIGTERM, on_stop_signal);
-    signal(SIGUSR1, on_stop_signal);
+static inline void heed_signals(bool heed) {
+    signal(SIGTERM, heed ? on_stop_signal : SIG_DFL);
+    signal(SIGUSR1, heed ? on_stop_signal : SIG_DFL);
+    if (!heed && stop_signal != 0) raise((int)stop_signal);
 }
 // Whether any rank has been told to stop. Collective.
 static inline bool stop_agreed(const trainer *t) {

@@ -25,6 +25,7 @@
 typedef struct {
     int64_t step, samples; // done; samples: of this data
     int64_t sequences;     // of the last step; 0: not known
+    int64_t updated_step;  // the last step that changed parameters: not one without labels, nor a spike. bf16 parameters are rounded as they were after it
     int64_t data_step;     // steps that were done when this data began (--new-data), 0: the run began with it
     // What these samples are. A run resumes a state only with the same, or begins new data (--new-data).
     int64_t seed, seq_len, train_tokens, train_order; // their order depends on these; train_order: data_sources_order
@@ -185,8 +186,10 @@ static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", 
 
 static const char *const state_recent_keys[2] = {"losses", "grad_norms"};
 
-// The options that change how training goes on, but need not stay: those of the optimizer, and --steps.
-static inline bool state_keeps_option(const option_row *row) { return strcmp(row->group, "Optimizer") == 0 || strcmp(row->name, "steps") == 0; }
+// The options that change how training goes on, but need not stay: those of the optimizer, --steps, and which states are never removed.
+static inline bool state_keeps_option(const option_row *row) {
+    return strcmp(row->group, "Optimizer") == 0 || strcmp(row->name, "steps") == 0 || strcmp(row->name, "keep-every") == 0;
+}
 
 // sums: (VALUES_KINDS, count)
 static inline bool state_write_json(const char *folder, const training_progress *p, const options *o, const uint64_t *sums, int64_t count, error_text *error) {
@@ -196,6 +199,7 @@ static inline bool state_write_json(const char *folder, const training_progress 
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
     cJSON_AddNumberToObject(json, "sequences", (double)p->sequences);
+    cJSON_AddNumberToObject(json, "updated_step", (double)p->updated_step);
     const recent_values *recent[2] = {&p->losses, &p->norms};
     for (int i = 0; i < 2 && p->losses.count > 0; i++)
         cJSON_AddItemToObject(json, state_recent_keys[i], cJSON_CreateDoubleArray(recent[i]->values, (int)recent[i]->count));
@@ -226,6 +230,7 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
             return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_number_keys[i]);
     }
     if (!safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "sequences"), &p->sequences)) p->sequences = 0; // older states do not have it
+    if (!safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "updated_step"), &p->updated_step)) p->updated_step = p->step; // the same
     recent_values *recent[2] = {&p->losses, &p->norms};
     for (int i = 0; i < 2; i++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_recent_keys[i]);
@@ -350,7 +355,8 @@ static inline void state_save_start(state_store *s, model *m, const training_pro
     }
     zero_settle(&m->zero);
     if (m->saving != NULL) model_copy_shares(m);
-    comm_barrier(s->all); // from here on the folders exist; a rank that does not see them must not make its own
+    error_text none = {"", 0};
+    comm_agree_on_files(s->all, &none); // from here on the folders exist; a rank that does not see them must not make its own. Removing old states may take long
     state_save_stage(s, SAVE_WRITING, state_write);
     s->wait_seconds = device_seconds() - began;
 }
@@ -379,7 +385,9 @@ static inline bool state_save_advance(state_store *s, bool wait, error_text *err
             s->stage = SAVE_NONE;
         }
     }
+    error_text none = {"", 0};
     if (!ok && first_rank) folder_remove(s->unfinished.text);
+    if (!ok) comm_agree_on_files(s->all, &none); // which may take long
     if (s->stage == SAVE_NONE) {
         free(s->sums);
         s->sums = NULL;
@@ -424,24 +432,30 @@ static inline bool state_same_model(const model_config *state, const model_confi
                              i >= STATE_ROPE ? "; the options of the run that was saved, or --new-data to go on with another RoPE" : "");
     return true;
 }
+// In what a state's samples are not the run's: texts (STATE_DIFFERENCES), each the end of a sentence about the state. Returns how many.
+enum { STATE_DIFFERENCES = 5 };
+static inline int state_differences(const training_progress *state, const training_progress *run, error_text *texts) {
+    const int64_t there[2] = {state->document_end, state->document_begin}, here[2] = {run->document_end, run->document_begin};
+    int n = 0;
+    memset(texts, 0, sizeof *texts * STATE_DIFFERENCES);
+    if (state->seed != run->seed) error_set(&texts[n++], "was trained with --seed %lld, on which the order of samples depends", (long long)state->seed);
+    if (state->seq_len != run->seq_len) error_set(&texts[n++], "was trained with --seq-len %lld", (long long)state->seq_len);
+    if (state->train_tokens != run->train_tokens)
+        error_set(&texts[n++], "was trained on %lld tokens, and --train-data holds %lld", (long long)state->train_tokens, (long long)run->train_tokens);
+    else if (state->train_order != run->train_order && state->seq_len == run->seq_len) error_set(&texts[n++], "was trained on another mixture of sources");
+    else if (state->train_files != run->train_files) error_set(&texts[n++], "was trained on other files, or other loss masks");
+    for (int i = 0; i < 2; i++) {
+        const char *option = i == 0 ? "end" : "begin";
+        if (there[i] == here[i]) continue;
+        if (there[i] < 0) error_set(&texts[n++], "was trained with --document-%s none", option);
+        else error_set(&texts[n++], "was trained with --document-%s %lld", option, (long long)there[i]);
+    }
+    return n;
+}
 // Whether the state's samples are the run's. False with a message that names the first difference.
 static inline bool state_same_data(const training_progress *state, const training_progress *run, error_text *error) {
-    static const char *const go_on = "--new-data goes on from this state with other data";
-    if (state->seed != run->seed)
-        return error_set(error, "was trained with --seed %lld, on which the order of samples depends; %s", (long long)state->seed, go_on);
-    if (state->seq_len != run->seq_len) return error_set(error, "was trained with --seq-len %lld; %s", (long long)state->seq_len, go_on);
-    if (state->train_tokens != run->train_tokens)
-        return error_set(error, "was trained on %lld tokens, and --train-data holds %lld; %s", (long long)state->train_tokens, (long long)run->train_tokens, go_on);
-    if (state->train_order != run->train_order) return error_set(error, "was trained on another mixture of sources; %s", go_on);
-    if (state->train_files != run->train_files) return error_set(error, "was trained on other files, or other loss masks; %s", go_on);
-    const int64_t there[2] = {state->document_end, state->document_begin}, here[2] = {run->document_end, run->document_begin};
-    for (int i = 0; i < 2; i++)
-        if (there[i] != here[i]) {
-            const char *option = i == 0 ? "end" : "begin";
-            if (there[i] < 0) return error_set(error, "was trained with --document-%s none; %s", option, go_on);
-            return error_set(error, "was trained with --document-%s %lld; %s", option, (long long)there[i], go_on);
-        }
-    return true;
+    error_text texts[STATE_DIFFERENCES];
+    return state_differences(state, run, texts) == 0 || error_set(error, "%s; --new-data goes on from this state with other data", texts[0].text);
 }
 // Notes on stderr what of a state's options this run changes.
 static inline void state_note_options(const char *folder, const options *o) {
@@ -534,7 +548,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             comm_broadcast(s->all, &saved, sizeof saved, 0);
             comm_broadcast(s->all, &c.max_position, sizeof c.max_position, 0);
             max_position = max_i64(saved.seq_len, c.max_position);
-            m->zero.rounding.step = saved.step;
+            m->zero.rounding.step = saved.updated_step;
             there = c;
             *found = state_load(m, path.text, sums, &why);
         }
@@ -549,18 +563,20 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     }
     m->zero.rounding.step = 0;
     if (*found) {
-        error_text other = {"", 0};
-        bool same = !training || state_same_data(&saved, progress, &other);
+        error_text others[STATE_DIFFERENCES];
+        int differences = training ? state_differences(&saved, progress, others) : 0;
+        bool same = differences == 0;
         progress->step = saved.step;
         progress->samples = same ? saved.samples : 0;
         progress->sequences = saved.sequences;
+        progress->updated_step = saved.updated_step;
         progress->data_step = same ? saved.data_step : saved.step;
         if (same && s->o->skip_spikes > 0) { // otherwise the level may be another, or is no longer followed
             progress->losses = saved.losses;
             progress->norms = saved.norms;
         }
         if (first_rank && training && new_data) state_note_rope(&there, &m->c);
-        if (first_rank && !same) fprintf(stderr, "note: new data from here on: the state %.*s\n", (int)strcspn(other.text, ";"), other.text);
+        for (int i = 0; first_rank && i < differences; i++) fprintf(stderr, "note: new data from here on: the state %s\n", others[i].text);
         if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->folder, "", steps[at]).text, s->o);
         m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
@@ -570,7 +586,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     }
     free(steps);
     free(sums);
-    return comm_agree(s->all, error);
+    return comm_agree_on_files(s->all, error);
 }
 
 #endif

@@ -107,6 +107,19 @@ mkdir "$dir/drawn-resumed"
 cp -r "$dir/drawn/step-00000002" "$dir/drawn-resumed"
 check 'bf16: resumes with the parameters as they were rounded' $emulated "${small[@]}" --stochastic-rounding --out "$dir/drawn-resumed" --resume
 check 'bf16: the same model' cmp "$dir/drawn/step-00000004/model.safetensors" "$dir/drawn-resumed/step-00000004/model.safetensors"
+# Steps without labels change no parameter: rounded parameters are those of an earlier step. (The mask is 0 for every other sample.)
+cp "$dir/data.bin" "$dir/half.bin"
+python3 -c "
+import os
+n = (os.path.getsize('$dir/half.bin') - 1024) // 2
+open('$dir/half.bin.mask', 'wb').write(bytes((i - 1) // 64 % 2 for i in range(n)))" # labels are the tokens after
+half=(--model nano --from-scratch --train-data "$dir/half.bin" --seq-len 64 --threads 1 --steps 6 --stochastic-rounding)
+check 'bf16: a run with steps without labels' ends_with 0 'none of its tokens is a label' $emulated "${half[@]}" --out "$dir/half" --save-every 1 --keep 9
+for step in 1 2 3 4 5; do
+    mkdir "$dir/half-$step" && cp -r "$dir/half/step-0000000$step" "$dir/half-$step"
+    check "bf16: resumes after step $step" $emulated "${half[@]}" --out "$dir/half-$step" --resume
+    check "bf16: as it would have gone on after step $step" cmp "$dir/half/step-00000006/model.safetensors" "$dir/half-$step/step-00000006/model.safetensors"
+done
 mkdir "$dir/wide"
 sed 's/"head_dim": *[0-9]*/"head_dim": 512/' test/golden/folder_f32/config.json >"$dir/wide/config.json"
 check 'larger heads than the kernels take are refused at the start' ends_with 2 'head size 512 .* up to 256' $emulated --model "$dir/wide" --from-scratch --train-data "$dir/data.bin" --seq-len 64

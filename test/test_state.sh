@@ -285,6 +285,8 @@ check 'new data: it trains' [ $? -eq 0 ]
 check 'new data: from their first sample' grep -q 'from step 12, 0 samples of this data done' "$dir/new.out"
 check 'new data: a step of two sequences is its own matter' bash -c "! grep 'so far a step had' '$dir/new.err'"
 check 'new data: what is new is noted' [ "$(grep -c '^note: "rope_theta" was 10000 so far and is 1000000 from now on$\|^note: new data from here on: the state was trained with --seq-len 100$' "$dir/new.err")" -eq 2 ]
+check 'new data: all of it' grep -q '^note: new data from here on: the state was trained with --document-begin none$' "$dir/new.err"
+check 'new data: the same mixture is not' bash -c "! grep 'another mixture' '$dir/new.err'"
 check 'new data: a changed option is noted' grep -q '^note: --beta2 was 0.95 so far and is 0.9 from now on' "$dir/new.err"
 check 'new data: others are not' [ "$(grep -c '^note: --' "$dir/new.err")" -eq 1 ]
 cp -r "$dir/new/step-00000018" "$dir/new_twice"
@@ -598,6 +600,27 @@ slow() { # option...: the output goes to $dir/out
 check 'slow disk: data are read, and the last state is written' slow "${common[@]}"
 check 'slow disk: a state is read, and an export written' slow --model nano --from-scratch --threads 1 --steps 0 --resume --export "$dir/slow_export"
 check 'slow disk: it was slow both times' [ "$(grep -E '^(read|exported) ' "$dir/out" | grep -cE '[ (]([6-9]|1.)\.[0-9]+ s\)?$')" -eq 2 ]
+
+# Removing states that are no longer kept takes longer than a transfer may: the other rank waits.
+printf '%s\n' '#include <dlfcn.h>' '#include <unistd.h>' 'int remove(const char *path) { usleep(400000); return ((int (*)(const char *))dlsym(RTLD_NEXT, "remove"))(path); }' >"$dir/remove.c"
+gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/remove.c" -o "$dir/remove.so" -ldl || exit 1
+mkdir "$dir/many" && cp -r "$dir"/whole/step-000000{04,08,12} "$dir/many"
+common[length]=13
+check 'removing old states is slow' env TRAIN_LLAMA_TIMEOUT=2 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/remove.so" "$binary" "${common[@]}" "${grid[@]:1}" --keep 1 --resume --out "$dir/many"
+check 'and they are removed' [ "$(ls "$dir/many" | xargs)" = 'lock step-00000013' ]
+# A signal that comes while libraries start is heeded, if there is --out.
+printf '%s\n' '#include <mpi.h>' '#include <signal.h>' 'int MPI_Init_thread(int *argc, char ***argv, int wanted, int *given) { raise(SIGUSR1); return PMPI_Init_thread(argc, argv, wanted, given); }' >"$dir/early.c"
+gcc -shared -fPIC $(mpicc --showme:compile) "$dir/early.c" -o "$dir/early.so" || exit 1
+check 'an early signal: stopped before training' ends_with 0 '^stopped by a signal before training' env LD_PRELOAD="$dir/early.so" "$binary" "${common[@]}" --out "$dir/early" --resume
+LD_PRELOAD="$dir/early.so" "$binary" "${common[@]}" >"$dir/out" 2>&1
+check 'without --out it ends the run' [ $? -eq 138 ]
+# Numbers of RoPE that take 17 digits are read back as they were.
+check 'a state with such a number' "$binary" "${common[@]}" --rope-theta 500000.00000000006 --out "$dir/digits"
+common[length]=14
+check 'is resumed' ends_with 0 '^step *14/14' "$binary" "${common[@]}" --rope-theta 500000.00000000006 --out "$dir/digits" --resume
+# A folder with new data alone starts a schedule again.
+check 'no new data: no new schedule' ends_with 0 '^note: --lr-restart changes nothing here' "$binary" "${common[@]/#14/15}" --rope-theta 1e6 --out "$dir/digits" --resume --new-data --lr-restart
+common[length]=24
 
 # kill -9 of a random rank at random moments (by default 50), most of them during a save. The run is too long to end by itself.
 RANDOM=${TEST_SEED:-17}
