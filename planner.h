@@ -17,8 +17,8 @@ static inline bool planner_legal(const planner_query *q, int hp, int cp) {
 // A relative gap below this is inside the model's error: a tie.
 #define PLANNER_TIE 0.02
 
-// By which choices are compared: their seconds, plus a tie's for each thing that is less simple: activations that are offloaded, that of a part of the layers,
-// each kind of model states that is offloaded, two kinds of recompute. So these are chosen only where they save more than the model's error.
+// By which choices are compared: their seconds, plus a tie's for each thing that is less simple: offload of activations, of those of a part of the layers,
+// of each kind of model states, and two kinds of recompute. So these are chosen only where they save more than the model's error.
 static inline double planner_cost(const planner_choice *p) {
     double cost = p->seconds;
     for (int n = (p->offload > 0) + (p->offload > 0 && p->offload < 1) + (int)p->offload_states + (p->less > 0); n > 0; n--) cost *= 1 + PLANNER_TIE;
