@@ -36,20 +36,15 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     error_text why = {"", 0};
     safetensors files = safetensors_none();
     values_buffer buffer;
-    double began = device_seconds();
     uint64_t hash = 0;
-    bool ok = values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why) &&
-              safetensors_hash(&files, &hash, &why);
-    if (comm_agree(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) { // a bad folder: one line, before anything large is read
-        ok = ok && hf_check_tied(m, &files, &buffer, &why) && model_files_read(m, &files, VALUES_PARAMETERS, true, &buffer, sums, &why);
-        if (ok) {
-            double paused = device_seconds();
-            zero_reset_states(&m->zero);
-            began += device_seconds() - paused; // not counted as reading
-            if (m->zero.master[0] != NULL) model_files_read(m, &files, VALUES_PARAMETERS, false, &buffer, NULL, &why);
-        }
-        ok = comm_agree_on_files(m->g->all, &why);
-        if (ok && m->g->rank == 0)
+    if (values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why))
+        safetensors_hash(&files, &hash, &why);
+    if (comm_agree_on_files(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) { // a bad folder: one line, before anything large is read
+        zero_reset_states(&m->zero);
+        double began = device_seconds();
+        if (hf_check_tied(m, &files, &buffer, &why)) model_files_read(m, &files, VALUES_PARAMETERS, &buffer, sums, &why);
+        zero_spread_due(&m->zero);
+        if (comm_agree_on_files(m->g->all, &why) && m->g->rank == 0)
             printf("read        %s: %.3f of %.3f MB on this rank, %.3f s\n", folder, 1e-6 * (double)safetensors_bytes_read(&files),
                    1e-6 * (double)safetensors_bytes(&files), device_seconds() - began);
     }
@@ -306,7 +301,7 @@ static inline bool hf_export_agree(comm *all, const char *like, error_text *erro
     uint64_t hash = 0;
     if (safetensors_open(&files, like, "model", error)) safetensors_hash(&files, &hash, error);
     safetensors_close(&files);
-    return comm_agree(all, error) && agree_on_number(all, hash, "--model: the parameters (--export uses their number types)", error);
+    return comm_agree_on_files(all, error) && agree_on_number(all, hash, "--model: the parameters (--export uses their number types)", error);
 }
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
 static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {

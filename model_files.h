@@ -101,7 +101,13 @@ static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, 
     if (values_on_host(z, kind, unit) && !device_is_host()) memcpy(to, from, sizeof(float) * (size_t)n); // an offloaded slab
     else device_to_host(to, from, sizeof(float) * (size_t)n);
 }
-// Sets elements [at, at + n) of the unit, all of one tensor and in this rank's parameter shard, to buffer->host rounded to floatX. They are
+// Sets elements [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to `from` (n, on the host).
+static inline void values_put(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, const float *from) {
+    float *to = values_at(z, kind, unit, at);
+    if (values_on_host(z, kind, unit) && !device_is_host()) memcpy(to, from, sizeof(float) * (size_t)n);
+    else device_from_host(to, from, sizeof(float) * (size_t)n);
+}
+// Sets parameters [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to buffer->host rounded to floatX. They are
 // rounded as they were in the step after which they were saved (z->rounding.step; 0 = a model that was not trained here: to nearest even).
 static inline void values_set_parameters(zero_hybrid *z, int unit, int tensor, int64_t at, int64_t n, const values_buffer *buffer) {
     floatX *to = z->params[unit] + (at - z->param_piece * (z->units[unit].count / z->zp));
@@ -210,34 +216,32 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
     return ok;
 }
 
-// Reads one kind of values. shards: parameters, into this rank's parameter shards, rounded to floatX; else a moment or the master weights, into its
-// optimizer pieces. A rank reads nothing else. Read master weights after the shards and zero_reset_states. sums (model_checksums; may be NULL):
-// += the checksums of what was read; each element counts on one rank only.
-static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, bool shards, values_buffer *buffer, uint64_t *sums,
-                                    error_text *error) {
+// Reads one kind of values into this rank's optimizer pieces: a moment, or parameters, rounded to floatX, and their master weights. A rank reads nothing
+// else: of parameters the caller has the rest spread (zero_spread_due). sums (model_checksums; may be NULL): += the checksums of what was read; each
+// element counts on one rank only.
+static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
     zero_hybrid *z = &m->zero;
-    progress_note note = progress_start(shards ? "reading parameters" : kind == VALUES_PARAMETERS ? "reading master weights" : "reading moments");
+    bool params = kind == VALUES_PARAMETERS;
+    progress_note note = progress_start(params ? "reading parameters" : "reading moments");
     for (int u = 0; u < z->unit_count; u++) {
-        int64_t count = z->units[u].count, piece = count / z->zo, own = z->optim_piece * piece, from, to;
-        int64_t held = shards ? count / z->zp : piece, begin = shards ? z->param_piece * held : own, filled = begin;
-        bool in_place = values_on_host(z, kind, u) && (!shards || sizeof(floatX) == sizeof(float));
+        int64_t piece = z->units[u].count / z->zo, begin = z->optim_piece * piece, filled = begin, from, to;
+        bool in_place = values_on_host(z, kind, u) && (!params || sizeof(floatX) == sizeof(float));
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
-            if (!zero_span(tensor, begin, begin + held, &from, &to)) continue;
+            if (!zero_span(tensor, begin, begin + piece, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 float *values = in_place ? values_at(z, kind, u, at) : buffer->host;
                 if (!progress_goes_on(error) || !model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error)) return false;
-                int64_t a = max_i64(at, own), b = min_i64(at + n, own + piece); // the part in this rank's optimizer piece
-                if (sums != NULL && a < b && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values + (a - at), a - tensor->offset, b - a);
+                if (sums != NULL && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
                 if (in_place) continue;
-                if (shards) values_set_parameters(z, u, t, at, n, buffer);
-                else device_from_host(values_at(z, kind, u, at), values, sizeof(float) * (size_t)n);
+                if (values_piece(z, kind, u) != NULL) values_put(z, kind, u, at, n, values);
+                if (params) values_set_parameters(z, u, t, at, n, buffer);
             }
-            if (shards) values_zero_parameters(z, u, filled, from);
+            if (params) values_zero_parameters(z, u, filled, from);
             filled = to;
         }
-        if (shards) values_zero_parameters(z, u, filled, begin + held);
+        if (params) values_zero_parameters(z, u, filled, begin + piece);
         progress_show(&note, u + 1, z->unit_count);
     }
     return true;

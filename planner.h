@@ -607,7 +607,7 @@ static inline bool plan_apply(options *o, const model_config *c, comm *world, er
             printf("planned for %s: %s: %.3f s a step\n", machines.name, text, best.seconds);
         }
     }
-    if (!comm_agree(world, error)) return false;
+    if (!comm_agree_on_files(world, error)) return false; // rank 0 reads samples of packed documents
     comm_broadcast(world, &best, sizeof best, 0);
     *o = plan_chosen(o, &best);
     return true;

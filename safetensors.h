@@ -484,7 +484,7 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         bool ok = fd >= 0 || error_set_errno(error, "%s: cannot be created", path.text);
         safetensors_push_file(s, path.text, fd);
         ok = ok && (!first || file_pwrite(fd, path.text, header, length, 0, error));
-        if (ok && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set_errno(error, "%s: cannot be written", path.text);
+        if (ok && first && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set_errno(error, "%s: cannot be written", path.text);
         free(header);
         if (!ok) return false;
     }

@@ -492,8 +492,8 @@ static inline bool state_load(model *m, const char *folder, const uint64_t *sums
     bool room = values_buffer_make(&buffer, error);
     if (hf_import(m, folder, read, error) && room && kinds > 1 && safetensors_open(&files, path_join(folder, "optimizer").text, "optimizer", error) &&
         model_files_check(m, &files, VALUES_M, error) && model_files_check(m, &files, VALUES_V, error) &&
-        model_files_read(m, &files, VALUES_M, false, &buffer, read + count, error))
-        model_files_read(m, &files, VALUES_V, false, &buffer, read + 2 * count, error);
+        model_files_read(m, &files, VALUES_M, &buffer, read + count, error))
+        model_files_read(m, &files, VALUES_V, &buffer, read + 2 * count, error);
     if (comm_agree_on_files(m->g->all, error)) {
         checksum_add_ranks(m->g->all, read, kinds * count);
         for (int64_t i = 0; i < kinds * count; i++) {
@@ -529,7 +529,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     bool training = s->o->steps > 0 && progress->train_tokens > 0, new_data = s->o->new_data; // without training, the data does not matter
     if (first_rank) states = state_list(s->folder, steps, error);
     comm_broadcast(s->all, &states, sizeof states, 0);
-    comm_broadcast(s->all, steps, sizeof *steps * (size_t)STATES_MAX, 0);
+    comm_broadcast(s->all, steps, sizeof *steps * (size_t)states, 0);
     *found = false;
     int64_t at = states; // the state that is tried
     while (at > 0 && !*found) {

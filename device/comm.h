@@ -54,9 +54,8 @@ bool comm_use_deterministic(error_text *error);
 // Ends every rank of the job now, with `status` and this message (printed with the rank's number).
 NO_RETURN void comm_abort(int status, const char *format, ...) PRINTF_LIKE(2, 3);
 
-comm *comm_world(void);     // all ranks of the job, kind COMM_CONTROL; NULL before comm_init and after comm_finalize
-int comm_local_rank(void);  // place among the ranks on this machine
-int comm_local_ranks(void); // ranks on this machine
+comm *comm_world(void);   // all ranks of the job, kind COMM_CONTROL; NULL before comm_init and after comm_finalize
+comm *comm_machine(void); // the ranks on this machine, otherwise the same
 
 // A new comm of the ranks of `parent` that gave the same colour >= 0, ordered by key (ties by rank). All ranks of the parent
 // call. colour < 0: not a member, returns NULL. The caller frees it with comm_free (all its ranks call; pending transfers end the job).
@@ -66,6 +65,9 @@ void comm_free(comm *group);
 int comm_rank(const comm *group);
 int comm_size(const comm *group);
 comm_kind comm_kind_of(const comm *group);
+int comm_world_rank(const comm *group, int rank); // of the comm, as a rank of the job
+static inline int comm_local_rank(void) { return comm_machine() != NULL ? comm_rank(comm_machine()) : 0; }
+static inline int comm_local_ranks(void) { return comm_machine() != NULL ? comm_size(comm_machine()) : 1; }
 
 // Sends `send` to rank `to` and receives `recv` from rank `from` (ranks of the comm; to == from == self copies). recv_bytes must be what `from` sends.
 void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from);

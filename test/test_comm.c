@@ -302,7 +302,9 @@ static void check_members(comm *g, const int *expected, int n, const char *what)
     if (comm_size(g) != n) return;
     comm_allgather_start(g, &me, members, sizeof me);
     comm_finish(g);
-    for (int i = 0; i < n; i++) CHECK(members[i] == expected[i], "%s: member %d is rank %d, expected %d", what, i, members[i], expected[i]);
+    for (int i = 0; i < n; i++)
+        CHECK(members[i] == expected[i] && comm_world_rank(g, i) == expected[i], "%s: member %d is rank %d, by its table %d, expected %d", what, i, members[i],
+              comm_world_rank(g, i), expected[i]);
 }
 
 static void test_split(void) {

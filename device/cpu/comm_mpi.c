@@ -49,8 +49,7 @@ struct comm {
     transfer small;                // used by the small blocking functions
 };
 
-static comm *world; // NULL before comm_init and after comm_finalize
-static int local_rank, local_ranks;
+static comm *world, *machine; // NULL before comm_init and after comm_finalize
 static comm_counters counters[COMM_KINDS];
 static double timeout_seconds = 600;
 static bool timeout_given; // by the user
@@ -310,7 +309,7 @@ static void broadcast_small(comm *group, const char *operation, void *data, size
 // them and sends the result. combine NULL: only a barrier.
 static void reduce_small(comm *group, const char *operation, void *values, size_t bytes, void (*combine)(void *to, const void *from)) {
     transfer *t = &group->small;
-    char *all = HOST_NEW(char, (size_t)group->size * bytes); // (size, bytes), used on rank 0 only: block r from rank r
+    char *all = group->rank == 0 ? HOST_NEW(char, (size_t)group->size * bytes) : NULL; // (size, bytes): block r from rank r
     begin(t, operation, TAG_SMALL);
     if (group->rank > 0) post_send(group, t, values, bytes, 0);
     else
@@ -408,11 +407,11 @@ void comm_free(comm *group) {
 }
 
 comm *comm_world(void) { return world; }
-int comm_local_rank(void) { return local_rank; }
-int comm_local_ranks(void) { return local_ranks; }
+comm *comm_machine(void) { return machine; }
 int comm_rank(const comm *group) { return group->rank; }
 int comm_size(const comm *group) { return group->size; }
 comm_kind comm_kind_of(const comm *group) { return group->kind; }
+int comm_world_rank(const comm *group, int rank) { return group->world_rank[rank]; }
 
 // ---- Start and end ----
 
@@ -443,9 +442,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
     world = wrap(mpi, COMM_CONTROL);
     MPI_Comm_split_type(mpi, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
-    MPI_Comm_rank(local, &local_rank);
-    MPI_Comm_size(local, &local_ranks);
-    MPI_Comm_free(&local);
+    machine = wrap(local, COMM_CONTROL);
     const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"); // rank 0's counts: mpirun does not pass its environment to other machines
     timeout_given = limit != NULL;
     if (limit != NULL && world->rank == 0) {
@@ -480,8 +477,9 @@ bool comm_use_deterministic(error_text *error) { // sums always have one order h
 }
 void comm_finalize(void) {
     if (world == NULL) return;
+    comm_free(machine);
     comm_free(world);
-    world = NULL;
+    machine = world = NULL;
     MPI_Finalize();
 }
 

@@ -4,12 +4,14 @@
 #define comm_finalize host_comm_finalize
 #define comm_use_deterministic host_comm_use_deterministic
 #define comm_world host_comm_world
+#define comm_machine host_comm_machine
 #define comm_local_rank host_comm_local_rank
 #define comm_local_ranks host_comm_local_ranks
 #define comm_split host_comm_split
 #define comm_free host_comm_free
 #define comm_rank host_comm_rank
 #define comm_size host_comm_size
+#define comm_world_rank host_comm_world_rank
 #define comm_sendrecv_start host_comm_sendrecv_start
 #define comm_alltoall_start host_comm_alltoall_start
 #define comm_allgather_start host_comm_allgather_start

@@ -46,7 +46,6 @@ struct comm {
     host_comm *host;
     comm_kind kind;
     int rank, size;
-    int *world_rank; // (size)
     ncclComm_t nccl; // NULL: one rank, or for control only
     ncclComm_t whole; // of all its ranks, only for splitting comms from it, not for transfers; NULL before the first split
     cudaStream_t stream;
@@ -58,7 +57,7 @@ struct comm {
     double watched_for; // seconds that the oldest unfinished one has had
 };
 
-static comm *world;
+static comm *world, *machine;
 static comm *comms[MAX_COMMS]; // with an NCCL communicator
 static int comm_total;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // held while NCCL is called for one of `comms`, and while the list changes
@@ -77,8 +76,8 @@ static const char *peers_text(const comm *group, const transfer *t, char *text, 
         return text;
     }
     int used = snprintf(text, size, "ranks");
-    for (int r = 0; r < group->size && r < 16; r++) used += snprintf(text + used, size - (size_t)used, " %d", group->world_rank[r]);
-    if (group->size > 16) snprintf(text + used, size - (size_t)used, " ... %d", group->world_rank[group->size - 1]);
+    for (int r = 0; r < group->size && r < 16; r++) used += snprintf(text + used, size - (size_t)used, " %d", comm_world_rank(group, r));
+    if (group->size > 16) snprintf(text + used, size - (size_t)used, " ... %d", comm_world_rank(group, group->size - 1));
     return text;
 }
 
@@ -254,7 +253,7 @@ static void check_call(const comm *group, ncclResult_t status, const char *opera
 
 void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from) {
     bool alone = to == group->rank && from == group->rank;
-    transfer *t = begin(group, "sendrecv", group->world_rank[to], group->world_rank[from], alone ? 0 : send_bytes);
+    transfer *t = begin(group, "sendrecv", comm_world_rank(group, to), comm_world_rank(group, from), alone ? 0 : send_bytes);
     if (alone) {
         copy_self(group, recv, send, send_bytes);
     } else if (send_bytes > 0 || recv_bytes > 0) { // send and receive in one group, or two ranks that send to each other wait forever
@@ -329,12 +328,6 @@ static comm *wrap(host_comm *host, comm_kind kind) {
     group->kind = kind;
     group->rank = host_comm_rank(host);
     group->size = host_comm_size(host);
-    group->world_rank = HOST_NEW(int, group->size);
-    int64_t *ranks = HOST_NEW(int64_t, group->size);
-    ranks[group->rank] = host_comm_rank(host_comm_world());
-    host_comm_sum_int64(host, ranks, group->size);
-    for (int r = 0; r < group->size; r++) group->world_rank[r] = (int)ranks[r];
-    free(ranks);
     return group;
 }
 
@@ -477,7 +470,6 @@ void comm_free(comm *group) {
         cudaStreamDestroy(group->stream);
     }
     host_comm_free(group->host);
-    free(group->world_rank);
     free(group);
 }
 
@@ -485,8 +477,8 @@ int comm_rank(const comm *group) { return group->rank; }
 int comm_size(const comm *group) { return group->size; }
 comm_kind comm_kind_of(const comm *group) { return group->kind; }
 comm *comm_world(void) { return world; }
-int comm_local_rank(void) { return host_comm_local_rank(); }
-int comm_local_ranks(void) { return host_comm_local_ranks(); }
+comm *comm_machine(void) { return machine; }
+int comm_world_rank(const comm *group, int rank) { return host_comm_world_rank(group->host, rank); }
 
 // ---- small and blocking, on the host ----
 
@@ -530,6 +522,7 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
         set_unless_set("NCCL_PROTO", "Simple");
     }
     world = wrap(host_comm_world(), COMM_CONTROL);
+    machine = wrap(host_comm_machine(), COMM_CONTROL);
     return true;
 }
 double comm_wait_at_least(double seconds) { return timeout_seconds = host_comm_wait_at_least(seconds); }
@@ -555,9 +548,9 @@ void comm_finalize(void) {
         watching = false;
     }
     free_nccl(world, world->whole);
-    free(world->world_rank);
+    free(machine);
     free(world);
-    world = NULL;
+    machine = world = NULL;
     host_comm_finalize();
 }
 

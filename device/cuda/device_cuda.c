@@ -54,15 +54,15 @@ static const struct {
     {"RTX 5090", 209.5e12},   {"RTX 4090", 165.2e12},   {"RTX 3090", 71e12},
 };
 
-// Ranks of the job on this GPU, this one included. Counted by UUID, because a launcher may show each rank only its own GPU. All ranks call it, also
+// Ranks on this GPU, this one included. Counted by UUID, because a launcher may show each rank only its own GPU. All ranks of a machine call it, also
 // those without a GPU.
 static int ranks_on_this_gpu(void) {
-    comm *world = comm_world();
-    if (world == NULL) return 1; // a program without communication
-    int size = comm_size(world), same = 0;
-    int64_t *ids = HOST_NEW(int64_t, 2 * size), *own = ids + 2 * comm_rank(world);
+    comm *machine = comm_machine();
+    if (machine == NULL) return 1; // a program without communication
+    int size = comm_size(machine), same = 0;
+    int64_t *ids = HOST_NEW(int64_t, 2 * size), *own = ids + 2 * comm_rank(machine);
     memcpy(own, gpu.properties.uuid.bytes, sizeof gpu.properties.uuid.bytes);
-    comm_sum_int64(world, ids, 2 * size);
+    comm_sum_int64(machine, ids, 2 * size);
     for (int r = 0; r < size; r++) same += memcmp(ids + 2 * r, own, sizeof gpu.properties.uuid.bytes) == 0;
     free(ids);
     return same;

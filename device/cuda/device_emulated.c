@@ -34,7 +34,7 @@ double device_measure_gemm(void) { // through op_linear, so casts are included: 
     device_free(x);
     return 2.0 * (double)n * (double)n * (double)n * products / seconds;
 }
-size_t device_memory_total(void) { return machine_memory_usable() / (size_t)max_i64(1, comm_local_ranks()); }
+size_t device_memory_total(void) { return machine_memory_usable() / (size_t)comm_local_ranks(); }
 
 void *device_alloc(size_t bytes) {
     void *p = NULL;
