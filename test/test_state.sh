@@ -600,6 +600,7 @@ slow() { # option...: the output goes to $dir/out
 check 'slow disk: data are read, and the last state is written' slow "${common[@]}"
 check 'slow disk: a state is read, and an export written' slow --model nano --from-scratch --threads 1 --steps 0 --resume --export "$dir/slow_export"
 check 'slow disk: it was slow both times' [ "$(grep -E '^(read|exported) ' "$dir/out" | grep -cE '[ (]([6-9]|1.)\.[0-9]+ s\)?$')" -eq 2 ]
+check 'slow disk: rank 0 names who is waited for' grep -q '^note: files are read or written: waiting for 8 bytes from rank 1 (' "$dir/out"
 
 # Removing states that are no longer kept takes longer than a transfer may: the other rank waits.
 printf '%s\n' '#include <dlfcn.h>' '#include <unistd.h>' 'int remove(const char *path) { usleep(400000); return ((int (*)(const char *))dlsym(RTLD_NEXT, "remove"))(path); }' >"$dir/remove.c"

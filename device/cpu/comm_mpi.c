@@ -90,11 +90,10 @@ static void check(int code, const comm *group, const char *operation, const mpi_
     comm_abort(EXIT_FAILED, "%s %s (rank %d of %d in its group): %s%s", comm_kind_name(group->kind), operation, group->rank, group->size, message, reason);
 }
 
-// The wait limit has passed: names the messages still missing (at most 4) and ends the job. Returns if none is: all arrived while this process
-// itself was stopped.
-static void end_timed_out(const comm *group, const transfer *t) {
-    char missing[512] = "";
+// Names the messages still missing, at most 4, in `missing` (size bytes). Returns how many there are.
+static int missing_messages(const comm *group, const transfer *t, char *missing, size_t size) {
     int named = 0, unfinished = 0;
+    missing[0] = '\0';
     for (int i = 0; i < t->pieces; i++) {
         int done = 0;
         MPI_Request_get_status(t->request[i], &done, MPI_STATUS_IGNORE);
@@ -103,15 +102,28 @@ static void end_timed_out(const comm *group, const transfer *t) {
         if (named == 4) continue;
         size_t used = strlen(missing);
         const mpi_piece *p = &t->piece[i];
-        snprintf(missing + used, sizeof missing - used, "%s%d bytes %s rank %d", named > 0 ? ", " : "", p->bytes, p->receives ? "from" : "to",
+        snprintf(missing + used, size - used, "%s%d bytes %s rank %d", named > 0 ? ", " : "", p->bytes, p->receives ? "from" : "to",
                  group->world_rank[p->peer]);
         named++;
     }
-    if (unfinished == 0) return;
+    if (unfinished > named) snprintf(missing + strlen(missing), size - strlen(missing), ", ...");
+    return unfinished;
+}
+// The wait limit has passed: ends the job. Returns if nothing is missing: all arrived while this process itself was stopped.
+static void end_timed_out(const comm *group, const transfer *t) {
+    char missing[512];
+    if (missing_messages(group, t, missing, sizeof missing) == 0) return;
     comm_abort(EXIT_FAILED,
-               "%s %s (rank %d of %d in its group) waited %g s for %s%s. That rank has stopped, is much slower, or is in other transfers; "
+               "%s %s (rank %d of %d in its group) waited %g s for %s. That rank has stopped, is much slower, or is in other transfers; "
                "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
-               comm_kind_name(group->kind), t->operation, group->rank, group->size, timeout_seconds, missing, unfinished > named ? ", ..." : "");
+               comm_kind_name(group->kind), t->operation, group->rank, group->size, timeout_seconds, missing);
+}
+// Without a limit a rank that hangs in a file system would be waited for in silence. Returns after how many seconds in all to say it again.
+static double note_slow_files(const comm *group, const transfer *t, double waited) {
+    char missing[512];
+    if (missing_messages(group, t, missing, sizeof missing) > 0)
+        fprintf(stderr, "note: files are read or written: waiting for %s (%.0f s so far)\n", missing, waited);
+    return 2 * waited;
 }
 
 // ---- Transfers ----
@@ -182,7 +194,7 @@ static void post_send(comm *group, transfer *t, const void *from, size_t bytes, 
 // Waits until all pieces are sent and received. MPI_Testall yields the core between polls (mpi_yield_when_idle, set in
 // comm_init); a sched_yield of our own on top of that doubles the time of small messages when ranks outnumber cores.
 static void wait_for(const comm *group, transfer *t) {
-    double waited = 0, last = MPI_Wtime();
+    double waited = 0, last = MPI_Wtime(), note_after = timeout_seconds > 0 ? timeout_seconds / 10 : 60;
     for (;;) {
         int done = 0;
         int code = MPI_Testall(t->pieces, t->request, &done, t->status);
@@ -196,6 +208,7 @@ static void wait_for(const comm *group, transfer *t) {
         waited += fmin(now - last, 1); // while the job is paused, by a batch system or a debugger, nobody is late
         last = now;
         if (timeout_seconds > 0 && !waits_for_files && waited > timeout_seconds) end_timed_out(group, t);
+        if (waits_for_files && group->rank == 0 && waited > note_after) note_after = note_slow_files(group, t, waited);
     }
     for (int i = 0; i < t->pieces; i++) {
         int bytes = 0;
