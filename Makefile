@@ -132,7 +132,7 @@ $(BUILD)/test/emulation_faults: test/emulation_faults.cu $(BUILD)/device/cuda/ra
 	$(CXX) $@.o $(BUILD)/device/cuda/races.o -o $@ -ldl
 
 tools: $(BUILD)/text_to_tokens
-$(BUILD)/text_to_tokens: dev/text_to_tokens.c common.h files.h dataloader.h
+$(BUILD)/text_to_tokens: dev/text_to_tokens.c common.h files.h dataloader.h sequence_shard.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $< -o $@ -lm
 

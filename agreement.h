@@ -6,7 +6,7 @@
 
 #include "device/comm.h" // defines: comm_agree, comm_broadcast
 #include "files.h"       // defines: hash_bytes, file_hash_places, path_exists
-#include "options.h"     // defines: options_table, option_format
+#include "options.h"     // defines: option_rows, option_format
 #include <time.h>
 
 // False with a message when some rank's number is not rank 0's. what: how the message begins, such as "--train-data: the files".
@@ -19,8 +19,6 @@ static inline bool agree_on_number(comm *all, uint64_t mine, const char *what, e
 
 // Whether all ranks run the same program with the same value of every option. Paths are compared as they are written.
 static inline bool agree_on_options(comm *all, const options *o, error_text *error) {
-    int count;
-    const option_row *rows = options_table(&count);
     uint64_t mine[OPTION_ROWS_MAX], first[OPTION_ROWS_MAX];
     char value[OPTION_TEXT_BYTES + 8];
     uint64_t program = HASH_EMPTY;
@@ -30,15 +28,15 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     else file_hash_places(fd, "/proc/self/exe", (int64_t)entry.st_size, &program, error);
     if (fd >= 0) close(fd);
     if (!comm_agree(all, error) || !agree_on_number(all, program, "the bytes of the train_llama program", error)) return false;
-    for (int i = 0; i < count; i++) {
-        option_format(o, &rows[i], value, sizeof value);
+    for (int i = 0; i < OPTION_ROWS; i++) {
+        option_format(o, &option_rows[i], value, sizeof value);
         first[i] = mine[i] = hash_bytes(HASH_EMPTY, value, strlen(value));
     }
-    comm_broadcast(all, first, sizeof *first * (size_t)count, 0);
-    for (int i = 0; i < count; i++) {
-        option_format(o, &rows[i], value, sizeof value);
+    comm_broadcast(all, first, sizeof *first * (size_t)OPTION_ROWS, 0);
+    for (int i = 0; i < OPTION_ROWS; i++) {
+        option_format(o, &option_rows[i], value, sizeof value);
         if (mine[i] != first[i])
-            error_set(error, "--%s %s is not what rank 0 was started with; every rank needs the same command", rows[i].name, printable(value).text);
+            error_set(error, "--%s %s is not what rank 0 was started with; every rank needs the same command", option_rows[i].name, printable(value).text);
     }
     return comm_agree(all, error);
 }

@@ -119,15 +119,9 @@ static inline void calibrate_linear(calibration *c) {
 }
 // A ring step: all queries with half of the keys, merged into earlier results.
 static inline attention_block calibrate_block(const calibration *c) {
-    attention_block b;
-    memset(&b, 0, sizeof b);
-    b.Tq = b.lse_stride = c->T;
-    b.Tk = max_i64(1, c->T / 2);
-    b.Hq = c->H; b.Hkv = c->Hkv; b.HS = c->HS;
-    b.q_stride = b.sum_stride = (int64_t)c->H * c->HS;
-    b.kv_stride = (int64_t)2 * c->Hkv * c->HS;
-    b.scale = 1 / sqrtf((float)c->HS);
-    return b;
+    int64_t width = (int64_t)c->H * c->HS;
+    return (attention_block){.Tq = c->T, .Tk = max_i64(1, c->T / 2), .Hq = c->H, .Hkv = c->Hkv, .HS = c->HS, .q_stride = width, .sum_stride = width,
+                             .kv_stride = (int64_t)2 * c->Hkv * c->HS, .lse_stride = c->T, .scale = 1 / sqrtf((float)c->HS)};
 }
 static inline void calibrate_forward(calibration *c) {
     op_attention_forward(c->out, c->lse, c->q, c->kv, c->kv + c->Hkv * c->HS, calibrate_block(c), true, c->scratch);
@@ -144,17 +138,15 @@ static inline void calibrate_merge(calibration *c) {
 }
 // What an attention operation does once, whatever the number of ring steps.
 static inline void calibrate_around(calibration *c) {
-    op_cast_from_float(c->out_x, c->out, c->T * c->H * c->HS);
+    int64_t width = (int64_t)c->H * c->HS;
+    op_cast_rows(c->out_x, width, c->out, c->T, width);
     op_attention_delta(c->delta, c->out_x, c->q, calibrate_block(c));
-    op_cast_from_float(c->q, c->dq, c->T * c->H * c->HS);
+    op_cast_rows(c->q, width, c->dq, c->T, width);
 }
 static inline void calibrate_copy(calibration *c) { device_copy(c->recv, c->send, CALIBRATE_COPY_BYTES); }
 static inline void calibrate_host_copy(calibration *c) { device_copy_finish(c->copier, device_copy_start(c->copier, c->recv, c->host, CALIBRATE_COPY_BYTES)); }
 static inline void calibrate_adamw(calibration *c) {
-    adamw_args args;
-    memset(&args, 0, sizeof args);
-    args.lr = 1e-9f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.step = 1;
-    args.grad_scale = 1;
+    adamw_args args = {.lr = 1e-9f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 1, .step = 1};
     int64_t n = CALIBRATE_PARAMETERS;
     float *states = (float *)(void *)c->send;
     op_adamw((floatX *)(void *)c->recv, sizeof(floatX) == sizeof(float) ? NULL : states, states + n, states + 2 * n, states + 3 * n, n, args);
@@ -221,7 +213,7 @@ PRINTF_LIKE(2, 3) static inline void calibrate_note(calibration *c, const char *
 
 static inline void calibrate_set_kind(cluster *machines, const char *key, double value, figure_kind kind) {
     int i = cluster_find(key);
-    const cluster_figure *f = &cluster_figures()[i];
+    const cluster_figure *f = &cluster_figures[i];
     *cluster_value(machines, f) = fmin(fmax(value, f->low), f->high);
     machines->kinds[i] = kind;
 }
@@ -353,7 +345,7 @@ static inline void calibrate_write(FILE *f, const cluster *machines, const char 
     cluster copy = *machines;
     fprintf(f, "# Written by train_llama --calibrate: %s.\n%s\n", comment, notes);
     for (int i = 0; i < CLUSTER_FIGURES; i++) {
-        const cluster_figure *figure = &cluster_figures()[i];
+        const cluster_figure *figure = &cluster_figures[i];
         fprintf(f, "%-29s %-12.6g # %s:%s\n", figure->key, *cluster_value(&copy, figure), figure_kind_name(machines->kinds[i]),
                 machines->kinds[i] == FIGURE_MEASURED ? " here" : " not measured here");
     }

@@ -51,13 +51,6 @@ static inline int checkpoint_leaving(const recompute_kind *kinds, int offloaded)
 }
 // The layers that a fraction of them is: --offload-activations.
 static inline int checkpoint_offloaded(double fraction, int L) { return (int)(fraction * L + 0.5); }
-// "32 layers keep all, 0 selective, 0 full; 32 offloaded, of which 29 are copied to the host", without the end of the line
-static inline void checkpoint_print(FILE *f, const recompute_kind *kinds, int L, int offloaded) {
-    int count[3] = {0, 0, 0};
-    for (int l = 0; l < L; l++) count[kinds[l]]++;
-    fprintf(f, "%d layers keep all, %d selective, %d full; %d offloaded", count[0], count[1], count[2], offloaded);
-    if (offloaded > 0) fprintf(f, ", of which %d are copied to the host", checkpoint_leaving(kinds, offloaded));
-}
 
 typedef struct {
     int offloaded;    // so many of the layers, the first ones, compute in slots

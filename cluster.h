@@ -4,7 +4,7 @@
 #define CLUSTER_H
 
 #include "cluster_texts.h" // defines: cluster_texts, the text of every clusters/*.txt (build/cluster_texts.h, which make writes)
-#include "config.h"        // defines: printable
+#include "common.h"        // defines: printable
 #include <stddef.h>
 
 typedef enum { FIGURE_MEASURED, FIGURE_DATASHEET, FIGURE_ESTIMATE, FIGURE_KINDS } figure_kind;
@@ -54,46 +54,43 @@ typedef struct {
     bool whole;
 } cluster_figure;
 
-// The table behind the parser: every figure a cluster has, with its legal values. Static memory; CLUSTER_FIGURES entries.
-static inline const cluster_figure *cluster_figures(void) {
+// The table behind the parser: every figure a cluster has, with its legal values.
 #define FIGURE(name, low, high, whole) {#name, offsetof(cluster, name), low, high, whole}
-    static const cluster_figure figures[CLUSTER_FIGURES] = {
-        FIGURE(gpus_per_node, 1, 1024, true),
-        FIGURE(nics_per_node, 1, 1024, true),
-        FIGURE(ranks_sharing, 0, 1024, true),
-        FIGURE(nic_rate, 1e3, 1e18, false),
-        FIGURE(nvlink_rate, 1e3, 1e18, false),
-        FIGURE(host_link_rate, 1e3, 1e18, false),
-        FIGURE(host_memory, 1e6, 1e18, false),
-        FIGURE(memory, 1e6, 1e18, false),
-        FIGURE(peak, 1e6, 1e18, false),
-        FIGURE(hbm_rate, 1e3, 1e18, false),
-        FIGURE(element_bytes, 2, 4, true),
-        FIGURE(attention_forward_efficiency, 1e-6, 1, false),
-        FIGURE(attention_backward_efficiency, 1e-6, 1, false),
-        FIGURE(merge_bytes, 0, 1e6, false),
-        FIGURE(step_launch, 0, 1e3, false),
-        FIGURE(attention_launch, 0, 1e3, false),
-        FIGURE(overlap_cost, 0, 1, false),
-        FIGURE(nic_efficiency, 1e-6, 1, false),
-        FIGURE(p2p_rate, 1e3, 1e18, false),
-        FIGURE(hop_latency, 0, 1e3, false),
-        FIGURE(alltoall_latency, 0, 1e3, false),
-        FIGURE(alltoall_pack, 0, 1, false),
-        FIGURE(alltoall_efficiency, 1e-6, 4, false),
-        FIGURE(alltoall_congestion, 0, 10, false),
-        FIGURE(linear_efficiency, 1e-6, 1, false),
-        FIGURE(weight_bytes, 0, 1e6, false),
-        FIGURE(collective_efficiency, 1e-6, 1, false),
-        FIGURE(optimizer_efficiency, 1e-6, 1, false),
-    };
+static const cluster_figure cluster_figures[CLUSTER_FIGURES] = {
+    FIGURE(gpus_per_node, 1, 1024, true),
+    FIGURE(nics_per_node, 1, 1024, true),
+    FIGURE(ranks_sharing, 0, 1024, true),
+    FIGURE(nic_rate, 1e3, 1e18, false),
+    FIGURE(nvlink_rate, 1e3, 1e18, false),
+    FIGURE(host_link_rate, 1e3, 1e18, false),
+    FIGURE(host_memory, 1e6, 1e18, false),
+    FIGURE(memory, 1e6, 1e18, false),
+    FIGURE(peak, 1e6, 1e18, false),
+    FIGURE(hbm_rate, 1e3, 1e18, false),
+    FIGURE(element_bytes, 2, 4, true),
+    FIGURE(attention_forward_efficiency, 1e-6, 1, false),
+    FIGURE(attention_backward_efficiency, 1e-6, 1, false),
+    FIGURE(merge_bytes, 0, 1e6, false),
+    FIGURE(step_launch, 0, 1e3, false),
+    FIGURE(attention_launch, 0, 1e3, false),
+    FIGURE(overlap_cost, 0, 1, false),
+    FIGURE(nic_efficiency, 1e-6, 1, false),
+    FIGURE(p2p_rate, 1e3, 1e18, false),
+    FIGURE(hop_latency, 0, 1e3, false),
+    FIGURE(alltoall_latency, 0, 1e3, false),
+    FIGURE(alltoall_pack, 0, 1, false),
+    FIGURE(alltoall_efficiency, 1e-6, 4, false),
+    FIGURE(alltoall_congestion, 0, 10, false),
+    FIGURE(linear_efficiency, 1e-6, 1, false),
+    FIGURE(weight_bytes, 0, 1e6, false),
+    FIGURE(collective_efficiency, 1e-6, 1, false),
+    FIGURE(optimizer_efficiency, 1e-6, 1, false),
+};
 #undef FIGURE
-    return figures;
-}
 // Its place in the table; CLUSTER_FIGURES if there is no such figure.
 static inline int cluster_find(const char *key) {
     int i = 0;
-    while (i < CLUSTER_FIGURES && strcmp(cluster_figures()[i].key, key) != 0) i++;
+    while (i < CLUSTER_FIGURES && strcmp(cluster_figures[i].key, key) != 0) i++;
     return i;
 }
 static inline double *cluster_value(cluster *c, const cluster_figure *f) { return (double *)(void *)((char *)c + f->at); }
@@ -115,7 +112,7 @@ static inline bool cluster_parse_line(cluster *c, bool *seen, char *line, int nu
     if (text == NULL || more != NULL) return error_set(error, "%s line %d: '%s' needs one value", source, number, key);
     char *end = NULL;
     double value = strtod(text, &end);
-    const cluster_figure *f = &cluster_figures()[i];
+    const cluster_figure *f = &cluster_figures[i];
     if (*end != '\0' || !(value >= f->low && value <= f->high) || (f->whole && value != floor(value)))
         return error_set(error, "%s line %d: '%s' is '%s'; it must be a%s number from %g to %g", source, number, key, printable(text).text,
                          f->whole ? " whole" : "", f->low, f->high);
@@ -147,7 +144,7 @@ static inline bool cluster_parse(cluster *c, const char *text, const char *sourc
         text += n + (text[n] == '\n');
     }
     for (int i = 0; i < CLUSTER_FIGURES; i++)
-        if (!seen[i]) return error_set(error, "%s: '%s' is missing", source, cluster_figures()[i].key);
+        if (!seen[i]) return error_set(error, "%s: '%s' is missing", source, cluster_figures[i].key);
     if (c->element_bytes != sizeof(float) && c->element_bytes != 2)
         return error_set(error, "%s: 'element_bytes' is %g; legal values are 2 (bf16) and 4 (float)", source, c->element_bytes);
     return true;

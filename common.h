@@ -128,10 +128,43 @@ static inline int utf8_length(const char *text, int64_t left) {
     return length;
 }
 
+// Texts by value, for use inside an expression: printable(name).text.
+typedef struct {
+    char text[96];
+} short_text;
+typedef struct {
+    char text[256];
+} list_text;
+
+// A copy of foreign text that is safe inside a one-line message: control characters become '?', long text is cut.
+static inline short_text printable(const char *s) {
+    short_text t;
+    size_t n = 0;
+    for (; s[n] != '\0' && n < sizeof t.text - 4; n++) t.text[n] = (unsigned char)s[n] < 32 || s[n] == 127 ? '?' : s[n];
+    if (s[n] != '\0') {
+        while (n > 0 && ((unsigned char)s[n] & 0xC0) == 0x80) n--; // do not cut inside a UTF-8 character
+        memcpy(t.text + n, "...", 3);
+        n += 3;
+    }
+    t.text[n] = '\0';
+    return t;
+}
+
 // Hours, minutes and seconds, such as 1:02:03.
-static inline void format_duration(char *text, size_t size, double seconds) {
+static inline short_text duration_text(double seconds) {
+    short_text t;
     int64_t s = (int64_t)(seconds + 0.5);
-    snprintf(text, size, "%lld:%02lld:%02lld", (long long)(s / 3600), (long long)(s / 60 % 60), (long long)(s % 60));
+    snprintf(t.text, sizeof t.text, "%lld:%02lld:%02lld", (long long)(s / 3600), (long long)(s / 60 % 60), (long long)(s % 60));
+    return t;
+}
+// Such as 1.5 GiB.
+static inline short_text bytes_text(double bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    short_text t;
+    int u = 0;
+    for (; u < 4 && bytes >= 1024; u++) bytes /= 1024;
+    snprintf(t.text, sizeof t.text, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+    return t;
 }
 
 // Bytes of memory of this machine, or the limit of this process's control groups if that is lower (containers, Slurm's --mem; cgroup v1 and v2).
@@ -160,14 +193,5 @@ static inline size_t machine_memory(const char *root) {
 
 // What the ranks of this machine may take of it together. The rest is for the system, and what programs take beside what they plan.
 static inline size_t machine_memory_usable(void) { return machine_memory("") / 100 * 95; }
-
-// Bytes of memory that this process uses, without shared pages: those that MPI uses for messages grow with the ranks on the machine.
-static inline size_t process_memory(void) {
-    long resident = 0, shared = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f != NULL && fscanf(f, "%*s %ld %ld", &resident, &shared) != 2) resident = shared = 0;
-    if (f != NULL) fclose(f);
-    return (size_t)(resident - shared) * (size_t)sysconf(_SC_PAGESIZE);
-}
 
 #endif

@@ -32,23 +32,6 @@ typedef struct {
     int64_t max_position; // tokens the model was made for; longer sequences are legal (that is what training is for)
 } model_config;
 
-// A copy of foreign text that is safe inside a one-line message: control characters become '?', long text is cut.
-typedef struct {
-    char text[96];
-} short_text;
-static inline short_text printable(const char *s) {
-    short_text t;
-    size_t n = 0;
-    for (; s[n] != '\0' && n < sizeof t.text - 4; n++) t.text[n] = (unsigned char)s[n] < 32 || s[n] == 127 ? '?' : s[n];
-    if (s[n] != '\0') {
-        while (n > 0 && ((unsigned char)s[n] & 0xC0) == 0x80) n--; // do not cut inside a UTF-8 character
-        memcpy(t.text + n, "...", 3);
-        n += 3;
-    }
-    t.text[n] = '\0';
-    return t;
-}
-
 // Adds a text of any bytes, such as a file's name. JSON is UTF-8: a byte that belongs to no character becomes '?'.
 static inline void config_add_text(cJSON *json, const char *key, const char *text) {
     char *copy = text_copy(text);
@@ -68,45 +51,36 @@ static inline bool config_same_rope(const model_config *a, const model_config *b
            x->beta_slow == y->beta_slow && x->attention_factor == y->attention_factor;
 }
 
-// ---- presets ----
+// ---- config_presets ----
 
-// The table of presets, in static memory; *count = how many.
-static inline const model_config *config_presets(int *count) {
-    static const model_config presets[] = {
-        // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
-        {"llama3-8b",      32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
-        {"llama3-70b",     80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
-        {"llama3.1-8b",    32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
-        {"llama3.1-70b",   80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
-        {"llama3.1-405b", 126, 16384, 128,  8, 128, 53248, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
-        {"llama3.2-1b",    16,  2048,  32,  8,  64,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
-        {"llama3.2-3b",    28,  3072,  24,  8, 128,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
-        {"llama2-7b",      32,  4096,  32, 32, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096},
-        {"llama2-7b-gqa",  32,  4096,  32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // LoongTrain's 7B-GQA
-        {"tiny",            4,   256,   8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; the demo
-        {"nano",            2,    64,   4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; tests
-    };
-    *count = (int)(sizeof presets / sizeof presets[0]);
-    return presets;
-}
+static const model_config config_presets[] = {
+    // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
+    {"llama3-8b",      32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
+    {"llama3-70b",     80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
+    {"llama3.1-8b",    32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
+    {"llama3.1-70b",   80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
+    {"llama3.1-405b", 126, 16384, 128,  8, 128, 53248, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
+    {"llama3.2-1b",    16,  2048,  32,  8,  64,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
+    {"llama3.2-3b",    28,  3072,  24,  8, 128,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
+    {"llama2-7b",      32,  4096,  32, 32, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096},
+    {"llama2-7b-gqa",  32,  4096,  32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // LoongTrain's 7B-GQA
+    {"tiny",            4,   256,   8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; the demo
+    {"nano",            2,    64,   4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; tests
+};
+enum { CONFIG_PRESETS = sizeof config_presets / sizeof config_presets[0] };
 // The preset of that name, or NULL.
 static inline const model_config *config_preset(const char *name) {
-    int count;
-    const model_config *presets = config_presets(&count);
-    for (int i = 0; i < count; i++)
-        if (strcmp(name, presets[i].name) == 0) return &presets[i];
+    for (int i = 0; i < CONFIG_PRESETS; i++)
+        if (strcmp(name, config_presets[i].name) == 0) return &config_presets[i];
     return NULL;
 }
-// "llama3-8b, llama3-70b, ..." into text.
-static inline void config_preset_names(char *text, size_t size) {
-    int count;
-    const model_config *presets = config_presets(&count);
+// "llama3-8b, llama3-70b, ..."
+static inline list_text config_preset_names(void) {
+    list_text list;
     size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < count && used < size; i++) {
-        int n = snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", presets[i].name);
-        used += n > 0 ? (size_t)n : 0;
-    }
+    for (int i = 0; i < CONFIG_PRESETS && used < sizeof list.text; i++)
+        used += (size_t)snprintf(list.text + used, sizeof list.text - used, i > 0 ? ", %s" : "%s", config_presets[i].name);
+    return list;
 }
 
 // ---- config.json ----
@@ -326,9 +300,8 @@ static inline bool config_load(model_config *config, const char *model, error_te
     if (!path_is_folder(model)) {
         if (errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG)
             return error_set_errno(error, "model folder \"%s\" cannot be opened", printable(model).text);
-        char names[512];
-        config_preset_names(names, sizeof names);
-        return error_set(error, "model \"%s\" is neither a folder (models of a hub must be downloaded first) nor a preset; presets are %s", printable(model).text, names);
+        return error_set(error, "model \"%s\" is neither a folder (models of a hub must be downloaded first) nor a preset; presets are %s", printable(model).text,
+                         config_preset_names().text);
     }
     path_text path = path_join(model, "config.json");
     if (!path_exists(path.text) && errno == ENOENT)

@@ -74,7 +74,6 @@ typedef struct {
     void *scatter_scratch;
     void *scratch;        // of the attention kernels
     document_rows documents; // of the pass in progress
-    float *dkv_free;      // after double_ring_backward: the one of these buffers that no transfer uses
 } double_ring;
 
 static inline int64_t double_ring_kv_row(const double_ring *r) { return (int64_t)2 * r->run.Hkv * r->HS; }
@@ -83,16 +82,9 @@ static inline size_t double_ring_dkv_element(const double_ring *r) { return r->d
 
 // All of this rank's queries and all of its own keys, for the heads of the run, without documents.
 static inline attention_block double_ring_whole(const double_ring *r) {
-    attention_block b;
-    memset(&b, 0, sizeof b);
-    b.Tq = b.Tk = b.lse_stride = r->Tc;
-    b.Hq = r->run.Hq; b.Hkv = r->run.Hkv; b.HS = r->HS;
-    b.q_stride = (int64_t)r->Hq * r->HS;
-    b.sum_stride = (int64_t)r->run.Hq * r->HS;
-    b.kv_stride = double_ring_kv_row(r);
-    b.scale = 1.0f / sqrtf((float)r->HS);
-    b.causal = true;
-    return b;
+    return (attention_block){.Tq = r->Tc, .Tk = r->Tc, .Hq = r->run.Hq, .Hkv = r->run.Hkv, .HS = r->HS, .q_stride = (int64_t)r->Hq * r->HS,
+                             .sum_stride = (int64_t)r->run.Hq * r->HS, .kv_stride = double_ring_kv_row(r), .lse_stride = r->Tc,
+                             .scale = 1.0f / sqrtf((float)r->HS), .causal = true};
 }
 
 // Bytes of `scratch` on the device that `a` counts for.
@@ -138,7 +130,8 @@ static inline attention_block double_ring_block(const double_ring *r, int k, int
     attention_documents d = {r->documents.first + *first_query, r->documents.host + *first_query, {k * chunk, (2 * cp - 1 - k) * chunk}, chunk};
     const int64_t *first = d.host, whole = b.Tq;
     if (!b.causal) {
-        int64_t last = b.Tk > chunk ? d.at[1] + chunk - 1 : d.at[0] + chunk - 1, low = 0, high = b.Tq; // position of the last key
+        int64_t last = (b.Tk > chunk ? d.at[1] : d.at[0]) + chunk - 1; // position of the last key
+        int64_t low = 0, high = b.Tq;
         while (low < high) { // binary search for the first query whose document begins after the last key: it and those behind it see nothing
             int64_t middle = (low + high) / 2;
             if (first[middle] <= last) low = middle + 1;
@@ -418,7 +411,6 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
         double_ring_put(r, &leaving, &sum, double_ring_source(g, 0, w - 1));
         double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, leaving, r->dkv_inner[0]);
     }
-    r->dkv_free = sum;
 }
 
 // Once after double_ring_backward. Returns dkv (Tc, 2 Hkv of the run, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
@@ -432,7 +424,7 @@ static inline float *double_ring_home(double_ring *r) {
     if (windows > 1 && w > 1) double_ring_hop(r, COMM_DKV_INNER, windows, w - 1, r->dkv_outer[0], r->dkv_inner[0]); // step `windows`: one's own window again
     if (w > 1) double_ring_hop_finish(r, COMM_DKV_INNER);
     if (r->documents.host == NULL && !r->dkv_bf16) return (float *)home;
-    float *sum = r->documents.host != NULL ? r->dkv_own : r->dkv_free;
+    float *sum = r->documents.host != NULL ? r->dkv_own : r->dkv; // bf16 on the wire: sums never left r->dkv (double_ring_put)
     double_ring_set(r, sum, home, true, g->place.c);
     return sum;
 }

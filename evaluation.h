@@ -99,8 +99,7 @@ typedef struct {
 
 // Puts needle `number` of the run, drawn from (seed, number) over the whole vocabulary, into this rank's rows of one sequence: tokens, labels (T).
 // Depth 0 is the start of the sequence, after its first token, which models use as a resting place of attention (Xiao et al. 2023); NEEDLE_DEPTHS - 1 is
-// right before the question, the needle's copy at the end. All labels are ignored but
-// those of the copy's value.
+// right before the question, the needle's copy at the end. All labels are ignored but those of the copy's value.
 static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t seed, int64_t number, int depth, int32_t *tokens, int32_t *labels) {
     int64_t length = NEEDLE_KEY + NEEDLE_VALUE, question = shard->S - length, place = 1 + (shard->S - 1 - 2 * length) * depth / (NEEDLE_DEPTHS - 1);
     int32_t needle[NEEDLE_KEY + NEEDLE_VALUE];

@@ -4,11 +4,9 @@
 
 #include "common.h"
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 // A path by value; "" when it would be too long: no call opens that.
 typedef struct {

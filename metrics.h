@@ -69,28 +69,12 @@ typedef struct {
     bool spike; // the update was left out
 } step_report;
 
-static inline void format_bytes(char *text, size_t size, double bytes) {
-    const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int u = 0;
-    while (u < 4 && bytes >= 1024) {
-        bytes /= 1024;
-        u++;
-    }
-    snprintf(text, size, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
-}
-static inline void format_percent(char *text, size_t size, double fraction) {
-    if (fraction < 0) snprintf(text, size, "  n/a");
-    else snprintf(text, size, "%5.1f%%", 100 * fraction);
-}
-
 // step    12/1000 | loss 10.8249 | norm 3.2100 | lr 3.00e-04 | 512.3 ms | TGS 8123 | MFU 54.3% | mem 71.2 GiB | eta 0:12:31
 static inline void step_print(const step_report *r) {
-    char mfu[16], memory[32], eta[32];
-    format_percent(mfu, sizeof mfu, r->mfu);
-    format_bytes(memory, sizeof memory, (double)r->memory);
-    format_duration(eta, sizeof eta, r->eta_seconds);
+    char mfu[16];
+    snprintf(mfu, sizeof mfu, r->mfu < 0 ? "  n/a" : "%5.1f%%", 100 * r->mfu);
     printf("step %5lld/%lld | loss %8.4f | norm %8.4f | lr %.2e | %8.1f ms | TGS %7.0f | MFU %s | mem %9s | eta %s%s\n", (long long)r->step,
-           (long long)r->steps, r->loss, r->norm, r->lr, 1e3 * r->seconds, r->tgs, mfu, memory, eta, r->spike ? " | a spike: no update" : "");
+           (long long)r->steps, r->loss, r->norm, r->lr, 1e3 * r->seconds, r->tgs, mfu, bytes_text((double)r->memory).text, duration_text(r->eta_seconds).text, r->spike ? " | a spike: no update" : "");
 }
 
 static inline int64_t step_sent(const step_report *r) { // bytes of a rank, all kinds but COMM_CONTROL
@@ -101,13 +85,9 @@ static inline int64_t step_sent(const step_report *r) { // bytes of a rank, all 
 // Prints predictions beside measurements, once a run. seconds: measured, the median of the first steps; planned: bytes of both arenas; packed: the
 // rings send less than predicted.
 static inline void prediction_print(const step_report *r, double seconds, double planned, const char *machines, bool packed) {
-    char memory[32], used[32], sent[32], predicted[32];
-    format_bytes(memory, sizeof memory, planned);
-    format_bytes(used, sizeof used, r->memory_used);
-    format_bytes(sent, sizeof sent, (double)step_sent(r));
-    format_bytes(predicted, sizeof predicted, (double)r->predicted_sent);
     printf("predicted for %s: %.1f ms a step, measured %.1f | memory %s, measured %s | sent by a rank %s%s a step, measured %s\n", machines,
-           1e3 * r->predicted_seconds, 1e3 * seconds, memory, used, packed ? "at most " : "", predicted, sent);
+           1e3 * r->predicted_seconds, 1e3 * seconds, bytes_text(planned).text, bytes_text(r->memory_used).text, packed ? "at most " : "",
+           bytes_text((double)r->predicted_sent).text, bytes_text((double)step_sent(r)).text);
 }
 
 static inline void json_number(FILE *f, const char *before, const char *key, double value) { // JSON has no NaN and no infinity. Counts have all digits
@@ -137,18 +117,15 @@ static inline void step_log(FILE *f, const step_report *r) {
 }
 
 // The memory of a rank by category; the same table for a run and a dry run.
-static inline void memory_print(FILE *f, const arena *device, const arena *host) {
-    char on_device[32], on_host[32];
-    fprintf(f, "memory of a rank          device        host\n");
+static inline void memory_print(const arena *device, const arena *host) {
+    printf("memory of a rank          device        host\n");
     for (int c = 0; c < MEM_CATEGORIES; c++) {
         if (device->by_category[c] == 0 && host->by_category[c] == 0) continue;
-        format_bytes(on_device, sizeof on_device, (double)device->by_category[c]);
-        format_bytes(on_host, sizeof on_host, (double)host->by_category[c]);
-        fprintf(f, "  %-18s %12s %11s\n", memory_category_name((memory_category)c), on_device, on_host);
+        printf("  %-18s %12s %11s\n", memory_category_name((memory_category)c), bytes_text((double)device->by_category[c]).text,
+               bytes_text((double)host->by_category[c]).text);
     }
-    format_bytes(on_device, sizeof on_device, (double)device->peak);
-    format_bytes(on_host, sizeof on_host, (double)host->peak);
-    fprintf(f, "  %-18s %12s %11s   (memory that several buffers share counts once)\n", "in all", on_device, on_host);
+    printf("  %-18s %12s %11s   (memory that several buffers share counts once)\n", "in all", bytes_text((double)device->peak).text,
+           bytes_text((double)host->peak).text);
 }
 
 #endif

@@ -12,6 +12,7 @@
 #include "checkpoint.cuh"   // defines: checkpoint_*, layer_activations, recompute_kind
 #include "config.h"         // defines: model_config, config_rope_frequencies
 #include "progress.h"       // defines: progress_*
+#include "sequence_shard.h" // defines: sequence_shard_position
 #include "zero_hybrid.cuh"  // defines: zero_*
 
 // How a model is run: everything besides its config and its grid that decides memory and schedule.
@@ -52,8 +53,8 @@ typedef struct {
     int64_t mlp_tile, loss_tile, norm_tile; // rows; qkv and its gradient take mlp_tile at a time, too; norm_tile: the larger of both
     bool keep_gate_up;
     // Packed documents, (grad_accum, B, Tc + 2 cp) from dataloader_documents: for each attention row, the position in its sequence of the first
-    // token of its document; then the same for the first row of each chunk. Host memory of the caller, filled before a step starts. NULL: every
-    // sequence is one document. RoPE uses the position in the sequence: scores depend on differences of positions only, so within a document
+    // token of its document; then the same for the first row of each chunk. batch_documents, or NULL while every sequence is one document
+    // (needles, samples). RoPE uses the position in the sequence: scores depend on differences of positions only, so within a document
     // they are the same as with positions that restart at 0.
     const int64_t *documents;
     const int64_t *documents_now; // (B, Tc + 2 cp) of this micro-step
@@ -201,7 +202,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     int64_t entries = run->packed ? rows * g->shape.hp + run->B * 2 * g->shape.cp : 0; // of `documents`, for a micro-step
     m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
     m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
-    m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * entries) : NULL;
+    m->documents = m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * entries) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, entries) : NULL;
@@ -211,13 +212,8 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed,
                           run->attention_bytes);
     m->attention.ring.forward_only = run->forward_only;
-    activation_sizes n;
-    n.x = rows * D;
-    n.out = rows * heads;
-    n.lse = rows * c->H;
-    n.kv = run->B * attention_2d_kv_count(&m->attention);
-    n.gate_up = m->keep_gate_up ? rows * 2 * F : 0;
-    n.out_is_ring = g->shape.hp == 1;
+    activation_sizes n = {.x = rows * D, .out = rows * heads, .lse = rows * c->H, .kv = run->B * attention_2d_kv_count(&m->attention),
+                          .gate_up = m->keep_gate_up ? rows * 2 * F : 0, .out_is_ring = g->shape.hp == 1};
     checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, !run->forward_only, n);
 
     int64_t norm_parts = arena_is_cpu(device) ? NORM_PARTS_CPU : NORM_PARTS_GPU; // of another device
@@ -270,8 +266,8 @@ static inline void model_release(model *m, arena *device, arena *host) {
     if (host->base != NULL) device_host_slab_free(host->base, host->peak);
 }
 
-// Call after model_allocate: creates communicators over g->all, and the RoPE table of this rank's positions (T, on the host). Collective.
-static inline void model_start(model *m, const int64_t *positions) {
+// Call after model_allocate: creates communicators over g->all, and the RoPE table of this rank's positions. Collective.
+static inline void model_start(model *m, const sequence_shard *shard) {
     zero_connect(&m->zero, m->g->all);
     checkpoint_start(&m->store);
     op_linear_use_workspace(m->product_scratch);
@@ -283,7 +279,7 @@ static inline void model_start(model *m, const int64_t *positions) {
     double factor = config_rope_frequencies(&m->c, frequencies);
     for (int64_t t = 0; t < T; t++)
         for (int i = 0; i < half; i++) { // angles in double: in float, position x frequency is off by 0.06 rad at 2^20
-            double angle = (double)positions[t] * frequencies[i];
+            double angle = (double)sequence_shard_position(shard, t) * frequencies[i];
             table[(t * half + i) * 2] = (float)(cos(angle) * factor);
             table[(t * half + i) * 2 + 1] = (float)(sin(angle) * factor);
         }
@@ -304,12 +300,7 @@ static inline float *model_gradient(const model *m, float *grads, int unit, int 
 // The part of a layer's kept tensors that belongs to sequence b.
 static inline attention_saved model_attention_saved(const model *m, const layer_activations *t, int64_t b) {
     int64_t nq = attention_2d_q_count(&m->attention), nkv = attention_2d_kv_count(&m->attention);
-    attention_saved s;
-    s.q = t->q + b * nq;
-    s.kv = t->kv + b * nkv;
-    s.out = t->out_ring + b * nq;
-    s.lse = t->lse + b * m->run.T * m->c.H;
-    memset(&s.documents, 0, sizeof s.documents);
+    attention_saved s = {.q = t->q + b * nq, .kv = t->kv + b * nkv, .out = t->out_ring + b * nq, .lse = t->lse + b * m->run.T * m->c.H};
     if (m->documents != NULL) {
         int64_t at = b * (m->attention.Tc + 2 * m->g->shape.cp);
         s.documents.first = m->first + at;

@@ -1,4 +1,4 @@
-// The command line. One table (options_table) drives the parser, the range checks, --help and the start-up print; an option that is not in
+// The command line. One table (option_rows) drives the parser, the range checks, --help and the start-up print; an option that is not in
 // the table does not exist. `--name value` or `--name=value`; everything unknown, malformed or impossible is refused in one line.
 #ifndef OPTIONS_H
 #define OPTIONS_H
@@ -40,11 +40,11 @@ typedef struct {
     int64_t gpus_per_node, nics_per_node; // 0 = not known
     int64_t threads;                      // of a rank; 0 = share the cores
     // memory; after options_check the degrees are numbers of ranks
-    int zero_params, zero_grads, zero_optim; // 1 = replica, ZERO_FULL = all ranks, 0 = not given
+    int64_t zero_params, zero_grads, zero_optim; // 1 = replica, ZERO_FULL = all ranks, 0 = not given
     recompute_kind recompute;
     double offload_activations; // fraction of the layers
     bool offload_optimizer, offload_gradients, offload_parameters;
-    int64_t mlp_tile, loss_tile; // rows; 0 = auto
+    int64_t mlp_tile, loss_tile; // option_rows; 0 = auto
     int64_t memory_budget;       // bytes of device memory of a rank; 0 = what the device has
     int64_t host_memory;         // bytes of a machine, for all its ranks; 0 = what it has
     // optimizer
@@ -94,179 +94,174 @@ typedef struct {
 } option_row;
 
 #define ROPE_SCALING_LEGAL "llama3:factor=F,low=X,high=X,original=N, linear:factor=F, yarn:factor=F,original=N[,beta_fast=X][,beta_slow=X][,attention_factor=X], none"
-static inline const option_row *options_table(int *count) {
 #define AT(field) offsetof(options, field)
-    static const option_row rows[] = {
-        {"Model", "model", "NAME|DIR", OPTION_TEXT, AT(model), 0, 0, "", "", "preset name, or a Hugging Face folder that holds a Llama (required)"},
-        {"Model", "from-scratch", "", OPTION_FLAG, AT(from_scratch), 0, 0, "", "", "start from random parameters; required for presets, which have no weights"},
-        {"Model", "seed", "N", OPTION_COUNT, AT(seed), 0, 4503599627370495.0, "42", "", "seed of the initial parameters and of the order of samples"},
-        {"Model", "rope-theta", "X", OPTION_REAL, AT(rope_theta), 1.001, 1e15, "", "",
-         "base of the RoPE frequencies; replaces the model's and is written to states and exports"},
-        {"Model", "rope-scaling", "KIND:NAME=X,...", OPTION_TEXT, AT(rope_scaling), 0, 0, "", "",
-         "how RoPE is stretched to a longer context; replaces the model's scaling and is written to states and exports: " ROPE_SCALING_LEGAL
-         "; factor: ratio of new to old length; original: tokens before scaling"},
+static const option_row option_rows[] = {
+    {"Model", "model", "NAME|DIR", OPTION_TEXT, AT(model), 0, 0, "", "", "preset name, or a Hugging Face folder that holds a Llama (required)"},
+    {"Model", "from-scratch", "", OPTION_FLAG, AT(from_scratch), 0, 0, "", "", "start from random parameters; required for presets, which have no weights"},
+    {"Model", "seed", "N", OPTION_COUNT, AT(seed), 0, 4503599627370495.0, "42", "", "seed of the initial parameters and of the order of samples"},
+    {"Model", "rope-theta", "X", OPTION_REAL, AT(rope_theta), 1.001, 1e15, "", "",
+     "base of the RoPE frequencies; replaces the model's and is written to states and exports"},
+    {"Model", "rope-scaling", "KIND:NAME=X,...", OPTION_TEXT, AT(rope_scaling), 0, 0, "", "",
+     "how RoPE is stretched to a longer context; replaces the model's scaling and is written to states and exports: " ROPE_SCALING_LEGAL
+     "; factor: ratio of new to old length; original: tokens before scaling"},
 
-        {"Data", "train-data", "GLOB[:WEIGHT],...", OPTION_TEXT, AT(train_data), 0, 0, "", "",
-         "token files (.bin) to train on; quote the pattern: 'data/train*.bin'; a mixture: '[NAME=]a/*.bin:0.7,[NAME=]b/*.bin:0.3', with "
-         "relative weights (required unless --dry-run, --plan or --steps 0)"},
-        {"Data", "val-data", "[NAME=]GLOB,...", OPTION_TEXT, AT(val_data), 0, 0, "", "",
-         "token files to evaluate on; several sets: 'code=c/*.bin,prose=p/*.bin'"},
-        {"Data", "check-data", "", OPTION_FLAG, AT(check_data), 0, 0, "", "",
-         "before the run, read all of --train-data and --val-data, and check every token and loss mask (otherwise: when it is used)"},
-        {"Data", "document-end", "ID|none", OPTION_TOKEN, AT(document_end), 0, 2147483646, "none", "",
-         "packed documents: number of the token that ends a document; within a sample, attention and labels do not cross into the next document, "
-         "and positions restart"},
-        {"Data", "document-begin", "ID|none", OPTION_TOKEN, AT(document_begin), 0, 2147483646, "none", "",
-         "the same, with the token that begins a document, such as 128000 of Llama-3, whose chats hold tokens that end turns"},
-        {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "",
-         "tokens in a sequence, over all ranks that share it: 128K = 131072, 1M = 1048576"},
-        {"Data", "batch-size", "N", OPTION_COUNT, AT(batch_size), 1, 1048576, "1", "", "sequences per dp rank and micro-step"},
-        {"Data", "grad-accum", "N", OPTION_COUNT, AT(grad_accum), 1, 1048576, "1", "",
-         "micro-steps per optimizer step; with --plan and --hp auto, --batch-size x --grad-accum is the --global-batch"},
-        {"Data", "global-batch", "N", OPTION_COUNT, AT(global_batch), 1, 1099511627776.0, "", "",
-         "sequences per optimizer step over all ranks; sets --grad-accum to N / (dp x batch-size) (if absent: dp x batch-size x grad-accum; with "
-         "--plan and --hp auto: batch-size x grad-accum)"},
-        {"Data", "steps", "N", OPTION_COUNT, AT(steps), 0, 1000000000000.0, "100", "",
-         "optimizer steps of the run; 0 = no training: only evaluate, sample or export"},
+    {"Data", "train-data", "GLOB[:WEIGHT],...", OPTION_TEXT, AT(train_data), 0, 0, "", "",
+     "token files (.bin) to train on; quote the pattern: 'data/train*.bin'; a mixture: '[NAME=]a/*.bin:0.7,[NAME=]b/*.bin:0.3', with "
+     "relative weights (required unless --dry-run, --plan or --steps 0)"},
+    {"Data", "val-data", "[NAME=]GLOB,...", OPTION_TEXT, AT(val_data), 0, 0, "", "",
+     "token files to evaluate on; several sets: 'code=c/*.bin,prose=p/*.bin'"},
+    {"Data", "check-data", "", OPTION_FLAG, AT(check_data), 0, 0, "", "",
+     "before the run, read all of --train-data and --val-data, and check every token and loss mask (otherwise: when it is used)"},
+    {"Data", "document-end", "ID|none", OPTION_TOKEN, AT(document_end), 0, 2147483646, "none", "",
+     "packed documents: number of the token that ends a document; within a sample, attention and labels do not cross into the next document, "
+     "and positions restart"},
+    {"Data", "document-begin", "ID|none", OPTION_TOKEN, AT(document_begin), 0, 2147483646, "none", "",
+     "the same, with the token that begins a document, such as 128000 of Llama-3, whose chats hold tokens that end turns"},
+    {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "",
+     "tokens in a sequence, over all ranks that share it: 128K = 131072, 1M = 1048576"},
+    {"Data", "batch-size", "N", OPTION_COUNT, AT(batch_size), 1, 1048576, "1", "", "sequences per dp rank and micro-step"},
+    {"Data", "grad-accum", "N", OPTION_COUNT, AT(grad_accum), 1, 1048576, "1", "",
+     "micro-steps per optimizer step; with --plan and --hp auto, --batch-size x --grad-accum is the --global-batch"},
+    {"Data", "global-batch", "N", OPTION_COUNT, AT(global_batch), 1, 1099511627776.0, "", "",
+     "sequences per optimizer step over all ranks; sets --grad-accum to N / (dp x batch-size) (if absent: dp x batch-size x grad-accum; with "
+     "--plan and --hp auto: batch-size x grad-accum)"},
+    {"Data", "steps", "N", OPTION_COUNT, AT(steps), 0, 1000000000000.0, "100", "",
+     "optimizer steps of the run; 0 = no training: only evaluate, sample or export"},
 
-        {"Grid", "dp", "N", OPTION_COUNT, AT(dp), 1, 1048576, "", "", "data-parallel degree (if absent: ranks / (hp x cp))"},
-        {"Grid", "hp", "N|auto", OPTION_COUNT_OR_AUTO, AT(hp), 1, 4096, "1", "",
-         "head-parallel degree: ranks of a SeqAlltoAll; must divide the number of query heads; auto: the planner chooses all degrees, "
-         "--recompute, --offload-activations and, where they help, --offload-optimizer, --offload-gradients and --offload-parameters"},
-        {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: ranks of a Double-Ring-Attention"},
-        {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "",
-         "ranks of a window of the double ring; must divide cp; 1 and cp: one ring (if absent: one ring; with --nics-per-node, where cp needs several nodes: as many as use "
-         "all NICs of a node)"},
-        {"Grid", "placement", "", OPTION_CHOICE, AT(placement), 0, 0, "head-first", "head-first|context-first",
-         "which ranks are neighbours: those of a head-parallel group or those of a context-parallel group"},
-        {"Grid", "cp-comm", "", OPTION_CHOICE, AT(cp_comm), 0, 0, "ring", "ring|allgather", "how K and V are exchanged within a context-parallel group"},
-        {"Grid", "dkv-wire", "", OPTION_CHOICE, AT(dkv_wire), 0, 0, "fp32", "fp32|bf16",
-         "number type in which gradients of K and V are sent within a context-parallel group; every rank sums in float; bf16 halves the bytes "
-         "and rounds before each hop"},
-        {"Grid", "gpus-per-node", "N", OPTION_COUNT, AT(gpus_per_node), 1, 4096, "", "",
-         "ranks per node, to spread the windows over its NICs (if absent: windows are neighbouring ranks)"},
-        {"Grid", "nics-per-node", "N", OPTION_COUNT, AT(nics_per_node), 1, 4096, "", "", "network cards per node; requires --gpus-per-node"},
-        {"Grid", "threads", "N", OPTION_COUNT, AT(threads), 1, 4096, "", "",
-         "CPU threads per rank, CPU device only (if absent: the machine's cores divided among its ranks)"},
+    {"Grid", "dp", "N", OPTION_COUNT, AT(dp), 1, 1048576, "", "", "data-parallel degree (if absent: ranks / (hp x cp))"},
+    {"Grid", "hp", "N|auto", OPTION_COUNT_OR_AUTO, AT(hp), 1, 4096, "1", "",
+     "head-parallel degree: ranks of a SeqAlltoAll; must divide the number of query heads; auto: the planner chooses all degrees, "
+     "--recompute, --offload-activations and, where they help, --offload-optimizer, --offload-gradients and --offload-parameters"},
+    {"Grid", "cp", "N", OPTION_COUNT, AT(cp), 1, 1048576, "1", "", "context-parallel degree: ranks of a Double-Ring-Attention"},
+    {"Grid", "inner-ring", "N", OPTION_COUNT, AT(inner_ring), 1, 1048576, "", "",
+     "ranks of a window of the double ring; must divide cp; 1 and cp: one ring (if absent: one ring; with --nics-per-node, where cp needs several nodes: as many as use "
+     "all NICs of a node)"},
+    {"Grid", "placement", "", OPTION_CHOICE, AT(placement), 0, 0, "head-first", "head-first|context-first",
+     "which ranks are neighbours: those of a head-parallel group or those of a context-parallel group"},
+    {"Grid", "cp-comm", "", OPTION_CHOICE, AT(cp_comm), 0, 0, "ring", "ring|allgather", "how K and V are exchanged within a context-parallel group"},
+    {"Grid", "dkv-wire", "", OPTION_CHOICE, AT(dkv_wire), 0, 0, "fp32", "fp32|bf16",
+     "number type in which gradients of K and V are sent within a context-parallel group; every rank sums in float; bf16 halves the bytes "
+     "and rounds before each hop"},
+    {"Grid", "gpus-per-node", "N", OPTION_COUNT, AT(gpus_per_node), 1, 4096, "", "",
+     "ranks per node, to spread the windows over its NICs (if absent: windows are neighbouring ranks)"},
+    {"Grid", "nics-per-node", "N", OPTION_COUNT, AT(nics_per_node), 1, 4096, "", "", "network cards per node; requires --gpus-per-node"},
+    {"Grid", "threads", "N", OPTION_COUNT, AT(threads), 1, 4096, "", "",
+     "CPU threads per rank, CPU device only (if absent: the machine's cores divided among its ranks)"},
 
-        {"Memory", "zero-params", "N|full|replica", OPTION_DEGREE, AT(zero_params), 1, 1048576, "replica", "", "shard parameters over this many ranks"},
-        {"Memory", "zero-grads", "N|full|replica", OPTION_DEGREE, AT(zero_grads), 1, 1048576, "", "",
-         "shard gradients over this many ranks; a multiple of --zero-params (if absent: the same)"},
-        {"Memory", "zero-optim", "N|full|replica", OPTION_DEGREE, AT(zero_optim), 1, 1048576, "", "",
-         "shard optimizer states over this many ranks; a multiple of --zero-grads (if absent: full, which sends no more than replicas)"},
-        {"Memory", "recompute", "", OPTION_CHOICE, AT(recompute), 0, 0, "auto", "none|selective|full|auto",
-         "what the backward pass recomputes; selective keeps the attention output (Selective Checkpoint++); auto: the fastest choice that fits "
-         "in memory, layer by layer"},
-        {"Memory", "offload-activations", "FRACTION", OPTION_REAL, AT(offload_activations), 0, 1, "0", "",
-         "fraction of the layers whose saved activations are kept in host memory"},
-        {"Memory", "offload-optimizer", "", OPTION_FLAG, AT(offload_optimizer), 0, 0, "", "", "keep optimizer states in host memory"},
-        {"Memory", "offload-gradients", "", OPTION_FLAG, AT(offload_gradients), 0, 0, "", "",
-         "keep gradients in host memory, too; requires --offload-optimizer, and --zero-grads and --zero-optim full"},
-        {"Memory", "offload-parameters", "", OPTION_FLAG, AT(offload_parameters), 0, 0, "", "",
-         "keep parameters in host memory, too; requires --offload-gradients, and --zero-params full"},
-        {"Memory", "mlp-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows per tile of the MLP, and of Q, K and V before they are sent (on GPUs the next even number)"},
-        {"Memory", "loss-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss (on GPUs the next even number)"},
-        {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "",
-         "device memory a rank may use, such as 40GiB; on CPUs, all of its memory (if absent: what the device has)"},
-        {"Memory", "host-memory", "BYTES", OPTION_BYTES, AT(host_memory), 1048576, 1125899906842624.0, "", "",
-         "host memory of a machine that its ranks may use together, on GPUs (if absent: 95 % of what the machine or its container has; for --plan and "
-         "--dry-run --cluster, the cluster's)"},
+    {"Memory", "zero-params", "N|full|replica", OPTION_DEGREE, AT(zero_params), 1, 1048576, "replica", "", "shard parameters over this many ranks"},
+    {"Memory", "zero-grads", "N|full|replica", OPTION_DEGREE, AT(zero_grads), 1, 1048576, "", "",
+     "shard gradients over this many ranks; a multiple of --zero-params (if absent: the same)"},
+    {"Memory", "zero-optim", "N|full|replica", OPTION_DEGREE, AT(zero_optim), 1, 1048576, "", "",
+     "shard optimizer states over this many ranks; a multiple of --zero-grads (if absent: full, which sends no more than replicas)"},
+    {"Memory", "recompute", "", OPTION_CHOICE, AT(recompute), 0, 0, "auto", "none|selective|full|auto",
+     "what the backward pass recomputes; selective keeps the attention output (Selective Checkpoint++); auto: the fastest choice that fits "
+     "in memory, layer by layer"},
+    {"Memory", "offload-activations", "FRACTION", OPTION_REAL, AT(offload_activations), 0, 1, "0", "",
+     "fraction of the layers whose saved activations are kept in host memory"},
+    {"Memory", "offload-optimizer", "", OPTION_FLAG, AT(offload_optimizer), 0, 0, "", "", "keep optimizer states in host memory"},
+    {"Memory", "offload-gradients", "", OPTION_FLAG, AT(offload_gradients), 0, 0, "", "",
+     "keep gradients in host memory, too; requires --offload-optimizer, and --zero-grads and --zero-optim full"},
+    {"Memory", "offload-parameters", "", OPTION_FLAG, AT(offload_parameters), 0, 0, "", "",
+     "keep parameters in host memory, too; requires --offload-gradients, and --zero-params full"},
+    {"Memory", "mlp-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "option_rows per tile of the MLP, and of Q, K and V before they are sent (on GPUs the next even number)"},
+    {"Memory", "loss-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(loss_tile), 1, 1099511627776.0, "auto", "", "option_rows per tile of logits and loss (on GPUs the next even number)"},
+    {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "",
+     "device memory a rank may use, such as 40GiB; on CPUs, all of its memory (if absent: what the device has)"},
+    {"Memory", "host-memory", "BYTES", OPTION_BYTES, AT(host_memory), 1048576, 1125899906842624.0, "", "",
+     "host memory of a machine that its ranks may use together, on GPUs (if absent: 95 % of what the machine or its container has; for --plan and "
+     "--dry-run --cluster, the cluster's)"},
 
-        {"Optimizer", "lr", "X", OPTION_REAL, AT(lr), 0, 100, "3e-4", "", "peak learning rate, reached after the warm-up"},
-        {"Optimizer", "lr-schedule", "", OPTION_CHOICE, AT(lr_schedule), 0, 0, "cosine", "cosine|wsd|constant",
-         "how the learning rate falls; wsd = constant, then linear decay at the end"},
-        {"Optimizer", "warmup", "N", OPTION_COUNT, AT(warmup), 0, 1000000000000.0, "0", "", "steps over which the learning rate rises linearly"},
-        {"Optimizer", "lr-restart", "", OPTION_FLAG, AT(lr_restart), 0, 0, "", "",
-         "with --new-data: warm-up and schedule cover the steps from the new data to --steps, not those before; for a context that grows in stages"},
-        {"Optimizer", "wsd-decay", "FRACTION", OPTION_REAL, AT(wsd_decay), 0, 1, "0.1", "", "fraction of the steps, at the end, over which wsd decays"},
-        {"Optimizer", "min-lr-fraction", "FRACTION", OPTION_REAL, AT(min_lr_fraction), 0, 1, "0.1", "",
-         "final learning rate of cosine and wsd, as a fraction of --lr"},
-        {"Optimizer", "weight-decay", "X", OPTION_REAL, AT(weight_decay), 0, 100, "0.1", "", "AdamW weight decay; applies to matrices only"},
-        {"Optimizer", "beta1", "X", OPTION_REAL, AT(beta1), 0, 0.999999, "0.9", "", "AdamW: decay rate of the first moment"},
-        {"Optimizer", "beta2", "X", OPTION_REAL, AT(beta2), 0, 0.999999, "0.95", "", "AdamW: decay rate of the second moment"},
-        {"Optimizer", "eps", "X", OPTION_REAL, AT(eps), 1e-30, 1, "1e-8", "", "AdamW: added to the square root of the second moment"},
-        {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "clip the gradient to this norm; 0 = no clipping"},
-        {"Optimizer", "skip-spikes", "Z", OPTION_REAL, AT(skip_spikes), 0, 1e9, "0", "",
-         "a step whose loss or gradient norm is more than Z standard deviations above the mean of the 128 steps before it changes no parameter (6 is "
-         "usual); 0 = every step does"},
-        {"Optimizer", "stochastic-rounding", "", OPTION_FLAG, AT(stochastic_rounding), 0, 0, "", "",
-         "round bf16 parameters up or down at random, unbiased, instead of to nearest; the float master weights do not change, but forward and "
-         "backward then see small updates before these add up to half a bf16 step"},
+    {"Optimizer", "lr", "X", OPTION_REAL, AT(lr), 0, 100, "3e-4", "", "peak learning rate, reached after the warm-up"},
+    {"Optimizer", "lr-schedule", "", OPTION_CHOICE, AT(lr_schedule), 0, 0, "cosine", "cosine|wsd|constant",
+     "how the learning rate falls; wsd = constant, then linear decay at the end"},
+    {"Optimizer", "warmup", "N", OPTION_COUNT, AT(warmup), 0, 1000000000000.0, "0", "", "steps over which the learning rate rises linearly"},
+    {"Optimizer", "lr-restart", "", OPTION_FLAG, AT(lr_restart), 0, 0, "", "",
+     "with --new-data: warm-up and schedule cover the steps from the new data to --steps, not those before; for a context that grows in stages"},
+    {"Optimizer", "wsd-decay", "FRACTION", OPTION_REAL, AT(wsd_decay), 0, 1, "0.1", "", "fraction of the steps, at the end, over which wsd decays"},
+    {"Optimizer", "min-lr-fraction", "FRACTION", OPTION_REAL, AT(min_lr_fraction), 0, 1, "0.1", "",
+     "final learning rate of cosine and wsd, as a fraction of --lr"},
+    {"Optimizer", "weight-decay", "X", OPTION_REAL, AT(weight_decay), 0, 100, "0.1", "", "AdamW weight decay; applies to matrices only"},
+    {"Optimizer", "beta1", "X", OPTION_REAL, AT(beta1), 0, 0.999999, "0.9", "", "AdamW: decay rate of the first moment"},
+    {"Optimizer", "beta2", "X", OPTION_REAL, AT(beta2), 0, 0.999999, "0.95", "", "AdamW: decay rate of the second moment"},
+    {"Optimizer", "eps", "X", OPTION_REAL, AT(eps), 1e-30, 1, "1e-8", "", "AdamW: added to the square root of the second moment"},
+    {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "clip the gradient to this norm; 0 = no clipping"},
+    {"Optimizer", "skip-spikes", "Z", OPTION_REAL, AT(skip_spikes), 0, 1e9, "0", "",
+     "a step whose loss or gradient norm is more than Z standard deviations above the mean of the 128 steps before it changes no parameter (6 is "
+     "usual); 0 = every step does"},
+    {"Optimizer", "stochastic-rounding", "", OPTION_FLAG, AT(stochastic_rounding), 0, 0, "", "",
+     "round bf16 parameters up or down at random, unbiased, instead of to nearest; the float master weights do not change, but forward and "
+     "backward then see small updates before these add up to half a bf16 step"},
 
-        {"Output", "out", "DIR", OPTION_TEXT, AT(out), 0, 0, "", "",
-         "save training states to DIR/step-N: at the end, every --save-every steps, and on SIGTERM or SIGUSR1, which end the run"},
-        {"Output", "save-every", "N", OPTION_COUNT, AT(save_every), 1, 1000000000000.0, "", "", "steps between saved states (if absent: save only at the end)"},
-        {"Output", "keep", "N", OPTION_COUNT, AT(keep), 1, 1000, "2", "", "number of saved states to keep; the oldest is removed when a new one is complete"},
-        {"Output", "keep-every", "N", OPTION_COUNT, AT(keep_every), 1, 1000000000000.0, "", "", "never remove the states of every N-th step"},
-        {"Output", "resume", "", OPTION_FLAG, AT(resume), 0, 0, "", "",
-         "continue from the newest complete state in --out, also on another grid or with other ZeRO degrees; start from the beginning if there "
-         "is none"},
-        {"Output", "new-data", "", OPTION_FLAG, AT(new_data), 0, 0, "", "",
-         "with --resume: where --train-data, --seq-len, --seed or the token between documents is not the state's, go on from its parameters, moments and "
-         "step with the first sample of the new data (for a longer context, or past data that made training diverge); RoPE may change, too"},
-        {"Output", "export", "DIR", OPTION_TEXT, AT(export_to), 0, 0, "", "",
-         "at the end, write a Hugging Face folder: config.json, safetensors, and the tokenizer files of the --model folder; DIR must not exist"},
-        {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",
-         "number type of exported tensors; auto: for each tensor the one it has in the --model folder, f32 if there is none"},
-        {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "",
-         "write JSON lines: one for the run, then one per step, evaluation, sample and saved state; a run that trains from the beginning replaces the file, others append"},
-        {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "",
-         "write Chrome trace events of this run, for Perfetto (several ranks: FILE.rank0, FILE.rank1, ...); for runs of a few steps: every event is kept in memory"},
-        {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "",
-         "evaluate on --val-data before the first step, every N steps and after the last (if absent: only after the last)"},
-        {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "",
-         "evaluate on the first N x (sequences of an optimizer step) sequences of each set"},
-        {"Output", "eval-tokens", "N", OPTION_COUNT, AT(eval_tokens), 1, 1000000000000000.0, "", "",
-         "in place of --eval-steps: evaluate on the first sequences of each set that hold N tokens, the same whatever the batch; more than a set "
-         "has: on all of it"},
-        {"Output", "eval-needles", "N", OPTION_COUNT, AT(eval_needles), 1, 1000000, "", "",
-         "at each evaluation, hide N needles (4 random key tokens, 4 value tokens) at each of 5 depths of the first --val-data set and repeat "
-         "the key at the end; report how often the value's tokens are the arg max, and their loss"},
-        {"Output", "sample-every", "N", OPTION_COUNT, AT(sample_every), 1, 1000000000000.0, "", "",
-         "every N steps and after the last one, print tokens drawn from the model (if absent: never)"},
-        {"Output", "sample-prompt", "IDS|TEXT", OPTION_TEXT, AT(sample_prompt), 0, 0, "", "",
-         "prompt of the samples: token numbers such as 1,15,42, or text if tokens are bytes (if absent: the first 32 tokens of --val-data or "
-         "--train-data)"},
-        {"Output", "sample-tokens", "N", OPTION_COUNT, AT(sample_tokens), 1, 1048576, "32", "",
-         "tokens to draw, each by a forward pass; prompt and tokens must fit in --seq-len"},
-        {"Output", "sample-temperature", "X", OPTION_REAL, AT(sample_temperature), 0, 100, "0", "",
-         "draw from softmax(logits / X); 0 = always the most likely token"},
+    {"Output", "out", "DIR", OPTION_TEXT, AT(out), 0, 0, "", "",
+     "save training states to DIR/step-N: at the end, every --save-every steps, and on SIGTERM or SIGUSR1, which end the run"},
+    {"Output", "save-every", "N", OPTION_COUNT, AT(save_every), 1, 1000000000000.0, "", "", "steps between saved states (if absent: save only at the end)"},
+    {"Output", "keep", "N", OPTION_COUNT, AT(keep), 1, 1000, "2", "", "number of saved states to keep; the oldest is removed when a new one is complete"},
+    {"Output", "keep-every", "N", OPTION_COUNT, AT(keep_every), 1, 1000000000000.0, "", "", "never remove the states of every N-th step"},
+    {"Output", "resume", "", OPTION_FLAG, AT(resume), 0, 0, "", "",
+     "continue from the newest complete state in --out, also on another grid or with other ZeRO degrees; start from the beginning if there "
+     "is none"},
+    {"Output", "new-data", "", OPTION_FLAG, AT(new_data), 0, 0, "", "",
+     "with --resume: where --train-data, --seq-len, --seed or the token between documents is not the state's, go on from its parameters, moments and "
+     "step with the first sample of the new data (for a longer context, or past data that made training diverge); RoPE may change, too"},
+    {"Output", "export", "DIR", OPTION_TEXT, AT(export_to), 0, 0, "", "",
+     "at the end, write a Hugging Face folder: config.json, safetensors, and the tokenizer files of the --model folder; DIR must not exist"},
+    {"Output", "export-dtype", "", OPTION_CHOICE, AT(export_dtype), 0, 0, "auto", "auto|f32|bf16|f16",
+     "number type of exported tensors; auto: for each tensor the one it has in the --model folder, f32 if there is none"},
+    {"Output", "log", "FILE", OPTION_TEXT, AT(log), 0, 0, "", "",
+     "write JSON lines: one for the run, then one per step, evaluation, sample and saved state; a run that trains from the beginning replaces the file, others append"},
+    {"Output", "trace", "FILE", OPTION_TEXT, AT(trace), 0, 0, "", "",
+     "write Chrome trace events of this run, for Perfetto (several ranks: FILE.rank0, FILE.rank1, ...); for runs of a few steps: every event is kept in memory"},
+    {"Output", "eval-every", "N", OPTION_COUNT, AT(eval_every), 1, 1000000000000.0, "", "",
+     "evaluate on --val-data before the first step, every N steps and after the last (if absent: only after the last)"},
+    {"Output", "eval-steps", "N", OPTION_COUNT, AT(eval_steps), 1, 1000000000000.0, "10", "",
+     "evaluate on the first N x (sequences of an optimizer step) sequences of each set"},
+    {"Output", "eval-tokens", "N", OPTION_COUNT, AT(eval_tokens), 1, 1000000000000000.0, "", "",
+     "in place of --eval-steps: evaluate on the first sequences of each set that hold N tokens, the same whatever the batch; more than a set "
+     "has: on all of it"},
+    {"Output", "eval-needles", "N", OPTION_COUNT, AT(eval_needles), 1, 1000000, "", "",
+     "at each evaluation, hide N needles (4 random key tokens, 4 value tokens) at each of 5 depths of the first --val-data set and repeat "
+     "the key at the end; report how often the value's tokens are the arg max, and their loss"},
+    {"Output", "sample-every", "N", OPTION_COUNT, AT(sample_every), 1, 1000000000000.0, "", "",
+     "every N steps and after the last one, print tokens drawn from the model (if absent: never)"},
+    {"Output", "sample-prompt", "IDS|TEXT", OPTION_TEXT, AT(sample_prompt), 0, 0, "", "",
+     "prompt of the samples: token numbers such as 1,15,42, or text if tokens are bytes (if absent: the first 32 tokens of --val-data or "
+     "--train-data)"},
+    {"Output", "sample-tokens", "N", OPTION_COUNT, AT(sample_tokens), 1, 1048576, "32", "",
+     "tokens to draw, each by a forward pass; prompt and tokens must fit in --seq-len"},
+    {"Output", "sample-temperature", "X", OPTION_REAL, AT(sample_temperature), 0, 100, "0", "",
+     "draw from softmax(logits / X); 0 = always the most likely token"},
 
-        {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "",
-         "the same command gives the same bits; on CUDA: fixed algorithms instead of the fastest, and the slower backward pass of our own "
-         "attention kernels; the CPU device is always deterministic"},
-        {"Other", "verify", "", OPTION_FLAG, AT(verify), 0, 0, "", "",
-         "before training, run one step of a small model on this grid and on one rank, and refuse to train if their gradients differ: for new "
-         "machines, libraries and grids"},
-        {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "",
-         "print a rank's memory by category and, with --cluster or --memory-budget, the longest sequence that fits; trains nothing, needs "
-         "neither ranks nor a device"},
-        {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "",
-         "print the fastest configurations for --ranks ranks of --cluster, and the command for the best one; trains nothing"},
-        {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "",
-         "write the plan as JSON, with every grid that fits (at most the 256 fastest); requires --plan"},
-        {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "",
-         "machines that --plan, --dry-run and a run's predictions assume: h100, h200, b200, gb200, a100-4nic, a100-4nic-datasheet, cpu, or a file such "
-         "as clusters/h100.txt (if absent: the default of this build)"},
-        {"Other", "calibrate", "", OPTION_FLAG, AT(calibrate), 0, 0, "", "",
-         "measure these machines with the ranks started, and write a file for --cluster; trains nothing; --model sets the shapes (if absent: "
-         "tiny)"},
-        {"Other", "cluster-out", "FILE", OPTION_TEXT, AT(cluster_out), 0, 0, "", "", "file that --calibrate writes (if absent: standard output)"},
-        {"Other", "ranks", "N", OPTION_COUNT, AT(ranks), 1, 1073741824, "", "",
-         "ranks that --dry-run and --plan assume (if absent: dp x hp x cp; with --plan: the ranks started)"},
-        {"Other", "help", "", OPTION_FLAG, AT(help), 0, 0, "", "", "print this text"},
-        {"Other", "version", "", OPTION_FLAG, AT(version), 0, 0, "", "", "print the version of this build"},
-    };
+    {"Other", "deterministic", "", OPTION_FLAG, AT(deterministic), 0, 0, "", "",
+     "the same command gives the same bits; on CUDA: fixed algorithms instead of the fastest, and the slower backward pass of our own "
+     "attention kernels; the CPU device is always deterministic"},
+    {"Other", "verify", "", OPTION_FLAG, AT(verify), 0, 0, "", "",
+     "before training, run one step of a small model on this grid and on one rank, and refuse to train if their gradients differ: for new "
+     "machines, libraries and grids"},
+    {"Other", "dry-run", "", OPTION_FLAG, AT(dry_run), 0, 0, "", "",
+     "print a rank's memory by category and, with --cluster or --memory-budget, the longest sequence that fits; trains nothing, needs "
+     "neither ranks nor a device"},
+    {"Other", "plan", "", OPTION_FLAG, AT(plan), 0, 0, "", "",
+     "print the fastest configurations for --ranks ranks of --cluster, and the command for the best one; trains nothing"},
+    {"Other", "plan-json", "FILE", OPTION_TEXT, AT(plan_json), 0, 0, "", "",
+     "write the plan as JSON, with every grid that fits (at most the 256 fastest); requires --plan"},
+    {"Other", "cluster", "NAME|FILE", OPTION_TEXT, AT(cluster), 0, 0, "", "",
+     "machines that --plan, --dry-run and a run's predictions assume: h100, h200, b200, gb200, a100-4nic, a100-4nic-datasheet, cpu, or a file such "
+     "as clusters/h100.txt (if absent: the default of this build)"},
+    {"Other", "calibrate", "", OPTION_FLAG, AT(calibrate), 0, 0, "", "",
+     "measure these machines with the ranks started, and write a file for --cluster; trains nothing; --model sets the shapes (if absent: "
+     "tiny)"},
+    {"Other", "cluster-out", "FILE", OPTION_TEXT, AT(cluster_out), 0, 0, "", "", "file that --calibrate writes (if absent: standard output)"},
+    {"Other", "ranks", "N", OPTION_COUNT, AT(ranks), 1, 1073741824, "", "",
+     "ranks that --dry-run and --plan assume (if absent: dp x hp x cp; with --plan: the ranks started)"},
+    {"Other", "help", "", OPTION_FLAG, AT(help), 0, 0, "", "", "print this text"},
+    {"Other", "version", "", OPTION_FLAG, AT(version), 0, 0, "", "", "print the version of this build"},
+};
 #undef AT
-    *count = (int)(sizeof rows / sizeof rows[0]);
-    return rows;
-}
+enum { OPTION_ROWS = sizeof option_rows / sizeof option_rows[0] };
 // The row of that name, or -1.
 static inline int options_find(const char *name, size_t length) {
-    int count;
-    const option_row *rows = options_table(&count);
-    for (int i = 0; i < count; i++)
-        if (strlen(rows[i].name) == length && memcmp(rows[i].name, name, length) == 0) return i;
+    for (int i = 0; i < OPTION_ROWS; i++)
+        if (strlen(option_rows[i].name) == length && memcmp(option_rows[i].name, name, length) == 0) return i;
     return -1;
 }
 static inline bool options_given(const options *o, const char *name) {
@@ -363,7 +358,10 @@ static inline bool option_store(options *o, const option_row *row, const char *t
     case OPTION_BYTES:
     case OPTION_COUNT_OR_AUTO:
     case OPTION_TOKEN:
-        if (row->kind == OPTION_COUNT_OR_AUTO && strcmp(text, "auto") == 0) whole = 0;
+    case OPTION_DEGREE:
+        if (row->kind == OPTION_DEGREE && strcmp(text, "full") == 0) whole = ZERO_FULL;
+        else if (row->kind == OPTION_DEGREE && strcmp(text, "replica") == 0) whole = 1;
+        else if (row->kind == OPTION_COUNT_OR_AUTO && strcmp(text, "auto") == 0) whole = 0;
         else if (row->kind == OPTION_TOKEN && strcmp(text, "none") == 0) whole = -1;
         else if (!option_parse_whole(text, row->kind == OPTION_BYTES, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
         *(int64_t *)field = whole;
@@ -378,12 +376,6 @@ static inline bool option_store(options *o, const option_row *row, const char *t
         memcpy(field, &place, sizeof place); // an enum is as large as an int
         return true;
     }
-    case OPTION_DEGREE:
-        if (strcmp(text, "full") == 0) whole = ZERO_FULL;
-        else if (strcmp(text, "replica") == 0) whole = 1;
-        else if (!option_parse_whole(text, false, &whole) || (double)whole < row->low || (double)whole > row->high) return false;
-        *(int *)field = (int)whole;
-        return true;
     }
     return false;
 }
@@ -407,19 +399,15 @@ static inline void option_format(const options *o, const option_row *row, char *
         memcpy(&number, field, sizeof number);
         option_choice_text(row->choices, number, text, size);
         return;
-    case OPTION_DEGREE:
-        number = *(const int *)field;
-        if (number == ZERO_FULL) snprintf(text, size, "full");
-        else if (number == 1) snprintf(text, size, "replica");
-        else if (number == 0) snprintf(text, size, "-");
-        else snprintf(text, size, "%d", number);
-        return;
     case OPTION_COUNT:
     case OPTION_BYTES:
     case OPTION_COUNT_OR_AUTO:
-    case OPTION_TOKEN: {
+    case OPTION_TOKEN:
+    case OPTION_DEGREE: {
         int64_t whole = *(const int64_t *)field;
-        if (row->kind == OPTION_COUNT_OR_AUTO && whole == 0) snprintf(text, size, "auto");
+        if (row->kind == OPTION_DEGREE && whole == ZERO_FULL) snprintf(text, size, "full");
+        else if (row->kind == OPTION_DEGREE && whole == 1) snprintf(text, size, "replica");
+        else if (row->kind == OPTION_COUNT_OR_AUTO && whole == 0) snprintf(text, size, "auto");
         else if (row->kind == OPTION_TOKEN && whole == -1) snprintf(text, size, "none");
         else if (whole == 0 && row->low > 0) snprintf(text, size, "-");
         else snprintf(text, size, "%lld", (long long)whole);
@@ -430,13 +418,11 @@ static inline void option_format(const options *o, const option_row *row, char *
 
 // Options and their values as texts; keeps: which ones, NULL: all. The caller deletes it.
 static inline cJSON *options_json(const options *o, bool (*keeps)(const option_row *)) {
-    int count;
-    const option_row *rows = options_table(&count);
     cJSON *json = cJSON_CreateObject();
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < OPTION_ROWS; i++) {
         char value[OPTION_TEXT_BYTES];
-        option_format(o, &rows[i], value, sizeof value);
-        if (keeps == NULL || keeps(&rows[i])) config_add_text(json, rows[i].name, value);
+        option_format(o, &option_rows[i], value, sizeof value);
+        if (keeps == NULL || keeps(&option_rows[i])) config_add_text(json, option_rows[i].name, value);
     }
     return json;
 }
@@ -473,33 +459,30 @@ static inline bool options_unknown(const char *argument, error_text *error) {
     const char *name = argument;
     while (*name == '-') name++;
     size_t length = strcspn(name, "=");
-    int count, best = -1, least = 64;
-    const option_row *rows = options_table(&count);
-    for (int i = 0; i < count && length > 0 && length < 48; i++) {
-        int d = option_distance(name, length, rows[i].name);
-        if (strncmp(rows[i].name, name, length) == 0) d = length > 1 || strcmp(rows[i].name, "help") == 0 ? 0 : 1; // its beginning
+    int best = -1, least = 64;
+    for (int i = 0; i < OPTION_ROWS && length > 0 && length < 48; i++) {
+        int d = option_distance(name, length, option_rows[i].name);
+        if (strncmp(option_rows[i].name, name, length) == 0) d = length > 1 || strcmp(option_rows[i].name, "help") == 0 ? 0 : 1; // its beginning
         if (d < least) {
             least = d;
             best = i;
         }
     }
-    for (int i = 0; i < count && length > 7 && least > 2 + (int)length / 3 && strcspn(name, "-_") < length; i++) { // several words: the first option that they describe
-        if (!option_described(rows[i].help, name, length)) continue;
+    for (int i = 0; i < OPTION_ROWS && length > 7 && least > 2 + (int)length / 3 && strcspn(name, "-_") < length; i++) { // several words: the first option that they describe
+        if (!option_described(option_rows[i].help, name, length)) continue;
         least = 0;
         best = i;
     }
     if (best >= 0 && least <= 2 + (int)length / 3)
-        return error_set(error, "unknown option %s; did you mean --%s? (--help lists every option)", printable(argument).text, rows[best].name);
+        return error_set(error, "unknown option %s; did you mean --%s? (--help lists every option)", printable(argument).text, option_rows[best].name);
     return error_set(error, "unknown option %s; --help lists every option", printable(argument).text);
 }
 
 // Every option at its default.
 static inline void options_default(options *o) {
     memset(o, 0, sizeof *o);
-    int count;
-    const option_row *rows = options_table(&count);
-    for (int i = 0; i < count; i++)
-        if (rows[i].initial[0] != '\0') option_store(o, &rows[i], rows[i].initial);
+    for (int i = 0; i < OPTION_ROWS; i++)
+        if (option_rows[i].initial[0] != '\0') option_store(o, &option_rows[i], option_rows[i].initial);
 }
 
 // *o = the command line argv[1], ... argv[argc-1] over the defaults; argv must outlive it. --help and --version end the parsing: the rest is not looked at.
@@ -507,8 +490,6 @@ static inline void options_default(options *o) {
 // What depends on the model or on the number of ranks is options_check's.
 static inline bool options_parse(options *o, int argc, char **argv, error_text *error) {
     options_default(o);
-    int count;
-    const option_row *rows = options_table(&count);
     for (int i = 1; i < argc; i++) {
         const char *argument = argv[i];
         if (argument[0] != '-' || argument[1] == '\0')
@@ -516,7 +497,7 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
         size_t length = strncmp(argument, "--", 2) == 0 ? strcspn(argument + 2, "=") : 0;
         int at = length > 0 ? options_find(argument + 2, length) : -1;
         if (at < 0) return options_unknown(argument, error);
-        const option_row *row = &rows[at];
+        const option_row *row = &option_rows[at];
         const char *value = argument[2 + length] == '=' ? argument + 2 + length + 1 : NULL;
         char legal[256];
         option_legal(row, legal, sizeof legal);
@@ -536,18 +517,14 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
     }
     if (o->cluster_out != NULL && !o->calibrate) return error_set(error, "--cluster-out is legal only with --calibrate");
     if (o->calibrate) {
-        for (int i = 0; i < count; i++)
-            if (o->given[i] && !config_listed(" calibrate model cluster cluster-out threads deterministic ", rows[i].name))
+        for (int i = 0; i < OPTION_ROWS; i++)
+            if (o->given[i] && !config_listed(" calibrate model cluster cluster-out threads deterministic ", option_rows[i].name))
                 return error_set(error, "--%s has no effect with --calibrate; legal with it are --model, --cluster, --cluster-out, --threads and --deterministic",
-                                 rows[i].name);
+                                 option_rows[i].name);
         return true;
     }
     if (o->plan && o->dry_run) return error_set(error, "--plan and --dry-run are two questions; give only one of them (--dry-run also takes the command that --plan prints)");
-    if (o->model == NULL) {
-        char names[512];
-        config_preset_names(names, sizeof names);
-        return error_set(error, "--model is missing; legal values are a Hugging Face folder or one of %s", names);
-    }
+    if (o->model == NULL) return error_set(error, "--model is missing; legal values are a Hugging Face folder or one of %s", config_preset_names().text);
     if (o->train_data == NULL && !o->dry_run && !o->plan && o->steps > 0)
         return error_set(error, "--train-data is missing; legal values are patterns of token files, such as 'data/train*.bin' "
                                 "(not needed with --dry-run, --plan or --steps 0)");
@@ -617,32 +594,31 @@ static inline zero_offload options_offload(const options *o) {
     return o->offload_parameters ? OFFLOAD_PARAMETERS : o->offload_gradients ? OFFLOAD_GRADIENTS : o->offload_optimizer ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
 }
 
-// "1, 2, 4, 8": the divisors of n >= 1 in order, into text; cut with "..." when there are too many.
-static inline void options_divisors(int64_t n, char *text, size_t size) {
+// "1, 2, 4, 8": the divisors of n >= 1 in order; cut with "..." when there are too many.
+static inline list_text options_divisors(int64_t n) {
+    list_text list;
     size_t used = 0;
     int64_t root = 1;
     while ((root + 1) * (root + 1) <= n) root++;
     for (int64_t i = 1; i <= 2 * root; i++) { // up to the root, then the other divisor of each pair on the way back
         int64_t small = i <= root ? i : 2 * root + 1 - i, d = i <= root ? small : n / small;
         if (n % small != 0 || (i > root && small * small == n)) continue;
-        if (used + 32 > size) {
-            snprintf(text + used, size - used, ", ...");
-            return;
-        }
-        used += (size_t)snprintf(text + used, size - used, "%s%lld", d > 1 ? ", " : "", (long long)d);
+        bool full = used + 32 > sizeof list.text;
+        used += (size_t)snprintf(list.text + used, sizeof list.text - used, full ? ", ..." : d > 1 ? ", %lld" : "%lld", (long long)d);
+        if (full) break;
     }
+    return list;
 }
 // A degree that shards over ranks and must hold `inner` whole shards of the state before it.
-static inline bool options_check_degree(int *degree, const char *name, int ranks, int inner, const char *inner_name, error_text *error) {
-    char legal[256];
+static inline bool options_check_degree(int64_t *degree, const char *name, int64_t ranks, int64_t inner, const char *inner_name, error_text *error) {
     if (*degree == ZERO_FULL) *degree = ranks;
     if (*degree == 0) *degree = inner;
-    options_divisors(ranks, legal, sizeof legal);
     if (ranks % *degree != 0)
-        return error_set(error, "%s %d does not divide the %d ranks; legal values are %s (or full, replica)", name, *degree, ranks, legal);
+        return error_set(error, "%s %lld does not divide the %lld ranks; legal values are %s (or full, replica)", name, (long long)*degree, (long long)ranks,
+                         options_divisors(ranks).text);
     if (*degree % inner != 0)
-        return error_set(error, "%s %d is not a multiple of %s %d (optimizer shards nest in gradient shards, and these in parameter shards); "
-                                "legal values are multiples of %d among %s", name, *degree, inner_name, inner, inner, legal);
+        return error_set(error, "%s %lld is not a multiple of %s %lld (optimizer shards nest in gradient shards, and these in parameter shards); "
+                                "legal values are multiples of %lld among %s", name, (long long)*degree, inner_name, (long long)inner, (long long)inner, options_divisors(ranks).text);
     return true;
 }
 
@@ -740,21 +716,19 @@ static inline bool options_check_together(const options *o, error_text *error) {
 // degrees. With --dry-run the number of ranks is --ranks, or dp hp cp, and the argument is not looked at. Returns false with a one-line
 // message that lists the legal values.
 static inline bool options_check(options *o, const model_config *m, int ranks, error_text *error) {
-    char legal[256];
     if (o->hp == 0) return error_set(error, "--hp auto: no plan was made; legal values here are whole numbers");
     if (!o->from_scratch && !o->dry_run && config_preset(o->model) != NULL)
         return error_set(error, "--model %s is a preset and has no weights; add --from-scratch, or name a Hugging Face folder", o->model);
-    options_divisors(m->H, legal, sizeof legal);
     if (m->H % o->hp != 0)
-        return error_set(error, "--hp %lld does not divide the %d query heads of %s; legal values are %s", (long long)o->hp, m->H, printable(m->name).text, legal);
+        return error_set(error, "--hp %lld does not divide the %d query heads of %s; legal values are %s", (long long)o->hp, m->H, printable(m->name).text,
+                         options_divisors(m->H).text);
 
     int64_t sp = o->hp * o->cp, world = o->dry_run ? o->ranks : ranks;
     if (world == 0) world = sp * max_i64(o->dp, 1);
     if (world > 1 << 30) return error_set(error, "--dp x --hp x --cp is %lld ranks; legal values are 1 to %d", (long long)world, 1 << 30);
-    options_divisors(world, legal, sizeof legal);
     if (o->dp == 0 && world % sp != 0)
         return error_set(error, "--hp %lld x --cp %lld = %lld does not divide the %lld rank%s; legal values of the product are %s%s", (long long)o->hp,
-                         (long long)o->cp, (long long)sp, (long long)world, world > 1 ? "s" : "", legal,
+                         (long long)o->cp, (long long)sp, (long long)world, world > 1 ? "s" : "", options_divisors(world).text,
                          world == 1 && !o->dry_run ? " (mpirun -np N starts N ranks)" : "");
     if (o->dp == 0) o->dp = world / sp;
     if (o->dp * sp != world)
@@ -780,16 +754,16 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
     if (o->cp_comm == CP_COMM_ALLGATHER && options_given(o, "inner-ring"))
         return error_set(error, "--inner-ring cannot be combined with --cp-comm allgather, which uses no rings; give only one of them");
     if (o->inner_ring == 0) o->inner_ring = options_inner_ring(o);
-    options_divisors(o->cp, legal, sizeof legal);
     if (o->cp % o->inner_ring != 0)
-        return error_set(error, "--inner-ring %lld does not divide --cp %lld; legal values are %s", (long long)o->inner_ring, (long long)o->cp, legal);
+        return error_set(error, "--inner-ring %lld does not divide --cp %lld; legal values are %s", (long long)o->inner_ring, (long long)o->cp,
+                         options_divisors(o->cp).text);
     if ((o->gpus_per_node > 0) != (o->nics_per_node > 0))
         return error_set(error, "--gpus-per-node and --nics-per-node must be given together");
 
-    if (!options_check_degree(&o->zero_params, "--zero-params", (int)world, 1, "", error)) return false;
-    if (!options_check_degree(&o->zero_grads, "--zero-grads", (int)world, o->zero_params, "--zero-params", error)) return false;
+    if (!options_check_degree(&o->zero_params, "--zero-params", world, 1, "", error)) return false;
+    if (!options_check_degree(&o->zero_grads, "--zero-grads", world, o->zero_params, "--zero-params", error)) return false;
     if (o->zero_optim == 0) o->zero_optim = ZERO_FULL;
-    if (!options_check_degree(&o->zero_optim, "--zero-optim", (int)world, o->zero_grads, "--zero-grads", error)) return false;
+    if (!options_check_degree(&o->zero_optim, "--zero-optim", world, o->zero_grads, "--zero-grads", error)) return false;
     return options_check_together(o, error);
 }
 
@@ -798,18 +772,14 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
 // --help: every row of the table by group, with its default and choices.
 static inline void options_help(FILE *f) {
     enum { TEXT_AT = 42, TEXT_WIDTH = 90 };
-    char presets[512];
-    config_preset_names(presets, sizeof presets);
     fprintf(f, "train_llama trains Llama-3 models on very long sequences with 2D-Attention.\n\n");
     fprintf(f, "    mpirun -np 4 ./train_llama --model tiny --from-scratch --train-data 'data/train.bin' --seq-len 1K --hp 2 --cp 2\n\n");
     fprintf(f, "Options are written --name value or --name=value; defaults are in [brackets]. N is a whole number; the suffixes K and M multiply\n"
                "it by 1024 and 1048576.\n");
-    fprintf(f, "Presets:\n%s.\n", presets);
-    int count;
-    const option_row *rows = options_table(&count);
-    for (int i = 0; i < count; i++) {
-        const option_row *row = &rows[i];
-        if (i == 0 || strcmp(row->group, rows[i - 1].group) != 0) fprintf(f, "\n%s\n", row->group);
+    fprintf(f, "Presets:\n%s.\n", config_preset_names().text);
+    for (int i = 0; i < OPTION_ROWS; i++) {
+        const option_row *row = &option_rows[i];
+        if (i == 0 || strcmp(row->group, option_rows[i - 1].group) != 0) fprintf(f, "\n%s\n", row->group);
         char left[128], text[512];
         snprintf(left, sizeof left, "  --%s %s", row->name, row->kind == OPTION_CHOICE ? row->choices : row->value);
         snprintf(text, sizeof text, "%s%s%s%s", row->help, row->initial[0] != '\0' ? " [" : "", row->initial, row->initial[0] != '\0' ? "]" : "");
@@ -840,10 +810,8 @@ static inline void options_print(const options *o, FILE *f) {
     char line[80], value[OPTION_TEXT_BYTES + 8], before[OPTION_TEXT_BYTES + 8];
     memset(line, '-', sizeof line);
     fprintf(f, "+%.*s+\n", 26 + VALUE_WIDTH, line);
-    int count;
-    const option_row *rows = options_table(&count);
-    for (int i = 0; i < count; i++) {
-        const option_row *row = &rows[i];
+    for (int i = 0; i < OPTION_ROWS; i++) {
+        const option_row *row = &option_rows[i];
         if (strcmp(row->name, "help") == 0 || strcmp(row->name, "version") == 0) continue;
         option_format(o, row, value, sizeof value);
         option_format(&initial, row, before, sizeof before);

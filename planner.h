@@ -106,10 +106,8 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
                 for (int w = 1; w <= cp; w++) {
                     if (cp % w != 0 || (w == cp && cp > 1)) continue; // one window of all ranks is one ring, as is w = 1
                     for (int allgather = 0; allgather <= (w == 1 && cp > 1); allgather++) {
-                        planner_choice choice;
-                        memset(&choice, 0, sizeof choice);
-                        choice.shape = planner_shape(q->machines, q->ranks / (hp * cp), hp, cp, w, (placement_kind)placement);
-                        choice.cp_allgather = allgather == 1;
+                        planner_choice choice = {.shape = planner_shape(q->machines, q->ranks / (hp * cp), hp, cp, w, (placement_kind)placement),
+                                                 .cp_allgather = allgather == 1};
                         legal++;
                         if (planner_best_of_grid(q, &choice)) planner_insert(best, &count, max_choices, &choice);
                     }
@@ -241,11 +239,8 @@ static inline bool plan_any_fits(const run_question *question, int ranks, int64_
     for (int hp = 1; hp <= q->c->H; hp++)
         for (int cp = 1; q->c->H % hp == 0 && cp <= ranks / hp; cp++) {
             if (!planner_legal(&query, hp, cp)) continue;
-            planner_choice p; // rings only, because an all-gather holds all KV
-            memset(&p, 0, sizeof p);
-            p.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST);
-            p.zp = p.zg = p.zo = ranks;
-            p.recompute = RECOMPUTE_FULL;
+            planner_choice p = {.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST), // rings only: an all-gather holds all KV
+                                .zp = ranks, .zg = ranks, .zo = ranks, .recompute = RECOMPUTE_FULL};
             for (int states = options_offload(q->o); states <= OFFLOAD_PARAMETERS; states++)
                 for (int quarters = 0; quarters <= 4; quarters++) { // of the activations
                     p.offload = quarters / 4.0;
@@ -285,24 +280,17 @@ static inline double plan_predict_seconds(const model *m, const cluster *machine
     const model_run *run = &m->run;
     const grid_shape *s = &m->g->shape; // its windows lie as --gpus-per-node says, whatever the cluster's nodes are
     planner_query q = planner_query_make(&m->c, machines, S, s->dp * run->B * run->grad_accum, m->g->ranks);
-    planner_choice p;
+    planner_choice p = {.shape = *s, .cp_allgather = run->cp_allgather, .zp = run->zp, .zg = run->zg, .zo = run->zo, .offload_states = run->offload_states};
     q.attended = attended;
     q.batch = run->B;
     q.dkv_bytes = run->dkv_bf16 ? 2 : 4;
     q.gate_up_again = !m->keep_gate_up;
-    memset(&p, 0, sizeof p);
-    p.shape = *s;
-    p.cp_allgather = run->cp_allgather;
-    p.zp = run->zp;
-    p.zg = run->zg;
-    p.zo = run->zo;
-    p.offload_states = run->offload_states;
     planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
     double seconds = 0;
     for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
         for (int offload = 0; offload < 2; offload++) {
             int layers = 0;
-            for (int l = 0; l < m->c.L; l++) layers += m->store.kinds[l] == (recompute_kind)kind && (l < m->store.offloaded) == (offload == 1);
+            for (int l = 0; l < m->c.L; l++) layers += run->kinds[l] == (recompute_kind)kind && (l < run->offload_layers) == (offload == 1);
             if (layers == 0) continue;
             p.recompute = (recompute_kind)kind;
             p.offload = offload;
@@ -326,7 +314,7 @@ static inline int64_t plan_predict_sent(const model *m) {
         dkv_hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0); // the last of each bring dKV home
     }
     for (int l = 0; l < L; l++) {
-        recompute_kind kind = m->store.kinds[l];
+        recompute_kind kind = m->run.kinds[l];
         sent += (kind == RECOMPUTE_NONE ? 2 : 3) * e * (2 * q + kv) / g->hp * (g->hp - 1); // SeqAlltoAll
         sent += (kind == RECOMPUTE_FULL ? 3 : 2) * kv_hops * kv * e + dkv_hops * kv * (int64_t)double_ring_dkv_element(&m->attention.ring);
     }
@@ -407,44 +395,39 @@ static inline void plan_recompute_text(const planner_choice *p, char *text, size
     else snprintf(text, size, "auto (%d %s)", p->less, plan_recompute_name((recompute_kind)(p->recompute - 1)));
 }
 // Prints the command that trains with a choice and the other options that the user gave.
-static inline void plan_command(FILE *f, const options *given, const planner_choice *p) {
-    static const char *const left_out[] = {"plan", "plan-json", "dry-run", "ranks", "hp", "batch-size", "grad-accum", "global-batch", "from-scratch",
-                                           "offload-optimizer", "offload-gradients", "offload-parameters"};
+static inline void plan_command(const options *given, const planner_choice *p) {
+    const char *left_out = " plan plan-json dry-run ranks hp batch-size grad-accum global-batch from-scratch offload-optimizer offload-gradients offload-parameters ";
     options t = plan_chosen(given, p);
-    int count;
-    const option_row *rows = options_table(&count);
     char value[OPTION_TEXT_BYTES + 8];
-    fprintf(f, "mpirun -np %d ./train_llama", p->shape.dp * p->shape.hp * p->shape.cp);
-    for (int i = 0; i < count; i++) {
-        bool out = !given->given[i];
-        for (size_t k = 0; k < sizeof left_out / sizeof left_out[0]; k++) out = out || strcmp(rows[i].name, left_out[k]) == 0;
-        if (out) continue;
-        fprintf(f, " --%s", rows[i].name);
-        if (rows[i].kind == OPTION_FLAG) continue;
-        option_format(given, &rows[i], value, sizeof value);
-        if (rows[i].kind != OPTION_TEXT) {
-            fprintf(f, " %s", value);
+    printf("mpirun -np %d ./train_llama", p->shape.dp * p->shape.hp * p->shape.cp);
+    for (int i = 0; i < OPTION_ROWS; i++) {
+        if (!given->given[i] || config_listed(left_out, option_rows[i].name)) continue;
+        printf(" --%s", option_rows[i].name);
+        if (option_rows[i].kind == OPTION_FLAG) continue;
+        option_format(given, &option_rows[i], value, sizeof value);
+        if (option_rows[i].kind != OPTION_TEXT) {
+            printf(" %s", value);
             continue;
         }
-        fprintf(f, " '"); // quoted for a shell
-        for (const char *at = value; *at != '\0'; at++) fprintf(f, *at == '\'' ? "'\\''" : "%c", *at);
-        fprintf(f, "'");
+        printf(" '"); // quoted for a shell
+        for (const char *at = value; *at != '\0'; at++) printf(*at == '\'' ? "'\\''" : "%c", *at);
+        printf("'");
     }
-    if (given->from_scratch || config_preset(given->model) != NULL) fprintf(f, " --from-scratch");
-    if (given->train_data == NULL) fprintf(f, " --train-data 'data/train*.bin'");
-    fprintf(f, " --batch-size %lld --global-batch %lld --dp %d --hp %d --cp %d", (long long)t.batch_size, (long long)t.global_batch, p->shape.dp,
+    if (given->from_scratch || config_preset(given->model) != NULL) printf(" --from-scratch");
+    if (given->train_data == NULL) printf(" --train-data 'data/train*.bin'");
+    printf(" --batch-size %lld --global-batch %lld --dp %d --hp %d --cp %d", (long long)t.batch_size, (long long)t.global_batch, p->shape.dp,
             p->shape.hp, p->shape.cp);
-    if (p->cp_allgather) fprintf(f, " --cp-comm allgather");
-    else if (p->shape.cp > 1) fprintf(f, " --inner-ring %d", p->shape.w);
-    if (t.gpus_per_node > 0) fprintf(f, " --gpus-per-node %lld --nics-per-node %lld", (long long)t.gpus_per_node, (long long)t.nics_per_node);
-    if (p->shape.hp > 1 && p->shape.cp > 1) fprintf(f, " --placement %s", placement_name(p->shape.placement));
-    fprintf(f, " --zero-params %d --zero-grads %d --zero-optim %d", p->zp, p->zg, p->zo);
-    fprintf(f, " --recompute %s", p->less > 0 ? "auto" : plan_recompute_name(p->recompute));
-    if (p->offload > 0) fprintf(f, " --offload-activations %g", p->offload);
-    if (t.offload_optimizer) fprintf(f, " --offload-optimizer");
-    if (t.offload_gradients) fprintf(f, " --offload-gradients");
-    if (t.offload_parameters) fprintf(f, " --offload-parameters");
-    fprintf(f, "\n");
+    if (p->cp_allgather) printf(" --cp-comm allgather");
+    else if (p->shape.cp > 1) printf(" --inner-ring %d", p->shape.w);
+    if (t.gpus_per_node > 0) printf(" --gpus-per-node %lld --nics-per-node %lld", (long long)t.gpus_per_node, (long long)t.nics_per_node);
+    if (p->shape.hp > 1 && p->shape.cp > 1) printf(" --placement %s", placement_name(p->shape.placement));
+    printf(" --zero-params %d --zero-grads %d --zero-optim %d", p->zp, p->zg, p->zo);
+    printf(" --recompute %s", p->less > 0 ? "auto" : plan_recompute_name(p->recompute));
+    if (p->offload > 0) printf(" --offload-activations %g", p->offload);
+    if (t.offload_optimizer) printf(" --offload-optimizer");
+    if (t.offload_gradients) printf(" --offload-gradients");
+    if (t.offload_parameters) printf(" --offload-parameters");
+    printf("\n");
 }
 
 // "dp 8 hp 8 cp 2 w 1 head-first, ZeRO 64/64/64, recompute selective, offload 0.5, optimizer and gradient offload"
@@ -466,7 +449,7 @@ static inline void plan_choice_text(const planner_choice *p, char *text, size_t 
 
 static inline void plan_print(const run_question *q, const planner_choice *best, int n) {
     const options *o = q->o;
-    char basis[128], text[256], memory[32], host[96];
+    char basis[128], text[256], host[128];
     cluster_basis(q->machines, basis, sizeof basis);
     printf("plan for %s, %lld tokens x %lld sequences a step, %d ranks of %s\n", q->c->name, (long long)o->seq_len, (long long)plan_global_batch(o), q->ranks,
            q->machines->name);
@@ -476,12 +459,10 @@ static inline void plan_print(const run_question *q, const planner_choice *best,
     for (int i = 0; i < n; i++) {
         const planner_choice *p = &best[i];
         plan_choice_text(p, text, sizeof text);
-        format_bytes(memory, sizeof memory, p->host_memory);
         host[0] = '\0';
-        if (p->host_memory > 0) snprintf(host, sizeof host, ", %s of host memory a node", memory);
-        format_bytes(memory, sizeof memory, p->memory);
+        if (p->host_memory > 0) snprintf(host, sizeof host, ", %s of host memory a node", bytes_text(p->host_memory).text);
         printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs, 100 * p->mfu,
-               100 * p->hfu, memory, host, i > 0 && p->seconds <= (1 + PLANNER_TIE) * best[0].seconds ? "  (a tie with 1)" : "");
+               100 * p->hfu, bytes_text(p->memory).text, host, i > 0 && p->seconds <= (1 + PLANNER_TIE) * best[0].seconds ? "  (a tie with 1)" : "");
         printf("   exposed ms: SeqAlltoAll %.1f, inner ring %.1f, outer ring %.1f, gather %.1f, reduce %.1f, update %.1f, offload %.1f\n", 1e3 * p->alltoall,
                1e3 * p->ring_inner, 1e3 * p->ring_outer, 1e3 * p->gather, 1e3 * p->reduce, 1e3 * p->update, 1e3 * p->offloading);
     }
@@ -493,7 +474,7 @@ static inline void plan_print(const run_question *q, const planner_choice *best,
                gap < 0 ? "faster, but not as simple" : "slower", gap <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
     }
     printf("\n");
-    plan_command(stdout, o, &best[0]);
+    plan_command(o, &best[0]);
 }
 
 // --plan-json: writes the n choices as a JSON object; false with a message.

@@ -25,13 +25,12 @@ static inline progress_note progress_start(const char *what) {
 static inline void progress_show(progress_note *p, int64_t done, int64_t total) {
     double now = device_seconds(), spent = now - p->began;
     if ((!p->all && now < p->next) || (total > 0 && done == total)) return;
-    if (comm_world() != NULL && comm_rank(comm_world()) != 0) return;
+    if (!comm_speaks()) return;
     p->next = now + fmax(PROGRESS_SECONDS, spent / 10);
-    char so_far[32], to_go[32];
-    format_duration(so_far, sizeof so_far, spent);
-    format_duration(to_go, sizeof to_go, done > 0 ? spent * (double)(total - done) / (double)done : 0);
-    if (done > 0) fprintf(stderr, "note: %s: %.0f %% after %s, %s to go\n", p->what, 100 * (double)done / (double)total, so_far, to_go);
-    else fprintf(stderr, "note: %s: %s so far\n", p->what, so_far);
+    if (done > 0)
+        fprintf(stderr, "note: %s: %.0f %% after %s, %s to go\n", p->what, 100 * (double)done / (double)total, duration_text(spent).text,
+                duration_text(spent * (double)(total - done) / (double)done).text);
+    else fprintf(stderr, "note: %s: %s so far\n", p->what, duration_text(spent).text);
 }
 
 // SIGTERM or SIGUSR1, once one has come to a run that heeds them (trainer.h); 0: none.

@@ -2,11 +2,10 @@
 #ifndef RUN_MEMORY_H
 #define RUN_MEMORY_H
 
-#include "cluster.h"    // defines: cluster
-#include "dataloader.h" // defines: sequence_shard
-#include "metrics.h"    // defines: memory_print, format_bytes
-#include "model.h"      // defines: model_run, model_count
-#include "options.h"    // defines: options
+#include "cluster.h" // defines: cluster
+#include "metrics.h" // defines: memory_print
+#include "model.h"   // defines: model_run, model_count, sequence_shard
+#include "options.h" // defines: options
 
 static inline grid_shape run_grid_shape(const options *o) {
     return (grid_shape){(int)o->dp, (int)o->hp, (int)o->cp, (int)o->inner_ring, o->placement, (int)o->gpus_per_node, (int)o->nics_per_node};
@@ -27,9 +26,9 @@ static inline model_run run_make(const options *o, const model_config *c, int64_
     run.grad_accum = o->grad_accum;
     run.mlp_tile = o->mlp_tile;
     run.loss_tile = o->loss_tile;
-    run.zp = o->zero_params;
-    run.zg = o->zero_grads;
-    run.zo = o->zero_optim;
+    run.zp = (int)o->zero_params;
+    run.zg = (int)o->zero_grads;
+    run.zo = (int)o->zero_optim;
     run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
     run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
     run.packed = options_packed(o);
@@ -51,25 +50,26 @@ static inline model_run run_make(const options *o, const model_config *c, int64_
 
 // What each layer keeps.
 static inline void run_print_recompute(const model_config *c, const model_run *run) {
-    if (run->forward_only) printf("--steps 0 trains nothing, and keeps no activations");
-    else checkpoint_print(stdout, run->kinds, c->L, run->offload_layers);
-    printf("\n");
+    int count[3] = {0, 0, 0}, offloaded = run->offload_layers;
+    for (int l = 0; l < c->L; l++) count[run->kinds[l]]++;
+    if (run->forward_only) printf("--steps 0 trains nothing, and keeps no activations\n");
+    else printf("%d layers keep all, %d selective, %d full; %d offloaded", count[0], count[1], count[2], offloaded);
+    if (!run->forward_only && offloaded > 0) printf(", of which %d are copied to the host", checkpoint_leaving(run->kinds, offloaded));
+    if (!run->forward_only) printf("\n");
 }
 
-// Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both. Fills *device and *host with the
-// counts of each.
-static inline size_t run_bytes(const model_config *c, const grid *g, const model_run *run, arena *device, arena *host) {
-    model_count(device, host, c, g, run);
-    return device->peak + (arena_is_cpu(device) ? host->peak : 0);
-}
+// Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both.
+static inline double run_bytes(const arena *device, const arena *host) { return (double)(device->peak + (arena_is_cpu(device) ? host->peak : 0)); }
 
 // What a rank may use, in bytes. host: beside the device's; INFINITY on CPUs, where `device` covers both.
 typedef struct {
     double device, host;
 } memory_room;
 
+// Fills *device and *host with the counts of each.
 static inline bool run_in_room(const model_config *c, const grid *g, const model_run *run, memory_room room, arena *device, arena *host) {
-    return (double)run_bytes(c, g, run, device, host) <= room.device && (double)host->peak <= room.host;
+    model_count(device, host, c, g, run);
+    return run_bytes(device, host) <= room.device && (double)host->peak <= room.host;
 }
 
 static inline void run_add_way(char *ways, size_t size, bool helps, const char *way) {
@@ -79,17 +79,14 @@ static inline void run_add_way(char *ways, size_t size, bool helps, const char *
 // Whether the run fits into `room`, with full recompute (auto) or the kind asked for. False with a message that says what takes less memory.
 static inline bool run_check_memory(const options *o, const model_config *c, const grid *g, model_run *run, memory_room room, error_text *error) {
     arena device, host;
-    char need[32], have[32];
     int L = c->L;
     if (run_in_room(c, g, run, room, &device, &host)) return true;
-    size_t bytes = run_bytes(c, g, run, &device, &host);
+    double bytes = run_bytes(&device, &host);
     bool cpu = arena_is_cpu(&device), trains = !run->forward_only;
     char keep_less[64] = "", ways[512] = "";
     run_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_NONE, "--recompute selective, full or auto, ");
     run_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_SELECTIVE, "--recompute full or auto, ");
-    if ((double)bytes > room.device) {
-        format_bytes(need, sizeof need, (double)bytes);
-        format_bytes(have, sizeof have, room.device);
+    if (bytes > room.device) {
         bool sharded = g->ranks > 1 && run->zp == g->ranks && run->zg == g->ranks && run->zo == g->ranks;
         run_add_way(ways, sizeof ways, !sharded, "--zero-params, --zero-grads and --zero-optim full, ");
         run_add_way(ways, sizeof ways, !cpu && trains && run->offload_layers < L, "--offload-activations 1, ");
@@ -98,17 +95,15 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
         run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_PARAMETERS, "--offload-parameters, ");
         run_add_way(ways, sizeof ways, cpu && run->saves, "no --save-every, ");
         return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
-                                "(--dry-run prints the memory by category)", need, have, keep_less, ways);
+                                "(--dry-run prints the memory by category)", bytes_text(bytes).text, bytes_text(room.device).text, keep_less, ways);
     }
-    format_bytes(need, sizeof need, (double)host.peak);
-    format_bytes(have, sizeof have, room.host);
     run_add_way(ways, sizeof ways, trains && run->offload_layers > 0, "a smaller --offload-activations, ");
     run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
     run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
     run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
     run_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
     return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category%s)",
-                     need, have, ways, trains && run->offload_layers > 0 ? keep_less : "",
+                     bytes_text((double)host.peak).text, bytes_text(room.host).text, ways, trains && run->offload_layers > 0 ? keep_less : "",
                      o->host_memory > 0 ? "" : "; --host-memory says that a machine has more");
 }
 // --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
@@ -137,7 +132,7 @@ static inline bool run_fit(const options *o, const model_config *c, const grid *
     return true;
 }
 
-// What a dry run asks about.
+// What is asked, by --dry-run and the planner, before there are ranks.
 typedef struct {
     const options *o;
     const model_config *c;
@@ -211,7 +206,7 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     bool fits = run_fit(o, c, &g, &run, kinds, room, error);
     if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO && !run.forward_only)
         printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
-    run_bytes(c, &g, &run, &device, &host);
+    model_count(&device, &host, c, &g, &run);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
            1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
     if (machines != NULL)
@@ -219,16 +214,12 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
                machines->element_bytes != 2 ? "float" : run.forward_only && !run.exports ? "bf16" : "bf16 with float master weights");
     printf("recompute: ");
     run_print_recompute(c, &run);
-    memory_print(stdout, &device, &host);
+    memory_print(&device, &host);
     printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
     if (room.device != INFINITY) {
-        char text[32], beside[64] = "";
-        if (room.host != INFINITY) {
-            format_bytes(text, sizeof text, room.host);
-            snprintf(beside, sizeof beside, " and %s of host memory", text);
-        }
-        format_bytes(text, sizeof text, room.device);
-        printf("longest sequence in %s%s a rank with these options%s: %lld tokens\n", text, beside,
+        char beside[128] = "";
+        if (room.host != INFINITY) snprintf(beside, sizeof beside, " and %s of host memory", bytes_text(room.host).text);
+        printf("longest sequence in %s%s a rank with these options%s: %lld tokens\n", bytes_text(room.device).text, beside,
                o->recompute == RECOMPUTE_AUTO && !run.forward_only ? " and --recompute full" : "", (long long)run_longest(&q, room, kinds));
     }
     free(kinds);

@@ -5,7 +5,6 @@
 #define SPIKES_H
 
 #include "common.h"
-#include <math.h>
 
 enum { SPIKE_WINDOW = 128 };
 typedef struct {

@@ -59,17 +59,8 @@ typedef struct {
 // The defaults: our schedule, one sequence a micro-step, no packed documents, dKV in float, everything fits. *model and *machines must outlive it.
 static inline planner_query planner_query_make(const model_config *model, const cluster *machines, int64_t S, int64_t global_batch,
                                                int ranks) {
-    planner_query q;
-    memset(&q, 0, sizeof q);
-    q.model = model;
-    q.machines = machines;
-    q.S = q.attended = S;
-    q.global_batch = global_batch;
-    q.batch = 1;
-    q.ranks = ranks;
-    q.schedule = SCHEDULE_LATE_DKV;
-    q.dkv_bytes = 4;
-    return q;
+    return (planner_query){.model = model, .machines = machines, .S = S, .attended = S, .global_batch = global_batch, .batch = 1, .ranks = ranks,
+                           .schedule = SCHEDULE_LATE_DKV, .dkv_bytes = 4};
 }
 static inline grid_shape planner_shape(const cluster *c, int dp, int hp, int cp, int w, placement_kind placement) {
     return (grid_shape){dp, hp, cp, w, placement, (int)c->gpus_per_node, (int)c->nics_per_node};

@@ -60,6 +60,7 @@ static void check_export(const options *o, error_text *error) {
     if (o->resume && takes_types) hf_export_agree(comm_world(), model_folder(o), error);
     stop_on_error(error);
 }
+
 // Lets --hp auto choose, and refuses what is illegal or impossible. Collective.
 static void check_options(options *o, const model_config *c, error_text *error) {
     if (o->hp == 0) plan_apply(o, c, comm_world(), error);
@@ -233,11 +234,7 @@ static void take_memory(trainer *t, const model_config *c, const model_run *run,
     t->memory_before = device_memory_used();
     model_allocate(&t->m, &t->device, &t->host, c, &t->g, run, error);
     stop_on_error(error);
-    t->m.documents = t->m.batch_documents;
-    int64_t *positions = HOST_NEW(int64_t, t->shard.T);
-    for (int64_t i = 0; i < t->shard.T; i++) positions[i] = sequence_shard_position(&t->shard, i);
-    model_start(&t->m, positions);
-    free(positions);
+    model_start(&t->m, &t->shard);
     t->m.zero.rounding.stochastic = t->o->stochastic_rounding;
     t->m.zero.rounding.seed = (uint64_t)t->o->seed;
 }
@@ -352,12 +349,7 @@ static void after_step(trainer *t, error_text *error) {
 // The training loop, after the evaluation and the sample that are due before it. Collective.
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
-    adamw_args args;
-    memset(&args, 0, sizeof args);
-    args.beta1 = (float)o->beta1;
-    args.beta2 = (float)o->beta2;
-    args.eps = (float)o->eps;
-    args.weight_decay = (float)o->weight_decay;
+    adamw_args args = {.beta1 = (float)o->beta1, .beta2 = (float)o->beta2, .eps = (float)o->eps, .weight_decay = (float)o->weight_decay};
     check_evaluation(t, error); // as in evaluate_only
     read_step(t, error);
     open_log(t, error);
@@ -368,7 +360,7 @@ static void train(trainer *t, error_text *error) {
     if (samples) sample(t);
     if (evaluates || samples) {
         t->stopped = stop_agreed(t); // and there is nothing to save
-        read_step(t, error); // again: they took its place
+        if (!t->stopped) read_step(t, error); // again: they took its place
     }
     start_measuring(t);
     for (int64_t step = t->first_step; step < o->steps && !t->stopped; step++) {
@@ -481,7 +473,7 @@ int main(int argc, char **argv) {
     stop_on_error(&error);
     take_memory(&t, &c, &run, &error);
     start_parameters(&t, &error);
-    limit_waits(&t);
+    allow_longer_waits(&t);
     if (t.g.rank == 0) print_start(&t);
     if (o.trace != NULL) trace_start();
 

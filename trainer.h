@@ -147,7 +147,7 @@ static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->m.b
 static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
     if (!dataloader_read(data, sample, &t->shard, t->m.batch_tokens + at, t->m.batch_labels + at, error)) return false;
-    if (t->m.batch_documents == NULL) return true;
+    if (!t->m.run.packed) return true;
     return dataloader_documents(data, sample, &t->shard, options_document(t->o), t->m.batch_tokens + at, t->m.batch_labels + at, documents_of(t, sequence), error);
 }
 // Fills sequence b with ignored rows: the last batch of an evaluation can be short.
@@ -217,7 +217,7 @@ static inline sample_work *sort_samples(trainer *t, error_text *error) {
 static inline void read_step(trainer *t, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
     t->attended = t->o->seq_len;
-    sample_work *sorted = t->m.batch_documents != NULL ? sort_samples(t, error) : NULL;
+    sample_work *sorted = t->m.run.packed ? sort_samples(t, error) : NULL;
     for (int64_t a = 0; a < A; a++) {
         for (int64_t b = 0; b < B; b++) {
             int64_t counter = dataloader_counter(a, dp, t->g.place.d, B, b), sample;
@@ -256,7 +256,7 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
         }
         evaluate_batch(t, losses, error);
         for (int64_t b = 0; b < B; b++) {
-            const int64_t *documents = t->m.batch_documents != NULL ? documents_of(t, b) + t->shard.h * T : NULL;
+            const int64_t *documents = t->m.run.packed ? documents_of(t, b) + t->shard.h * T : NULL;
             loss_by_position_add(sums, &t->shard, documents, t->m.batch_labels + b * T, losses + b * T);
         }
         progress_show(&note, min_i64(samples, first + dp * B), samples);
@@ -450,11 +450,11 @@ static inline void print_start(const trainer *t) {
         printf("validation  %s: %lld tokens, %lld samples%s; evaluations take %lld\n", data_source_label(&t->val.sources[i]), (long long)data->total,
                (long long)dataloader_samples(data), data->masks > 0 ? ", with loss masks" : "", (long long)evaluation_samples(t, data));
     }
-    if (t->m.batch_documents != NULL)
+    if (t->m.run.packed)
         printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin",
                options_document(o).token, op_attention_engine(false), op_attention_engine(true));
     if (t->sample.count > 0) sample_print_start(&t->sample);
-    memory_print(stdout, &t->device, &t->host);
+    memory_print(&t->device, &t->host);
 }
 
 // Growth of this rank's memory, in bytes, since before the arenas were allocated; the plan is both arenas.
@@ -475,8 +475,8 @@ static inline double median_of_first(double *seconds, int64_t n) {
 
 // With packed documents, a dp rank whose samples are short documents waits for the gradients of one whose are long ones: at most for as long as a step
 // without boundaries takes. The limit is twice what is predicted for that. Before the first step or evaluation. Collective.
-static inline void limit_waits(const trainer *t) {
-    if (t->m.batch_documents == NULL || t->g.shape.dp == 1) return;
+static inline void allow_longer_waits(const trainer *t) {
+    if (!t->m.run.packed || t->g.shape.dp == 1) return;
     double before = comm_wait_at_least(0), seconds = ceil(2 * plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->o->seq_len));
     comm_broadcast(t->g.all, &seconds, sizeof seconds, 0); // machines may round differently
     if (comm_wait_at_least(seconds) > before && t->g.rank == 0)
@@ -490,12 +490,11 @@ static inline void start_measuring(trainer *t) {
     t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->attended);
     t->predicted_sent = plan_predict_sent(&t->m);
     document_mark mark = options_document(t->o);
-    if (t->m.batch_documents != NULL && t->attended == t->shard.S && t->g.rank == 0)
+    if (t->m.run.packed && t->attended == t->shard.S && t->g.rank == 0)
         fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n", (int)mark.token,
                 mark.ends ? "end" : "begin");
-    char duration[32];
-    format_duration(duration, sizeof duration, t->predicted_seconds);
-    if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS) printf("step time   %s predicted for %s\n", duration, t->machines.name);
+    if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS)
+        printf("step time   %s predicted for %s\n", duration_text(t->predicted_seconds).text, t->machines.name);
 }
 // What is reported of a step that took `seconds`.
 static inline step_report step_report_make(const trainer *t, step_result result, double lr, double seconds) {
@@ -524,20 +523,18 @@ static inline step_report step_report_make(const trainer *t, step_result result,
     for (int k = 0; k < COMM_KINDS; k++) r.sent[k] = comm_count((comm_kind)k);
     return r;
 }
-// The seconds of the step that ranks computed, as opposed to waited for transfers. Collective.
-static inline rank_times share_computed(trainer *t, const step_report *r) {
-    double computed = r->seconds;
-    for (int k = 0; k < COMM_KINDS; k++) computed -= r->sent[k].wait_seconds;
-    t->computed += computed;
-    return rank_times_of(t->g.all, computed);
-}
 // After each step: prints its line, logs it, and after the first few steps prints the predictions beside what was measured. Collective.
 static inline void report_step(trainer *t, step_result result, double lr, double seconds) {
     step_report r = step_report_make(t, result, lr, seconds);
     int64_t steps = r.step - t->first_step; // of this run
     bool first_rank = t->g.rank == 0;
-    for (int k = 0; k < COMM_KINDS; k++) t->waited[k] += r.sent[k].wait_seconds;
-    r.computed = share_computed(t, &r);
+    double computed = seconds; // as opposed to waited for transfers
+    for (int k = 0; k < COMM_KINDS; k++) {
+        t->waited[k] += r.sent[k].wait_seconds;
+        computed -= r.sent[k].wait_seconds;
+    }
+    t->computed += computed;
+    r.computed = rank_times_of(t->g.all, computed);
     t->spikes += r.spike;
     if (r.labels == 0 && first_rank && !t->warned)
         fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n",
@@ -551,12 +548,12 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     if (!first_rank || (steps < PREDICTED_STEPS && r.step < r.steps)) return;
     char machines[sizeof t->machines.name + 64];
     snprintf(machines, sizeof machines, "%s%s", t->machines.name, t->o->cluster == NULL ? " (the default; --calibrate measures yours)" : "");
-    prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), machines, t->m.batch_documents != NULL);
+    prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), machines, t->m.run.packed);
 }
 // After the last step of a run, if it had any: blocks skipped, time that rank 0 waited for transfers and that all computed, and memory measured beside the plan. Collective.
 static inline void print_end(trainer *t) {
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
-    if (t->m.batch_documents != NULL) comm_sum_int64(t->g.all, blocks, 2);
+    if (t->m.run.packed) comm_sum_int64(t->g.all, blocks, 2);
     double steps = (double)(t->done.step - t->first_step);
     rank_times computed = rank_times_of(t->g.all, t->computed);
     char host[64] = "";
@@ -564,20 +561,18 @@ static inline void print_end(trainer *t) {
     comm_broadcast(t->g.all, host, sizeof host, computed.slowest);
     if (t->g.rank == 0 && steps == 0) printf("stopped by a signal before the first step\n");
     if (t->g.rank != 0 || steps == 0) return;
-    if (t->m.batch_documents != NULL)
+    if (t->m.run.packed)
         printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
     if (t->spikes > 0) printf("spikes: %lld of %.0f steps changed no parameter\n", (long long)t->spikes, steps);
-    if (t->g.ranks > 1) printf("waited for transfers, ms a step:");
-    for (int k = 0; k < COMM_KINDS; k++)
-        if (t->g.ranks > 1 && t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / steps);
-    if (t->g.ranks > 1)
+    if (t->g.ranks > 1) {
+        printf("waited for transfers, ms a step:");
+        for (int k = 0; k < COMM_KINDS; k++)
+            if (t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / steps);
         printf("\ncomputed, ms a step: %.1f in the mean of all ranks, %.1f on rank %d (%s), the slowest\n", 1e3 * computed.mean / steps, 1e3 * computed.most / steps,
                computed.slowest, host);
-    char measured[32], planned[32];
+    }
     double used = memory_used(t), plan = memory_planned(t);
-    format_bytes(measured, sizeof measured, used);
-    format_bytes(planned, sizeof planned, plan);
-    printf("memory measured %s, planned %s (%.3f of the plan)\n", measured, planned, used / plan);
+    printf("memory measured %s, planned %s (%.3f of the plan)\n", bytes_text(used).text, bytes_text(plan).text, used / plan);
 }
 
 #endif

@@ -37,9 +37,8 @@ typedef struct {
 typedef enum { SAVE_NONE, SAVE_WRITING, SAVE_NAMING } save_stage;
 typedef struct {
     comm *all;
-    const char *folder; // --out
     const hf_source *source; // whose config and tokenizer go into each state; NULL: the model came from no folder
-    const options *o;   // those of the optimizer are written into each state
+    const options *o;   // --out is the folder; those of the optimizer are written into each state
     int lock;           // file descriptor of rank 0, -1 elsewhere
     // the save in progress
     save_stage stage;
@@ -112,7 +111,6 @@ static inline bool state_lock(int file) {
 static inline bool state_store_open(state_store *s, comm *all, const options *o, const hf_source *source, error_text *error) {
     const char *folder = o->out;
     s->all = all;
-    s->folder = folder;
     s->source = source;
     s->o = o;
     s->lock = -1;
@@ -154,8 +152,8 @@ static inline bool state_stays(const options *o, int64_t step) { return o->keep_
 static inline void state_note_room(const state_store *s, const model_config *c, int64_t step) {
     struct statvfs disk;
     error_text unread = {"", 0}; // then the note may be wrong
-    if (statvfs(s->folder, &disk) != 0) return;
-    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = state_list(s->folder, steps, &unread), every = s->o->save_every > 0 ? s->o->save_every : s->o->steps, there = 0;
+    if (statvfs(s->o->out, &disk) != 0) return;
+    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = state_list(s->o->out, steps, &unread), every = s->o->save_every > 0 ? s->o->save_every : s->o->steps, there = 0;
     for (int64_t i = 0; i < count; i++) there += !state_stays(s->o, steps[i]);
     free(steps);
     int64_t last = (s->o->steps - 1) / every, saves = last - step / every + 1; // the last step is always saved
@@ -164,7 +162,7 @@ static inline void state_note_room(const state_store *s, const model_config *c, 
     double needed = 12.0 * (double)config_parameters(c) * (double)most, room = (double)disk.f_bavail * (double)disk.f_frsize;
     if (room < needed)
         fprintf(stderr, "note: --out %s: the states of this run will take %.3g GB more (--keep %lld and one that is written%s), and %.3g GB are free\n",
-                printable(s->folder).text, 1e-9 * needed, (long long)s->o->keep, s->o->keep_every > 0 ? ", and those of --keep-every" : "", 1e-9 * room);
+                printable(s->o->out).text, 1e-9 * needed, (long long)s->o->keep, s->o->keep_every > 0 ? ", and those of --keep-every" : "", 1e-9 * room);
 }
 
 // ---- training_state.json ----
@@ -302,10 +300,10 @@ static inline bool state_write_moments(const model *m, const char *folder, uint6
 static inline void state_remove_old(const state_store *s) {
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
     error_text unread = {"", 0}; // then some stay until the next save
-    int count = state_list(s->folder, steps, &unread);
+    int count = state_list(s->o->out, steps, &unread);
     for (int i = 0; i < count - s->o->keep; i++) {
         if (state_stays(s->o, steps[i])) continue;
-        path_text from = state_path(s->folder, "", steps[i]), to = state_path(s->folder, "unfinished-", steps[i]);
+        path_text from = state_path(s->o->out, "", steps[i]), to = state_path(s->o->out, "unfinished-", steps[i]);
         if (rename(from.text, to.text) == 0) folder_remove(to.text);
     }
     free(steps);
@@ -328,7 +326,7 @@ static inline void *state_write(void *store) {
 static inline void *state_give_name(void *store) {
     state_store *s = (state_store *)store;
     if (state_write_json(s->unfinished.text, &s->progress, s->o, s->sums, model_checksums(s->m), &s->why) &&
-        folder_publish(s->unfinished.text, state_path(s->folder, "", s->progress.step).text, &s->why))
+        folder_publish(s->unfinished.text, state_path(s->o->out, "", s->progress.step).text, &s->why))
         state_remove_old(s);
     __atomic_store_n(&s->worked, true, __ATOMIC_RELEASE);
     return NULL;
@@ -344,7 +342,7 @@ static inline void state_save_stage(state_store *s, save_stage stage, void *(*wo
 // training continues at once. state_save_advance reports errors.
 static inline void state_save_start(state_store *s, model *m, const training_progress *progress) {
     double began = device_seconds();
-    s->unfinished = state_path(s->folder, "unfinished-", progress->step);
+    s->unfinished = state_path(s->o->out, "unfinished-", progress->step);
     s->m = m;
     s->progress = *progress;
     s->sums = HOST_NEW(uint64_t, VALUES_KINDS * model_checksums(m));
@@ -510,7 +508,7 @@ static inline bool state_load(model *m, const char *folder, const uint64_t *sums
 }
 
 static inline void state_set_aside(const state_store *s, int64_t step, error_text *error) { // a damaged state
-    path_text from = state_path(s->folder, "", step), to = state_path(s->folder, "damaged-", step);
+    path_text from = state_path(s->o->out, "", step), to = state_path(s->o->out, "damaged-", step);
     folder_remove(to.text);
     if (rename(from.text, to.text) != 0)
         error_set_errno(error, "%s: this damaged state cannot be renamed", printable(from.text).text);
@@ -527,7 +525,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     model_config there; // of the state that is tried
     int64_t max_position = 0; // of what the state was trained on, and is
     bool training = s->o->steps > 0 && progress->train_tokens > 0, new_data = s->o->new_data; // without training, the data does not matter
-    if (first_rank) states = state_list(s->folder, steps, error);
+    if (first_rank) states = state_list(s->o->out, steps, error);
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)states, 0);
     *found = false;
@@ -535,7 +533,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     while (at > 0 && !*found) {
         at--;
         error_text why = {"", 0}, refused = {"", 0};
-        path_text path = state_path(s->folder, "", steps[at]);
+        path_text path = state_path(s->o->out, "", steps[at]);
         model_config c;
         memset(&c, 0, sizeof c);
         if (first_rank && config_load(&c, path.text, &why) && !state_other_format(path.text, &refused) && state_same_model(&c, &m->c, new_data, &refused) &&
@@ -577,12 +575,12 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         }
         if (first_rank && training && new_data) state_note_rope(&there, &m->c);
         for (int i = 0; first_rank && i < differences; i++) fprintf(stderr, "note: new data from here on: the state %s\n", others[i].text);
-        if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->folder, "", steps[at]).text, s->o);
+        if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->o->out, "", steps[at]).text, s->o);
         m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
     } else if (states > 0 && error->text[0] == '\0') {
         error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",
-                  (long long)states, printable(s->folder).text);
+                  (long long)states, printable(s->o->out).text);
     }
     free(steps);
     free(sums);

@@ -51,39 +51,25 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_run
         return false;
     }
     int64_t T = run.T, sequences = run.grad_accum * run.B, entries = sequence_shard_entries(&v->shard);
-    int64_t *positions = HOST_NEW(int64_t, T), *documents = v->m.batch_documents;
+    int64_t *documents = v->m.batch_documents;
     int32_t *tokens = v->m.batch_tokens, *labels = v->m.batch_labels;
     for (int64_t n = 0; n < sequences; n++) {
         int64_t sample = dataloader_counter(n / run.B, s->dp, v->g.place.d, run.B, n % run.B), document = run.packed ? verify_document(sample) : S;
         for (int64_t t = 0; t < T; t++) {
-            int64_t position = positions[t] = sequence_shard_position(&v->shard, t), next = position + 1;
+            int64_t position = sequence_shard_position(&v->shard, t), next = position + 1;
             bool label = next < S && next % document != 0 && (sample % 2 == 0 || position % 5 > 0); // unequal numbers of labels
             tokens[n * T + t] = position < S ? verify_token(c->V, sample, position) : 0;
             labels[n * T + t] = label ? verify_token(c->V, sample, next) : LABEL_IGNORED;
         }
         for (int64_t e = 0; e < entries && run.packed; e++) documents[n * entries + e] = min_i64(sequence_shard_entry_position(&v->shard, e), S - 1) / document * document;
     }
-    model_start(&v->m, positions);
-    v->m.documents = documents;
+    model_start(&v->m, &v->shard);
     zero_init(&v->m.zero, 1, 1 / sqrtf((float)c->D), 0.5f / sqrtf((float)c->D)); // scores of about 1: attention is neither uniform nor one key's
     zero_reset_states(&v->m.zero);
-    adamw_args still; // learning rate 0
-    memset(&still, 0, sizeof still);
-    still.eps = 1;
-    still.step = 1;
+    adamw_args still = {.eps = 1, .step = 1}; // learning rate 0
     v->result = model_step(&v->m, still, 0);
     device_synchronize();
-    free(positions);
     return true;
-}
-
-// This rank's piece of the gradient of a unit, on the host (count / zo); the caller frees.
-static inline float *verify_gradient(const verify_model *v, int unit) {
-    const zero_hybrid *z = &v->m.zero;
-    int64_t n = z->units[unit].count / z->zo;
-    float *gradient = HOST_NEW(float, n);
-    zero_read_grads(z, unit, gradient);
-    return gradient;
 }
 
 // Compares the gradients of all tensors, divided as in files (file_parts), over all ranks: the norm of the difference over the norm. Returns the largest;
@@ -93,7 +79,7 @@ static inline double verify_compare(const verify_model *here, const verify_model
     const zero_hybrid *z = &here->m.zero;
     double *sums = HOST_NEW(double, 2 * n), worst = -1; // squares of the difference, of the gradient
     for (int u = 0; u < units; u++) {
-        float *mine = verify_gradient(here, u), *whole = verify_gradient(one, u);
+        float *mine = zero_read_grads(z, u), *whole = zero_read_grads(&one->m.zero, u);
         int64_t piece = z->units[u].count / z->zo, begin = z->optim_piece * piece;
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             file_part parts[FILE_PARTS];
@@ -138,25 +124,17 @@ static inline bool verify(const model_config *c, const model_run *run, const gri
     verify_model here, one;
     memset(&here, 0, sizeof here);
     memset(&one, 0, sizeof one);
-    model_run distributed = *run, alone;
+    model_run distributed = *run;
     distributed.forward_only = false; // with --steps 0, too
     distributed.B = min_i64(run->B, 2);
     distributed.grad_accum = min_i64(run->grad_accum, 2);
     distributed.kinds = kinds;
     distributed.offload_layers = (int)ceil_div((int64_t)run->offload_layers * small.L, c->L);
     distributed.saves = false;
-    memset(&alone, 0, sizeof alone);
-    alone.B = 1;
-    alone.grad_accum = g->shape.dp * distributed.B * distributed.grad_accum;
-    alone.zp = alone.zg = alone.zo = 1;
-    alone.packed = run->packed;
-    alone.kinds = none;
+    model_run alone = {.B = 1, .grad_accum = g->shape.dp * distributed.B * distributed.grad_accum, .zp = 1, .zg = 1, .zo = 1, .packed = run->packed, .kinds = none};
     here.g = *g;
-    grid_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.dp = shape.hp = shape.cp = shape.w = 1;
     comm *self = comm_split(g->all, g->rank, 0, COMM_CONTROL);
-    grid_create(&one.g, shape, false, self);
+    grid_create(&one.g, (grid_shape){.dp = 1, .hp = 1, .cp = 1, .w = 1}, false, self);
 
     bool ok = verify_step(&one, &small, alone, S, error);
     if (comm_agree(g->all, error) && verify_step(&here, &small, distributed, S, error)) {

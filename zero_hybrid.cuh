@@ -553,15 +553,17 @@ static inline void zero_begin_backward(zero_hybrid *z, bool first, bool last) {
     if (first) memset(z->grads_begun, 0, sizeof(bool) * (size_t)z->unit_count);
 }
 
-// Copies this rank's piece of a unit's gradient to `to` on the host, (count / zo) floats.
-static inline void zero_read_grads(const zero_hybrid *z, int unit, float *to) {
-    size_t bytes = sizeof(float) * (size_t)(z->units[unit].count / z->zo);
+// A copy on the host of this rank's piece of a unit's gradient, (count / zo) floats; the caller frees.
+static inline float *zero_read_grads(const zero_hybrid *z, int unit) {
+    int64_t n = z->units[unit].count / z->zo;
+    float *to = HOST_NEW(float, n);
     if (z->offload < OFFLOAD_GRADIENTS) {
-        device_to_host(to, zero_optim_grads(z, unit), bytes);
-        return;
+        device_to_host(to, zero_optim_grads(z, unit), sizeof(float) * (size_t)n);
+    } else {
+        device_synchronize(); // for their copies
+        memcpy(to, zero_optim_grads(z, unit), sizeof(float) * (size_t)n);
     }
-    device_synchronize(); // for their copies
-    memcpy(to, zero_optim_grads(z, unit), bytes);
+    return to;
 }
 
 // ---- update: a step ----
@@ -628,23 +630,19 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
 static inline void zero_reset_states(zero_hybrid *z) {
     for (zero_part p = {0, 0, 0}; zero_next_part(z, &p);) {
         size_t bytes = sizeof(float) * (size_t)p.count;
-        floatX *own = zero_part_params(z, p);
-        float *master = z->master[p.unit];
-        if (!z->offload) {
-            if (z->m[p.unit] != NULL) device_zero(z->m[p.unit], bytes); // NULL: no training
-            if (z->v[p.unit] != NULL) device_zero(z->v[p.unit], bytes);
-            if (master != NULL) op_cast_to_float(master, own, p.count);
-            continue;
+        float *moments[2] = {z->m[p.unit], z->v[p.unit]}, *master = z->master[p.unit];
+        for (int i = 0; i < 2 && moments[i] != NULL; i++) { // NULL: no training
+            if (z->offload) memset(moments[i] + p.begin, 0, bytes); // a host slab
+            else device_zero(moments[i], bytes);
         }
-        if (z->m[p.unit] != NULL) memset(z->m[p.unit] + p.begin, 0, bytes); // host slabs
-        if (z->v[p.unit] != NULL) memset(z->v[p.unit] + p.begin, 0, bytes);
         if (master == NULL) continue;
+        floatX *own = zero_part_params(z, p);
         if (z->offload >= OFFLOAD_PARAMETERS) {
             device_from_host(z->window_params[0], own, sizeof(floatX) * (size_t)p.count);
             own = z->window_params[0];
         }
-        op_cast_to_float(z->window[0], own, p.count);
-        device_to_host(master + p.begin, z->window[0], bytes);
+        op_cast_to_float(z->offload ? z->window[0] : master, own, p.count);
+        if (z->offload) device_to_host(master + p.begin, z->window[0], bytes);
     }
 }
 

@@ -37,7 +37,7 @@ void planner_row(int i, char *text, int size) {
 int planner_set(const char *key, double value) {
     int i = cluster_find(key);
     if (i == CLUSTER_FIGURES) return 0;
-    *cluster_value(&machines, &cluster_figures()[i]) = value;
+    *cluster_value(&machines, &cluster_figures[i]) = value;
     return 1;
 }
 void planner_predict(double *seconds) {

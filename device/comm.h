@@ -68,6 +68,7 @@ comm_kind comm_kind_of(const comm *group);
 int comm_world_rank(const comm *group, int rank); // of the comm, as a rank of the job
 static inline int comm_local_rank(void) { return comm_machine() != NULL ? comm_rank(comm_machine()) : 0; }
 static inline int comm_local_ranks(void) { return comm_machine() != NULL ? comm_size(comm_machine()) : 1; }
+static inline bool comm_speaks(void) { return comm_world() == NULL || comm_rank(comm_world()) == 0; } // the rank that says what one rank is to say
 
 // Sends `send` to rank `to` and receives `recv` from rank `from` (ranks of the comm; to == from == self copies). recv_bytes must be what `from` sends.
 void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from);

@@ -57,10 +57,7 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     device_from_host(f->device.base, nan_bytes, f->device.peak);
     free(nan_bytes);
     if (f->host.base != NULL) memset(f->host.base, 0xff, f->host.peak);
-    int64_t *positions = HOST_NEW(int64_t, run.T);
-    for (int64_t t = 0; t < run.T; t++) positions[t] = sequence_shard_position(&f->shard, t);
-    model_start(&f->m, positions);
-    free(positions);
+    model_start(&f->m, &f->shard);
     f->tokens = f->m.batch_tokens;
     f->labels = f->m.batch_labels;
     zero_init(&f->m.zero, 1, 0.1f, 0.05f);
@@ -93,8 +90,7 @@ static inline float *fixture_gradient(fixture *f, int unit) {
     zero_hybrid *z = &f->m.zero;
     int64_t n = z->units[unit].count, piece = n / z->zo;
     double *whole = HOST_NEW(double, n);
-    float *own = HOST_NEW(float, piece);
-    zero_read_grads(z, unit, own);
+    float *own = zero_read_grads(z, unit);
     for (int64_t i = 0; i < piece; i++) whole[z->optim_piece * piece + i] = own[i];
     free(own);
     comm_sum_double(z->pieces, whole, (int)n);

@@ -24,9 +24,7 @@ static void test_presets(void) {
         CHECK(config_parameters(&c) == known[i].parameters, "%s: %lld parameters, not %lld", known[i].name, (long long)config_parameters(&c),
               (long long)known[i].parameters);
     }
-    int count;
-    const model_config *p = config_presets(&count);
-    for (int i = 0; i < count; i++, p++) {
+    for (const model_config *p = config_presets; p < config_presets + CONFIG_PRESETS; p++) {
         CHECK(p->L > 0 && p->F > 0 && p->V > 1 && p->HS % 2 == 0 && p->H % p->Hkv == 0 && p->H * p->HS == p->D && p->max_position > 0, "%s", p->name);
         CHECK(p->rms_eps > 0 && p->rope_theta > 1 && (p->rope.kind == ROPE_PLAIN) == (p->rope.factor == 0), "%s", p->name);
         CHECK(config_preset(p->name) == p, "%s stands there twice", p->name);

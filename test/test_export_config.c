@@ -67,10 +67,8 @@ int main(int argc, char **argv) {
     (void)argv;
     char folder[] = "/tmp/test_export_config.XXXXXX";
     if (mkdtemp(folder) == NULL) return EXIT_FAILED;
-    int count;
-    const model_config *presets = config_presets(&count);
-    for (int i = 0; i < count; i++) check_round_trip(&presets[i], folder);
-    model_config c = presets[0];
+    for (int i = 0; i < CONFIG_PRESETS; i++) check_round_trip(&config_presets[i], folder);
+    model_config c = config_presets[0];
     c.rope.kind = ROPE_LINEAR;
     c.rope.factor = 4;
     check_round_trip(&c, folder);

@@ -38,21 +38,19 @@ static bool check(options *o, const char *line, int ranks, error_text *error) {
 #define GOOD "--model tiny --from-scratch --train-data x.bin "
 
 static void test_table(void) {
-    int count;
-    const option_row *rows = options_table(&count);
     options o;
     options_default(&o);
-    CHECK(count <= OPTION_ROWS_MAX, "%d options", count);
+    CHECK((int)OPTION_ROWS <= OPTION_ROWS_MAX, "%d options", OPTION_ROWS);
     CHECK(sizeof(placement_kind) == sizeof(int) && sizeof(cp_comm_kind) == sizeof(int) && sizeof(dkv_wire_kind) == sizeof(int) && sizeof(lr_schedule_kind) == sizeof(int) &&
               sizeof(recompute_kind) == sizeof(int), "an enum is not as large as an int");
-    for (int i = 0; i < count; i++) {
-        const option_row *r = &rows[i];
+    for (int i = 0; i < OPTION_ROWS; i++) {
+        const option_row *r = &option_rows[i];
         char text[128];
         CHECK(options_find(r->name, strlen(r->name)) == i, "%s stands there twice", r->name);
         CHECK(strlen(r->name) < 48 && strlen(r->help) > 0 && strlen(r->help) < 400, "%s", r->name);
         CHECK((r->kind == OPTION_FLAG) == (r->value[0] == '\0' && r->choices[0] == '\0'), "%s", r->name);
         CHECK(r->initial[0] == '\0' || option_store(&o, r, r->initial), "the default of --%s is not legal", r->name);
-        for (int j = 0; j < i; j++) CHECK(rows[j].offset != r->offset, "--%s and --%s share a field", rows[j].name, r->name);
+        for (int j = 0; j < i; j++) CHECK(option_rows[j].offset != r->offset, "--%s and --%s share a field", option_rows[j].name, r->name);
         if (r->kind == OPTION_REAL) { // printed so that it reads back as the same number
             double third = r->low + (r->high - r->low) / 3, *field = (double *)(void *)((char *)&o + r->offset);
             *field = third;
@@ -90,16 +88,14 @@ static void test_help_and_print(void) {
     FILE *f = open_memstream(&text, &size);
     options_help(f);
     fclose(f);
-    int count;
-    const option_row *rows = options_table(&count);
-    for (int i = 0; i < count; i++) { // the help has every option of the table, with its default
+    for (int i = 0; i < OPTION_ROWS; i++) { // the help has every option of the table, with its default
         char wanted[128];
-        snprintf(wanted, sizeof wanted, "\n  --%s ", rows[i].name);
+        snprintf(wanted, sizeof wanted, "\n  --%s ", option_rows[i].name);
         const char *at = strstr(text, wanted);
-        CHECK(at != NULL, "--help lacks --%s", rows[i].name);
-        snprintf(wanted, sizeof wanted, "[%s]\n", rows[i].initial);
+        CHECK(at != NULL, "--help lacks --%s", option_rows[i].name);
+        snprintf(wanted, sizeof wanted, "[%s]\n", option_rows[i].initial);
         const char *next = at != NULL ? strstr(at + 1, "\n  --") : NULL, *found = at != NULL ? strstr(at, wanted) : NULL;
-        CHECK(rows[i].initial[0] == '\0' || (found != NULL && (next == NULL || found < next)), "--help lacks the default of --%s", rows[i].name);
+        CHECK(option_rows[i].initial[0] == '\0' || (found != NULL && (next == NULL || found < next)), "--help lacks the default of --%s", option_rows[i].name);
     }
     for (const char *at = strstr(text, "--"); at != NULL; at = strstr(at + 2, "--")) { // and the help names no option that does not exist
         size_t n = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
@@ -236,21 +232,19 @@ static void test_refusals(void) {
     check_refused(GOOD "--log a\tb", "control characters");
 
     // Every option that takes a value: a missing value, and both sides of both ends of its range.
-    int count;
-    const option_row *rows = options_table(&count);
-    for (int i = 0; i < count; i++) {
-        if (rows[i].kind == OPTION_FLAG || strcmp(rows[i].name, "model") == 0 || strcmp(rows[i].name, "train-data") == 0) continue;
-        snprintf(line, sizeof line, GOOD "--%s", rows[i].name);
+    for (int i = 0; i < OPTION_ROWS; i++) {
+        if (option_rows[i].kind == OPTION_FLAG || strcmp(option_rows[i].name, "model") == 0 || strcmp(option_rows[i].name, "train-data") == 0) continue;
+        snprintf(line, sizeof line, GOOD "--%s", option_rows[i].name);
         check_refused(line, "the value is missing");
-        if (rows[i].kind == OPTION_TEXT) continue;
-        snprintf(line, sizeof line, GOOD "--%s=??", rows[i].name);
+        if (option_rows[i].kind == OPTION_TEXT) continue;
+        snprintf(line, sizeof line, GOOD "--%s=??", option_rows[i].name);
         check_refused(line, "legal values are");
-        if (rows[i].kind != OPTION_COUNT && rows[i].kind != OPTION_COUNT_OR_AUTO && rows[i].kind != OPTION_DEGREE) continue;
+        if (option_rows[i].kind != OPTION_COUNT && option_rows[i].kind != OPTION_COUNT_OR_AUTO && option_rows[i].kind != OPTION_DEGREE) continue;
         options o;
         error_text e;
         for (int side = 0; side < 4; side++) {
-            double value = side == 0 ? rows[i].low - 1 : side == 1 ? rows[i].low : side == 2 ? rows[i].high : rows[i].high + (rows[i].high > 1e15 ? 2 : 1);
-            snprintf(line, sizeof line, GOOD "--%s=%.0f", rows[i].name, value);
+            double value = side == 0 ? option_rows[i].low - 1 : side == 1 ? option_rows[i].low : side == 2 ? option_rows[i].high : option_rows[i].high + (option_rows[i].high > 1e15 ? 2 : 1);
+            snprintf(line, sizeof line, GOOD "--%s=%.0f", option_rows[i].name, value);
             CHECK(parse(&o, line, &e) == (side == 1 || side == 2), "%s: %s", line, e.text);
         }
     }
@@ -354,8 +348,8 @@ static void test_listed_values(void) {
     static const char *const models[] = {"llama3-8b", "llama3.2-3b", "llama3-70b", "nano"};
     for (int i = 0; i < 4; i++) {
         const model_config *c = config_preset(models[i]);
-        char listed[256], line[256], word[32];
-        options_divisors(c->H, listed, sizeof listed);
+        char line[256], word[32];
+        list_text listed = options_divisors(c->H);
         for (int hp = 1; hp <= c->H; hp++) {
             options o;
             error_text e;
@@ -363,19 +357,15 @@ static void test_listed_values(void) {
             bool ok = check(&o, line, hp, &e);
             snprintf(word, sizeof word, ", %d,", hp);
             char all[300];
-            snprintf(all, sizeof all, ", %s,", listed);
-            CHECK(ok == (strstr(all, word) != NULL), "%s hp %d: listed %s: %s", models[i], hp, listed, e.text);
+            snprintf(all, sizeof all, ", %s,", listed.text);
+            CHECK(ok == (strstr(all, word) != NULL), "%s hp %d: listed %s: %s", models[i], hp, listed.text, e.text);
         }
     }
-    char text[64];
-    options_divisors(1, text, sizeof text);
-    CHECK(strcmp(text, "1") == 0, "%s", text);
-    options_divisors(12, text, sizeof text);
-    CHECK(strcmp(text, "1, 2, 3, 4, 6, 12") == 0, "%s", text);
-    options_divisors(7, text, sizeof text);
-    CHECK(strcmp(text, "1, 7") == 0, "%s", text);
-    options_divisors(5040, text, sizeof text);
-    CHECK(strlen(text) < sizeof text && strstr(text, ", ...") != NULL, "%s", text);
+    CHECK(strcmp(options_divisors(1).text, "1") == 0, "%s", options_divisors(1).text);
+    CHECK(strcmp(options_divisors(12).text, "1, 2, 3, 4, 6, 12") == 0, "%s", options_divisors(12).text);
+    CHECK(strcmp(options_divisors(7).text, "1, 7") == 0, "%s", options_divisors(7).text);
+    list_text many = options_divisors(720720); // 240 divisors
+    CHECK(strlen(many.text) > 200 && strcmp(many.text + strlen(many.text) - 5, ", ...") == 0, "%s", many.text);
 }
 
 int main(void) {

@@ -93,7 +93,7 @@ static void check_bad_clusters(void) {
               bad[i].line == NULL ? "(left out)" : bad[i].line, error.text, bad[i].says);
     }
     for (int i = 0; i < CLUSTER_FIGURES; i++) // every figure must be there
-        CHECK(!parse_with(cluster_figures()[i].key, NULL, &error) && strstr(error.text, "is missing") != NULL, "%s: '%s'", cluster_figures()[i].key,
+        CHECK(!parse_with(cluster_figures[i].key, NULL, &error) && strstr(error.text, "is missing") != NULL, "%s: '%s'", cluster_figures[i].key,
               error.text);
     cluster c;
     error.text[0] = '\0';
@@ -244,7 +244,7 @@ static void check_share(void) {
     cluster_share(&few_gpus, 2);
     CHECK(memcmp(&many, &all, sizeof all) == 0 && memcmp(&few_gpus, &gpus, sizeof gpus) == 0, "full machines, or GPUs, are shared");
     for (int i = 0; i < CLUSTER_FIGURES; i++) {
-        const cluster_figure *f = &cluster_figures()[i];
+        const cluster_figure *f = &cluster_figures[i];
         double factor = strcmp(f->key, "ranks_sharing") == 0 ? 0.25 : 1;
         for (int k = 0; k < 6; k++) factor = strcmp(f->key, rates[k]) == 0 ? 4 : factor;
         for (int k = 0; k < 5; k++) factor = strcmp(f->key, times[k]) == 0 ? 0.25 : factor;
@@ -619,12 +619,8 @@ static bool fits_rule(void *context, planner_choice *p) {
 }
 
 static model_config preset(const char *name) {
-    int count;
-    const model_config *presets = config_presets(&count);
-    for (int i = 0; i < count; i++)
-        if (strcmp(presets[i].name, name) == 0) return presets[i];
-    CHECK(false, "no preset %s", name);
-    return presets[0];
+    CHECK(config_preset(name) != NULL, "no preset %s", name);
+    return *config_preset(name);
 }
 
 static double parts_sum(const planner_choice *p) {

@@ -31,7 +31,7 @@ static void start(void) {
     if (cudnn.handle != NULL) return;
     size_t version = cudnnGetVersion(); // the library loaded may differ from the one built against
     if (version < 91002) device_fail("cuDNN %zu.%zu.%zu was loaded; 9.10.2 or newer is needed", version / 10000, version / 100 % 100, version % 100);
-    if (version < 91501 && (comm_world() == NULL || comm_rank(comm_world()) == 0))
+    if (version < 91501 && comm_speaks())
         fprintf(stderr, "note: cuDNN %zu.%zu.%zu: versions from 9.15.1 on have fewer known errors in attention\n", version / 10000,
                 version / 100 % 100, version % 100);
     check(cudnnCreate(&cudnn.handle), "start");

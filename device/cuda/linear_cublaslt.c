@@ -47,7 +47,7 @@ static void start(void) {
     check(cublasLtCreate(&lt.handle), "start");
     size_t version = cublasLtGetVersion();
     // Before: wrong beside another kernel in tensor memory, launches that fail (CUDA's release notes, bugs 5807900, 5124406).
-    if (version < 130300 && device_compute_capability() >= 100 && (comm_world() == NULL || comm_rank(comm_world()) == 0))
+    if (version < 130300 && device_compute_capability() >= 100 && comm_speaks())
         fprintf(stderr, "note: cuBLAS %zu.%zu.%zu: versions from 13.3 on (CUDA 13.2) have fewer known errors on Blackwell\n", version / 10000,
                 version / 100 % 100, version % 100);
 }
