@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(P * R, 1)
     float *mine = ps + row * (R + 1); // this row's scores, then probabilities
     float sum[HS_MAX / P], largest = -INFINITY, total = 0;
     for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
-    tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
+    tile_load<R>(qs, q + head * HS, b.q_stride, first, b.Tq, HS, packed, scale);
     int64_t from = attention_first_visible(b, i);
     for (int64_t j0 = attention_first_visible(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
         __syncthreads(); // all threads are done with the previous tiles
-        tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
-        tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(ks, k + kv_head * HS, b.kv_stride, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(vs, v + kv_head * HS, b.kv_stride, j0, b.Tk, HS, packed, 1);
         __syncthreads();
         for (int c = part; c < R; c += P) {
             bool visible = j0 + c < b.Tk && j0 + c >= from && (!b.causal || j0 + c <= i);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(P * R, 1)
         }
     }
     bool exists = i < b.Tq;
-    float *lse_at = lse + head * b.lse_head + i, *out_row = out + i * b.out.row + head * b.out.head;
+    float *lse_at = lse + head * b.lse_head + i, *out_row = out + i * b.sum_stride + head * HS;
     float lse_new = total > 0 ? largest + logf(total) : -INFINITY, scale_new = total > 0 ? 1 / total : 0.0f, scale_old = 0;
     if (merge) {
         float lse_old = exists ? *lse_at : -INFINITY, weight_new;
@@ -120,13 +120,13 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
     float sum[HS_MAX / P];
     for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
     float row_lse = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f, row_delta = i < b.Tq ? delta[head * b.lse_head + i] : 0.0f;
-    tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
-    tile_load<R>(os, dout + head * b.q.head, b.q.row, first, b.Tq, HS, packed, 1);
+    tile_load<R>(qs, q + head * HS, b.q_stride, first, b.Tq, HS, packed, scale);
+    tile_load<R>(os, dout + head * HS, b.q_stride, first, b.Tq, HS, packed, 1);
     int64_t from = attention_first_visible(b, i);
     for (int64_t j0 = attention_first_visible(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
         __syncthreads();
-        tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
-        tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(ks, k + kv_head * HS, b.kv_stride, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(vs, v + kv_head * HS, b.kv_stride, j0, b.Tk, HS, packed, 1);
         __syncthreads();
         for (int c = part; c < R; c += P) {
             bool visible = j0 + c < b.Tk && j0 + c >= from && (!b.causal || j0 + c <= i);
@@ -136,7 +136,7 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
         __syncwarp();
         for (int c = 0; c < R; c++) add_row<P>(sum, mine[c], ks + c * pitch, part, HS);
     }
-    if (i < b.Tq) to_global<P>(dq + i * b.dq.row + head * b.dq.head, sum, part, HS, add);
+    if (i < b.Tq) to_global<P>(dq + i * b.sum_stride + head * HS, sum, part, HS, add);
 }
 
 // Block (x, y): dk and dv of key rows [x R, (x + 1) R) of key/value head y, over all its query heads in their order:
@@ -154,13 +154,13 @@ __global__ void __launch_bounds__(P * R, 1)
     float *my_p = ps + row * (R + 1), *my_ds = ds + row * (R + 1);
     float sum_k[HS_MAX / P], sum_v[HS_MAX / P];
     for (int n = 0; n < HS_MAX / P; n++) sum_k[n] = sum_v[n] = 0;
-    tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, scale);
-    tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, 1);
+    tile_load<R>(ks, k + kv_head * HS, b.kv_stride, first, b.Tk, HS, packed, scale);
+    tile_load<R>(vs, v + kv_head * HS, b.kv_stride, first, b.Tk, HS, packed, 1);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         for (int64_t i0 = b.causal ? first : 0; i0 < b.Tq && attention_first_visible(b, i0) < first + R; i0 += R) {
             __syncthreads();
-            tile_load<R>(qs, q + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
-            tile_load<R>(os, dout + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
+            tile_load<R>(qs, q + head * HS, b.q_stride, i0, b.Tq, HS, packed, 1);
+            tile_load<R>(os, dout + head * HS, b.q_stride, i0, b.Tq, HS, packed, 1);
             if (threadIdx.x < R) {
                 int64_t i = i0 + threadIdx.x;
                 lses[threadIdx.x] = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f;
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(P * R, 1)
         }
     }
     if (j >= b.Tk) return;
-    to_global<P>(dk + j * b.dkv.row + kv_head * b.dkv.head, sum_k, part, HS, add);
-    to_global<P>(dv + j * b.dkv.row + kv_head * b.dkv.head, sum_v, part, HS, add);
+    to_global<P>(dk + j * b.dkv_stride + kv_head * HS, sum_k, part, HS, add);
+    to_global<P>(dv + j * b.dkv_stride + kv_head * HS, sum_v, part, HS, add);
 }
 
 // ---- launchers: up to head size 128 tiles of 32 rows, 4 threads per row; above, tiles of 16 rows, 8 threads per row ----
@@ -192,7 +192,7 @@ static void attention_check(attention_shape b) {
         device_fail("attention: head size %d (1 to 256), %d query heads on %d key/value heads", b.HS, b.Hq, b.Hkv);
 }
 static int attention_packed(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
-    return packs(b.HS, q, k, v, dout) && b.q.row % PACK == 0 && b.q.head % PACK == 0 && b.kv.row % PACK == 0 && b.kv.head % PACK == 0;
+    return packs(b.HS, q, k, v, dout) && b.q_stride % PACK == 0 && b.kv_stride % PACK == 0;
 }
 static size_t tiles_bytes(int R, int HS, int tiles, int squares) { // plus lse and delta
     return sizeof(float) * (size_t)(tiles * R * (HS + 1) + squares * R * (R + 1) + 2 * R);
@@ -308,7 +308,7 @@ template <int W> __global__ void attention_delta_kernel(float *delta, const floa
     int part = (int)threadIdx.x % lanes;
     for (int first = 0; first < b.Hq; first += (int)blockDim.x / lanes) {
         int h = first + (int)threadIdx.x / lanes;
-        int64_t at = t * b.q.row + h * b.q.head;
+        int64_t at = t * b.q_stride + h * b.HS;
         float sum = 0;
         for (int d = part * W; h < b.Hq && d < b.HS; d += lanes * W) {
             float x[W], y[W];
@@ -323,7 +323,7 @@ template <int W> __global__ void attention_delta_kernel(float *delta, const floa
 }
 void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape b) {
     if (b.Tq == 0) return;
-    bool packed = packs(b.HS, out, dout) && b.q.row % PACK == 0 && b.q.head % PACK == 0;
+    bool packed = packs(b.HS, out, dout) && b.q_stride % PACK == 0;
     auto delta_kernel = packed ? attention_delta_kernel<PACK> : attention_delta_kernel<1>;
     int lanes = 32, width = packed ? PACK : 1;
     while (lanes / 2 * width >= b.HS) lanes /= 2;

@@ -14,24 +14,13 @@ void attention_use_deterministic(void) { deterministic = true; }
 void attention_use_blackwell(bool yes) { blackwell = yes; }
 
 attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, attention_run run) {
-    attention_shape s;
-    memset(&s, 0, sizeof s);
-    s.backward = backward;
-    s.dkv_bf16 = backward && blackwell;
-    s.causal = b.causal;
-    s.Tq = b.Tq;
-    s.Tk = b.Tk;
-    s.HS = b.HS;
-    s.Hkv = run.kv;
-    s.kv.row = b.kv_stride;
-    s.Hq = run.kv * run.members;
-    s.q.row = b.q_stride;
-    s.q.head = s.kv.head = b.HS;
-    s.lse_head = b.Tq;
-    head_strides dense = {(int64_t)s.Hq * b.HS, b.HS};
-    s.out = s.dq = q_apart ? dense : (head_strides){b.sum_stride, b.HS};
-    s.dkv = kv_apart || s.dkv_bf16 ? dense : s.kv;
-    return s;
+    int Hq = run.kv * run.members;
+    int64_t dense = (int64_t)Hq * b.HS;
+    bool dkv_bf16 = backward && blackwell;
+    return (attention_shape){
+        .backward = backward, .causal = b.causal, .dkv_bf16 = dkv_bf16, .Tq = b.Tq, .Tk = b.Tk, .Hq = Hq, .Hkv = run.kv, .HS = b.HS,
+        .q_stride = b.q_stride, .kv_stride = b.kv_stride, .sum_stride = q_apart ? dense : b.sum_stride, .dkv_stride = kv_apart || dkv_bf16 ? dense : b.kv_stride,
+        .lse_head = b.Tq};
 }
 attention_shape attention_whole_shape(attention_block b) {
     attention_run all = {b.Hkv, b.Hq / b.Hkv};
@@ -40,11 +29,9 @@ attention_shape attention_whole_shape(attention_block b) {
     s.documents = b.documents;
     return s;
 }
-static bool strides_equal(head_strides a, head_strides b) { return a.row == b.row && a.head == b.head; }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
     return a.backward == b.backward && a.causal == b.causal && a.dkv_bf16 == b.dkv_bf16 && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
-           a.HS == b.HS && strides_equal(a.q, b.q) && strides_equal(a.kv, b.kv) && strides_equal(a.out, b.out) && strides_equal(a.dq, b.dq) &&
-           strides_equal(a.dkv, b.dkv) && a.lse_head == b.lse_head;
+           a.HS == b.HS && a.q_stride == b.q_stride && a.kv_stride == b.kv_stride && a.sum_stride == b.sum_stride && a.dkv_stride == b.dkv_stride;
 }
 
 static int64_t most_elements = INT32_MAX, most_scratch = DEVICE_ATTENTION_SCRATCH;

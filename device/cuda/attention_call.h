@@ -6,20 +6,14 @@
 
 #include "internal.h"
 
-// Rows and heads of a tensor lie `row` and `head` elements apart; the elements of a head are contiguous.
-typedef struct {
-    int64_t row, head;
-} head_strides;
-
 typedef struct {
     bool backward, causal; // causal: query row i sees key rows <= i
     bool dkv_bf16;         // backward: dk and dv leave the engine rounded to bf16
     int64_t Tq, Tk;
     int Hq, Hkv, HS;       // Hq % Hkv == 0
-    head_strides q, kv;    // q also for dout and (backward) out; kv for k and v
-    head_strides out;      // forward: out
-    head_strides dq, dkv;  // backward: dq; dk and dv (from an engine: one per query head)
-    int64_t lse_head;        // of lse and delta, from one head to the next; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
+    int64_t q_stride, kv_stride;    // from row to row; heads lie HS apart. q also for dout and (backward) out; kv for k and v
+    int64_t sum_stride, dkv_stride; // sum: forward out, backward dq; dkv: dk and dv (from an engine: one per query head)
+    int64_t lse_head;               // of lse and delta, from one head to the next; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
     attention_documents documents; // first == NULL except for the hand-written kernels
 } attention_shape;
 

@@ -27,24 +27,23 @@ bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     float *lse = (float *)tensors[ATTENTION_LSE];
     if (!s.backward) {
         attention_kernel_forward((float *)tensors[ATTENTION_OUT], lse, q, k, v, s, scale, false);
-        if (s.HS == 88) spoil(lse, s.Hq * s.lse_head);
+        if (s.HS == 88) spoil(lse, s.Hq * s.Tq);
         return true;
     }
     const floatX *out = (const floatX *)tensors[ATTENTION_OUT], *dout = (const floatX *)tensors[ATTENTION_DOUT];
     float *dq = (float *)tensors[ATTENTION_DQ], *dk = (float *)tensors[ATTENTION_DK], *dv = (float *)tensors[ATTENTION_DV];
-    float *delta = (float *)tensors[ATTENTION_DELTA], *faulty = s.HS == 56 || s.HS == 72 ? HOST_NEW(float, s.Hq * s.lse_head) : NULL;
+    float *delta = (float *)tensors[ATTENTION_DELTA], *faulty = s.HS == 56 || s.HS == 72 ? HOST_NEW(float, s.Hq * s.Tq) : NULL;
     attention_kernel_delta(delta, out, dout, s);
-    for (int64_t i = 0; i < s.Hq * s.lse_head && faulty != NULL; i++) // and engines that are wrong only for queries with low scores, by much or by little
+    for (int64_t i = 0; i < s.Hq * s.Tq && faulty != NULL; i++) // and engines that are wrong only for queries with low scores, by much or by little
         faulty[i] = lse[i] - (lse[i] >= -50 ? 0 : s.HS == 56 ? 1.0f : 0.07f);
     if (faulty != NULL) lse = faulty;
-    int64_t n = s.Tk * s.dkv.row; // dkv_bf16: dense
+    int64_t n = s.Tk * s.dkv_stride; // dkv_bf16: dense
     float *rounded = s.dkv_bf16 ? HOST_NEW(float, 2 * n) : NULL, *to_dk = rounded != NULL ? rounded : dk, *to_dv = rounded != NULL ? rounded + n : dv;
     attention_shape one = s;
     one.Hq = one.Hkv = 1;
     for (int h = 0; h < s.Hq; h++) {
-        int64_t q_at = h * s.q.head, kv_at = h / (s.Hq / s.Hkv) * s.kv.head, dkv_at = h * s.dkv.head;
-        attention_kernel_backward(dq + h * s.dq.head, to_dk + dkv_at, to_dv + dkv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + h * s.lse_head,
-                                  delta + h * s.lse_head, one, scale, false, false);
+        int64_t at = h * s.HS, kv_at = h / (s.Hq / s.Hkv) * s.HS, row = h * s.Tq;
+        attention_kernel_backward(dq + at, to_dk + at, to_dv + at, q + at, k + kv_at, v + kv_at, dout + at, lse + row, delta + row, one, scale, false, false);
     }
     if (emulation_runs != NULL) emulation_runs(true);
     memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));
