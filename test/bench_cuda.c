@@ -196,7 +196,7 @@ static void bench_ring_step(int64_t S, int ring, int Hq, int Hkv, int HS) {
         TIME(first, op_attention_forward(other, other_lse, q, kv, kv + v, b, false, scratch));
         op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
         TIME(merged, op_attention_forward(out, lse, q, kv, kv + v, b, true, scratch));
-        TIME(merge, attention_merge(out, lse, other, other_lse, b.Tq, Hq, HS, b.sum_stride, b.lse_stride, b.sum_stride, b.lse_stride));
+        TIME(merge, attention_merge(out, lse, other, other_lse, b.Tq, Hq, HS, b.sum_stride, b.lse_stride, b.lse_stride));
         op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
         op_cast_from_float(out_x, out, b.Tk * b.q_stride);
         op_attention_delta(delta, out_x, dout, b);
@@ -321,7 +321,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("RoPE and unpack backward", 2 * n * width * HS * X, op_rope_unpack_backward(a, b, b + T * H * HS, table, T, l, 0, T));
         KERNEL("SwiGLU forward", 3 * n * F * X, op_swiglu_forward(a, b, T, F));
         KERNEL("SwiGLU backward", 6 * n * F * X, op_swiglu_backward(b, a, a, b, T, F));
-        KERNEL("merge of two blocks", 3 * 4 * heads, attention_merge(x, rows, y, other_rows, T, H, HS, (int64_t)H * HS, T, (int64_t)H * HS, T));
+        KERNEL("merge of two blocks", 3 * 4 * heads, attention_merge(x, rows, y, other_rows, T, H, HS, (int64_t)H * HS, T, T));
         KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, block_of(T, H, Hkv, HS)));
         KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));
         KERNEL("float to bf16, some heads", (4 + X) * n * l.group * HS, op_cast_rows(a, (int64_t)H * HS, x, T, (int64_t)l.group * HS));

@@ -168,7 +168,6 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
         bool lse_apart = apart || merge || b.lse_stride != b.Tq;
-        int64_t dense = (int64_t)s.Hq * b.HS;
         void *tensors[ATTENTION_TENSORS] = {NULL};
         tensors[ATTENTION_Q] = (void *)t.q;
         tensors[ATTENTION_K] = (void *)t.k;
@@ -179,8 +178,8 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
             forward_by_hand(t, part_of(b, run), merge);
             continue;
         }
-        if (merge) attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, dense, s.Tq);
-        else if (apart) attention_sum_heads(t.out, f.out, false, b.Tq, s.Hq, 1, b.HS, dense, b.sum_stride, b.HS, false);
+        if (merge) attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq);
+        else if (apart) attention_sum_heads(t.out, f.out, false, b.Tq, s.Hq, 1, b.HS, b.sum_stride, false);
         if (lse_apart && !merge) attention_lse_copy(t.lse, f.lse, s.Hq, b.Tq, b.Tq, b.lse_stride, s.Tq);
     }
 }
@@ -220,10 +219,9 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
                 backward_by_hand(t, part_of(b, run), add_dq, adds);
                 continue;
             }
-            int64_t dense = (int64_t)s.Hq * b.HS;
-            if (dq_apart) attention_sum_heads(t.dq, f.dq, false, b.Tq, s.Hq, 1, b.HS, dense, b.sum_stride, b.HS, add_dq);
-            if (dkv_apart) attention_sum_heads(t.dk, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
-            if (dkv_apart) attention_sum_heads(t.dv, f.dv, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, dense, b.kv_stride, b.HS, adds);
+            if (dq_apart) attention_sum_heads(t.dq, f.dq, false, b.Tq, s.Hq, 1, b.HS, b.sum_stride, add_dq);
+            if (dkv_apart) attention_sum_heads(t.dk, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, b.kv_stride, adds);
+            if (dkv_apart) attention_sum_heads(t.dv, f.dv, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, b.kv_stride, adds);
         }
 }
 
