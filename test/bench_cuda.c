@@ -41,7 +41,7 @@ static void *piece(size_t bytes) {
 }
 static floatX *stored(int64_t n) { // normal numbers: products of zeros run at a higher clock
     floatX *x = (floatX *)piece(sizeof(floatX) * (size_t)n);
-    if (x != NULL) op_init_normal(x, 1, (uint64_t)piece_count, 0, n, 1, 0);
+    if (x != NULL) op_init_normal(x, 1, (uint64_t)piece_count, 0, n, 1);
     return x;
 }
 static float *floats(int64_t n) {
@@ -86,7 +86,7 @@ static void time_products(floatX *x, const floatX *w, floatX *y, float *dw, int6
     print_flops(t, flops);
     TIME(t, op_linear_backward_input(x, y, w, T, in, out));
     print_flops(t, flops);
-    op_init_normal(x, 1, 9, 0, T * in, 1, 0);
+    op_init_normal(x, 1, 9, 0, T * in, 1);
     TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, true));
     print_flops(t, flops);
 }
@@ -113,7 +113,7 @@ static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
         timing t;
         printf("%6lld %6lld %6lld %4d", (long long)T, (long long)in, (long long)out, left[i]);
         linear_test_sms_left(left[i]);
-        op_init_normal(x, 1, 9, 0, T * in, 1, 0);
+        op_init_normal(x, 1, 9, 0, T * in, 1);
         time_products(x, w, y, dw, T, in, out);
         TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, false));
         print_flops(t, flops);
@@ -227,7 +227,7 @@ static product_seconds product_limit(int64_t T, int64_t in, int64_t out) {
         s.forward = times * t.median;
         TIME(t, op_linear_backward_input(x, y, w, rows, in, out));
         s.input = times * t.median;
-        op_init_normal(x, 1, 9, 0, rows * in, 1, 0);
+        op_init_normal(x, 1, 9, 0, rows * in, 1);
         TIME(t, op_linear_backward_weight(dw, y, x, rows, in, out, true));
         s.weight = times * t.median;
     }

@@ -339,13 +339,13 @@ static void test_init(void) { // the formula of device/cpu/ops.c; a shard draws 
         double angle = 2 * acos(-1.0) * (double)(reference_mix(key ^ reference_mix(counter + 1)) >> 11) * 0x1p-53;
         want[i] = (double)0.02f * sqrt(-2 * log(u)) * (i % 2 == 0 ? cos(angle) : sin(angle));
     }
-    op_init_normal(whole.x, 7, 3, 0, n, 0.02f, 1);
-    op_init_normal(shard.x, 7, 3, first, part, 0.02f, 1);
+    op_init_normal(whole.x, 7, 3, 0, n, 0.02f);
+    op_init_normal(shard.x, 7, 3, first, part, 0.02f);
     check("op_init_normal", whole, want, 1);
     CHECK(memcmp(shard.x, whole.x + first, sizeof(floatX) * (size_t)part) == 0, "op_init_normal: a shard draws other numbers");
-    op_init_normal(whole.x, 7, 3, 0, n, 0, 1);
+    op_init_normal(whole.x, 7, 3, 0, n, 0);
     for (int64_t i = 0; i < n; i++) want[i] = 1;
-    check("op_init_normal fill", whole, want, 1);
+    check("op_init_normal, sigma 0", whole, want, 1);
     free(want);
     tensor_free(whole);
     tensor_free(shard);

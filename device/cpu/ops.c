@@ -312,12 +312,12 @@ static uint64_t mix_bits(uint64_t z) {
 }
 
 // Elements 2p and 2p + 1 of a tensor are the cosine and sine of one Box-Muller draw, made from two hashes of (seed, tensor, p).
-void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
+void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma) {
     uint64_t key = mix_bits(mix_bits(seed) ^ tensor);
     int64_t first_pair = first / 2, pairs = n > 0 ? (first + n - 1) / 2 - first_pair + 1 : 0;
 #pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
     for (int64_t p = 0; p < pairs; p++) {
-        float values[2] = {fill, fill};
+        float values[2] = {1, 1};
         if (sigma != 0) {
             uint64_t counter = 2 * (uint64_t)(first_pair + p);
             double u = (double)((mix_bits(key ^ mix_bits(counter)) >> 11) + 1) * 0x1p-53; // (0, 1]

@@ -280,9 +280,9 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
         worst[i] = 0;
     }
     floatX *q = TAKE(&m, floatX, nq), *dout = TAKE(&m, floatX, nq), *out = TAKE(&m, floatX, nq), *kv = TAKE(&m, floatX, nkv);
-    op_init_normal(q, 1, 1, 0, nq, 1, 0);
-    op_init_normal(dout, 1, 2, 0, nq, 1, 0);
-    op_init_normal(kv, 1, 3, 0, nkv, 1, 0);
+    op_init_normal(q, 1, 1, 0, nq, 1);
+    op_init_normal(dout, 1, 2, 0, nq, 1);
+    op_init_normal(kv, 1, 3, 0, nkv, 1);
     if (low) { // both numbers are exact in bf16
         set_first_numbers(q, e[0], T, HQ, HS, HQ, 8, -512);
         set_first_numbers(kv, e[0], T, 2 * HKV, HS, HKV, 1, 8);
