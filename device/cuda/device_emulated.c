@@ -18,7 +18,6 @@ const char *device_name(void) {
 }
 
 double device_measure_gemm(void) { return 0; } // proof, not speed: no rate is claimed, and no MFU
-size_t device_memory_total(void) { return machine_memory_usable() / (size_t)comm_local_ranks(); }
 
 void *device_alloc(size_t bytes) {
     void *p = NULL;
