@@ -227,7 +227,7 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
 
 // ---- is the engine right? ----
 
-// Root mean square of a - b divided by that of b; infinite if either tensor is not finite.
+// Root mean square of a - b divided by that of b: 0 if they are equal, infinite if either is not finite.
 static double difference(const float *a, const float *b, int64_t n) {
     float *x = HOST_NEW(float, 2 * n), *y = x + n;
     double d = 0, s = 0;
@@ -238,7 +238,7 @@ static double difference(const float *a, const float *b, int64_t n) {
         s += (double)y[i] * (double)y[i];
     }
     free(x);
-    return isfinite(d) && isfinite(s) ? sqrt(d / s) : INFINITY;
+    return !isfinite(d) || !isfinite(s) ? INFINITY : d == 0 ? 0 : sqrt(d / s);
 }
 // Sets the first number of heads [0, some) of every step-th row of x (rows, heads, HS). staging: as many floats on the device.
 static void set_first_numbers(floatX *x, float *staging, int64_t rows, int heads, int HS, int some, int64_t step, float value) {
