@@ -260,13 +260,8 @@ static void set_first_numbers(floatX *x, float *staging, int64_t rows, int heads
 static void engine_differences(int HS, bool documents, bool low, double worst[4]) {
     enum { T = 256, HQ = 4, HKV = 2 };
     int64_t nq = (int64_t)T * HQ * HS, nkv = (int64_t)T * 2 * HKV * HS, v_at = (int64_t)HKV * HS, n = T * HQ;
-    attention_block b;
-    memset(&b, 0, sizeof b);
-    b.Tq = b.Tk = b.lse_stride = T;
-    b.Hq = HQ; b.Hkv = HKV; b.HS = HS;
-    b.q_stride = b.sum_stride = (int64_t)HQ * HS;
-    b.kv_stride = (int64_t)2 * HKV * HS;
-    b.scale = 1 / sqrtf((float)HS);
+    attention_block b = {.Tq = T, .Tk = T, .Hq = HQ, .Hkv = HKV, .HS = HS, .q_stride = (int64_t)HQ * HS, .sum_stride = (int64_t)HQ * HS,
+                         .kv_stride = (int64_t)2 * HKV * HS, .lse_stride = T, .scale = 1 / sqrtf((float)HS)};
     attention_run all = {HKV, HQ / HKV};
     size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + 16 * 256; // the last: alignment
     bytes += call_scratch(b, false, all) + call_scratch(b, true, all);
@@ -389,11 +384,7 @@ static bool document_is_long(attention_block b, int64_t queries, int64_t keys) {
 // The part of a block that begins with query `at`. A block without documents is one part. So is one that the engine does not take, and one off the
 // diagonal, which holds a single document. On the diagonal a part is one long document, or all shorter ones up to the next long one.
 static block_part part_from(attention_block b, int64_t at, bool engine) {
-    block_part p;
-    memset(&p, 0, sizeof p);
-    p.b = b;
-    p.engine = engine;
-    p.most = attention_tile_rows(b);
+    block_part p = {.b = b, .engine = engine, .most = attention_tile_rows(b)};
     if (b.documents.first == NULL || !engine) return p;
     if (!b.causal) {
         p.document = p.engine = document_is_long(b, b.Tq, b.Tk);
