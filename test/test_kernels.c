@@ -851,6 +851,30 @@ static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, 
         CHECK(asked == (1 + BACKWARD_PASSES) * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
 }
 
+#ifdef DEVICE_EMULATED
+// An engine that fails with dk and dv in float alone is asked for them in bf16, and a warning says why.
+static void test_rounded_gradients(int HS, const char *why) {
+    static bool known[DEVICE_HEAD_SIZE_MAX + 1]; // engines are checked once
+    char text[2000];
+    FILE *said = tmpfile();
+    int kept = dup(STDERR_FILENO);
+    CHECK(said != NULL && dup2(fileno(said), STDERR_FILENO) >= 0, "no file for stderr");
+    bool agrees = attention_engine_agrees(HS, false);
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    rewind(said);
+    text[fread(text, 1, sizeof text - 1, said)] = '\0';
+    fclose(said);
+    CHECK(known[HS] || strstr(text, why) != NULL, "heads of %d, warning: %s", HS, text);
+    CHECK(agrees && attention_call_shape((attention_block){.HS = HS}, true, true, true, (attention_run){1, 1}).dkv_bf16, "heads of %d: the engine is not used, or asked for float", HS);
+    known[HS] = dkv_bf16 = true;
+    test_attention(128, 128, 4, 2, HS, true, 0, 0, 0);
+    test_attention(256, 128, 2, 2, HS, false, 8, 8, 0);
+    dkv_bf16 = false;
+}
+#endif
+
 // The engine is asked only for what cuDNN's kernels are known to compute correctly. Changes one thing at a time to something they do not.
 static void test_engine_takes(void) {
     enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, SUM_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, DOCUMENTS, OVERLAP, THINGS };
@@ -1442,6 +1466,8 @@ int main(int argc, char **argv) {
             CHECK(!attention_engine_agrees(104, false), "an engine that is wrong in dv alone is used");
             CHECK(!attention_engine_agrees(56, false), "an engine that is wrong where scores are low is used");
             CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
+            test_rounded_gradients(112, "now dk and dv are asked for in bf16");
+            test_rounded_gradients(120, "does not compute dk and dv in float on this device; they are asked for in bf16");
 #endif
             CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
         }

@@ -45,7 +45,8 @@ bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
 size_t attention_call_workspace(attention_shape shape);
 
 // Does the engine agree with the hand-written kernels in float for this head size (documents: also when asked for more rows than are wanted)? Checked
-// once, on a small problem, with a warning when it does not; then the hand-written kernels compute attention (documents: of packed documents).
+// once, on a small problem, with a warning when it does not. Then, if only the backward pass is wrong, or no engine takes it, calls of this head size ask
+// for dk and dv in bf16; if that does not help, the hand-written kernels compute attention (documents: of packed documents).
 bool attention_engine_agrees(int HS, bool documents);
 
 // The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each: its whole group or (kv == 1) part of it.
