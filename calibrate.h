@@ -391,7 +391,7 @@ static inline void calibrate_layout(calibration *c, arena *memory, int local) {
 static inline void calibrate_draw(calibration *c) {
     floatX *numbers[] = {c->x, c->w, c->q, c->kv, c->out_x, c->norm};
     int64_t counts[] = {c->rows * c->D, 3 * c->layers * c->F * c->D, c->T * c->H * c->HS, c->T * 2 * c->Hkv * c->HS, c->T * c->H * c->HS, c->D};
-    for (int i = 0; i < 6; i++) op_init_normal(numbers[i], 1, (uint64_t)i, 0, counts[i], numbers[i] == c->norm ? 0 : numbers[i] == c->w ? 0.02f : 1, 1);
+    for (int i = 0; i < 6; i++) op_init_normal(numbers[i], 1, (uint64_t)i, 0, counts[i], numbers[i] == c->norm ? 0 : numbers[i] == c->w ? 0.02f : 1);
 }
 
 // --calibrate, after device_start, on nodes of `local` ranks each, with the shapes of the model (NULL: tiny). Collective; false with a message.

@@ -431,7 +431,7 @@ static inline void print_start(const trainer *t) {
     printf("repeatable  %s\n", device_determinism());
     snprintf(mfu_peak, sizeof mfu_peak, t->peak_flops > 0 ? "%.4g TFLOP/s a rank" : "not known", t->peak_flops / 1e12);
     printf("peak        %s (%s; MFU: model FLOPs, causal attention counted half, recompute not counted)\n", mfu_peak,
-           device_peak_flops() > 0 ? "data sheet" : "GEMM rate measured at start");
+           device_peak_flops() > 0 ? "data sheet" : t->peak_flops > 0 ? "GEMM rate measured at start" : "no data sheet, no GEMM rate");
     printf("model       %s: %.1f M parameters, L %d D %d H %d Hkv %d HS %d F %d V %d%s\n", c->name, 1e-6 * (double)config_parameters(c), c->L, c->D,
            c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
     snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);

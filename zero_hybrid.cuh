@@ -619,7 +619,7 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
             if (!zero_span(tensor, begin, end, &from, &to)) continue;
             bool residual = strcmp(tensor->name, "wo") == 0 || strcmp(tensor->name, "w_down") == 0;
             float s = !tensor->decay ? 0 : residual ? residual_sigma : sigma;
-            op_init_normal(params + (from - begin), seed, (uint64_t)(u * ZERO_MAX_TENSORS + t), from - tensor->offset, to - from, s, 1);
+            op_init_normal(params + (from - begin), seed, (uint64_t)(u * ZERO_MAX_TENSORS + t), from - tensor->offset, to - from, s);
         }
         if (offloaded) device_to_host(z->params[u], params, bytes);
         progress_show(&note, u + 1, z->unit_count);

@@ -53,7 +53,7 @@ void device_use_deterministic(void);
 const char *device_determinism(void); // "yes: ..." or "no: ..." and why, for the start-up print
 const char *device_name(void);        // "CPU: AMD EPYC, 2 threads, OpenBLAS Cooperlake" or the GPU's name
 double device_peak_flops(void);       // dense peak of a rank in FLOP/s of floatX, from the data sheet; 0 if not known
-double device_measure_gemm(void);     // FLOP/s of a rank in a large square GEMM when all local ranks compute; call on one while the others wait (0.1 s)
+double device_measure_gemm(void);     // FLOP/s of a rank in a large square GEMM when all local ranks compute (0.1 s; 0: not known); call on one while the others wait
 size_t device_memory_total(void);     // bytes a rank could take now, at most (CPU: the machine's or container's memory / local ranks)
 size_t device_memory_used(void);      // bytes in use now (CPU: resident in this process and not shared; CUDA: allocated on the device, and host slabs)
 

@@ -149,9 +149,9 @@ void op_bf16_from_float(bf16 *to, const float *from, int64_t n);   // for transf
 void op_add_bf16(float *to, const bf16 *from, int64_t n);          // to +=, in float
 double op_sum_float(const float *x, int64_t n);                    // sum in double, fixed order; waits for the device
 void op_sum_squares(double *sum, const float *x, int64_t n);       // device memory: the sum of squares in double, fixed order
-// to (n) = elements [first, first + n) of a tensor drawn from Gaussian(0, sigma) (sigma == 0: all `fill`). An element depends on (seed, tensor,
+// to (n) = elements [first, first + n) of a tensor drawn from Gaussian(0, sigma) (sigma == 0: all 1). An element depends on (seed, tensor,
 // index) alone, so that any shard of any grid draws the same numbers.
-void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill);
+void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma);
 // How stored parameters are rounded: to nearest even, or stochastically, up or down such that the mean is the number itself. The draw depends on
 // (seed, tensor, step, element) alone: any shard of any grid, and every replica, rounds alike. A number that floatX represents is not changed.
 typedef struct {

@@ -41,7 +41,7 @@ static void *piece(size_t bytes) {
 }
 static floatX *stored(int64_t n) { // normal numbers: products of zeros run at a higher clock
     floatX *x = (floatX *)piece(sizeof(floatX) * (size_t)n);
-    if (x != NULL) op_init_normal(x, 1, (uint64_t)piece_count, 0, n, 1, 0);
+    if (x != NULL) op_init_normal(x, 1, (uint64_t)piece_count, 0, n, 1);
     return x;
 }
 static float *floats(int64_t n) {
@@ -86,7 +86,7 @@ static void time_products(floatX *x, const floatX *w, floatX *y, float *dw, int6
     print_flops(t, flops);
     TIME(t, op_linear_backward_input(x, y, w, T, in, out));
     print_flops(t, flops);
-    op_init_normal(x, 1, 9, 0, T * in, 1, 0);
+    op_init_normal(x, 1, 9, 0, T * in, 1);
     TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, true));
     print_flops(t, flops);
 }
@@ -113,7 +113,7 @@ static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
         timing t;
         printf("%6lld %6lld %6lld %4d", (long long)T, (long long)in, (long long)out, left[i]);
         linear_test_sms_left(left[i]);
-        op_init_normal(x, 1, 9, 0, T * in, 1, 0);
+        op_init_normal(x, 1, 9, 0, T * in, 1);
         time_products(x, w, y, dw, T, in, out);
         TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, false));
         print_flops(t, flops);
@@ -196,7 +196,7 @@ static void bench_ring_step(int64_t S, int ring, int Hq, int Hkv, int HS) {
         TIME(first, op_attention_forward(other, other_lse, q, kv, kv + v, b, false, scratch));
         op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
         TIME(merged, op_attention_forward(out, lse, q, kv, kv + v, b, true, scratch));
-        TIME(merge, attention_merge(out, lse, other, other_lse, b.Tq, Hq, HS, b.sum_stride, b.lse_stride, b.sum_stride, b.lse_stride));
+        TIME(merge, attention_merge(out, lse, other, other_lse, b.Tq, Hq, HS, b.sum_stride, b.lse_stride, b.lse_stride));
         op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch);
         op_cast_from_float(out_x, out, b.Tk * b.q_stride);
         op_attention_delta(delta, out_x, dout, b);
@@ -227,7 +227,7 @@ static product_seconds product_limit(int64_t T, int64_t in, int64_t out) {
         s.forward = times * t.median;
         TIME(t, op_linear_backward_input(x, y, w, rows, in, out));
         s.input = times * t.median;
-        op_init_normal(x, 1, 9, 0, rows * in, 1, 0);
+        op_init_normal(x, 1, 9, 0, rows * in, 1);
         TIME(t, op_linear_backward_weight(dw, y, x, rows, in, out, true));
         s.weight = times * t.median;
     }
@@ -321,7 +321,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("RoPE and unpack backward", 2 * n * width * HS * X, op_rope_unpack_backward(a, b, b + T * H * HS, table, T, l, 0, T));
         KERNEL("SwiGLU forward", 3 * n * F * X, op_swiglu_forward(a, b, T, F));
         KERNEL("SwiGLU backward", 6 * n * F * X, op_swiglu_backward(b, a, a, b, T, F));
-        KERNEL("merge of two blocks", 3 * 4 * heads, attention_merge(x, rows, y, other_rows, T, H, HS, (int64_t)H * HS, T, (int64_t)H * HS, T));
+        KERNEL("merge of two blocks", 3 * 4 * heads, attention_merge(x, rows, y, other_rows, T, H, HS, (int64_t)H * HS, T, T));
         KERNEL("attention delta", 2 * X * heads, op_attention_delta(rows, a, b, block_of(T, H, Hkv, HS)));
         KERNEL("float to bf16", (4 + X) * heads, op_cast_from_float(a, x, T * H * HS));
         KERNEL("float to bf16, some heads", (4 + X) * n * l.group * HS, op_cast_rows(a, (int64_t)H * HS, x, T, (int64_t)l.group * HS));

@@ -62,7 +62,7 @@ static problem problem_make(int64_t T, int Hq, int Hkv, int HS) {
     for (int i = 0; i < 4; i++) {
         int64_t n = i == 1 ? p.nkv : p.nq;
         *stored[i] = (floatX *)memory(sizeof(floatX) * (size_t)n);
-        op_init_normal(*stored[i], 5, (uint64_t)i, 0, n, 1, 0);
+        op_init_normal(*stored[i], 5, (uint64_t)i, 0, n, 1);
     }
     p.out = (float *)memory(sizeof(float) * (size_t)p.nq);
     p.dq = (float *)memory(sizeof(float) * (size_t)p.nq);
@@ -246,8 +246,8 @@ static void point_5(void) {
     float *out = (float *)memory(sizeof(float) * (size_t)nq), *lse = (float *)memory(sizeof(float) * (size_t)(T * b.Hq));
     float *again = (float *)memory(sizeof(float) * (size_t)(rows * b.q_stride)), *lse_again = (float *)memory(sizeof(float) * (size_t)(rows * b.Hq));
     void *scratch = memory(op_attention_scratch(b, false));
-    op_init_normal(q, 5, 1, 0, nq, 1, 0);
-    op_init_normal(kv, 5, 2, 0, nkv, 1, 0);
+    op_init_normal(q, 5, 1, 0, nq, 1);
+    op_init_normal(kv, 5, 2, 0, nkv, 1);
     op_attention_forward(out, lse, q, kv, kv + (int64_t)b.Hkv * b.HS, b, false, scratch);
     attention_block last = b;
     last.Tq = rows;
@@ -306,7 +306,7 @@ static void point_5_backward(void) {
 // The kernels around attention, with 640K rows: their last rows are, bit for bit, those of a call with these rows alone.
 static floatX *stored(int64_t n) { // random numbers
     floatX *x = (floatX *)memory(sizeof(floatX) * (size_t)n);
-    op_init_normal(x, 5, 3, 0, n, 1, 0);
+    op_init_normal(x, 5, 3, 0, n, 1);
     return x;
 }
 static float *floats(int64_t n) { // the same million of random numbers again and again

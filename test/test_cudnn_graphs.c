@@ -87,7 +87,7 @@ static bool gpu_add(char *json, error_text *error) {
 static const char *shape_text(attention_shape s) {
     static char text[160];
     snprintf(text, sizeof text, "%s%s, rows %lld x %lld, heads %d on %d of %d, strides %lld %lld", s.backward ? "backward" : "forward",
-             s.causal ? " causal" : "", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS, (long long)s.q.row, (long long)s.kv.row);
+             s.causal ? " causal" : "", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS, (long long)s.q_stride, (long long)s.kv_stride);
     return text;
 }
 static void expect(gpu *device, cudnnBackendDescriptor_t properties, attention_shape s, bool accepted) {

@@ -339,13 +339,13 @@ static void test_init(void) { // the formula of device/cpu/ops.c; a shard draws 
         double angle = 2 * acos(-1.0) * (double)(reference_mix(key ^ reference_mix(counter + 1)) >> 11) * 0x1p-53;
         want[i] = (double)0.02f * sqrt(-2 * log(u)) * (i % 2 == 0 ? cos(angle) : sin(angle));
     }
-    op_init_normal(whole.x, 7, 3, 0, n, 0.02f, 1);
-    op_init_normal(shard.x, 7, 3, first, part, 0.02f, 1);
+    op_init_normal(whole.x, 7, 3, 0, n, 0.02f);
+    op_init_normal(shard.x, 7, 3, first, part, 0.02f);
     check("op_init_normal", whole, want, 1);
     CHECK(memcmp(shard.x, whole.x + first, sizeof(floatX) * (size_t)part) == 0, "op_init_normal: a shard draws other numbers");
-    op_init_normal(whole.x, 7, 3, 0, n, 0, 1);
+    op_init_normal(whole.x, 7, 3, 0, n, 0);
     for (int64_t i = 0; i < n; i++) want[i] = 1;
-    check("op_init_normal fill", whole, want, 1);
+    check("op_init_normal, sigma 0", whole, want, 1);
     free(want);
     tensor_free(whole);
     tensor_free(shard);
@@ -851,6 +851,30 @@ static void check_tiles(int64_t tiles, int64_t Tq, int64_t Tk, int Hq, int Hkv, 
         CHECK(asked == (1 + BACKWARD_PASSES) * tiles, "the engine was asked for %lld tiles of documents of %d", (long long)asked, documents);
 }
 
+#ifdef DEVICE_EMULATED
+// An engine that fails with dk and dv in float alone is asked for them in bf16, and a warning says why.
+static void test_rounded_gradients(int HS, const char *why) {
+    static bool known[DEVICE_HEAD_SIZE_MAX + 1]; // engines are checked once
+    char text[2000];
+    FILE *said = tmpfile();
+    int kept = dup(STDERR_FILENO);
+    CHECK(said != NULL && dup2(fileno(said), STDERR_FILENO) >= 0, "no file for stderr");
+    bool agrees = attention_engine_agrees(HS, false);
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    rewind(said);
+    text[fread(text, 1, sizeof text - 1, said)] = '\0';
+    fclose(said);
+    CHECK(known[HS] || strstr(text, why) != NULL, "heads of %d, warning: %s", HS, text);
+    CHECK(agrees && attention_call_shape((attention_block){.HS = HS}, true, true, true, (attention_run){1, 1}).dkv_bf16, "heads of %d: the engine is not used, or asked for float", HS);
+    known[HS] = dkv_bf16 = true;
+    test_attention(128, 128, 4, 2, HS, true, 0, 0, 0);
+    test_attention(256, 128, 2, 2, HS, false, 8, 8, 0);
+    dkv_bf16 = false;
+}
+#endif
+
 // The engine is asked only for what cuDNN's kernels are known to compute correctly. Changes one thing at a time to something they do not.
 static void test_engine_takes(void) {
     enum { NOTHING, Q_ROWS, K_ROWS, LATER_KEYS, HEAD, Q_STRIDE, SUM_STRIDE, KV_STRIDE, LSE_STRIDE, LSE_PLACE, Q_PLACE, DOCUMENTS, OVERLAP, THINGS };
@@ -930,8 +954,9 @@ static void test_call_sizes(void) {
 // Keys in three blocks, merged by the forward kernel and by attention_merge, equal all keys at once.
 static void test_merge(int64_t T, int H, int HS, int gap, int sum_gap) {
     attention_case a = attention_make(T, 3 * T, H, H, HS, false, gap, sum_gap, 21, 0);
-    attention_block part = a.b;
-    part.Tk = T;
+    attention_block part = a.b, dense = a.b; // dense: what attention_merge merges
+    part.Tk = dense.Tk = T;
+    dense.sum_stride = (int64_t)H * HS;
     tensor out = marked(a.nsum, 0), lse = marked(a.nlse, 0), out_b = marked(a.nsum, 0), lse_b = marked(a.nlse, 0);
     tensor out_2 = marked(a.nsum, 0), lse_2 = marked(a.nlse, 0);
     forget(out_2, T, (int64_t)H * HS, a.b.sum_stride); // its lse says that no key was seen: it must not be read
@@ -942,8 +967,8 @@ static void test_merge(int64_t T, int H, int HS, int gap, int sum_gap) {
     for (int block = 0; block < 3; block++) {
         int64_t at = block * T * a.b.kv_stride;
         if (block > 0) op_attention_forward(out.f, lse.f, a.q.x, a.k.x + at, a.v.x + at, part, true, scratch);
-        op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x + at, a.v.x + at, part, false, scratch);
-        attention_merge(out_2.f, lse_2.f, out_b.f, lse_b.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.sum_stride, a.b.lse_stride);
+        op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x + at, a.v.x + at, dense, false, scratch);
+        attention_merge(out_2.f, lse_2.f, out_b.f, lse_b.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.lse_stride);
     }
     device_synchronize();
     for (int h = 0; h < H; h++) // what lies beyond T is not compared
@@ -956,18 +981,18 @@ static void test_merge(int64_t T, int H, int HS, int gap, int sum_gap) {
 
     // A block without keys merged into a result, and -inf merged with -inf.
     float before = out.f[0], lse_before = lse.f[0];
-    part.Tk = 0;
+    part.Tk = dense.Tk = 0;
     op_attention_forward(out.f, lse.f, a.q.x, a.k.x, a.v.x, part, true, scratch);
     device_synchronize();
     CHECK(out.f[0] == before && lse.f[0] == lse_before, "a block without keys changes out from %g to %g", (double)before, (double)out.f[0]);
-    op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x, a.v.x, part, false, scratch);
+    op_attention_forward(out_b.f, lse_b.f, a.q.x, a.k.x, a.v.x, dense, false, scratch);
     device_synchronize();
     CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "no key seen: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
     out_b.f[0] = NAN;
-    attention_merge(out.f, lse.f, out_b.f, lse_b.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.sum_stride, a.b.lse_stride);
+    attention_merge(out.f, lse.f, out_b.f, lse_b.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.lse_stride);
     device_synchronize();
     CHECK(out.f[0] == before && lse.f[0] == lse_before, "merging a block without keys changes out");
-    attention_merge(out_b.f, lse_b.f, out_b.f, lse_b.f, T, H, HS, a.b.sum_stride, a.b.lse_stride, a.b.sum_stride, a.b.lse_stride);
+    attention_merge(out_b.f, lse_b.f, out_b.f, lse_b.f, T, H, HS, dense.sum_stride, a.b.lse_stride, a.b.lse_stride);
     device_synchronize();
     CHECK(out_b.f[0] == 0 && lse_b.f[0] == -INFINITY, "-inf merged with -inf: out %g, lse %g", (double)out_b.f[0], (double)lse_b.f[0]);
     device_free(scratch);
@@ -976,9 +1001,9 @@ static void test_merge(int64_t T, int H, int HS, int gap, int sum_gap) {
     attention_free(&a);
 }
 
-// The kernels that bring cuDNN's dense results into strided tensors. What lies between rows and heads stays untouched.
-static void test_dense_results(int64_t T, int heads, int members, int HS, int64_t head_stride, int64_t gap) {
-    int64_t stride = heads * head_stride + gap, row = (int64_t)heads * members * HS + gap / 8 * 8;
+// The kernels that bring cuDNN's dense results into strided tensors. What lies between rows stays untouched.
+static void test_dense_results(int64_t T, int heads, int members, int HS, int64_t gap) {
+    int64_t stride = (int64_t)heads * HS + gap, row = (int64_t)heads * members * HS;
     tensor to = tensor_random(T * stride, false, 1, 1), from = tensor_random(T * row, false, 2, 1);
     double *want = HOST_NEW(double, T * stride), *sum = HOST_NEW(double, T * heads * HS);
     memcpy(want, to.d, sizeof(double) * (size_t)(T * stride));
@@ -986,21 +1011,21 @@ static void test_dense_results(int64_t T, int heads, int members, int HS, int64_
         for (int h = 0; h < heads; h++)
             for (int d = 0; d < HS; d++) {
                 for (int m = 0; m < members; m++) sum[(t * heads + h) * HS + d] += from.d[t * row + (h * members + m) * HS + d];
-                want[t * stride + h * head_stride + d] += sum[(t * heads + h) * HS + d];
+                want[t * stride + h * HS + d] += sum[(t * heads + h) * HS + d];
             }
-    attention_sum_heads(to.f, from.f, false, T, heads, members, HS, row, stride, head_stride, true);
+    attention_sum_heads(to.f, from.f, false, T, heads, members, HS, stride, true);
     check("attention_sum_heads", to, want, members);
     bf16 *rounded = (bf16 *)device_alloc(sizeof(bf16) * (size_t)from.n); // rounded by up to 2^-8
     op_bf16_from_float(rounded, from.f, from.n);
     for (int add = 0; add < 2; add++) { // first set, then added: twice the numbers
         for (int64_t t = 0; t < T; t++)
             for (int h = 0; h < heads; h++)
-                for (int d = 0; d < HS; d++) want[t * stride + h * head_stride + d] = (1 + add) * sum[(t * heads + h) * HS + d];
-        attention_sum_heads(to.f, rounded, true, T, heads, members, HS, row, stride, head_stride, add == 1);
+                for (int d = 0; d < HS; d++) want[t * stride + h * HS + d] = (1 + add) * sum[(t * heads + h) * HS + d];
+        attention_sum_heads(to.f, rounded, true, T, heads, members, HS, stride, add == 1);
         check("attention_sum_heads of bf16", to, want, 2000 * members);
     }
-    attention_sum_heads(to.f, from.f, false, T, heads, members, HS, row, stride, head_stride, false);
-    attention_sum_heads(to.f, from.f, false, T, heads, members, HS, row, stride, head_stride, true);
+    attention_sum_heads(to.f, from.f, false, T, heads, members, HS, stride, false);
+    attention_sum_heads(to.f, from.f, false, T, heads, members, HS, stride, true);
     check("attention_sum_heads, set and added", to, want, members);
     device_free(rounded);
     free(sum);
@@ -1016,7 +1041,7 @@ static void test_dense_results(int64_t T, int heads, int members, int HS, int64_
             }
             lse.d[h * (T + gap) + t] = log(a + b);
         }
-    attention_merge(to.f, lse.f, from.f, lse_b.f, T, heads, HS, stride, T + gap, (int64_t)heads * HS, T);
+    attention_merge(to.f, lse.f, from.f, lse_b.f, T, heads, HS, stride, T + gap, T);
     check("attention_merge out", to, want, 2);
     check("attention_merge lse", lse, lse.d, 2);
     free(want);
@@ -1218,7 +1243,7 @@ static void call_rope(call_tensors *c) { op_rope_pack_forward(X(0), X(1), X(2), 
 static void call_rope_back(call_tensors *c) { op_rope_unpack_backward(X(0), X(1), X(2), F(3), ROWS, head_layout_make(2, 4, 2, 16), 0, ROWS); }
 static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
-static void call_merge(call_tensors *c) { attention_merge(F(0), F(1), F(2), F(3), ROWS, 4, 16, COLUMNS, ROWS, COLUMNS, ROWS); }
+static void call_merge(call_tensors *c) { attention_merge(F(0), F(1), F(2), F(3), ROWS, 4, 16, COLUMNS, ROWS, ROWS); }
 static attention_block call_block(int Hkv) { // one head of 64, as tensor cores take it, or four of 16
     attention_block b;
     memset(&b, 0, sizeof b);
@@ -1338,10 +1363,10 @@ int main(int argc, char **argv) {
             test_rope(3, 2, 12, 4, 16); // 6 query heads to a peer, 3 to a key/value head
             test_merge(9, 2, 8, 0, 4);
             test_merge(5, 3, 6, 3, 1);
-            test_dense_results(5, 3, 1, 8, 16, 0);
-            test_dense_results(7, 2, 1, 5, 9, 3);
-            test_dense_results(5, 2, 4, 8, 16, 16);
-            test_dense_results(4, 3, 3, 5, 9, 3);
+            test_dense_results(5, 3, 1, 8, 0);
+            test_dense_results(7, 2, 1, 5, 3);
+            test_dense_results(5, 2, 4, 8, 16);
+            test_dense_results(4, 3, 3, 5, 3);
             test_swiglu(1, 8, false);
             test_swiglu(5, 33, true);
             test_swiglu(3, 2056, false);
@@ -1441,6 +1466,8 @@ int main(int argc, char **argv) {
             CHECK(!attention_engine_agrees(104, false), "an engine that is wrong in dv alone is used");
             CHECK(!attention_engine_agrees(56, false), "an engine that is wrong where scores are low is used");
             CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
+            test_rounded_gradients(112, "now dk and dv are asked for in bf16");
+            test_rounded_gradients(120, "does not compute dk and dv in float on this device; they are asked for in bf16");
 #endif
             CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
         }

@@ -939,14 +939,14 @@ static void test_init(void) {
     const int64_t n = 100001;
     const float sigma = 0.02f;
     float *whole = floats(n), *shards = floats(n), *other = floats(n);
-    op_init_normal(whole, 1234, 5, 0, n, sigma, 1);
+    op_init_normal(whole, 1234, 5, 0, n, sigma);
     for (int64_t from = 0, piece = 1; from < n; from += piece, piece = piece * 3 + 1) { // shards that begin at odd and even places
-        op_init_normal(shards + from, 1234, 5, from, min_i64(piece, n - from), sigma, 1);
+        op_init_normal(shards + from, 1234, 5, from, min_i64(piece, n - from), sigma);
     }
     CHECK(same_bits(whole, shards, n), "init depends on the shards");
     double moments[5] = {0, 0, 0, 0, 0}, neighbours = 0, against = 0;
     for (int k = 0; k < 2; k++) { // another tensor, another seed: independent draws
-        op_init_normal(other, k == 0 ? 1234 : 1235, k == 0 ? 6 : 5, 0, n, sigma, 1);
+        op_init_normal(other, k == 0 ? 1234 : 1235, k == 0 ? 6 : 5, 0, n, sigma);
         against = 0;
         for (int64_t i = 0; i < n; i++) against += (double)whole[i] * other[i] / sigma / sigma;
         CHECK(fabs(against) < 5 * sqrt((double)n), "init: draws of different tensors or seeds correlate: %g", against); // 5 standard deviations
@@ -960,12 +960,12 @@ static void test_init(void) {
     static const double wanted[5] = {0, 0, 1, 0, 3}, variances[5] = {0, 1, 2, 15, 96};
     for (int k = 1; k <= 4; k++) CHECK(fabs(moments[k] - wanted[k]) < 5 * sqrt(variances[k] / (double)n), "init: moment %d is %g", k, moments[k]);
     CHECK(fabs(neighbours) < 5 * sqrt((double)n), "init: neighbours correlate: %g", neighbours);
-    op_init_normal(other, 1, 2, 3, 101, 0, 1);
+    op_init_normal(other, 1, 2, 3, 101, 0);
     int64_t wrong = 0;
     for (int64_t i = 0; i < 101; i++) wrong += other[i] != 1;
-    CHECK(wrong == 0, "init with sigma 0 does not fill");
+    CHECK(wrong == 0, "init with sigma 0 is not 1");
     // Beyond 2^32 elements of a tensor the draws do not repeat.
-    op_init_normal(other, 1234, 5, (int64_t)1 << 33, 1000, sigma, 1);
+    op_init_normal(other, 1234, 5, (int64_t)1 << 33, 1000, sigma);
     CHECK(!same_bits(other, whole, 1000), "init repeats after 2^33 elements");
     drop(whole), drop(shards), drop(other);
 }
@@ -1120,7 +1120,7 @@ static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
     double sums[2] = {op_sum_float(y, T * D), 0};
     op_sum_squares(&sums[1], y, T * D);
     KEEP((const float *)(const void *)sums, 4);
-    op_init_normal(y, 1, 2, 3, T * D, 1, 0), KEEP(y, T * D);
+    op_init_normal(y, 1, 2, 3, T * D, 1), KEEP(y, T * D);
     float *m = randoms(T * D, 8, 1), *v = randoms(T * D, 9, 1);
     for (int64_t i = 0; i < T * D; i++) v[i] = fabsf(v[i]);
     adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3, {false, 0, 0, 0, 0}};

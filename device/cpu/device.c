@@ -1,5 +1,5 @@
 // The CPU as a device: its cores and threads, its memory. What it shares with DEVICE=emulated: host_memory.c. See device/device.h.
-#include "../device.h"
+#include "../comm.h"
 #include "../ops.h"
 
 #include <cblas.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static char name[256] = "CPU (not started)";
-static int ranks_here = 1, cores_here = 1; // on this machine, or on the part of it that the job was given
+static int cores_here = 1; // on this machine, or on the part of it that the job was given
 
 // Physical cores among the CPUs this process may use: only the first hardware thread of a core counts.
 static int allowed_cores(void) {
@@ -50,7 +50,6 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     if (local_ranks < 1 || local_rank < 0 || local_rank >= local_ranks || threads < 0) {
         return error_set(error, "device_start: local rank %d of %d with %d threads is not possible", local_rank, local_ranks, threads);
     }
-    ranks_here = local_ranks;
     // With one or two ranks mpirun binds each to a single core. Count the cores that the job may use in all, and return to the given
     // binding if it is wide enough for the threads of this rank. A binding that is not mpirun's stays.
     cpu_set_t given, all;
@@ -87,11 +86,9 @@ double device_measure_gemm(void) {
         if (rate > best) best = rate;
     } while (device_seconds() - began < 0.1);
     device_free(x);
-    double busy = (double)ranks_here * omp_get_max_threads();
+    double busy = (double)comm_local_ranks() * omp_get_max_threads();
     return busy > cores_here ? best * cores_here / busy : best; // more threads than cores: each rank gets its share
 }
-
-size_t device_memory_total(void) { return machine_memory_usable() / (size_t)ranks_here; }
 
 // Does not touch the memory: the kernel maps pages when they are first written. Large allocations ask for huge pages.
 void *device_alloc(size_t bytes) {

@@ -1,9 +1,10 @@
 // What the CPU device and DEVICE=emulated have in common: device memory is host memory, and work runs when it is issued, in program order.
-#include "../device.h"
+#include "../comm.h"
 
 void device_stop(void) {}
 const char *device_determinism(void) { return "yes: this device adds up every sum in a fixed order"; }
 double device_peak_flops(void) { return 0; } // not known: clock and vector units vary too much between CPUs; see device_measure_gemm
+size_t device_memory_total(void) { return machine_memory_usable() / (size_t)comm_local_ranks(); }
 size_t device_memory_used(void) { // without shared pages: those that MPI uses for messages grow with the ranks on the machine
     long resident = 0, shared = 0;
     FILE *f = fopen("/proc/self/statm", "r");

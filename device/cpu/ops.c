@@ -165,24 +165,19 @@ void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *
     }
 }
 
-void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) {
-    int64_t piece = (int64_t)heads.Hq * heads.HS; // elements of one token and peer
-#pragma omp parallel for collapse(2) schedule(static) if (T * piece * heads.peers > PARALLEL_ELEMENTS)
-    for (int64_t t = 0; t < T; t++) {
-        for (int peer = 0; peer < heads.peers; peer++) {
-            memcpy(out + (t * heads.peers + peer) * piece, out_recv + (peer * T + t) * piece, sizeof(floatX) * (size_t)piece);
-        }
-    }
-}
-void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads) {
+// Pieces of one token and peer, from the order (T, peers) to (peers, T) if `pack`, else back.
+static void heads_move(floatX *to, const floatX *from, int64_t T, head_layout heads, bool pack) {
     int64_t piece = (int64_t)heads.Hq * heads.HS;
 #pragma omp parallel for collapse(2) schedule(static) if (T * piece * heads.peers > PARALLEL_ELEMENTS)
     for (int64_t t = 0; t < T; t++) {
         for (int peer = 0; peer < heads.peers; peer++) {
-            memcpy(out_send + (peer * T + t) * piece, out + (t * heads.peers + peer) * piece, sizeof(floatX) * (size_t)piece);
+            int64_t by_token = (t * heads.peers + peer) * piece, by_peer = (peer * T + t) * piece;
+            memcpy(to + (pack ? by_peer : by_token), from + (pack ? by_token : by_peer), sizeof(floatX) * (size_t)piece);
         }
     }
 }
+void op_heads_unpack(floatX *out, const floatX *out_recv, int64_t T, head_layout heads) { heads_move(out, out_recv, T, heads, false); }
+void op_heads_pack(floatX *out_send, const floatX *out, int64_t T, head_layout heads) { heads_move(out_send, out, T, heads, true); }
 
 // ---- SwiGLU ----
 
@@ -250,20 +245,16 @@ void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int6
 void op_cast_from_float(floatX *to, const float *from, int64_t n) {
     if (to != from) device_copy(to, from, sizeof(float) * (size_t)n);
 }
-void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width) {
+void op_cast_to_float(float *to, const floatX *from, int64_t n) { op_cast_from_float(to, from, n); }
+static void move_rows(float *to, int64_t to_stride, const float *from, int64_t from_stride, int64_t rows, int64_t width) {
 #pragma omp parallel for schedule(static) if (rows * width > PARALLEL_ELEMENTS)
-    for (int64_t i = 0; i < rows; i++) memcpy(to + i * to_stride, from + i * width, sizeof(float) * (size_t)width);
+    for (int64_t i = 0; i < rows; i++) memcpy(to + i * to_stride, from + i * from_stride, sizeof(float) * (size_t)width);
 }
-void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) {
-#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_ELEMENTS)
-    for (int64_t i = 0; i < rows; i++) memcpy(to + i * width, from + i * from_stride, sizeof(float) * (size_t)width);
-}
+void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width) { move_rows(to, to_stride, from, width, rows, width); }
+void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) { move_rows(to, width, from, from_stride, rows, width); }
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
     (void)how;
     op_cast_from_float(to, from, n);
-}
-void op_cast_to_float(float *to, const floatX *from, int64_t n) {
-    if (to != from) device_copy(to, from, sizeof(float) * (size_t)n);
 }
 void op_add_float(float *to, const float *from, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
@@ -288,7 +279,7 @@ static double sum_of(const float *x, int64_t n, bool squares) {
     for (int part = 0; part < SUM_PARTS; part++) {
         int64_t from = n / SUM_PARTS * part + min_i64(part, n % SUM_PARTS), to = from + n / SUM_PARTS + (part < n % SUM_PARTS);
         double sum = 0;
-        if (squares) {
+        if (squares) { // in one loop, gcc would not vectorize the plain sum
 #pragma omp simd reduction(+ : sum)
             for (int64_t i = from; i < to; i++) sum += (double)x[i] * x[i];
         } else {
@@ -312,12 +303,12 @@ static uint64_t mix_bits(uint64_t z) {
 }
 
 // Elements 2p and 2p + 1 of a tensor are the cosine and sine of one Box-Muller draw, made from two hashes of (seed, tensor, p).
-void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
+void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma) {
     uint64_t key = mix_bits(mix_bits(seed) ^ tensor);
     int64_t first_pair = first / 2, pairs = n > 0 ? (first + n - 1) / 2 - first_pair + 1 : 0;
 #pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
     for (int64_t p = 0; p < pairs; p++) {
-        float values[2] = {fill, fill};
+        float values[2] = {1, 1};
         if (sigma != 0) {
             uint64_t counter = 2 * (uint64_t)(first_pair + p);
             double u = (double)((mix_bits(key ^ mix_bits(counter)) >> 11) + 1) * 0x1p-53; // (0, 1]

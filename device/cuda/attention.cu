@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(P * R, 1)
     float *mine = ps + row * (R + 1); // this row's scores, then probabilities
     float sum[HS_MAX / P], largest = -INFINITY, total = 0;
     for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
-    tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
+    tile_load<R>(qs, q + head * HS, b.q_stride, first, b.Tq, HS, packed, scale);
     int64_t from = attention_first_visible(b, i);
     for (int64_t j0 = attention_first_visible(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
         __syncthreads(); // all threads are done with the previous tiles
-        tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
-        tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(ks, k + kv_head * HS, b.kv_stride, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(vs, v + kv_head * HS, b.kv_stride, j0, b.Tk, HS, packed, 1);
         __syncthreads();
         for (int c = part; c < R; c += P) {
             bool visible = j0 + c < b.Tk && j0 + c >= from && (!b.causal || j0 + c <= i);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(P * R, 1)
         }
     }
     bool exists = i < b.Tq;
-    float *lse_at = lse + head * b.lse_head + i, *out_row = out + i * b.out.row + head * b.out.head;
+    float *lse_at = lse + head * b.lse_head + i, *out_row = out + i * b.sum_stride + head * HS;
     float lse_new = total > 0 ? largest + logf(total) : -INFINITY, scale_new = total > 0 ? 1 / total : 0.0f, scale_old = 0;
     if (merge) {
         float lse_old = exists ? *lse_at : -INFINITY, weight_new;
@@ -120,13 +120,13 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
     float sum[HS_MAX / P];
     for (int n = 0; n < HS_MAX / P; n++) sum[n] = 0;
     float row_lse = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f, row_delta = i < b.Tq ? delta[head * b.lse_head + i] : 0.0f;
-    tile_load<R>(qs, q + head * b.q.head, b.q.row, first, b.Tq, HS, packed, scale);
-    tile_load<R>(os, dout + head * b.q.head, b.q.row, first, b.Tq, HS, packed, 1);
+    tile_load<R>(qs, q + head * HS, b.q_stride, first, b.Tq, HS, packed, scale);
+    tile_load<R>(os, dout + head * HS, b.q_stride, first, b.Tq, HS, packed, 1);
     int64_t from = attention_first_visible(b, i);
     for (int64_t j0 = attention_first_visible(b, first) / R * R; j0 < b.Tk && (!b.causal || j0 < first + R); j0 += R) {
         __syncthreads();
-        tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
-        tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(ks, k + kv_head * HS, b.kv_stride, j0, b.Tk, HS, packed, 1);
+        tile_load<R>(vs, v + kv_head * HS, b.kv_stride, j0, b.Tk, HS, packed, 1);
         __syncthreads();
         for (int c = part; c < R; c += P) {
             bool visible = j0 + c < b.Tk && j0 + c >= from && (!b.causal || j0 + c <= i);
@@ -136,7 +136,7 @@ attention_dq_kernel(float *dq, const floatX *q, const floatX *k, const floatX *v
         __syncwarp();
         for (int c = 0; c < R; c++) add_row<P>(sum, mine[c], ks + c * pitch, part, HS);
     }
-    if (i < b.Tq) to_global<P>(dq + i * b.dq.row + head * b.dq.head, sum, part, HS, add);
+    if (i < b.Tq) to_global<P>(dq + i * b.sum_stride + head * HS, sum, part, HS, add);
 }
 
 // Block (x, y): dk and dv of key rows [x R, (x + 1) R) of key/value head y, over all its query heads in their order:
@@ -154,13 +154,13 @@ __global__ void __launch_bounds__(P * R, 1)
     float *my_p = ps + row * (R + 1), *my_ds = ds + row * (R + 1);
     float sum_k[HS_MAX / P], sum_v[HS_MAX / P];
     for (int n = 0; n < HS_MAX / P; n++) sum_k[n] = sum_v[n] = 0;
-    tile_load<R>(ks, k + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, scale);
-    tile_load<R>(vs, v + kv_head * b.kv.head, b.kv.row, first, b.Tk, HS, packed, 1);
+    tile_load<R>(ks, k + kv_head * HS, b.kv_stride, first, b.Tk, HS, packed, scale);
+    tile_load<R>(vs, v + kv_head * HS, b.kv_stride, first, b.Tk, HS, packed, 1);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         for (int64_t i0 = b.causal ? first : 0; i0 < b.Tq && attention_first_visible(b, i0) < first + R; i0 += R) {
             __syncthreads();
-            tile_load<R>(qs, q + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
-            tile_load<R>(os, dout + head * b.q.head, b.q.row, i0, b.Tq, HS, packed, 1);
+            tile_load<R>(qs, q + head * HS, b.q_stride, i0, b.Tq, HS, packed, 1);
+            tile_load<R>(os, dout + head * HS, b.q_stride, i0, b.Tq, HS, packed, 1);
             if (threadIdx.x < R) {
                 int64_t i = i0 + threadIdx.x;
                 lses[threadIdx.x] = i < b.Tq ? lse[head * b.lse_head + i] : 0.0f;
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(P * R, 1)
         }
     }
     if (j >= b.Tk) return;
-    to_global<P>(dk + j * b.dkv.row + kv_head * b.dkv.head, sum_k, part, HS, add);
-    to_global<P>(dv + j * b.dkv.row + kv_head * b.dkv.head, sum_v, part, HS, add);
+    to_global<P>(dk + j * b.dkv_stride + kv_head * HS, sum_k, part, HS, add);
+    to_global<P>(dv + j * b.dkv_stride + kv_head * HS, sum_v, part, HS, add);
 }
 
 // ---- launchers: up to head size 128 tiles of 32 rows, 4 threads per row; above, tiles of 16 rows, 8 threads per row ----
@@ -192,7 +192,7 @@ static void attention_check(attention_shape b) {
         device_fail("attention: head size %d (1 to 256), %d query heads on %d key/value heads", b.HS, b.Hq, b.Hkv);
 }
 static int attention_packed(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
-    return packs(b.HS, q, k, v, dout) && b.q.row % PACK == 0 && b.q.head % PACK == 0 && b.kv.row % PACK == 0 && b.kv.head % PACK == 0;
+    return packs(b.HS, q, k, v, dout) && b.q_stride % PACK == 0 && b.kv_stride % PACK == 0;
 }
 static size_t tiles_bytes(int R, int HS, int tiles, int squares) { // plus lse and delta
     return sizeof(float) * (size_t)(tiles * R * (HS + 1) + squares * R * (R + 1) + 2 * R);
@@ -229,7 +229,7 @@ void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q,
 // One block per token: first the merge weights of its heads, then its elements.
 template <int W>
 __global__ void attention_merge_kernel(float *out, float *lse, const float *out_b, const float *lse_b, int H, int HS, int64_t stride,
-                                       int64_t lse_stride, int64_t stride_b, int64_t lse_stride_b) {
+                                       int64_t lse_stride, int64_t lse_stride_b) {
     DYN_SHARED(float, weights); // (H, 2): of out and of out_b
     int64_t t = blockIdx.x;
     for (int h = (int)threadIdx.x; h < H; h += (int)blockDim.x) {
@@ -240,29 +240,29 @@ __global__ void attention_merge_kernel(float *out, float *lse, const float *out_
     for (int i = (int)threadIdx.x * W; i < H * HS; i += (int)blockDim.x * W) {
         float x[W], y[W], a = weights[2 * (i / HS)], b = weights[2 * (i / HS) + 1];
         load<W>(x, out + t * stride + i);
-        load<W>(y, out_b + t * stride_b + i);
+        load<W>(y, out_b + t * H * HS + i);
 #pragma unroll
         for (int k = 0; k < W; k++) x[k] = (a > 0 ? a * x[k] : 0.0f) + (b > 0 ? b * y[k] : 0.0f);
         store<W>(out + t * stride + i, x);
     }
 }
-void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
-                     int64_t lse_stride, int64_t stride_b, int64_t lse_stride_b) {
+void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride, int64_t lse_stride,
+                     int64_t lse_stride_b) {
     if (T == 0) return;
     size_t shared = sizeof(float) * (size_t)(2 * H);
-    bool packed = HS % 4 == 0 && stride % 4 == 0 && stride_b % 4 == 0 && aligned16(out) && aligned16(out_b);
+    bool packed = HS % 4 == 0 && stride % 4 == 0 && aligned16(out) && aligned16(out_b);
     auto merge_kernel = packed ? attention_merge_kernel<4> : attention_merge_kernel<1>;
     LAUNCH(merge_kernel, grid_size(T), block_size(H * HS / (packed ? 4 : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride, lse_stride,
-           stride_b, lse_stride_b);
+           lse_stride_b);
 }
 
 // One block per token.
 template <int W, class E>
-__global__ void attention_sum_heads_kernel(float *to, const E *from, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head, bool add) {
+__global__ void attention_sum_heads_kernel(float *to, const E *from, int heads, int members, int HS, int64_t stride, bool add) {
     int64_t t = blockIdx.x;
     for (int i = (int)threadIdx.x * W; i < heads * HS; i += (int)blockDim.x * W) {
-        float *at = to + t * to_row + i / HS * to_head + i % HS, sum[W], x[W];
-        const E *first = from + t * from_row + (int64_t)(i / HS) * members * HS + i % HS;
+        float *at = to + t * stride + i, sum[W], x[W];
+        const E *first = from + (t * heads + i / HS) * members * HS + i % HS;
         load<W>(sum, first);
 #pragma unroll 4
         for (int m = 1; m < members; m++) {
@@ -279,16 +279,15 @@ __global__ void attention_sum_heads_kernel(float *to, const E *from, int heads, 
     }
 }
 template <int W, class E>
-static void sum_heads(float *to, const E *from, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row, int64_t to_head, bool add) {
-    bool packed = HS % W == 0 && from_row % W == 0 && to_row % 4 == 0 && to_head % 4 == 0 && aligned16(to) && aligned16(from);
+static void sum_heads(float *to, const E *from, int64_t T, int heads, int members, int HS, int64_t stride, bool add) {
+    bool packed = HS % W == 0 && stride % 4 == 0 && aligned16(to) && aligned16(from);
     auto sum_heads_kernel = packed ? attention_sum_heads_kernel<W, E> : attention_sum_heads_kernel<1, E>;
-    LAUNCH(sum_heads_kernel, grid_size(T), block_size((int64_t)heads * HS / (packed ? W : 1), 256), 0, to, from, heads, members, HS, from_row, to_row, to_head, add);
+    LAUNCH(sum_heads_kernel, grid_size(T), block_size((int64_t)heads * HS / (packed ? W : 1), 256), 0, to, from, heads, members, HS, stride, add);
 }
-void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t from_row, int64_t to_row,
-                         int64_t to_head, bool add) {
+void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t stride, bool add) {
     if (T == 0) return;
-    if (from_bf16) sum_heads<8>(to, (const bf16 *)from, T, heads, members, HS, from_row, to_row, to_head, add);
-    else sum_heads<4>(to, (const float *)from, T, heads, members, HS, from_row, to_row, to_head, add);
+    if (from_bf16) sum_heads<8>(to, (const bf16 *)from, T, heads, members, HS, stride, add);
+    else sum_heads<4>(to, (const float *)from, T, heads, members, HS, stride, add);
 }
 
 __global__ void attention_lse_copy_kernel(float *to, const float *from, int64_t n, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride) {
@@ -308,7 +307,7 @@ template <int W> __global__ void attention_delta_kernel(float *delta, const floa
     int part = (int)threadIdx.x % lanes;
     for (int first = 0; first < b.Hq; first += (int)blockDim.x / lanes) {
         int h = first + (int)threadIdx.x / lanes;
-        int64_t at = t * b.q.row + h * b.q.head;
+        int64_t at = t * b.q_stride + h * b.HS;
         float sum = 0;
         for (int d = part * W; h < b.Hq && d < b.HS; d += lanes * W) {
             float x[W], y[W];
@@ -323,7 +322,7 @@ template <int W> __global__ void attention_delta_kernel(float *delta, const floa
 }
 void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape b) {
     if (b.Tq == 0) return;
-    bool packed = packs(b.HS, out, dout) && b.q.row % PACK == 0 && b.q.head % PACK == 0;
+    bool packed = packs(b.HS, out, dout) && b.q_stride % PACK == 0;
     auto delta_kernel = packed ? attention_delta_kernel<PACK> : attention_delta_kernel<1>;
     int lanes = 32, width = packed ? PACK : 1;
     while (lanes / 2 * width >= b.HS) lanes /= 2;

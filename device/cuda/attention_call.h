@@ -6,20 +6,14 @@
 
 #include "internal.h"
 
-// Rows and heads of a tensor lie `row` and `head` elements apart; the elements of a head are contiguous.
-typedef struct {
-    int64_t row, head;
-} head_strides;
-
 typedef struct {
     bool backward, causal; // causal: query row i sees key rows <= i
     bool dkv_bf16;         // backward: dk and dv leave the engine rounded to bf16
     int64_t Tq, Tk;
     int Hq, Hkv, HS;       // Hq % Hkv == 0
-    head_strides q, kv;    // q also for dout and (backward) out; kv for k and v
-    head_strides out;      // forward: out
-    head_strides dq, dkv;  // backward: dq; dk and dv (from an engine: one per query head)
-    int64_t lse_head;        // of lse and delta, from one head to the next; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
+    int64_t q_stride, kv_stride;    // from row to row; heads lie HS apart. q also for dout and (backward) out; kv for k and v
+    int64_t sum_stride, dkv_stride; // sum: forward out, backward dq; dkv: dk and dv (from an engine: one per query head)
+    int64_t lse_head;               // of lse and delta, from one head to the next; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
     attention_documents documents; // first == NULL except for the hand-written kernels
 } attention_shape;
 
@@ -51,7 +45,8 @@ bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS
 size_t attention_call_workspace(attention_shape shape);
 
 // Does the engine agree with the hand-written kernels in float for this head size (documents: also when asked for more rows than are wanted)? Checked
-// once, on a small problem, with a warning when it does not; then the hand-written kernels compute attention (documents: of packed documents).
+// once, on a small problem, with a warning when it does not. Then, if only the backward pass is wrong, or no engine takes it, calls of this head size ask
+// for dk and dv in bf16; if that does not help, the hand-written kernels compute attention (documents: of packed documents).
 bool attention_engine_agrees(int HS, bool documents);
 
 // The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each: its whole group or (kv == 1) part of it.

@@ -1,7 +1,8 @@
 // DEVICE=emulated: the attention engine is the hand-written kernels. See attention_call.h.
 //
 // It is made wrong for some head sizes, so that test_kernels can test what then happens: 40 is refused; 48: gradients; 56 and 72: gradients
-// of queries with low scores, by much and by little; 88: lse; 104: dv.
+// of queries with low scores, by much and by little; 88: lse; 104: dv; 112: gradients unless dk and dv are asked for in bf16; 120: then alone it takes
+// backward calls.
 #include "attention_call.h"
 
 void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c, if linked: told when device memory is in use
@@ -17,34 +18,34 @@ static void spoil(float *x, int64_t n) {
 }
 
 bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
-    if (s.HS == 40) return false; // lets test_kernels test a shape that no engine takes
+    bool in_float = s.backward && !s.dkv_bf16;
+    if (s.HS == 40 || (s.HS == 120 && in_float)) return false; // lets test_kernels test a shape that no engine takes
     if (emulation_runs != NULL) emulation_runs(true);
     memset(workspace, 0xff, attention_call_workspace(s)); // NaN for anyone else who uses this memory
     if (emulation_runs != NULL) emulation_runs(false);
-    if (s.HS == 48 && s.backward) scale *= 1.1f; // lets test_kernels test an engine that is wrong
+    if ((s.HS == 48 && s.backward) || (s.HS == 112 && in_float)) scale *= 1.1f; // lets test_kernels test an engine that is wrong
     const floatX *q = (const floatX *)tensors[ATTENTION_Q], *k = (const floatX *)tensors[ATTENTION_K],
                  *v = (const floatX *)tensors[ATTENTION_V];
     float *lse = (float *)tensors[ATTENTION_LSE];
     if (!s.backward) {
         attention_kernel_forward((float *)tensors[ATTENTION_OUT], lse, q, k, v, s, scale, false);
-        if (s.HS == 88) spoil(lse, s.Hq * s.lse_head);
+        if (s.HS == 88) spoil(lse, s.Hq * s.Tq);
         return true;
     }
     const floatX *out = (const floatX *)tensors[ATTENTION_OUT], *dout = (const floatX *)tensors[ATTENTION_DOUT];
     float *dq = (float *)tensors[ATTENTION_DQ], *dk = (float *)tensors[ATTENTION_DK], *dv = (float *)tensors[ATTENTION_DV];
-    float *delta = (float *)tensors[ATTENTION_DELTA], *faulty = s.HS == 56 || s.HS == 72 ? HOST_NEW(float, s.Hq * s.lse_head) : NULL;
+    float *delta = (float *)tensors[ATTENTION_DELTA], *faulty = s.HS == 56 || s.HS == 72 ? HOST_NEW(float, s.Hq * s.Tq) : NULL;
     attention_kernel_delta(delta, out, dout, s);
-    for (int64_t i = 0; i < s.Hq * s.lse_head && faulty != NULL; i++) // and engines that are wrong only for queries with low scores, by much or by little
+    for (int64_t i = 0; i < s.Hq * s.Tq && faulty != NULL; i++) // and engines that are wrong only for queries with low scores, by much or by little
         faulty[i] = lse[i] - (lse[i] >= -50 ? 0 : s.HS == 56 ? 1.0f : 0.07f);
     if (faulty != NULL) lse = faulty;
-    int64_t n = s.Tk * s.dkv.row; // dkv_bf16: dense
+    int64_t n = s.Tk * s.dkv_stride; // dkv_bf16: dense
     float *rounded = s.dkv_bf16 ? HOST_NEW(float, 2 * n) : NULL, *to_dk = rounded != NULL ? rounded : dk, *to_dv = rounded != NULL ? rounded + n : dv;
     attention_shape one = s;
     one.Hq = one.Hkv = 1;
     for (int h = 0; h < s.Hq; h++) {
-        int64_t q_at = h * s.q.head, kv_at = h / (s.Hq / s.Hkv) * s.kv.head, dkv_at = h * s.dkv.head;
-        attention_kernel_backward(dq + h * s.dq.head, to_dk + dkv_at, to_dv + dkv_at, q + q_at, k + kv_at, v + kv_at, dout + q_at, lse + h * s.lse_head,
-                                  delta + h * s.lse_head, one, scale, false, false);
+        int64_t at = h * s.HS, kv_at = h / (s.Hq / s.Hkv) * s.HS, row = h * s.Tq;
+        attention_kernel_backward(dq + at, to_dk + at, to_dv + at, q + at, k + kv_at, v + kv_at, dout + at, lse + row, delta + row, one, scale, false, false);
     }
     if (emulation_runs != NULL) emulation_runs(true);
     memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));

@@ -68,14 +68,14 @@ static tensor tensor_describe(cudnnDataType_t type, int64_t heads, int64_t rows,
     tensor t = {{1, heads, rows, columns}, {heads * rows * columns, head_stride, row_stride, column_stride}, type, NULL}; // the first stride is never used
     return t;
 }
-// A tensor in memory, (rows, HS) per head; `transposed` presents each head as (HS, rows).
-static tensor memory(attention_graph *g, int64_t id, cudnnDataType_t type, int64_t heads, int64_t rows, head_strides s, bool transposed) {
+// A tensor in memory, (rows, HS) per head, with rows `stride` apart; `transposed` presents each head as (HS, rows).
+static tensor memory(attention_graph *g, int64_t id, cudnnDataType_t type, int64_t heads, int64_t rows, int64_t stride, bool transposed) {
     int64_t HS = g->shape.HS;
-    tensor t = transposed ? tensor_describe(type, heads, HS, rows, s.head, 1, s.row) : tensor_describe(type, heads, rows, HS, s.head, s.row, 1);
+    tensor t = transposed ? tensor_describe(type, heads, HS, rows, HS, 1, stride) : tensor_describe(type, heads, rows, HS, HS, stride, 1);
     return tensor_make(g, t, IN_MEMORY, id);
 }
-static tensor row_numbers(attention_graph *g, int64_t id, int64_t head_stride) { // a float for each head and query row
-    return tensor_make(g, tensor_describe(CUDNN_DATA_FLOAT, g->shape.Hq, g->shape.Tq, 1, head_stride, 1, 1), IN_MEMORY, id);
+static tensor row_numbers(attention_graph *g, int64_t id) { // a float for each head and query row
+    return tensor_make(g, tensor_describe(CUDNN_DATA_FLOAT, g->shape.Hq, g->shape.Tq, 1, g->shape.Tq, 1, 1), IN_MEMORY, id);
 }
 static tensor intermediate(attention_graph *g, cudnnDataType_t type, int64_t rows, int64_t columns) { // one per query head, never in memory
     tensor t = tensor_describe(type, g->shape.Hq, rows, columns, rows * columns, columns, 1);
@@ -170,11 +170,11 @@ static tensor scaled_scores(attention_graph *g, const tensor *q, const tensor *k
 
 static void build_forward(attention_graph *g) {
     const attention_shape *s = &g->shape;
-    tensor q = memory(g, ATTENTION_Q, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
-    tensor k = memory(g, ATTENTION_K, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv, true);
-    tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv, false);
-    tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_FLOAT, s->Hq, s->Tq, s->out, false);
-    tensor scale = host_number(g, ATTENTION_SCALE), lse = row_numbers(g, ATTENTION_LSE, s->lse_head);
+    tensor q = memory(g, ATTENTION_Q, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
+    tensor k = memory(g, ATTENTION_K, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, true);
+    tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, false);
+    tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_FLOAT, s->Hq, s->Tq, s->sum_stride, false);
+    tensor scale = host_number(g, ATTENTION_SCALE), lse = row_numbers(g, ATTENTION_LSE);
     tensor score = masked(g, scaled_scores(g, &q, &k, &scale));
     tensor largest = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1), sum = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1);
     tensor logarithm = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1);
@@ -195,20 +195,19 @@ static void key_gradient(attention_graph *g, int64_t id, const tensor *weights, 
     tensor turned = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hq, s->Tk, s->Tq, s->Tq * s->Tk, 1, s->Tk);
     turned = tensor_make(g, turned, VIRTUAL, ++g->next_virtual);
     reshape(g, weights, &turned);
-    tensor gradient = memory(g, id, s->dkv_bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, s->Hq, s->Tk, s->dkv, false);
+    tensor gradient = memory(g, id, s->dkv_bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, s->Hq, s->Tk, s->dkv_stride, false);
     multiply_matrices(g, &turned, x, &gradient);
 }
 
 static void build_backward(attention_graph *g) {
     const attention_shape *s = &g->shape;
-    head_strides dense_heads = {s->HS, s->Tq * s->HS};
-    tensor q = memory(g, ATTENTION_Q, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
-    tensor k = memory(g, ATTENTION_K, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv, true);
-    tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv, true);
-    tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
-    tensor dout = memory(g, ATTENTION_DOUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q, false);
-    tensor dq = memory(g, ATTENTION_DQ, CUDNN_DATA_FLOAT, s->Hq, s->Tq, s->dq, false);
-    tensor lse = row_numbers(g, ATTENTION_LSE, s->lse_head), delta = row_numbers(g, ATTENTION_DELTA, s->lse_head);
+    tensor q = memory(g, ATTENTION_Q, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
+    tensor k = memory(g, ATTENTION_K, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, true);
+    tensor v = memory(g, ATTENTION_V, CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->kv_stride, true);
+    tensor out = memory(g, ATTENTION_OUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
+    tensor dout = memory(g, ATTENTION_DOUT, CUDNN_DATA_BFLOAT16, s->Hq, s->Tq, s->q_stride, false);
+    tensor dq = memory(g, ATTENTION_DQ, CUDNN_DATA_FLOAT, s->Hq, s->Tq, s->sum_stride, false);
+    tensor lse = row_numbers(g, ATTENTION_LSE), delta = row_numbers(g, ATTENTION_DELTA);
     tensor scale = host_number(g, ATTENTION_SCALE), one = host_number(g, ATTENTION_ONE);
 
     tensor products = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, s->HS), row_sum = intermediate(g, CUDNN_DATA_FLOAT, s->Tq, 1);
@@ -230,10 +229,11 @@ static void build_backward(attention_graph *g) {
     in_float(g, CUDNN_POINTWISE_MUL, &unscaled, &scale, &ds);
     key_gradient(g, ATTENTION_DK, &ds, &q);
 
-    tensor k_rows = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->HS, s->kv.head, s->kv.row, 1);
+    tensor k_rows = tensor_describe(CUDNN_DATA_BFLOAT16, s->Hkv, s->Tk, s->HS, s->HS, s->kv_stride, 1);
     k_rows = tensor_make(g, k_rows, VIRTUAL, ++g->next_virtual);
     reshape(g, &k, &k_rows);
-    tensor dq_sum = memory(g, ATTENTION_DQ_SUM, CUDNN_DATA_FLOAT, s->Hq, s->Tq, dense_heads, false);
+    tensor dq_sum = tensor_describe(CUDNN_DATA_FLOAT, s->Hq, s->Tq, s->HS, s->Tq * s->HS, s->HS, 1);
+    dq_sum = tensor_make(g, dq_sum, IN_MEMORY, ATTENTION_DQ_SUM);
     multiply_matrices(g, &ds, &k_rows, &dq_sum);
     in_float(g, CUDNN_POINTWISE_IDENTITY, &dq_sum, NULL, &dq);
 }

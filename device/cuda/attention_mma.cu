@@ -145,13 +145,13 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
     int head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv), Tq = (int)b.Tq, Tk = (int)b.Tk;
     int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, mine = (int)(threadIdx.x / 32) * 16;
     auto start = [&](int key, int stage) {
-        tile_start<N, HS>(ks + stage * TILE, k + kv_head * b.kv.head, b.kv.row, key, Tk);
-        tile_start<N, HS>(vs + stage * TILE, v + kv_head * b.kv.head, b.kv.row, key, Tk);
+        tile_start<N, HS>(ks + stage * TILE, k + kv_head * HS, b.kv_stride, key, Tk);
+        tile_start<N, HS>(vs + stage * TILE, v + kv_head * HS, b.kv_stride, key, Tk);
     };
     float sum[HS / 8][4], largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}; // of two rows; largest: times log2 e; total: of this lane's columns
     int all_from = first_key(b, min(first + ROWS, Tq) - 1), end = key_end(b, first + ROWS - 1), stage = 0, j = first_key(b, first);
     zero(sum);
-    tile_start<ROWS, HS>(qs, q + head * b.q.head, b.q.row, first, Tq);
+    tile_start<ROWS, HS>(qs, q + head * HS, b.q_stride, first, Tq);
     start(j, 0);
     for (; j < end; j += N, stage ^= 1) {
         copy_async_wait();
@@ -194,7 +194,7 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
         }
         if (i >= Tq) continue;
         if (column_of(0) == 0) *lse_at = lse_new;
-        float *row = out + i * b.out.row + head * b.out.head + column_of(0);
+        float *row = out + i * b.sum_stride + head * HS + column_of(0);
 #pragma unroll
         for (int n = 0; n < HS / 8; n++) store_two(row + 8 * n, sum[n][2 * h], sum[n][2 * h + 1], scale_new, scale_old);
     }
@@ -212,8 +212,8 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
     int head = (int)blockIdx.y, kv_head = head / (b.Hq / b.Hkv), Tq = (int)b.Tq, Tk = (int)b.Tk;
     int first = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, mine = (int)(threadIdx.x / 32) * 16;
     auto start = [&](int key, int stage) {
-        tile_start<N, HS>(ks + stage * TILE, k + kv_head * b.kv.head, b.kv.row, key, Tk);
-        tile_start<N, HS>(vs + stage * TILE, v + kv_head * b.kv.head, b.kv.row, key, Tk);
+        tile_start<N, HS>(ks + stage * TILE, k + kv_head * HS, b.kv_stride, key, Tk);
+        tile_start<N, HS>(vs + stage * TILE, v + kv_head * HS, b.kv_stride, key, Tk);
     };
     float sum[HS / 8][4], row_lse[2], row_delta[2];
     int all_from = first_key(b, min(first + ROWS, Tq) - 1), end = key_end(b, first + ROWS - 1), stage = 0, j = first_key(b, first);
@@ -224,8 +224,8 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
         row_lse[h] = i < Tq ? lse_units(lse[head * b.lse_head + i]) : 0.0f;
         row_delta[h] = i < Tq ? delta[head * b.lse_head + i] : 0.0f;
     }
-    tile_start<ROWS, HS>(qs, q + head * b.q.head, b.q.row, first, Tq);
-    tile_start<ROWS, HS>(os, dout + head * b.q.head, b.q.row, first, Tq);
+    tile_start<ROWS, HS>(qs, q + head * HS, b.q_stride, first, Tq);
+    tile_start<ROWS, HS>(os, dout + head * HS, b.q_stride, first, Tq);
     start(j, 0);
     for (; j < end; j += N, stage ^= 1) {
         copy_async_wait();
@@ -242,7 +242,7 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
         accumulate<HS, N>(sum, s, ks + stage * TILE);
     }
     copy_async_wait();
-    rows_to_global<HS>(dq + head * b.dq.head, b.dq.row, sum, scale, first + mine, Tq, add);
+    rows_to_global<HS>(dq + head * HS, b.sum_stride, sum, scale, first + mine, Tq, add);
 }
 
 // Block (x, y): dk and dv of 64 key rows of key/value head y, over all its query heads in their order.
@@ -258,12 +258,12 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
     float sum_k[HS / 8][4], sum_v[HS / 8][4];
     zero(sum_k);
     zero(sum_v);
-    tile_start<ROWS, HS>(ks, k + kv_head * b.kv.head, b.kv.row, first, Tk);
-    tile_start<ROWS, HS>(vs, v + kv_head * b.kv.head, b.kv.row, first, Tk);
+    tile_start<ROWS, HS>(ks, k + kv_head * HS, b.kv_stride, first, Tk);
+    tile_start<ROWS, HS>(vs, v + kv_head * HS, b.kv_stride, first, Tk);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         auto start = [&](int query, int stage) {
-            tile_start<N, HS>(qs + stage * TILE, q + head * b.q.head, b.q.row, query, Tq);
-            tile_start<N, HS>(os + stage * TILE, dout + head * b.q.head, b.q.row, query, Tq);
+            tile_start<N, HS>(qs + stage * TILE, q + head * HS, b.q_stride, query, Tq);
+            tile_start<N, HS>(os + stage * TILE, dout + head * HS, b.q_stride, query, Tq);
             numbers_start(lses + stage * N, lse + head * b.lse_head, query, Tq, N);
             numbers_start(deltas + stage * N, delta + head * b.lse_head, query, Tq, N);
         };
@@ -291,26 +291,25 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
         }
         copy_async_wait(); // for a tile that was started, but sees nothing
     }
-    rows_to_global<HS>(dk + kv_head * b.dkv.head, b.dkv.row, sum_k, scale, first + mine, Tk, add);
-    rows_to_global<HS>(dv + kv_head * b.dkv.head, b.dkv.row, sum_v, 1, first + mine, Tk, add);
+    rows_to_global<HS>(dk + kv_head * HS, b.dkv_stride, sum_k, scale, first + mine, Tk, add);
+    rows_to_global<HS>(dv + kv_head * HS, b.dkv_stride, sum_v, 1, first + mine, Tk, add);
 }
 
 // ---- launchers ----
 
-static bool strides_fit(head_strides s, int multiple) { return s.row % multiple == 0 && s.head % multiple == 0; }
 static bool addresses_fit(uintptr_t bits, int multiple) { return bits % (uintptr_t)multiple == 0; }
 // bf16, a supported head size, inputs that can be read 16 bytes at a time. (The callers check that outputs can be written 8 bytes at a time.)
 static bool takes(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
     uintptr_t bits = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)dout;
     return sizeof(floatX) == sizeof(bf16) && (b.HS == 64 || b.HS == 128) && b.Tq > 0 && b.Tk > 0 && b.Tq <= INT32_MAX - 256 && b.Tk <= INT32_MAX - 256 &&
-           strides_fit(b.q, 8) && strides_fit(b.kv, 8) && addresses_fit(bits, 16);
+           b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses_fit(bits, 16);
 }
 static const bf16 *as_bf16(const floatX *x) { return (const bf16 *)x; } // after takes()
 
 static size_t tiles_bytes(int HS, int rows) { return sizeof(bf16) * (size_t)(rows * (HS + 8)); }
 
 bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape b, float scale, bool merge) {
-    if (!takes(b, q, k, v, nullptr) || !strides_fit(b.out, 2) || !addresses_fit((uintptr_t)out, 8)) return false;
+    if (!takes(b, q, k, v, nullptr) || b.sum_stride % 2 != 0 || !addresses_fit((uintptr_t)out, 8)) return false;
     auto forward_mma_kernel = b.HS == 64 ? attention_forward_mma_kernel<64> : attention_forward_mma_kernel<128>;
     dim3 grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq);
     size_t tiles = tiles_bytes(b.HS, ROWS + 4 * (b.HS == 64 ? FORWARD_COLUMNS<64> : FORWARD_COLUMNS<128>));
@@ -320,7 +319,7 @@ bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX
 bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
                             const float *delta, attention_shape b, float scale, bool add_dq, bool add_dkv) {
     uintptr_t written = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv;
-    if (!takes(b, q, k, v, dout) || !strides_fit(b.dq, 2) || !strides_fit(b.dkv, 2) || !addresses_fit(written, 8)) return false;
+    if (!takes(b, q, k, v, dout) || b.sum_stride % 2 != 0 || b.dkv_stride % 2 != 0 || !addresses_fit(written, 8)) return false;
     auto dq_mma_kernel = b.HS == 64 ? attention_dq_mma_kernel<64> : attention_dq_mma_kernel<128>;
     auto dkv_mma_kernel = b.HS == 64 ? attention_dkv_mma_kernel<64> : attention_dkv_mma_kernel<128>;
     dim3 q_grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq), k_grid(grid_size(ceil_div(b.Tk, ROWS)), (unsigned)b.Hkv);

@@ -173,7 +173,7 @@ double device_measure_gemm(void) {
     const int64_t n = 8192;
     floatX *x = (floatX *)device_alloc(sizeof(floatX) * 3 * n * n);
     if (x == NULL) return 0;
-    op_init_normal(x, 1, 0, 0, 2 * n * n, 1, 0); // products of zeros would run at a higher clock
+    op_init_normal(x, 1, 0, 0, 2 * n * n, 1); // products of zeros would run at a higher clock
     cudaEvent_t began, ended;
     cuda_check(cudaEventCreate(&began), "measuring products");
     cuda_check(cudaEventCreate(&ended), "measuring products");

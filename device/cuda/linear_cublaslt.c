@@ -10,6 +10,7 @@
 #include <cublasLt.h>
 
 typedef enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } product_kind;
+static const char *const kind_names[] = {"linear forward", "linear backward input", "linear backward weight"};
 
 typedef struct {
     product_kind kind;
@@ -83,8 +84,7 @@ static cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t 
 
 static const char *shape_text(product_shape s) {
     static char text[160];
-    static const char *const kinds[] = {"forward", "backward input", "backward weight"};
-    snprintf(text, sizeof text, "linear %s, T %lld, in %lld, out %lld", kinds[s.kind], (long long)s.T, (long long)s.in, (long long)s.out);
+    snprintf(text, sizeof text, "%s, T %lld, in %lld, out %lld", kind_names[s.kind], (long long)s.T, (long long)s.in, (long long)s.out);
     return text;
 }
 
@@ -243,8 +243,7 @@ static void product(product_kind kind, void *d, const void *a, const void *b, co
     for (int i = 0; i < lt.count && p == NULL; i++)
         if (shape_equal(lt.plans[i].shape, s)) p = &lt.plans[i];
     if (p == NULL) p = plan_new(s, a, b, read, d);
-    static const char *const names[] = {"linear forward", "linear backward input", "linear backward weight"};
-    cuda_span_begin(names[kind]);
+    cuda_span_begin(kind_names[kind]);
     cublasStatus_t status = run(p, a, b, read, d);
     cuda_span_end();
     if (status != CUBLAS_STATUS_SUCCESS) device_fail("cuBLASLt: %s: %s", shape_text(s), cublasLtGetStatusString(status));

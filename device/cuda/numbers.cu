@@ -222,10 +222,10 @@ void op_adamw(floatX *param, float *master, float *m, float *v, const float *gra
 // ---- initial numbers: the formula of device/cpu/ops.c, so that both devices start from the same model ----
 
 // Elements 2p and 2p + 1 of a tensor are the cosine and the sine of one Box-Muller draw, made from two hashes of (seed, tensor, p).
-__global__ void init_normal_kernel(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
+__global__ void init_normal_kernel(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma) {
     int64_t i;
     if (flat_range<1>(n, &i) == 0) return;
-    float x = fill;
+    float x = 1;
     if (sigma != 0) {
         uint64_t key = mix_bits(mix_bits(seed) ^ tensor), at = (uint64_t)(first + i), counter = at / 2 * 2;
         double u = (double)((mix_bits(key ^ mix_bits(counter)) >> 11) + 1) * 0x1p-53; // (0, 1]
@@ -234,8 +234,8 @@ __global__ void init_normal_kernel(floatX *to, uint64_t seed, uint64_t tensor, i
     }
     to[i] = from_float<floatX>(x);
 }
-void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma, float fill) {
+void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma) {
     if (n == 0) return;
     int threads = block_size(n, 256);
-    LAUNCH(init_normal_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, seed, tensor, first, n, sigma, fill);
+    LAUNCH(init_normal_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, seed, tensor, first, n, sigma);
 }
