@@ -23,6 +23,7 @@ typedef struct {
 } data_source;
 
 typedef struct {
+    const char *option;   // "--train-data"
     data_source *sources; // (count)
     int count;
     int64_t period;     // M
@@ -109,11 +110,12 @@ static inline bool data_sources_schedule(data_sources *s, const char *option, er
     return ok;
 }
 
-// Opens the sources in `text`, the value of `option` ("--train-data"). weights: true = a mixture, shuffled; false = validation sets, in order.
-// S, V, seed: as in dataloader_open; every source has an order of its own. On failure returns false with a message and leaves nothing open;
-// otherwise the caller calls data_sources_close.
-static inline bool data_sources_open(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V, uint64_t seed, error_text *error) {
+// Finds the files of the sources in `text`, the value of `option` ("--train-data"), the first of three parts of data_sources_open. weights: true = a
+// mixture, shuffled; false = validation sets, in order. S, V, seed: as in dataloader_find; every source has an order of its own. On failure returns false
+// with a message; data_sources_close is the caller's either way.
+static inline bool data_sources_find(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V, uint64_t seed, error_text *error) {
     memset(s, 0, sizeof *s);
+    s->option = option;
     s->sources = HOST_NEW(data_source, DATA_SOURCES_MAX);
     char *copy = text_copy(text), *rest = copy, *part;
     bool ok = true;
@@ -124,13 +126,32 @@ static inline bool data_sources_open(data_sources *s, const char *text, const ch
         data_source *source = &s->sources[s->count];
         error_text why = {"", 0};
         uint64_t own_seed = seed + dataloader_hash((uint64_t)s->count++); // the first source's is the seed itself
-        ok = dataloader_open(&source->data, source->pattern, S, V, own_seed, weights, &why) || error_set_why(error, &why, "%s", option);
+        ok = dataloader_find(&source->data, source->pattern, S, V, own_seed, weights, &why) || error_set_why(error, &why, "%s", option);
     }
     for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
         if (s->sources[i].name[0] == '\0')
             ok = error_set(error, "%s: \"%s\" has no name; write several validation sets as NAME=GLOB,NAME=GLOB,...", option, s->sources[i].pattern);
     ok = ok && data_sources_schedule(s, option, error);
     free(copy);
+    return ok;
+}
+// dataloader_check of all sources.
+static inline bool data_sources_check(data_sources *s, int64_t from, int64_t step, error_text *error) {
+    error_text why = {"", 0};
+    for (int i = 0; i < s->count; i++)
+        if (!dataloader_check(&s->sources[i].data, from, step, &why)) return error_set_why(error, &why, "%s", s->option);
+    return true;
+}
+// dataloader_take of all sources.
+static inline bool data_sources_take(data_sources *s, error_text *error) {
+    error_text why = {"", 0};
+    for (int i = 0; i < s->count; i++)
+        if (!dataloader_take(&s->sources[i].data, s->sources[i].pattern, &why)) return error_set_why(error, &why, "%s", s->option);
+    return true;
+}
+// All three, by one rank alone. On failure returns false with a message and leaves nothing open; otherwise the caller calls data_sources_close.
+static inline bool data_sources_open(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V, uint64_t seed, error_text *error) {
+    bool ok = data_sources_find(s, text, option, weights, S, V, seed, error) && data_sources_check(s, 0, 1, error) && data_sources_take(s, error);
     if (!ok) data_sources_close(s);
     return ok;
 }
@@ -193,11 +214,58 @@ static inline int64_t data_sources_order(const data_sources *s) {
     return (int64_t)(hash >> 12); // below 2^52: a whole number in JSON
 }
 
+// A hash of what this rank finds: the names of all files, and where the first of each source is.
+static inline uint64_t data_sources_place(const data_sources *s) {
+    uint64_t hash = HASH_EMPTY;
+    for (int i = 0; i < s->count; i++) {
+        const dataloader *data = &s->sources[i].data;
+        struct stat entry;
+        bool there = stat(dataloader_path(data, 0), &entry) == 0;
+        for (int64_t f = 0; f < data->file_count; f++) hash = hash_bytes(hash, dataloader_path(data, f), strlen(dataloader_path(data, f)) + 1);
+        if (there) hash = hash_bytes(hash_bytes(hash, &entry.st_dev, sizeof entry.st_dev), &entry.st_ino, sizeof entry.st_ino);
+    }
+    return hash;
+}
 // A hash of the files of all sources (file_hash_places).
 static inline uint64_t data_sources_hash(const data_sources *s) {
     uint64_t hash = HASH_EMPTY;
     for (int i = 0; i < s->count; i++) hash = hash_bytes(hash, &s->sources[i].data.hash, sizeof s->sources[i].data.hash);
     return hash;
+}
+
+typedef struct {
+    const token_file *file;
+    const char *path;
+    bool val; // of --val-data
+} listed_file;
+static inline int listed_file_compare(const void *a, const void *b) { // by file, then training data first, then by name
+    const listed_file *x = (const listed_file *)a, *y = (const listed_file *)b;
+    if (x->file->device != y->file->device) return x->file->device < y->file->device ? -1 : 1;
+    if (x->file->inode != y->file->inode) return x->file->inode < y->file->inode ? -1 : 1;
+    if (x->val != y->val) return x->val ? 1 : -1;
+    return strcmp(x->path, y->path);
+}
+// Says once if --train-data holds a file twice, and if it holds one of --val-data, under whatever name: patterns such as data/*.bin take more than is meant.
+static inline void data_sources_note_shared(const data_sources *train, const data_sources *val) {
+    int64_t count = 0;
+    for (int i = 0; i < train->count; i++) count += train->sources[i].data.file_count;
+    for (int i = 0; i < val->count; i++) count += val->sources[i].data.file_count;
+    listed_file *files = HOST_NEW(listed_file, count), *at = files;
+    for (int i = 0; i < train->count + val->count; i++) {
+        bool is_val = i >= train->count;
+        const dataloader *data = is_val ? &val->sources[i - train->count].data : &train->sources[i].data;
+        for (int64_t f = 0; f < data->file_count; f++) *at++ = (listed_file){&data->files[f], dataloader_path(data, f), is_val};
+    }
+    qsort(files, (size_t)count, sizeof *files, listed_file_compare);
+    bool twice = false, shared = false;
+    for (int64_t n = 1; n < count; n++) {
+        const listed_file *a = &files[n - 1], *b = &files[n];
+        if (a->val || a->file->device != b->file->device || a->file->inode != b->file->inode) continue;
+        if (!b->val && !twice) fprintf(stderr, "note: --train-data holds %s twice, also as %s\n", printable(a->path).text, printable(b->path).text);
+        if (b->val && !shared) fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(b->path).text);
+        *(b->val ? &shared : &twice) = true;
+    }
+    free(files);
 }
 
 // Prints a line for each source at the start of a run: share, samples, and how many the run draws. samples: of the whole run.

@@ -26,21 +26,23 @@ typedef struct {
 
 enum { TOKEN_HEADER_BYTES = 1024, TOKEN_MAGIC_16 = 20240520, TOKEN_VERSION_16 = 1, TOKEN_MAGIC_32 = 20240801, TOKEN_VERSION_32 = 7 };
 
+// What a rank must know of a token file. Numbers of 8 bytes alone: ranks add up tables of which each has filled a part (dataloader_check).
 typedef struct {
-    char *path;
-    int64_t first, count; // its first token's index in the stream; tokens
-    bool masked;          // path.mask exists
-    dev_t device;         // where the file is, which may have several names
-    ino_t inode;
+    int64_t count, width;  // tokens; bytes of one: 2 or 4
+    int64_t masked;        // 1: the file has a loss mask
+    int64_t device, inode; // where it is: it may have several names
+    uint64_t hash;         // of a few places in it and its mask (file_hash_places)
+    int64_t first;         // its first token's index in the stream (dataloader_take)
 } token_file;
 
 typedef struct {
+    glob_t found;      // gl_pathv: their paths
     token_file *files; // (file_count)
     int64_t file_count;
     int width;     // bytes of a token: 2 or 4
     int64_t total; // tokens of the stream
     int64_t masks; // files with a loss mask
-    uint64_t hash; // file_hash_places of all files and masks
+    uint64_t hash; // of all files and masks
     int64_t S, V;  // tokens of a sample; vocabulary
     uint64_t seed;
     bool shuffle;
@@ -50,8 +52,10 @@ typedef struct {
     size_t buffer_bytes;
 } dataloader;
 
+static inline const char *dataloader_path(const dataloader *loader, int64_t file) { return loader->found.gl_pathv[file]; }
+
 static inline void dataloader_close(dataloader *loader) {
-    for (int64_t i = 0; i < loader->file_count; i++) free(loader->files[i].path);
+    if (loader->files != NULL) globfree(&loader->found);
     free(loader->files);
     free(loader->buffer);
     if (loader->fd >= 0) close(loader->fd);
@@ -59,14 +63,13 @@ static inline void dataloader_close(dataloader *loader) {
     loader->fd = -1;
 }
 
-// Checks header and size of one token file -> file->count tokens of *width bytes each, and where it is. Continues *hash (file_hash_places).
-static inline bool token_file_check(const char *path, token_file *file, int *width, uint64_t *hash, error_text *error) {
+// Checks header and size of one token file -> count, width, where it is. Continues the hash.
+static inline bool token_file_check(const char *path, token_file *file, error_text *error) {
     struct stat entry;
-    int64_t *count = &file->count;
     if (stat(path, &entry) != 0) return error_set_errno(error, "%s: cannot be opened", path);
     if (!S_ISREG(entry.st_mode)) return error_set(error, "%s: is not a file (a pattern such as 'DIR/*.bin' names the files of a folder)", path);
-    file->device = entry.st_dev;
-    file->inode = entry.st_ino;
+    file->device = (int64_t)entry.st_dev;
+    file->inode = (int64_t)entry.st_ino;
     int64_t bytes = (int64_t)entry.st_size;
     size_t length = strlen(path);
     const char *hint = length > 5 && strcmp(path + length - 5, ".mask") == 0 ? "; a loss mask is found beside its token file: let the pattern end in .bin" : "";
@@ -75,7 +78,7 @@ static inline bool token_file_check(const char *path, token_file *file, int *wid
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return error_set_errno(error, "%s: cannot be opened", path);
     int32_t header[TOKEN_HEADER_BYTES / 4];
-    bool ok = file_pread(fd, path, header, sizeof header, 0, error) && file_hash_places(fd, path, bytes, hash, error);
+    bool ok = file_pread(fd, path, header, sizeof header, 0, error) && file_hash_places(fd, path, bytes, &file->hash, error);
     close(fd);
     if (!ok) return false;
 
@@ -83,80 +86,55 @@ static inline bool token_file_check(const char *path, token_file *file, int *wid
     if (header[0] != TOKEN_MAGIC_16 && header[0] != TOKEN_MAGIC_32)
         return error_set(error, "%s: magic number %d; legal values are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? "
                                 "dev/tokenize_text.py writes them%s", path, (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32, hint);
-    *width = header[0] == TOKEN_MAGIC_16 ? 2 : 4;
-    int legal = *width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
+    int width = header[0] == TOKEN_MAGIC_16 ? 2 : 4, legal = width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
     if (version != legal) return error_set(error, "%s: version %d; with magic number %d the legal value is %d", path, (int)version, (int)header[0], legal);
     if (header[2] == 0) return error_set(error, "%s: holds no tokens", path);
     if (header[2] < 0) return error_set(error, "%s: token count %d in the header; legal values are 1 to 2147483647", path, (int)header[2]);
-    *count = header[2];
-    int64_t wanted = TOKEN_HEADER_BYTES + *count * *width, other = TOKEN_HEADER_BYTES + *count * (6 - *width);
+    file->width = width;
+    file->count = header[2];
+    int64_t wanted = TOKEN_HEADER_BYTES + file->count * width, other = TOKEN_HEADER_BYTES + file->count * (6 - width);
     if (bytes == other)
-        return error_set(error, "%s: tokens have %d bytes, but magic number %d stands for %d (%d: uint16, %d: uint32)", path, 6 - *width,
-                         (int)header[0], *width, TOKEN_MAGIC_16, TOKEN_MAGIC_32);
+        return error_set(error, "%s: tokens have %d bytes, but magic number %d stands for %d (%d: uint16, %d: uint32)", path, 6 - width,
+                         (int)header[0], width, TOKEN_MAGIC_16, TOKEN_MAGIC_32);
     if (bytes < wanted)
-        return error_set(error, "%s: is truncated: %lld bytes, but %lld tokens need %lld", path, (long long)bytes, (long long)*count, (long long)wanted);
+        return error_set(error, "%s: is truncated: %lld bytes, but %lld tokens need %lld", path, (long long)bytes, (long long)file->count, (long long)wanted);
     if (bytes > wanted)
-        return error_set(error, "%s: has %lld bytes, but its header's %lld tokens end at %lld", path, (long long)bytes, (long long)*count,
+        return error_set(error, "%s: has %lld bytes, but its header's %lld tokens end at %lld", path, (long long)bytes, (long long)file->count,
                          (long long)wanted);
     return true;
 }
 
-// Checks the loss mask of a token file of `count` tokens -> *masked: whether it has one. Continues *hash as above.
-static inline bool token_mask_check(const char *path, int64_t count, bool *masked, uint64_t *hash, error_text *error) {
+// Checks the loss mask of a token file whose count is known -> masked. Continues the hash.
+static inline bool token_mask_check(const char *path, token_file *file, error_text *error) {
     char mask[4096];
     struct stat entry;
-    *masked = false;
     if (snprintf(mask, sizeof mask, "%s.mask", path) >= (int)sizeof mask) return error_set(error, "%s: the path is too long", path);
     if (stat(mask, &entry) != 0) {
         if (errno == ENOENT && !path_exists(mask)) return true; // not: a link to nothing
         return error_set_errno(error, "%s: cannot be opened", mask);
     }
-    if (!S_ISREG(entry.st_mode) || (int64_t)entry.st_size != count)
+    if (!S_ISREG(entry.st_mode) || (int64_t)entry.st_size != file->count)
         return error_set(error, "%s: has %lld bytes, but the token file has %lld tokens; a loss mask has one byte (0 or 1) per token", mask,
-                         (long long)entry.st_size, (long long)count);
-    *masked = true;
+                         (long long)entry.st_size, (long long)file->count);
+    file->masked = 1;
     int fd = open(mask, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return error_set_errno(error, "%s: cannot be opened", mask);
-    bool ok = file_hash_places(fd, mask, count, hash, error);
+    bool ok = file_hash_places(fd, mask, file->count, &file->hash, error);
     close(fd);
     return ok;
 }
 
 static inline int64_t dataloader_samples(const dataloader *loader) { return loader->total / loader->S; }
 
-static inline bool dataloader_open_files(dataloader *loader, const glob_t *found, const char *pattern, error_text *error) {
-    for (size_t i = 0; i < found->gl_pathc; i++) {
-        token_file *file = &loader->files[i];
-        int width = 0;
-        if (!token_file_check(found->gl_pathv[i], file, &width, &loader->hash, error)) return false;
-        file->path = text_copy(found->gl_pathv[i]);
-        loader->file_count++;
-        if (i > 0 && width != loader->width)
-            return error_set(error, "%s: has tokens of %d bytes, but %s has tokens of %d; all files of a stream must have the same width", file->path, width,
-                             loader->files[0].path, loader->width);
-        loader->width = width;
-        if (!token_mask_check(file->path, file->count, &file->masked, &loader->hash, error)) return false;
-        loader->masks += file->masked;
-        file->first = loader->total;
-        loader->total += file->count;
-    }
-    if (loader->total < 2) return error_set(error, "%s: holds a single token; at least 2 are needed", pattern);
-    if (loader->S > loader->total)
-        return error_set(error, "a sequence of %lld tokens is longer than the data: %s holds %lld in %lld file%s; the largest legal length is %lld",
-                         (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count, loader->file_count > 1 ? "s" : "",
-                         (long long)loader->total);
-    return true;
-}
-
 // For glob: whether to give up over a folder that cannot be read. Its files must not be left out in silence.
 static inline int dataloader_folder_unread(const char *path, int number) {
     (void)path;
     return number != ENOENT && number != ENOTDIR;
 }
-// Opens the files that match `pattern` (as in a shell: * ? [..], no ~ or {}) and checks each one's header and size, and the size of its loss mask.
+// Finds the files that match `pattern` (as in a shell: * ? [..], no ~ or {}), the first of three parts of dataloader_open.
 // S >= 1: tokens of a sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false with a
-// message and leaves nothing open; otherwise the caller calls dataloader_close.
-static inline bool dataloader_open(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
+// message; dataloader_close is the caller's either way.
+static inline bool dataloader_find(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
     memset(loader, 0, sizeof *loader);
     loader->fd = -1;
     loader->S = S;
@@ -178,9 +156,46 @@ static inline bool dataloader_open(dataloader *loader, const char *pattern, int6
     }
     if (status == GLOB_ABORTED) return error_set_errno(error, "%s: a folder that may hold such files cannot be read", pattern);
     if (status != 0) return error_set_errno(error, "%s: searching for files of this pattern failed", pattern); // a lack of memory
-    loader->files = HOST_NEW(token_file, found.gl_pathc);
-    bool ok = dataloader_open_files(loader, &found, pattern, error);
-    globfree(&found);
+    loader->found = found;
+    loader->file_count = (int64_t)found.gl_pathc;
+    loader->files = HOST_NEW(token_file, loader->file_count);
+    return true;
+}
+// Checks header and size of files `from`, from + step, ..., and the size of their loss masks, and fills their entries of loader->files. Ranks that see the
+// same files divide them so: on a shared file system, opening them takes much longer than reading the few places. False with a message.
+static inline bool dataloader_check(dataloader *loader, int64_t from, int64_t step, error_text *error) {
+    for (int64_t i = from; i < loader->file_count; i += step) {
+        const char *path = dataloader_path(loader, i);
+        token_file *file = &loader->files[i];
+        file->hash = HASH_EMPTY;
+        if (!token_file_check(path, file, error) || !token_mask_check(path, file, error)) return false;
+    }
+    return true;
+}
+// Makes one stream of the files, all of which have been checked. False with a message: other widths, too few tokens.
+static inline bool dataloader_take(dataloader *loader, const char *pattern, error_text *error) {
+    loader->width = (int)loader->files[0].width;
+    loader->hash = HASH_EMPTY;
+    for (int64_t i = 0; i < loader->file_count; i++) {
+        token_file *file = &loader->files[i];
+        if (file->width != loader->width)
+            return error_set(error, "%s: has tokens of %d bytes, but %s has tokens of %d; all files of a stream must have the same width", dataloader_path(loader, i),
+                             (int)file->width, dataloader_path(loader, 0), loader->width);
+        loader->hash = hash_bytes(loader->hash, &file->hash, sizeof file->hash);
+        loader->masks += file->masked;
+        file->first = loader->total;
+        loader->total += file->count;
+    }
+    if (loader->total < 2) return error_set(error, "%s: holds a single token; at least 2 are needed", pattern);
+    if (loader->S > loader->total)
+        return error_set(error, "a sequence of %lld tokens is longer than the data: %s holds %lld in %lld file%s; the largest legal length is %lld",
+                         (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count, loader->file_count > 1 ? "s" : "",
+                         (long long)loader->total);
+    return true;
+}
+// All three, by one rank alone. On failure returns false with a message and leaves nothing open; otherwise the caller calls dataloader_close.
+static inline bool dataloader_open(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
+    bool ok = dataloader_find(loader, pattern, S, V, seed, shuffle, error) && dataloader_check(loader, 0, 1, error) && dataloader_take(loader, pattern, error);
     if (!ok) dataloader_close(loader);
     return ok;
 }
@@ -245,26 +260,27 @@ static inline int64_t dataloader_file_of(const dataloader *loader, int64_t place
 static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int64_t count, int32_t *to, error_text *error) {
     for (int64_t f = dataloader_file_of(loader, first); count > 0; f++) {
         const token_file *file = &loader->files[f];
+        const char *path = dataloader_path(loader, f);
         int64_t at = first - file->first, n = min_i64(count, file->count - at);
         size_t bytes = (size_t)n * (size_t)loader->width;
         if (loader->fd < 0 || loader->open_file != f) { // one open file at a time: thousands of token files need one descriptor
             if (loader->fd >= 0) close(loader->fd);
-            loader->fd = open(file->path, O_RDONLY | O_CLOEXEC);
+            loader->fd = open(path, O_RDONLY | O_CLOEXEC);
             loader->open_file = f;
-            if (loader->fd < 0) return error_set_errno(error, "%s: cannot be opened", file->path);
+            if (loader->fd < 0) return error_set_errno(error, "%s: cannot be opened", path);
         }
         if (bytes > loader->buffer_bytes) {
             free(loader->buffer);
             loader->buffer = host_alloc(bytes);
             loader->buffer_bytes = bytes;
         }
-        if (!file_pread(loader->fd, file->path, loader->buffer, bytes, TOKEN_HEADER_BYTES + at * loader->width, error)) return false;
+        if (!file_pread(loader->fd, path, loader->buffer, bytes, TOKEN_HEADER_BYTES + at * loader->width, error)) return false;
         const uint16_t *raw16 = (const uint16_t *)loader->buffer;
         const uint32_t *raw32 = (const uint32_t *)loader->buffer;
         for (int64_t i = 0; i < n; i++) {
             int64_t token = loader->width == 2 ? raw16[i] : raw32[i];
             if (token >= loader->V)
-                return error_set(error, "%s: token %lld (byte %lld) is %lld; the model's vocabulary has %lld tokens: legal values are 0 to %lld", file->path,
+                return error_set(error, "%s: token %lld (byte %lld) is %lld; the model's vocabulary has %lld tokens: legal values are 0 to %lld", path,
                                  (long long)(at + i), (long long)(TOKEN_HEADER_BYTES + (at + i) * loader->width), (long long)token, (long long)loader->V,
                                  (long long)(loader->V - 1));
             to[i] = (int32_t)token;
@@ -284,7 +300,7 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
         const token_file *file = &loader->files[f];
         int64_t at = first - file->first, here = min_i64(count, file->count - at);
         int fd = -1;
-        snprintf(path, sizeof path, "%s.mask", file->path);
+        snprintf(path, sizeof path, "%s.mask", dataloader_path(loader, f));
         if (file->masked && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return error_set_errno(error, "%s: cannot be opened", path);
         bool ok = true;
         for (int64_t done = 0; fd >= 0 && ok && done < here;) {

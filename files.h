@@ -107,9 +107,9 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
     return true;
 }
 
-// Checks, before long work, that a file can be written, and that one that is there begins as such files do (or_begins: another such beginning, NULL:
-// none): a slip of the hand must not cost a token file, weights or a config.json. Leaves no new file behind. False with a message that begins with the option.
-static inline bool file_writable(const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
+// Checks, before long work, that a file can be written, and that one that is there begins as such files do: a slip of
+// the hand must not cost a token file, weights or a config.json. Leaves no new file behind. False with a message that begins with the option.
+static inline bool file_writable(const char *option, const char *path, const char *begins, error_text *error) {
     struct stat entry, output;
     bool there = stat(path, &entry) == 0;
     if (!there && errno != ENOENT) return error_set_errno(error, "%s %s: cannot be written", option, path);
@@ -121,7 +121,7 @@ static inline bool file_writable(const char *option, const char *path, const cha
     if (f == NULL) return error_set_errno(error, "%s %s: cannot be written", option, path);
     char first[64] = "";
     bool ok = !full || fread(first, 1, sizeof first - 1, f) > 0 || ferror(f) == 0 || error_set_errno(error, "%s %s: cannot be read", option, path);
-    bool other = full && strncmp(first, begins, strlen(begins)) != 0 && (or_begins == NULL || strncmp(first, or_begins, strlen(or_begins)) != 0);
+    bool other = full && strncmp(first, begins, strlen(begins)) != 0;
     fclose(f);
     if (new_name) remove(path);
     return ok && (!other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path));

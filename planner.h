@@ -479,7 +479,7 @@ static inline void plan_print(const run_question *q, const planner_choice *best,
 
 // --plan-json: writes the n choices as a JSON object; false with a message.
 static inline bool plan_write_json(const run_question *q, int64_t attended, const planner_choice *best, int n, error_text *error) {
-    if (!file_writable("--plan-json", q->o->plan_json, "{\n\t\"model\":", NULL, error)) return false;
+    if (!file_writable("--plan-json", q->o->plan_json, "{\n\t\"model\":", error)) return false;
     cJSON *plan = cJSON_CreateObject(), *choices = cJSON_CreateArray(), *figures = cJSON_CreateObject();
     int kinds[FIGURE_KINDS] = {0, 0, 0};
     for (int i = 0; i < CLUSTER_FIGURES; i++) kinds[q->machines->kinds[i]]++;

@@ -129,19 +129,19 @@ static void start_grid(trainer *t, error_text *error) {
 }
 
 // Checks one output; one in a folder that --out is yet to make is left to the run.
-static void check_output(const trainer *t, const char *option, const char *path, const char *begins, const char *or_begins, error_text *error) {
+static void check_output(const trainer *t, const char *option, const char *path, const char *begins, error_text *error) {
     path_text folder = path_parent(path);
     if (t->o->out != NULL && strncmp(path_last(folder.text).text, "step-", 5) == 0 && path_same(path_parent(folder.text).text, t->o->out))
         error_set(error, "%s %s: lies in a state of --out, which the run may remove; give another folder", option, printable(path).text);
-    else if (t->o->out == NULL || path_exists(t->o->out) || !path_same(folder.text, t->o->out)) file_writable(option, path, begins, or_begins, error);
+    else if (t->o->out == NULL || path_exists(t->o->out) || !path_same(folder.text, t->o->out)) file_writable(option, path, begins, error);
 }
 // Checks before the run that --log and --trace can be written, to files of their own. Collective.
 static void check_outputs(const trainer *t, error_text *error) {
     const options *o = t->o;
-    if (o->trace != NULL) check_output(t, "--trace", trace_path(t).text, "[\n{\"ph\":", NULL, error);
+    if (o->trace != NULL) check_output(t, "--trace", trace_path(t).text, "[\n{\"ph\":", error);
     if (o->trace != NULL && o->log != NULL && path_same(o->log, trace_path(t).text))
         error_set(error, "--log %s is a file of --trace, too; give another", printable(o->log).text);
-    if (o->log != NULL && t->g.rank == 0) check_output(t, "--log", o->log, "{\"run\":", "{\"step\":", error); // first lines; a step's: older versions
+    if (o->log != NULL && t->g.rank == 0) check_output(t, "--log", o->log, "{\"run\":", error);
     stop_on_error(error);
 }
 
@@ -154,50 +154,35 @@ static void read_source(trainer *t, error_text *error) {
     stop_on_error(error);
 }
 
-typedef struct {
-    const token_file *file;
-    bool val; // of --val-data
-} listed_file;
-static int listed_file_compare(const void *a, const void *b) { // by file, then training data first, then by name
-    const listed_file *x = (const listed_file *)a, *y = (const listed_file *)b;
-    if (x->file->device != y->file->device) return x->file->device < y->file->device ? -1 : 1;
-    if (x->file->inode != y->file->inode) return x->file->inode < y->file->inode ? -1 : 1;
-    if (x->val != y->val) return x->val ? 1 : -1;
-    return strcmp(x->file->path, y->file->path);
-}
-// Says once if --train-data holds a file twice, and if it holds one of --val-data, under whatever name: patterns such as data/*.bin take more than is meant.
-static void note_shared_files(const data_sources *train, const data_sources *val) {
-    int64_t count = 0;
-    for (int i = 0; i < train->count; i++) count += train->sources[i].data.file_count;
-    for (int i = 0; i < val->count; i++) count += val->sources[i].data.file_count;
-    listed_file *files = HOST_NEW(listed_file, count), *at = files;
-    for (int i = 0; i < train->count; i++)
-        for (int64_t f = 0; f < train->sources[i].data.file_count; f++) *at++ = (listed_file){&train->sources[i].data.files[f], false};
-    for (int i = 0; i < val->count; i++)
-        for (int64_t f = 0; f < val->sources[i].data.file_count; f++) *at++ = (listed_file){&val->sources[i].data.files[f], true};
-    qsort(files, (size_t)count, sizeof *files, listed_file_compare);
-    bool twice = false, shared = false;
-    for (int64_t n = 1; n < count; n++) {
-        const token_file *a = files[n - 1].file, *b = files[n].file;
-        if (files[n - 1].val || a->device != b->device || a->inode != b->inode) continue;
-        if (!files[n].val && !twice) fprintf(stderr, "note: --train-data holds %s twice, also as %s\n", printable(a->path).text, printable(b->path).text);
-        if (files[n].val && !shared) fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(b->path).text);
-        *(files[n].val ? &shared : &twice) = true;
-    }
-    free(files);
+// data_sources_open, by all ranks together: those of a machine divide its files. (With 1024 ranks and thousands of files on a shared file system, every rank
+// would open every file for many minutes.) Collective.
+static void open_sources(data_sources *s, const char *text, const char *option, bool weights, const options *o, const model_config *c, error_text *error) {
+    comm *world = comm_world(), *machine = comm_machine();
+    if (text == NULL) return;
+    data_sources_find(s, text, option, weights, o->seq_len, c->V, (uint64_t)o->seed, error);
+    comm_agree_on_files(world, error); // a slow disk is waited for
+    stop_on_error(error);
+    double place = (double)(data_sources_place(s) >> 12), same[2] = {place, -place};
+    comm_max_double(machine, same, 2);
+    bool divide = same[0] == -same[1]; // otherwise containers, or folders of the ranks, show them different files, of which each checks all
+    data_sources_check(s, divide ? comm_rank(machine) : 0, divide ? comm_size(machine) : 1, error);
+    comm_agree_on_files(world, error);
+    stop_on_error(error);
+    for (int i = 0; i < s->count && divide; i++)
+        comm_sum_int64(machine, (int64_t *)(void *)s->sources[i].data.files, (int)(s->sources[i].data.file_count * (int64_t)(sizeof(token_file) / sizeof(int64_t))));
+    data_sources_take(s, error);
+    stop_on_error(error);
 }
 
 // Opens the token files, which must be the same on every rank. Collective.
 static void open_data(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
-    if (o->train_data != NULL) data_sources_open(&t->train, o->train_data, "--train-data", true, o->seq_len, c->V, (uint64_t)o->seed, error);
-    if (o->val_data != NULL) data_sources_open(&t->val, o->val_data, "--val-data", false, o->seq_len, c->V, (uint64_t)o->seed, error);
-    comm_agree_on_files(comm_world(), error); // a slow disk is waited for
-    stop_on_error(error);
+    open_sources(&t->train, o->train_data, "--train-data", true, o, c, error);
+    open_sources(&t->val, o->val_data, "--val-data", false, o, c, error);
     agree_on_number(comm_world(), data_sources_hash(&t->train), "--train-data: the files", error);
     agree_on_number(comm_world(), data_sources_hash(&t->val), "--val-data: the files", error);
     stop_on_error(error);
-    if (t->g.rank == 0) note_shared_files(&t->train, &t->val);
+    if (t->g.rank == 0) data_sources_note_shared(&t->train, &t->val);
     if (o->check_data) check_data(t, error);
     data_sources *text = t->val.count > 0 ? &t->val : &t->train;
     if (o->sample_every > 0) sample_open(&t->sample, o, c->V, t->folder, text->count > 0 ? &text->sources[0].data : NULL, t->g.rank == 0, error);

@@ -53,7 +53,7 @@ typedef struct {
     error_text why;               // why the stage has failed; "": it has not
 } state_store;
 
-enum { STATE_FORMAT = 3, STATES_MAX = 4096 };
+enum { STATE_FORMAT = 4, STATES_MAX = 4096 };
 
 // Where the state of a step is in the folder; prefix: "", "unfinished-", "damaged-".
 static inline path_text state_path(const char *folder, const char *prefix, int64_t step) {
@@ -178,9 +178,9 @@ static inline bool state_read_hex(const cJSON *at, uint64_t *value) {
     return true;
 }
 static const char *const state_sum_keys[VALUES_KINDS] = {"checksums_parameters", "checksums_exp_avg", "checksums_exp_avg_sq"};
-enum { STATE_NUMBERS = 10, STATE_TOKENS = 8 }; // from STATE_TOKENS on -1 is legal
-static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "data_step", "seed", "seq_len", "train_tokens", "train_order", "train_files",
-                                                             "document_end", "document_begin"};
+enum { STATE_NUMBERS = 12, STATE_TOKENS = 10 }; // from STATE_TOKENS on -1 is legal
+static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "data_step", "sequences", "updated_step", "seed", "seq_len", "train_tokens",
+                                                             "train_order", "train_files", "document_end", "document_begin"};
 
 static const char *const state_recent_keys[2] = {"losses", "grad_norms"};
 
@@ -191,13 +191,11 @@ static inline bool state_keeps_option(const option_row *row) {
 
 // sums: (VALUES_KINDS, count)
 static inline bool state_write_json(const char *folder, const training_progress *p, const options *o, const uint64_t *sums, int64_t count, error_text *error) {
-    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->data_step, p->seed, p->seq_len, p->train_tokens, p->train_order, p->train_files,
-                                            p->document_end, p->document_begin};
+    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->data_step, p->sequences, p->updated_step, p->seed, p->seq_len, p->train_tokens,
+                                            p->train_order, p->train_files, p->document_end, p->document_begin};
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
-    cJSON_AddNumberToObject(json, "sequences", (double)p->sequences);
-    cJSON_AddNumberToObject(json, "updated_step", (double)p->updated_step);
     const recent_values *recent[2] = {&p->losses, &p->norms};
     for (int i = 0; i < 2 && p->losses.count > 0; i++)
         cJSON_AddItemToObject(json, state_recent_keys[i], cJSON_CreateDoubleArray(recent[i]->values, (int)recent[i]->count));
@@ -216,8 +214,8 @@ static inline bool state_write_json(const char *folder, const training_progress 
     return ok;
 }
 static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->data_step, &p->seed, &p->seq_len, &p->train_tokens, &p->train_order, &p->train_files,
-                                       &p->document_end, &p->document_begin}, format = 0;
+    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->data_step, &p->sequences, &p->updated_step, &p->seed, &p->seq_len, &p->train_tokens,
+                                       &p->train_order, &p->train_files, &p->document_end, &p->document_begin}, format = 0;
     if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
         return error_set(error, "training_state.json: its format is %lld, not %d", (long long)format, STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) {
@@ -227,8 +225,6 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
         if (!none && (!safetensors_whole(at, numbers[i]) || *numbers[i] >= (int64_t)1 << 52)) // from there on cJSON does not print every digit
             return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_number_keys[i]);
     }
-    if (!safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "sequences"), &p->sequences)) p->sequences = 0; // older states do not have it
-    if (!safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "updated_step"), &p->updated_step)) p->updated_step = p->step; // the same
     recent_values *recent[2] = {&p->losses, &p->norms};
     for (int i = 0; i < 2; i++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_recent_keys[i]);

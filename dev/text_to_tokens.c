@@ -75,10 +75,8 @@ int main(int argc, char **argv) {
 
     token_file file;
     memset(&file, 0, sizeof file);
-    int width = 0;
-    uint64_t hash = 0;
     error_text error = {"", 0};
-    if (!token_file_check(argv[1], &file, &width, &hash, &error) || file.count != total) return fail(NULL, "%s%s", error.text, "");
+    if (!token_file_check(argv[1], &file, &error) || file.count != total) return fail(NULL, "%s%s", error.text, "");
     double entropy = 0;
     for (int b = 0; b < 256; b++)
         if (counts[b] > 0) entropy -= (double)counts[b] / (double)total * log((double)counts[b] / (double)total);

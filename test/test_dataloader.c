@@ -525,6 +525,27 @@ static void test_mixture(void) {
     }
     data_sources_close(&plain);
 
+    // Three ranks that divide the files and add up what each has checked.
+    data_sources parts[3];
+    for (int r = 0; r < 3; r++) {
+        char list[2 * sizeof folder + 32];
+        snprintf(list, sizeof list, "%s/?.bin:7,%s/b.bin:3", folder, folder);
+        CHECK(data_sources_find(&parts[r], list, "--train-data", true, 10, VOCABULARY, 7, &error) && data_sources_check(&parts[r], r, 3, &error), "%s", error.text);
+        CHECK(data_sources_place(&parts[r]) == data_sources_place(&parts[0]), "rank %d sees other files", r);
+        for (int i = 0; r > 0 && i < 2; i++)
+            for (size_t n = 0; n < (size_t)parts[0].sources[i].data.file_count * sizeof(token_file) / sizeof(int64_t); n++)
+                ((int64_t *)(void *)parts[0].sources[i].data.files)[n] += ((int64_t *)(void *)parts[r].sources[i].data.files)[n];
+    }
+    CHECK(open_sources(&s, "@/?.bin:7,@/b.bin:3", true, &error) && data_sources_take(&parts[0], &error), "%s", error.text);
+    CHECK(data_sources_hash(&parts[0]) == data_sources_hash(&s) && data_sources_tokens(&parts[0]) == data_sources_tokens(&s), "divided, the files are others");
+    for (int i = 0; i < 2; i++)
+        CHECK(memcmp(parts[0].sources[i].data.files, s.sources[i].data.files, sizeof(token_file) * (size_t)s.sources[i].data.file_count) == 0, "source %d", i);
+    uint64_t place = data_sources_place(&s);
+    data_sources_close(&s);
+    for (int r = 0; r < 3; r++) data_sources_close(&parts[r]);
+    CHECK(open_sources(&s, "@/?.bin:7,@/a.bin:3", true, &error) && data_sources_place(&s) != place, "%s", error.text);
+    data_sources_close(&s);
+
     CHECK(open_sources(&s, "first=@/a.bin,second-2=@/?.bin", false, &error), "%s", error.text);
     CHECK(s.count == 2 && strcmp(s.sources[0].name, "first") == 0 && strcmp(s.sources[1].name, "second-2") == 0 && s.sources[1].data.file_count == 4, "names");
     data_sources_close(&s);

@@ -88,6 +88,23 @@ check 'plans as for a cluster of such machines' [ -n "$planned" -a "$planned" = 
     sed -nE '/^1\. /{s///;N;s/\n +step ([0-9.]+) s.*/ \1/p}')" ]
 check '--hp auto on one machine' chosen ''
 check 'has no need to' bash -c "! grep -q '^planning ' '$dir/shown'"
+# The ranks of a machine that see the same files divide them.
+printf '%s\n' '#include <dlfcn.h>' '#include <stdio.h>' '#include <stdlib.h>' '#include <unistd.h>' 'static int headers; // of token files' \
+    'ssize_t pread(int fd, void *to, size_t bytes, off_t at) {' '    headers += bytes == 1024;' \
+    '    return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, bytes, at);' '}' \
+    '__attribute__((destructor)) static void count(void) { if (headers > 0) fprintf(stderr, "rank %s: %d headers\n", getenv("OMPI_COMM_WORLD_RANK"), headers); }' >"$dir/headers.c"
+gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/headers.c" -o "$dir/headers.so" -ldl || exit 1
+mkdir "$dir/files"
+for n in 1 2 3 4 5 6; do cp "$dir/a/data.bin" "$dir/files/$n.bin"; done
+divided() { # headers-of-a-rank environment option...
+    mpirun -np 4 -x LD_PRELOAD="$dir/headers.so$2" "$program" --model nano --from-scratch --train-data "$dir/files/*.bin" --seq-len 100 --steps 1 --threads 1 --cp 4 "${@:3}" >"$dir/out" 2>&1
+    [ "$(grep -o '^rank .*headers' "$dir/out" | sort | xargs)" = "$1" ]
+}
+check 'four ranks of a machine read six headers together' divided 'rank 0: 2 headers rank 1: 2 headers rank 2: 1 headers rank 3: 1 headers' ''
+check 'two machines of two ranks six each' divided 'rank 0: 3 headers rank 1: 3 headers rank 2: 3 headers rank 3: 3 headers' ":$dir/pairs.so"
+: >"$dir/files/2.bin"
+check 'one that is damaged is refused by the rank that reads it' ends_with 2 '^error: --train-data: .*files/2.bin: has 0 bytes.* (rank 1, on ' mpirun -np 4 "$program" --model nano \
+    --from-scratch --train-data "$dir/files/*.bin" --seq-len 100 --steps 1 --threads 1 --cp 4
 part=("$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --threads 1)
 check 'another command' ends_with 2 '^error: --steps 3 is not what rank 0 was started with.* (rank 1, on .*)$' mpirun -np 1 "${part[@]}" --steps 2 : -np 1 "${part[@]}" --steps 3
 closing_line
