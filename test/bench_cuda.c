@@ -389,6 +389,9 @@ int main(int argc, char **argv) {
         printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", op_attention_engine(false), "backward",
                "by hand, forward", "backward", "scratch MB");
         for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, Hq, Hkv, HS, 0);
+        attention_test_limits(0, small ? 1 << 20 : (int64_t)6 << 30); // so much scratch that backward calls have many heads: what DEVICE_ATTENTION_SCRATCH costs
+        bench_attention(small ? 256 : 131072, Hq, Hkv, HS, 0);
+        attention_test_limits(0, 0);
         printf("\npacked documents (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", op_attention_engine(true), "T", "H", "Hkv", "HS", "forward", "backward",
                "by hand, forward", "backward", "tokens each");
         int64_t documents[] = {1024, 4096, 5000, 16384};
