@@ -363,7 +363,7 @@ static void check_schedule(grid_shape shape) {
 int main(void) {
     for (int cp = 1; cp <= 64; cp++)
         for (int w = 1; w <= cp; w++) {
-            if (cp % w != 0) continue;
+            if (cp % w != 0 || (TEST_SANITIZED && cp > 24 && cp % 8 != 0)) continue;
             grid_shape shape;
             memset(&shape, 0, sizeof shape);
             shape.dp = shape.hp = 1;
