@@ -8,21 +8,22 @@ export OMPI_MCA_odls_base_sigkill_timeout=0 PRTE_MCA_odls_base_sigkill_timeout=0
 binary=${TRAIN_LLAMA:-build/cpu/train_llama}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-each_check=no # yes: also name the checks that pass, with their seconds and the counts that their programs print
+passed=0 failed=0 check_began=$SECONDS
 
-pass() { # name
+pass() { # name: with the seconds since the check before
     passed=$((passed + 1))
-    if [ $each_check = yes ]; then echo "ok   $((SECONDS - began)) s   $1   $(grep -aE 'passed, |apart' "$dir/why" | tail -2 | paste -sd ' ')"; fi
+    echo "ok   $((SECONDS - check_began)) s   $1"
+    check_began=$SECONDS
 }
 fail() { # name and reason
     failed=$((failed + 1))
-    echo "FAIL $1"
+    echo "FAIL $((SECONDS - check_began)) s   $1"
+    check_began=$SECONDS
 }
-check() { # name command...: passes if the command succeeds; its output goes to $dir/why
-    local name=$1 began=$SECONDS
+check() { # name command...: passes if the command succeeds; its output goes to $dir/why, the counts in it after the name
+    local name=$1
     shift
-    if "$@" >"$dir/why" 2>&1; then pass "$name"; else
+    if "$@" >"$dir/why" 2>&1; then pass "$name   $(grep -aE 'passed, |apart' "$dir/why" | tail -2 | paste -sd ' ')"; else
         fail "$name"
         tail -15 "$dir/why"
     fi

@@ -10,7 +10,6 @@ if ! make --no-print-directory DEVICE=cuda -n tests >"$dir/found" 2>&1; then
     echo "skipped: $(grep -o 'DEVICE=cuda: .*' "$dir/found" | head -1)"
     exit 77
 fi
-each_check=yes
 export OMP_NUM_THREADS=1 # for the fake's products: threads that wait for the next one would spin on the cores of other ranks
 no_spills() { # ptxas -v names each kernel, then how much of it lies in local memory
     awk '/Compiling entry function/ { kernel = $0 }

@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # The CUDA device on the CPU: every hand-written kernel against double precision (bf16 and float, plain and with sanitizers), the emulation on
 # faulty kernels, the real training loop on 1 and 4 ranks against the CPU device, and the Hugging Face goldens through the CUDA kernels.
-# Each line of the output is "ok" or "FAIL", with the program's own count of checks.
 source "$(dirname "$0")/shell.sh"
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
-each_check=yes
 build() { check "build $*" make -j2 --no-print-directory "$@"; }
 shows() { # text command...: the command fails and prints this text
     local text=$1
