@@ -187,25 +187,7 @@ check 'no block has more registers than there are' fits_registers
 unset PTX_RAN
 faults=$build/test/emulation_faults-ptx90
 ptx 90 $faults
-for order in 0 1; do
-    export EMULATION_REVERSE=$order
-    check "as PTX: no fault, order $order" $faults none
-    check "a missing barrier gives wrong numbers, order $order" ends_with 1 'wrong' $faults no-barrier
-    check "half a barrier is a deadlock, order $order" ends_with 134 'deadlock in' $faults half-a-barrier
-    check "a lane that left a shuffle is a deadlock, order $order" ends_with 134 '31 of 32 lanes' $faults lane-left
-    check "lanes at a shuffle and at a barrier, order $order" ends_with 134 'lanes of one warp are at' $faults lanes-apart
-    check "a copy that is never waited for, order $order" ends_with 134 'a thread ends before copies' $faults never-waits
-    check "an address past shared memory is found, order $order" ends_with 134 'ptx: ' $faults too-far
-    for fault in two-barriers two-loads two-products; do
-        check "threads at $fault, order $order" ends_with 134 'threads are at different instructions' $faults $fault
-    done
-    for fault in shared-store global-rows copy-back; do
-        check "an address of the other memory, order $order: $fault" ends_with 134 'an address of\|ptx: ' $faults $fault
-    done
-done
-unset EMULATION_REVERSE
-check 'a copy used before it was waited for gives wrong numbers' ends_with 1 'wrong' $faults no-wait
-check 'a warp that runs ahead of the others gives wrong numbers' ends_with 1 'wrong' env EMULATION_REVERSE=1 $faults run-ahead
+faults_found $faults $faults 134 'ptx: '
 if grep -q '^CUDA .* 100,' "$dir/found"; then
     ptx 100 $build/test/test_kernels-ptx100
     check 'kernels, as PTX for sm_100, last first' $build/test/test_kernels-ptx100 last-first
