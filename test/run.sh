@@ -44,7 +44,7 @@ report() { # name status seconds log
         printf 'skipped %-34s %4d s   %s\n' "$1" "$3" "$(tail -1 "$4")"
     else
         echo "failed $1" >>"$results"
-        printf 'FAILED  %-34s %4d s   exit status %d, %s:\n%s\n' "$1" "$3" "$2" "$4" "$(tail -25 "$4" | sed 's/^/        /')"
+        printf 'FAILED  %-34s %4d s   exit status %d, %s:\n%s\n' "$1" "$3" "$2" "$4" "$({ grep -a -m20 -A15 '^FAIL' "$4" || tail -25 "$4"; } | sed 's/^/        /')"
     fi
 }
 run() { # name ranks command...

@@ -8,21 +8,22 @@ export OMPI_MCA_odls_base_sigkill_timeout=0 PRTE_MCA_odls_base_sigkill_timeout=0
 binary=${TRAIN_LLAMA:-build/cpu/train_llama}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-each_check=no # yes: also name the checks that pass, with their seconds and the counts that their programs print
+passed=0 failed=0 check_began=$SECONDS
 
-pass() { # name
+pass() { # name: with the seconds since the check before
     passed=$((passed + 1))
-    if [ $each_check = yes ]; then echo "ok   $((SECONDS - began)) s   $1   $(grep -aE 'passed, |apart' "$dir/why" | tail -2 | paste -sd ' ')"; fi
+    echo "ok   $((SECONDS - check_began)) s   $1"
+    check_began=$SECONDS
 }
 fail() { # name and reason
     failed=$((failed + 1))
-    echo "FAIL $1"
+    echo "FAIL $((SECONDS - check_began)) s   $1"
+    check_began=$SECONDS
 }
-check() { # name command...: passes if the command succeeds; its output goes to $dir/why
-    local name=$1 began=$SECONDS
+check() { # name command...: passes if the command succeeds; its output goes to $dir/why, the counts in it after the name
+    local name=$1
     shift
-    if "$@" >"$dir/why" 2>&1; then pass "$name"; else
+    if "$@" >"$dir/why" 2>&1; then pass "$name   $(grep -aE 'passed, |apart' "$dir/why" | tail -2 | paste -sd ' ')"; else
         fail "$name"
         tail -15 "$dir/why"
     fi
@@ -36,4 +37,33 @@ ends_with() { # status text command...: for use in check: the command ends with 
 closing_line() {
     echo "$(basename "$0" .sh): $passed passed, $failed failed"
     [ $failed -eq 0 ] && [ $passed -gt 0 ]
+}
+# The faults of emulation_faults.cu are found, with blocks and threads in both orders; an address past shared memory by a program that ends with this
+# status and text.
+faults_found() { # program, program for addresses past shared memory, its status, its text
+    local order fault text
+    for order in 0 1; do
+        export EMULATION_REVERSE=$order
+        check "no fault, order $order" "$1" none
+        check "no fault, order $order, addresses" "$2" none
+        check "a missing barrier gives wrong numbers, order $order" ends_with 1 'wrong' "$1" no-barrier
+        check "an address past shared memory, order $order" ends_with $3 "$4" "$2" too-far
+        while read -r fault text; do
+            check "$fault, order $order" ends_with 134 "$text" "$1" $fault
+        done <<'FAULTS'
+half-a-barrier deadlock in .*pass_on_kernel.*, block
+lane-left 31 of 32 lanes
+lanes-apart lanes of one warp are at
+two-barriers threads are at different instructions
+two-loads threads are at different instructions
+two-products threads are at different instructions
+shared-store an address of\|ptx: 
+global-rows an address of\|ptx: 
+copy-back an address of\|ptx: 
+never-waits a thread ends before copies
+FAULTS
+    done
+    unset EMULATION_REVERSE
+    check 'a copy used before it was waited for gives wrong numbers' ends_with 1 'wrong' "$1" no-wait
+    check 'a warp that runs ahead of the others gives wrong numbers' ends_with 1 'wrong' env EMULATION_REVERSE=1 "$1" run-ahead
 }

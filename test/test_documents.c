@@ -248,13 +248,15 @@ int main(int argc, char **argv) {
         make_reference(&r, c, S, self, world);
         for (int i = 0; i < SIZES; i++) {
             if (ranks[i] == NULL) continue;
-            int count = i + k; // the same on all ranks of the group
+            int count = i + k - 1; // the same on all ranks of the group
             for (int dp = 1; dp <= 2; dp++)
                 for (int hp = 1; sizes[i] % dp == 0 && hp <= sizes[i] / dp; hp++) {
                     int cp = sizes[i] / dp / hp;
                     if (sizes[i] / dp % hp != 0 || c->H % hp != 0) continue;
                     for (int w = 1; w <= cp; w++) {
                         if (cp % w != 0) continue;
+                        count++;
+                        if (TEST_SANITIZED && (dp + hp + w + k) % 2 == 1) continue; // with another model it is run
                         grid_shape shape;
                         memset(&shape, 0, sizeof shape);
                         shape.dp = dp; shape.hp = hp; shape.cp = cp; shape.w = w;
@@ -263,7 +265,6 @@ int main(int argc, char **argv) {
                         if (cp > 1 && dp == 1) check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1, S, true, ranks[i]);
                         if (w == cp && cp > 1) check_grid(&r, c, shape, true, (recompute_kind)((count + 2) % 4), 2, S, false, ranks[i]);
                         if (dp == 1 && sizes[i] != 6) check_one_document(c, shape, w == cp && cp > 1, S, ranks[i]);
-                        count++;
                     }
                 }
         }

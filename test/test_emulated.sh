@@ -1,17 +1,9 @@
 #!/usr/bin/env bash
 # The CUDA device on the CPU: every hand-written kernel against double precision (bf16 and float, plain and with sanitizers), the emulation on
 # faulty kernels, the real training loop on 1 and 4 ranks against the CPU device, and the Hugging Face goldens through the CUDA kernels.
-# Each line of the output is "ok" or "FAIL", with the program's own count of checks.
 source "$(dirname "$0")/shell.sh"
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
-each_check=yes
 build() { check "build $*" make -j2 --no-print-directory "$@"; }
-shows() { # text command...: the command fails and prints this text
-    local text=$1
-    shift
-    if "$@" >"$dir/shown" 2>&1; then return 1; fi
-    grep -q -- "$text" "$dir/shown" || { cat "$dir/shown" && return 1; }
-}
 
 # Kernels.
 build DEVICE=emulated build/emulated/test/{test_kernels,test_rounding,test_golden,compare_devices,bench_cuda,gpu_points} build/emulated/train_llama
@@ -20,7 +12,7 @@ build DEVICE=emulated SANITIZE=1 build/emulated-sanitize/test/test_kernels
 build DEVICE=emulated SANITIZE=races build/emulated-races/test/test_kernels
 build DEVICE=cpu build/cpu/test/compare_devices
 check 'kernels, bf16' build/emulated/test/test_kernels
-check 'kernels, float' build/emulated-float/test/test_kernels
+check 'kernels, float' build/emulated-float/test/test_kernels last-first
 check 'kernels, bf16, sanitizers' build/emulated-sanitize/test/test_kernels
 check 'kernels, bf16, races' build/emulated-races/test/test_kernels
 
@@ -29,34 +21,15 @@ for switch in '' -DEMULATION_UCONTEXT; do
     compile=(g++ -x c++ -std=c++17 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -DDEVICE_EMULATED -DDEVICE_BF16 $switch test/emulation_faults.cu)
     check "build faulty kernels $switch" "${compile[@]}" -o "$dir/faults"
     check "build faulty kernels, sanitizers $switch" "${compile[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all -o "$dir/faults-sanitize"
-    for order in 0 1; do
-        export EMULATION_REVERSE=$order
-        check "no fault, order $order $switch" "$dir/faults" none
-        check "no fault, order $order, sanitizers $switch" "$dir/faults-sanitize" none
-        check "a missing barrier gives wrong numbers, order $order $switch" shows 'wrong' "$dir/faults" no-barrier
-        check "half a barrier is a deadlock, order $order $switch" shows 'deadlock in pass_on_kernel, block' "$dir/faults" half-a-barrier
-        check "a lane that left a shuffle is a deadlock, order $order $switch" shows '31 of 32 lanes' "$dir/faults" lane-left
-        check "lanes at a shuffle and at a barrier, order $order $switch" shows 'lanes of one warp are at' "$dir/faults" lanes-apart
-        for fault in two-barriers two-loads two-products; do
-            check "threads at $fault, order $order $switch" shows 'threads are at different instructions' "$dir/faults" $fault
-        done
-        for fault in shared-store global-rows copy-back; do
-            check "an address of the other memory, order $order $switch: $fault" shows 'an address of' "$dir/faults" $fault
-        done
-        check "a copy that is never waited for, order $order $switch" shows 'a thread ends before copies' "$dir/faults" never-waits
-        check "an address past shared memory is found, order $order $switch" shows 'heap-buffer-overflow' "$dir/faults-sanitize" too-far
-    done
-    unset EMULATION_REVERSE
-    check "a copy used before it was waited for gives wrong numbers $switch" shows 'wrong' "$dir/faults" no-wait
-    check "a warp that runs ahead of the others gives wrong numbers $switch" shows 'wrong' env EMULATION_REVERSE=1 "$dir/faults" run-ahead
-    check "a launch that no GPU takes is refused $switch" shows 'cannot launch pass_on_kernel: a block has 1 to 1024' "$dir/faults" too-many-threads
+    faults_found "$dir/faults" "$dir/faults-sanitize" 1 'heap-buffer-overflow'
+    check "a launch that no GPU takes is refused $switch" ends_with 134 'cannot launch pass_on_kernel: a block has 1 to 1024' "$dir/faults" too-many-threads
 done
 check 'build faulty kernels, races' make --no-print-directory DEVICE=emulated SANITIZE=races build/emulated-races/test/emulation_faults
 for order in 0 1; do
     export EMULATION_REVERSE=$order
     check "no race, order $order" build/emulated-races/test/emulation_faults none
     for fault in no-barrier no-wait run-ahead only-shuffle other-block other-block-reads matrix-rows between-barriers unwritten; do
-        check "a race is found, order $order: $fault" shows 'race in [a-z_]*_kernel' build/emulated-races/test/emulation_faults $fault
+        check "a race is found, order $order: $fault" ends_with 134 'race in [a-z_]*_kernel' build/emulated-races/test/emulation_faults $fault
     done
 done
 unset EMULATION_REVERSE

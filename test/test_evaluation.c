@@ -87,7 +87,7 @@ static void test_positions(comm *world, comm *self) {
 
 // ---- needles ----
 
-enum { SYMBOLS = 16, HAY = 0, HAYSTACK = 64, STEPS = 1000, NEEDLES = 32 };
+enum { SYMBOLS = 16, HAY = 0, HAYSTACK = 64, STEPS = TEST_SANITIZED ? 20 : 1000, NEEDLES = 32 };
 static const uint64_t held_out = 5;
 
 static void make_haystack(fixture *f, int64_t b) {
@@ -175,7 +175,7 @@ static void test_needles(comm *world, comm *self) {
         if (loss < 0.01) break;
     }
     needle_scores after = find_needles(&f, false), hidden = find_needles(&f, true);
-    CHECK(least(&after) > 0.9, "after %d steps, loss %.3f: only %.2f of the needles at the worst depth", step, loss, least(&after));
+    if (!TEST_SANITIZED) CHECK(least(&after) > 0.9, "after %d steps, loss %.3f: only %.2f of the needles at the worst depth", step, loss, least(&after));
     CHECK(most(&hidden) < 0.3, "%.2f of the needles that are not there", most(&hidden));
     if (comm_rank(world) == 0) printf("accuracy by depth: at most %.2f before, at least %.2f after %d steps, at most %.2f without needle\n", most(&before), least(&after), step, most(&hidden));
     needles_on(shape_of(1, 1, 1, 1), self, &f, &after);

@@ -92,11 +92,9 @@ typedef struct {
     int travels[BUFFERS]; // in flight: 2 as a receive buffer, 1 as a send buffer; 0: not
     int64_t zero_from[BUFFERS]; // the rows from this one on are zeros; 0: all, or nothing known
     int buffers, at;
-    int64_t steps_forward, steps_backward;
     uint64_t seen_forward, seen_backward;
 } player;
 typedef struct {
-    bool started, finished;
     content sent;
     void *write;
     const void *read;
@@ -143,8 +141,6 @@ static bool play(int c, int64_t Tc) {
         CHECK(o->bytes == o->arriving && o->bytes > 0, "rank %d: %zu bytes leave and %zu arrive", c, o->bytes, o->arriving);
         CHECK(p->travels[write] == 0 && p->travels[read] != 2, "rank %d starts a transfer on a buffer in flight", c);
         transfer_side *s = &sides[c][o->lane][started[c][o->lane]++];
-        s->started = true;
-        s->finished = false;
         s->sent = p->holds[read];
         s->read = o->read;
         s->write = o->write;
@@ -163,7 +159,6 @@ static bool play(int c, int64_t Tc) {
         transfer_side *mine = &sides[c][o->lane][hop];
         p->holds[buffer_of(p, mine->write)] = sides[start->from][o->lane][hop].sent;
         p->travels[buffer_of(p, mine->write)] = 0;
-        mine->finished = true;
         bool still_sent = false; // two lanes may send the same buffer
         for (int lane = 0; lane < 4; lane++)
             for (int h = finished[c][lane]; h < started[c][lane]; h++) still_sent = still_sent || sides[c][lane][h].read == mine->read;
@@ -363,7 +358,7 @@ static void check_schedule(grid_shape shape) {
 int main(void) {
     for (int cp = 1; cp <= 64; cp++)
         for (int w = 1; w <= cp; w++) {
-            if (cp % w != 0) continue;
+            if (cp % w != 0 || (TEST_SANITIZED && cp > 24 && cp % 8 != 0)) continue;
             grid_shape shape;
             memset(&shape, 0, sizeof shape);
             shape.dp = shape.hp = 1;
