@@ -89,11 +89,8 @@ else
 endif
 DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
 HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h) build/cluster_texts.h
-ON_DEVICE := $(shell grep -l '^// device:' test/test_*.c) # tests of one device: the first lines say "// device: emulated"
-ON_THIS := $(filter-out $(if $(filter 0,$(CUDNN)),$(wildcard test/test_cudnn_*.c)),$(shell grep -l '^// device: $(DEVICE)' test/test_*.c))
-TESTS := $(patsubst test/%.c,$(BUILD)/test/%,$(filter-out $(ON_DEVICE),$(wildcard test/test_*.c)) $(ON_THIS))
 
-.PHONY: all test demo bench clean tests tools
+.PHONY: all test demo bench clean tools
 all: $(BUILD)/train_llama
 	@ln -sf $(BUILD)/train_llama train_llama
 
@@ -118,25 +115,12 @@ $(BUILD)/device/%.o: device/%.cc $(HEADERS)
 	@mkdir -p $(@D)
 	$(KERNEL_COMPILER) -c $< -o $@
 
-# Tests at -O1: most compile the whole trainer, and their time is spent in the device's objects. Benchmarks are built like the product.
-TEST_OPT = $(if $(filter bench_%,$*),,-O1) $(if $(shell grep -l '"model_fixture.h"' $<),$(HOST_OPT))
-RANKS_OF = $(shell sed -n '1s|^// ranks: \([0-9]\)|-DTEST_RANKS=\1|p' $<) # test/test.h
-$(BUILD)/test/%: test/%.c $(DEVICE_OBJECTS) $(HEADERS)
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(RANKS_OF) $(TEST_OPT) $< $(DEVICE_OBJECTS) -o $@ $(LIBS)
-
-# SANITIZE=races: kernels with races, which it must find.
-$(BUILD)/test/emulation_faults: test/emulation_faults.cu $(BUILD)/device/cuda/races.o $(HEADERS)
-	@mkdir -p $(@D)
-	$(KERNEL_COMPILER) $(INSTRUMENTED) -c $< -o $@.o
-	$(CXX) $@.o $(BUILD)/device/cuda/races.o -o $@ -ldl
-
 tools: $(BUILD)/text_to_tokens
 $(BUILD)/text_to_tokens: dev/text_to_tokens.c common.h files.h dataloader.h sequence_shard.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $< -o $@ -lm
 
-tests: $(TESTS)
+include test/tests.mk
 test:
 	@test/run.sh
 demo:
@@ -145,64 +129,3 @@ bench:
 	@scripts/bench.sh
 clean:
 	rm -rf build train_llama
-
-# cuDNN's support check needs no driver, but a library with the driver's functions. The toolkit has a placeholder for it.
-$(BUILD)/test/test_cudnn_graphs: CFLAGS += -DCUDA_STUB='"$(dir $(CUDART_LIBRARY))stubs/libcuda.so"'
-
-# Programs on the CUDA device without a GPU (device/cuda/cuda.mk), at -O1 like all tests.
-.PHONY: emulated-kernels
-emulated-kernels: # one make for all programs that need them; without BUILD= a BUILD given to this make would reach it
-	$(MAKE) --no-print-directory DEVICE=emulated BUILD=$(EMULATED) $(WITHOUT_GPU_KERNELS)
-$(BUILD)/train_llama-without-gpu: $(BUILD)/train_llama.o test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
-	$(CC) $(CFLAGS) -O1 $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
-$(BUILD)/test/%-without-gpu: test/%.c test/fake_cuda.c $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -O1 $(MPI_CFLAGS) $< test/fake_cuda.c $(WITHOUT_GPU_KERNELS) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
-
-# The same with what nvcc makes of the kernels: its PTX for one GPU becomes C++ (test/ptx_to_cc.py; -w because it is generated), launched by nvcc's own
-# host code.
-PTX_ARCH ?= 90
-PTX := $(BUILD)/ptx-$(PTX_ARCH)
-PTX_KERNELS := $(PTX)/ptx_launch.o $(KERNELS:device/cuda/%.cu=$(PTX)/%.o) $(KERNELS:%.cu=$(BUILD)/%.o)
-.PRECIOUS: $(PTX)/%.ptx $(PTX)/%.cc
-define MAKE_PTX
-	@mkdir -p $(@D)
-	$(NVCC) -x cu -std=c++17 -O3 -arch=compute_$(PTX_ARCH) -ptx $(DEVICE_FLAGS) $< -o $@
-endef
-$(PTX)/%.ptx: device/cuda/%.cu $(HEADERS)
-	$(MAKE_PTX)
-$(PTX)/%.ptx: test/%.cu $(HEADERS)
-	$(MAKE_PTX)
-$(PTX)/%.cc: $(PTX)/%.ptx test/ptx_to_cc.py
-	test/ptx_to_cc.py $< >$@ || { rm $@; exit 1; }
-$(PTX)/%.o: $(PTX)/%.cc test/ptx.h
-	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -Itest -O1 $(TARGET) -fwrapv -ffp-contract=off -fno-math-errno -fno-strict-aliasing -fno-exceptions -w -c $< -o $@
-$(PTX)/ptx_launch.o: test/ptx_launch.cc $(HEADERS)
-	@mkdir -p $(@D)
-	$(CXX) -std=c++17 -D_GNU_SOURCE -DDEVICE_BF16 -g -O2 -Wall -Wextra -Werror -c $< -o $@
-$(BUILD)/test/%-ptx$(PTX_ARCH): test/%.c test/fake_cuda.c $(PTX_KERNELS) $(WITHOUT_GPU_HOST) $(WITHOUT_GPU_SOURCES) $(HEADERS) | emulated-kernels
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(RANKS_OF) -O1 $(MPI_CFLAGS) $< test/fake_cuda.c $(PTX_KERNELS) $(filter-out $(KERNELS:%.cu=$(EMULATED)/%.o),$(WITHOUT_GPU_KERNELS)) $(WITHOUT_GPU_HOST) -o $@ $(WITHOUT_GPU_LIBS)
-
-# Kernels with faults, which it must find.
-$(BUILD)/test/emulation_faults-ptx$(PTX_ARCH): test/emulation_faults.cu $(PTX)/emulation_faults.o $(PTX)/ptx_launch.o $(HEADERS)
-	@mkdir -p $(@D)
-	$(KERNEL_COMPILER) -c $< -o $@.o
-	$(CXX) $@.o $(PTX)/emulation_faults.o $(PTX)/ptx_launch.o -o $@
-
-# Fuzz targets, test/fuzz: `make fuzz` runs each for FUZZ_SECONDS under libFuzzer (clang); test_fuzz.sh runs them briefly with our own driver (gcc).
-FUZZ_SECONDS ?= 600
-FUZZ_TARGETS := $(patsubst test/fuzz/%.c,%,$(wildcard test/fuzz/fuzz_*.c))
-.PHONY: fuzz fuzz-short
-fuzz: $(addprefix build/fuzz/,$(FUZZ_TARGETS))
-	@test/fuzz/run.sh $(FUZZ_SECONDS) $(FUZZ_TARGETS)
-fuzz-short: $(addprefix $(BUILD)/fuzz/,$(FUZZ_TARGETS))
-build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h $(HEADERS)
-	@mkdir -p $(@D)
-	clang -std=c11 -D_GNU_SOURCE -Ibuild -g -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $< -o $@ -lcjson -lm
-$(BUILD)/fuzz/%: test/fuzz/%.c test/fuzz/driver.c test/fuzz/fuzz.h $(HEADERS)
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $< test/fuzz/driver.c -o $@ -lcjson -lm
-
-# The schedule is tested against recording fakes of the device layer.
-$(BUILD)/test/test_schedule: DEVICE_OBJECTS :=

@@ -62,11 +62,3 @@ CUDA_CODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_
              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 $(info CUDA $(NVCC_RELEASE) ($(NVCC)) for sm $(CUDA_ARCHS), $(if $(CUDNN_HEADER),cuDNN $(CUDNN_VERSION) ($(CUDNN_LIBRARY)),no cuDNN)$(if \
     $(NCCL_HEADER),$(comma) NCCL $(NCCL_VERSION) ($(NCCL_LIBRARY))))
-
-# For test programs on this device without a GPU: its own host code (memory, streams, products, communication) over test/fake_cuda.c, and
-# the emulated kernels (SANITIZE=races: with the race detector).
-EMULATED := build/emulated$(if $(filter races,$(SANITIZE)),-races)
-WITHOUT_GPU_KERNELS := $(KERNELS:%.cu=$(EMULATED)/%.o) $(addprefix $(EMULATED)/device/cuda/,attention_blocks.o attention_emulated.o $(if $(filter races,$(SANITIZE)),races.o))
-WITHOUT_GPU_SOURCES := $(KERNELS) $(addprefix device/cuda/,attention_blocks.c attention_emulated.c races.cc)
-WITHOUT_GPU_HOST := $(addprefix $(BUILD)/device/cuda/,device_cuda.o linear_cublaslt.o comm_nccl.o comm_host.o)
-WITHOUT_GPU_LIBS := $(LIBS) -lstdc++ -lpthread
