@@ -27,7 +27,6 @@ def parse():
     parser.add_argument("--steps", type=int, default=8, help="timed steps (default: %(default)s)")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all, %(default)s)")
-    parser.add_argument("--mode", choices=["fp32"], default="fp32")
     parser.add_argument("--blas", default="mkl-avx512", metavar="mkl|mkl-avx512|PATH",
                         help="mkl: the wheel as it is, which uses only AVX2 on AMD; mkl-avx512: a preloaded one-line library "
                              "(built with cc) makes MKL treat the CPU as Intel's; PATH: preload this libopenblas.so "

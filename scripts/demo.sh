@@ -4,7 +4,7 @@
 # one of those below, edit a copy.
 #   tokens    150 steps x 8 sequences x 512 bytes = 0.6 M of the text's bytes (vocabulary 256)
 #   FLOPs     3.0 M parameters: about 1.2e13 in all
-#   hardware  2 CPU cores, 1 GB; under 5 minutes
+#   hardware  2 CPU cores, 1 GB; 2 minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
