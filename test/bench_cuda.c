@@ -125,14 +125,8 @@ static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
 }
 
 static attention_block block_of(int64_t T, int Hq, int Hkv, int HS) {
-    attention_block b;
-    memset(&b, 0, sizeof b);
-    b.Tq = b.Tk = b.lse_stride = T;
-    b.Hq = Hq; b.Hkv = Hkv; b.HS = HS;
-    b.q_stride = b.sum_stride = (int64_t)Hq * HS;
-    b.kv_stride = (int64_t)2 * Hkv * HS;
-    b.scale = 1 / sqrtf((float)HS);
-    b.causal = true;
+    attention_block b = {.Tq = T, .Tk = T, .lse_stride = T, .Hq = Hq, .Hkv = Hkv, .HS = HS, .q_stride = (int64_t)Hq * HS, .sum_stride = (int64_t)Hq * HS,
+                         .kv_stride = (int64_t)2 * Hkv * HS, .scale = 1 / sqrtf((float)HS), .causal = true};
     return b;
 }
 // documents > 0: packed documents of so many tokens each; only visible pairs count.
@@ -340,10 +334,7 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
     if (fits) {
         device_zero(labels, sizeof(int32_t) * (size_t)tile);
         KERNEL("cross-entropy, in place", 2 * (double)tile * V * X, op_cross_entropy(losses, logits, labels, tile, V, 1e-6f, true));
-        adamw_args args;
-        memset(&args, 0, sizeof args);
-        args.lr = 1e-9f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.step = 1;
-        args.grad_scale = 1;
+        adamw_args args = {.lr = 1e-9f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .step = 1, .grad_scale = 1};
         double bytes = (double)count * (28 + X);
         KERNEL("AdamW", bytes, op_adamw(params, states[0], states[1], states[2], states[3], count, args));
         args.rounding.stochastic = true;

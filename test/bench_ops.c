@@ -96,14 +96,8 @@ static void bench_linear(int64_t T, int64_t in, int64_t out) {
 }
 
 static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
-    attention_block b;
-    memset(&b, 0, sizeof b);
-    b.Tq = b.Tk = b.lse_stride = T;
-    b.Hq = Hq; b.Hkv = Hkv; b.HS = HS;
-    b.q_stride = b.sum_stride = Hq * HS;
-    b.kv_stride = 2 * Hkv * HS;
-    b.scale = 1 / sqrtf((float)HS);
-    b.causal = true;
+    attention_block b = {.Tq = T, .Tk = T, .lse_stride = T, .Hq = Hq, .Hkv = Hkv, .HS = HS, .q_stride = Hq * HS, .sum_stride = Hq * HS,
+                         .kv_stride = 2 * Hkv * HS, .scale = 1 / sqrtf((float)HS), .causal = true};
     float *q = tensor(T * b.q_stride, 1), *kv = tensor(T * b.kv_stride, 1), *out = tensor(T * b.q_stride, 1), *dout = tensor(T * b.q_stride, 1);
     float *dq = tensor(T * b.q_stride, 1), *dkv = tensor(T * b.kv_stride, 1), *lse = tensor(T * Hq, 1), *delta = tensor(T * Hq, 1);
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);

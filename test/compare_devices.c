@@ -43,9 +43,7 @@ static record train(comm *world, bool packed) {
     fixture f;
     memset(&r, 0, sizeof r);
     model_config c = config_of(packed);
-    grid_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.dp = shape.hp = shape.cp = shape.w = 1;
+    grid_shape shape = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
     model_run run = fixture_run(length == 512 ? 1 : 2, packed ? 2 : 1); // 512: for test_cuda, with a race detector
     if (packed) run.attention_bytes = 1; // runs of one head, in a ring of one group
     if (comm_size(world) == 2) {
@@ -129,8 +127,7 @@ static void compare(const record *here, const record *there, bool packed) {
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
+    error_text error = {"", 0};
     if (!comm_init(&argc, &argv, &error) || !device_start(comm_local_rank(), comm_local_ranks(), 1, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;

@@ -361,11 +361,7 @@ static void point_5_rows(void) {
     op_embedding_forward(alone, tokens + before, w, rows, D);
     same("embedding forward", dx + before * D, alone, (size_t)(rows * D * X));
 
-    attention_block b;
-    memset(&b, 0, sizeof b);
-    b.Tq = b.lse_stride = T;
-    b.Hq = 32; b.Hkv = 8; b.HS = 128;
-    b.q_stride = b.sum_stride = D;
+    attention_block b = {.Tq = T, .lse_stride = T, .Hq = 32, .Hkv = 8, .HS = 128, .q_stride = D, .sum_stride = D};
     float *delta = floats(32 * T), *delta_alone = floats(32 * rows);
     op_attention_delta(delta, x, y, b);
     b.Tq = b.lse_stride = rows;

@@ -107,14 +107,11 @@ static inline float *fixture_parameters(fixture *f, int unit) {
     memcpy(result, zero_params(&f->m.zero, unit), sizeof(float) * (size_t)n);
     return result;
 }
+static inline grid_shape fixture_shape(int dp, int hp, int cp, int w) { return (grid_shape){.dp = dp, .hp = hp, .cp = cp, .w = w}; }
 
 static inline adamw_args fixture_adamw(int64_t step) {
-    adamw_args a;
-    memset(&a, 0, sizeof a);
-    a.lr = 1e-2f; a.beta1 = 0.9f; a.beta2 = 0.95f; a.weight_decay = 0.1f; a.grad_scale = 1;
-    a.eps = 1e-4f; // a gradient that differs from zero by rounding only must not become a full step of Adam
-    a.step = step;
-    return a;
+    // eps: a gradient that differs from zero by rounding only must not become a full step of Adam.
+    return (adamw_args){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .grad_scale = 1, .eps = 1e-4f, .step = step};
 }
 
 static inline model_config fixture_config(int L, int D, int H, int Hkv, int HS, int F, int V, bool tied) {

@@ -47,8 +47,7 @@ static inline void test_fail_print(const char *file, int line, const char *forma
 // Starts communication and a device of one thread per rank; all ranks call. Exits with a message if either does not start, or if the number of ranks is
 // not that of the test's first line (TEST_RANKS, which the Makefile reads there).
 static inline comm *test_start(int *argc, char ***argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
+    error_text error = {"", 0};
     if (!comm_init(argc, argv, &error) || !device_start(comm_local_rank(), comm_local_ranks(), 1, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         exit(EXIT_USER_ERROR);
@@ -98,6 +97,21 @@ static inline double test_difference(const float *a, const float *b, int64_t n) 
         if (fabs((double)b[i]) > largest) largest = fabs((double)b[i]);
     }
     return largest > 0 ? worst / largest : (worst > 0 ? INFINITY : 0);
+}
+static inline double test_difference_double(const float *a, const double *b, int64_t n) { // the same, from double precision
+    double largest = 0, worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)a[i] - b[i]);
+        if (!(d <= 1e300)) return INFINITY;
+        if (d > worst) worst = d;
+        if (fabs(b[i]) > largest) largest = fabs(b[i]);
+    }
+    return largest > 0 ? worst / largest : (worst > 0 ? INFINITY : 0);
+}
+static inline bool test_one_line(const char *text) { // as messages must be
+    for (const char *at = text; *at != '\0'; at++)
+        if ((unsigned char)*at < 32) return false;
+    return text[0] != '\0';
 }
 
 #endif

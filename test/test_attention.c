@@ -227,10 +227,7 @@ int main(int argc, char **argv) {
                     if (cp % w != 0) continue;
                     for (int placement = 0; placement < 2; placement++) {
                         if (TEST_SANITIZED ? placement != (w + (int)k) % 2 : placement == 1 && (hp == 1 || cp == 1)) continue; // there both are one map
-                        grid_shape shape;
-                        memset(&shape, 0, sizeof shape);
-                        shape.dp = 1; shape.hp = hp; shape.cp = cp; shape.w = w;
-                        shape.placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST;
+                        grid_shape shape = {.dp = 1, .hp = hp, .cp = cp, .w = w, .placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST};
                         check_grid(p, shape, false, ranks[i]);
                         shape.gpus_per_node = 8;
                         shape.nics_per_node = 4;
@@ -244,9 +241,7 @@ int main(int argc, char **argv) {
     }
     comm_test_delay(300, 1); // late transfers must change nothing
     for (int w = 1; w <= 8; w *= 2) {
-        grid_shape shape;
-        memset(&shape, 0, sizeof shape);
-        shape.dp = shape.hp = 1; shape.cp = 8; shape.w = w;
+        grid_shape shape = {.dp = 1, .hp = 1, .cp = 8, .w = w};
         check_grid(&problems[1], shape, false, world);
         if (w == 8) check_grid(&problems[1], shape, true, world);
     }

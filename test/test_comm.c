@@ -277,8 +277,7 @@ static void test_barrier(comm *g) {
 
 static void test_agree(comm *g) {
     int n = comm_size(g), r = comm_rank(g);
-    error_text error;
-    memset(&error, 0, sizeof error);
+    error_text error = {"", 0};
     CHECK(comm_agree(g, &error) && error.text[0] == '\0', "%d ranks: no error, yet '%s'", n, error.text);
     for (int lowest = 0; lowest < n; lowest++)
         for (int step = 1; step <= n; step++) { // ranks lowest, lowest + step, ... hold an error
@@ -448,8 +447,7 @@ static int end_as(const char *mode) {
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
+    error_text error = {"", 0};
     if (!comm_init(&argc, &argv, &error)) {
         fprintf(stderr, "error: %s\n", error.text);
         return EXIT_USER_ERROR;

@@ -4,12 +4,6 @@
 #include "test.h"
 #include <unistd.h>
 
-static bool is_one_line(const char *text) {
-    for (const char *at = text; *at != '\0'; at++)
-        if ((unsigned char)*at < 32) return false;
-    return text[0] != '\0';
-}
-
 static void test_presets(void) {
     static const struct {
         const char *name;
@@ -31,11 +25,11 @@ static void test_presets(void) {
     }
     model_config c;
     error_text error = {"", 0};
-    CHECK(!config_load(&c, "llama4", &error) && strstr(error.text, "llama3.2-1b") && strstr(error.text, "nano") && is_one_line(error.text), "%s", error.text);
+    CHECK(!config_load(&c, "llama4", &error) && strstr(error.text, "llama3.2-1b") && strstr(error.text, "nano") && test_one_line(error.text), "%s", error.text);
     error.text[0] = '\0';
-    CHECK(!config_load(&c, "", &error) && is_one_line(error.text), "%s", error.text);
+    CHECK(!config_load(&c, "", &error) && test_one_line(error.text), "%s", error.text);
     error.text[0] = '\0';
-    CHECK(!config_load(&c, "a\nb", &error) && is_one_line(error.text), "%s", error.text);
+    CHECK(!config_load(&c, "a\nb", &error) && test_one_line(error.text), "%s", error.text);
 }
 
 // want: inv_freq of transformers 5.23 (LlamaRotaryEmbedding.inv_freq, float). Ours may differ by the rounding of one power, 2 units in the last place.
@@ -248,7 +242,7 @@ static void test_bad_values(void) {
         write_changed(cases[i].key, cases[i].value);
         bool ok = load(&c, &error);
         CHECK(!ok, "%s = %s is accepted", cases[i].key, cases[i].value != NULL ? cases[i].value : "absent");
-        CHECK(is_one_line(error.text) && strstr(error.text, cases[i].wanted) != NULL && strstr(error.text, "config.json") != NULL, "%s = %s: \"%s\" lacks \"%s\"",
+        CHECK(test_one_line(error.text) && strstr(error.text, cases[i].wanted) != NULL && strstr(error.text, "config.json") != NULL, "%s = %s: \"%s\" lacks \"%s\"",
               cases[i].key, cases[i].value != NULL ? cases[i].value : "absent", error.text, cases[i].wanted);
     }
 }
@@ -262,7 +256,7 @@ static void test_bad_files(void) {
     error_text error;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_config(cases[i].text, strlen(cases[i].text));
-        CHECK(!load(&c, &error) && is_one_line(error.text) && strstr(error.text, cases[i].wanted) != NULL, "%s: \"%s\"", cases[i].text, error.text);
+        CHECK(!load(&c, &error) && test_one_line(error.text) && strstr(error.text, cases[i].wanted) != NULL, "%s: \"%s\"", cases[i].text, error.text);
     }
     write_config("{}\0{}", 5);
     CHECK(!load(&c, &error) && strstr(error.text, "NUL") != NULL, "\"%s\"", error.text);
@@ -289,11 +283,11 @@ static void test_bad_files(void) {
     if (f != NULL) fclose(f);
     for (size_t k = 1; k + 2 < n; k += 3) {
         write_config(good, k);
-        CHECK(!load(&c, &error) && is_one_line(error.text), "the first %zu bytes are accepted", k);
+        CHECK(!load(&c, &error) && test_one_line(error.text), "the first %zu bytes are accepted", k);
         memcpy(changed, good, n);
         changed[k] = (char)(changed[k] ^ (1 << k % 7));
         write_config(changed, n);
-        CHECK(load(&c, &error) || is_one_line(error.text), "byte %zu changed: no message", k);
+        CHECK(load(&c, &error) || test_one_line(error.text), "byte %zu changed: no message", k);
     }
     unlink(config_path);
     CHECK(!load(&c, &error) && strstr(error.text, "no config.json") != NULL, "\"%s\"", error.text);

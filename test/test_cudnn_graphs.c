@@ -163,14 +163,8 @@ static void expect_documents(gpu *device, cudnnBackendDescriptor_t properties, a
 }
 
 static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
-    attention_block b;
-    memset(&b, 0, sizeof b);
-    b.Tq = b.Tk = b.lse_stride = Tc;
-    b.Hq = Hq; b.Hkv = Hkv; b.HS = HS;
-    b.q_stride = b.sum_stride = (int64_t)Hq * HS;
-    b.kv_stride = (int64_t)2 * Hkv * HS;
-    b.scale = 1;
-    b.causal = true;
+    attention_block b = {.Tq = Tc, .Tk = Tc, .lse_stride = Tc, .Hq = Hq, .Hkv = Hkv, .HS = HS, .q_stride = (int64_t)Hq * HS, .sum_stride = (int64_t)Hq * HS,
+                         .kv_stride = (int64_t)2 * Hkv * HS, .scale = 1, .causal = true};
     return b;
 }
 // A run of heads among all those of a row of queries; its sums, K and V are dense (attention_2d.cuh).

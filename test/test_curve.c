@@ -22,9 +22,7 @@ int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv), *self = comm_split(world, comm_rank(world), 0, COMM_CONTROL);
     model_config c = fixture_config(2, 32, 4, 2, 8, 48, 40, false);
     static double one[STEPS], many[STEPS];
-    grid_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.dp = shape.hp = shape.cp = shape.w = 1;
+    grid_shape shape = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
     curve(one, &c, shape, fixture_run(2, 1), self);
     shape.hp = 2; shape.cp = 2;
     model_run run = fixture_run(2, 1);

@@ -43,9 +43,7 @@ typedef struct {
 
 // The step of all samples, computed from the documents alone, each of them on one rank: means of losses and gradients weighted by numbers of labels.
 static void make_reference(reference *r, const model_config *c, int64_t S, comm *self, comm *world) {
-    grid_shape one;
-    memset(&one, 0, sizeof one);
-    one.dp = one.hp = one.cp = one.w = 1;
+    grid_shape one = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
     double sums[2] = {0, 0}; // losses, labels
     memset(r, 0, sizeof *r);
     for (int64_t sample = comm_rank(world); sample < SAMPLES; sample += comm_size(world)) {
@@ -95,15 +93,6 @@ static int64_t *fill(fixture *f, int first_sample) {
         }
     if (f->m.run.packed) f->m.documents = documents;
     return documents;
-}
-
-static double difference(const float *a, const double *b, int64_t n) { // test_difference
-    double largest = 0, worst = 0;
-    for (int64_t i = 0; i < n; i++) {
-        worst = test_worse(worst, fabs(a[i] - b[i]));
-        largest = fmax(largest, fabs(b[i]));
-    }
-    return worst / largest;
 }
 
 // In how many of this rank's blocks, in one pass over its sequences, no query sees a key.
@@ -175,7 +164,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
         float *gradient = fixture_gradient(&f, u);
         for (int t = 0; t < f.m.units[u].tensor_count; t++) {
             zero_tensor *tensor = &f.m.units[u].tensors[t];
-            double d = difference(gradient + tensor->offset, r->gradients[u] + tensor->offset, tensor->count);
+            double d = test_difference_double(gradient + tensor->offset, r->gradients[u] + tensor->offset, tensor->count);
             CHECK(d <= bound, "%s: gradient of unit %d %s differs by %.1e", where, u, tensor->name, d);
         }
         free(gradient);
@@ -257,10 +246,8 @@ int main(int argc, char **argv) {
                         if (cp % w != 0) continue;
                         count++;
                         if (TEST_SANITIZED && (dp + hp + w + k) % 2 == 1) continue; // with another model it is run
-                        grid_shape shape;
-                        memset(&shape, 0, sizeof shape);
-                        shape.dp = dp; shape.hp = hp; shape.cp = cp; shape.w = w;
-                        shape.placement = count % 2 == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST; // with another model the other one
+                        grid_shape shape = {.dp = dp, .hp = hp, .cp = cp, .w = w, // with another model the other placement
+                                            .placement = count % 2 == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST};
                         check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1 + count / 2 % 2, S, false, ranks[i]);
                         if (cp > 1 && dp == 1) check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1, S, true, ranks[i]);
                         if (w == cp && cp > 1) check_grid(&r, c, shape, true, (recompute_kind)((count + 2) % 4), 2, S, false, ranks[i]);
@@ -274,10 +261,7 @@ int main(int argc, char **argv) {
     // On one rank the kernel skips tiles; on four the ring also skips blocks.
     for (int cp = 1; cp <= 4 && op_attention_tiles() > 0; cp += 3) { // only the CPU device counts them
         comm *group = cp == 1 ? ranks[0] : ranks[3];
-        grid_shape shape;
-        memset(&shape, 0, sizeof shape);
-        shape.dp = shape.hp = 1;
-        shape.cp = shape.w = cp;
+        grid_shape shape = {.dp = 1, .hp = 1, .cp = cp, .w = cp};
         model_config c = fixture_config(1, 8, 1, 1, 8, 8, 61, true);
         if (group == NULL) continue;
         int64_t tiles[4];

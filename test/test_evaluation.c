@@ -19,12 +19,6 @@ static void test_buckets(void) {
     }
 }
 
-static grid_shape shape_of(int dp, int hp, int cp, int w) {
-    grid_shape s;
-    memset(&s, 0, sizeof s);
-    s.dp = dp; s.hp = hp; s.cp = cp; s.w = w;
-    return s;
-}
 static float *evaluate(fixture *f) { // losses (rows) on the host, the caller frees
     float *losses = HOST_NEW(float, f->m.rows);
     model_evaluate(&f->m, true);
@@ -75,10 +69,10 @@ static void test_documents(void) { // packed: positions count from the beginning
 }
 static void test_positions(comm *world, comm *self) {
     static const int grids[][4] = {{1, 1, 4, 2}, {1, 2, 2, 1}, {2, 1, 2, 2}, {4, 1, 1, 1}, {1, 4, 1, 1}};
-    loss_by_position one = position_losses(shape_of(1, 1, 1, 1), self);
+    loss_by_position one = position_losses(fixture_shape(1, 1, 1, 1), self);
     CHECK(one.tokens[0] > 0 && one.tokens[1] > 0 && one.tokens[2] == 0 && fabs(one.loss[0] / one.tokens[0] - one.loss[1] / one.tokens[1]) > 1e-4, "two buckets that differ");
     for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++) {
-        loss_by_position s = position_losses(shape_of(grids[g][0], grids[g][1], grids[g][2], grids[g][3]), world);
+        loss_by_position s = position_losses(fixture_shape(grids[g][0], grids[g][1], grids[g][2], grids[g][3]), world);
         for (int i = 0; i < POSITION_BUCKETS; i++)
             CHECK(s.tokens[i] == one.tokens[i] && fabs(s.loss[i] - one.loss[i]) <= 1e-5 * one.loss[i], "dp %d hp %d cp %d bucket %d: %g of %g tokens, not %g of %g",
                   grids[g][0], grids[g][1], grids[g][2], i, s.loss[i], s.tokens[i], one.loss[i], one.tokens[i]);
@@ -155,7 +149,7 @@ static void test_places(void) { // the first token stays; the needle is right be
 static void test_needles(comm *world, comm *self) {
     model_config c = fixture_config(2, 64, 4, 2, 16, 128, SYMBOLS, false);
     fixture f;
-    fixture_make(&f, &c, shape_of(4, 1, 1, 1), world, fixture_run(4, 1), RECOMPUTE_NONE, HAYSTACK);
+    fixture_make(&f, &c, fixture_shape(4, 1, 1, 1), world, fixture_run(4, 1), RECOMPUTE_NONE, HAYSTACK);
     needle_scores before = find_needles(&f, false);
     CHECK(most(&before) < 0.3, "an untrained model is right %.2f of the time", most(&before)); // by chance 1/16
     double loss = 0;
@@ -178,10 +172,10 @@ static void test_needles(comm *world, comm *self) {
     if (!TEST_SANITIZED) CHECK(least(&after) > 0.9, "after %d steps, loss %.3f: only %.2f of the needles at the worst depth", step, loss, least(&after));
     CHECK(most(&hidden) < 0.3, "%.2f of the needles that are not there", most(&hidden));
     if (comm_rank(world) == 0) printf("accuracy by depth: at most %.2f before, at least %.2f after %d steps, at most %.2f without needle\n", most(&before), least(&after), step, most(&hidden));
-    needles_on(shape_of(1, 1, 1, 1), self, &f, &after);
-    needles_on(shape_of(1, 2, 2, 1), world, &f, &after);
-    needles_on(shape_of(1, 1, 4, 2), world, &f, &after);
-    needles_on(shape_of(2, 1, 2, 2), world, &f, &after);
+    needles_on(fixture_shape(1, 1, 1, 1), self, &f, &after);
+    needles_on(fixture_shape(1, 2, 2, 1), world, &f, &after);
+    needles_on(fixture_shape(1, 1, 4, 2), world, &f, &after);
+    needles_on(fixture_shape(2, 1, 2, 2), world, &f, &after);
     fixture_free(&f);
 }
 

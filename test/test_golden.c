@@ -67,9 +67,7 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
     c.rope.low_freq_factor = g->rope_low;
     c.rope.high_freq_factor = g->rope_high;
     c.rope.original_length = g->rope_original_max;
-    grid_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.dp = 1; shape.hp = hp; shape.cp = cp; shape.w = cp % 2 == 0 ? 2 : 1;
+    grid_shape shape = {.dp = 1, .hp = hp, .cp = cp, .w = cp % 2 == 0 ? 2 : 1};
     fixture f;
     model_run run = fixture_run(1, 1);
     run.attention_bytes = run_bytes;

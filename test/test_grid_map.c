@@ -47,22 +47,13 @@ int main(void) {
                 for (int w = 1; w <= cp; w++)
                     for (int placement = 0; cp % w == 0 && placement < 2; placement++)
                         for (int nics = 0; nics <= 8; nics = nics == 0 ? 1 : 2 * nics) {
-                            grid_shape s;
-                            memset(&s, 0, sizeof s);
-                            s.dp = dp; s.hp = hp; s.cp = cp; s.w = w;
-                            s.placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST;
-                            s.gpus_per_node = nics > 0 ? 8 : 0;
-                            s.nics_per_node = nics;
+                            grid_shape s = {.dp = dp, .hp = hp, .cp = cp, .w = w, .placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST,
+                                            .gpus_per_node = nics > 0 ? 8 : 0, .nics_per_node = nics};
                             check_shape(s);
                         }
     // LoongTrain's cluster: 64 GPUs in nodes of 8 with 4 NICs, context-first: windows of 2 and 4 use 2 and 4 NICs.
     for (int w = 2; w <= 4; w *= 2) {
-        grid_shape s;
-        memset(&s, 0, sizeof s);
-        s.dp = s.hp = 1; s.cp = 64; s.w = w;
-        s.placement = PLACEMENT_CONTEXT_FIRST;
-        s.gpus_per_node = 8;
-        s.nics_per_node = 4;
+        grid_shape s = {.dp = 1, .hp = 1, .cp = 64, .w = w, .placement = PLACEMENT_CONTEXT_FIRST, .gpus_per_node = 8, .nics_per_node = 4};
         CHECK(flows_on_a_nic(s) == 1, "w %d: %d flows on a NIC", w, flows_on_a_nic(s));
         s.nics_per_node = 6; // some GPUs share a NIC
         CHECK(grid_weave(&s) == 2, "6 NICs, w %d: %d windows are woven", w, grid_weave(&s));

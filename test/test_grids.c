@@ -21,9 +21,7 @@ typedef struct {
 
 // The step of `dp` x 2 samples on one rank.
 static void make_reference(reference *r, const model_config *c, int dp, int64_t S, comm *self) {
-    grid_shape one;
-    memset(&one, 0, sizeof one);
-    one.dp = one.hp = one.cp = one.w = 1;
+    grid_shape one = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
     fixture f;
     fixture_make(&f, c, one, self, fixture_run(2 * dp, 1), RECOMPUTE_NONE, S);
     step_result s = model_step(&f.m, fixture_adamw(1), 1.0);
@@ -131,10 +129,7 @@ int main(int argc, char **argv) {
                     for (int w = 1; w <= cp; w++)
                         for (int placement = 0; cp % w == 0 && placement < 2; placement++) {
                             if (TEST_SANITIZED && placement != (w + k) % 2) continue;
-                            grid_shape shape;
-                            memset(&shape, 0, sizeof shape);
-                            shape.dp = dp; shape.hp = hp; shape.cp = cp; shape.w = w;
-                            shape.placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST;
+                            grid_shape shape = {.dp = dp, .hp = hp, .cp = cp, .w = w, .placement = placement == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST};
                             bool curve = placement == 0 && (w == 1 || w == cp);
                             check_grid(&references[dp], c, shape, false, false, count % 2 == 1, S, curve, ranks[i]);
                             if (w == cp && cp > 1) check_grid(&references[dp], c, shape, true, false, count % 2 == 0, S, false, ranks[i]);

@@ -234,10 +234,7 @@ static void test_adamw(int64_t n, bool with_master, int64_t step) {
         v.f[i] = (float)(0.01 * fabs(test_random(5, (uint64_t)i)));
         v.d[i] = (double)v.f[i];
     }
-    adamw_args args;
-    memset(&args, 0, sizeof args);
-    args.lr = 0.01f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.weight_decay = 0.1f; args.grad_scale = 0.5f;
-    args.step = step;
+    adamw_args args = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.5f, .step = step};
     double *want_p = HOST_NEW(double, n), *want_m = HOST_NEW(double, n), *want_v = HOST_NEW(double, n);
     double beta1 = (double)args.beta1, beta2 = (double)args.beta2;
     for (int64_t i = 0; i < n; i++) {
@@ -300,11 +297,7 @@ static void test_rounding(int offset) { // 1: no address is a multiple of 16
 
     // AdamW rounds the updated master; without a master it rounds the same number.
     float *exact = HOST_NEW(float, n = 1031);
-    adamw_args args;
-    memset(&args, 0, sizeof args);
-    args.lr = 0.01f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.weight_decay = 0.1f; args.grad_scale = 0.5f;
-    args.step = how.step;
-    args.rounding = how;
+    adamw_args args = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.5f, .step = how.step, .rounding = how};
     args.rounding.step = 0;
     for (int with_master = 1; with_master >= 0; with_master--) {
         tensor p = tensor_random(n, true, 1, 1), m = tensor_random(n, false, 3, 0.1), v = tensor_random(n, false, 5, 0.1), grad = tensor_random(n, false, 4, 0.5);
@@ -928,13 +921,8 @@ static void test_call_sizes(void) {
         {1 << 20, 4, 1, 256, 1024, 1024, 512, true, 32768},
     };
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
-        attention_block b;
-        memset(&b, 0, sizeof b);
-        b.Tq = b.Tk = blocks[i].T;
-        b.Hq = blocks[i].Hq; b.Hkv = blocks[i].Hkv; b.HS = blocks[i].HS;
-        b.q_stride = blocks[i].q_stride;
-        b.sum_stride = blocks[i].sum_stride;
-        b.kv_stride = blocks[i].kv_stride;
+        attention_block b = {.Tq = blocks[i].T, .Tk = blocks[i].T, .Hq = blocks[i].Hq, .Hkv = blocks[i].Hkv, .HS = blocks[i].HS,
+                             .q_stride = blocks[i].q_stride, .sum_stride = blocks[i].sum_stride, .kv_stride = blocks[i].kv_stride};
         attention_use_blackwell(blocks[i].blackwell);
         CHECK(attention_tile_rows(b) == blocks[i].rows, "tiles of block %d have %lld rows, not %lld", (int)i, (long long)attention_tile_rows(b), (long long)blocks[i].rows);
         b.lse_stride = b.Tq;
@@ -1213,16 +1201,11 @@ static void check_call(const char *name, call_tensors *c, void (*call)(call_tens
 #define X(i) ((floatX *)c->at[i])
 #define F(i) ((float *)c->at[i])
 static void call_adamw(call_tensors *c) {
-    adamw_args args;
-    memset(&args, 0, sizeof args);
-    args.lr = 0.1f; args.beta1 = 0.9f; args.beta2 = 0.95f; args.eps = 1e-8f; args.weight_decay = 0.1f; args.grad_scale = 1;
-    args.step = 3;
+    adamw_args args = {.lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 1, .step = 3};
     op_adamw(X(0), F(1), F(2), F(3), F(4), c->n[0], args);
 }
 static void call_round(call_tensors *c) {
-    rounding_rule how;
-    memset(&how, 0, sizeof how);
-    how.stochastic = true;
+    rounding_rule how = {.stochastic = true};
     op_round(X(0), F(1), c->n[0], how);
 }
 static void call_cast_from(call_tensors *c) { op_cast_from_float(X(0), F(1), c->n[0]); }
@@ -1245,14 +1228,8 @@ static void call_heads(call_tensors *c) { op_heads_pack(X(0), X(1), ROWS, head_l
 static void call_heads_back(call_tensors *c) { op_heads_unpack(X(0), X(1), ROWS, head_layout_make(2, 4, 2, 16)); }
 static void call_merge(call_tensors *c) { attention_merge(F(0), F(1), F(2), F(3), ROWS, 4, 16, COLUMNS, ROWS, ROWS); }
 static attention_block call_block(int Hkv) { // one head of 64, as tensor cores take it, or four of 16
-    attention_block b;
-    memset(&b, 0, sizeof b);
-    b.Tq = b.Tk = b.lse_stride = ROWS;
-    b.Hq = b.Hkv = Hkv;
-    b.HS = COLUMNS / Hkv;
-    b.q_stride = b.sum_stride = b.kv_stride = COLUMNS;
-    b.scale = 0.1f;
-    b.causal = true;
+    attention_block b = {.Tq = ROWS, .Tk = ROWS, .lse_stride = ROWS, .Hq = Hkv, .Hkv = Hkv, .HS = COLUMNS / Hkv, .q_stride = COLUMNS, .sum_stride = COLUMNS,
+                         .kv_stride = COLUMNS, .scale = 0.1f, .causal = true};
     return b;
 }
 static void call_delta(call_tensors *c) { op_attention_delta(F(0), X(1), X(2), call_block(4)); }
@@ -1304,8 +1281,7 @@ static void test_addresses(void) {
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
+    error_text error = {"", 0};
     setenv("TRAIN_LLAMA_TEST_MANAGED", "1", 1);
     if (!comm_init(&argc, &argv, &error) || !device_start(0, 1, 1, &error)) {
         fprintf(stderr, "error: %s\n", error.text);

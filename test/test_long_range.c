@@ -20,9 +20,7 @@ static void make_batch(fixture *f, int64_t step) {
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
     model_config c = fixture_config(2, 64, 4, 2, 16, 128, SYMBOLS + 1, false);
-    grid_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.dp = shape.hp = 1; shape.cp = comm_size(world); shape.w = comm_size(world) % 2 == 0 ? 2 : 1;
+    grid_shape shape = {.dp = 1, .hp = 1, .cp = comm_size(world), .w = comm_size(world) % 2 == 0 ? 2 : 1};
     fixture f;
     fixture_make(&f, &c, shape, world, fixture_run(8, 1), RECOMPUTE_NONE, LENGTH);
     double loss = 0, first = 0;

@@ -35,17 +35,6 @@ static void poison(float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = NAN;
 }
 static bool same_bits(const float *a, const float *b, int64_t n) { return memcmp(a, b, sizeof(float) * (size_t)n) == 0; }
-// max |a - b| / max |b|, against double; NaN gives infinity.
-static double error_of(const float *a, const double *b, int64_t n) {
-    double largest = 0, worst = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d = fabs((double)a[i] - b[i]);
-        if (!(d <= 1e300)) return INFINITY;
-        if (d > worst) worst = d;
-        if (fabs(b[i]) > largest) largest = fabs(b[i]);
-    }
-    return largest > 0 ? worst / largest : (worst > 0 ? INFINITY : 0);
-}
 static int64_t random_below(uint64_t seed, uint64_t index, int64_t n) { return (int64_t)(fabs(test_random(seed, index)) * (double)n) % n; }
 
 // ---- embedding ----
@@ -64,7 +53,7 @@ static void test_embedding(int64_t T, int64_t D, int64_t V) {
     for (int64_t i = 0; i < T * D; i++) expected[tokens[i / D] * D + i % D] += dx[i];
     float *scratch = floats((int64_t)op_embedding_backward_scratch(T) / 4 + 1);
     op_embedding_backward(dtable, tokens, dx, T, D, scratch);
-    double e = error_of(dtable, expected, V * D); // up to T additions into one row, each rounded once
+    double e = test_difference_double(dtable, expected, V * D); // up to T additions into one row, each rounded once
     CHECK(e < 8 * u + (double)T * u / 4, "embedding backward T %lld D %lld V %lld: error %g", (long long)T, (long long)D, (long long)V, e);
     free(tokens), free(expected), drop(table), drop(x), drop(dx), drop(dtable), drop(scratch);
 }
@@ -105,7 +94,7 @@ static void test_rmsnorm(int64_t T, int64_t D) {
         }
     }
     op_rmsnorm_forward(y, rstd, x, weight, T, D, eps);
-    double e = error_of(y, expected, T * D); // rstd and two products: three roundings
+    double e = test_difference_double(y, expected, T * D); // rstd and two products: three roundings
     CHECK(e < 4 * u, "rmsnorm T %lld D %lld: error %g", (long long)T, (long long)D, e);
     float *scratch = floats((int64_t)op_rmsnorm_backward_scratch(T, D) / 4);
     float *dx_before = copy_of(dx, T * D), *dweight_before = copy_of(dweight, D), *in_place = copy_of(x, T * D);
@@ -119,7 +108,7 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     }
     CHECK(e < 8 * u, "rmsnorm dx T %lld D %lld: error %g", (long long)T, (long long)D, e);
     CHECK(e_in_place < 8 * u, "rmsnorm dx where x is T %lld D %lld: error %g", (long long)T, (long long)D, e_in_place);
-    e = error_of(dweight, dw_expected, D); // a sum of T rounded terms
+    e = test_difference_double(dweight, dw_expected, D); // a sum of T rounded terms
     CHECK(e < (16 + (double)T / 4) * u, "rmsnorm dweight T %lld D %lld: error %g", (long long)T, (long long)D, e);
     free(expected), free(dx_expected), free(dw_expected), free(row);
     drop(x), drop(weight), drop(dy), drop(y), drop(rstd), drop(dx), drop(dweight), drop(scratch), drop(dx_before), drop(dweight_before), drop(in_place);
@@ -149,9 +138,9 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
     op_linear_backward_input(dx, dy, w, T, in, out);
     op_linear_backward_weight(dw, dy, x, T, in, out, true);
     // A sum of n rounded products of numbers up to 1: its error grows like n u at worst and like sqrt(n) u typically; the result also grows like sqrt(n).
-    double e = error_of(y, expected, T * out), e_dx = error_of(dx, dx_expected, T * in), e_dw = error_of(dw, dw_expected, out * in);
+    double e = test_difference_double(y, expected, T * out), e_dx = test_difference_double(dx, dx_expected, T * in), e_dw = test_difference_double(dw, dw_expected, out * in);
     for (int64_t i = 0; i < T * out; i++) expected[i] += residual[i];
-    double e_added = error_of(y_added, expected, T * out);
+    double e_added = test_difference_double(y_added, expected, T * out);
     CHECK(e < (4 + (double)in / 8) * u, "linear T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e);
     CHECK(e_added < (4 + (double)in / 8) * u, "linear + residual T %lld in %lld out %lld: error %g", (long long)T, (long long)in, (long long)out, e_added);
     CHECK(same_bits(in_place, y_added, T * out), "linear T %lld in %lld out %lld: residual in place differs", (long long)T, (long long)in, (long long)out);
@@ -823,7 +812,7 @@ static void test_swiglu(int64_t T, int64_t F, double scale) {
     float *again = floats(T * F);
     op_swiglu_backward(dgate_up, again, dact, gate_up, T, F);
     CHECK(same_bits(act, again, T * F), "swiglu backward T %lld F %lld: act is not the forward pass's", (long long)T, (long long)F);
-    double e = error_of(act, expected, T * F), e_back = error_of(dgate_up, gradient, T * 2 * F); // a handful of roundings, each below u
+    double e = test_difference_double(act, expected, T * F), e_back = test_difference_double(dgate_up, gradient, T * 2 * F); // a handful of roundings, each below u
     CHECK(e < 8 * u, "swiglu T %lld F %lld scale %g: error %g", (long long)T, (long long)F, scale, e);
     CHECK(e_back < 16 * u, "swiglu backward T %lld F %lld scale %g: error %g", (long long)T, (long long)F, scale, e_back);
     op_swiglu_backward(gate_up, dact, dact, gate_up, T, F);
@@ -987,7 +976,8 @@ static void test_adamw(int64_t n, bool with_master) {
         }
         op_adamw(param, master, m, v, grad, n, a);
     }
-    double e = error_of(param, p_expected, n), e_m = error_of(m, m_expected, n), e_v = error_of(v, v_expected, n); // four steps of a few roundings
+    double e = test_difference_double(param, p_expected, n), e_m = test_difference_double(m, m_expected, n); // four steps of a few roundings
+    double e_v = test_difference_double(v, v_expected, n);
     CHECK(e < 16 * u && e_m < 16 * u && e_v < 32 * u, "adamw n %lld: errors %g, m %g, v %g", (long long)n, e, e_m, e_v); // 1 - beta2 is 8 u / 0.05 off
     CHECK(!with_master || same_bits(param, master, n), "adamw: param is not the master");
     free(p_expected), free(m_expected), free(v_expected), drop(param), drop(m), drop(v), drop(grad);
@@ -1166,7 +1156,7 @@ static void test_linear_threads(void) {
                 op_linear_backward_weight(now[2], dy, x, T, in, out, false);
                 for (int i = 0; i < 3; i++) {
                     if (first[i] != NULL) CHECK(same_bits(first[i], now[i], count[i]), "product %d of shape %d differs from run to run on %d threads", i, s, threads);
-                    if (of_one[i] != NULL) CHECK(error_of(now[i], of_one[i], count[i]) < 2e-6, "product %d of shape %d differs between 1 and %d threads", i, s, threads);
+                    if (of_one[i] != NULL) CHECK(test_difference_double(now[i], of_one[i], count[i]) < 2e-6, "product %d of shape %d differs between 1 and %d threads", i, s, threads);
                     if (of_one[i] == NULL) {
                         of_one[i] = HOST_NEW(double, count[i]);
                         for (int64_t e = 0; e < count[i]; e++) of_one[i][e] = (double)now[i][e];

@@ -3,11 +3,6 @@
 #include "../options.h"
 #include "test.h"
 
-static bool is_one_line(const char *text) {
-    for (const char *at = text; *at != '\0'; at++)
-        if ((unsigned char)*at < 32) return false;
-    return text[0] != '\0';
-}
 // Parses a command line whose words are separated by single blanks ('~' stands for a blank inside a word).
 static bool parse(options *o, const char *line, error_text *error) {
     static char words[4][4096]; // options point into the words, so four command lines are kept at a time
@@ -153,7 +148,7 @@ static void check_refused(const char *line, const char *wanted) {
     error_text e;
     bool ok = check(&o, line, 8, &e);
     CHECK(!ok, "accepted: %s", line);
-    CHECK(is_one_line(e.text) && strstr(e.text, wanted) != NULL, "%s: \"%s\" lacks \"%s\"", line, e.text, wanted);
+    CHECK(test_one_line(e.text) && strstr(e.text, wanted) != NULL, "%s: \"%s\" lacks \"%s\"", line, e.text, wanted);
     CHECK(strstr(e.text, "legal") || strstr(e.text, "--help") || strstr(e.text, "presets are") || strstr(e.text, "give it once") || strstr(e.text, "; write --") ||
               strstr(e.text, "; add --") || strstr(e.text, "must ") || strstr(e.text, " require") || strstr(e.text, "; give "), "%s: \"%s\" says nothing about what is legal", line, e.text);
 }
@@ -258,7 +253,7 @@ static void test_refusals(void) {
         options o;
         error_text e;
         snprintf(line, sizeof line, GOOD "%s%s", k % 2 ? "--" : "", noise);
-        CHECK(parse(&o, line, &e) || is_one_line(e.text), "noise %llu: \"%s\"", (unsigned long long)k, e.text);
+        CHECK(parse(&o, line, &e) || test_one_line(e.text), "noise %llu: \"%s\"", (unsigned long long)k, e.text);
     }
 }
 
@@ -297,7 +292,7 @@ static void test_grids(void) {
                         if (dp > 0) snprintf(line + n, sizeof line - (size_t)n, " --dp %d", dp);
                         bool legal = 8 % hp == 0 && cp % w == 0 && ranks % (hp * cp) == 0 && (dp == 0 || dp * hp * cp == ranks);
                         bool ok = check(&o, line, ranks, &e);
-                        CHECK(ok == legal && (ok || is_one_line(e.text)), "%d ranks, %s: %s", ranks, line, e.text);
+                        CHECK(ok == legal && (ok || test_one_line(e.text)), "%d ranks, %s: %s", ranks, line, e.text);
                         CHECK(!ok || (o.dp * hp * cp == ranks && o.inner_ring == w && o.ranks == ranks), "%d ranks, %s: dp %lld", ranks, line, (long long)o.dp);
                     }
     CHECK(check(&o, GOOD "--hp 2 --cp 4", 8, &e) && o.inner_ring == 4 && o.dp == 1, "one ring by default");
@@ -333,7 +328,7 @@ static void test_degrees(void) {
                     int want_g = g > 0 ? g : p, want_z = z > 0 ? z : ranks;
                     bool legal = ranks % p == 0 && ranks % want_g == 0 && ranks % want_z == 0 && want_g % p == 0 && want_z % want_g == 0;
                     bool ok = check(&o, line, ranks, &e);
-                    CHECK(ok == legal && (ok || is_one_line(e.text)), "%d ranks, %s: %s", ranks, line, e.text);
+                    CHECK(ok == legal && (ok || test_one_line(e.text)), "%d ranks, %s: %s", ranks, line, e.text);
                     CHECK(!ok || (o.zero_params == p && o.zero_grads == want_g && o.zero_optim == want_z), "%d ranks, %s", ranks, line);
                 }
     CHECK(check(&o, GOOD "--steps 0 --warmup 20", 1, &e), "the warm-up of a command that is used again to evaluate: %s", e.text);

@@ -692,11 +692,7 @@ static void check_degrees(const planner_query *q, const planner_choice *best) {
 // long enough; nothing on CPUs, which copy data themselves.
 static void check_hidden(const planner_query *ask) {
     planner_query q = *ask;
-    planner_choice p;
-    memset(&p, 0, sizeof p);
-    p.shape = planner_shape(q.machines, 1, 8, q.ranks / 8, 1, PLACEMENT_HEAD_FIRST);
-    p.zp = p.zg = 1;
-    p.zo = q.ranks;
+    planner_choice p = {.shape = planner_shape(q.machines, 1, 8, q.ranks / 8, 1, PLACEMENT_HEAD_FIRST), .zp = 1, .zg = 1, .zo = q.ranks};
     double update[2], whole = planner_collective(q.machines, p.zo, 1, q.machines->element_bytes * (double)config_parameters(q.model) * (1 - 1.0 / p.zo));
     for (int i = 0; i < 2; i++) {
         q.S = q.attended = i == 0 ? 1024 : 1048576;
@@ -753,9 +749,7 @@ static void check_ends(const model_config *m, const cluster *machines) {
     double N = (double)config_parameters(m), one = share_of_ends(m, 1), two = share_of_ends(m, 2);
     for (int batch = 2; batch <= 8; batch += 6) {
         planner_query q = planner_query_make(m, &c, 1048576, batch, 64);
-        planner_choice p;
-        memset(&p, 0, sizeof p);
-        p.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST);
+        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST)};
         for (int sharded = 0; sharded < 2; sharded++) {
             p.zp = sharded ? 8 : 1;
             p.zg = 16;
@@ -785,15 +779,8 @@ static void check_step(void) {
         m.tied = way >= 12;
         recompute_kind kinds[32];
         for (int l = 0; l < 32; l++) kinds[l] = (recompute_kind)kind;
-        planner_choice p;
-        memset(&p, 0, sizeof p);
-        p.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST);
-        p.zp = 8;
-        p.zg = 16;
-        p.zo = 32;
-        p.recompute = (recompute_kind)kind;
-        p.offload = offloaded / 32.0;
-        p.offload_states = (zero_offload)states;
+        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 16, .zo = 32, .recompute = (recompute_kind)kind,
+                            .offload = offloaded / 32.0, .offload_states = (zero_offload)states};
         planner_attention a = planner_attention_time(&q, &p.shape, false);
         planner_step_time(&q, &a, &p);
         int full = kind == RECOMPUTE_FULL, again = kind != RECOMPUTE_NONE;
@@ -827,11 +814,7 @@ static void check_step(void) {
     check_ends(&m, &c);
     // Selective recompute repeats SeqAlltoAll: matrix products hide that of a micro-step's last sequence, here one of two.
     c.overlap_cost = 0;
-    planner_choice p;
-    memset(&p, 0, sizeof p);
-    p.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST);
-    p.zp = p.zg = p.zo = 64;
-    p.recompute = RECOMPUTE_SELECTIVE;
+    planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64, .recompute = RECOMPUTE_SELECTIVE};
     planner_attention a = planner_attention_time(&q, &p.shape, false);
     planner_step_time(&q, &a, &p);
     CHECK(fabs(p.alltoall / (4 * 2 * 32 * 2.5 * a.alltoall) - 1) < 1e-9, "two sequences, selective: %g s of SeqAlltoAll", p.alltoall);
@@ -842,12 +825,8 @@ static void check_step(void) {
 
 // A step on one rank whose optimizer states are on the host.
 static planner_choice step_with_host_states(const planner_query *q) {
-    planner_choice p;
-    memset(&p, 0, sizeof p);
-    p.shape = planner_shape(q->machines, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST);
-    p.zp = p.zg = p.zo = 1;
-    p.recompute = RECOMPUTE_FULL;
-    p.offload_states = OFFLOAD_OPTIMIZER;
+    planner_choice p = {.shape = planner_shape(q->machines, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST), .zp = 1, .zg = 1, .zo = 1, .recompute = RECOMPUTE_FULL,
+                        .offload_states = OFFLOAD_OPTIMIZER};
     planner_attention a = planner_attention_time(q, &p.shape, false);
     planner_step_time(q, &a, &p);
     return p;
@@ -883,13 +862,8 @@ static void check_mixed_slots(void) {
     for (int offloaded = 16; offloaded <= 32; offloaded += 8) {
         recompute_kind kinds[32];
         for (int l = 0; l < 32; l++) kinds[l] = l < 24 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
-        planner_choice p;
-        memset(&p, 0, sizeof p);
-        p.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST);
-        p.zp = p.zg = p.zo = 64;
-        p.recompute = RECOMPUTE_SELECTIVE;
-        p.less = 8;
-        p.offload = offloaded / 32.0;
+        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64, .recompute = RECOMPUTE_SELECTIVE,
+                            .less = 8, .offload = offloaded / 32.0};
         planner_attention a = planner_attention_time(&q, &p.shape, false);
         planner_step_time(&q, &a, &p);
         double kept = planner_kept_sum(&m, &c, &p, offloaded, 4096, false), expected = 8 * 2 * kept * checkpoint_leaving(kinds, offloaded) / offloaded / c.host_link_rate;
@@ -914,9 +888,7 @@ static void check_alike(void) {
     planner_query q = planner_query_make(&m, &c, 131072, 64, 64);
     q.fits = fits_different;
     for (int what = 0; what < 5; what++) {
-        planner_choice p;
-        memset(&p, 0, sizeof p);
-        p.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+        planner_choice p = {.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST)};
         q.context = &what;
         CHECK(planner_best_of_grid(&q, &p), "nothing fits");
         CHECK(p.recompute == (what == 1 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE) && p.less == 0 && p.offload == 0 && p.offload_states == OFFLOAD_NONE && (what < 4 || p.memory == 35e9),
@@ -964,11 +936,7 @@ static void check_hidden_by_compute(void) {
             c.nvlink_rate = c.nic_rate = 1e6;
             c.attention_launch = 0.01 * i;
             planner_query q = planner_query_make(&m, &c, 131072, 64, 64);
-            planner_choice p;
-            memset(&p, 0, sizeof p);
-            p.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST);
-            p.zp = p.zg = p.zo = 64;
-            p.recompute = (recompute_kind)kind;
+            planner_choice p = {.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64, .recompute = (recompute_kind)kind};
             planner_attention a = planner_attention_time(&q, &p.shape, false);
             planner_step_time(&q, &a, &p);
             seconds[i] = p.seconds;
@@ -986,10 +954,7 @@ static void check_runs(void) {
     c.p2p_rate = 1e9;            // hops are exposed
     c.linear_efficiency = 1e-3;  // products are not
     planner_query q = planner_query_make(&m, &c, 8 << 20, 1, 8);
-    planner_choice p;
-    memset(&p, 0, sizeof p);
-    p.shape = planner_shape(&c, 1, 1, 8, 8, PLACEMENT_HEAD_FIRST);
-    p.zp = p.zg = p.zo = 8;
+    planner_choice p = {.shape = planner_shape(&c, 1, 1, 8, 8, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 8, .zo = 8};
     planner_attention a = planner_attention_time(&q, &p.shape, false);
     double launches = a.forward.compute + a.backward.compute - a.kernel_f - a.kernel_b;
     CHECK(a.runs == 8 && fabs(launches / (8 * 8 * 3) - 1) < 1e-9, "%d runs, %g s of launches", a.runs, launches);
@@ -1006,12 +971,7 @@ static void check_cost(void) {
         double offload;
     } cases[] = {{OFFLOAD_NONE, 0, 0, 0}, {OFFLOAD_NONE, 0, 1, 1}, {OFFLOAD_NONE, 0, 2, 0.25}, {OFFLOAD_NONE, 8, 1, 0}, {OFFLOAD_GRADIENTS, 0, 2, 0}, {OFFLOAD_PARAMETERS, 8, 6, 0.75}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        planner_choice p;
-        memset(&p, 0, sizeof p);
-        p.seconds = 3;
-        p.offload_states = cases[i].states;
-        p.less = cases[i].less;
-        p.offload = cases[i].offload;
+        planner_choice p = {.seconds = 3, .offload_states = cases[i].states, .less = cases[i].less, .offload = cases[i].offload};
         CHECK(fabs(planner_cost(&p) / (3 * pow(1 + PLANNER_TIE, cases[i].ties)) - 1) < 1e-12, "case %d costs %g", (int)i, planner_cost(&p));
     }
     planner_choice p;
@@ -1059,9 +1019,7 @@ static void check_every_choice(void) {
             if (kind == 1 || (ranks == 1 ? z > 0 : kind != 3 || way % 5 != 2) || only->zp > only->zg || only->zg > only->zo) continue;
             bool legal = (only->offload_states < OFFLOAD_GRADIENTS || only->zg == ranks) && (only->offload_states < OFFLOAD_PARAMETERS || only->zp == ranks);
             planner_query q = planner_query_make(&m, &c, 131072, 16, ranks);
-            planner_choice p;
-            memset(&p, 0, sizeof p);
-            p.shape = planner_shape(&c, ranks, 1, 1, 1, PLACEMENT_HEAD_FIRST);
+            planner_choice p = {.shape = planner_shape(&c, ranks, 1, 1, 1, PLACEMENT_HEAD_FIRST)};
             q.fits = fits_only;
             q.context = &o;
             bool found = planner_best_of_grid(&q, &p);
@@ -1156,11 +1114,8 @@ static void check_search(void) {
             for (int w = 1; w <= 64 / hp / dp; w *= 2)
                 for (int placement = 0; placement < 2; placement++)
                     for (int kind = 0; kind < 3; kind++) {
-                        planner_choice p;
-                        memset(&p, 0, sizeof p);
-                        p.shape = planner_shape(&c, dp, hp, 64 / hp / dp, w, (placement_kind)placement);
-                        p.zp = p.zg = p.zo = 64;
-                        p.recompute = (recompute_kind)kind;
+                        planner_choice p = {.shape = planner_shape(&c, dp, hp, 64 / hp / dp, w, (placement_kind)placement), .zp = 64, .zg = 64, .zo = 64,
+                                            .recompute = (recompute_kind)kind};
                         planner_attention a = planner_attention_time(&q, &p.shape, false);
                         planner_step_time(&q, &a, &p);
                         CHECK(p.seconds >= best[0].seconds, "dp %d hp %d w %d is faster than the plan: %g < %g", dp, hp, w, p.seconds, best[0].seconds);

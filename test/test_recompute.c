@@ -86,9 +86,7 @@ int main(int argc, char **argv) {
             if (grids[i][0] > 1 && k != 2) continue;
             model_config c = fixture_config(layers[k], 24, 4, 2, 6, 28, 31, k % 2 == 1);
             int units = c.L + 2;
-            grid_shape shape;
-            memset(&shape, 0, sizeof shape);
-            shape.dp = grids[i][0], shape.hp = grids[i][1], shape.cp = grids[i][2], shape.w = grids[i][3];
+            grid_shape shape = {.dp = grids[i][0], .hp = grids[i][1], .cp = grids[i][2], .w = grids[i][3]};
             model_run run = fixture_run(2, 2);
             run.attention_bytes = 1;
             run.zp = run.zg = run.zo = 2;

@@ -124,10 +124,7 @@ static void test_update(void) {
 // The stored parameters of all units after three updates, with gradients that depend on the element and the step alone; the caller frees.
 static floatX *trained(const model_config *c, comm *ranks, int zp, int zg, int zo, bool offload, int64_t *count) {
     fixture f;
-    grid_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.dp = comm_size(ranks);
-    shape.hp = shape.cp = shape.w = 1;
+    grid_shape shape = {.dp = comm_size(ranks), .hp = 1, .cp = 1, .w = 1};
     model_run run = fixture_run(1, 1);
     run.zp = zp; run.zg = zg; run.zo = zo;
     run.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;

@@ -8,12 +8,6 @@
 // ---- drawing ----
 
 enum { CYCLE = 7, LENGTH = 24, STEPS = 400 };
-static grid_shape shape_of(int dp, int hp, int cp, int w) {
-    grid_shape s;
-    memset(&s, 0, sizeof s);
-    s.dp = dp; s.hp = hp; s.cp = cp; s.w = w;
-    return s;
-}
 static sample_job job_of(const int32_t *prompt, int64_t prompt_count, int64_t count) {
     sample_job job;
     memset(&job, 0, sizeof job);
@@ -46,7 +40,7 @@ static void check_counting(grid_shape shape, comm *ranks, const fixture *learnt)
 static void test_draw(comm *world, comm *self) {
     model_config c = fixture_config(1, 32, 4, 2, 8, 64, CYCLE + 1, true);
     fixture f;
-    fixture_make(&f, &c, shape_of(4, 1, 1, 1), world, fixture_run(2, 1), RECOMPUTE_NONE, LENGTH);
+    fixture_make(&f, &c, fixture_shape(4, 1, 1, 1), world, fixture_run(2, 1), RECOMPUTE_NONE, LENGTH);
     double loss = 1;
     for (int step = 1; step <= STEPS && loss > 0.01; step++) {
         for (int64_t i = 0; i < f.m.rows; i++) {
@@ -57,10 +51,10 @@ static void test_draw(comm *world, comm *self) {
         loss = model_step(&f.m, fixture_adamw(step), 1.0).loss;
     }
     CHECK(loss <= 0.01, "counting is not learnt: loss %.3f", loss);
-    check_counting(shape_of(1, 1, 1, 1), self, &f);
-    check_counting(shape_of(1, 2, 2, 1), world, &f);
-    check_counting(shape_of(2, 1, 2, 2), world, &f);
-    check_counting(shape_of(4, 1, 1, 1), world, &f);
+    check_counting(fixture_shape(1, 1, 1, 1), self, &f);
+    check_counting(fixture_shape(1, 2, 2, 1), world, &f);
+    check_counting(fixture_shape(2, 1, 2, 2), world, &f);
+    check_counting(fixture_shape(4, 1, 1, 1), world, &f);
     fixture_free(&f);
 }
 static void test_choose(void) {

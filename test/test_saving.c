@@ -33,9 +33,7 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     char where[100];
     snprintf(where, sizeof where, "ZeRO %d %d %d%s%s", zp, zg, zo, offload ? ", offload" : "", saves ? ", in the background" : "");
     model_config c = fixture_config(2, 128, 4, 2, 32, 256, 6000, false); // large enough that writing takes longer than changing
-    grid_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.dp = 1; shape.hp = 2; shape.cp = 2; shape.w = 1;
+    grid_shape shape = {.dp = 1, .hp = 2, .cp = 2, .w = 1};
     model_run run = fixture_run(1, 1);
     run.zp = zp; run.zg = zg; run.zo = zo;
     run.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;

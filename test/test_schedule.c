@@ -359,12 +359,7 @@ int main(void) {
     for (int cp = 1; cp <= 64; cp++)
         for (int w = 1; w <= cp; w++) {
             if (cp % w != 0 || (TEST_SANITIZED && cp > 24 && cp % 8 != 0)) continue;
-            grid_shape shape;
-            memset(&shape, 0, sizeof shape);
-            shape.dp = shape.hp = 1;
-            shape.cp = cp;
-            shape.w = w;
-            shape.placement = PLACEMENT_CONTEXT_FIRST;
+            grid_shape shape = {.dp = 1, .hp = 1, .cp = cp, .w = w, .placement = PLACEMENT_CONTEXT_FIRST};
             check_schedule(shape);
             shape.gpus_per_node = 8; // woven windows
             shape.nics_per_node = 4;

@@ -6,12 +6,6 @@
 
 static const recompute_kind kinds[6] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_FULL};
 
-static grid_shape shape_of(int dp, int hp, int cp, int w) {
-    grid_shape s;
-    memset(&s, 0, sizeof s);
-    s.dp = dp; s.hp = hp; s.cp = cp; s.w = w;
-    return s;
-}
 static model_run run_of(int zp, int zg, int zo) {
     model_run run = fixture_run(3, 3);
     run.zp = zp; run.zg = zg; run.zo = zo;
@@ -45,21 +39,21 @@ static void check_verify(const char *where, grid_shape shape, model_run run, fau
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
     model_run run = run_of(1, 2, 8);
-    check_verify("hp 2, cp 4, w 2", shape_of(1, 2, 4, 2), run, NO_FAULT, world);
-    check_verify("wrong rows", shape_of(1, 2, 4, 2), run, WRONG_ROWS, world);
-    check_verify("wrong heads", shape_of(1, 2, 4, 2), run, WRONG_HEADS, world);
-    check_verify("crossed dKV", shape_of(1, 2, 4, 2), run, CROSSED_DKV, world);
-    check_verify("not a number", shape_of(1, 2, 4, 2), run, NOT_A_NUMBER, world);
-    check_verify("wrong samples", shape_of(4, 2, 1, 1), run, WRONG_SAMPLES, world);
+    check_verify("hp 2, cp 4, w 2", fixture_shape(1, 2, 4, 2), run, NO_FAULT, world);
+    check_verify("wrong rows", fixture_shape(1, 2, 4, 2), run, WRONG_ROWS, world);
+    check_verify("wrong heads", fixture_shape(1, 2, 4, 2), run, WRONG_HEADS, world);
+    check_verify("crossed dKV", fixture_shape(1, 2, 4, 2), run, CROSSED_DKV, world);
+    check_verify("not a number", fixture_shape(1, 2, 4, 2), run, NOT_A_NUMBER, world);
+    check_verify("wrong samples", fixture_shape(4, 2, 1, 1), run, WRONG_SAMPLES, world);
     run = run_of(2, 4, 4);
     run.packed = true;
     run.offload_layers = 5;
     run.offload_states = OFFLOAD_OPTIMIZER;
-    check_verify("packed documents, offload", shape_of(2, 1, 4, 4), run, NO_FAULT, world);
-    check_verify("packed documents, wrong rows", shape_of(2, 1, 4, 4), run, WRONG_ROWS, world);
+    check_verify("packed documents, offload", fixture_shape(2, 1, 4, 4), run, NO_FAULT, world);
+    check_verify("packed documents, wrong rows", fixture_shape(2, 1, 4, 4), run, WRONG_ROWS, world);
     run.cp_allgather = run.dkv_bf16 = true;
-    check_verify("all-gather, dKV as bf16", shape_of(2, 2, 2, 2), run, NO_FAULT, world);
-    check_verify("all-gather, wrong rows", shape_of(2, 2, 2, 2), run, WRONG_ROWS, world);
+    check_verify("all-gather, dKV as bf16", fixture_shape(2, 2, 2, 2), run, NO_FAULT, world);
+    check_verify("all-gather, wrong rows", fixture_shape(2, 2, 2, 2), run, WRONG_ROWS, world);
     int status = test_finish("test_verify", world);
     comm_finalize();
     return status;

@@ -107,9 +107,7 @@ static void check_offloaded(const model_config *c, grid_shape shape, model_run r
 // Weight decay changes matrices and no norm.
 static void check_decay(comm *self) {
     model_config c = fixture_config(2, 32, 4, 2, 8, 48, 50, false);
-    grid_shape one;
-    memset(&one, 0, sizeof one);
-    one.dp = one.hp = one.cp = one.w = 1;
+    grid_shape one = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
     fixture f[2];
     for (int d = 0; d < 2; d++) {
         fixture_make(&f[d], &c, one, self, fixture_run(1, 1), RECOMPUTE_NONE, 12);
@@ -208,10 +206,7 @@ int main(int argc, char **argv) {
             int n = sizes[i];
             comm *ranks = comm_split(world, comm_rank(world) < n ? 0 : -1, comm_rank(world), COMM_CONTROL);
             if (ranks == NULL) continue;
-            grid_shape shape;
-            memset(&shape, 0, sizeof shape);
-            shape.hp = n % 2 == 0 ? 2 : 1;
-            shape.cp = n % 4 == 0 ? 2 : 1;
+            grid_shape shape = {.hp = n % 2 == 0 ? 2 : 1, .cp = n % 4 == 0 ? 2 : 1};
             shape.dp = n / shape.hp / shape.cp;
             shape.w = 1;
             for (int accum = 1; accum <= ACCUM; accum++) {
@@ -245,9 +240,7 @@ int main(int argc, char **argv) {
         }
         comm_barrier(world);
     }
-    grid_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.dp = 2; shape.hp = 2; shape.cp = 2; shape.w = 2;
+    grid_shape shape = {.dp = 2, .hp = 2, .cp = 2, .w = 2};
     static const int triples[6][3] = {{8, 8, 8}, {1, 1, 1}, {1, 1, 8}, {2, 2, 4}, {2, 4, 8}, {1, 2, 4}}; // 1, 2, 1, 4, 2 and 4 stages in the last micro-step
     for (int i = 0; i < 6; i++) check_overlap(&configs[0], shape, world, triples[i][0], triples[i][1], triples[i][2]);
     model_run run = fixture_run(1, 2); // late transfers must change nothing
