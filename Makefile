@@ -46,7 +46,8 @@ CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g1 $(O
 # We prefer OpenBLAS on OpenMP threads, which shares one thread pool with our own loops; any other OpenBLAS works too.
 BLAS_DIR := $(firstword $(wildcard /usr/lib/*/openblas-openmp))
 comma := ,
-LIBS := $(if $(BLAS_DIR),-L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR)) -lopenblas -lcjson -lm
+BLAS := $(if $(BLAS_DIR),-L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR)) -lopenblas
+LIBS := $(BLAS) -lcjson -lm
 ifeq ($(MPI),1)
   MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null)
   LIBS += $(shell mpicc --showme:link 2>/dev/null)
@@ -85,7 +86,7 @@ else
   CFLAGS += $(DEVICE_FLAGS) $(if $(filter 0,$(CUDNN)),-DWITHOUT_CUDNN) $(CUDA_INCLUDES)
   KERNEL_COMPILER := $(NVCC) -x cu -std=c++17 -O3 -lineinfo $(CUDA_CODE) -Xcompiler -Wall,-Wextra $(if $(ERRORS),-Werror all-warnings -Xcompiler -Werror) \
                      $(DEVICE_FLAGS) $(PTXAS)
-  LIBS := $(filter-out -lopenblas -L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR),$(LIBS)) $(CUDA_LIBS)
+  LIBS := $(filter-out $(BLAS),$(LIBS)) $(CUDA_LIBS)
 endif
 DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
 HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h) build/cluster_texts.h

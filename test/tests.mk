@@ -29,7 +29,7 @@ EMULATED := build/emulated$(if $(filter races,$(SANITIZE)),-races)
 WITHOUT_GPU_KERNELS := $(KERNELS:%.cu=$(EMULATED)/%.o) $(addprefix $(EMULATED)/device/cuda/,attention_blocks.o attention_emulated.o $(if $(filter races,$(SANITIZE)),races.o))
 WITHOUT_GPU_SOURCES := $(KERNELS) $(addprefix device/cuda/,attention_blocks.c attention_emulated.c races.cc)
 WITHOUT_GPU_HOST := $(addprefix $(BUILD)/device/cuda/,device_cuda.o linear_cublaslt.o comm_nccl.o comm_host.o)
-WITHOUT_GPU_LIBS := $(LIBS) -lstdc++ -lpthread
+WITHOUT_GPU_LIBS := $(BLAS) $(LIBS) -lstdc++ -lpthread
 .PHONY: emulated-kernels
 emulated-kernels: # one make for all programs that need them; without BUILD= a BUILD given to this make would reach it
 	$(MAKE) --no-print-directory DEVICE=emulated BUILD=$(EMULATED) $(WITHOUT_GPU_KERNELS)
