@@ -51,7 +51,7 @@ static inline bool config_same_rope(const model_config *a, const model_config *b
            x->beta_slow == y->beta_slow && x->attention_factor == y->attention_factor;
 }
 
-// ---- config_presets ----
+// ---- presets ----
 
 static const model_config config_presets[] = {
     // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max

@@ -44,7 +44,7 @@ typedef struct {
     recompute_kind recompute;
     double offload_activations; // fraction of the layers
     bool offload_optimizer, offload_gradients, offload_parameters;
-    int64_t mlp_tile, loss_tile; // option_rows; 0 = auto
+    int64_t mlp_tile, loss_tile; // rows; 0 = auto
     int64_t memory_budget;       // bytes of device memory of a rank; 0 = what the device has
     int64_t host_memory;         // bytes of a machine, for all its ranks; 0 = what it has
     // optimizer
@@ -163,8 +163,8 @@ static const option_row option_rows[] = {
      "keep gradients in host memory, too; requires --offload-optimizer, and --zero-grads and --zero-optim full"},
     {"Memory", "offload-parameters", "", OPTION_FLAG, AT(offload_parameters), 0, 0, "", "",
      "keep parameters in host memory, too; requires --offload-gradients, and --zero-params full"},
-    {"Memory", "mlp-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "option_rows per tile of the MLP, and of Q, K and V before they are sent (on GPUs the next even number)"},
-    {"Memory", "loss-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(loss_tile), 1, 1099511627776.0, "auto", "", "option_rows per tile of logits and loss (on GPUs the next even number)"},
+    {"Memory", "mlp-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows per tile of the MLP, and of Q, K and V before they are sent (on GPUs the next even number)"},
+    {"Memory", "loss-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss (on GPUs the next even number)"},
     {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "",
      "device memory a rank may use, such as 40GiB; on CPUs, all of its memory (if absent: what the device has)"},
     {"Memory", "host-memory", "BYTES", OPTION_BYTES, AT(host_memory), 1048576, 1125899906842624.0, "", "",
