@@ -1404,8 +1404,8 @@ int main(int argc, char **argv) {
                 test_runs_of_heads(256, 256, 8, 2, 16, true, 0, 0, 1, 1);
                 test_runs_of_heads(256, 128, 8, 2, 8, false, 8, 0, 1, 2);
                 test_runs_of_heads(128, 256, 4, 4, 16, false, 0, 0, 2, 1);
-                if (engine_compiles()) continue;
-                if (!RACES) test_attention(384, 384, 4, 2, 40, true, 8, 0, 0); // the emulated engine does not take it
+                if (engine_compiles() || RACES) continue; // the kernels' launches are those of the shorter blocks above
+                test_attention(384, 384, 4, 2, 40, true, 8, 0, 0); // the emulated engine does not take it
                 test_attention(256, 384, 2, 2, 40, false, 0, 8, 0);
             }
             // Packed documents go to the engine in pieces of 128 rows or more (the library's smallest); the emulated engine takes any number, so there also
@@ -1424,8 +1424,8 @@ int main(int argc, char **argv) {
                 check_tiles(0, 256, 256, 2, 1, 16, false, 0, 0, 130);  // off the diagonal, not all of one document
                 check_tiles(1, 200, 300, 4, 1, 16, false, 0, 8, 1000); // off the diagonal: 128 and 72, 256 and 44
                 test_runs_of_heads(300, 300, 4, 1, 16, true, 0, 130, 1, 2);
-                check_tiles(2, 390, 140, 2, 2, 64, false, 8, 16, 1000); // 256, 128 and 6, 128 and 12
-                if (!engine_compiles()) check_tiles(1, 256, 200, 2, 1, 40, false, 0, 0, 1000); // the emulated engine does not take it
+                if (!RACES) check_tiles(2, 390, 140, 2, 2, 64, false, 8, 16, 1000); // 256, 128 and 6, 128 and 12
+                if (!engine_compiles() && !RACES) check_tiles(1, 256, 200, 2, 1, 40, false, 0, 0, 1000); // the emulated engine does not take it
             }
             attention_test_documents(document_rows = 0);
             attention_test_limits(0, 0);
@@ -1438,12 +1438,14 @@ int main(int argc, char **argv) {
             test_attention(256, 256, 4, 2, 48, true, 0, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
-            CHECK(!attention_engine_agrees(88, false), "an engine that is wrong in lse alone is used");
-            CHECK(!attention_engine_agrees(104, false), "an engine that is wrong in dv alone is used");
-            CHECK(!attention_engine_agrees(56, false), "an engine that is wrong where scores are low is used");
-            CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
             test_rounded_gradients(112, "now dk and dv are asked for in bf16");
-            test_rounded_gradients(120, "does not compute dk and dv in float on this device; they are asked for in bf16");
+            if (!TEST_SANITIZED) { // of the same accesses
+                CHECK(!attention_engine_agrees(88, false), "an engine that is wrong in lse alone is used");
+                CHECK(!attention_engine_agrees(104, false), "an engine that is wrong in dv alone is used");
+                CHECK(!attention_engine_agrees(56, false), "an engine that is wrong where scores are low is used");
+                CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
+                test_rounded_gradients(120, "does not compute dk and dv in float on this device; they are asked for in bf16");
+            }
 #endif
             CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");
         }
