@@ -398,7 +398,8 @@ static inline void calibrate_draw(calibration *c) {
 static inline bool calibrate(const options *o, const model_config *model, comm *world, int local, error_text *error) {
     cluster machines;
     if (comm_rank(world) == 0) cluster_load(&machines, plan_cluster_name(o), error);
-    if (comm_rank(world) == 0 && o->cluster_out != NULL && error->text[0] == '\0') file_writable("--cluster-out", o->cluster_out, "# Written by train_llama --calibrate", error);
+    if (comm_rank(world) == 0 && o->cluster_out != NULL && error->text[0] == '\0')
+        file_writable("--cluster-out", o->cluster_out, "# Written by train_llama --calibrate", error);
     if (!comm_agree(world, error)) return false;
     comm_broadcast(world, &machines, sizeof machines, 0); // of rank 0: other machines may lack the file or differ in it, and it decides which ranks send
     cluster_share(&machines, local); // what is not measured is that of these ranks

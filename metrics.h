@@ -74,7 +74,8 @@ static inline void step_print(const step_report *r) {
     char mfu[16];
     snprintf(mfu, sizeof mfu, r->mfu < 0 ? "  n/a" : "%5.1f%%", 100 * r->mfu);
     printf("step %5lld/%lld | loss %8.4f | norm %8.4f | lr %.2e | %8.1f ms | TGS %7.0f | MFU %s | mem %9s | eta %s%s\n", (long long)r->step,
-           (long long)r->steps, r->loss, r->norm, r->lr, 1e3 * r->seconds, r->tgs, mfu, bytes_text((double)r->memory).text, duration_text(r->eta_seconds).text, r->spike ? " | a spike: no update" : "");
+           (long long)r->steps, r->loss, r->norm, r->lr, 1e3 * r->seconds, r->tgs, mfu, bytes_text((double)r->memory).text,
+           duration_text(r->eta_seconds).text, r->spike ? " | a spike: no update" : "");
 }
 
 static inline int64_t step_sent(const step_report *r) { // bytes of a rank, all kinds but COMM_CONTROL

@@ -860,7 +860,8 @@ static void test_rounded_gradients(int HS, const char *why) {
     text[fread(text, 1, sizeof text - 1, said)] = '\0';
     fclose(said);
     CHECK(known[HS] || strstr(text, why) != NULL, "heads of %d, warning: %s", HS, text);
-    CHECK(agrees && attention_call_shape((attention_block){.HS = HS}, true, true, true, (attention_run){1, 1}).dkv_bf16, "heads of %d: the engine is not used, or asked for float", HS);
+    CHECK(agrees && attention_call_shape((attention_block){.HS = HS}, true, true, true, (attention_run){1, 1}).dkv_bf16,
+          "heads of %d: the engine is not used, or asked for float", HS);
     known[HS] = dkv_bf16 = true;
     test_attention(128, 128, 4, 2, HS, true, 0, 0, 0);
     test_attention(256, 128, 2, 2, HS, false, 8, 8, 0);
