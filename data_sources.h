@@ -125,7 +125,7 @@ static inline bool data_sources_find(data_sources *s, const char *text, const ch
         if (!ok) break;
         data_source *source = &s->sources[s->count];
         error_text why = {"", 0};
-        uint64_t own_seed = seed + dataloader_hash((uint64_t)s->count++); // the first source's is the seed itself
+        uint64_t own_seed = seed + hash_mix((uint64_t)s->count++); // the first source's is the seed itself
         ok = dataloader_find(&source->data, source->pattern, S, V, own_seed, weights, &why) || error_set_why(error, &why, "%s", option);
     }
     for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
@@ -210,7 +210,7 @@ static inline int64_t data_sources_tokens(const data_sources *s) {
 static inline int64_t data_sources_order(const data_sources *s) {
     uint64_t hash = 0;
     for (int i = 0; i < s->count && s->count > 1; i++)
-        hash = dataloader_hash(dataloader_hash(hash + (uint64_t)s->sources[i].weight) + (uint64_t)dataloader_samples(&s->sources[i].data));
+        hash = hash_mix(hash_mix(hash + (uint64_t)s->sources[i].weight) + (uint64_t)dataloader_samples(&s->sources[i].data));
     return (int64_t)(hash >> 12); // below 2^52: a whole number in JSON
 }
 

@@ -202,24 +202,17 @@ static inline bool dataloader_open(dataloader *loader, const char *pattern, int6
 
 // ---- the order of samples ----
 
-static inline uint64_t dataloader_hash(uint64_t x) { // a bijection of 64-bit numbers that mixes well (the finaliser of MurmurHash3)
-    x ^= x >> 33;
-    x *= 0xFF51AFD7ED558CCDull;
-    x ^= x >> 33;
-    x *= 0xC4CEB9FE1A85EC53ull;
-    return x ^ (x >> 33);
-}
 // A permutation of [0, n) for each (seed, epoch), computed without a table: a Feistel network on the smallest even number of bits that holds
 // n values, applied again while its result is outside [0, n) (fewer than 4 passes on average).
 static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n, int64_t index) {
     if (n <= 1) return 0;
     int half = 1;
     while (half < 31 && ((int64_t)1 << (2 * half)) < n) half++;
-    uint64_t mask = ((uint64_t)1 << half) - 1, key = dataloader_hash(dataloader_hash(seed + 0x9E3779B97F4A7C15ull) + (uint64_t)epoch), x = (uint64_t)index;
+    uint64_t mask = ((uint64_t)1 << half) - 1, key = hash_mix(hash_mix(seed + 0x9E3779B97F4A7C15ull) + (uint64_t)epoch), x = (uint64_t)index;
     do {
         uint64_t left = x >> half, right = x & mask;
         for (uint64_t round = 0; round < 6; round++) {
-            uint64_t mixed = left ^ (dataloader_hash(key + (round << 48) + right) & mask);
+            uint64_t mixed = left ^ (hash_mix(key + (round << 48) + right) & mask);
             left = right;
             right = mixed;
         }

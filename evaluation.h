@@ -7,7 +7,7 @@
 #ifndef EVALUATION_H
 #define EVALUATION_H
 
-#include "data_sources.h" // defines: DATA_SOURCES_MAX, sequence_shard, dataloader_hash
+#include "data_sources.h" // defines: DATA_SOURCES_MAX, sequence_shard, hash_mix
 #include "metrics.h" // defines: json_number
 #include "model.h"
 
@@ -104,7 +104,7 @@ static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t
     int64_t length = NEEDLE_KEY + NEEDLE_VALUE, question = shard->S - length, place = 1 + (shard->S - 1 - 2 * length) * depth / (NEEDLE_DEPTHS - 1);
     int32_t needle[NEEDLE_KEY + NEEDLE_VALUE];
     for (int64_t i = 0; i < length; i++)
-        needle[i] = (int32_t)(dataloader_hash(dataloader_hash(seed + 0x6E6565646C65ull) + (uint64_t)(number * length + i)) % (uint64_t)V);
+        needle[i] = (int32_t)(hash_mix(hash_mix(seed + 0x6E6565646C65ull) + (uint64_t)(number * length + i)) % (uint64_t)V);
     for (int64_t t = 0; t < shard->T; t++) {
         int64_t position = sequence_shard_position(shard, t), next = position + 1 - question; // the label's index in the needle
         labels[t] = next >= NEEDLE_KEY && next < length ? needle[next] : LABEL_IGNORED;

@@ -65,6 +65,13 @@ static inline bool path_within(const char *path, const char *folder) {
     return path_same(above.text, folder) || path_within(above.text, folder);
 }
 
+static inline uint64_t hash_mix(uint64_t x) { // a bijection of 64-bit numbers that mixes well (the finaliser of MurmurHash3)
+    x ^= x >> 33;
+    x *= 0xFF51AFD7ED558CCDull;
+    x ^= x >> 33;
+    x *= 0xC4CEB9FE1A85EC53ull;
+    return x ^ (x >> 33);
+}
 // FNV-1a, continued from `hash`, so that several pieces can be hashed one after the other. Start from HASH_EMPTY.
 #define HASH_EMPTY 0xCBF29CE484222325ull
 static inline uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n) {

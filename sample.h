@@ -174,7 +174,7 @@ static inline void sample_draw(sample_job *job, int64_t n, model *m, const seque
     for (int64_t t = 0; t < shard->T && m->g->place.d == 0; t++) { // one rank of dp index 0 has the row
         if (sequence_shard_position(shard, t) != n - 1) continue;
         evaluation_logits(m, t, logits);
-        next = sample_choose(logits, V, temperature, (double)(dataloader_hash(seed + dataloader_hash((uint64_t)n)) >> 11) * 0x1p-53);
+        next = sample_choose(logits, V, temperature, (double)(hash_mix(seed + hash_mix((uint64_t)n)) >> 11) * 0x1p-53);
     }
     comm_sum_int64(m->g->all, &next, 1);
     job->tokens[n] = (int32_t)next;

@@ -7,7 +7,7 @@
 #ifndef VERIFY_H
 #define VERIFY_H
 
-#include "dataloader.h"  // defines: sequence_shard, dataloader_hash, LABEL_IGNORED
+#include "dataloader.h"  // defines: sequence_shard, hash_mix, LABEL_IGNORED
 #include "model_files.h" // defines: model, file_parts
 
 enum { VERIFY_ROWS = DEVICE_ROW_MULTIPLE > 1 ? 2 * DEVICE_ROW_MULTIPLE : 32 }; // fills both chunks of a rank, on a GPU with tiles for cuDNN
@@ -36,7 +36,7 @@ typedef struct {
 // Tokens in each of the packed documents of a sample.
 static inline int64_t verify_document(int64_t sample) { return 37 + 60 * (sample % 3); }
 static inline int32_t verify_token(int V, int64_t sample, int64_t position) {
-    return (int32_t)(dataloader_hash((uint64_t)(sample << 32 | position)) % (uint64_t)V);
+    return (int32_t)(hash_mix((uint64_t)(sample << 32 | position)) % (uint64_t)V);
 }
 
 // Makes the model and runs one step of it on v->g; its gradient stays in v->m.zero. Every grid sees the same samples (dataloader_counter). Collective over
