@@ -40,7 +40,7 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     if (values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why))
         safetensors_hash(&files, &hash, &why);
     if (comm_agree_on_files(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) { // a bad folder: one line, before anything large is read
-        zero_reset_states(&m->zero);
+        zero_reset_moments(&m->zero);
         double began = device_seconds();
         if (hf_check_tied(m, &files, &buffer, &why)) model_files_read(m, &files, VALUES_PARAMETERS, &buffer, sums, &why);
         zero_spread_due(&m->zero);

@@ -626,23 +626,28 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
     }
 }
 
+static inline void zero_reset_moments(zero_hybrid *z) {
+    for (int u = 0; u < z->unit_count && z->m[u] != NULL; u++) { // NULL: no training
+        size_t bytes = sizeof(float) * (size_t)(z->units[u].count / z->zo);
+        for (int i = 0; i < 2; i++) {
+            float *moment = i == 0 ? z->m[u] : z->v[u];
+            if (z->offload) memset(moment, 0, bytes); // a host slab
+            else device_zero(moment, bytes);
+        }
+    }
+}
 // Sets moments to zero and master weights to the parameters. Call after the parameters are set and before the first update.
 static inline void zero_reset_states(zero_hybrid *z) {
-    for (zero_part p = {0, 0, 0}; zero_next_part(z, &p);) {
-        size_t bytes = sizeof(float) * (size_t)p.count;
-        float *moments[2] = {z->m[p.unit], z->v[p.unit]}, *master = z->master[p.unit];
-        for (int i = 0; i < 2 && moments[i] != NULL; i++) { // NULL: no training
-            if (z->offload) memset(moments[i] + p.begin, 0, bytes); // a host slab
-            else device_zero(moments[i], bytes);
-        }
-        if (master == NULL) continue;
+    zero_reset_moments(z);
+    for (zero_part p = {0, 0, 0}; zero_next_part(z, &p) && z->master[p.unit] != NULL;) {
+        float *master = z->master[p.unit];
         floatX *own = zero_part_params(z, p);
         if (z->offload >= OFFLOAD_PARAMETERS) {
             device_from_host(z->window_params[0], own, sizeof(floatX) * (size_t)p.count);
             own = z->window_params[0];
         }
         op_cast_to_float(z->offload ? z->window[0] : master, own, p.count);
-        if (z->offload) device_to_host(master + p.begin, z->window[0], bytes);
+        if (z->offload) device_to_host(master + p.begin, z->window[0], sizeof(float) * (size_t)p.count);
     }
 }
 
