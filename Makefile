@@ -6,6 +6,7 @@
 #   WERROR=0                  compiler warnings are no errors (another compiler may warn of more)
 #   ARCH=native               -march= of the CPU code
 #   CC=clang CXX=clang++      instead of gcc and g++ (package libomp-dev); SANITIZE=races needs g++
+#   DEPS="DIR ..."            where else Open MPI, OpenBLAS, cJSON, cuDNN, NCCL are: DIR/include, DIR/lib (machines without root: docs/troubleshooting.md)
 #   CUDNN=0                   DEVICE=cuda: without cuDNN; hand-written kernels compute all attention (slower)
 #   CUDA_ARCHS="80 90 100"    DEVICE=cuda: compute capabilities of the kernels (device/cuda/cuda.mk says where CUDA is searched)
 #   FLOATX=bf16|float         DEVICE=emulated: parameters and activations in bf16, as on a GPU, or in float (to compare with the CPU device)
@@ -41,13 +42,14 @@ endif
 HOST_OPT := $(if $(filter 0,$(SANITIZE)),,-O0)
 # -g1: what backtraces, perf and sanitizers name. Variables, too, would take the compiler a third longer, for the emulated kernels half as long again.
 # By itself, -std=c11 forbids fused multiply-add, which is half of a CPU's arithmetic.
-CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g1 $(OPT) -fopenmp $(WARN) -Ibuild
+CFLAGS := -std=c11 -ffp-contract=fast -D_GNU_SOURCE -DOMPI_SKIP_MPICXX=1 -g1 $(OPT) -fopenmp $(WARN) -Ibuild $(DEPS:%=-I%/include)
 
 # We prefer OpenBLAS on OpenMP threads, which shares one thread pool with our own loops; any other OpenBLAS works too.
 BLAS_DIR := $(firstword $(wildcard /usr/lib/*/openblas-openmp))
 comma := ,
+DEPS_LIBS := $(foreach lib,$(wildcard $(DEPS:%=%/lib) $(DEPS:%=%/lib64)),-L$(lib) -Wl$(comma)-rpath$(comma)$(lib))
 BLAS := $(if $(BLAS_DIR),-L$(BLAS_DIR) -Wl$(comma)-rpath$(comma)$(BLAS_DIR)) -lopenblas
-LIBS := $(BLAS) -lcjson -lm
+LIBS := $(DEPS_LIBS) $(BLAS) -lcjson -lm
 ifeq ($(MPI),1)
   MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null)
   LIBS += $(shell mpicc --showme:link 2>/dev/null)
@@ -99,13 +101,20 @@ build/cluster_texts.h: dev/embed_clusters.sh $(wildcard clusters/*.txt)
 	@mkdir -p $(@D)
 	dev/embed_clusters.sh >$@.$$$$ && mv $@.$$$$ $@
 
+# Names the first of the other projects' headers that is missing, before a compiler does.
+$(BUILD)/found:
+	@for header in cjson/cJSON.h $(if $(filter cuda,$(DEVICE)),,cblas.h) $(if $(filter 1,$(MPI)),mpi.h); do \
+	    $(CC) $(CFLAGS) $(MPI_CFLAGS) -include $$header -E -x c /dev/null >/dev/null 2>&1 && continue; \
+	    echo "error: $$header not found: scripts/setup.sh installs what is missing; DEPS=DIR: it is in DIR/include (docs/troubleshooting.md)" >&2; exit 1; \
+	done; mkdir -p $(@D) && touch $@
+
 $(BUILD)/train_llama: $(BUILD)/train_llama.o $(DEVICE_OBJECTS)
 	$(CC) $(CFLAGS) $^ -o $@ $(LIBS)
-$(BUILD)/train_llama.o: train_llama.cu $(HEADERS)
+$(BUILD)/train_llama.o: train_llama.cu $(HEADERS) | $(BUILD)/found
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(HOST_OPT) -x c -c $< -o $@
 
-$(BUILD)/device/%.o: device/%.c $(HEADERS)
+$(BUILD)/device/%.o: device/%.c $(HEADERS) | $(BUILD)/found
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(MPI_CFLAGS) -c $< -o $@
 

@@ -2,6 +2,7 @@
 # Installs what the CPU build and the tests need on Debian and Ubuntu, if it is missing: gcc, g++, make, Python, pkill, Open MPI, OpenBLAS, cJSON.
 #   scripts/setup.sh            does nothing if nothing is missing (libraries are found by compiling, however they were installed)
 #   scripts/setup.sh --check    only says what is missing; exit status 1 if anything is
+# DEPS="DIR ..." in the environment, or given to make: libraries are also looked for there (docs/troubleshooting.md).
 # The CUDA build also needs the machine's CUDA toolkit, cuDNN and NCCL; this script leaves them alone.
 set -euo pipefail
 check_only=0
@@ -16,7 +17,9 @@ trap 'rm -rf "$scratch"' EXIT
 have() { command -v "$1" >/dev/null 2>&1; }
 links() { # header library: can a program use it?
     printf '#include <%s>\nint main(void) { return 0; }\n' "$1" >"$scratch/t.c"
-    gcc "$scratch/t.c" -o "$scratch/t" "-l$2" >/dev/null 2>&1
+    local place flags=()
+    for place in ${DEPS:-}; do flags+=("-I$place/include" "-L$place/lib" "-L$place/lib64"); done
+    gcc "${flags[@]}" "$scratch/t.c" -o "$scratch/t" "-l$2" >/dev/null 2>&1
 }
 
 missing=()

@@ -119,7 +119,7 @@ static void gpu_works(bool begins) {
     if (apart() && depth == (begins ? 1 : 0))
         for (int i = 0; i < gpu_memory_count; i++) protect(i, begins);
 }
-static cudaError_t last_error; // what a call returned and cudaGetLastError has not yet
+static __thread cudaError_t last_error; // what a call of this thread returned and cudaGetLastError has not yet
 void emulation_runs(bool begins); // called by emulation.h
 void emulation_runs(bool begins) {
     insist(last_error == cudaSuccess, "a kernel is launched after an error that nobody has cleared: the launch would be taken for its cause");
@@ -459,9 +459,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { // the watching thread calls it, too: no work is done here
     names_gpu();
-    if (event->stream != NULL && event->position > event->stream->waited && getenv("FAKE_CUDA_SLOW") != NULL) return cudaErrorNotReady;
-    return event->stream == NULL || __atomic_load_n(&event->stream->done, __ATOMIC_ACQUIRE) >= event->position ? cudaSuccess
-                                                                                                               : cudaErrorNotReady;
+    bool slow = event->stream != NULL && event->position > event->stream->waited && getenv("FAKE_CUDA_SLOW") != NULL;
+    bool over = event->stream == NULL || (!slow && __atomic_load_n(&event->stream->done, __ATOMIC_ACQUIRE) >= event->position);
+    return over ? cudaSuccess : (last_error = cudaErrorNotReady);
 }
 static double event_seconds(cudaEvent_t event) { // when it was over
     const work *last = &event->stream->ring[(event->position + MAX_WORK - 1) % MAX_WORK];

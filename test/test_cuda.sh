@@ -89,7 +89,7 @@ apart=(env FAKE_CUDA_APART=1 $build/train_llama-without-gpu --model test/golden/
     --eval-every 1 --eval-steps 1 --sample-every 1 --save-every 1 --out "$dir/apart" --resume --recompute none --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters --verify)
 check 'the host touches no memory of the GPU' "${apart[@]}" --steps 1
 check 'nor where it resumes and exports, with host memory pinned in pieces' env TRAIN_LLAMA_TEST_PIECE=65536 "${apart[@]}" --steps 2 --export "$dir/apart-folder"
-check 'nor of several ranks, whose transfers take no other' env FAKE_CUDA_APART=1 mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch \
+check 'nor of several ranks, whose transfers take no other, and are behind the host' env FAKE_CUDA_APART=1 FAKE_CUDA_SLOW=1 mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch \
     --train-data "$dir/numbers.bin" --seq-len 64 --steps 1 --hp 1 --cp 2 --document-end 32 --verify
 accumulates=(env FAKE_CUDA_STOPS=1 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/numbers.bin" --seq-len 64 --steps 2 --document-end 32 --grad-accum)
 stops() { "${accumulates[@]}" 2 | grep '^the host waited' >"$dir/stops" && "${accumulates[@]}" 4 | grep -xf "$dir/stops"; }

@@ -79,10 +79,10 @@ fuzz: $(addprefix build/fuzz/,$(FUZZ_TARGETS))
 fuzz-short: $(addprefix $(BUILD)/fuzz/,$(FUZZ_TARGETS))
 build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h $(HEADERS)
 	@mkdir -p $(@D)
-	clang -std=c11 -D_GNU_SOURCE -Ibuild -g -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $< -o $@ -lcjson -lm
+	clang -std=c11 -D_GNU_SOURCE -Ibuild $(DEPS:%=-I%/include) -g -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $< -o $@ $(DEPS_LIBS) -lcjson -lm
 $(BUILD)/fuzz/%: test/fuzz/%.c test/fuzz/driver.c test/fuzz/fuzz.h $(HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $< test/fuzz/driver.c -o $@ -lcjson -lm
+	$(CC) $(CFLAGS) $< test/fuzz/driver.c -o $@ $(DEPS_LIBS) -lcjson -lm
 
 # The schedule is tested against recording fakes of the device layer.
 $(BUILD)/test/test_schedule: DEVICE_OBJECTS :=

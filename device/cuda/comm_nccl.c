@@ -106,6 +106,7 @@ static bool is_over(const comm *group, cudaEvent_t event) {
     cudaError_t status = cudaEventQuery(event);
     if (status != cudaSuccess && status != cudaErrorNotReady)
         device_fail("%s (rank %d of %d in its group): the GPU has failed: %s", comm_kind_name(group->kind), group->rank, group->size, cudaGetErrorString(status));
+    if (status == cudaErrorNotReady) cudaGetLastError(); // otherwise the check of the next launch might take it for an error
     return status == cudaSuccess;
 }
 // Called with the lock held, `passed` seconds after the last call. Ends the job when a transfer has failed or is stuck for too long.

@@ -1,10 +1,10 @@
 # DEVICE=cuda: finds CUDA, cuDNN and NCCL, says what it found, and fails with the name of what is missing. Included by the Makefile.
 #   CUDA_HOME=DIR           the toolkit, if it is not where nvcc is
 #   CUDA_ARCHS="80 90 100"  compute capabilities to compile kernels for (100: from CUDA 12.8 on); one alone compiles faster
-# Places looked at: CUDA_HOME, nvcc's own tree, /usr/local/cuda, /usr, and pip's nvidia-* wheels of the python3 on the path.
+# Places looked at: CUDA_HOME, DEPS, nvcc's own tree, /usr/local/cuda, /usr, and pip's nvidia-* wheels of the python3 on the path.
 NVCC := $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 WHEELS := $(shell python3 -c 'import site; print(*[p + "/nvidia" for p in site.getsitepackages() + [site.getusersitepackages()]])' 2>/dev/null)
-CUDA_PLACES := $(CUDA_HOME) $(patsubst %/bin/nvcc,%,$(NVCC)) /usr/local/cuda /usr $(wildcard $(addsuffix /*,$(WHEELS)))
+CUDA_PLACES := $(CUDA_HOME) $(DEPS) $(patsubst %/bin/nvcc,%,$(NVCC)) /usr/local/cuda /usr $(wildcard $(addsuffix /*,$(WHEELS)))
 find_header = $(firstword $(foreach place,$(CUDA_PLACES),$(wildcard $(place)/include/$(1) $(place)/include/*-linux-gnu/$(1))))
 find_library = $(firstword $(foreach place,$(CUDA_PLACES),$(foreach lib,lib64 lib lib/x86_64-linux-gnu lib/aarch64-linux-gnu,$(wildcard $(place)/$(lib)/$(1)) $(wildcard $(place)/$(lib)/$(1).*))))
 header_version = $(shell sed -nE 's/^\#define +($(2)) +([0-9]+).*/\3/p' $(1) | head -3 | paste -sd .)

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Building: libraries that are missing, or in a place of their own (DEPS).
+source "$(dirname "$0")/shell.sh"
+build() { make -s DEVICE=cpu BUILD="$dir/build" "$@"; }
+
+printf '#!/bin/bash\n[[ $* == *"-include $HIDES "* ]] && exit 1; exec gcc "$@"\n' >"$dir/gcc" && chmod +x "$dir/gcc"
+export HIDES
+for HIDES in cjson/cJSON.h cblas.h mpi.h; do
+    check "$HIDES that is missing is named" ends_with 2 "error: $HIDES not found" build CC="$dir/gcc" "$dir/build/train_llama"
+done
+check 'one rank needs no MPI' build CC="$dir/gcc" MPI=0 "$dir/build/found"
+
+mkdir -p "$dir"/deps/{include/cjson,lib}
+library=$dir/deps/lib/libcjson.so
+cp "$(gcc -print-file-name=libcjson.so)" "$library" && cp "$library" "$library.1"
+program=$dir/build/fuzz/fuzz_index
+check 'build with DEPS' build SANITIZE=1 DEPS="$dir/none $dir/deps" "$program"
+check 'it takes the library from there' bash -c "ldd '$program' | grep '$library'"
+echo '#error' >"$dir/deps/include/cjson/cJSON.h"
+rm "$dir/build/found"
+check 'and the header of DEPS' ends_with 2 'error: cjson/cJSON.h not found' build DEPS="$dir/none $dir/deps" "$dir/build/train_llama"
+check 'as does setup.sh' env DEPS="$dir/none $dir/deps" bash -c 'scripts/setup.sh --check | grep "missing: cJSON"'
+closing_line
