@@ -93,7 +93,7 @@ Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs
 
 What the tables say, in short:
 
-1. Shard heads up to a node (hp 8, the number of key/value heads of these models): it is the best choice, or within 0.2 % of it.
+1. Shard heads up to a node (hp 8, the number of key/value heads of these models): it is the best choice, or within 1 % of it.
 2. Grow the ring (cp) where every activation then fits, when one node cannot hold a sequence, or when there are not enough sequences for more dp.
 3. Activations go to the host where that saves more than 2 %; else they are recomputed (selective), or fit on more ranks.
 4. One GPU is enough for 512K tokens of Llama-3-8B, if the machine has the host memory: model states wait there, and long sequences leave the time to move them.
