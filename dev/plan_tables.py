@@ -84,7 +84,7 @@ Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs
 141 GB (H200) a GPU.
 
 - Grid: dp x hp x cp; "ring" is one ring of all cp ranks, "w 2" a double ring with windows of 2. Windows pay off where there are fewer NICs than GPUs, or
-  many KV heads ([planner.md](planner.md)); with 8 KV heads and a NIC a GPU they change a plan by 0.5 % or less.
+  many KV heads ([planner.md](planner.md)), and in long rings with hp 1 or 2; of the best choices below only three have them.
 - ZeRO: the number of ranks that parameters / gradients / optimizer states are sharded over.
 - Recompute: "auto (24 selective)" is selective in 24 layers and full in the others, "auto (40 none)" selective in the others. Offload: all
   activations that are kept lie on the host.
@@ -93,7 +93,7 @@ Every row: 16 Mi tokens a step, bf16 with fp32 master weights, nodes with 8 GPUs
 
 What the tables say, in short:
 
-1. Shard heads up to a node (hp 8, the number of key/value heads of these models): it is the best choice, or within 0.2 % of it.
+1. Shard heads up to a node (hp 8, the number of key/value heads of these models): it is the best choice, or within 1 % of it.
 2. Grow the ring (cp) where every activation then fits, when one node cannot hold a sequence, or when there are not enough sequences for more dp.
 3. Activations go to the host where that saves more than 2 %; else they are recomputed (selective), or fit on more ranks.
 4. One GPU is enough for 512K tokens of Llama-3-8B, if the machine has the host memory: model states wait there, and long sequences leave the time to move them.

@@ -3,7 +3,7 @@
 # (hp 2 x cp 2) on the CPU. `make demo` runs it. Options after the script's name, such as --trace demo/trace.json, are added to the command; to change
 # one of those below, edit a copy.
 #   tokens    150 steps x 8 sequences x 512 bytes = 0.6 M of the text's bytes (vocabulary 256)
-#   FLOPs     3.0 M parameters: about 1.2e13 in all
+#   FLOPs     3.0 M parameters: about 1.3e13 in all
 #   hardware  2 CPU cores, 1 GB; 2 minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
