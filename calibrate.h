@@ -433,6 +433,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     c.copier = device_copier_new();
     calibrate_kernels(&c, &machines);
     if (local > 1) calibrate_links(&c, &machines);
+    calibrate_set(&machines, "element_bytes", sizeof(floatX));
     calibrate_set(&machines, "gpus_per_node", local);
     calibrate_set(&machines, "memory", (double)memory_total);
     calibrate_set(&machines, "host_memory", (double)machine_memory_usable());

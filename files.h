@@ -49,6 +49,14 @@ static inline path_text path_last(const char *path) {
     snprintf(p.text, sizeof p.text, "%.*s", (int)(end - begin), path + begin);
     return p;
 }
+// Where a folder is until it is whole: beside it.
+static inline path_text path_unfinished(const char *path) {
+    path_text p;
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    snprintf(p.text, sizeof p.text, "%.*s.unfinished", (int)n, path);
+    return p;
+}
 // Whether two paths lead to one file or folder, which exists.
 static inline bool path_leads_to_same(const char *a, const char *b) {
     struct stat x, y;

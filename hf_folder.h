@@ -8,7 +8,6 @@
 #include "model_files.h" // defines: model_files_*, values_buffer, safetensors
 #include "options.h"     // defines: export_dtype_kind
 #include <fnmatch.h>
-#include <limits.h>
 
 // ---- import ----
 
@@ -274,8 +273,6 @@ static inline bool hf_write(const model *m, const char *folder, const hf_source 
 // Whether --export FOLDER can be made: it must not exist yet, and its parent must exist and be writable.
 static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
-    int longest = NAME_MAX - (int)strlen(".unfinished");
-    if (strlen(path_last(folder).text) > (size_t)longest) return error_set(error, "its name is longer than %d bytes", longest);
     if (path_exists(folder)) return error_set(error, "already exists; name a folder that does not exist yet");
     if (errno != ENOENT && errno != ENOTDIR) return error_set_errno(error, "cannot be looked up");
     if (!path_is_folder(parent.text)) {
@@ -305,10 +302,7 @@ static inline bool hf_export_agree(comm *all, const char *like, error_text *erro
 }
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
 static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {
-    path_text temporary;
-    size_t n = strlen(folder);
-    while (n > 1 && folder[n - 1] == '/') n--;
-    snprintf(temporary.text, sizeof temporary.text, "%.*s.unfinished", (int)n, folder);
+    path_text temporary = path_unfinished(folder);
     bool first_rank = m->g->rank == 0;
     zero_settle(&m->zero);
     if (first_rank) {

@@ -9,6 +9,7 @@
 #include "files.h"        // defines: path_same, path_within
 #include "grid.h"         // defines: placement_kind
 #include "zero_hybrid.cuh" // defines: zero_offload
+#include <limits.h>
 #include <stddef.h>
 
 typedef enum { CP_COMM_RING, CP_COMM_ALLGATHER } cp_comm_kind;
@@ -122,7 +123,7 @@ static const option_row option_rows[] = {
     {"Data", "batch-size", "N", OPTION_COUNT, AT(batch_size), 1, 1048576, "1", "", "sequences per dp rank and micro-step"},
     {"Data", "grad-accum", "N", OPTION_COUNT, AT(grad_accum), 1, 1048576, "1", "",
      "micro-steps per optimizer step; with --plan and --hp auto, --batch-size x --grad-accum is the --global-batch"},
-    {"Data", "global-batch", "N", OPTION_COUNT, AT(global_batch), 1, 1099511627776.0, "", "",
+    {"Data", "global-batch", "N", OPTION_COUNT, AT(global_batch), 1, 1073741824.0, "", "",
      "sequences per optimizer step over all ranks; sets --grad-accum to N / (dp x batch-size) (if absent: dp x batch-size x grad-accum; with "
      "--plan and --hp auto: batch-size x grad-accum)"},
     {"Data", "steps", "N", OPTION_COUNT, AT(steps), 0, 1000000000000.0, "100", "",
@@ -524,10 +525,15 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
         return true;
     }
     if (o->plan && o->dry_run) return error_set(error, "--plan and --dry-run are two questions; give only one of them (--dry-run also takes the command that --plan prints)");
+    if (o->plan && o->steps == 0) return error_set(error, "--plan plans training, and --steps 0 trains nothing; give only one of them");
     if (o->model == NULL) return error_set(error, "--model is missing; legal values are a Hugging Face folder or one of %s", config_preset_names().text);
     if (o->train_data == NULL && !o->dry_run && !o->plan && o->steps > 0)
         return error_set(error, "--train-data is missing; legal values are patterns of token files, such as 'data/train*.bin' "
                                 "(not needed with --dry-run, --plan or --steps 0)");
+    int64_t sequences = max_i64(o->global_batch, o->batch_size * o->grad_accum);
+    if (sequences > ((int64_t)1 << 40) / o->seq_len) // what follows from it is counted in 64 bits
+        return error_set(error, "%lld sequences a step x --seq-len %lld is too large; a step may have at most 1099511627776 tokens", (long long)sequences,
+                         (long long)o->seq_len);
     return true;
 }
 
@@ -577,7 +583,7 @@ static inline bool options_model(const options *o, model_config *c, error_text *
     bool ok = options_rope_json(o->rope_scaling, cJSON_AddObjectToObject(json, "rope_scaling")) && config_read_rope(c, json, &why);
     cJSON_Delete(json);
     if (ok && c->rope.kind == ROPE_YARN) // the length that it makes: transformers 4.51 to 4.56 compute the factor from the lengths (its issue 38224)
-        c->max_position = max_i64(c->max_position, (int64_t)(c->rope.factor * (double)c->rope.original_length));
+        c->max_position = max_i64(c->max_position, (int64_t)fmin(0x1p40, c->rope.factor * (double)c->rope.original_length)); // 2^40: as much as config_read takes
     return ok || error_set(error, "--rope-scaling: \"%s\" is not legal%s%s; legal values are " ROPE_SCALING_LEGAL, printable(o->rope_scaling).text,
                            why.text[0] != '\0' ? ": " : "", why.text);
 }
@@ -642,6 +648,10 @@ static inline bool options_check_schedule(const options *o, int64_t steps, error
                          o->wsd_decay, (long long)((1 - o->wsd_decay) * (double)steps + 1e-6));
     return true;
 }
+// Whether states use a name in the folder of --out (training_state.h).
+static inline bool options_state_name(const char *name) {
+    return strcmp(name, "lock") == 0 || strncmp(name, "step-", 5) == 0 || strncmp(name, "unfinished-", 11) == 0 || strncmp(name, "damaged-", 8) == 0;
+}
 // Options that require or exclude others, or a build.
 static inline bool options_check_together(const options *o, error_text *error) {
     if (o->offload_gradients && !o->offload_optimizer)
@@ -663,9 +673,6 @@ static inline bool options_check_together(const options *o, error_text *error) {
     if (o->check_data && o->dry_run && !o->plan) return error_set(error, "--check-data reads data, which --dry-run does not; give only one of them");
     if ((o->sample_prompt != NULL || options_given(o, "sample-tokens") || options_given(o, "sample-temperature")) && o->sample_every == 0)
         return error_set(error, "--sample-prompt, --sample-tokens and --sample-temperature require --sample-every");
-    if (o->batch_size > ((int64_t)1 << 40) / o->seq_len)
-        return error_set(error, "--batch-size %lld x --seq-len %lld is too large; a micro-step of a dp rank must have at most 1099511627776 tokens",
-                         (long long)o->batch_size, (long long)o->seq_len);
     if (o->eval_needles > 0 && o->seq_len < 64)
         return error_set(error, "--eval-needles: --seq-len %lld is too short for a needle, a question and text around them; it must be 64 or more",
                          (long long)o->seq_len);
@@ -685,15 +692,16 @@ static inline bool options_check_together(const options *o, error_text *error) {
         return error_set(error, "--out and --export are both %s; give two different folders", printable(o->out).text);
     if (o->out != NULL && o->export_to != NULL && path_within(o->out, o->export_to))
         return error_set(error, "--out %s lies in the folder of --export, which must not exist before; give a folder beside it", printable(o->out).text);
-    if (o->out != NULL && o->export_to != NULL && path_same(path_parent(o->export_to).text, o->out)) { // names that states use (training_state.h)
-        path_text name = path_last(o->export_to);
-        if (strcmp(name.text, "lock") == 0 || strncmp(name.text, "step-", 5) == 0 || strncmp(name.text, "unfinished-", 11) == 0 || strncmp(name.text, "damaged-", 8) == 0)
-            return error_set(error, "--export %s: in the folder of --out, names such as this are those of states; give another name", printable(o->export_to).text);
-    }
-    for (int i = 0; i < 2 && o->export_to != NULL; i++) {
-        const char *file = i == 0 ? o->log : o->trace;
-        if (file != NULL && path_same(file, o->export_to))
-            return error_set(error, "--export and --%s are both %s; give two different names", i == 0 ? "log" : "trace", printable(file).text);
+    if (o->export_to != NULL && strlen(path_last(o->export_to).text) > NAME_MAX - strlen(".unfinished"))
+        return error_set(error, "--export %s: its name is longer than %d bytes", printable(o->export_to).text, NAME_MAX - (int)strlen(".unfinished"));
+    const char *const outputs[] = {o->export_to, o->log, o->trace}, *const names[] = {"--export", "--log", "--trace"};
+    for (int i = 0; i < 3; i++) {
+        if (outputs[i] == NULL) continue;
+        short_text text = printable(outputs[i]);
+        if (o->out != NULL && path_same(path_parent(outputs[i]).text, o->out) && options_state_name(path_last(outputs[i]).text))
+            return error_set(error, "%s %s: in the folder of --out, names such as this are those of states; give another name", names[i], text.text);
+        if (i > 0 && o->export_to != NULL && (path_same(outputs[i], o->export_to) || path_same(outputs[i], path_unfinished(o->export_to).text)))
+            return error_set(error, "%s %s: --export will be there; give another name", names[i], text.text);
     }
     if (options_given(o, "export-dtype") && o->export_to == NULL)
         return error_set(error, "--export-dtype requires --export DIR");

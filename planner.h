@@ -172,13 +172,17 @@ enum { PLAN_SHOWN = 5, PLAN_LISTED = 256, PLAN_SAMPLES = 16 }; // grids printed;
 
 // --cluster, or the default of this build: cpu for float, h100 for bf16.
 static inline const char *plan_cluster_name(const options *o) { return o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100"; }
-// Fills *machines with the cluster that predictions are for, as `ranks` ranks see it. False with a message.
+// Fills *machines with the cluster that predictions are for, as `ranks` ranks see it. False with a message, also where what is given is not for such machines
+// (--plan, --dry-run) or for this device (a run).
 static inline bool plan_cluster(cluster *machines, const options *o, int ranks, error_text *error) {
     if (!cluster_load(machines, plan_cluster_name(o), error)) return false;
     cluster_share(machines, ranks);
+    bool asked = o->plan || o->dry_run, cpu = asked ? machines->element_bytes == sizeof(float) : device_is_host();
+    if (asked && cpu && o->stochastic_rounding)
+        return error_set(error, "--stochastic-rounding: parameters on %s are stored in float, so nothing is rounded", machines->name);
     if (o->host_memory == 0) return true;
     machines->host_memory = (double)o->host_memory;
-    return machines->element_bytes != sizeof(float) || error_set(error, "--host-memory is for GPUs; on CPUs, --memory-budget is for all memory of a rank");
+    return !cpu || error_set(error, "--host-memory is for GPUs; on CPUs, --memory-budget is for all memory of a rank");
 }
 static inline int64_t plan_global_batch(const options *o) { return o->global_batch > 0 ? o->global_batch : o->batch_size * o->grad_accum; }
 
@@ -274,30 +278,21 @@ static inline void plan_say_what_fits(const run_question *q, error_text *error) 
 
 // ---- predictions for a run that is laid out ----
 
-// Seconds of a step: the mean of the predictions for each kind of recompute, offloaded or not, weighted by how many layers have it. attended: as
-// in planner_query.
+// Seconds of a step. attended: as in planner_query. The layers' kinds are one, or two that follow each other, as the planner's (run_choose_recompute).
 static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S, int64_t attended) {
     const model_run *run = &m->run;
     const grid_shape *s = &m->g->shape; // its windows lie as --gpus-per-node says, whatever the cluster's nodes are
     planner_query q = planner_query_make(&m->c, machines, S, s->dp * run->B * run->grad_accum, m->g->ranks);
-    planner_choice p = {.shape = *s, .cp_allgather = run->cp_allgather, .zp = run->zp, .zg = run->zg, .zo = run->zo, .offload_states = run->offload_states};
+    planner_choice p = {.shape = *s, .cp_allgather = run->cp_allgather, .zp = run->zp, .zg = run->zg, .zo = run->zo, .recompute = run->kinds[0],
+                        .offload = (double)run->offload_layers / m->c.L, .offload_states = run->offload_states};
+    for (int l = 0; l < m->c.L; l++) p.less += run->kinds[l] != p.recompute;
     q.attended = attended;
     q.batch = run->B;
     q.dkv_bytes = run->dkv_bf16 ? 2 : 4;
     q.gate_up_again = !m->keep_gate_up;
     planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
-    double seconds = 0;
-    for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
-        for (int offload = 0; offload < 2; offload++) {
-            int layers = 0;
-            for (int l = 0; l < m->c.L; l++) layers += run->kinds[l] == (recompute_kind)kind && (l < run->offload_layers) == (offload == 1);
-            if (layers == 0) continue;
-            p.recompute = (recompute_kind)kind;
-            p.offload = offload;
-            planner_step_time(&q, &a, &p);
-            seconds += p.seconds * layers / m->c.L;
-        }
-    return seconds;
+    planner_step_time(&q, &a, &p);
+    return p.seconds;
 }
 
 // Bytes that a rank sends in a step, all kinds except COMM_CONTROL: the formulas of attention_2d.cuh, double_ring.cuh and zero_hybrid.cuh.
@@ -462,7 +457,7 @@ static inline void plan_print(const run_question *q, const planner_choice *best,
         host[0] = '\0';
         if (p->host_memory > 0) snprintf(host, sizeof host, ", %s of host memory a node", bytes_text(p->host_memory).text);
         printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs, 100 * p->mfu,
-               100 * p->hfu, bytes_text(p->memory).text, host, i > 0 && p->seconds <= (1 + PLANNER_TIE) * best[0].seconds ? "  (a tie with 1)" : "");
+               100 * p->hfu, bytes_text(p->memory).text, host, i > 0 && fabs(p->seconds / best[0].seconds - 1) <= PLANNER_TIE ? "  (a tie with 1)" : "");
         printf("   exposed ms: SeqAlltoAll %.1f, inner ring %.1f, outer ring %.1f, gather %.1f, reduce %.1f, update %.1f, offload %.1f\n", 1e3 * p->alltoall,
                1e3 * p->ring_inner, 1e3 * p->ring_outer, 1e3 * p->gather, 1e3 * p->reduce, 1e3 * p->update, 1e3 * p->offloading);
     }
@@ -471,7 +466,7 @@ static inline void plan_print(const run_question *q, const planner_choice *best,
     if (n > 1) {
         double gap = best[1].seconds / best[0].seconds - 1;
         printf("; the runner-up is %.1f %% %s%s", 100 * fabs(gap),
-               gap < 0 ? "faster, but not as simple" : "slower", gap <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
+               gap < 0 ? "faster, but not as simple" : "slower", fabs(gap) <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
     }
     printf("\n");
     plan_command(o, &best[0]);
@@ -571,13 +566,15 @@ static inline bool plan_apply(options *o, const model_config *c, comm *world, er
     comm_max_double(world, negative, 3);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
         if (!o->dry_run) {
-            if (-negative[2] < ranks && -negative[2] != machines.gpus_per_node) { // several machines, of other sizes than the cluster's
+            // Machines of other sizes than the cluster's; a single one with fewer ranks is a part of a node.
+            if (-negative[2] != machines.gpus_per_node && ranks > fmin(-negative[2], machines.gpus_per_node)) {
                 printf("planning    for %g ranks a machine, where %s has %g\n", -negative[2], machines.name, machines.gpus_per_node);
                 machines.nics_per_node = fmax(1, floor(machines.nics_per_node * -negative[2] / machines.gpus_per_node));
                 machines.gpus_per_node = -negative[2];
                 cluster_share(&machines, ranks);
             }
             machines.memory = -negative[0];
+            machines.element_bytes = sizeof(floatX); // theirs, too, whatever --cluster is
             machines.host_memory = -negative[1] * fmin(ranks, machines.gpus_per_node);
         }
         run_question q = {o, c, &machines, ranks};

@@ -39,7 +39,7 @@ static inline model_run run_make(const options *o, const model_config *c, int64_
     run.offload_layers = checkpoint_offloaded(o->offload_activations, c->L);
     run.offload_states = options_offload(o);
     run.saves = o->save_every > 0;
-    run.forward_only = o->steps == 0 && !o->plan;
+    run.forward_only = o->steps == 0;
     if (!run.forward_only) return run;
     run.exports = o->export_to != NULL;
     for (int l = 0; l < c->L; l++) kinds[l] = RECOMPUTE_FULL;

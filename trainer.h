@@ -150,8 +150,9 @@ static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int
     if (!t->m.run.packed) return true;
     return dataloader_documents(data, sample, &t->shard, options_document(t->o), t->m.batch_tokens + at, t->m.batch_labels + at, documents_of(t, sequence), error);
 }
-// Fills sequence b with ignored rows: the last batch of an evaluation can be short.
+// Fills sequence b with ignored rows, in one document: the last batch of an evaluation can be short.
 static inline void read_nothing(trainer *t, int64_t b) {
+    if (t->m.run.packed) memset(documents_of(t, b), 0, sizeof(int64_t) * (size_t)sequence_shard_entries(&t->shard)); // the rings' transfers depend on it
     for (int64_t i = b * t->shard.T; i < (b + 1) * t->shard.T; i++) {
         t->m.batch_tokens[i] = 0;
         t->m.batch_labels[i] = LABEL_IGNORED;

@@ -107,7 +107,13 @@ cp "$dir/truncated.bin" "$dir/two"$'\n'"lines.bin"
 refuse 'file whose name has two lines' 2 'two[?]lines.bin: is truncated' "${base[@]}" --train-data "$dir/two*.bin"
 cp "$dir/good.bin" "$dir/a[b].bin"
 refuse 'file whose name is a pattern' 2 'no file matches .*where \[ begins a set of characters: write [?] for it' "${base[@]}" --train-data "$dir/a[b].bin"
-refuse 'export and log of one name' 2 '--export and --log are both .*/one; give two different names' "${base[@]}" "${data[@]}" --export "$dir/one" --log "$dir/./one"
+refuse 'export and log of one name' 2 '--log .*/./one: --export will be there' "${base[@]}" "${data[@]}" --export "$dir/one" --log "$dir/./one"
+refuse 'trace where the export begins' 2 '--trace .*/one.unfinished: --export will be there' "${base[@]}" "${data[@]}" --export "$dir/one/" --trace "$dir/one.unfinished"
+for name in lock step-00000001 unfinished-step-00000001 damaged-1; do
+    refuse "log named $name in --out" 2 "--log .*/out/$name: in the folder of --out, names such as this are those of states" "${base[@]}" "${data[@]}" --out "$dir/out" --log "$dir/out/$name"
+done
+refuse 'export of a long name in a new --out' 2 '--export .*: its name is longer than 244 bytes' "${base[@]}" "${data[@]}" --out "$dir/out" --export "$dir/out/$(printf '%0250d' 0)"
+refuse 'more tokens than a step may have' 2 '1073741824 sequences a step x --seq-len 1048576 is too large; a step may have at most 1099511627776 tokens' --dry-run --model nano --seq-len 1M --global-batch 1073741824
 mkdir "$dir/folder"
 cat >"$dir/folder/config.json" <<'JSON'
 {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 256,

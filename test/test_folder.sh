@@ -117,6 +117,8 @@ rope='{"rope_theta": 40000.0, "rope_type": "yarn", "factor": 4.0, "original_max_
 "$binary" --model $golden/folder_f32 --steps 0 --threads 1 "${stretch[@]}" --export "$dir/yarn" >"$dir/out" 2>&1
 check 'export: config.json says yarn' tools rope $golden/folder_f32 "$dir/yarn" "$rope" 384
 check 'export: its tensors are the same' tools equal $golden/folder_f32 "$dir/yarn"
+"$binary" --model nano --from-scratch --steps 0 --rope-scaling yarn:factor=1000000,original=16M --export "$dir/yarn_long" >"$dir/out" 2>&1
+check 'export: of no more positions than can be read' "$binary" --model "$dir/yarn_long" --dry-run
 "$binary" --model "$dir/yarn" "${long[@]}" --steps 1 --log "$dir/log" >"$dir/out" 2>&1
 check 'export: read again, it is yarn' tools stretched $golden/folder_f32 "$dir/log" "${stretch[1]}"
 cp -r $golden/folder_f32 "$dir/short_config"

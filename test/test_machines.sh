@@ -88,6 +88,9 @@ check 'plans as for a cluster of such machines' [ -n "$planned" -a "$planned" = 
     sed -nE '/^1\. /{s///;N;s/\n +step ([0-9.]+) s.*/ \1/p}')" ]
 check '--hp auto on one machine' chosen ''
 check 'has no need to' bash -c "! grep -q '^planning ' '$dir/shown'"
+slow 2 >"$dir/few.txt"
+check '--hp auto on one machine of more ranks than the cluster has' chosen '' --cluster "$dir/few.txt"
+check 'says how many it has' grep -q '^planning    for 4 ranks a machine, where few has 2' "$dir/shown"
 # The ranks of a machine that see the same files divide them.
 printf '%s\n' '#include <dlfcn.h>' '#include <stdio.h>' '#include <stdlib.h>' '#include <unistd.h>' 'static int headers; // of token files' \
     'ssize_t pread(int fd, void *to, size_t bytes, off_t at) {' '    headers += bytes == 1024;' \

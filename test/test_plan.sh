@@ -87,12 +87,12 @@ for x, y in zip(a, b):
     assert abs(x["loss"] - y["loss"]) < 1e-4 and x["tokens"] == y["tokens"] == 2048, (x, y)
     assert abs(x["predicted_ms"] / (1e3 * best["step_s"]) - 1) < 1e-6, (x, best)
 PY
-# Layers of two kinds count by their numbers: offloading half of the layers adds half of what offloading all of them adds.
+# Half of the four layers stay in slots on the device; of four, one is copied.
 for part in 0 0.5 1; do "$binary" "${small[@]:2}" --model tiny --recompute none --offload-activations $part --steps 1 --log "$dir/$part.jsonl" >"$dir/out" 2>&1 </dev/null; done
 check 'a prediction for layers of two kinds' python3 - "$dir"/{0,0.5,1}.jsonl <<'PY'
 import json, sys
 none, half, all_ = (json.loads(list(open(path))[1])["predicted_ms"] for path in sys.argv[1:])
-assert none < half < all_ and abs(2 * half - none - all_) < 1e-6 * all_, (none, half, all_)
+assert none == half < all_, (none, half, all_)
 PY
 for more in '' --offload-optimizer; do "$binary" "${small[@]}" $more --steps 1 --log "$dir/states$more.jsonl" >"$dir/out" 2>&1 </dev/null; done
 check 'a prediction for states on the host' python3 - "$dir"/states{,--offload-optimizer}.jsonl <<'PY'
@@ -175,8 +175,7 @@ for option in '--recompute none' '--zero-grads full' "--out $dir/o --resume --sa
 done
 check 'nor transfers of gradients' bash -c "! '$binary' --dry-run --model tiny --ranks 4 --hp 2 --cp 2 --steps 0 | grep 'ZeRO transfers'"
 check 'nor host memory, but for tokens and labels' [ "$(untrained | sed 's/.* //')" = 2048 ]
-plan_of() { "$binary" --plan --model llama3-8b --ranks 8 --cluster h100 "$@" | grep '^[0-9]*\. dp '; }
-check 'a plan is of training, also with --steps 0' [ -n "$(plan_of)" -a "$(plan_of --steps 0)" = "$(plan_of)" ]
+check 'a plan is of training' ends_with 2 '^error: --plan plans training, and --steps 0 trains nothing' "$binary" --plan --model llama3-8b --ranks 8 --cluster h100 --steps 0
 check 'no gradients without training' says 'gradients                 512 B' --model llama3-8b --ranks 8 --hp 8 --seq-len 8K --steps 0
 
 # What a dry run counts: a node's memory divided among its ranks, a budget in place of the machine's memory, offloaded layers rounded to a whole number,
@@ -197,6 +196,10 @@ used = json.load(open('$dir/host.json'))['choices'][0]['host_bytes_of_node'] / 2
 assert 0 < used <= 512 if '$bytes' == '512GiB' else 1000 < used <= 2048, used"
 done
 check 'its command says so, too' grep -q -- '--host-memory 2199023255552 ' "$dir/command"
+check 'rounding of floats' ends_with 2 '^error: --stochastic-rounding: parameters on cpu are stored in float' "$binary" --plan --model tiny --cluster cpu --ranks 2 --stochastic-rounding
+check 'host memory of the CPUs of a run, whatever predictions are for' ends_with 2 '^error: --host-memory is for GPUs' "$binary" "${small[@]}" --steps 1 --cluster h100 --host-memory 1GiB
+check '--hp auto counts the numbers of this build, whatever predictions are for' mpirun -np 2 "$binary" --model tiny --from-scratch --train-data "$dir/data.bin" --seq-len 2K \
+    --steps 1 --hp auto --cluster h100 --memory-budget 60MiB
 check 'host memory of CPUs' ends_with 2 '^error: --host-memory is for GPUs; on CPUs, --memory-budget' "$binary" --plan --model tiny --cluster cpu --ranks 2 --host-memory 1GiB
 check 'two ranks of a node, a budget' says 'longest sequence in 1.0 GiB and 931.3 GiB of host memory a rank' --model nano --cluster h200 --ranks 2 --memory-budget 1GiB
 check '0.4 of 4 layers are 2' says '; 2 offloaded, of which 0 are copied to the host' --model tiny --offload-activations 0.4
