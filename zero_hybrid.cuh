@@ -228,7 +228,7 @@ static inline void zero_connect(zero_hybrid *z, comm *all) {
     z->reduce[REDUCE_SHARD] = comm_split(all, z->rank / z->zg, z->grad_piece, COMM_GRAD_REDUCE);
     z->reduce[REDUCE_PIECE] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
     z->reduce[REDUCE_REPLICAS] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
-    z->reduce[REDUCE_BACK] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
+    z->reduce[REDUCE_BACK] = z->reduce[REDUCE_REPLICAS]; // units are in order: one goes back before the sum of the next one starts (zero_advance)
     z->spread = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
     z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
     zero_spread_due(z); // the first step gathers parameters that are already there, so that every step sends the same
@@ -242,7 +242,7 @@ static inline void zero_free(zero_hybrid *z) {
     if (z->gather != NULL) {
         for (; z->spreads_finished < z->spreads_started; z->spreads_finished++) transfer_finish(z->spread);
         comm_free(z->gather);
-        for (int s = 0; s < ZERO_STAGES; s++) comm_free(z->reduce[s]);
+        for (int s = 0; s < REDUCE_BACK; s++) comm_free(z->reduce[s]);
         comm_free(z->spread);
         comm_free(z->pieces);
     }
