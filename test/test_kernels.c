@@ -8,8 +8,7 @@
 //
 // On a GPU the same program checks the kernels, cuBLASLt and cuDNN: make DEVICE=cuda build/cuda/test/test_kernels. `products` checks products alone; `one-order`: blocks
 // and threads from the first on only, and says what comes next; `last-first`: from the last on only.
-#include "test.h"
-
+#include "attention_reference.h"
 #include "../device/cuda/attention_call.h"
 
 // ---- tensors: what is stored, and the same numbers in double ----
@@ -58,6 +57,7 @@ static float stored_float(floatX v) {
     return v;
 #endif
 }
+static double as_stored(double v) { return (double)stored_float(round_stored((float)v)); }
 static void tensor_set(tensor t, uint64_t seed, double scale) {
     for (int64_t i = 0; i < t.n; i++) {
         float v = (float)(scale * test_random(seed, (uint64_t)i));
@@ -575,47 +575,6 @@ typedef struct {
     int64_t *first; // (Tq) packed documents on the host, or NULL; b.documents.first is on the device
 } attention_case;
 
-// Out and lse in double precision. Gradients too, but with delta from out as it is stored (rounded).
-static NOT_SANITIZED void attention_exact(attention_case *a) {
-    attention_block b = a->b;
-    double *p = HOST_NEW(double, b.Tk + 1);
-    for (int h = 0; h < b.Hq; h++) {
-        int g = h / (b.Hq / b.Hkv);
-        for (int64_t i = 0; i < b.Tq; i++) {
-            int64_t keys = b.causal && i + 1 < b.Tk ? i + 1 : b.Tk, row = i * b.q_stride + (int64_t)h * b.HS, sum_row = i * b.sum_stride + (int64_t)h * b.HS;
-            int64_t from = a->first == NULL ? 0 : min_i64(keys, attention_first_key(&b.documents, a->first[i], b.Tk));
-            double largest = -INFINITY, sum = 0, delta = 0;
-            for (int64_t j = from; j < keys; j++) {
-                double s = 0;
-                for (int d = 0; d < b.HS; d++) s += a->q.d[row + d] * a->k.d[j * b.kv_stride + g * b.HS + d];
-                p[j] = s * (double)b.scale;
-                largest = fmax(largest, p[j]);
-            }
-            for (int64_t j = from; j < keys; j++) sum += p[j] = exp(p[j] - largest);
-            for (int64_t j = from; j < keys; j++) p[j] /= sum;
-            a->lse[h * b.lse_stride + i] = keys > from ? largest + log(sum) : -INFINITY;
-            for (int d = 0; d < b.HS; d++) {
-                double o = 0;
-                for (int64_t j = from; j < keys; j++) o += p[j] * a->v.d[j * b.kv_stride + g * b.HS + d];
-                a->out[sum_row + d] = o;
-                delta += (double)stored_float(round_stored((float)o)) * a->dout.d[row + d];
-            }
-            a->delta[h * b.lse_stride + i] = delta;
-            for (int64_t j = from; j < keys; j++) {
-                double dp = 0, w = p[j];
-                for (int d = 0; d < b.HS; d++) dp += a->dout.d[row + d] * a->v.d[j * b.kv_stride + g * b.HS + d];
-                double ds = w * (dp - delta) * (double)b.scale;
-                for (int d = 0; d < b.HS; d++) {
-                    a->dq[sum_row + d] += ds * a->k.d[j * b.kv_stride + g * b.HS + d];
-                    a->dk[j * b.kv_stride + g * b.HS + d] += ds * a->q.d[row + d];
-                    a->dv[j * b.kv_stride + g * b.HS + d] += w * a->dout.d[row + d];
-                }
-            }
-        }
-    }
-    free(p);
-}
-
 static int document_rows; // what attention_test_documents was given; 0: the hand-written kernels compute packed documents
 
 // gap: elements between rows beyond the heads; sum_gap: the same in out and dq.
@@ -653,7 +612,7 @@ static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, in
     a.dout = tensor_random(a.nq, true, seed + 3, 1);
     a.out = HOST_NEW(double, a.nsum); a.lse = HOST_NEW(double, a.nlse); a.delta = HOST_NEW(double, a.nlse);
     a.dq = HOST_NEW(double, a.nsum); a.dk = HOST_NEW(double, a.nkv); a.dv = HOST_NEW(double, a.nkv);
-    attention_exact(&a);
+    attention_reference(a.b, (attention_doubles){a.q.d, a.k.d, a.v.d, a.dout.d, a.out, a.lse, a.delta, a.dq, a.dk, a.dv}, as_stored);
     return a;
 }
 static void attention_free(attention_case *a) {

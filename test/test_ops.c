@@ -2,8 +2,7 @@
 // Every operation of device/ops.h, forward and backward, against the same thing written in the plainest way in double precision, over odd sizes.
 // Buffers that an operation must overwrite are filled with NaN first. u = 6e-8 is half a unit in the last place of a float near 1;
 // tolerances are stated in it, relative to the largest element of the result.
-#include "test.h"
-#include "../device/ops.h"
+#include "attention_reference.h"
 #include "../files.h"
 
 #include <omp.h>
@@ -271,52 +270,18 @@ static int64_t sum_size(const attention_problem *p) { return p->b.Tq * p->b.sum_
 static int64_t kv_size(const attention_problem *p) { return p->b.Tk * p->b.kv_stride; }
 static int64_t lse_size(const attention_problem *p) { return p->b.Hq * p->b.lse_stride; }
 
-static int64_t key_position(attention_block b, int64_t j) { return j < b.documents.split ? b.documents.at[0] + j : b.documents.at[1] + j - b.documents.split; }
-static NOT_SANITIZED void attention_reference(const attention_problem *p) {
+static double *compact_doubles(const float *x, int64_t rows, int64_t width, int64_t stride) {
+    double *compact = HOST_NEW(double, rows * width);
+    for (int64_t i = 0; i < rows * width; i++) compact[i] = x[i / width * stride + i % width];
+    return compact;
+}
+static void attention_solve(const attention_problem *p) {
     attention_block b = p->b;
-    int HS = b.HS;
-    double *s = HOST_NEW(double, b.Tk);
-    memset(p->dq, 0, sizeof(double) * (size_t)(b.Tq * b.Hq * HS));
-    memset(p->dk, 0, sizeof(double) * (size_t)(b.Tk * b.Hkv * HS));
-    memset(p->dv, 0, sizeof(double) * (size_t)(b.Tk * b.Hkv * HS));
-    for (int h = 0; h < b.Hq; h++) {
-        int g = h / (b.Hq / b.Hkv);
-        for (int64_t i = 0; i < b.Tq; i++) {
-            int64_t seen = b.causal ? min_i64(i + 1, b.Tk) : b.Tk, from = 0;
-            while (b.documents.first != NULL && from < seen && key_position(b, from) < b.documents.first[i]) from++;
-            const float *q = p->q + i * b.q_stride + h * HS, *dout = p->dout + i * b.q_stride + h * HS;
-            double *out = p->out + (i * b.Hq + h) * HS, *dq = p->dq + (i * b.Hq + h) * HS, max = -INFINITY, sum = 0, delta = 0;
-            memset(out, 0, sizeof(double) * (size_t)HS);
-            for (int64_t j = from; j < seen; j++) {
-                const float *k = p->k + j * b.kv_stride + g * HS;
-                s[j] = 0;
-                for (int d = 0; d < HS; d++) s[j] += (double)q[d] * k[d];
-                s[j] *= b.scale;
-                if (s[j] > max) max = s[j];
-            }
-            for (int64_t j = from; j < seen; j++) sum += exp(s[j] - max);
-            double lse = seen > from ? max + log(sum) : -INFINITY;
-            p->lse[h * b.Tq + i] = lse;
-            for (int64_t j = from; j < seen; j++) {
-                const float *v = p->v + j * b.kv_stride + g * HS;
-                s[j] = exp(s[j] - lse);
-                for (int d = 0; d < HS; d++) out[d] += s[j] * v[d];
-            }
-            for (int d = 0; d < HS; d++) delta += out[d] * dout[d];
-            for (int64_t j = from; j < seen; j++) {
-                const float *k = p->k + j * b.kv_stride + g * HS, *v = p->v + j * b.kv_stride + g * HS;
-                double *dk = p->dk + (j * b.Hkv + g) * HS, *dv = p->dv + (j * b.Hkv + g) * HS, dp = 0;
-                for (int d = 0; d < HS; d++) dp += (double)dout[d] * v[d];
-                double ds = s[j] * (dp - delta) * b.scale;
-                for (int d = 0; d < HS; d++) {
-                    dq[d] += ds * k[d];
-                    dk[d] += ds * q[d];
-                    dv[d] += s[j] * dout[d];
-                }
-            }
-        }
-    }
-    free(s);
+    b.q_stride = b.sum_stride = b.Hq * b.HS, b.kv_stride = b.Hkv * b.HS, b.lse_stride = b.Tq;
+    double *q = compact_doubles(p->q, b.Tq, b.q_stride, p->b.q_stride), *dout = compact_doubles(p->dout, b.Tq, b.q_stride, p->b.q_stride);
+    double *k = compact_doubles(p->k, b.Tk, b.kv_stride, p->b.kv_stride), *v = compact_doubles(p->v, b.Tk, b.kv_stride, p->b.kv_stride);
+    attention_reference(b, (attention_doubles){q, k, v, dout, p->out, p->lse, NULL, p->dq, p->dk, p->dv}, NULL);
+    free(q), free(dout), free(k), free(v);
 }
 // padding: elements between rows beyond the heads; sum_padding: the same in out and dq.
 static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int64_t padding, int64_t sum_padding,
@@ -340,7 +305,7 @@ static attention_problem attention_problem_make(int64_t Tq, int64_t Tk, int Hq, 
     p.lse = HOST_NEW(double, Tq * Hq);
     p.dk = HOST_NEW(double, Tk * Hkv * HS);
     p.dv = HOST_NEW(double, Tk * Hkv * HS);
-    attention_reference(&p);
+    attention_solve(&p);
     return p;
 }
 static void attention_problem_drop(attention_problem *p) {
@@ -533,7 +498,7 @@ static void test_attention_large_scores(void) {
         attention_problem p = attention_problem_make(70, 140, 4, 2, 32, causal == 1, 3, 0, 1);
         for (int64_t i = 0; i < q_size(&p); i++) p.q[i] *= 500;
         double largest = 0;
-        attention_reference(&p);
+        attention_solve(&p);
         for (int64_t i = 0; i < p.b.Tq * p.b.Hq; i++) largest = fmax(largest, fabs(p.lse[i]));
         CHECK(largest > 500, "the test wants large scores, has %g", largest);
         attention_check(&p, 2000, 2000);
@@ -544,7 +509,7 @@ static void test_attention_large_scores(void) {
         attention_problem p = attention_problem_make(3, 100, 1, 1, 16, false, 0, 0, 1);
         for (int64_t i = 0; i < q_size(&p); i++) p.q[i] = (float)sign * 100;
         for (int64_t i = 0; i < kv_size(&p); i++) p.k[i] = 2.5f;
-        attention_reference(&p);
+        attention_solve(&p);
         attention_check(&p, 8, 2000); // delta and dp do not cancel exactly in float, and k and q of size 100 multiply the rest
         attention_problem_drop(&p);
     }
@@ -562,11 +527,11 @@ static void test_attention_reference(void) {
             float points[2] = {at + 0.001f, at - 0.001f};
             for (int k = 0; k < 2; k++) {
                 *x = points[k];
-                attention_reference(&p);
+                attention_solve(&p);
                 for (int64_t j = 0; j < p.b.Tq * 12; j++) value[k] += p.out[j] * p.dout[j / 12 * p.b.q_stride + j % 12];
             }
             *x = at;
-            attention_reference(&p);
+            attention_solve(&p);
             double found = (value[0] - value[1]) / ((double)points[0] - points[1]);
             CHECK(fabs(found - expected) < 1e-5, "reference gradient %d of input %d: %g, by differences %g", (int)i, which, expected, found); // h^2 = 1e-6
         }
@@ -725,7 +690,7 @@ static void test_attention_documents(void) {
                 if (causal == 1 && Tq != Tk) continue;
                 attention_problem p = attention_problem_make(Tq, Tk, 4, 2, 20, causal == 1, 3, 6, 1);
                 int64_t *first = HOST_NEW(int64_t, Tq);
-                p.b.documents.first = first;
+                p.b.documents.first = p.b.documents.host = first;
                 p.b.documents.at[0] = 100;
                 p.b.documents.at[1] = 5000;
                 p.b.documents.split = split;
@@ -736,7 +701,7 @@ static void test_attention_documents(void) {
                     if (layout == 2 && causal == 0 && i > Tq / 2) begin = 100000; // nothing is seen
                     first[i] = begin;
                 }
-                attention_reference(&p);
+                attention_solve(&p);
                 attention_check(&p, 8, gradient_bound(&p));
                 check_runs_of_heads(&p, 1, 1, 8, gradient_bound(&p));
                 free(first);
@@ -749,7 +714,7 @@ static void test_attention_documents(void) {
         attention_problem p = attention_problem_make(n, n, 2, 1, 16, true, 0, 0, 1);
         int64_t *first = HOST_NEW(int64_t, n);
         for (int64_t i = 0; i < n; i++) first[i] = i / (T / 2) * (T / 2);
-        p.b.documents.first = first;
+        p.b.documents.first = p.b.documents.host = first;
         p.b.documents.split = n;
         for (int64_t j = 0; j < T / 2 && poisoned == 1; j++)
             for (int d = 0; d < 16; d++) p.k[j * p.b.kv_stride + d] = p.v[j * p.b.kv_stride + d] = NAN;
