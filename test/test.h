@@ -108,6 +108,16 @@ static inline double test_difference_double(const float *a, const double *b, int
     }
     return largest > 0 ? worst / largest : (worst > 0 ? INFINITY : 0);
 }
+// How many rows of x (peers, T) of so many bytes are wrong: from row `first` on they must be those of `whole`, before it untouched (bytes 0xff).
+static inline int64_t test_wrong_rows(const void *x, const void *whole, int peers, int64_t T, size_t bytes, int64_t first) {
+    int64_t wrong = 0;
+    for (int64_t row = 0; row < peers * T; row++) {
+        const char *found = (const char *)x + (size_t)row * bytes;
+        bool untouched = found[0] == (char)0xff && memcmp(found, found + 1, bytes - 1) == 0;
+        wrong += !(row % T < first ? untouched : memcmp(found, (const char *)whole + (size_t)row * bytes, bytes) == 0);
+    }
+    return wrong;
+}
 static inline bool test_one_line(const char *text) { // as messages must be
     for (const char *at = text; *at != '\0'; at++)
         if ((unsigned char)*at < 32) return false;
