@@ -9,15 +9,12 @@
 //     build/emulated/test/bench_cuda small                            tiny sizes: shows that the program works; the figures are meaningless
 // Figures are best/median of the repetitions. A shape that does not fit the device's memory is named and left out.
 #include "../device/cuda/attention_call.h"
+#include "bench.h"
 
 enum { RUNS = 7 };
 static bool small;
 static double peak, copy_rate; // FLOP/s, bytes/s
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 typedef struct {
     double best, median; // seconds
 } timing;
@@ -124,11 +121,6 @@ static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
     end_memory();
 }
 
-static attention_block block_of(int64_t T, int Hq, int Hkv, int HS) {
-    attention_block b = {.Tq = T, .Tk = T, .lse_stride = T, .Hq = Hq, .Hkv = Hkv, .HS = HS, .q_stride = (int64_t)Hq * HS, .sum_stride = (int64_t)Hq * HS,
-                         .kv_stride = (int64_t)2 * Hkv * HS, .scale = 1 / sqrtf((float)HS), .causal = true};
-    return b;
-}
 // documents > 0: packed documents of so many tokens each; only visible pairs count.
 static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t documents) {
     attention_block b = block_of(T, Hq, Hkv, HS);

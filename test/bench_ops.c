@@ -3,7 +3,7 @@
 //   build/cpu/test/bench_ops [threads]        (unset OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE first: they slow OpenBLAS down)
 // Figures are GFLOP/s, best/median of the repetitions. Attention counts causal pairs only (half), backward 2.5 times forward.
 #include "../device/cpu/simd.h"
-#include "../device/ops.h"
+#include "bench.h"
 
 #include <cblas.h>
 #include <omp.h>
@@ -12,10 +12,6 @@ typedef struct {
     double best, median;
 } rates;
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 static rates rates_of(double *seconds, int runs, double flops) {
     qsort(seconds, (size_t)runs, sizeof *seconds, compare_doubles);
     rates r = {flops / seconds[0] * 1e-9, flops / seconds[runs / 2] * 1e-9};
@@ -62,11 +58,7 @@ static double fma_peak(void) {
 static float *tensor(int64_t n, float scale) {
     float *x = (float *)device_alloc(sizeof(float) * (size_t)n);
     if (x == NULL) exit(EXIT_FAILED);
-    uint32_t state = 12345;
-    for (int64_t i = 0; i < n; i++) {
-        state = state * 1664525u + 1013904223u;
-        x[i] = scale * ((float)(state >> 8) / 8388608.0f - 1);
-    }
+    test_fill(x, n, 1, scale);
     return x;
 }
 static void drop(float *x) { device_free(x); }
@@ -96,8 +88,7 @@ static void bench_linear(int64_t T, int64_t in, int64_t out) {
 }
 
 static void bench_attention(int64_t T, int Hq, int Hkv, int HS) {
-    attention_block b = {.Tq = T, .Tk = T, .lse_stride = T, .Hq = Hq, .Hkv = Hkv, .HS = HS, .q_stride = Hq * HS, .sum_stride = Hq * HS,
-                         .kv_stride = 2 * Hkv * HS, .scale = 1 / sqrtf((float)HS), .causal = true};
+    attention_block b = block_of(T, Hq, Hkv, HS);
     float *q = tensor(T * b.q_stride, 1), *kv = tensor(T * b.kv_stride, 1), *out = tensor(T * b.q_stride, 1), *dout = tensor(T * b.q_stride, 1);
     float *dq = tensor(T * b.q_stride, 1), *dkv = tensor(T * b.kv_stride, 1), *lse = tensor(T * Hq, 1), *delta = tensor(T * Hq, 1);
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);

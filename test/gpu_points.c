@@ -11,6 +11,7 @@
 // (7, several ranks on one GPU, and 8, the shapes of matrix products, are compare_devices and bench_cuda.)
 #include "../device/cuda/attention_call.h"
 #include "../files.h"
+#include "bench.h"
 #if !defined(DEVICE_EMULATED) && !defined(WITHOUT_CUDNN)
 #include <cudnn.h>
 #endif
@@ -50,12 +51,7 @@ static void *memory(size_t bytes) {
 static problem problem_make(int64_t T, int Hq, int Hkv, int HS) {
     problem p;
     memset(&p, 0, sizeof p);
-    p.b.Tq = p.b.Tk = p.b.lse_stride = T;
-    p.b.Hq = Hq; p.b.Hkv = Hkv; p.b.HS = HS;
-    p.b.q_stride = p.b.sum_stride = (int64_t)Hq * HS;
-    p.b.kv_stride = (int64_t)2 * Hkv * HS;
-    p.b.scale = 1 / sqrtf((float)HS);
-    p.b.causal = true;
+    p.b = block_of(T, Hq, Hkv, HS);
     p.nq = T * p.b.q_stride;
     p.nkv = T * p.b.kv_stride;
     floatX **stored[4] = {&p.q, &p.kv, &p.out_x, &p.dout};

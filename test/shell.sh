@@ -34,6 +34,16 @@ ends_with() { # status text command...: for use in check: the command ends with 
     "$@" >"$dir/shown" 2>&1 </dev/null
     [ $? -eq "$status" ] && grep -q -- "$text" "$dir/shown" || { cat "$dir/shown" && return 1; }
 }
+tokens_of() { # name: $dir/name.bin holds the bytes of the standard input, ends of lines as blanks
+    tr '\n' ' ' | build/cpu/text_to_tokens "$dir/$1.bin" /dev/stdin >/dev/null
+}
+preload() { # name option...: compiles the C on the standard input to $dir/name.so, for LD_PRELOAD
+    gcc -shared -fPIC -D_GNU_SOURCE -O1 "${@:2}" -x c - -o "$dir/$1.so" -ldl || exit 1
+}
+on_full_disk() { # command...: its files cannot be written
+    preload full <<<$'#include <errno.h>\n#include <stdio.h>\nint fflush(FILE *f) { return f == NULL || f == stdout || f == stderr ? 0 : (errno = ENOSPC, EOF); }'
+    LD_PRELOAD="$dir/full.so" "$@"
+}
 closing_line() {
     echo "$(basename "$0" .sh): $passed passed, $failed failed"
     [ $failed -eq 0 ] && [ $passed -gt 0 ]

@@ -88,17 +88,7 @@ static inline void test_fill(float *x, int64_t n, uint64_t seed, double scale) {
     for (int64_t i = 0; i < n; i++) x[i] = (float)(scale * test_random(seed, (uint64_t)i));
 }
 // max |a - b| / max |b|; NaN anywhere gives infinity.
-static inline double test_difference(const float *a, const float *b, int64_t n) {
-    double largest = 0, worst = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d = fabs((double)a[i] - (double)b[i]);
-        if (!(d <= 1e300)) return INFINITY;
-        if (d > worst) worst = d;
-        if (fabs((double)b[i]) > largest) largest = fabs((double)b[i]);
-    }
-    return largest > 0 ? worst / largest : (worst > 0 ? INFINITY : 0);
-}
-static inline double test_difference_double(const float *a, const double *b, int64_t n) { // the same, from double precision
+static inline double test_difference_double(const float *a, const double *b, int64_t n) {
     double largest = 0, worst = 0;
     for (int64_t i = 0; i < n; i++) {
         double d = fabs((double)a[i] - b[i]);
@@ -107,6 +97,23 @@ static inline double test_difference_double(const float *a, const double *b, int
         if (fabs(b[i]) > largest) largest = fabs(b[i]);
     }
     return largest > 0 ? worst / largest : (worst > 0 ? INFINITY : 0);
+}
+static inline double test_difference(const float *a, const float *b, int64_t n) {
+    double *exact = HOST_NEW(double, n), difference;
+    for (int64_t i = 0; i < n; i++) exact[i] = b[i];
+    difference = test_difference_double(a, exact, n);
+    free(exact);
+    return difference;
+}
+// How many rows of x (peers, T) of so many bytes are wrong: from row `first` on they must be those of `whole`, before it untouched (bytes 0xff).
+static inline int64_t test_wrong_rows(const void *x, const void *whole, int peers, int64_t T, size_t bytes, int64_t first) {
+    int64_t wrong = 0;
+    for (int64_t row = 0; row < peers * T; row++) {
+        const char *found = (const char *)x + (size_t)row * bytes;
+        bool untouched = found[0] == (char)0xff && memcmp(found, found + 1, bytes - 1) == 0;
+        wrong += !(row % T < first ? untouched : memcmp(found, (const char *)whole + (size_t)row * bytes, bytes) == 0);
+    }
+    return wrong;
 }
 static inline bool test_one_line(const char *text) { // as messages must be
     for (const char *at = text; *at != '\0'; at++)

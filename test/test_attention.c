@@ -4,7 +4,7 @@
 // every ring, so an error that grows with the ring fails. (F3-F9, F11-F13, F15, F16, F18, F23, F43)
 #include "../attention_2d.cuh"
 #include "../dataloader.h"
-#include "test.h"
+#include "attention_reference.h"
 
 // 2e-6 of the largest element: inputs are float, and sums of HS and of S products in float have a relative error of a few 2^-24 each.
 #define BOUND 2e-6
@@ -15,8 +15,8 @@
 typedef struct {
     int H, Hkv, HS;
     int64_t S;
-    double *qkv, *dout;       // (S, H + 2 Hkv, HS), (S, H, HS)
-    double *out, *lse, *dqkv; // the reference
+    double *qkv, *dout;       // (S, H + 2 Hkv, HS), and dout in rows of this length
+    double *out, *lse, *dqkv; // the reference; out in such rows, too
 } problem;
 
 static double angle(int64_t position, int i, int half) { return (double)position * pow(10000.0, -(double)i / half); }
@@ -33,50 +33,24 @@ static void solve(problem *p) {
     int64_t S = p->S;
     p->qkv = HOST_NEW(double, S * width);
     p->dqkv = HOST_NEW(double, S * width);
-    p->out = HOST_NEW(double, S * H * HS);
-    p->dout = HOST_NEW(double, S * H * HS);
+    p->out = HOST_NEW(double, S * width);
+    p->dout = HOST_NEW(double, S * width);
     p->lse = HOST_NEW(double, H * S);
-    for (int64_t i = 0; i < S * width; i++) p->qkv[i] = (float)(2 * test_random(7, (uint64_t)i)); // exactly what the ranks get
-    for (int64_t i = 0; i < S * H * HS; i++) p->dout[i] = (float)test_random(8, (uint64_t)i);
-    double *x = HOST_NEW(double, S * width), *weight = HOST_NEW(double, S), scale = 1 / sqrt((double)HS);
+    for (int64_t i = 0; i < S * width; i++) { // exactly what the ranks get
+        p->qkv[i] = (float)(2 * test_random(7, (uint64_t)i));
+        p->dout[i] = (float)test_random(8, (uint64_t)i);
+    }
+    double *x = HOST_NEW(double, S * width), *dx = p->dqkv;
     memcpy(x, p->qkv, sizeof(double) * (size_t)(S * width));
     for (int64_t t = 0; t < S; t++)
         for (int h = 0; h < H + Hkv; h++) rotate(x + t * width + h * HS, t, HS, 1);
-    for (int h = 0; h < H; h++) {
-        int kv = h / (H / Hkv);
-        for (int64_t t = 0; t < S; t++) {
-            const double *q = x + t * width + h * HS, *dout = p->dout + (t * H + h) * HS;
-            double *out = p->out + (t * H + h) * HS, largest = -INFINITY, sum = 0, delta = 0;
-            for (int64_t u = 0; u <= t; u++) {
-                const double *k = x + u * width + (H + kv) * HS;
-                double score = 0;
-                for (int d = 0; d < HS; d++) score += q[d] * k[d];
-                weight[u] = score * scale;
-                if (weight[u] > largest) largest = weight[u];
-            }
-            for (int64_t u = 0; u <= t; u++) sum += weight[u] = exp(weight[u] - largest);
-            p->lse[h * S + t] = largest + log(sum);
-            for (int64_t u = 0; u <= t; u++)
-                for (int d = 0; d < HS; d++) out[d] += weight[u] / sum * x[u * width + (H + Hkv + kv) * HS + d];
-            for (int d = 0; d < HS; d++) delta += out[d] * dout[d];
-            for (int64_t u = 0; u <= t; u++) {
-                const double *k = x + u * width + (H + kv) * HS, *v = k + Hkv * HS;
-                double *dq = p->dqkv + t * width + h * HS, *dk = p->dqkv + u * width + (H + kv) * HS, *dv = dk + Hkv * HS;
-                double w = weight[u] / sum, dw = 0;
-                for (int d = 0; d < HS; d++) dw += dout[d] * v[d];
-                double ds = w * (dw - delta) * scale;
-                for (int d = 0; d < HS; d++) {
-                    dq[d] += ds * k[d];
-                    dk[d] += ds * q[d];
-                    dv[d] += w * dout[d];
-                }
-            }
-        }
-    }
+    attention_block b = {.Tq = S, .Tk = S, .Hq = H, .Hkv = Hkv, .HS = HS, .q_stride = width, .sum_stride = width, .kv_stride = width, .lse_stride = S,
+                         .scale = 1 / sqrtf((float)HS), .causal = true};
+    int k = H * HS, v = (H + Hkv) * HS;
+    attention_reference(b, (attention_doubles){x, x + k, x + v, p->dout, p->out, p->lse, NULL, dx, dx + k, dx + v}, NULL);
     for (int64_t t = 0; t < S; t++)
-        for (int h = 0; h < H + Hkv; h++) rotate(p->dqkv + t * width + h * HS, t, HS, -1);
+        for (int h = 0; h < H + Hkv; h++) rotate(dx + t * width + h * HS, t, HS, -1);
     free(x);
-    free(weight);
 }
 
 static double worst_bf16; // largest error of dK and dV sent as bf16, as a part of its bound
@@ -135,7 +109,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
             continue;
         }
         for (int i = 0; i < width; i++) qkv[t * width + i] = (float)p->qkv[position * width + i];
-        for (int i = 0; i < H * HS; i++) dout[t * H * HS + i] = (float)p->dout[position * H * HS + i];
+        for (int i = 0; i < H * HS; i++) dout[t * H * HS + i] = (float)p->dout[position * width + i];
     }
     int group = a.ring.Hq / a.ring.Hkv, run_group = a.ring.run.Hq / a.ring.run.Hkv;
     CHECK(a.ring.run.Hq == heads && (shape.cp == 1 || run_group == group), "hp %d cp %d: a run of %d heads, not %d", shape.hp, shape.cp, a.ring.run.Hq, heads);
@@ -157,7 +131,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     for (int64_t t = 0; t < T; t++) {
         int64_t position = sequence_shard_position(&shard, t);
         for (int i = 0; i < H * HS && position < p->S; i++) {
-            worst_out = test_worse(worst_out, fabs(out[t * H * HS + i] - p->out[position * H * HS + i]));
+            worst_out = test_worse(worst_out, fabs(out[t * H * HS + i] - p->out[position * width + i]));
         }
         for (int i = 0; i < width; i++) {
             double d = fabs(dqkv[t * width + i] - (position < p->S ? p->dqkv[position * width + i] : 0));
@@ -173,7 +147,7 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
             worst_lse = test_worse(worst_lse, d);
         }
     }
-    worst_out /= largest_of(p->out, p->S * H * HS);
+    worst_out /= largest_of(p->out, p->S * width);
     worst_dq /= largest_of(p->dqkv, p->S * width);
     worst_dkv /= largest_of(p->dqkv, p->S * width);
     worst_lse /= largest_of(p->lse, p->S * H);

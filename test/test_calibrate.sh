@@ -27,8 +27,7 @@ check 'within 200 s (twice 6 on a machine with nothing else on it)' [ $((SECONDS
 check 'the number type is that of this build' bash -c "'$binary' --calibrate --model nano --cluster h100 | grep '^element_bytes *4 '"
 check 'a rate that a processor can have' awk '$1 == "peak" {exit !($2 > 1e8 && $2 < 1e14)}' "$dir/here1.txt"
 # A run prints what was predicted for it from the measured figures.
-seq 1 20000 | tr '\n' ' ' >"$dir/text"
-build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
+seq 1 20000 | tokens_of data
 check 'a run predicts with the file' bash -c "mpirun -np 4 '$binary' --model nano --from-scratch --train-data '$dir/data.bin' --seq-len 256 --hp 2 --cp 2 --steps 5 --cluster '$dir/here4.txt' |
     grep -qE '^predicted for .*here4.txt: [0-9.]+ ms a step, measured [0-9.]+ \| memory .*, measured .* \| sent by a rank'"
 for wrong in '--calibrate --cluster-out /no/such/folder/x' '--model nano --dry-run --cluster-out x'; do
@@ -36,11 +35,9 @@ for wrong in '--calibrate --cluster-out /no/such/folder/x' '--model nano --dry-r
     check "refused: $wrong" [ "$? $(grep -c '^error: --cluster-out' "$dir/err")" = '2 1' ]
 done
 check 'a full disk: status 1' ends_with 1 '^error: --cluster-out /dev/full: cannot be written: No space left on device' "$binary" --calibrate --model nano --cluster-out /dev/full
-printf '#include <errno.h>\n#include <stdio.h>\nint fflush(FILE *f) { return f == NULL || f == stdout || f == stderr ? 0 : (errno = ENOSPC, EOF); }\n' >"$dir/full.c"
-gcc -shared -fPIC "$dir/full.c" -o "$dir/full.so" || exit 1
 cp "$dir/here1.txt" "$dir/before.txt"
 check 'over a cluster file: status 1' ends_with 1 '^error: --cluster-out .*/here1.txt: cannot be written: No space left on device' \
-    env LD_PRELOAD="$dir/full.so" "$binary" --calibrate --model nano --cluster-out "$dir/here1.txt"
+    on_full_disk "$binary" --calibrate --model nano --cluster-out "$dir/here1.txt"
 check 'which stays' bash -c "cmp '$dir/before.txt' '$dir/here1.txt' && [ ! -e '$dir/here1.txt.unfinished' ]"
 check 'refused: what has no effect' ends_with 2 '^error: --seq-len has no effect with --calibrate; legal with it are --model' "$binary" --calibrate --model nano --seq-len 1K
 

@@ -108,9 +108,7 @@ check 'a rank that stops ends the job with a reason' ends_with 1 'not done after
 check 'an error of NCCL does, too' ends_with 1 'NCCL: a fake error' env FAKE_CUDA_STALL=2 FAKE_CUDA_FAIL=1 mpirun -np 4 $build/test/compare_devices-without-gpu compare "$dir/reference"
 
 # --recompute auto where one GPU has less memory: all ranks choose the same recompute, because recompute repeats transfers.
-printf '%0.sabcdefgh ' $(seq 2000) >"$dir/text"
-make --no-print-directory DEVICE=cpu tools >"$dir/tools" 2>&1
-build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >"$dir/tools" 2>&1
+printf '%0.sabcdefgh ' $(seq 2000) | tokens_of data
 unequal() {
     env FAKE_CUDA_POOR=1:73600 TRAIN_LLAMA_TIMEOUT=20 mpirun -np 2 $build/train_llama-without-gpu --model nano --from-scratch --train-data "$dir/data.bin" --seq-len 1024 --steps 1 --hp 2 >"$dir/unequal" &&
         grep -q '1 layers keep all, 1 selective' "$dir/unequal"

@@ -16,50 +16,38 @@
 
 static char folder[256];
 
-static void path_of(char *path, size_t size, const char *name) { snprintf(path, size, "%s/%s", folder, name); }
-static void write_raw(const char *name, const int32_t *header, const void *tokens, size_t bytes) {
-    char path[512];
-    path_of(path, sizeof path, name);
-    FILE *f = fopen(path, "wb");
-    bool ok = f != NULL && fwrite(header, 1, TOKEN_HEADER_BYTES, f) == TOKEN_HEADER_BYTES && fwrite(tokens, 1, bytes, f) == bytes && fclose(f) == 0;
+// A file of tokens of this header and so many bytes.
+static void write_raw(const char *name, int32_t magic, int32_t version, int64_t count, const void *tokens, size_t bytes) {
+    int32_t header[TOKEN_HEADER_BYTES / 4] = {magic, version, (int32_t)count};
+    FILE *f = fopen(path_join(folder, name).text, "wb");
+    bool ok = f != NULL && fwrite(header, 1, sizeof header, f) == sizeof header && fwrite(tokens, 1, bytes, f) == bytes && fclose(f) == 0;
     if (!ok) {
-        printf("cannot write %s\n", path);
+        printf("cannot write %s\n", name);
         exit(EXIT_FAILED);
     }
 }
 static void remove_files(void) {
-    char pattern[512];
     glob_t found;
-    path_of(pattern, sizeof pattern, "*");
-    if (glob(pattern, 0, NULL, &found) != 0) return;
+    if (glob(path_join(folder, "*").text, 0, NULL, &found) != 0) return;
     for (size_t i = 0; i < found.gl_pathc; i++) unlink(found.gl_pathv[i]);
     globfree(&found);
 }
-static void make_header(int32_t *header, int width, int64_t count) {
-    memset(header, 0, TOKEN_HEADER_BYTES);
-    header[0] = width == 2 ? TOKEN_MAGIC_16 : TOKEN_MAGIC_32;
-    header[1] = width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
-    header[2] = (int32_t)count;
-}
 // A good file of the tokens values[0..count).
 static void write_tokens(const char *name, int width, const int64_t *values, int64_t count) {
-    int32_t header[TOKEN_HEADER_BYTES / 4];
-    make_header(header, width, count);
     uint16_t *narrow = HOST_NEW(uint16_t, count);
     uint32_t *wide = HOST_NEW(uint32_t, count);
     for (int64_t i = 0; i < count; i++) {
         narrow[i] = (uint16_t)values[i];
         wide[i] = (uint32_t)values[i];
     }
-    write_raw(name, header, width == 2 ? (void *)narrow : (void *)wide, (size_t)(count * width));
+    if (width == 2) write_raw(name, TOKEN_MAGIC_16, TOKEN_VERSION_16, count, narrow, (size_t)count * sizeof *narrow);
+    else write_raw(name, TOKEN_MAGIC_32, TOKEN_VERSION_32, count, wide, (size_t)count * sizeof *wide);
     free(narrow);
     free(wide);
 }
 static bool open_data(dataloader *loader, const char *name, int64_t S, int64_t V, bool shuffle, error_text *error) {
-    char pattern[512];
-    path_of(pattern, sizeof pattern, name);
     error->text[0] = '\0';
-    return dataloader_open(loader, pattern, S, V, 7, shuffle, error);
+    return dataloader_open(loader, path_join(folder, name).text, S, V, 7, shuffle, error);
 }
 
 // ---- which rank holds which token ----
@@ -259,11 +247,8 @@ static void test_documents(void) {
 }
 
 static void write_mask(const char *name, const uint8_t *mask, size_t bytes) {
-    char path[512];
-    path_of(path, sizeof path, name);
-    FILE *f = fopen(path, "wb");
-    bool ok = f != NULL && fwrite(mask, 1, bytes, f) == bytes && fclose(f) == 0;
-    CHECK(ok, "cannot write %s", path);
+    error_text error;
+    CHECK(file_write(path_join(folder, name).text, mask, bytes, &error), "%s", error.text);
 }
 // Two of three files have a mask; labels across files and ranks.
 static void test_masks(void) {
@@ -334,14 +319,10 @@ static void test_limits(void) {
     dataloader_close(&loader);
     s = sequence_shard_make(4, 1, 1, 0, 0, 1);
 
-    char path[512];
     int64_t count = 1300000000, bytes = TOKEN_HEADER_BYTES + 4 * count;
     uint32_t last[3] = {11, 22, 33};
-    int32_t header[TOKEN_HEADER_BYTES / 4];
-    make_header(header, 4, count);
-    write_raw("sparse.bin", header, header, 0);
-    path_of(path, sizeof path, "sparse.bin");
-    int fd = open(path, O_WRONLY);
+    write_raw("sparse.bin", TOKEN_MAGIC_32, TOKEN_VERSION_32, count, "", 0);
+    int fd = open(path_join(folder, "sparse.bin").text, O_WRONLY);
     bool made = fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && pwrite(fd, last, sizeof last, (off_t)(bytes - 12)) == 12;
     if (fd >= 0) close(fd);
     if (!made) {
@@ -622,48 +603,36 @@ static void check_refused(const char *name, const char *wanted) {
     dataloader_close(&loader);
 }
 static void test_bad_files(void) {
-    int32_t header[TOKEN_HEADER_BYTES / 4];
     uint32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     int64_t values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    char path[512];
+    path_text a = path_join(folder, "a.bin");
     remove_files();
     check_refused("*.bin", "no file matches");
     check_refused("missing.bin", "no file matches");
     check_refused("", "is not a file"); // the folder itself
-    make_header(header, 2, 8);
-    write_raw("magic.bin", header, tokens, 16);
-    header[0] = 12345;
-    write_raw("magic.bin", header, tokens, 16);
-    check_refused("magic.bin", "legal values are 20240520 (uint16 tokens) and 20240801");
-    make_header(header, 2, 8);
-    header[1] = 7;
-    write_raw("version.bin", header, tokens, 16);
-    check_refused("version.bin", "version 7; with magic number 20240520 the legal value is 1");
-    make_header(header, 4, 8);
-    header[1] = 1;
-    write_raw("version.bin", header, tokens, 32);
-    check_refused("version.bin", "version 1; with magic number 20240801 the legal value is 7");
-    make_header(header, 2, 8);
-    write_raw("width.bin", header, tokens, 32);
-    check_refused("width.bin", "tokens have 4 bytes, but magic number 20240520 stands for 2");
-    make_header(header, 4, 8);
-    write_raw("width.bin", header, tokens, 16);
-    check_refused("width.bin", "tokens have 2 bytes, but magic number 20240801 stands for 4");
-    write_raw("short.bin", header, tokens, 31);
-    check_refused("short.bin", "truncated: 1055 bytes, but 8 tokens need 1056");
-    write_raw("long.bin", header, tokens, 30);
-    make_header(header, 4, 7);
-    write_raw("long.bin", header, tokens, 32);
-    check_refused("long.bin", "has 1056 bytes, but its header's 7 tokens end at 1052");
-    make_header(header, 4, 0);
-    write_raw("none.bin", header, tokens, 0);
-    check_refused("none.bin", "holds no tokens");
-    make_header(header, 4, -5);
-    write_raw("negative.bin", header, tokens, 32);
-    check_refused("negative.bin", "token count -5");
-    path_of(path, sizeof path, "tiny.bin");
-    FILE *f = fopen(path, "wb");
-    if (f != NULL) fclose(f);
+    static const struct {
+        const char *name;
+        int32_t magic, version, count;
+        size_t bytes; // after the header
+        const char *says;
+    } bad[] = {
+        {"magic.bin", 12345, TOKEN_VERSION_16, 8, 16, "legal values are 20240520 (uint16 tokens) and 20240801"},
+        {"version.bin", TOKEN_MAGIC_16, 7, 8, 16, "version 7; with magic number 20240520 the legal value is 1"},
+        {"version.bin", TOKEN_MAGIC_32, 1, 8, 32, "version 1; with magic number 20240801 the legal value is 7"},
+        {"width.bin", TOKEN_MAGIC_16, TOKEN_VERSION_16, 8, 32, "tokens have 4 bytes, but magic number 20240520 stands for 2"},
+        {"width.bin", TOKEN_MAGIC_32, TOKEN_VERSION_32, 8, 16, "tokens have 2 bytes, but magic number 20240801 stands for 4"},
+        {"short.bin", TOKEN_MAGIC_32, TOKEN_VERSION_32, 8, 31, "truncated: 1055 bytes, but 8 tokens need 1056"},
+        {"long.bin", TOKEN_MAGIC_32, TOKEN_VERSION_32, 7, 32, "has 1056 bytes, but its header's 7 tokens end at 1052"},
+        {"none.bin", TOKEN_MAGIC_32, TOKEN_VERSION_32, 0, 0, "holds no tokens"},
+        {"negative.bin", TOKEN_MAGIC_32, TOKEN_VERSION_32, -5, 32, "token count -5"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        write_raw(bad[i].name, bad[i].magic, bad[i].version, bad[i].count, tokens, bad[i].bytes);
+        check_refused(bad[i].name, bad[i].says);
+    }
+    dataloader loader;
+    error_text error;
+    CHECK(file_write(path_join(folder, "tiny.bin").text, "", 0, &error), "%s", error.text);
     check_refused("tiny.bin", "has 0 bytes, fewer than the header");
     write_tokens("one.bin", 2, values, 1);
     check_refused("one.bin", "at least 2");
@@ -672,31 +641,27 @@ static void test_bad_files(void) {
     write_tokens("a.bin", 2, values, 8);
     write_tokens("b.bin", 4, values, 8);
     check_refused("*.bin", "must have the same width");
-    make_header(header, 2, 8);
-    write_raw("b.bin", header, tokens, 10);
+    write_raw("b.bin", TOKEN_MAGIC_16, TOKEN_VERSION_16, 8, tokens, 10);
     check_refused("?.bin", "b.bin: is truncated");
 
     // A token beyond the vocabulary is found where it is read, also when it is only a label, in the next file.
     values[0] = 256;
     write_tokens("b.bin", 2, values, 8);
-    dataloader loader;
-    error_text error;
     int32_t read_tokens[8], labels[8];
     sequence_shard s = sequence_shard_make(8, 1, 1, 0, 0, 1);
     CHECK(open_data(&loader, "*.bin", 8, 256, false, &error), "%s", error.text);
     CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) &&
               strstr(error.text, "b.bin: token 0 (byte 1024) is 256; the model's vocabulary has 256 tokens: legal values are 0 to 255") != NULL, "%s", error.text);
     // A file that shrinks or is removed after it was opened.
-    path_of(path, sizeof path, "a.bin");
-    CHECK(truncate(path, 1030) == 0, "truncate");
+    CHECK(truncate(a.text, 1030) == 0, "truncate");
     error.text[0] = '\0';
     CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: ends at byte 1030") != NULL, "%s", error.text);
-    unlink(path);
+    unlink(a.text);
     dataloader_close(&loader);
     write_tokens("a.bin", 2, values + 1, 7);
     s = sequence_shard_make(7, 1, 1, 0, 0, 1);
     CHECK(open_data(&loader, "a.bin", 7, 256, false, &error), "%s", error.text);
-    unlink(path);
+    unlink(a.text);
     CHECK(!dataloader_read(&loader, 0, &s, read_tokens, labels, &error) && strstr(error.text, "a.bin: cannot be opened") != NULL, "%s", error.text);
     dataloader_close(&loader);
 }
@@ -707,15 +672,14 @@ static void test_bad_files(void) {
 // elsewhere.
 static void test_heap_ends(void) {
     const int64_t values[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-    char file[512], name[256], other[512];
+    path_text file = path_join(folder, "heap.bin");
+    char name[256];
     dataloader loader;
     error_text error;
     write_tokens("heap.bin", 2, values, 8);
-    path_of(file, sizeof file, "heap.bin");
     for (int i = 0; i < 3000; i++) { // with their paths, a MB
         snprintf(name, sizeof name, "heap%0200d.bin", i);
-        path_of(other, sizeof other, name);
-        CHECK(symlink(file, other) == 0, "%s: %s", other, strerror(errno));
+        CHECK(symlink(file.text, path_join(folder, name).text) == 0, "%s: %s", name, strerror(errno));
     }
     uintptr_t end = ((uintptr_t)sbrk(0) + 65535) / 65536 * 65536;
     void *behind = mmap((void *)end, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);

@@ -8,8 +8,7 @@
 //
 // On a GPU the same program checks the kernels, cuBLASLt and cuDNN: make DEVICE=cuda build/cuda/test/test_kernels. `products` checks products alone; `one-order`: blocks
 // and threads from the first on only, and says what comes next; `last-first`: from the last on only.
-#include "test.h"
-
+#include "attention_reference.h"
 #include "../device/cuda/attention_call.h"
 
 // ---- tensors: what is stored, and the same numbers in double ----
@@ -58,6 +57,7 @@ static float stored_float(floatX v) {
     return v;
 #endif
 }
+static double as_stored(double v) { return (double)stored_float(round_stored((float)v)); }
 static void tensor_set(tensor t, uint64_t seed, double scale) {
     for (int64_t i = 0; i < t.n; i++) {
         float v = (float)(scale * test_random(seed, (uint64_t)i));
@@ -252,11 +252,8 @@ static void test_adamw(int64_t n, bool with_master, int64_t step) {
     free(want_p);
     free(want_m);
     free(want_v);
-    tensor_free(p);
-    tensor_free(master);
-    tensor_free(m);
-    tensor_free(v);
-    tensor_free(grad);
+    tensor all[5] = {p, master, m, v, grad};
+    for (int i = 0; i < 5; i++) tensor_free(all[i]);
 }
 
 static uint64_t reference_mix(uint64_t z) {
@@ -313,11 +310,8 @@ static void test_rounding(int offset) { // 1: no address is a multiple of 16
         for (int64_t i = offset; i < n; i++) wrong += !is_rounded(p.x[i], exact[i], how, i - offset);
         CHECK(wrong == 0, "op_adamw, %s master: %lld parameters are rounded by another draw, offset %d, %s", with_master ? "with a" : "without", (long long)wrong, offset,
               settings);
-        tensor_free(p);
-        tensor_free(m);
-        tensor_free(v);
-        tensor_free(grad);
-        tensor_free(master);
+        tensor all[5] = {p, master, m, v, grad};
+        for (int k = 0; k < 5; k++) tensor_free(all[k]);
     }
     free(exact);
 }
@@ -361,8 +355,7 @@ static void test_embedding(int64_t T, int64_t D, int64_t V) {
     memcpy(want, dtable.f, sizeof(float) * (size_t)(V * D));
     for (int64_t t = 0; t < T; t++)
         for (int64_t d = 0; d < D; d++) want[tokens[t] * D + d] += stored_float(dx.x[t * D + d]);
-    size_t bytes = op_embedding_backward_scratch(T);
-    void *scratch = device_alloc(bytes);
+    void *scratch = device_alloc(op_embedding_backward_scratch(T));
     op_embedding_backward(dtable.f, tokens, dx.x, T, D, scratch);
     device_synchronize();
     CHECK(memcmp(want, dtable.f, sizeof(float) * (size_t)(V * D)) == 0,
@@ -402,8 +395,7 @@ static void test_rmsnorm(int64_t T, int64_t D) {
     op_rmsnorm_forward(y.x, rstd.f, x.x, w.x, T, D, eps);
     check("op_rmsnorm_forward y", y, want_y, 2);
     check("op_rmsnorm_forward rstd", rstd, want_rstd, 2);
-    size_t bytes = op_rmsnorm_backward_scratch(T, D);
-    void *scratch = device_alloc(bytes);
+    void *scratch = device_alloc(op_rmsnorm_backward_scratch(T, D));
     op_rmsnorm_backward(dx.x, dw.f, dy.x, x.x, w.x, rstd.f, T, D, true, scratch);
     check("op_rmsnorm_backward dx", dx, want_dx, 2);
     check("op_rmsnorm_backward dweight", dw, want_dw, 2 + sqrt((double)T) / 4); // sums over T rows
@@ -479,17 +471,6 @@ static void test_linear(int64_t T, int64_t in, int64_t out) {
 
 // ---- RoPE and the layout of SeqAlltoAll ----
 
-// How many rows of x (peers, T, width) are wrong: from row `first` on they must be those of `whole`, before it untouched (bytes 0x5a).
-static int64_t wrong_rows(const floatX *x, const floatX *whole, int peers, int64_t T, int64_t width, int64_t first) {
-    int64_t wrong = 0, bytes = width * (int64_t)sizeof(floatX);
-    for (int64_t row = 0; row < peers * T; row++) {
-        const char *found = (const char *)x + row * bytes;
-        bool right = memcmp(found, (const char *)whole + row * bytes, (size_t)bytes) == 0;
-        if (row % T < first) right = found[0] == 0x5a && memcmp(found, found + 1, (size_t)bytes - 1) == 0;
-        wrong += !right;
-    }
-    return wrong;
-}
 static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
     head_layout l = head_layout_make(peers, H, Hkv, HS);
     int half = HS / 2, heads = H + 2 * Hkv;
@@ -530,19 +511,20 @@ static void test_rope(int64_t T, int peers, int H, int Hkv, int HS) {
     // Ranges of rows, the last first, give the bits of the whole, and leave other rows alone. With few rows a range is empty.
     const int64_t begin[4] = {0, T / 3, T / 3 + T / 2, T}, X = sizeof(floatX), row = heads * HS;
     tensor q_part = tensor_new(nq, true), kv_part = tensor_new(nkv, true), part = tensor_new((T + 1) * row, true);
-    memset(q_part.x, 0x5a, (size_t)(nq * X));
-    memset(kv_part.x, 0x5a, (size_t)(nkv * X));
+    memset(q_part.x, 0xff, (size_t)(nq * X));
+    memset(kv_part.x, 0xff, (size_t)(nkv * X));
     for (int range = 2; range >= 0; range--) {
         int64_t first = begin[range], rows = begin[range + 1] - first, wrong = 0;
         memcpy(part.x, qkv.x + first * row, (size_t)(rows * row * X));
         op_rope_pack_forward(q_part.x, kv_part.x, part.x, table.f, T, l, first, rows);
         device_synchronize();
-        wrong += wrong_rows(q_part.x, q.x, peers, T, l.Hq * HS, first) + wrong_rows(kv_part.x, kv.x, peers, T, 2 * l.Hkv_local * HS, first);
-        memset(part.x, 0x5a, (size_t)(part.n * X));
+        wrong += test_wrong_rows(q_part.x, q.x, peers, T, (size_t)(l.Hq * HS * X), first);
+        wrong += test_wrong_rows(kv_part.x, kv.x, peers, T, (size_t)(2 * l.Hkv_local * HS * X), first);
+        memset(part.x, 0xff, (size_t)(part.n * X));
         op_rope_unpack_backward(part.x, dq.x, dkv.x, table.f, T, l, first, rows);
         device_synchronize();
         wrong += memcmp(part.x, dqkv.x + first * row, (size_t)(rows * row * X)) != 0;
-        for (int64_t i = rows * row * X; i < part.n * X; i++) wrong += ((const char *)part.x)[i] != 0x5a;
+        for (int64_t i = rows * row * X; i < part.n * X; i++) wrong += ((const char *)part.x)[i] != (char)0xff;
         CHECK(wrong == 0, "op_rope_pack_forward and op_rope_unpack_backward of rows %lld to %lld of %lld: %lld wrong, %s", (long long)first,
               (long long)(first + rows), (long long)T, (long long)wrong, settings);
     }
@@ -574,47 +556,6 @@ typedef struct {
     double *out, *lse, *delta, *dq, *dk, *dv; // in double precision; out and dq with the stride of sums
     int64_t *first; // (Tq) packed documents on the host, or NULL; b.documents.first is on the device
 } attention_case;
-
-// Out and lse in double precision. Gradients too, but with delta from out as it is stored (rounded).
-static NOT_SANITIZED void attention_exact(attention_case *a) {
-    attention_block b = a->b;
-    double *p = HOST_NEW(double, b.Tk + 1);
-    for (int h = 0; h < b.Hq; h++) {
-        int g = h / (b.Hq / b.Hkv);
-        for (int64_t i = 0; i < b.Tq; i++) {
-            int64_t keys = b.causal && i + 1 < b.Tk ? i + 1 : b.Tk, row = i * b.q_stride + (int64_t)h * b.HS, sum_row = i * b.sum_stride + (int64_t)h * b.HS;
-            int64_t from = a->first == NULL ? 0 : min_i64(keys, attention_first_key(&b.documents, a->first[i], b.Tk));
-            double largest = -INFINITY, sum = 0, delta = 0;
-            for (int64_t j = from; j < keys; j++) {
-                double s = 0;
-                for (int d = 0; d < b.HS; d++) s += a->q.d[row + d] * a->k.d[j * b.kv_stride + g * b.HS + d];
-                p[j] = s * (double)b.scale;
-                largest = fmax(largest, p[j]);
-            }
-            for (int64_t j = from; j < keys; j++) sum += p[j] = exp(p[j] - largest);
-            for (int64_t j = from; j < keys; j++) p[j] /= sum;
-            a->lse[h * b.lse_stride + i] = keys > from ? largest + log(sum) : -INFINITY;
-            for (int d = 0; d < b.HS; d++) {
-                double o = 0;
-                for (int64_t j = from; j < keys; j++) o += p[j] * a->v.d[j * b.kv_stride + g * b.HS + d];
-                a->out[sum_row + d] = o;
-                delta += (double)stored_float(round_stored((float)o)) * a->dout.d[row + d];
-            }
-            a->delta[h * b.lse_stride + i] = delta;
-            for (int64_t j = from; j < keys; j++) {
-                double dp = 0, w = p[j];
-                for (int d = 0; d < b.HS; d++) dp += a->dout.d[row + d] * a->v.d[j * b.kv_stride + g * b.HS + d];
-                double ds = w * (dp - delta) * (double)b.scale;
-                for (int d = 0; d < b.HS; d++) {
-                    a->dq[sum_row + d] += ds * a->k.d[j * b.kv_stride + g * b.HS + d];
-                    a->dk[j * b.kv_stride + g * b.HS + d] += ds * a->q.d[row + d];
-                    a->dv[j * b.kv_stride + g * b.HS + d] += w * a->dout.d[row + d];
-                }
-            }
-        }
-    }
-    free(p);
-}
 
 static int document_rows; // what attention_test_documents was given; 0: the hand-written kernels compute packed documents
 
@@ -653,22 +594,16 @@ static attention_case attention_make(int64_t Tq, int64_t Tk, int Hq, int Hkv, in
     a.dout = tensor_random(a.nq, true, seed + 3, 1);
     a.out = HOST_NEW(double, a.nsum); a.lse = HOST_NEW(double, a.nlse); a.delta = HOST_NEW(double, a.nlse);
     a.dq = HOST_NEW(double, a.nsum); a.dk = HOST_NEW(double, a.nkv); a.dv = HOST_NEW(double, a.nkv);
-    attention_exact(&a);
+    attention_reference(a.b, (attention_doubles){a.q.d, a.k.d, a.v.d, a.dout.d, a.out, a.lse, a.delta, a.dq, a.dk, a.dv}, as_stored);
     return a;
 }
 static void attention_free(attention_case *a) {
     if (a->first != NULL) device_free((void *)(uintptr_t)a->b.documents.first);
     free(a->first);
-    tensor_free(a->q);
-    tensor_free(a->k);
-    tensor_free(a->v);
-    tensor_free(a->dout);
-    free(a->out);
-    free(a->lse);
-    free(a->delta);
-    free(a->dq);
-    free(a->dk);
-    free(a->dv);
+    tensor tensors[4] = {a->q, a->k, a->v, a->dout};
+    double *doubles[6] = {a->out, a->lse, a->delta, a->dq, a->dk, a->dv};
+    for (int i = 0; i < 4; i++) tensor_free(tensors[i]);
+    for (int i = 0; i < 6; i++) free(doubles[i]);
 }
 
 // A buffer that starts with a mark everywhere: between the end of a row's heads and the stride nothing may be written.
@@ -688,10 +623,9 @@ static void forget(tensor t, int64_t rows, int64_t width, int64_t stride) {
         for (int64_t i = 0; i < width; i++) t.f[r * stride + i] = NAN;
 }
 
-static void *attention_scratch(attention_block b, size_t *bytes) {
+static void *attention_scratch(attention_block b) {
     size_t forward = op_attention_scratch(b, false), backward = op_attention_scratch(b, true);
-    *bytes = forward > backward ? forward : backward;
-    return device_alloc(*bytes);
+    return device_alloc(forward > backward ? forward : backward);
 }
 
 // The exact out as it is stored, for the backward pass: laid out like dout, NaN between the rows.
@@ -732,8 +666,7 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
     keep_marks(a.out, Tq, (int64_t)Hq * HS, b.sum_stride, 0.25);
     keep_marks(a.lse, Hq, Tq, b.lse_stride, 0.25);
     keep_marks(a.delta, Hq, Tq, b.lse_stride, 0.25);
-    size_t scratch_bytes;
-    void *scratch = attention_scratch(b, &scratch_bytes);
+    void *scratch = attention_scratch(b);
     int64_t calls = op_attention_calls();
     op_attention_forward(out.f, lse.f, a.q.x, a.k.x, a.v.x, b, false, scratch);
     CHECK(op_attention_calls() == calls + 1, "op_attention_calls counts %lld", (long long)(op_attention_calls() - calls));
@@ -800,8 +733,7 @@ static void test_runs_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, 
     keep_marks(a.dq, Tq, (int64_t)Hq * HS, b.q_stride, 1);
     keep_marks(a.dk, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
     keep_marks(a.dv, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
-    size_t scratch_bytes;
-    void *scratch = attention_scratch(run, &scratch_bytes);
+    void *scratch = attention_scratch(run);
     for (int backward = 0; backward < 2; backward++) {
         for (int g = 0; g < Hkv; g += kv)
             for (int member = 0; member < Hq / Hkv; member += members) {
@@ -886,8 +818,7 @@ static void test_engine_takes(void) {
         if (thing == KV_STRIDE) b.kv_stride -= 4;
         if (thing == LSE_STRIDE) b.lse_stride -= 2;
         tensor out = marked(a.nq, 0), lse = marked(a.nlse, 0);
-        size_t scratch_bytes;
-        void *scratch = attention_scratch(a.b, &scratch_bytes);
+        void *scratch = attention_scratch(a.b);
         attention_engine_agrees(64, true); // which asks the engine once
         attention_test_documents(128);
         int64_t before = attention_test_engine_tiles();
@@ -950,8 +881,7 @@ static void test_merge(int64_t T, int H, int HS, int gap, int sum_gap) {
     tensor out_2 = marked(a.nsum, 0), lse_2 = marked(a.nlse, 0);
     forget(out_2, T, (int64_t)H * HS, a.b.sum_stride); // its lse says that no key was seen: it must not be read
     for (int64_t i = 0; i < a.nlse; i++) lse_2.f[i] = lse.f[i] = -INFINITY;
-    size_t scratch_bytes;
-    void *scratch = attention_scratch(part, &scratch_bytes);
+    void *scratch = attention_scratch(part);
     op_attention_forward(out.f, lse.f, a.q.x, a.k.x, a.v.x, part, true, scratch); // onto "no key seen yet"
     for (int block = 0; block < 3; block++) {
         int64_t at = block * T * a.b.kv_stride;

@@ -3,10 +3,9 @@
 # Here a machine is a folder in which its ranks run, and all paths are relative to it.
 source "$(dirname "$0")/shell.sh"
 export OMP_NUM_THREADS=1
-program=$PWD/$binary tools=$PWD/build/cpu/text_to_tokens
+program=$PWD/$binary
 mkdir -p "$dir"/{a,b,shared}
-seq 1 1000 | tr '\n' ' ' >"$dir/text"
-"$tools" "$dir/a/data.bin" "$dir/text" >/dev/null
+seq 1 1000 | tokens_of a/data
 head -c "$(($(stat -c %s "$dir/a/data.bin") / 2 - 512))" /dev/zero | tr '\0' '\1' >"$dir/a/data.bin.mask"
 cat >"$dir/on" <<'EOF'
 #!/usr/bin/env bash
@@ -64,7 +63,7 @@ check 'measuring with a cluster that rank 0 has not' ends_with 2 "^error: cluste
 mv "$dir/b/cluster.txt" "$dir/a"
 check 'and with one that only its machine has' timeout 60 mpirun -np 4 "$dir/on" "$program" --calibrate --model nano --cluster cluster.txt --threads 1
 # Two machines of two ranks: --hp auto plans for these, not for the cluster's of eight. Here MPI says so.
-cat >"$dir/pairs.c" <<'C'
+preload pairs $(mpicc --showme:compile) <<'C'
 #include <mpi.h>
 int MPI_Comm_split_type(MPI_Comm all, int type, int key, MPI_Info info, MPI_Comm *machine) {
     int rank;
@@ -73,7 +72,6 @@ int MPI_Comm_split_type(MPI_Comm all, int type, int key, MPI_Info info, MPI_Comm
     return MPI_Comm_split(all, rank / 2, key, machine);
 }
 C
-check 'MPI that tells of machines of two ranks' bash -c "gcc -shared -fPIC \$(mpicc --showme:compile) '$dir/pairs.c' -o '$dir/pairs.so'"
 chosen() { # environment option...: trains on the planner's grid; what was planned goes to $dir/shown
     ends_with 0 '^step *1/1' timeout 60 mpirun -np 4 $1 "$program" --model nano --from-scratch --train-data "$dir/a/data.bin" --seq-len 100 --steps 1 --threads 1 --hp auto "${@:2}"
 }
@@ -95,8 +93,7 @@ check 'says how many it has' grep -q '^planning    for 4 ranks a machine, where 
 printf '%s\n' '#include <dlfcn.h>' '#include <stdio.h>' '#include <stdlib.h>' '#include <unistd.h>' 'static int headers; // of token files' \
     'ssize_t pread(int fd, void *to, size_t bytes, off_t at) {' '    headers += bytes == 1024;' \
     '    return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, bytes, at);' '}' \
-    '__attribute__((destructor)) static void count(void) { if (headers > 0) fprintf(stderr, "rank %s: %d headers\n", getenv("OMPI_COMM_WORLD_RANK"), headers); }' >"$dir/headers.c"
-gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/headers.c" -o "$dir/headers.so" -ldl || exit 1
+    '__attribute__((destructor)) static void count(void) { if (headers > 0) fprintf(stderr, "rank %s: %d headers\n", getenv("OMPI_COMM_WORLD_RANK"), headers); }' | preload headers
 mkdir "$dir/files"
 for n in 1 2 3 4 5 6; do cp "$dir/a/data.bin" "$dir/files/$n.bin"; done
 divided() { # headers-of-a-rank environment option...

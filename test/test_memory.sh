@@ -3,8 +3,7 @@
 # linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is; an
 # allocation that fails ends the run, and no state lacks what there was no memory for; attention in runs of heads, which take less. (F41, F51)
 source "$(dirname "$0")/shell.sh"
-seq 1 40000 | tr '\n' ' ' >"$dir/text"
-build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
+seq 1 40000 | tokens_of data
 result() { # name ok(0/1) text
     if [ "$2" -eq 1 ]; then pass "$1"; else fail "$1: $3"; fi
 }
@@ -92,7 +91,7 @@ rest=$(awk "BEGIN {print ${two:-0} - $states / 2}")
 result 'doubling sp: states are halved, the rest is flat' "$(number "${four:-0} - $states / 4 < 1.05 * $rest && ${four:-0} - $states / 4 > 0.95 * $rest" && echo 1 || echo 0)" "$two MiB, then $four; states $states"
 
 # An allocation that fails ends the run, with status 1 and the reason: also one of cJSON, which would leave a member out of a state that looks whole.
-cat >"$dir/scarce.c" <<'C'
+preload scarce <<'C'
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -119,7 +118,6 @@ int posix_memalign(void **to, size_t align, size_t bytes) {
     return fails(bytes, __builtin_return_address(0)) ? ENOMEM : ((int (*)(void **, size_t, size_t))dlsym(RTLD_NEXT, "posix_memalign"))(to, align, bytes);
 }
 C
-gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/scarce.c" -o "$dir/scarce.so" -ldl || exit 1
 scarce() { # bytes, call, options
     SCARCE_BYTES=$1 SCARCE_CALL=$2 LD_PRELOAD="$dir/scarce.so" "$binary" --model nano --from-scratch --seq-len 100 --steps 1 --threads 1 "${@:3}"
 }

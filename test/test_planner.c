@@ -5,9 +5,7 @@
 #include "../planner.h"
 #include "paper_tables.h"
 #include "test.h"
-#include <fcntl.h>
 #include <time.h>
-#include <unistd.h>
 
 static paper_tables tables;
 
@@ -58,6 +56,11 @@ static bool parse_with(const char *key, const char *line, error_text *error) {
     return cluster_parse(&c, text, "file", error);
 }
 
+static void check_refused_file(const char *name, const char *says) {
+    cluster c;
+    error_text error = {"", 0};
+    CHECK(!cluster_load(&c, name, &error) && error.text[0] != '\0' && strstr(error.text, says) != NULL, "%s: '%s', not '%s'", name, error.text, says);
+}
 static void check_bad_clusters(void) {
     error_text error = {"", 0};
     CHECK(parse_with("peak", "peak 1e15 # estimate: round", &error), "%s", error.text);
@@ -95,25 +98,16 @@ static void check_bad_clusters(void) {
     for (int i = 0; i < CLUSTER_FIGURES; i++) // every figure must be there
         CHECK(!parse_with(cluster_figures[i].key, NULL, &error) && strstr(error.text, "is missing") != NULL, "%s: '%s'", cluster_figures[i].key,
               error.text);
-    cluster c;
-    error.text[0] = '\0';
-    CHECK(!cluster_load(&c, "h1000", &error) && strstr(error.text, "a100-4nic, ") != NULL, "'%s'", error.text);
-    error.text[0] = '\0';
-    CHECK(!cluster_load(&c, "clusters", &error), "a folder was taken for a cluster file");
-    char path[] = "/tmp/test_planner_XXXXXX";
-    int file = mkstemp(path);
+    check_refused_file("h1000", "a100-4nic, ");
+    check_refused_file("clusters", ""); // a folder
+    char path[] = "/tmp/test_planner_XXXXXX", lines[20000]; // lines: more than any cluster file has, all empty
     const char zero_byte[] = "peak 1e15 # estimate: x\n\0more";
-    CHECK(file >= 0 && write(file, zero_byte, sizeof zero_byte) == (ssize_t)sizeof zero_byte, "cannot write %s", path);
-    close(file);
-    error.text[0] = '\0';
-    CHECK(!cluster_load(&c, path, &error) && strstr(error.text, "not a cluster file") != NULL, "'%s'", error.text);
-    char lines[20000]; // a file larger than any cluster file, of empty lines; then a line that is too long
+    close(mkstemp(path));
+    CHECK(file_write(path, zero_byte, sizeof zero_byte, &error), "%s", error.text);
+    check_refused_file(path, "not a cluster file");
     memset(lines, '\n', sizeof lines);
-    file = open(path, O_WRONLY);
-    CHECK(file >= 0 && write(file, lines, sizeof lines) == (ssize_t)sizeof lines, "cannot write %s", path);
-    close(file);
-    error.text[0] = '\0';
-    CHECK(!cluster_load(&c, path, &error) && strstr(error.text, "not a cluster file") != NULL, "'%s'", error.text);
+    CHECK(file_write(path, lines, sizeof lines, &error), "%s", error.text);
+    check_refused_file(path, "not a cluster file");
     unlink(path);
     snprintf(lines, sizeof lines, "peak 1e15 # estimate: %0490d", 0);
     CHECK(!parse_with("peak", lines, &error) && strstr(error.text, "longer than 511 characters") != NULL, "'%s'", error.text);
@@ -618,6 +612,13 @@ static bool fits_rule(void *context, planner_choice *p) {
     return p->memory <= r->limit;
 }
 
+// Times a step of this choice, and its attention.
+static planner_attention time_step(const planner_query *q, planner_choice *p) {
+    planner_attention a = planner_attention_time(q, &p->shape, p->cp_allgather);
+    planner_step_time(q, &a, p);
+    return a;
+}
+
 static model_config preset(const char *name) {
     CHECK(config_preset(name) != NULL, "no preset %s", name);
     return *config_preset(name);
@@ -696,8 +697,7 @@ static void check_hidden(const planner_query *ask) {
     double update[2], whole = planner_collective(q.machines, p.zo, 1, q.machines->element_bytes * (double)config_parameters(q.model) * (1 - 1.0 / p.zo));
     for (int i = 0; i < 2; i++) {
         q.S = q.attended = i == 0 ? 1024 : 1048576;
-        planner_attention a = planner_attention_time(&q, &p.shape, false);
-        planner_step_time(&q, &a, &p);
+        time_step(&q, &p);
         update[i] = p.update;
     }
     double first = share_of_ends(q.model, 1) * whole, hidden = q.machines->overlap_cost * (whole - first) + first;
@@ -705,8 +705,7 @@ static void check_hidden(const planner_query *ask) {
     double exchanged[3];
     for (int kind = 0; kind < 3; kind++) {
         p.recompute = (recompute_kind)kind;
-        planner_attention a = planner_attention_time(&q, &p.shape, false);
-        planner_step_time(&q, &a, &p);
+        time_step(&q, &p);
         exchanged[kind] = p.alltoall;
     }
     CHECK(fabs(exchanged[RECOMPUTE_FULL] / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9 && exchanged[RECOMPUTE_SELECTIVE] > exchanged[RECOMPUTE_NONE] &&
@@ -715,8 +714,7 @@ static void check_hidden(const planner_query *ask) {
     planner_query theirs = q;
     theirs.schedule = SCHEDULE_LOONGTRAIN;
     p.recompute = RECOMPUTE_SELECTIVE;
-    planner_attention attention = planner_attention_time(&theirs, &p.shape, false);
-    planner_step_time(&theirs, &attention, &p);
+    time_step(&theirs, &p);
     CHECK(fabs(p.alltoall / exchanged[RECOMPUTE_NONE] - 1.5) < 1e-9, "LoongTrain's schedule hides what selective recompute exchanges again: %g s", p.alltoall);
     CHECK(p.gather == 0 && p.reduce == 0 && p.offloading == 0 && p.optimizer == 0, "LoongTrain's schedule has parts of ours");
     p.recompute = RECOMPUTE_NONE;
@@ -729,8 +727,7 @@ static void check_hidden(const planner_query *ask) {
         for (int i = 0; i < 3; i++) {
             c.linear_efficiency = i == 0 ? 1e-6 : ask->machines->linear_efficiency;
             c.overlap_cost = i == 2;
-            planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
-            planner_step_time(&q, &a, &p);
+            planner_attention a = time_step(&q, &p);
             double operations = (double)(q.model->L * q.global_batch), home = operations * a.backward.home, exposed = p.ring_inner + p.ring_outer;
             double all = operations * (a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer), least = i == 2 ? all : all - home / (double)q.batch;
             CHECK(home > 0 && exposed > least - 1e-9 * all && exposed < (i == 1 ? 0.99 * all : least + 1e-9 * all),
@@ -754,8 +751,7 @@ static void check_ends(const model_config *m, const cluster *machines) {
             p.zp = sharded ? 8 : 1;
             p.zg = 16;
             p.zo = 32;
-            planner_attention a = planner_attention_time(&q, &p.shape, false);
-            planner_step_time(&q, &a, &p);
+            time_step(&q, &p);
             double gather = sharded ? one * planner_collective(&c, 8, 1, 2 * N * 7 / 8) : 0;
             double reduce = one * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + two * planner_collective(&c, 2, 16, 4 * N / 16 / 2) +
                             two * planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2);
@@ -781,8 +777,7 @@ static void check_step(void) {
         for (int l = 0; l < 32; l++) kinds[l] = (recompute_kind)kind;
         planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 16, .zo = 32, .recompute = (recompute_kind)kind,
                             .offload = offloaded / 32.0, .offload_states = (zero_offload)states};
-        planner_attention a = planner_attention_time(&q, &p.shape, false);
-        planner_step_time(&q, &a, &p);
+        planner_attention a = time_step(&q, &p);
         int full = kind == RECOMPUTE_FULL, again = kind != RECOMPUTE_NONE;
         double N = (double)config_parameters(&m), T = 131072 / 32, operations = 4 * 2 * 32, flop = flops_hardware_per_token(&m, q.S, kinds, true);
         double activations = 2 * (offloaded - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false); // bytes of a pass
@@ -815,8 +810,7 @@ static void check_step(void) {
     // Selective recompute repeats SeqAlltoAll: matrix products hide that of a micro-step's last sequence, here one of two.
     c.overlap_cost = 0;
     planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64, .recompute = RECOMPUTE_SELECTIVE};
-    planner_attention a = planner_attention_time(&q, &p.shape, false);
-    planner_step_time(&q, &a, &p);
+    planner_attention a = time_step(&q, &p);
     CHECK(fabs(p.alltoall / (4 * 2 * 32 * 2.5 * a.alltoall) - 1) < 1e-9, "two sequences, selective: %g s of SeqAlltoAll", p.alltoall);
     a.alltoall = 10; // so long that the backward pass's products, two thirds of all, hide only their own time of it, for one sequence of two
     planner_step_time(&q, &a, &p);
@@ -827,8 +821,7 @@ static void check_step(void) {
 static planner_choice step_with_host_states(const planner_query *q) {
     planner_choice p = {.shape = planner_shape(q->machines, 1, 1, 1, 1, PLACEMENT_HEAD_FIRST), .zp = 1, .zg = 1, .zo = 1, .recompute = RECOMPUTE_FULL,
                         .offload_states = OFFLOAD_OPTIMIZER};
-    planner_attention a = planner_attention_time(q, &p.shape, false);
-    planner_step_time(q, &a, &p);
+    time_step(q, &p);
     return p;
 }
 // The update of states on the host: the forward pass of a long sequence hides all but the embedding's and two layers', that of a short one nearly nothing.
@@ -864,8 +857,7 @@ static void check_mixed_slots(void) {
         for (int l = 0; l < 32; l++) kinds[l] = l < 24 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
         planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64, .recompute = RECOMPUTE_SELECTIVE,
                             .less = 8, .offload = offloaded / 32.0};
-        planner_attention a = planner_attention_time(&q, &p.shape, false);
-        planner_step_time(&q, &a, &p);
+        time_step(&q, &p);
         double kept = planner_kept_sum(&m, &c, &p, offloaded, 4096, false), expected = 8 * 2 * kept * checkpoint_leaving(kinds, offloaded) / offloaded / c.host_link_rate;
         CHECK(fabs(p.offloading / expected - 1) < 1e-9, "%d layers of two kinds: %g s, by hand %g", offloaded, p.offloading, expected);
     }
@@ -910,8 +902,7 @@ static void check_mix(void) {
             p[i].zp = p[i].zg = p[i].zo = 64;
             p[i].recompute = (recompute_kind)(i == 2 ? kind - 1 : kind);
             p[i].less = i == 1 ? 8 : 0;
-            planner_attention a = planner_attention_time(&q, &p[i].shape, false);
-            planner_step_time(&q, &a, &p[i]);
+            time_step(&q, &p[i]);
         }
         double kept[3], seconds[3], flop[3];
         for (int i = 0; i < 3; i++) {
@@ -937,8 +928,7 @@ static void check_hidden_by_compute(void) {
             c.attention_launch = 0.01 * i;
             planner_query q = planner_query_make(&m, &c, 131072, 64, 64);
             planner_choice p = {.shape = planner_shape(&c, 64, 1, 1, 1, PLACEMENT_HEAD_FIRST), .zp = 64, .zg = 64, .zo = 64, .recompute = (recompute_kind)kind};
-            planner_attention a = planner_attention_time(&q, &p.shape, false);
-            planner_step_time(&q, &a, &p);
+            time_step(&q, &p);
             seconds[i] = p.seconds;
         }
         CHECK(fabs(seconds[1] / seconds[0] - 1) < 1e-12, "kind %d: %.9g s with launches, %.9g s without", kind, seconds[1], seconds[0]);
@@ -955,10 +945,9 @@ static void check_runs(void) {
     c.linear_efficiency = 1e-3;  // products are not
     planner_query q = planner_query_make(&m, &c, 8 << 20, 1, 8);
     planner_choice p = {.shape = planner_shape(&c, 1, 1, 8, 8, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 8, .zo = 8};
-    planner_attention a = planner_attention_time(&q, &p.shape, false);
+    planner_attention a = time_step(&q, &p);
     double launches = a.forward.compute + a.backward.compute - a.kernel_f - a.kernel_b;
     CHECK(a.runs == 8 && fabs(launches / (8 * 8 * 3) - 1) < 1e-9, "%d runs, %g s of launches", a.runs, launches);
-    planner_step_time(&q, &a, &p);
     double exposed = m.L * (a.forward.inner + a.backward.inner), hidden = exposed - p.ring_inner, home = a.backward.home;
     CHECK(home > 0 && fabs(8 * hidden / (m.L * home) - 1) < 1e-9, "%g s of hops home, of which %g are hidden", m.L * home, hidden);
 }
@@ -1116,8 +1105,7 @@ static void check_search(void) {
                     for (int kind = 0; kind < 3; kind++) {
                         planner_choice p = {.shape = planner_shape(&c, dp, hp, 64 / hp / dp, w, (placement_kind)placement), .zp = 64, .zg = 64, .zo = 64,
                                             .recompute = (recompute_kind)kind};
-                        planner_attention a = planner_attention_time(&q, &p.shape, false);
-                        planner_step_time(&q, &a, &p);
+                        time_step(&q, &p);
                         CHECK(p.seconds >= best[0].seconds, "dp %d hp %d w %d is faster than the plan: %g < %g", dp, hp, w, p.seconds, best[0].seconds);
                     }
 
@@ -1125,8 +1113,7 @@ static void check_search(void) {
     // visible.
     planner_choice whole = best[0], seen = best[0];
     q.attended = q.S / 8;
-    planner_attention a = planner_attention_time(&q, &seen.shape, seen.cp_allgather);
-    planner_step_time(&q, &a, &seen);
+    planner_attention a = time_step(&q, &seen);
     CHECK(fabs(8 * seen.attention / whole.attention - 1) < 1e-12 && seen.linear == whole.linear && seen.alltoall == whole.alltoall,
           "attention %g of %g", seen.attention, whole.attention);
     CHECK(fabs(seen.mfu * c.peak / (seen.tgs * flops_model_per_token(&m, q.S / 8)) - 1) < 1e-12, "MFU %g", seen.mfu);

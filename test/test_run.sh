@@ -2,8 +2,7 @@
 # The binary as users run it: help, dry run, a short training on several grids with one loss curve, log, trace, evaluation, a killed rank.
 # (F29, F47, F52, F54)
 source "$(dirname "$0")/shell.sh"
-seq 1 20000 | tr '\n' ' ' >"$dir/text"
-build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
+seq 1 20000 | tokens_of data
 model=(--model nano --from-scratch --train-data "$dir/data.bin" --seq-len 100)
 common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3 --eval-every 6 --eval-steps 2)
 
@@ -82,9 +81,7 @@ check 'but not longer than TRAIN_LLAMA_TIMEOUT' lacks 'may wait' env TRAIN_LLAMA
 check 'nor without documents' lacks 'may wait' "${waits[@]}"
 check 'nor in a single group' lacks 'may wait' "${waits[@]}" --document-end 48 --cp 2
 # Two samples of one document and two of ten a step: each of two dp ranks gets one of either, so its ring sends as much in every step.
-yes abcdefghi0 | head -n 20 | tr -d '\n' >"$dir/text10"
-{ yes abcdefghij | head -n 10; cat "$dir/text10"; yes abcdefghij | head -n 10; } | tr -d '\n' >"$dir/text_unequal"
-build/cpu/text_to_tokens "$dir/unequal.bin" "$dir/text_unequal" >/dev/null
+{ yes abcdefghij | head -n 10; yes abcdefghi0 | head -n 20; yes abcdefghij | head -n 10; } | tr -d '\n' | tokens_of unequal
 mpirun -np 4 "$binary" --model nano --from-scratch --train-data "$dir/unequal.bin" --seq-len 100 --steps 12 --document-end 48 --cp 2 --grad-accum 2 --threads 1 --log "$dir/dealt.jsonl" >"$dir/dealt.out" 2>&1
 check 'long and short documents are dealt out to dp ranks' python3 -c "
 import json
@@ -96,8 +93,7 @@ check 'blocks without anything to see are counted' grep -qE 'documents: [1-9][0-
 
 # MFU and HFU count what attention sees: with documents of 25 tokens, 25 of 100. HFU counts attention at 3.5 times the forward pass, because backward
 # recomputes the scores; MFU at 3 times.
-yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' >"$dir/text25"
-build/cpu/text_to_tokens "$dir/short.bin" "$dir/text25" >/dev/null
+yes abcdefghijklmnopqrstuvwx0 | head -n 400 | tr -d '\n' | tokens_of short
 for run in 'none auto' '48 auto' 'none 37'; do
     set -- $run
     echo '{"run":"another"}' >"$dir/flops-$1-$2.jsonl" # must be replaced
@@ -149,8 +145,7 @@ check 'one rank shows progress' [ "$(grep -c '^note: writing parameters: 75' "$d
 check 'short work shows none' bash -c "! grep -q '^note: .* after ' '$dir/quiet.out'"
 
 # --eval-steps: the number of batches of a validation set; no sample counts twice.
-seq 1 600 | tr '\n' ' ' >"$dir/text3" # 22 samples
-build/cpu/text_to_tokens "$dir/small.bin" "$dir/text3" >/dev/null
+seq 1 600 | tokens_of small # 22 samples
 for steps in 1 6 7; do
     "$binary" --model nano --from-scratch --seq-len 100 --batch-size 4 --steps 0 --val-data "$dir/small.bin" --eval-steps $steps --log "$dir/eval$steps.jsonl" >"$dir/eval.out" 2>&1
 done
@@ -212,8 +207,7 @@ for x, y in zip(a, b):
 done
 
 # A mixture of two sources and two validation sets by name: the same on every grid, in the log by name, and in the plot.
-seq 7000 -3 1 | tr '\n' ' ' >"$dir/text2"
-build/cpu/text_to_tokens "$dir/other.bin" "$dir/text2" >/dev/null
+seq 7000 -3 1 | tokens_of other
 mixture=(--train-data "up=$dir/data.bin:0.7,$dir/other.bin:0.3" --val-data "up=$dir/data.bin,down=$dir/other.bin" --eval-every 2 --eval-steps 2 --eval-needles 2
     --sample-every 2 --sample-tokens 5 --sample-prompt '12 "13')
 mix() { # name ranks option...
@@ -332,7 +326,7 @@ cp "$dir/own data/text.txt" "$dir/own data/train.txt"
 echo mine >"$dir/own data/val.txt"
 check 'data from a text of one'"'"'s own' scripts/prepare_text.sh "$dir/own data" "$dir/own data/text.txt"
 check 'the same from another file' scripts/prepare_text.sh "$dir/own data" "$dir/own data/train.txt"
-gzip -k "$dir/text"
+gzip -c README.md >"$dir/text.gz"
 check 'a packed text is none' ends_with 2 "^error: $dir/text.gz: not a text but packed or binary" scripts/prepare_text.sh "$dir/packed" "$dir/text.gz"
 check 'and other files are as before' bash -c "cmp '$dir/own data/text.txt' '$dir/own data/train.txt' && [ \"\$(cat '$dir/own data/val.txt')\" = mine ] && [ \"\$(ls '$dir/own data' | wc -l)\" -eq 6 ]"
 
@@ -431,19 +425,9 @@ check 'that is as before, too' cmp "$dir/kept.json" "$dir/precious.json"
 for n in 1 2; do check "a plan replaces a plan, $n" "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json "$dir/replaced.json"; done
 check 'a plan on a full disk: status 1' ends_with 1 '^error: --plan-json /dev/full: cannot be written: No space left on device' "$binary" --model tiny --plan --ranks 2 --cluster cpu --plan-json /dev/full
 check 'that is no file, and stays' [ -c /dev/full ]
-cat >"$dir/full.c" <<'C'
-#include <errno.h>
-#include <stdio.h>
-int fflush(FILE *f) { // of a file on a full disk
-    if (f == NULL || f == stdout || f == stderr) return 0;
-    errno = ENOSPC;
-    return EOF;
-}
-C
-gcc -shared -fPIC "$dir/full.c" -o "$dir/full.so" || exit 1
 cp "$dir/replaced.json" "$dir/before.json"
 check 'a plan over another one on a full disk: status 1' ends_with 1 '^error: --plan-json .*/replaced.json: cannot be written: No space left on device' \
-    env LD_PRELOAD="$dir/full.so" "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
+    on_full_disk "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"
 check 'which stays' cmp "$dir/before.json" "$dir/replaced.json"
 check 'and nothing of the new one' [ ! -e "$dir/replaced.json.unfinished" ]
 check 'a plan replaces another one' "$binary" --model tiny --plan --ranks 4 --cluster cpu --plan-json "$dir/replaced.json"

@@ -3,7 +3,6 @@
 // the text of tokens, by a tokenizer.json and as bytes. (F54)
 #include "../sample.h"
 #include "model_fixture.h"
-#include <unistd.h>
 
 // ---- drawing ----
 
@@ -121,9 +120,8 @@ static void test_text(void) {
     }
     CHECK(extra == 67, "%d", extra);
 
-    char folder[] = "/tmp/llama_sample_XXXXXX", path[128];
+    char folder[] = "/tmp/llama_sample_XXXXXX";
     if (mkdtemp(folder) == NULL) exit(EXIT_FAILED);
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     static const char *const files[] = {
         ("{\"added_tokens\":[{\"id\":4,\"content\":\"<|end|>\"}],\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteLevel\"}]},\"model\":{\"vocab\":"
          "{\"\\u0120the\":0,\"cat\":1,\"\\u010a\":2,\"\\u00c3\\u00a4\":3,\"far\":9}}}"),
@@ -131,10 +129,7 @@ static void test_text(void) {
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         error_text why;
         why.text[0] = '\0';
-        FILE *f = fopen(path, "wb");
-        if (f == NULL) exit(EXIT_FAILED);
-        fputs(files[i], f);
-        fclose(f);
+        CHECK(file_write(path_join(folder, "tokenizer.json").text, files[i], strlen(files[i]), &why), "%s", why.text);
         token_text *texts = token_texts_read(folder, 6, &why);
         CHECK((texts != NULL) == (i == 0) && (i == 0 || strstr(why.text, "tokenizer.json: ") != NULL), "file %zu: %s", i, why.text);
         if (texts == NULL) continue;
@@ -144,8 +139,7 @@ static void test_text(void) {
         job.texts = texts;
         sample_close(&job);
     }
-    unlink(path);
-    rmdir(folder);
+    folder_remove(folder);
 }
 
 int main(int argc, char **argv) {

@@ -3,10 +3,8 @@
 # states are skipped; a killed rank, a full disk, a second run on the folder and signals lose nothing but the steps since the last state. (F50, F51)
 source "$(dirname "$0")/shell.sh"
 export OMP_NUM_THREADS=1
-seq 1 1000 | tr '\n' ' ' >"$dir/text"
-build/cpu/text_to_tokens "$dir/data.bin" "$dir/text" >/dev/null
-seq 500 -2 1 | tr '\n' ' ' >"$dir/text2"
-build/cpu/text_to_tokens "$dir/other.bin" "$dir/text2" >/dev/null
+seq 1 1000 | tokens_of data
+seq 500 -2 1 | tokens_of other
 # A mixture of 38 and 9 samples of 100 tokens, 4 a step: the epochs of the first source end inside step 14, those of the second every eighth step or so.
 # Warm-up and cosine span all 24 steps.
 common=(--model nano --from-scratch --train-data "$dir/data.bin:0.7,$dir/other.bin:0.3" --seq-len 100 --lr 3e-3 --warmup 5 --threads 1 --steps 24)
@@ -86,8 +84,7 @@ check 'a signal comes before an evaluation: status 0' [ $status -eq 0 ]
 check 'before the first step there was an evaluation' grep -q '^eval *0/' "$dir/slow.out"
 check 'the state is saved, and nothing is evaluated' bash -c "grep -q '^stopped by a signal after step 1' '$dir/slow.out' && ! grep -q '^eval *1/\|^sample *1/' '$dir/slow.out' && [ -d '$dir/early/step-00000001' ]"
 : >"$dir/slow.out"
-for _ in $(seq 500); do cat "$dir/text"; done >"$dir/long_text"
-build/cpu/text_to_tokens "$dir/long.bin" "$dir/long_text" >/dev/null
+for _ in $(seq 500); do seq 1 1000; done | tokens_of long
 "$binary" "${common[@]}" --val-data "$dir/long.bin" --eval-every 2 --eval-steps 1000000 --out "$dir/unbegun" >"$dir/slow.out" 2>&1 </dev/null &
 signal_when '^  in all'
 check 'a signal ends an evaluation' [ "$status $(grep -c '^eval  *0/24 | ended by a signal$\|^step\|^saved' "$dir/slow.out")" = '0 1' ]
@@ -333,8 +330,7 @@ rm -r "$dir/still/step-00000004/optimizer"
 check 'but moments are not needed' resumed 0 'from step 4'
 
 # --skip-spikes: the sample of step 224 holds bytes that occur nowhere else. What the steps before it had is part of the state.
-seq 1 4000 | tr '\n' ' ' >"$dir/calm"
-build/cpu/text_to_tokens "$dir/spiky.bin" "$dir/calm" >/dev/null
+seq 1 4000 | tokens_of spiky
 python3 -c "
 data = bytearray(open('$dir/spiky.bin', 'rb').read())
 for i in range(64): data[1024 + 2 * (64 * 3 + i)] = 128 + (7 * i * i + 3) % 128
@@ -411,7 +407,7 @@ check 'one that waited for its end sees the states that it left' [ "$? $(grep -c
 common[length]=24
 
 # A file system without locks: the run goes on without.
-cat >"$dir/lockless.c" <<'C'
+preload lockless <<'C'
 #include <errno.h>
 int flock(int fd, int how) {
     (void)fd, (void)how;
@@ -419,11 +415,10 @@ int flock(int fd, int how) {
     return -1;
 }
 C
-gcc -shared -fPIC "$dir/lockless.c" -o "$dir/lockless.so" || exit 1
 check 'without locks' env LD_PRELOAD="$dir/lockless.so" "$binary" "${common[@]}" --out "$dir/lockless"
 
 # A disk with room for the states that a run adds, and one byte less; nano has 125248 parameters.
-cat >"$dir/small.c" <<'C'
+preload small <<'C'
 #include <stdlib.h>
 #include <sys/statvfs.h>
 int statvfs(const char *path, struct statvfs *disk) {
@@ -433,7 +428,6 @@ int statvfs(const char *path, struct statvfs *disk) {
     return 0;
 }
 C
-gcc -shared -fPIC "$dir/small.c" -o "$dir/small.so" || exit 1
 state=$((12 * 125248))
 small() { # bytes that are free, option...: the number of notes
     SMALL_DISK=$1 LD_PRELOAD="$dir/small.so" "$binary" "${common[@]}" "${@:2}" --out "$dir/small" --resume 2>&1 </dev/null | grep -c '^note: --out .* GB more .* GB are free$'
@@ -475,7 +469,7 @@ check 'then one, though a save has failed' [ "$? $(ls "$dir/fewer" | xargs)" = '
 common[1]=nano common[length]=24 common[10]=5
 
 # A file that cannot be read now: a state is not damaged by that, and a run may be tried again. EIO stands for a broken disk.
-cat >"$dir/unread.c" <<'C'
+preload unread <<'C'
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -518,7 +512,6 @@ FILE *fopen(const char *path, const char *mode) { // /proc/self/mem: a file whos
 }
 int open(const char *path, int flags, ...) { return unknown("UNREAD_PATH", path) ? -1 : ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open"))(path, flags, 0666); }
 C
-gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/unread.c" -o "$dir/unread.so" -ldl || exit 1
 unread() { # from bytes, to bytes, call, errno, command...
     env UNREAD_FROM=$1 UNREAD_TO=$2 UNREAD_CALL=$3 UNREAD_NUMBER=$4 UNREAD_PATH=/- UNREAD_FSTAT=/- UNREAD_FOLDER=/- LD_PRELOAD="$dir/unread.so" "${@:5}"
 }
@@ -532,12 +525,8 @@ check 'nor one that may not be read' ends_with 2 '^error: --resume: .*/unread/st
 newest=$(cd "$dir/whole" && ls -d step-* | tail -1)
 for path in config.json training_state.json model.safetensors optimizer/optimizer.safetensors; do
     check "not even whether $path is there is known: status 1" ends_with 1 '^error: --resume: .*/unread/step-.*: .*Stale file handle' unknown $newest/$path /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
+    size_of=$newest/$path check "nor what $path is: status 1" ends_with 1 '^error: --resume: .*/unread/step-.*: .*Stale file handle' unknown /- /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 done
-for path in config.json training_state.json model.safetensors optimizer/optimizer.safetensors; do
-    size_of=$newest/$path
-    check "nor what $path is: status 1" ends_with 1 '^error: --resume: .*/unread/step-.*: .*Stale file handle' unknown /- /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
-done
-size_of=
 check 'nor whether a state is a folder: status 1' ends_with 1 "^error: .*/unread/$newest: cannot be read: Stale file handle" unknown "/unread/$newest" /- "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 check 'nor which states are: status 1' ends_with 1 '^error: --out .*/unread: cannot be read: Stale file handle' unknown /- /unread "$binary" "${common[@]}" --batch-size 4 --out "$dir/unread" --resume
 broken='.*Input/output error; if its disk is broken there, move this state away: an older one is then used$'
@@ -571,7 +560,7 @@ check 'tokens that cannot be read: status 1' ends_with 1 '^error: .*data.bin: ca
 check 'what was learnt is saved, and goes on' bash -c "ls -d '$dir'/unread_data/step-* && '$binary' ${common[*]} --out '$dir/unread_data' --resume"
 
 # A disk so slow on one rank that the other one waits longer than any transfer may take.
-cat >"$dir/slow.c" <<'C'
+preload slow <<'C'
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -593,7 +582,6 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
     return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, bytes, at);
 }
 C
-gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/slow.c" -o "$dir/slow.so" -ldl || exit 1
 slow() { # option...: the output goes to $dir/out
     TRAIN_LLAMA_TIMEOUT=4 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/slow.so" "$binary" "$@" --cp 2 --out "$dir/slow" >"$dir/out" 2>&1 </dev/null
 }
@@ -603,15 +591,13 @@ check 'slow disk: it was slow both times' [ "$(grep -E '^(read|exported) ' "$dir
 check 'slow disk: rank 0 names who is waited for' grep -q '^note: files are read or written: waiting for 8 bytes from rank 1 (' "$dir/out"
 
 # Removing states that are no longer kept takes longer than a transfer may: the other rank waits.
-printf '%s\n' '#include <dlfcn.h>' '#include <unistd.h>' 'int remove(const char *path) { usleep(400000); return ((int (*)(const char *))dlsym(RTLD_NEXT, "remove"))(path); }' >"$dir/remove.c"
-gcc -shared -fPIC -D_GNU_SOURCE -O1 "$dir/remove.c" -o "$dir/remove.so" -ldl || exit 1
+preload remove <<<$'#include <dlfcn.h>\n#include <unistd.h>\nint remove(const char *path) { usleep(400000); return ((int (*)(const char *))dlsym(RTLD_NEXT, "remove"))(path); }'
 mkdir "$dir/many" && cp -r "$dir"/whole/step-000000{04,08,12} "$dir/many"
 common[length]=13
 check 'removing old states is slow' env TRAIN_LLAMA_TIMEOUT=2 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/remove.so" "$binary" "${common[@]}" "${grid[@]:1}" --keep 1 --resume --out "$dir/many"
 check 'and they are removed' [ "$(ls "$dir/many" | xargs)" = 'lock step-00000013' ]
 # A signal that comes while libraries start is heeded, if there is --out.
-printf '%s\n' '#include <mpi.h>' '#include <signal.h>' 'int MPI_Init_thread(int *argc, char ***argv, int wanted, int *given) { raise(SIGUSR1); return PMPI_Init_thread(argc, argv, wanted, given); }' >"$dir/early.c"
-gcc -shared -fPIC $(mpicc --showme:compile) "$dir/early.c" -o "$dir/early.so" || exit 1
+preload early $(mpicc --showme:compile) <<<$'#include <mpi.h>\n#include <signal.h>\nint MPI_Init_thread(int *argc, char ***argv, int wanted, int *given) { raise(SIGUSR1); return PMPI_Init_thread(argc, argv, wanted, given); }'
 check 'an early signal: stopped before training' ends_with 0 '^stopped by a signal before training' env LD_PRELOAD="$dir/early.so" "$binary" "${common[@]}" --out "$dir/early" --resume
 LD_PRELOAD="$dir/early.so" "$binary" "${common[@]}" >"$dir/out" 2>&1
 check 'without --out it ends the run' [ $? -eq 138 ]
