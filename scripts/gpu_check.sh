@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do
     --pack) mode=pack
         [ "${2:-}" = toolkit ] && { pack_toolkit=1; shift; } ;;
     --rest) [[ ${2:-/} == /* ]] || set -- "$1" "$from/$2" "${@:3}"
-        [ -r "${2:-}" ] || { echo "error: --rest: the value is missing or cannot be read; it must be a report of this check" >&2; exit 2; }
+        grep -qs -m1 '^gpu_check of ' "${2:-}" || { echo "error: --rest: the value is missing or is not a report of this check" >&2; exit 2; }
         rest=$(cat "$2"); shift ;;
     --rehearse) mode=rehearse ;;
     --report) [ $# -ge 2 ] || { echo "error: --report: the value is missing; it must be a file name" >&2; exit 2; }
@@ -176,7 +176,7 @@ fi
 
 # ---- steps ----
 
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 names= # of all steps
 properties=${report%.txt}_gpu.json # cuDNN's properties of the GPU, with which test_cudnn_graphs repeats its check on any machine
 if [ $mode != list ]; then
     dir=$(mktemp -d) || exit 2
@@ -203,6 +203,7 @@ say() {
 }
 wanted() { # NAME: whether --only and --rest leave this step
     local word found=0
+    names+=$1$'\n'
     if [ ${#only[@]} -gt 0 ]; then
         for word in build reference 'token file' 'models of' "${only[@]}"; do [[ $1 == *"$word"* ]] && found=1; done
         [ $found = 1 ] || return 1
@@ -482,7 +483,10 @@ table() {
 }
 
 say ''
-[ $mode = list ] && exit 0
+for word in "${only[@]}"; do
+    grep -qF -- "$word" <<<"$names" || { failed=$((failed + 1)) && say "FAILED  --only $word: no step has this in its name"; }
+done
+[ $mode = list ] && exit $((failed > 0))
 say "$(table)"
 echo "report: $report"
 [ -e "$properties" ] && say "properties of this GPU for cuDNN: $properties; they belong into the table of test/test_cudnn_graphs.c, or beside it as a file given to it"
