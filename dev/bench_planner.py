@@ -6,7 +6,7 @@
 
 Runs --calibrate on each number of ranks first. Prints each configuration, Spearman's rank correlation, and the regret: how much slower the
 configuration with the best prediction is than the fastest one. Configurations take turns, so that a machine that is busy for a while slows all
-of them; the median of the rounds counts. About 10 minutes.
+of them; the median of the rounds counts. About 10 minutes. Packages: dev/requirements.txt (scipy is enough).
 """
 import argparse
 import json
@@ -15,6 +15,8 @@ import statistics
 import struct
 import subprocess
 import tempfile
+
+from scipy.stats import spearmanr
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 BINARY = os.environ.get("TRAIN_LLAMA", os.path.join(ROOT, "build/cpu/train_llama"))
@@ -71,22 +73,6 @@ def run(ranks, options, hosts=()):
         raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
-def ranks_of(values):
-    """The rank of each value in ascending order; equal values share the mean of their ranks."""
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    places = [0.0] * len(values)
-    for i in range(len(values)):
-        same = [k for k, j in enumerate(order) if values[j] == values[i]]
-        places[i] = sum(same) / len(same)
-    return places
-
-
-def spearman(a, b):
-    x, y = ranks_of(a), ranks_of(b)
-    mx, my = statistics.mean(x), statistics.mean(y)
-    return sum((p - mx) * (q - my) for p, q in zip(x, y)) / (sum((p - mx) ** 2 for p in x) * sum((q - my) ** 2 for q in y)) ** 0.5
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
@@ -127,7 +113,7 @@ def main():
         chosen = min(range(len(times)), key=lambda i: predicted[i])
         print(f"{len(times)} configurations, {args.model}, {args.global_batch} x {args.seq_len} tokens, {args.rounds} rounds")
         for what, values in (("median of the rounds", times), ("best of the rounds", least)):
-            print(f"{what:<22} Spearman {spearman(predicted, values):.3f}, regret of the best prediction {100 * (values[chosen] / min(values) - 1):.1f} %")
+            print(f"{what:<22} Spearman {spearmanr(predicted, values).statistic:.3f}, regret of the best prediction {100 * (values[chosen] / min(values) - 1):.1f} %")
 
 
 if __name__ == "__main__":

@@ -61,27 +61,14 @@ CONFIGS = {
 }
 
 
-def layer_parameters(layer):
-    """The tensors that the file has of one layer, each as a list of the model's tensors whose rows it holds."""
-    attention, mlp = layer.self_attn, layer.mlp
-    return [
-        [layer.input_layernorm.weight],
-        [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight],
-        [attention.o_proj.weight],
-        [layer.post_attention_layernorm.weight],
-        [mlp.gate_proj.weight, mlp.up_proj.weight],
-        [mlp.down_proj.weight],
-    ]
-
-
 def parameters_in_order(model, tied):
-    tensors = [[model.model.embed_tokens.weight]]
+    modules = [model.model.embed_tokens]
     for layer in model.model.layers:
-        tensors += layer_parameters(layer)
-    tensors.append([model.model.norm.weight])
-    if not tied:
-        tensors.append([model.lm_head.weight])
-    return [part for tensor in tensors for part in tensor]
+        attention, mlp = layer.self_attn, layer.mlp
+        modules += [layer.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj,
+                    layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    modules += [model.model.norm] if tied else [model.model.norm, model.lm_head]
+    return [module.weight for module in modules]
 
 
 def check_rope(model, c):

@@ -23,9 +23,11 @@ GIB = 1 << 30
 
 
 def ask(*options):
-    """Runs the program: its standard output, its standard error and the seconds it took."""
+    """Runs the program: its standard output, the reason why nothing fits or "", and the seconds it took. Another error ends this program."""
     began = time.monotonic()
     done = subprocess.run([BINARY, *map(str, options)], capture_output=True, text=True)
+    if done.returncode != 0 and "fits in memory" not in done.stderr:
+        sys.exit(f"{' '.join(done.args)}: {done.stderr.strip()}")
     return done.stdout, done.stderr.strip(), time.monotonic() - began
 
 

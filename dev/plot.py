@@ -33,7 +33,7 @@ PICTURE = ["loss", "val_loss_by_position", "needle_accuracy", "grad_norm", "tgs"
 
 
 def number(x):
-    return isinstance(x, (int, float)) and not isinstance(x, bool)
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
 
 
 def flat(value, name):
@@ -59,7 +59,7 @@ def read_log(path):
             for key, factor in ((q[0], q[2]) for q in QUANTITIES):
                 value = entry.get(key)
                 for name, part in (flat(value, key) if isinstance(value, dict) else [(key, value)]):
-                    if number(part) and math.isfinite(part):
+                    if number(part):
                         values.setdefault(name, {})[entry["step"]] = part * factor
     return {key: sorted(points.items()) for key, points in values.items()}
 
@@ -165,7 +165,7 @@ def plot_terminal(paths, logs, keys, args):
         sys.exit(f"error: nothing to plot: no line of {', '.join(paths)} has a number under {', '.join(keys)}")
 
 
-def plot_picture(paths, logs, args):
+def plot_picture(paths, logs, keys, args):
     try:
         import matplotlib
     except ImportError:
@@ -174,9 +174,9 @@ def plot_picture(paths, logs, args):
     import matplotlib.pyplot as plt
 
     titles = {q[0]: q[1] for q in QUANTITIES}
-    shown = [k for k in PICTURE if any(have == k or have.startswith(k + "/") for log in logs for have in log)]
+    shown = [k for k in keys if any(have == k or have.startswith(k + "/") for log in logs for have in log)]
     if not shown:
-        sys.exit(f"error: nothing to plot: no line of {', '.join(paths)} has a number under {', '.join(PICTURE)}")
+        sys.exit(f"error: nothing to plot: no line of {', '.join(paths)} has a number under {', '.join(keys)}")
     columns = min(len(shown), 2)
     rows = -(-len(shown) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(7 * columns, 3.6 * rows), squeeze=False, constrained_layout=True)
@@ -213,13 +213,13 @@ def main():
     parser.add_argument("logs", nargs="+", metavar="FILE.jsonl")
     parser.add_argument("-o", "--output", default="train_llama.png", help="image to write (default: %(default)s)")
     parser.add_argument("--terminal", action="store_true", help="plot as text instead; needs no packages")
-    parser.add_argument("--keys", default="loss,val_loss", help=f"what --terminal plots: of {','.join(keys)} (default: %(default)s)")
+    parser.add_argument("--keys", help=f"what to plot: of {','.join(keys)} (default: {','.join(PICTURE)}; --terminal: loss,val_loss)")
     parser.add_argument("--log-scale", action="store_true", help="plot loss and gradient norm on a logarithmic axis")
     parser.add_argument("--ascii", action="store_true", help="--terminal: ASCII instead of braille dots")
     parser.add_argument("--width", type=int, default=0, help="--terminal: columns (default: the terminal's)")
     parser.add_argument("--height", type=int, default=14, help="--terminal: rows of a plot (default: %(default)s)")
     args = parser.parse_args()
-    wanted = args.keys.split(",")
+    wanted = args.keys.split(",") if args.keys is not None else ["loss", "val_loss"] if args.terminal else PICTURE
     for key in wanted:
         if key not in keys:
             parser.error(f"--keys {key}: unknown; legal values are {', '.join(keys)}")
@@ -230,7 +230,7 @@ def main():
     if args.terminal:
         plot_terminal(args.logs, logs, wanted, args)
     else:
-        plot_picture(args.logs, logs, args)
+        plot_picture(args.logs, logs, wanted, args)
 
 
 if __name__ == "__main__":

@@ -56,10 +56,11 @@ import zlib
 
 OPEN_SAMPLES = 64  # of --sequence: they wait for documents that fit
 BATCH_BYTES = 1 << 20  # the text that a process gets at a time; a longer document is cut
-# Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind a special token, which may take them. There the patterns
-# that cut a text into words before byte-level BPE (GPT-2's, Llama-3's) always cut it, and what is on one side does not change how they cut the other. BPE
-# without words (Llama-2's) cuts there if no token of its vocabulary has such a place inside it: then it makes none of what stands on both sides.
-CUT_PLACE = re.compile(r"(?<=[^\s>])(?= \S)|(?<=[^\s>]\n)(?=[^\s/])")
+# Where a document can be cut: before a space, and behind a line end, that stand alone, unless behind a special token, which may take them; and between a letter
+# and the marks of Chinese and Japanese, whose texts have no spaces. There the patterns that cut a text into words before byte-level BPE (GPT-2's, Llama-3's)
+# always cut it, and what is on one side does not change how they cut the other. BPE without words (Llama-2's) cuts at those of which no token of its vocabulary
+# has one inside it: then it makes none of what stands on both sides.
+CUT_PLACES = (r"(?<=[^\s>])(?= \S)", r"(?<=[^\s>]\n)(?=[^\s/])", r"(?<=[^\W_])(?=[。、])")
 QUOTE = "\udfff"  # before and behind special tokens that are written in a chat, until its template has been filled in: no text holds half a surrogate pair
 MARK = "\U0010ffff"  # begins the names of the special tokens that templates write: no character
 
@@ -136,10 +137,10 @@ def mark_special(tokenizer):
     return {tokenizer.token_to_id(MARK + token.content): id for id, token in known.items()}
 
 
-def can_cut(tokenizer):
-    """Whether documents can be cut at CUT_PLACE: no token has one inside it."""
-    tokens = [[id] for id in tokenizer.get_vocab(with_added_tokens=True).values()]
-    return not any(CUT_PLACE.search(text) for text in tokenizer.decode_batch(tokens, skip_special_tokens=False))
+def cut_places(tokenizer):
+    """A pattern of the CUT_PLACES at which documents can be cut: no token has one inside it."""
+    tokens = tokenizer.decode_batch([[id] for id in tokenizer.get_vocab(with_added_tokens=True).values()], skip_special_tokens=False)
+    return re.compile("|".join(place for place in CUT_PLACES if not any(re.search(place, token) for token in tokens)) or "(?!)")
 
 
 def use(path, end, special, chats):
@@ -237,13 +238,27 @@ def chat_template(folder):
     """The chat template of a Hugging Face folder: a function of messages, of tools (None: none), and of whether the prompt for an answer follows. A date in it
     is its default."""
     try:
-        from jinja2 import TemplateError
+        from jinja2 import StrictUndefined, TemplateError
+        from jinja2.ext import Extension
+        from jinja2.nodes import Scope
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ModuleNotFoundError as e:
         fail(f"the package {e.name} is missing: pip install jinja2")
 
+    class Generation(Extension):
+        """{% generation %} ... {% endgeneration %}: with these, templates tell transformers what is learnt. It is what stands between them."""
+        tags = {"generation"}
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            return Scope(parser.parse_statements(["name:endgeneration"], drop_needle=True)).set_lineno(line)
+
     def raise_exception(text):
         raise TemplateError(text)
+
+    def read(name):
+        path = os.path.join(folder, name)
+        return json.load(open(path, encoding="utf-8")) if os.path.isfile(path) else {}
 
     def render(messages, tools, prompt=False):
         try:
@@ -251,17 +266,17 @@ def chat_template(folder):
         except Exception as e:  # a template is a program
             raise ValueError(f"the chat template says: {e}")
 
-    config, own = os.path.join(folder, "tokenizer_config.json"), os.path.join(folder, "chat_template.jinja")
+    own = os.path.join(folder, "chat_template.jinja")
     try:
-        settings = json.load(open(config, encoding="utf-8")) if os.path.isfile(config) else {}
+        settings = {**read("special_tokens_map.json"), **read("tokenizer_config.json")}  # older folders have special tokens in the first
         source = open(own, encoding="utf-8").read() if os.path.isfile(own) else settings.get("chat_template")
         if isinstance(source, list):  # several, by name
             source = {item["name"]: item["template"] for item in source}.get("default")
         if source is None:
             fail(f"{folder}: no chat template in chat_template.jinja or tokenizer_config.json")
-        special = {name: settings[name] for name in ("bos_token", "eos_token") if settings.get(name) is not None}
-        special = {name: token["content"] if isinstance(token, dict) else token for name, token in special.items()}
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        special = {name: settings.get(name, StrictUndefined(name=name)) for name in ("bos_token", "eos_token")}  # a template that writes one that is unknown fails
+        special = {name: token["content"] if isinstance(token, dict) else token for name, token in special.items() if token is not None}
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation])
         environment.globals["raise_exception"] = raise_exception
         environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
         template = environment.from_string(source)
@@ -531,7 +546,7 @@ def main():
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, or the folder that holds it")
     parser.add_argument("--out", metavar="PREFIX", help="write PREFIX_000001.bin, ...")
     parser.add_argument("--ids", metavar="TEXT", help="print the tokens of TEXT, for --sample-prompt, and write nothing")
-    parser.add_argument("--field", default="text", help="field of a JSON line that holds the text [text]")
+    parser.add_argument("--field", help="field of a JSON line that holds the text [text]")
     parser.add_argument("--prompt", metavar="FIELD", help="field of a JSON line with text that is not trained on; with --completion, in place of --field")
     parser.add_argument("--completion", metavar="FIELD", help="field of a JSON line with text that is trained on")
     parser.add_argument("--chat", metavar="FIELD", help="field of a JSON line with messages; those of the assistant are trained on")
@@ -547,8 +562,8 @@ def main():
         parser.error("--sequence must be from 2 to --shard-tokens")
     if (args.prompt is None) != (args.completion is None):
         parser.error("--prompt and --completion must be given together")
-    if args.chat is not None and args.prompt is not None:
-        parser.error("--chat takes neither --prompt nor --completion")
+    if [args.field, args.prompt, args.chat].count(None) < 2:
+        parser.error("of --field, --prompt with --completion, and --chat only one can be given")
     for path in args.files:
         if not os.path.isfile(path):
             parser.error(f"{path}: {'is not a file (of a folder, give the files: DIR/*.txt)' if os.path.exists(path) else 'no such file'}")
@@ -560,8 +575,8 @@ def main():
     if not os.path.isfile(path):
         parser.error(f"{path}: no such file; a model's Hugging Face folder contains it")
     if args.ids is not None:
-        if args.files or args.out:
-            parser.error("--ids takes neither files nor --out")
+        if args.files or any(value != parser.get_default(name) for name, value in vars(args).items() if name not in ("files", "ids", "tokenizer")):
+            parser.error("--ids takes neither files nor other options than --tokenizer")
         known = load(path)
         first, last = around(known)
         print(",".join(map(str, first + without(known.encode(args.ids, add_special_tokens=False).ids, first) + last)))
@@ -579,7 +594,7 @@ def main():
     width = 2 if vocabulary <= 1 << 16 else 4
     os.makedirs(os.path.dirname(args.out) or ".", exist_ok=True)
 
-    fields = [args.chat] if args.chat is not None else [args.prompt, args.completion] if args.prompt is not None else [args.field]
+    fields = [args.chat] if args.chat is not None else [args.prompt, args.completion] if args.prompt is not None else [args.field or "text"]
     render = chat_template(os.path.dirname(path)) if args.chat is not None else None
     begin = (around(known)[0] or [None])[0]
     if args.sequence is not None and end is None and begin is None:
@@ -587,7 +602,7 @@ def main():
     length = args.sequence or 1
     masked = (args.chat or args.prompt or args.sequence) is not None
     written = re.compile("(?!)") if args.special_tokens else special_tokens(known)
-    place = CUT_PLACE if can_cut(known) else re.compile("(?!)")
+    place = cut_places(known)
     tokens, read, texts, began, shown, waiting = 0, 0, 0, time.time(), 0.0, collections.deque()
     counts = collections.Counter()
 

@@ -25,6 +25,8 @@ def main():
         except OSError as e:
             sys.exit(f"error: {path}: {e.strerror}")
         except ValueError:  # a run that was killed leaves an empty one
+            events = None
+        if not isinstance(events, list) or not all(isinstance(e, dict) for e in events):
             sys.exit(f"error: {path}: not a trace of a run that has ended")
         tracks = {e["tid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and e["name"] == "thread_name"}
         spans = [e for e in events if e.get("ph") == "X"]

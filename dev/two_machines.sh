@@ -78,7 +78,7 @@ EOF
         sleep 0.2
     done
     cat "$dir"/*.log
-    echo 'error: the nodes of Slurm do not start'
+    echo 'error: the nodes of Slurm do not start' >&2
     exit 1
 }
 if [ "${SLURM:-0}" = 1 ]; then start_slurm; fi

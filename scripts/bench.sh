@@ -47,7 +47,7 @@ for T in 512 4096; do
         ours 1 "$threads" "$dir/out" --seq-len $T --steps $steps --recompute none
         step_ms "$dir/out" >>"$dir/ours"
         if [ $has_torch = 1 ]; then
-            "$python" dev/bench_torch.py --tokens $T --steps $steps --threads "$threads" >"$dir/out" 2>&1
+            "$python" dev/bench_torch.py --tokens $T --steps $steps --threads "$threads" >"$dir/out" 2>&1 || { tail -5 "$dir/out"; exit 1; }
             sed -n 's/.*median \([0-9.]*\) ms.*/\1/p' "$dir/out" | tail -1 >>"$dir/torch"
         fi
     done

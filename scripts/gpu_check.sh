@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do
     --pack) mode=pack
         [ "${2:-}" = toolkit ] && { pack_toolkit=1; shift; } ;;
     --rest) [[ ${2:-/} == /* ]] || set -- "$1" "$from/$2" "${@:3}"
-        [ -r "${2:-}" ] || { echo "error: --rest: the value is missing or cannot be read; it must be a report of this check" >&2; exit 2; }
+        grep -qs -m1 '^gpu_check of ' "${2:-}" || { echo "error: --rest: the value is missing or is not a report of this check" >&2; exit 2; }
         rest=$(cat "$2"); shift ;;
     --rehearse) mode=rehearse ;;
     --report) [ $# -ge 2 ] || { echo "error: --report: the value is missing; it must be a file name" >&2; exit 2; }
@@ -176,15 +176,17 @@ fi
 
 # ---- steps ----
 
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 names= # of all steps
 properties=${report%.txt}_gpu.json # cuDNN's properties of the GPU, with which test_cudnn_graphs repeats its check on any machine
 if [ $mode != list ]; then
     dir=$(mktemp -d) || exit 2
     [ ! -s "$report" ] || grep -q -m1 '^gpu_check of ' "$report" || { echo "error: --report $report: is a file of another kind, which would be lost; name another one" >&2; exit 2; }
     : >>"$report" || { echo "error: --report $report: cannot be written" >&2; exit 2; }
     rm -f "$properties"
-    torch_job= monitor=
-    trap '[ $BASHPID = $$ ] && { kill $torch_job $monitor 2>/dev/null; rm -rf "$dir"; }' EXIT # a monitor that is killed before it begins comes here, too
+    torch_job= monitor= step_job=
+    trap '[ $BASHPID = $$ ] && { kill $torch_job $monitor $step_job 2>/dev/null; rm -rf "$dir"; }' EXIT # a monitor that is killed before it begins comes here, too
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
     {
         [ -n "$rest" ] && printf '%s\n\n' "$rest"
         echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
@@ -201,6 +203,7 @@ say() {
 }
 wanted() { # NAME: whether --only and --rest leave this step
     local word found=0
+    names+=$1$'\n'
     if [ ${#only[@]} -gt 0 ]; then
         for word in build reference 'token file' 'models of' "${only[@]}"; do [[ $1 == *"$word"* ]] && found=1; done
         [ $found = 1 ] || return 1
@@ -244,11 +247,14 @@ step() {
             --format=csv,noheader,nounits -l 1 >"$dir/clocks" 2>&1 &
         monitor=$!
     fi
-    timeout -k 5 "$limit" "$@" >"$dir/log" 2>&1 </dev/null
-    status=$?
+    timeout -k 5 "$limit" "$@" >"$dir/log" 2>&1 </dev/null & # beside the script, which a signal then ends at once, and the step with it
+    step_job=$!
+    wait $step_job
+    status=$? step_job=
     [ -n "$monitor" ] && { kill $monitor; wait $monitor; } 2>/dev/null
     { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; tail -c 20000 "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
     monitor=
+    [ $status -eq 137 ] && [ $((SECONDS - at)) -ge $limit ] && status=124 # it did not heed the first signal
     if [ $status -eq 0 ]; then
         passed=$((passed + 1))
         say "ok      $name ($((SECONDS - at)) s)   $(grep -aE 'passed, |apart|^step ' "$dir/log" | tail -1)"
@@ -332,8 +338,11 @@ sharing=(env TRAIN_LLAMA_SHARE_GPU=1 CUDA_VISIBLE_DEVICES=$first_gpu FAKE_CUDA_G
 points() { # N...: these points of gpu_points, each in a step of its own
     local point
     for point in "$@"; do
-        [ $mode = rehearse ] && [ $point = 6 ] && gpu_only
-        step "point $point$([ $point = 1 ] && echo ' and 3')" $([ $point = 1 ] && echo 90 || echo 60) $points "${small[@]}" $point $([ $point = 6 ] && echo "$properties")
+        case $point in
+        1) step 'point 1 and 3' 90 $points "${small[@]}" 1 ;;
+        6) gpu_only; step 'point 6' 60 $points "${small[@]}" 6 "$properties" ;;
+        *) step "point $point" 60 $points "${small[@]}" $point ;;
+        esac
     done
 }
 compares() { [ -e "$reference" ] || [ $mode = list ] || skip="the CPU device's results are missing"; }
@@ -361,13 +370,13 @@ sanitized() { # NAME COMMAND...
 }
 export TORCHINDUCTOR_CACHE_DIR=$dir/inductor TRITON_CACHE_DIR=$dir/triton # what is compiled for one length is reused for the next
 steps_of() { # MODEL K: a step of K x 1024 tokens, ours and right after it PyTorch's
-    local model=$1 S=$2 accum=1 steps=7 timed=5 name limit=120
+    local model=$1 S=$2 accum=1 steps=7 timed=5 name limit=120 trace=()
     name=$(basename "$model")
     [ $S = 8 ] && accum=16 steps=3 timed=2 # with few sequences a step spends much of its time in the optimizer, which no real run does
-    [ $S = 128 ] && steps=3 timed=2 limit=200
+    [ $S = 128 ] && steps=3 timed=2 limit=200 trace=(--trace "$dir/trace-$name-128K.json")
     gpu_only
     step "benchmark: step of $name, ${S}K" 75 $build/train_llama --model "$model" --from-scratch --train-data "$random" --seq-len ${S}K --grad-accum $accum \
-        --steps $steps $([ $S = 128 ] && echo --trace "$dir/trace-$name-128K.json")
+        --steps $steps "${trace[@]}"
     if [ $mode = check ] && wanted "benchmark: PyTorch, $name, ${S}K"; then
         [ -n "$torch_job" ] && { wait $torch_job || echo "status $?" >>"$dir/torch_log"; }
         torch_job=
@@ -424,8 +433,7 @@ step 'a small run, model states on the host' 60 "${tiny[@]}" "${hosted[@]}" --gr
 gpu_only
 step 'benchmark: step of llama3.2-1b, 128K, model states on the host' 75 $build/train_llama --model llama3.2-1b --from-scratch --train-data "$random" \
     --seq-len 128K "${hosted[@]}" --steps 3
-twice="'${tiny[0]}' ${tiny[*]:1} --deterministic --out"
-step 'deterministic: the same bits twice' 90 bash -c "$twice '$dir/a' && $twice '$dir/b' && cmp '$dir/a/step-00000002/model.safetensors' '$dir/b/step-00000002/model.safetensors'"
+step 'deterministic: the same bits twice' 90 bash -c '"${@:2}" --out "$1/a" && "${@:2}" --out "$1/b" && cmp "$1"/{a,b}/step-00000002/model.safetensors' twice "$dir" "${tiny[@]}" --deterministic
 gpu_only
 step 'calibration of this machine for the planner' 75 $([ $mpi = 1 ] && echo mpirun -np $gpu_total) $build/train_llama --calibrate --model "$shaped"
 sanitized ', attention by hand' $points small 1
@@ -475,7 +483,10 @@ table() {
 }
 
 say ''
-[ $mode = list ] && exit 0
+for word in "${only[@]}"; do
+    grep -qF -- "$word" <<<"$names" || { failed=$((failed + 1)) && say "FAILED  --only $word: no step has this in its name"; }
+done
+[ $mode = list ] && exit $((failed > 0))
 say "$(table)"
 echo "report: $report"
 [ -e "$properties" ] && say "properties of this GPU for cuDNN: $properties; they belong into the table of test/test_cudnn_graphs.c, or beside it as a file given to it"

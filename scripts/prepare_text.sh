@@ -17,7 +17,7 @@ dir=$1
 shift
 for file in "$@"; do
     [ -f "$file" ] && [ -r "$file" ] || die "$file: not a readable file"
-    tr -d '\0' <"$file" | cmp -s - "$file" || die "$file: not a text but packed or binary, it holds bytes of 0"
+    tr -d '\0' <"$file" | cmp -s -- - "$file" || die "$file: not a text but packed or binary, it holds bytes of 0"
 done
 root=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$dir" || exit 2

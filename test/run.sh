@@ -47,11 +47,18 @@ report() { # name status seconds log
         printf 'FAILED  %-34s %4d s   exit status %d, %s:\n%s\n' "$1" "$3" "$2" "$4" "$({ grep -a -m20 -A15 '^FAIL' "$4" || tail -25 "$4"; } | sed 's/^/        /')"
     fi
 }
+stop() {
+    kill $(jobs -p) 2>/dev/null
+    wait
+    exit 130
+}
+trap stop INT TERM
 run() { # name ranks command...
     local name=$1 ranks=$2 log="$logs/$1.log" began=$SECONDS
     shift 2
     if [ "$ranks" -gt 1 ]; then set -- mpirun -np "$ranks" "$@"; fi
-    timeout 1800 "$@" >"$log" 2>&1 </dev/null
+    timeout 1800 "$@" >"$log" 2>&1 </dev/null & # which has a process group of its own, where Ctrl-C does not reach it
+    wait $!
     report "$name" $? $((SECONDS - began)) "$log"
 }
 build() { # make arguments; a build that fails is a failed test
@@ -76,6 +83,7 @@ programs() { # alone or together, suffix folder name...: alone: those of several
 }
 two_at_a_time() { # runs the scripts and programs that have not been started yet, the longest first
     local script name
+    trap stop INT TERM # a subshell does not inherit it
     for script in test/test_{cuda,emulated,memory,plan,state,folder}.sh test/test_*.sh; do
         name=$(basename "$script" .sh)
         wanted "$name" && mkdir "$begun/$name" 2>/dev/null && run "$name" 1 bash "$script"

@@ -13,15 +13,23 @@ replace make 'for file; do
 done
 echo "CUDA 13.0 (of the test)"'
 replace gcc '! grep -q "${NO_HEADER:-none}"' # a header of this name is not found
-replace program 'case $0 in *text_to_tokens) head -c 4096 /dev/zero >"$1" ;; *"${HANGS:-none}") exec sleep 100 ;; *"${FAILS:-none}") echo 3 passed, 1 failed; exit 1 ;; esac'
+replace program 'case $0 in
+*text_to_tokens) head -c 4096 /dev/zero >"$1" ;;
+*gpu_points) [ "$1" != 6 ] || : >"$2" ;; # the properties of the GPU
+*"${HANGS:-none}") [ -z "${STUBBORN:-}" ] || trap "" TERM; echo $$ >hanging; exec sleep 100 ;;
+*"${FAILS:-none}") echo 3 passed, 1 failed; exit 1 ;;
+esac'
 replace python3 'echo "${TORCH:-yes}"'
 replace cmp true # of states that the program above does not write
 gpu_check() { env PATH="$dir/bin:$PATH" "$@"; }
 checked=("$dir/scripts/gpu_check.sh" --report "$dir/report.txt")
 says() { check "it says: $1" grep -q -- "$1" "$dir/report.txt"; }
 
-check 'all steps pass' gpu_check "${checked[@]}"
+mkdir "$dir/a folder"
+check 'all steps pass, also where paths have spaces' gpu_check TMPDIR="$dir/a folder" "$dir/scripts/gpu_check.sh" --report "$dir/a folder/report.txt"
+mv "$dir/a folder/report.txt" "$dir"
 says '^[1-9][0-9]* passed, 0 failed'
+says "^ok      point 6: cuDNN graphs, with this GPU's own properties"
 rm "$dir/report.txt"
 check 'no OpenBLAS, and PyTorch that compiles nothing' gpu_check NO_HEADER=cblas TORCH='no Python.h' "${checked[@]}"
 says 'skipped reference of the CPU device: no OpenBLAS'
@@ -32,9 +40,20 @@ check 'a step that hangs, at the limit of the whole check' gpu_check HANGS=test_
 says '^skipped Hugging Face goldens, bf16: no time left of 8 s (stopped after [5-8] s)'
 says '^skipped point 2: no time left of 8 s'
 rm "$dir/report.txt"
+check 'one that does not heed the first signal, too' gpu_check HANGS=test_golden STUBBORN=1 "${checked[@]}" --limit 8
+says '^skipped Hugging Face goldens, bf16: no time left of 8 s (stopped after [5-8] s)'
+rm "$dir/report.txt"
+hanging_ends() { for ((i = 0; i < 100; i++)); do kill -0 "$(cat "$dir/hanging")" 2>/dev/null && sleep 0.1 || return 0; done && return 1; }
+for signal in INT TERM; do # timeout: 124, unless it must kill
+    check "SIG$signal during a step ends the check" ends_with 124 'Hugging Face goldens' gpu_check HANGS=test_golden timeout -s $signal -k 20 4 "${checked[@]}"
+    check 'and the step' hanging_ends
+done
+rm "$dir/report.txt"
 check 'a step that fails is the status' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels "${checked[@]}" --only kernels,
 check 'the rest: what did not pass' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only kernels,
 says '^ok      kernels,'
+check 'a word that no step has in its name' ends_with 1 'FAILED  --only kernals: no step has this' gpu_check "${checked[@]}" --only kernals
+check 'a report that is none' ends_with 2 '^error: --rest: .* not a report of this check' scripts/gpu_check.sh --rest scripts/gpu_check.sh
 check 'cJSON is named where it is missing' ends_with 2 "missing: cJSON's header" gpu_check NO_HEADER=cJSON "${checked[@]}"
 if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'a GPU that is missing is named' ends_with 2 'missing: a GPU' scripts/gpu_check.sh; fi
 check 'its steps are listed' bash -c "scripts/gpu_check.sh --dry-run | grep -q 'benchmark and point 8'"

@@ -287,6 +287,9 @@ sed -n 's/^    //p' docs/plans.md | quoted >"$dir/quoted"
 "$binary" $(sed -n 's/^    \$ \.\/train_llama //p' docs/plans.md) | quoted >"$dir/printed"
 check 'docs/plans.md quotes the plan (else: dev/plan_tables.py)' bash -c "[ -s '$dir/quoted' ] && diff '$dir/quoted' '$dir/printed'"
 
+check 'dev/plan_tables.py takes no other error for what does not fit' ends_with 1 "cluster 'none': neither a known cluster" \
+    env TRAIN_LLAMA="$binary" PYTHONPATH=dev python3 -c 'import plan_tables; plan_tables.plan("llama3-8b", "128K", 8, "none")'
+
 # What is impossible.
 big=(--model llama3-8b --plan --cluster h100)
 refuse 'a length nothing fits' 'on these ranks up to [0-9]+ tokens fit; 16 ranks fit 8388608 tokens' "${big[@]}" --ranks 8 --seq-len 8M

@@ -226,6 +226,12 @@ check 'a template in a file of its own' chats own own "$dir/messages.jsonl"
 check 'is the one that counts' cmp <(characters own) <(tr '*' '+' <"$dir/said")
 echo '{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}' >"$dir/anew/chat_template.jinja"
 check 'a template that changes what was said before' ends_with 2 'messages.jsonl:1: not a JSON object with a chat in "messages" (see --help): the chat template changes earlier' chats anew other "$dir/messages.jsonl"
+mkdir "$dir/older" && cp "$dir/tokenizer.json" "$dir/older"
+printf '%s' "{{ bos_token }}{% for m in messages %}[{{ m['role'] | upper }}]{% generation %}{{ m['content'] | trim }}*{% endgeneration %}{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}" >"$dir/older/chat_template.jinja"
+check 'a template that writes a special token which the folder does not name' ends_with 2 "the chat template says: 'bos_token' is undefined" chats older other "$dir/messages.jsonl"
+echo '{"bos_token": {"content": "<begin>"}}' >"$dir/older/special_tokens_map.json"
+check 'special tokens in a file of their own, and a template that says what is learnt' chats older older "$dir/messages.jsonl"
+check 'the same as without' cmp "$dir/older_000001.bin" "$dir/chats_000001.bin"
 echo '{% if %}' >"$dir/wrong/chat_template.jinja"
 check 'a template that is none' ends_with 2 'wrong: the chat template cannot be read: ' chats wrong other "$dir/messages.jsonl"
 check 'no template' ends_with 2 'no chat template in chat_template.jinja or tokenizer_config.json' chats tokenizer.json other "$dir/messages.jsonl"
@@ -271,7 +277,8 @@ printf '{"messages": [{"role": "user", "content": "A"}, '"${call/null/\"B\"}"']}
 check 'a text beside a call that the template leaves out' ends_with 2 'the chat template makes nothing of content in message 2$' chats tools other "$dir/line.jsonl"
 check 'a field that is prompt and completion is learnt once' tokenize same --prompt answer --completion answer "$dir/pairs.jsonl"
 check 'the second time' [ "$(head -c 6 "$dir/same_000001.bin.mask" | od -An -tu1 | xargs)" = '0 0 0 1 1 1' ]
-check 'a chat beside a prompt' refused '--chat takes neither --prompt nor --completion' other --chat messages --prompt prompt --completion answer "$dir/messages.jsonl"
+check 'a field that would not be read' refused 'of --field, --prompt with --completion, and --chat only one' other --field text --chat messages "$dir/messages.jsonl"
+check 'a chat beside a prompt' refused 'of --field, --prompt with --completion, and --chat only one' other --chat messages --prompt prompt --completion answer "$dir/messages.jsonl"
 ids() { $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids "$1"; }
 check 'the tokens of a prompt' test "$(ids 'A B!')" = 96,65,32,66,33
 check 'the trainer takes them' bash -c "'$binary' --model tiny --from-scratch --threads 1 --steps 0 --seq-len 256 --val-data '$dir/pairs_*.bin' --sample-every 1 --sample-tokens 2 --sample-prompt '$(ids 'A B!')' | grep -q 'after 96 65 32 66 33$'"
@@ -305,19 +312,21 @@ tokenizers["llama3"].decoder = decoders.ByteLevel()
 tokenizers["legacy"].normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
 tokenizers["llama2"].pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
 random.seed(1)
-parts = list(" \n\r\t/>.,'1Aé你😀\u0301\u3000") + ["\n\n", "  ", " A", "A A", "12", "'s", "A.\n", "</s>"]
+parts = list(" \n\r\t/>.,'1Aé你😀\u0301\u3000") + ["\n\n", "  ", " A", "A。", "、", "\r\n", "A A", "12", "'s", "A.\n", "</s>"]
 texts = ["".join(random.choices(parts, k=random.randint(1, 100))) for _ in range(300)]
 tokenize_text.BATCH_BYTES, cuts = 20, 0
 for name, tokenizer in tokenizers.items():
     tokenizer.save(f"{folder}/{name}.json")
     tokenize_text.use(f"{folder}/{name}.json", None, False, False)
-    assert tokenize_text.can_cut(tokenizer), name
+    place = tokenize_text.cut_places(tokenizer)
+    assert place.pattern.split("|") == list(tokenize_text.CUT_PLACES), name
     for text in texts:
-        pieces = list(tokenize_text.pieces(tokenize_text.cut(io.StringIO(text), tokenize_text.CUT_PLACE)))
+        pieces = list(tokenize_text.pieces(tokenize_text.cut(io.StringIO(text, newline=""), place)))
         cuts += len(pieces) - 1
         assert array.array("I", tokenize_text.encode(pieces)[0]).tolist() == tokenize_text.tokenizer.encode(text).ids, (name, text, pieces)
 assert cuts > 1500, cuts
-assert not tokenize_text.can_cut(llama2([("A", "▁A")])), "a token of two words"
+assert not tokenize_text.cut_places(llama2([("A", "▁A")])).search("A A"), "a token of two words"
+assert tokenize_text.cut_places(llama2([("A", "▁A")])).search("A。"), "cuts elsewhere"
 begin = {name: " ".join(tokenizer.encode("<s>[", add_special_tokens=False).tokens[:-1]) for name, tokenizer in tokenizers.items()} # older versions: a space for llama2, too
 said = [("[ I N S T ] ▁A ▁ < / s > <0xC2> <0xA7> ▁ 12 ▁ [ / I N S T ]", 0), ("▁A 12 ▁ </s>", 1)]
 for name, what, stretches in (("legacy", "chats", [(begin["legacy"], 0)] + said), ("llama2", "chats", [(begin["llama2"], 0)] + said), ("llama2", "pairs", [("<s> ▁", 0), ("121 ▁A </s>", 1)]),
@@ -342,12 +351,13 @@ echo 'raise ModuleNotFoundError(name="tokenizers")' >"$dir/none/tokenizers.py"
 check 'without the package: status 2' ends_with 2 '^error: the package tokenizers is missing: pip install tokenizers$' \
     env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
 check 'and one line' [ "$(wc -l <"$dir/shown")" = 1 ]
-mkdir "$dir/older"
-echo 'class Tokenizer: pass' >"$dir/older/tokenizers.py"
+mkdir "$dir/before"
+echo 'class Tokenizer: pass' >"$dir/before/tokenizers.py"
 check 'a package that cannot take special tokens as text' ends_with 2 '^error: the package tokenizers is older than 0.15.1: ' \
-    env PYTHONPATH="$dir/older" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
+    env PYTHONPATH="$dir/before" $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A
 $python -c "import json; t = json.load(open('$dir/tokenizer.json')); t['model'] = dict(type='WordLevel', vocab=dict(A=0), unk_token='<none>'); json.dump(t, open('$dir/words.json', 'w'))"
 check 'a tokenizer that fails' ends_with 2 'words.json: the tokenizer says: ' $python dev/tokenize_text.py --tokenizer "$dir/words.json" --out "$dir/words" "$dir/odd.txt"
 check '--help needs none' env PYTHONPATH="$dir/none" $python dev/tokenize_text.py --help
-check 'a prompt beside files' refused 'takes neither files nor --out' other --ids A "$dir/long.txt"
+check 'a prompt beside files' refused 'takes neither files nor other options' other --ids A "$dir/long.txt"
+check 'a prompt with an option that has no effect' ends_with 2 'takes neither files nor other options' $python dev/tokenize_text.py --tokenizer "$dir/tokenizer.json" --ids A --end '<end>'
 closing_line
