@@ -26,7 +26,7 @@ EVALUATED = ("val_loss", "val_tokens", "val_loss_by_position", "needle_loss", "n
 
 def bounds_of(bf16, wire):
     """Relative; numbers without a bound must be equal. wire: --dkv-wire bf16."""
-    # Float: sums in another order, three steps of AdamW. wire: 3e-5, 2e-3 in 20 pairs. bf16: two digits, gradients that nearly cancel, another arg max.
+    # Float: sums in another order, three steps of AdamW. wire: 7e-5, 2e-3 in 40 pairs. bf16: two digits, gradients that nearly cancel, another arg max.
     loss, norm = (3e-3, 6e-2) if bf16 else (3e-4, 1e-2) if wire else (2e-5, 3e-4)
     others = {"needle_accuracy": math.inf, "sample_tokens": math.inf} if bf16 or wire else {}
     return {"loss": loss, "val_loss": loss, "val_loss_by_position": loss, "needle_loss": loss, "grad_norm": norm, **others}
@@ -115,22 +115,23 @@ def pair(ask, rnd, files, folder):
     """Runs one rank and grids; returns what differs, with the commands."""
     kind = rnd.choices(["evaluate", "train", "spikes", "resume", "new data", "evaluate state", "evaluate export", "train export"], [30, 35, 3, 7, 7, 6, 6, 6])[0]
     states, export, faults = os.path.join(folder, "states"), os.path.join(folder, "export"), []
-    heads, batch = random_model(rnd, folder), 2 if kind == "spikes" else rnd.choice([1, 2, 3, 4, 6, 8, 16])
+    heads, (data, common) = random_model(rnd, folder), random_options(rnd, *files, ask.bf16)
+    batch = 2 if kind == "spikes" or 1100 in data else rnd.choice([1, 2, 3, 4, 6, 8, 16])  # the first two are slow
     wire = ["--dkv-wire", "bf16"] if rnd.random() < 0.1 else []
-    bounds, (data, common) = bounds_of(ask.bf16, wire), random_options(rnd, *files, ask.bf16)
+    bounds = bounds_of(ask.bf16, wire)
 
     def run(one, ranks, options, not_zero=0, run_bytes=0):
         """What the log says, by step and name. not_zero: ranks whose new memory is 0x5a, as bits. run_bytes: of a run of attention's heads; 0: all heads."""
         log, environment = os.path.join(folder, "log.jsonl"), [f"TRAIN_LLAMA_TEST_RUN_BYTES={run_bytes}", "TRAIN_LLAMA_TIMEOUT=100"]
         memory = ["bash", "-c", '(($0 >> OMPI_COMM_WORLD_RANK & 1)) && export MALLOC_PERTURB_=165; exec "$@"', not_zero]
-        command = ["env", *environment, "timeout", 600, "mpirun", "-np", ranks, *memory, ask.binary, "--threads", 1, "--log", log, *options]
-        done, here = subprocess.run([str(word) for word in command], capture_output=True, text=True), {}
+        command = ["env", *environment, "timeout", "--foreground", 600, "mpirun", "-np", ranks, *memory, ask.binary, "--threads", 1, "--log", log, *options]
+        done, here = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True), {}
         if done.returncode == 0:
             with open(log) as f:
                 rows = [json.loads(line) for line in f]
             os.unlink(log)
             here = {key: x for row in rows for name in TRAINED + EVALUATED if name in row for key, x in leaves(row[name], row.get("step"), name)}
-        why = apart(here if one is None else one, here, bounds) if here else f"status {done.returncode}: {done.stdout[-500:]}{done.stderr[-1000:]}"
+        why = apart(here if one is None else one, here, bounds) if here else f"status {done.returncode}: {done.stdout[-300:]}{done.stderr[-2000:]}"
         faults.extend([f"{why}\n  {shlex.join(map(str, command))}"] if why else [])
         return here
 
