@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Trains small random models for three steps on random grids, with random ZeRO degrees, recompute, offload and documents, and compares losses, gradient
-norms and validation losses with those of one rank. Some save their states, and another random grid goes on from one of these; in some, attention
-sums few heads at a time.
+"""Runs small random models on random grids, with random ZeRO degrees, recompute, offload, data and evaluations, and compares what the log says of the model
+with one rank. A run trains three steps, or only evaluates; some go on from the 128 steps that --skip-spikes needs. Then another grid may resume the state, go
+on from it with new data, evaluate the state or the export, or train the export. On random ranks, new memory is not zero.
 
     python3 test/random_runs.py [--binary build/cpu/train_llama] [--runs 100] [--seed 1] [--ranks 8] [--bf16]
 
 --runs: how many pairs; a pair takes some two seconds. --ranks: the most ranks. --bf16: for a build that computes in bf16 (emulated, cuda), with wider
-bounds. A pair that differs is printed with both commands and its model's folder, which stays; the exit status is then 1. Needs mpirun and Python; with
+bounds. A pair that differs is printed with its commands, and its folder stays; the exit status is then 1. Needs mpirun and Python; with
 fewer cores than ranks, or as root, `source scripts/mpi_env.sh` first.
 """
 import argparse
@@ -14,14 +14,44 @@ import json
 import math
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 
+TRAINED = ("loss", "grad_norm", "spike", "lr", "tokens", "labels", "samples")
+EVALUATED = ("val_loss", "val_tokens", "val_loss_by_position", "needle_loss", "needle_accuracy", "sample_tokens")
+
+
+def bounds_of(bf16, wire):
+    """Relative; numbers without a bound must be equal. wire: --dkv-wire bf16."""
+    # Float: sums in another order, three steps of AdamW. wire: 7e-5, 2e-3 in 40 pairs. bf16: two digits, gradients that nearly cancel, another arg max.
+    loss, norm = (3e-3, 6e-2) if bf16 else (3e-4, 1e-2) if wire else (2e-5, 3e-4)
+    others = {"needle_accuracy": math.inf, "sample_tokens": math.inf} if bf16 or wire else {}
+    return {"loss": loss, "val_loss": loss, "val_loss_by_position": loss, "needle_loss": loss, "grad_norm": norm, **others}
+
+
+def apart(one, here, bounds):
+    """The numbers that differ, with their names."""
+    both = [(key, one.get(key, "missing"), here.get(key, "missing")) for key in sorted(one.keys() | here.keys(), key=str)]
+    near = lambda x, y, bound: {type(x), type(y)} <= {int, float} and abs(y - x) <= bound * max(abs(x), 1e-9)
+    return [(key, x, y) for key, x, y in both if x != y and not near(x, y, bounds.get(key[1], 0))]
+
 
 def divisors(n):
     return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def write_tokens(rnd, path, count, masked):
+    """llm.c's format: magic number, version, count, then uint16. masked: a loss mask beside it, with runs of 0 and 1."""
+    tokens = rnd.choices(range(256), weights=[1 + 40 * (t in (10, 32)) + t % 7 for t in range(256)], k=count)
+    with open(path, "wb") as f:
+        f.write(b"".join(n.to_bytes(4, "little") for n in [20240520, 1, count] + [0] * 253) + b"".join(t.to_bytes(2, "little") for t in tokens))
+    if masked:
+        with open(path + ".mask", "wb") as f:
+            f.write(b"".join(bytes([rnd.randint(0, 1)]) * rnd.randint(1, 60) for _ in range(count))[:count])
+    return path
 
 
 def random_model(rnd, folder):
@@ -34,20 +64,25 @@ def random_model(rnd, folder):
     return heads
 
 
-def random_options(rnd):
-    """Options that all runs of a model have."""
-    length = rnd.choice([128, rnd.randint(70, 200)])  # 128: a whole tile of the attention engine
-    options = ["--seq-len", length, "--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1])]
-    if rnd.random() < 0.4:
-        options += [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]
-    return options
+def random_options(rnd, many, masked, few, bf16):
+    """What is read and trained on, and other options that all runs of a model have."""
+    length = rnd.choice([128, rnd.randint(70, 200), rnd.randint(70, 200) if rnd.random() < 0.9 else 1100])  # 128: a whole tile of the attention engine
+    data = ["--seq-len", length, "--seed", rnd.randint(1, 9), "--train-data", rnd.choice([many, masked, f"x={many}:0.7,y={masked}:0.3"])]
+    options = ["--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1]), "--eval-every", 2, "--val-data", rnd.choice([many, masked, few, f"x={few},y={masked}"])]
+    options += ["--eval-steps", rnd.randint(1, 2)] if rnd.random() < 0.4 else ["--eval-tokens", rnd.randint(1, rnd.choice([400, 2000]))]
+    for chance, more in [(0.2, ["--eval-needles", 1]), (0.25, ["--sample-every", 2, "--sample-tokens", rnd.randint(1, 4)]),
+                         (0.5, [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]), (0.3 * bf16, ["--stochastic-rounding"])]:
+        options += more if rnd.random() < chance else []
+    return data, options
 
 
-def random_grid(rnd, heads, most_ranks):
+def random_grid(rnd, heads, most_ranks, batch):
     """The number of ranks, dp, and the options of a run on the grid."""
-    ranks = rnd.choice([n for n in (1, 1, 2, 2, 3, 4, 4, 6, 8) if n <= most_ranks])
-    hp = rnd.choice([h for h in divisors(ranks) if heads % h == 0])
-    cp = rnd.choice(divisors(ranks // hp))
+    ranks = rnd.choice([n for n in (1, 2, 2, 3, 4, 4, 6, 8) if n <= most_ranks])
+    cp = rnd.choice(divisors(ranks))
+    hp = rnd.choice([h for h in divisors(ranks // cp) if heads % h == 0])
+    if batch % (ranks // hp // cp) != 0:
+        return random_grid(rnd, heads, most_ranks, batch)
     grid = ["--hp", hp, "--cp", cp]
     if cp > 1:
         grid += ["--cp-comm", "allgather"] if rnd.random() < 0.3 else ["--inner-ring", rnd.choice(divisors(cp))]
@@ -61,26 +96,84 @@ def random_grid(rnd, heads, most_ranks):
     grid += ["--recompute", rnd.choice(["none", "selective", "full"]), "--offload-activations", rnd.choice([0, 0, 0.5, 1])]
     if rnd.random() < 0.3:
         grid += ["--mlp-tile", rnd.randint(5, 60), "--loss-tile", rnd.randint(5, 60)]
-    return ranks, ranks // hp // cp, grid
+    return ranks, ranks // hp // cp, grid + (["--verify"] if rnd.random() < 0.1 else [])
 
 
-def with_batch(rnd, grid, dp, batch):
-    return [*grid, "--batch-size", rnd.choice(divisors(batch // dp)), "--global-batch", batch]
+def leaves(value, *key):
+    """The numbers of a value in a log, each with the names and places that lead to it."""
+    if not isinstance(value, (dict, list)):
+        return [(key, value)]
+    return [leaf for name, part in (value.items() if isinstance(value, dict) else enumerate(value)) for leaf in leaves(part, *key, name)]
 
 
-def train(binary, ranks, options, log, run_bytes=0):
-    """The numbers of a run by step and name, its command, and its output if it failed. run_bytes: of a run of attention's heads; 0: all heads."""
-    command = [str(word) for word in ["env", f"TRAIN_LLAMA_TEST_RUN_BYTES={run_bytes}", "mpirun", "-np", ranks, binary, "--threads", 1, "--log", log, *options]]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    except subprocess.TimeoutExpired:
-        return {}, command, "not done after 300 s"
-    if done.returncode != 0:
-        return {}, command, done.stdout[-500:] + done.stderr[-1000:]
-    with open(log) as f:
-        rows = [json.loads(line) for line in f]
-    os.unlink(log)
-    return {(row["step"], key): row[key] for row in rows for key in ("loss", "grad_norm", "val_loss") if key in row}, command, ""
+def from_step(numbers, step):
+    """What a run logs that resumes the state of a step."""
+    return {key: x for key, x in numbers.items() if key[0] > step or (key[0] == step and key[1] in EVALUATED)}
+
+
+def pair(ask, rnd, files, folder):
+    """Runs one rank and grids; returns what differs, with the commands."""
+    kind = rnd.choices(["evaluate", "train", "spikes", "resume", "new data", "evaluate state", "evaluate export", "train export"], [30, 35, 3, 7, 7, 6, 6, 6])[0]
+    states, export, faults = os.path.join(folder, "states"), os.path.join(folder, "export"), []
+    heads, (data, common) = random_model(rnd, folder), random_options(rnd, *files, ask.bf16)
+    batch = 2 if kind == "spikes" or 1100 in data else rnd.choice([1, 2, 3, 4, 6, 8, 16])  # the first two are slow
+    wire = ["--dkv-wire", "bf16"] if rnd.random() < 0.1 else []
+    bounds = bounds_of(ask.bf16, wire)
+
+    def run(one, ranks, options, not_zero=0, run_bytes=0):
+        """What the log says, by step and name. not_zero: ranks whose new memory is 0x5a, as bits. run_bytes: of a run of attention's heads; 0: all heads."""
+        log, environment = os.path.join(folder, "log.jsonl"), [f"TRAIN_LLAMA_TEST_RUN_BYTES={run_bytes}", "TRAIN_LLAMA_TIMEOUT=100"]
+        memory = ["bash", "-c", '(($0 >> OMPI_COMM_WORLD_RANK & 1)) && export MALLOC_PERTURB_=165; exec "$@"', not_zero]
+        command = ["env", *environment, "timeout", "--foreground", 600, "mpirun", "-np", ranks, *memory, ask.binary, "--threads", 1, "--log", log, *options]
+        done, here = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True), {}
+        if done.returncode == 0:
+            with open(log) as f:
+                rows = [json.loads(line) for line in f]
+            os.unlink(log)
+            here = {key: x for row in rows for name in TRAINED + EVALUATED if name in row for key, x in leaves(row[name], row.get("step"), name)}
+        why = apart(here if one is None else one, here, bounds) if here else f"status {done.returncode}: {done.stdout[-300:]}{done.stderr[-2000:]}"
+        faults.extend([f"{why}\n  {shlex.join(map(str, command))}"] if why else [])
+        return here
+
+    def alone(*options):
+        return run(None, 1, [*options, "--global-batch", batch])
+
+    def on_grid(one, *options):
+        ranks, dp, grid = random_grid(rnd, heads, ask.ranks, batch)
+        any_batch = "--eval-tokens" in options and options[-2:] == ("--steps", 0)
+        batches = ["--batch-size", rnd.randint(1, 6)] if any_batch else ["--batch-size", rnd.choice(divisors(batch // dp)), "--global-batch", batch]
+        run(one, ranks, [*options, *grid, *batches, *wire], rnd.getrandbits(8), rnd.choice([0, 1, 1 << 14]))
+
+    start = ["--model", folder, "--from-scratch", *common]
+    if kind == "evaluate":
+        options = [*start, *data[:4], "--steps", 0]
+        on_grid(alone(*options), *options)
+    elif kind == "spikes":
+        options = [*start, *data, "--steps", 131, "--skip-spikes", 0.3, "--out", states]
+        one = alone(*options, "--save-every", 128)
+        shutil.rmtree(os.path.join(states, "step-00000131"), ignore_errors=True)
+        on_grid(from_step(one, 128), *options, "--resume")
+    else:
+        options, first = [*start, *data, "--steps", 3], rnd.randint(1, 2)  # first: the step that is resumed
+        one = alone(*options)
+        on_grid(one, *options, *([] if kind == "train" else ["--export", export] if "export" in kind else ["--out", states, "--save-every", 1, "--keep", 3]))
+        for step in range(first + 1, 4) if kind in ("resume", "new data") else []:
+            shutil.rmtree(os.path.join(states, f"step-{step:08d}"), ignore_errors=True)
+    if faults:
+        pass
+    elif kind == "resume":
+        on_grid(from_step(one, first), *options, "--out", states, "--resume")
+    elif kind == "new data":
+        copy, (data, _) = shutil.copytree(states, os.path.join(folder, "copy")), random_options(rnd, *files, ask.bf16)
+        options = [*start, *data, "--steps", 4, "--resume", "--new-data"]
+        on_grid(alone(*options, "--out", copy), *options, "--out", states)
+    elif kind == "train export":
+        options = ["--model", export, *common, *data, "--steps", 2]
+        on_grid(alone(*options), *options)
+    elif kind in ("evaluate state", "evaluate export"):
+        model = os.path.join(states, "step-00000003") if kind == "evaluate state" else export
+        on_grid({(0, *key[1:]): x for key, x in from_step(one, 3).items()}, "--model", model, *common, *data[:4], "--steps", 0)
+    return faults
 
 
 def main():
@@ -91,44 +184,15 @@ def main():
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--bf16", action="store_true")
     ask = parser.parse_args()
-    # Float: sums in another order, three steps of AdamW. bf16: two digits, and gradients that nearly cancel.
-    bounds = {"loss": 3e-3, "val_loss": 3e-3, "grad_norm": 6e-2} if ask.bf16 else {"loss": 2e-5, "val_loss": 2e-5, "grad_norm": 3e-4}
     rnd, failed = random.Random(ask.seed), 0
     home = tempfile.mkdtemp(prefix="random_runs_")
-    data = os.path.join(home, "data.bin")
-    tokens = rnd.choices(range(256), weights=[1 + 40 * (t in (10, 32)) + t % 7 for t in range(256)], k=20000)
-    with open(data, "wb") as f: # llm.c's format: magic number, version, count, then uint16
-        f.write(b"".join(n.to_bytes(4, "little") for n in [20240520, 1, len(tokens)] + [0] * 253) + b"".join(t.to_bytes(2, "little") for t in tokens))
+    files = [write_tokens(rnd, os.path.join(home, name + ".bin"), count, name == "masked") for name, count in (("many", 20000), ("masked", 6000), ("few", 1500))]
     for run in range(ask.runs):
         folder = tempfile.mkdtemp(dir=home)
-        heads = random_model(rnd, folder)
-        common = ["--model", folder, "--from-scratch", "--train-data", data, "--val-data", data, "--eval-every", 2, "--eval-steps", 2, "--steps", 3]
-        common += random_options(rnd)
-        ranks, dp, grid = random_grid(rnd, heads, ask.ranks)
-        batch = dp * rnd.choice([1, 2, 4])
-        one, alone, why = train(ask.binary, 1, common + ["--global-batch", batch], os.path.join(folder, "one.jsonl"))
-        saves = rnd.random() < 0.3
-        states = os.path.join(folder, "states")
-        runs = [(ranks, with_batch(rnd, grid, dp, batch) + (["--out", states, "--save-every", 1, "--keep", 3] if saves else []))]
-        if saves:  # and another grid goes on from one of its states
-            ranks, dp, grid = random_grid(rnd, heads, ask.ranks)
-            while batch % dp != 0:
-                ranks, dp, grid = random_grid(rnd, heads, ask.ranks)
-            runs.append((ranks, with_batch(rnd, grid, dp, batch) + ["--out", states, "--resume"]))
-        faults = [] if one else [why]
-        first = 0  # step that the run begins with
-        for ranks, options in runs:
-            here, command, why = train(ask.binary, ranks, common + options, os.path.join(folder, "here.jsonl"), rnd.choice([0, 1, 1 << 14]))
-            expected = {key: x for key, x in one.items() if key[0] >= first and (first == 0 or key[1] == "val_loss" or key[0] > first)}
-            apart = [(key, x, here.get(key)) for key, x in expected.items() if not abs(here.get(key, math.inf) - x) <= bounds[key[1]] * abs(x)]
-            if why or apart or len(here) != len(expected):
-                faults.append(f"{apart}{why}\n  {' '.join(command)}")
-            first = rnd.randint(1, 2)
-            for step in range(first + 1, 4):
-                shutil.rmtree(os.path.join(states, f"step-{step:08d}"), ignore_errors=True)
+        faults = pair(ask, rnd, files, folder)
         if faults:
             failed += 1
-            print(f"FAIL run {run}: {' '.join(alone)}", *faults, sep="\n  ", flush=True)
+            print(f"FAIL run {run}:", *faults, sep="\n  ", flush=True)
         else:
             shutil.rmtree(folder)
     print(f"random_runs: {ask.runs - failed} passed, {failed} failed (seed {ask.seed})")
