@@ -314,19 +314,12 @@ static inline void double_ring_add(const double_ring *r, float *sum, const void 
     }
 }
 
-// sum = rank k's dKV as it came over the wire, or from another float sum (`wire` false); only the rows that travel.
-static inline void double_ring_set(const double_ring *r, float *sum, const void *from, bool wire, int k) {
+// sum = rank k's dKV as it came over the wire; only the rows that travel.
+static inline void double_ring_set(const double_ring *r, float *sum, const void *arrived, int k) {
     int64_t at[2], count[2], row = double_ring_kv_row(r);
     int ranges = double_ring_ranges(r, k, at, count);
-    for (int i = 0; i < ranges; i++) {
-        float *to = sum + at[i] * row;
-        if (!wire || !r->dkv_bf16) {
-            device_copy(to, (const float *)from + at[i] * row, sizeof(float) * (size_t)(count[i] * row));
-            continue;
-        }
-        device_zero(to, sizeof(float) * (size_t)(count[i] * row));
-        op_add_bf16(to, (const bf16 *)from + at[i] * row, count[i] * row);
-    }
+    for (int i = 0; i < ranges; i++) device_zero(sum + at[i] * row, sizeof(float) * (size_t)(count[i] * row));
+    double_ring_add(r, sum, arrived, k);
 }
 
 // --cp-comm allgather. With dkv_bf16 an all-to-all takes every contribution to its owner, who adds them in float, in the order of ranks.
@@ -381,7 +374,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
             if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_outer, r->dkv_outer[0]);
             if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // the whole gradient stays here; the rows that others see go round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
-                double_ring_set(r, sum, r->dkv_own, false, k);
+                device_copy(sum, r->dkv_own, sizeof(float) * (size_t)double_ring_kv_count(r));
             } else {
                 double_ring_block_backward(r, t, sum, block, k);
             }
@@ -425,7 +418,7 @@ static inline float *double_ring_home(double_ring *r) {
     if (w > 1) double_ring_hop_finish(r, COMM_DKV_INNER);
     if (r->documents.host == NULL && !r->dkv_bf16) return (float *)home;
     float *sum = r->documents.host != NULL ? r->dkv_own : r->dkv; // bf16 on the wire: sums never left r->dkv (double_ring_put)
-    double_ring_set(r, sum, home, true, g->place.c);
+    double_ring_set(r, sum, home, g->place.c);
     return sum;
 }
 

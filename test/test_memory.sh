@@ -42,7 +42,7 @@ within 'ZeRO full' 2 --seq-len 2048 --hp 2 --zero-params full --recompute full
 within 'a copy of the states while they are written' 2 --seq-len 2048 --hp 2 --save-every 1 --out "$dir/states"
 within 'ZeRO optimizer, accumulation' 2 --seq-len 2048 --cp 2 --zero-grads 2 --grad-accum 2 --recompute selective
 model=model
-within 'rings, dKV as bf16' 4 --seq-len 4096 --cp 4 --inner-ring 2 --dkv-wire bf16 --recompute selective
+within 'rings, dKV as bf16' 4 --seq-len 2048 --cp 4 --inner-ring 2 --dkv-wire bf16 --recompute selective
 within "sixteen ranks: MPI's shared memory does not count" 16 --seq-len 2048 --cp 16 --inner-ring 4 --zero-params full --recompute selective
 
 # No growth: resident memory after 3 and after 100 steps.
