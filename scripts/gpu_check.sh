@@ -18,7 +18,8 @@
 # several ranks are skipped; without cuDNN all attention is by hand. The report begins with what was missing.
 # To carry to the GPU machine beside the tracked files: gpu_check_pack/ (git ignores it; made anew when test/compare_devices.c changed), and for --rest
 # the earlier report.
-# The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step.
+# The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step. Of a step that failed it
+# also holds what the driver says, where the step hung (by cuda-gdb, or gdb), and where the GPU or the program faulted.
 # Closes with a table of the benchmarks and "N passed, N failed, N skipped". Exit status: 0 no step failed, 1 some did, 2 it could not start.
 set -u
 from=$PWD
@@ -52,6 +53,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 have() { command -v "$1" >/dev/null 2>&1; }
+shared_memory() { echo $((0 + $(df -k --output=avail /dev/shm 2>/dev/null | tail -1))); } # KiB that are free
 open_mpi() { have mpirun && mpicc --showme:compile >/dev/null 2>&1; } # another MPI's mpicc does not know this
 
 # ---- the pack ----
@@ -192,7 +194,11 @@ if [ $mode != list ]; then
         echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
         uname -sr; sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1; sed -nE 's/^Mem(Total|Available): */Host memory, \1: /p' /proc/meminfo; echo "${gpus:-no GPU}"
         nvidia-smi --query-gpu=driver_version,memory.total,memory.used,clocks.max.sm,power.limit --format=csv 2>/dev/null
+        nvidia-smi --query-gpu=compute_mode,mig.mode.current,persistence_mode,ecc.mode.current,pcie.link.gen.max,pcie.link.width.current --format=csv 2>/dev/null
+        [ $gpu_total -gt 1 ] && nvidia-smi topo -m 2>/dev/null
         grep '^CUDA ' <<<"$why"
+        echo "$(nproc) cores, ulimit -l $(ulimit -l), memory limit $(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo unknown), /dev/shm: $(shared_memory) KiB free, gcc $(gcc -dumpfullversion), $(mpirun --version 2>&1 | head -1)"
+        env | grep -E '^(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|OMPI|OPAL|PRTE|PMIX|UCX|OMP|LD|TORCH|TRAIN_LLAMA)_[A-Za-z0-9_]*=' | sort
         [ ${#notes[@]} -gt 0 ] && printf '%s\n' "${notes[@]}"
         [ $mode = rehearse ] && echo 'REHEARSAL: no GPU, fakes and emulated kernels, small sizes. No figure below measures anything.'
     } >"$report"
@@ -221,9 +227,57 @@ gpu_at_work() { # the clock and the power of a benchmark: figures taken at a low
                 n, clock[1], clock[int((n + 1) / 2)], watts / n, hot, reasons
         }'
 }
+excerpt() { # FILE: all of it, or how it begins, where the reason may be, and how it ends
+    local more=$(($(stat -c %s "$1") - 40000))
+    if [ $more -le 0 ]; then cat "$1"; else head -c 20000 "$1"; printf '\n[... %d bytes ...]\n' $more; tail -c 20000 "$1"; fi
+}
+run() { # LIMIT LOG COMMAND...: sets $status. Beside the script, which a signal then ends at once, and the command with it
+    timeout -k 5 "$1" "${@:3}" >"$2" 2>&1 </dev/null &
+    step_job=$!
+    wait $step_job
+    status=$? step_job=
+}
+debugger=$(command -v cuda-gdb || ls /usr/local/cuda/bin/cuda-gdb 2>/dev/null || command -v gdb)
+where_it_hangs() { # FILE SECONDS: what our programs are doing, if FILE is still there after so many seconds: on the GPU, too, if the debugger is CUDA's
+    local exe second
+    for ((second = 0; second < $2; second++)); do sleep 1 && [ -e "$1" ] || return; done
+    for exe in /proc/[0-9]*/exe; do
+        [[ $(readlink "$exe" 2>/dev/null) == "$(pwd -P)"/build/* ]] || continue
+        timeout -k 2 15 "$debugger" -p "$(tr -dc 0-9 <<<"$exe")" -batch -nx -ex 'info cuda kernels' -ex 'thread apply all bt 16'
+    done
+}
+gpu_fault='illegal memory access|misaligned address|illegal instruction|unspecified launch failure|hardware stack error|invalid program counter|address space not'
+# After a step that failed: whether the GPU answers, who is on it, what the driver logged; where it hung; and for a fault of the GPU or a crash of one of our
+# programs the step again, in a way that shows where that was.
+explain() { # STATUS COMMAND...
+    local status=$1 left=$((total_limit - (SECONDS - began))) again=$dir/again core
+    shift
+    if [ $mode = check ]; then
+        echo '---- after the failure:'
+        timeout 10 nvidia-smi --query-gpu=index,memory.used,utilization.gpu,temperature.gpu,ecc.errors.uncorrected.volatile.total --format=csv
+        timeout 10 nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv
+        dmesg 2>&1 | grep -E 'NVRM|Xid|[Oo]ut of memory|not permitted' | tail -5
+    fi 2>&1
+    [ $status -ne 124 ] || { echo '---- where it was shortly before its limit:' && excerpt "$dir/hangs"; }
+    [[ $left -ge 20 && " $*" == *" build/"* && $1 != *compute-sanitizer ]] || return 0
+    [ $left -le 60 ] || left=60
+    if grep -qaE "$gpu_fault" "$dir/log"; then
+        run $left "$again" env CUDA_LAUNCH_BLOCKING=1 CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1 CUDA_ENABLE_LIGHTWEIGHT_COREDUMP=1 CUDA_COREDUMP_SHOW_PROGRESS=1 \
+            "CUDA_COREDUMP_FILE=$dir/core_%p" CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory "$@"
+        echo "---- again, a kernel at a time and with a dump of the GPU: status $status"
+        excerpt "$again"
+        for core in "$dir"/core_*; do
+            [ -s "$core" ] && [[ $debugger == *cuda-gdb ]] && timeout -k 2 30 "$debugger" -batch -nx -ex "target cudacore $core" -ex 'info cuda kernels' -ex bt 2>&1
+        done
+    elif [[ $status -gt 128 && $status -ne 137 && -n $debugger && $1 == build/* ]]; then
+        run $left "$again" "$debugger" -batch -nx -ex run -ex 'thread apply all bt 16' --args "$@"
+        echo '---- again, under a debugger:'
+        excerpt "$again"
+    fi
+}
 # step NAME LIMIT COMMAND...: runs it for at most LIMIT seconds; status 77, or a reason in $skip, is "skipped".
 step() {
-    local name=$1 limit=$2 status at=$SECONDS left=$((total_limit - (SECONDS - began)))
+    local name=$1 limit=$2 status running at=$SECONDS left=$((total_limit - (SECONDS - began)))
     shift 2
     wanted "$name" || { skip=; return 0; }
     if [ $mode = list ]; then
@@ -247,14 +301,16 @@ step() {
             --format=csv,noheader,nounits -l 1 >"$dir/clocks" 2>&1 &
         monitor=$!
     fi
-    timeout -k 5 "$limit" "$@" >"$dir/log" 2>&1 </dev/null & # beside the script, which a signal then ends at once, and the step with it
-    step_job=$!
-    wait $step_job
-    status=$? step_job=
+    running=$(mktemp -p "$dir")
+    echo "${debugger:-no debugger here}" >"$dir/hangs"
+    [ -z "$debugger" ] || [ -n "$cut" ] || [ $limit -lt 40 ] || where_it_hangs "$running" $((limit - 20)) >>"$dir/hangs" 2>&1 &
+    run $limit "$dir/log" "$@"
+    rm "$running"
     [ -n "$monitor" ] && { kill $monitor; wait $monitor; } 2>/dev/null
-    { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; tail -c 20000 "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
+    { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; excerpt "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
     monitor=
     [ $status -eq 137 ] && [ $((SECONDS - at)) -ge $limit ] && status=124 # it did not heed the first signal
+    [[ $status -eq 0 || $status -eq 77 || ($status -eq 124 && -n $cut) ]] || explain $status "$@" >>"$report"
     if [ $status -eq 0 ]; then
         passed=$((passed + 1))
         say "ok      $name ($((SECONDS - at)) s)   $(grep -aE 'passed, |apart|^step ' "$dir/log" | tail -1)"
@@ -271,7 +327,6 @@ step() {
     fi
 }
 skip=
-shared_memory() { echo $((0 + $(df -k --output=avail /dev/shm 2>/dev/null | tail -1))); } # KiB that are free
 several() { # before steps of several ranks on the GPU. NCCL takes 33 MiB of /dev/shm for each rank and group: 4 ranks with 7 groups 0.9 GiB
     if [ $mode = check ]; then
         [ "$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -1)" = Exclusive_Process ] && skip='the GPU is in exclusive-process mode: one process at a time'

@@ -16,14 +16,21 @@ replace gcc '! grep -q "${NO_HEADER:-none}"' # a header of this name is not foun
 replace program 'case $0 in
 *text_to_tokens) head -c 4096 /dev/zero >"$1" ;;
 *gpu_points) [ "$1" != 6 ] || : >"$2" ;; # the properties of the GPU
-*"${HANGS:-none}") [ -z "${STUBBORN:-}" ] || trap "" TERM; echo $$ >hanging; exec sleep 100 ;;
-*"${FAILS:-none}") echo 3 passed, 1 failed; exit 1 ;;
+*"${HANGS:-none}") [ -z "${STUBBORN:-}" ] || trap "" TERM; echo $$ >hanging; cp "$(type -P sleep)" "$0-sleeps"; exec "$0-sleeps" 100 ;;
+*"${FAILS:-none}") echo the first line; yes | head -c 50000; [ -z "${FAULT:-}" ] || echo "$FAULT; core dump: ${CUDA_ENABLE_COREDUMP_ON_EXCEPTION:-0}"
+    [ -z "${CRASH:-}" ] || kill -SEGV $$
+    echo 3 passed, 1 failed; exit 1 ;;
 esac'
 replace python3 'echo "${TORCH:-yes}"'
+replace cuda-gdb 'echo "the debugger: $*"'
 replace cmp true # of states that the program above does not write
 gpu_check() { env PATH="$dir/bin:$PATH" "$@"; }
 checked=("$dir/scripts/gpu_check.sh" --report "$dir/report.txt")
 says() { check "it says: $1" grep -q -- "$1" "$dir/report.txt"; }
+
+# Beside the other checks, because it takes 40 seconds: 20 seconds before a step's limit the debugger is asked where it hangs.
+mkdir "$dir/beside" && cp -r "$dir"/{bin,scripts} "$dir/beside"
+gpu_check HANGS=bench_cuda "$dir/beside/scripts/gpu_check.sh" --report "$dir/beside/report.txt" --only 'that move memory' >"$dir/beside/shown" 2>&1 </dev/null &
 
 mkdir "$dir/a folder"
 check 'all steps pass, also where paths have spaces' gpu_check TMPDIR="$dir/a folder" "$dir/scripts/gpu_check.sh" --report "$dir/a folder/report.txt"
@@ -49,7 +56,14 @@ for signal in INT TERM; do # timeout: 124, unless it must kill
     check 'and the step' hanging_ends
 done
 rm "$dir/report.txt"
-check 'a step that fails is the status' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels "${checked[@]}" --only kernels,
+failing=("${checked[@]}" --only kernels,)
+check 'a step that crashes' ends_with 1 'FAILED  kernels, .*(status 139)' gpu_check FAILS=test_kernels CRASH=1 "${failing[@]}"
+says '^the debugger: -batch -nx -ex run .*build/.*/test_kernels one-order'
+check 'a fault of the GPU' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels FAULT='an illegal memory access was encountered' "${failing[@]}"
+says '^an illegal memory access .*core dump: 1'
+check 'a step that fails is the status' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels "${failing[@]}"
+says '^the first line'
+says '^\[... [0-9]* bytes ...\]'
 check 'the rest: what did not pass' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only kernels,
 says '^ok      kernels,'
 check 'a word that no step has in its name' ends_with 1 'FAILED  --only kernals: no step has this' gpu_check "${checked[@]}" --only kernals
@@ -58,4 +72,7 @@ check 'cJSON is named where it is missing' ends_with 2 "missing: cJSON's header"
 if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'a GPU that is missing is named' ends_with 2 'missing: a GPU' scripts/gpu_check.sh; fi
 check 'its steps are listed' bash -c "scripts/gpu_check.sh --dry-run | grep -q 'benchmark and point 8'"
 for wrong in '--limit 0' '--limit' '--limit 10s' '--limit 1000000'; do check "refused: $wrong" ends_with 2 'legal values are 1 to 999999' scripts/gpu_check.sh $wrong; done
+wait %1
+check 'a step that hangs, and where' grep -q '^the debugger: -p [0-9]* .*info cuda kernels' "$dir/beside/report.txt"
+check 'is not done at its limit' grep -q '^FAILED  benchmark: kernels that move memory (not done after 40 s)' "$dir/beside/report.txt"
 closing_line
