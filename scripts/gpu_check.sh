@@ -306,7 +306,7 @@ step() {
     [ -z "$debugger" ] || [ -n "$cut" ] || [ $limit -lt 40 ] || where_it_hangs "$running" $((limit - 20)) >>"$dir/hangs" 2>&1 &
     run $limit "$dir/log" "$@"
     rm "$running"
-    [ -n "$monitor" ] && { kill $monitor; wait $monitor; } 2>/dev/null
+    [ -n "$monitor" ] && { [ $SECONDS -gt $at ] || sleep 0.3; kill $monitor; wait $monitor; } 2>/dev/null # killed before it begins, it may do what this script does at its end
     { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; excerpt "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
     monitor=
     [ $status -eq 137 ] && [ $((SECONDS - at)) -ge $limit ] && status=124 # it did not heed the first signal
