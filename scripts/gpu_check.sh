@@ -231,37 +231,49 @@ excerpt() { # FILE: all of it, or how it begins, where the reason may be, and ho
     local more=$(($(stat -c %s "$1") - 40000))
     if [ $more -le 0 ]; then cat "$1"; else head -c 20000 "$1"; printf '\n[... %d bytes ...]\n' $more; tail -c 20000 "$1"; fi
 }
+debugger=$(command -v cuda-gdb || ls /usr/local/cuda/bin/cuda-gdb 2>/dev/null || command -v gdb)
+# Beside a step, while FILE is there. 20 seconds before the limit it asks what our programs that still run are doing: on the GPU, too, if the debugger is CUDA's.
+# 10 seconds after the limit it kills `timeout` itself, which would wait for a program that the driver holds, for ever.
+watch_over() { # JOB LIMIT FILE
+    local start=$SECONDS asked= exe
+    while sleep 1 && [ -e "$3" ] && [ $((SECONDS - start)) -lt $(($2 + 10)) ]; do
+        [[ -z $asked && -n $debugger && $2 -ge 40 && $((SECONDS - start)) -ge $(($2 - 20)) ]] || continue
+        asked=yes
+        for exe in /proc/[0-9]*/exe; do
+            [[ $(readlink "$exe" 2>/dev/null) == "$(pwd -P)"/build/* ]] || continue
+            timeout -k 2 15 "$debugger" -p "$(tr -dc 0-9 <<<"$exe")" -batch -nx -ex 'info cuda kernels' -ex 'thread apply all bt 16'
+        done
+    done
+    [ ! -e "$3" ] || kill -KILL "$1"
+}
 run() { # LIMIT LOG COMMAND...: sets $status. Beside the script, which a signal then ends at once, and the command with it
+    local running
+    running=$(mktemp -p "$dir")
     timeout -k 5 "$1" "${@:3}" >"$2" 2>&1 </dev/null &
     step_job=$!
+    watch_over $step_job "$1" "$running" >"$dir/hangs" 2>&1 &
     wait $step_job
     status=$? step_job=
-}
-debugger=$(command -v cuda-gdb || ls /usr/local/cuda/bin/cuda-gdb 2>/dev/null || command -v gdb)
-where_it_hangs() { # FILE SECONDS: what our programs are doing, if FILE is still there after so many seconds: on the GPU, too, if the debugger is CUDA's
-    local exe second
-    for ((second = 0; second < $2; second++)); do sleep 1 && [ -e "$1" ] || return; done
-    for exe in /proc/[0-9]*/exe; do
-        [[ $(readlink "$exe" 2>/dev/null) == "$(pwd -P)"/build/* ]] || continue
-        timeout -k 2 15 "$debugger" -p "$(tr -dc 0-9 <<<"$exe")" -batch -nx -ex 'info cuda kernels' -ex 'thread apply all bt 16'
-    done
+    rm "$running"
 }
 gpu_fault='illegal memory access|misaligned address|illegal instruction|unspecified launch failure|hardware stack error|invalid program counter|address space not'
 # After a step that failed: whether the GPU answers, who is on it, what the driver logged; where it hung; and for a fault of the GPU or a crash of one of our
 # programs the step again, in a way that shows where that was.
 explain() { # STATUS COMMAND...
-    local status=$1 left=$((total_limit - (SECONDS - began))) again=$dir/again core
+    local was=$1 status left=$((total_limit - (SECONDS - began))) again=$dir/again
     shift
+    [ $was -ne 124 ] || { echo "---- where it was shortly before its limit (${debugger:-no debugger here}):" && excerpt "$dir/hangs"; }
     if [ $mode = check ]; then
-        echo '---- after the failure:'
-        timeout 10 nvidia-smi --query-gpu=index,memory.used,utilization.gpu,temperature.gpu,ecc.errors.uncorrected.volatile.total --format=csv
-        timeout 10 nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv
-        dmesg 2>&1 | grep -E 'NVRM|Xid|[Oo]ut of memory|not permitted' | tail -5
-    fi 2>&1
-    [ $status -ne 124 ] || { echo '---- where it was shortly before its limit:' && excerpt "$dir/hangs"; }
-    [[ $left -ge 20 && " $*" == *" build/"* && $1 != *compute-sanitizer ]] || return 0
+        run 10 "$again" bash -c 'nvidia-smi --query-gpu=index,memory.used,utilization.gpu,temperature.gpu,ecc.errors.uncorrected.volatile.total --format=csv
+            nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv
+            dmesg 2>&1 | grep -E "NVRM|Xid|[Oo]ut of memory|not permitted" | tail -5'
+        echo "---- the GPU, its users and the driver's messages afterwards: status $status"
+        excerpt "$again"
+    fi
+    [[ $failed -lt 3 && $left -ge 20 && " $*" == *" build/"* && $1 != *compute-sanitizer ]] || return 0 # later failures have the reason of the first
     [ $left -le 60 ] || left=60
     if grep -qaE "$gpu_fault" "$dir/log"; then
+        rm -f "$dir"/core_*
         run $left "$again" env CUDA_LAUNCH_BLOCKING=1 CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1 CUDA_ENABLE_LIGHTWEIGHT_COREDUMP=1 CUDA_COREDUMP_SHOW_PROGRESS=1 \
             "CUDA_COREDUMP_FILE=$dir/core_%p" CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory "$@"
         echo "---- again, a kernel at a time and with a dump of the GPU: status $status"
@@ -269,7 +281,7 @@ explain() { # STATUS COMMAND...
         for core in "$dir"/core_*; do
             [ -s "$core" ] && [[ $debugger == *cuda-gdb ]] && timeout -k 2 30 "$debugger" -batch -nx -ex "target cudacore $core" -ex 'info cuda kernels' -ex bt 2>&1
         done
-    elif [[ $status -gt 128 && $status -ne 137 && -n $debugger && $1 == build/* ]]; then
+    elif [[ $was -gt 128 && $was -ne 137 && -n $debugger && $1 == build/* ]]; then
         run $left "$again" "$debugger" -batch -nx -ex run -ex 'thread apply all bt 16' --args "$@"
         echo '---- again, under a debugger:'
         excerpt "$again"
@@ -277,7 +289,7 @@ explain() { # STATUS COMMAND...
 }
 # step NAME LIMIT COMMAND...: runs it for at most LIMIT seconds; status 77, or a reason in $skip, is "skipped".
 step() {
-    local name=$1 limit=$2 status running at=$SECONDS left=$((total_limit - (SECONDS - began)))
+    local name=$1 limit=$2 status at=$SECONDS left=$((total_limit - (SECONDS - began)))
     shift 2
     wanted "$name" || { skip=; return 0; }
     if [ $mode = list ]; then
@@ -300,13 +312,10 @@ step() {
         stdbuf -oL nvidia-smi -i "$first_gpu" --query-gpu=clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active,utilization.gpu \
             --format=csv,noheader,nounits -l 1 >"$dir/clocks" 2>&1 &
         monitor=$!
+        disown $monitor # never waited for: the driver may hold it
     fi
-    running=$(mktemp -p "$dir")
-    echo "${debugger:-no debugger here}" >"$dir/hangs"
-    [ -z "$debugger" ] || [ -n "$cut" ] || [ $limit -lt 40 ] || where_it_hangs "$running" $((limit - 20)) >>"$dir/hangs" 2>&1 &
     run $limit "$dir/log" "$@"
-    rm "$running"
-    [ -n "$monitor" ] && { [ $SECONDS -gt $at ] || sleep 0.3; kill $monitor; wait $monitor; } 2>/dev/null # killed before it begins, it may do what this script does at its end
+    [ -n "$monitor" ] && { [ $SECONDS -gt $at ] || sleep 0.3; kill $monitor; } 2>/dev/null # killed before it begins, it may do what this script does at its end
     { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; excerpt "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
     monitor=
     [ $status -eq 137 ] && [ $((SECONDS - at)) -ge $limit ] && status=124 # it did not heed the first signal
