@@ -232,12 +232,14 @@ excerpt() { # FILE: all of it, or how it begins, where the reason may be, and ho
     if [ $more -le 0 ]; then cat "$1"; else head -c 20000 "$1"; printf '\n[... %d bytes ...]\n' $more; tail -c 20000 "$1"; fi
 }
 debugger=$(command -v cuda-gdb || ls /usr/local/cuda/bin/cuda-gdb 2>/dev/null || command -v gdb)
-# Beside a step, while FILE is there. 20 seconds before the limit it asks what our programs that still run are doing: on the GPU, too, if the debugger is CUDA's.
-# 10 seconds after the limit it kills `timeout` itself, which would wait for a program that the driver holds, for ever.
-watch_over() { # JOB LIMIT FILE
+# Beside a step, while FILE is there. 20 seconds before the limit it asks what those of our programs are doing that still run, and have been silent for 15
+# seconds: on the GPU, too, if the debugger is CUDA's. 10 seconds after the limit it kills `timeout` itself, which would wait for a program that the driver
+# holds, for ever.
+watch_over() { # JOB LIMIT FILE LOG COMMAND
     local start=$SECONDS asked= exe
+    [[ -n $debugger && $2 -ge 40 && $5 != *compute-sanitizer ]] || asked=never
     while sleep 1 && [ -e "$3" ] && [ $((SECONDS - start)) -lt $(($2 + 10)) ]; do
-        [[ -z $asked && -n $debugger && $2 -ge 40 && $((SECONDS - start)) -ge $(($2 - 20)) ]] || continue
+        [[ -z $asked && $((SECONDS - start)) -ge $(($2 - 20)) && -z $(find "$4" -mmin -0.25) ]] || continue
         asked=yes
         for exe in /proc/[0-9]*/exe; do
             [[ $(readlink "$exe" 2>/dev/null) == "$(pwd -P)"/build/* ]] || continue
@@ -251,7 +253,7 @@ run() { # LIMIT LOG COMMAND...: sets $status. Beside the script, which a signal 
     running=$(mktemp -p "$dir")
     timeout -k 5 "$1" "${@:3}" >"$2" 2>&1 </dev/null &
     step_job=$!
-    watch_over $step_job "$1" "$running" >"$dir/hangs" 2>&1 &
+    watch_over $step_job "$1" "$running" "$2" "$3" >"$dir/hangs" 2>&1 &
     wait $step_job
     status=$? step_job=
     rm "$running"
