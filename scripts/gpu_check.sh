@@ -19,7 +19,7 @@
 # To carry to the GPU machine beside the tracked files: gpu_check_pack/ (git ignores it; made anew when test/compare_devices.c changed), and for --rest
 # the earlier report.
 # The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step. Of a step that failed it
-# also holds what the driver says, where the step hung (by cuda-gdb, or gdb), and where the GPU or the program faulted.
+# also holds what the driver says, where the step hung (by cuda-gdb, or gdb), where the GPU or the program faulted, and all that NCCL says.
 # Closes with a table of the benchmarks and "N passed, N failed, N skipped". Exit status: 0 no step failed, 1 some did, 2 it could not start.
 set -u
 from=$PWD
@@ -259,8 +259,8 @@ run() { # LIMIT LOG COMMAND...: sets $status. Beside the script, which a signal 
     rm "$running"
 }
 gpu_fault='illegal memory access|misaligned address|illegal instruction|unspecified launch failure|hardware stack error|invalid program counter|address space not'
-# After a step that failed: whether the GPU answers, who is on it, what the driver logged; where it hung; and for a fault of the GPU or a crash of one of our
-# programs the step again, in a way that shows where that was.
+# After a step that failed: whether the GPU answers, who is on it, what the driver logged; where it hung; and for a fault of the GPU, of NCCL or of one of
+# our programs the step again, in a way that shows where that was.
 explain() { # STATUS COMMAND...
     local was=$1 status left=$((total_limit - (SECONDS - began))) again=$dir/again
     shift
@@ -283,6 +283,10 @@ explain() { # STATUS COMMAND...
         for core in "$dir"/core_*; do
             [ -s "$core" ] && [[ $debugger == *cuda-gdb ]] && timeout -k 2 30 "$debugger" -batch -nx -ex "target cudacore $core" -ex 'info cuda kernels' -ex bt 2>&1
         done
+    elif [[ " $* " == *" mpirun "* ]] && grep -qaE 'NCCL WARN|NCCL: |NCCL has not answered|not done after' "$dir/log"; then
+        run $left "$again" env NCCL_DEBUG=INFO "$@"
+        echo "---- again, with all that NCCL says: status $status"
+        excerpt "$again"
     elif [[ $was -gt 128 && $was -ne 137 && -n $debugger && $1 == build/* ]]; then
         run $left "$again" "$debugger" -batch -nx -ex run -ex 'thread apply all bt 16' --args "$@"
         echo '---- again, under a debugger:'

@@ -15,9 +15,10 @@ echo "CUDA 13.0 (of the test)"'
 replace gcc '! grep -q "${NO_HEADER:-none}"' # a header of this name is not found
 replace program 'case $0 in
 *text_to_tokens) head -c 4096 /dev/zero >"$1" ;;
+*cpu-check/*/compare_devices) : >"$2" ;; # the results of the CPU device
 *gpu_points) [ "$1" != 6 ] || : >"$2" ;; # the properties of the GPU
 *"${HANGS:-none}") [ -z "${STUBBORN:-}" ] || trap "" TERM; echo $$ >hanging; cp "$(type -P sleep)" "$0-sleeps"; exec "$0-sleeps" 100 ;;
-*"${FAILS:-none}") echo the first line; yes | head -c 50000; [ -z "${FAULT:-}" ] || echo "$FAULT; core dump: ${CUDA_ENABLE_COREDUMP_ON_EXCEPTION:-0}"
+*"${FAILS:-none}") echo the first line; yes | head -c 50000; [ -z "${FAULT:-}" ] || echo "$FAULT; core dump: ${CUDA_ENABLE_COREDUMP_ON_EXCEPTION:-0}, NCCL: $NCCL_DEBUG"
     [ -z "${CRASH:-}" ] || kill -SEGV $$
     echo 3 passed, 1 failed; exit 1 ;;
 esac'
@@ -67,6 +68,8 @@ check 'a step that crashes' ends_with 1 'FAILED  kernels, .*(status 139)' gpu_ch
 says '^the debugger: -batch -nx -ex run .*build/.*/test_kernels one-order'
 check 'a fault of the GPU' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels FAULT='an illegal memory access was encountered' "${failing[@]}"
 says '^an illegal memory access .*core dump: 1'
+check 'a fault of NCCL' ends_with 1 'FAILED  point 7: 2 ranks .*(status 1)' gpu_check FAILS=90/test/compare_devices FAULT='NCCL: unhandled system error' "${checked[@]}" --only '7: 2 ranks'
+says '^NCCL: unhandled system error.*NCCL: INFO'
 check 'a step that fails is the status' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels "${failing[@]}"
 says '^the first line'
 says '^\[... [0-9]* bytes ...\]'
