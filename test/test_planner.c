@@ -461,6 +461,29 @@ static void check_tables(const char *cluster_name, bool fitted) {
     }
 }
 
+// What dev/fit_planner.py minimizes.
+static double fit_cost(const cluster *c) {
+    double cost = 0;
+    for (int i = 0; i < tables.count; i++) {
+        const paper_cell *p = &tables.cells[i];
+        if (!paper_cell_counts(p) || !paper_cell_fitted(p)) continue;
+        cost += hypot(1, log(paper_predict(p, c) / p->measured) / 0.02);
+        if (p->alltoall > 0) cost += hypot(1, 0.5 * log(paper_predict_alltoall(p, c) / p->alltoall) / 0.02);
+    }
+    return cost;
+}
+// clusters/a100-4nic.txt belongs to the model as it is: a fitted figure that is a fifth of a percent larger or smaller fits worse.
+static void check_fit(void) {
+    cluster c = load("a100-4nic"), moved;
+    for (int way = 0; way < 2 * CLUSTER_FIGURES; way++) {
+        const cluster_figure *f = &cluster_figures[way / 2];
+        if (c.kinds[way / 2] != FIGURE_MEASURED) continue;
+        moved = c;
+        *cluster_value(&moved, f) *= way % 2 == 0 ? 1.002 : 0.998;
+        CHECK(fit_cost(&moved) > fit_cost(&c), "%s: %g fits better (dev/fit_planner.py --write fits all figures anew)", f->key, *cluster_value(&moved, f));
+    }
+}
+
 // ---- our schedule ----
 
 // The cell of table 5 for MHA, cp 64, w 4, 128K, which took 140.6 ms with LoongTrain's schedule.
@@ -1119,6 +1142,8 @@ static void check_search(void) {
     CHECK(fabs(seen.mfu * c.peak / (seen.tgs * flops_model_per_token(&m, q.S / 8)) - 1) < 1e-12, "MFU %g", seen.mfu);
     CHECK(fabs(seen.hfu * c.peak / seen.tgs - whole.hfu * c.peak / whole.tgs + m.L * (seen.recompute == RECOMPUTE_FULL ? 4.5 : 3.5) * flops_attention_per_token(&m, q.S / 8 * 7)) < 1e-6 * whole.hfu * c.peak / whole.tgs,
           "HFU %g", seen.hfu);
+    model_config wide = paper_model(false); // its hops take longer than a ring step of short documents
+    q.model = &wide;
     grid_shape ring = planner_shape(&c, 1, 1, 64, 4, PLACEMENT_CONTEXT_FIRST);
     double exposed[2][3], around[2][3]; // ring, all-gather; documents of S / 64 tokens, of S / 4096, one document
     for (int i = 0; i < 6; i++) {
@@ -1127,11 +1152,12 @@ static void check_search(void) {
         exposed[i / 3][i % 3] = a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer;
         around[i / 3][i % 3] = a.forward.compute + a.backward.compute - a.kernel_f - a.kernel_b;
     }
-    CHECK(exposed[0][1] < 0.2 * exposed[0][0] && exposed[0][0] > exposed[0][2], "a ring carries what is seen: %g %g %g", exposed[0][0], exposed[0][1], exposed[0][2]);
+    CHECK(exposed[0][1] < 0.2 * exposed[0][0] && exposed[0][0] > 1.5 * exposed[0][2], "a ring carries what is seen: %g %g %g", exposed[0][0], exposed[0][1], exposed[0][2]);
     CHECK(exposed[1][1] > 0.99 * exposed[1][0], "an all-gather carries all: %g %g", exposed[1][0], exposed[1][1]);
     CHECK(fabs(64 * around[0][1] / around[0][0] - 1) < 1e-6 && fabs(around[0][2] / around[0][0] - 1) < 1e-6, "merging and launches, of steps that are not skipped: %g %g %g", around[0][0], around[0][1], around[0][2]);
     for (int i = 0; i < 3; i++) CHECK(fabs(around[1][i] / around[0][i] - 1) < 1e-6, "an all-gather computes what a ring does: %g %g", around[1][i], around[0][i]);
     q.attended = q.S;
+    q.model = &m;
 
     // Restricted to what table 6 measured (its schedule, w = 1, full recompute), the search finds the paper's best cell of every GQA column.
     for (int64_t S = 131072; S <= 1048576; S *= 2) {
@@ -1180,6 +1206,7 @@ int main(void) {
         check_mfu();
         check_tables("a100-4nic", true);
         check_tables("a100-4nic-datasheet", false);
+        check_fit();
     }
     check_our_schedule();
     model_config llama3_8b = preset("llama3-8b");
