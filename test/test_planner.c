@@ -975,6 +975,31 @@ static void check_runs(void) {
     CHECK(home > 0 && fabs(8 * hidden / (m.L * home) - 1) < 1e-9, "%g s of hops home, of which %g are hidden", m.L * home, hidden);
 }
 
+// What is faster makes no step slower: time in which a step waits for one link hides what others carry.
+static void check_faster(void) {
+    static const char *const rates[] = {"peak", "hbm_rate", "linear_efficiency", "attention_backward_efficiency", "nic_rate", "nvlink_rate", "host_link_rate"};
+    static const char *const clusters[] = {"a100-4nic", "b200", "cpu"}, *const models[] = {"llama3-8b", "llama3-70b"};
+    static const int grids[][4] = {{8, 8, 2, 1}, {1, 8, 8, 2}, {2, 1, 32, 4}, {4, 1, 4, 2}, {1, 16, 2, 1}, {1, 1, 1, 1}}; // dp, hp, cp, w
+    for (int way = 0; way < 1728; way++) {
+        const int *g = grids[way % 6], ranks = g[0] * g[1] * g[2], sharded = way / 144 % 3;
+        cluster c = load(clusters[way / 6 % 3]);
+        model_config m = preset(models[way / 18 % 2]);
+        planner_query q = planner_query_make(&m, &c, way / 36 % 2 == 0 ? 32768 : 262144, 2 * g[0], ranks);
+        planner_choice p = {.shape = planner_shape(&c, g[0], g[1], g[2], g[3], PLACEMENT_HEAD_FIRST), .zp = sharded > 1 ? ranks : 1, .zg = sharded > 0 ? ranks : 1, .zo = ranks,
+                            .recompute = (recompute_kind)(way / 72 % 2), .offload = way / 432 % 2, .offload_states = way / 864 % 2 == 1 ? (zero_offload)(1 + sharded) : OFFLOAD_NONE};
+        time_step(&q, &p);
+        for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+            cluster fast = c;
+            planner_choice faster = p;
+            *cluster_value(&fast, &cluster_figures[cluster_find(rates[i])]) *= 1.5;
+            q.machines = &fast;
+            time_step(&q, &faster);
+            CHECK(faster.seconds <= 1.001 * p.seconds, "%s, dp %d hp %d cp %d, offload %g and %d: a step of %g s with a larger %s takes %g s", c.name, g[0], g[1], g[2], p.offload,
+                  (int)p.offload_states, p.seconds, rates[i], faster.seconds);
+        }
+    }
+}
+
 // Activations on the host, those of a part of the layers, each kind of states there, and layers of two kinds cost a tie each.
 static void check_cost(void) {
     const struct {
@@ -1214,6 +1239,7 @@ int main(void) {
     check_bytes_of_a_row(&llama3_8b);
     check_step();
     check_hidden_by_compute();
+    check_faster();
     check_runs();
     check_hidden_update();
     check_mix();
