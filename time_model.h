@@ -206,7 +206,6 @@ static inline planner_pass planner_pass_split(planner_ring r, planner_schedule s
 
 // --cp-comm allgather: the all-gather of KV hides behind the first ring step, the reduce-scatter of dKV follows the last (double_ring.cuh).
 static inline planner_pass planner_pass_gather(const cluster *c, const grid_shape *g, double step, double kv_bytes, double dkv_bytes) {
-    planner_pass p;
     int stride = g->placement == PLACEMENT_HEAD_FIRST ? g->hp : 1;
     double gather = planner_collective(c, g->cp, stride, (g->cp - 1) * kv_bytes);
     double scatter = planner_collective(c, g->cp, stride, (g->cp - 1) * dkv_bytes);
@@ -217,12 +216,8 @@ static inline planner_pass planner_pass_gather(const cluster *c, const grid_shap
         gather = (g->cp - 1) * planner_hop(c, kv_bytes, flows);
         scatter = (g->cp - 1) * planner_hop(c, dkv_bytes, flows);
     }
-    p.compute = step * g->cp;
-    p.inner = 0;
-    p.home = scatter;
-    p.outer = planner_overlap(step, gather, c->overlap_cost) - step + scatter;
-    p.nic = flows > 0 || g->cp * stride > c->gpus_per_node ? gather + scatter : 0;
-    return p;
+    return (planner_pass){.compute = step * g->cp, .home = scatter, .outer = planner_overlap(step, gather, c->overlap_cost) - step + scatter,
+                          .nic = flows > 0 || g->cp * stride > c->gpus_per_node ? gather + scatter : 0};
 }
 
 typedef struct {
@@ -268,16 +263,9 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
         return a;
     }
     int flows_inner = g->w > 1 ? planner_nic_flows(c, g, false) : 0, flows_outer = g->cp > g->w ? planner_nic_flows(c, g, true) : 0;
-    planner_ring r;
-    r.w = g->w;
-    r.windows = g->cp / g->w;
-    r.inner_on_nic = flows_inner > 0;
-    r.outer_on_nic = flows_outer > 0;
-    r.overlap_cost = c->overlap_cost;
-    r.step = kernel_f + extra / 3;
-    r.kv_inner = r.both_inner = planner_hop(c, kv, flows_inner);
-    r.kv_outer = r.both_outer = planner_hop(c, kv, flows_outer);
-    r.dkv_inner = r.dkv_outer = 0;
+    double inner = planner_hop(c, kv, flows_inner), outer = planner_hop(c, kv, flows_outer);
+    planner_ring r = {.w = g->w, .windows = g->cp / g->w, .step = kernel_f + extra / 3, .kv_inner = inner, .both_inner = inner, .kv_outer = outer,
+                      .both_outer = outer, .inner_on_nic = flows_inner > 0, .outer_on_nic = flows_outer > 0, .overlap_cost = c->overlap_cost};
     a.forward = planner_pass_split(r, q->schedule);
     r.step = kernel_b + 2 * extra / 3;
     r.dkv_inner = planner_hop(c, dkv, flows_inner);
@@ -413,7 +401,8 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         // What a pass takes without ZeRO and copies, and how long it keeps the NICs busy, where ZeRO's transfers would wait.
         double forward = B * L * (a->forward.compute + a->forward.inner + a->forward.outer + a->launch / 3 + a->alltoall) + linear / 3;
         double backward = (p->attention + p->launch + p->linear + p->alltoall + p->ring_inner + p->ring_outer) / micro - forward;
-        double forward_nic = B * L * (a->forward.nic + a->alltoall_nic), backward_nic = B * L * (a->backward.nic + (1 + part) * a->alltoall_nic) + again * forward_nic;
+        double forward_nic = B * L * (a->forward.nic + a->alltoall_nic);
+        double backward_nic = B * L * (a->backward.nic + (1 + part) * a->alltoall_nic) + again * forward_nic;
         double waits = planner_zero_time(q, micro, forward - forward_nic, fmax(0, backward - backward_nic), p); // fmax: products hide two transfers at once
         forward += waits / micro;
         backward += (p->gather + p->reduce + p->update - waits) / micro;
