@@ -170,7 +170,8 @@ static inline int64_t run_longest(const run_question *q, memory_room room, recom
         if (run_holds(q, middle, room, kinds)) low = middle;
         else high = middle;
     }
-    return low;
+    // Where tiles become more and smaller, longer sequences take a little less: --seq-len may fit where shorter ones do not.
+    return q->o->seq_len > low && run_holds(q, q->o->seq_len, room, kinds) ? q->o->seq_len : low;
 }
 // What a rank may use: the memory of its device, or --memory-budget; and its share of the node's host memory. INFINITY where not known.
 static inline memory_room run_room(const run_question *q) {

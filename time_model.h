@@ -150,7 +150,7 @@ typedef struct {
     double step;
     double kv_inner, dkv_inner, both_inner; // both: KV and dKV in flight at the same time
     double kv_outer, dkv_outer, both_outer;
-    bool inner_on_nic; // inner hops leave the node, so they share NICs with the outer ones
+    bool inner_on_nic, outer_on_nic; // hops leave the node; if inner ones do, they share NICs with the outer ones
     double overlap_cost;
 } planner_ring;
 
@@ -184,12 +184,16 @@ static inline double planner_ring_seconds(const planner_ring *r, planner_schedul
 }
 
 // Seconds of a pass: compute alone, what inner hops add, what outer hops add. home, a part of what they add: the first hop of dKV home (all-gather:
-// the reduce-scatter), which other compute of the layer may hide.
+// the reduce-scatter), which other compute of the layer may hide. nic: how long hops keep a NIC busy, hidden or not.
 typedef struct {
-    double compute, inner, outer, home;
+    double compute, inner, outer, home, nic;
 } planner_pass;
 static inline planner_pass planner_pass_split(planner_ring r, planner_schedule schedule) {
     planner_pass p;
+    planner_ring hops = r;
+    hops.step = 0;
+    if (!r.inner_on_nic) hops.kv_inner = hops.dkv_inner = hops.both_inner = 0;
+    p.nic = r.inner_on_nic || r.outer_on_nic ? planner_ring_seconds(&hops, schedule) : 0;
     double all = planner_ring_seconds(&r, schedule);
     p.home = schedule == SCHEDULE_LOONGTRAIN ? 0 : r.windows > 1 ? r.dkv_outer : r.w > 1 ? r.dkv_inner : 0;
     r.kv_outer = r.dkv_outer = r.both_outer = 0;
@@ -202,7 +206,6 @@ static inline planner_pass planner_pass_split(planner_ring r, planner_schedule s
 
 // --cp-comm allgather: the all-gather of KV hides behind the first ring step, the reduce-scatter of dKV follows the last (double_ring.cuh).
 static inline planner_pass planner_pass_gather(const cluster *c, const grid_shape *g, double step, double kv_bytes, double dkv_bytes) {
-    planner_pass p;
     int stride = g->placement == PLACEMENT_HEAD_FIRST ? g->hp : 1;
     double gather = planner_collective(c, g->cp, stride, (g->cp - 1) * kv_bytes);
     double scatter = planner_collective(c, g->cp, stride, (g->cp - 1) * dkv_bytes);
@@ -213,16 +216,14 @@ static inline planner_pass planner_pass_gather(const cluster *c, const grid_shap
         gather = (g->cp - 1) * planner_hop(c, kv_bytes, flows);
         scatter = (g->cp - 1) * planner_hop(c, dkv_bytes, flows);
     }
-    p.compute = step * g->cp;
-    p.inner = 0;
-    p.home = scatter;
-    p.outer = planner_overlap(step, gather, c->overlap_cost) - step + scatter;
-    return p;
+    return (planner_pass){.compute = step * g->cp, .home = scatter, .outer = planner_overlap(step, gather, c->overlap_cost) - step + scatter,
+                          .nic = flows > 0 || g->cp * stride > c->gpus_per_node ? gather + scatter : 0};
 }
 
 typedef struct {
     planner_pass forward, backward;
     double alltoall; // s of SeqAlltoAll of Q, K, V and out in one pass; the backward pass moves as much
+    double alltoall_nic; // the same if it keeps NICs busy, else 0
     double launch;   // s of the constant cost of an attention operation, forward and backward together (a third of it forward)
     double kernel_f, kernel_b; // s inside the attention kernels, forward and backward; the rest of compute is merging and launches
     int runs;        // of heads, each with a pass of its own around the ring: attention_2d_first_run
@@ -255,21 +256,16 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
     a.kernel_b = kernel_b * g->cp;
     a.launch = c->attention_launch;
     a.alltoall = planner_alltoall(c, g, (2 + 2 * replication) * E * c->element_bytes);
+    a.alltoall_nic = planner_hp_outside(c, g) > 0 ? a.alltoall : 0;
     if (allgather && g->cp > 1) {
         a.forward = planner_pass_gather(c, g, kernel_f + extra / 3, kv, 0);
         a.backward = planner_pass_gather(c, g, kernel_b + 2 * extra / 3, kv, dkv);
         return a;
     }
     int flows_inner = g->w > 1 ? planner_nic_flows(c, g, false) : 0, flows_outer = g->cp > g->w ? planner_nic_flows(c, g, true) : 0;
-    planner_ring r;
-    r.w = g->w;
-    r.windows = g->cp / g->w;
-    r.inner_on_nic = flows_inner > 0;
-    r.overlap_cost = c->overlap_cost;
-    r.step = kernel_f + extra / 3;
-    r.kv_inner = r.both_inner = planner_hop(c, kv, flows_inner);
-    r.kv_outer = r.both_outer = planner_hop(c, kv, flows_outer);
-    r.dkv_inner = r.dkv_outer = 0;
+    double inner = planner_hop(c, kv, flows_inner), outer = planner_hop(c, kv, flows_outer);
+    planner_ring r = {.w = g->w, .windows = g->cp / g->w, .step = kernel_f + extra / 3, .kv_inner = inner, .both_inner = inner, .kv_outer = outer,
+                      .both_outer = outer, .inner_on_nic = flows_inner > 0, .outer_on_nic = flows_outer > 0, .overlap_cost = c->overlap_cost};
     a.forward = planner_pass_split(r, q->schedule);
     r.step = kernel_b + 2 * extra / 3;
     r.dkv_inner = planner_hop(c, dkv, flows_inner);
@@ -318,10 +314,10 @@ static inline double planner_exposed(const planner_query *q, double compute, dou
     return planner_overlap(compute, transfer - end, q->machines->overlap_cost) - compute + end;
 }
 
-// Fills p->gather, p->reduce and p->update of our own schedule: what is exposed in a step of `micro` micro-steps, whose passes compute for `forward`
-// and `backward` seconds. The bytes are those of zero_hybrid.cuh. Gathers and reductions hide behind the compute of a pass, the update behind the
-// first forward pass of a step. Nothing hides what the step's first layers wait for, nor what the last ones leave.
-static inline void planner_zero_time(const planner_query *q, double micro, double forward, double backward, planner_choice *p) {
+// Fills p->gather, p->reduce and p->update of our own schedule: what is exposed in a step of `micro` micro-steps, in whose passes `forward` and `backward`
+// seconds hide transfers. Returns what of it is exposed in forward passes. The bytes are those of zero_hybrid.cuh. Gathers and reductions hide behind a pass,
+// the update behind the first forward pass of a step. Nothing hides what the step's first layers wait for, nor what the last ones leave.
+static inline double planner_zero_time(const planner_query *q, double micro, double forward, double backward, planner_choice *p) {
     const cluster *c = q->machines;
     double N = (double)config_parameters(q->model);
     int replicas = q->ranks / p->zo;
@@ -332,15 +328,18 @@ static inline void planner_zero_time(const planner_query *q, double micro, doubl
     double first_gather = planner_share_of_ends(q, 1) * gather;
     double left = planner_share_of_ends(q, 1) * reduce_always + planner_share_of_ends(q, 2) * reduce_last; // after the last backward pass
     double gathered = planner_exposed(q, backward, gather, 0);
-    p->gather = planner_exposed(q, forward, gather, first_gather) + (micro - 1) * planner_exposed(q, forward, gather, 0) + micro * gathered;
+    double first_forward = planner_exposed(q, forward, gather, first_gather), later_forward = (micro - 1) * planner_exposed(q, forward, gather, 0);
+    p->gather = first_forward + later_forward + micro * gathered;
     p->reduce = (micro - 1) * (planner_exposed(q, backward, gather + reduce_always, 0) - gathered) +
                 planner_exposed(q, backward, gather + reduce_always + reduce_last, left) - gathered;
     double update = planner_collective(c, p->zo / p->zp, p->zp, c->element_bytes * N / p->zp * (1 - (double)p->zp / p->zo));
     double first_update = planner_share_of_ends(q, p->zp == 1 ? 1 : 2) * update;
-    p->update = planner_exposed(q, forward, gather + update, first_gather + first_update) - planner_exposed(q, forward, gather, first_gather);
+    p->update = planner_exposed(q, forward, gather + update, first_gather + first_update) - first_forward;
+    return first_forward + later_forward + p->update;
 }
 
-// Fills p->offloading: the copies to and from the host that a step of `micro` micro-steps exposes; p->optimizer is filled.
+// Fills p->offloading: the copies to and from the host that a step of `micro` micro-steps exposes, whose passes take `forward` and `backward` seconds
+// without them; p->optimizer is filled.
 static inline void planner_host_time(const planner_query *q, double micro, double forward, double backward, planner_choice *p) {
     const model_config *m = q->model;
     const cluster *c = q->machines;
@@ -399,9 +398,14 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (the paper does not give its ZeRO setting).
         p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
     } else {
-        double forward = B * L * (a->forward.compute + a->launch / 3) + linear / 3;
-        double backward = B * L * (again * (a->forward.compute + a->launch / 3) + a->backward.compute + 2 * a->launch / 3) + linear * 2 / 3;
-        planner_zero_time(q, micro, forward, backward, p);
+        // What a pass takes without ZeRO and copies, and how long it keeps the NICs busy, where ZeRO's transfers would wait.
+        double forward = B * L * (a->forward.compute + a->forward.inner + a->forward.outer + a->launch / 3 + a->alltoall) + linear / 3;
+        double backward = (p->attention + p->launch + p->linear + p->alltoall + p->ring_inner + p->ring_outer) / micro - forward;
+        double forward_nic = B * L * (a->forward.nic + a->alltoall_nic);
+        double backward_nic = B * L * (a->backward.nic + (1 + part) * a->alltoall_nic) + again * forward_nic;
+        double waits = planner_zero_time(q, micro, forward - forward_nic, fmax(0, backward - backward_nic), p); // fmax: products hide two transfers at once
+        forward += waits / micro;
+        backward += (p->gather + p->reduce + p->update - waits) / micro;
         // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
         p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
         planner_host_time(q, micro, forward, backward, p);

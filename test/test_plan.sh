@@ -301,6 +301,9 @@ refuse 'more host memory than a node has' 'of host memory but may use only 232.8
 longest=$("$binary" "${offloaded[@]}" --seq-len 512K | sed -n 's/^longest .*: \([0-9]*\) tokens$/\1/p')
 check 'the longest sequence fits the host, too' "$binary" "${offloaded[@]}" --seq-len "$longest"
 refuse 'and none that is 1 % longer' 'of host memory' "${offloaded[@]}" --seq-len $((longest / 100 * 101))
+fits=(--dry-run --model llama3.2-1b --cluster h100 --ranks 8 --cp 8 --batch-size 2 --zero-grads full --zero-optim full --offload-activations 1 --offload-optimizer --recompute none --memory-budget 10GiB)
+refuse 'a length whose tiles do not fit' 'a rank needs' "${fits[@]}" --seq-len 96K
+check 'a longer one whose smaller tiles do fits, and is not longer than what fits' bash -c "'$binary' ${fits[*]} --seq-len 99000 | grep -q 'with these options: 99000 tokens$'"
 check '--recompute auto keeps what the host holds, too' bash -c "'$binary' ${offloaded[*]/none/auto} --seq-len 1000K | sed -n 's/^bytes .* host //p' | awk '{print} END {exit !(\$1 > 200 * 2^30 && \$1 <= 250e9)}'"
 check 'a dry run shows the table of what does not fit' bash -c "'$binary' ${offloaded[*]} --seq-len 1000K 2>/dev/null | grep -q '^  activations  .* GiB  .* GiB'"
 refuse 'CPUs: what is offloaded lies in the same memory' 'needs 7.8 GiB but may use only 7.5 GiB' --dry-run --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1250K --recompute none --offload-activations 1

@@ -461,6 +461,29 @@ static void check_tables(const char *cluster_name, bool fitted) {
     }
 }
 
+// What dev/fit_planner.py minimizes.
+static double fit_cost(const cluster *c) {
+    double cost = 0;
+    for (int i = 0; i < tables.count; i++) {
+        const paper_cell *p = &tables.cells[i];
+        if (!paper_cell_counts(p) || !paper_cell_fitted(p)) continue;
+        cost += hypot(1, log(paper_predict(p, c) / p->measured) / 0.02);
+        if (p->alltoall > 0) cost += hypot(1, 0.5 * log(paper_predict_alltoall(p, c) / p->alltoall) / 0.02);
+    }
+    return cost;
+}
+// clusters/a100-4nic.txt belongs to the model as it is: a fitted figure that is a fifth of a percent larger or smaller fits worse.
+static void check_fit(void) {
+    cluster c = load("a100-4nic"), moved;
+    for (int way = 0; way < 2 * CLUSTER_FIGURES; way++) {
+        const cluster_figure *f = &cluster_figures[way / 2];
+        if (c.kinds[way / 2] != FIGURE_MEASURED) continue;
+        moved = c;
+        *cluster_value(&moved, f) *= way % 2 == 0 ? 1.002 : 0.998;
+        CHECK(fit_cost(&moved) > fit_cost(&c), "%s: %g fits better (dev/fit_planner.py --write fits all figures anew)", f->key, *cluster_value(&moved, f));
+    }
+}
+
 // ---- our schedule ----
 
 // The cell of table 5 for MHA, cp 64, w 4, 128K, which took 140.6 ms with LoongTrain's schedule.
@@ -952,6 +975,31 @@ static void check_runs(void) {
     CHECK(home > 0 && fabs(8 * hidden / (m.L * home) - 1) < 1e-9, "%g s of hops home, of which %g are hidden", m.L * home, hidden);
 }
 
+// What is faster makes no step slower: time in which a step waits for one link hides what others carry.
+static void check_faster(void) {
+    static const char *const rates[] = {"peak", "hbm_rate", "linear_efficiency", "attention_backward_efficiency", "nic_rate", "nvlink_rate", "host_link_rate"};
+    static const char *const clusters[] = {"a100-4nic", "b200", "cpu"}, *const models[] = {"llama3-8b", "llama3-70b"};
+    static const int grids[][4] = {{8, 8, 2, 1}, {1, 8, 8, 2}, {2, 1, 32, 4}, {4, 1, 4, 2}, {1, 16, 2, 1}, {1, 1, 1, 1}}; // dp, hp, cp, w
+    for (int way = 0; way < 1728; way++) {
+        const int *g = grids[way % 6], ranks = g[0] * g[1] * g[2], sharded = way / 144 % 3;
+        cluster c = load(clusters[way / 6 % 3]);
+        model_config m = preset(models[way / 18 % 2]);
+        planner_query q = planner_query_make(&m, &c, way / 36 % 2 == 0 ? 32768 : 262144, 2 * g[0], ranks);
+        planner_choice p = {.shape = planner_shape(&c, g[0], g[1], g[2], g[3], PLACEMENT_HEAD_FIRST), .zp = sharded > 1 ? ranks : 1, .zg = sharded > 0 ? ranks : 1, .zo = ranks,
+                            .recompute = (recompute_kind)(way / 72 % 2), .offload = way / 432 % 2, .offload_states = way / 864 % 2 == 1 ? (zero_offload)(1 + sharded) : OFFLOAD_NONE};
+        time_step(&q, &p);
+        for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+            cluster fast = c;
+            planner_choice faster = p;
+            *cluster_value(&fast, &cluster_figures[cluster_find(rates[i])]) *= 1.5;
+            q.machines = &fast;
+            time_step(&q, &faster);
+            CHECK(faster.seconds <= 1.001 * p.seconds, "%s, dp %d hp %d cp %d, offload %g and %d: a step of %g s with a larger %s takes %g s", c.name, g[0], g[1], g[2], p.offload,
+                  (int)p.offload_states, p.seconds, rates[i], faster.seconds);
+        }
+    }
+}
+
 // Activations on the host, those of a part of the layers, each kind of states there, and layers of two kinds cost a tie each.
 static void check_cost(void) {
     const struct {
@@ -1119,6 +1167,8 @@ static void check_search(void) {
     CHECK(fabs(seen.mfu * c.peak / (seen.tgs * flops_model_per_token(&m, q.S / 8)) - 1) < 1e-12, "MFU %g", seen.mfu);
     CHECK(fabs(seen.hfu * c.peak / seen.tgs - whole.hfu * c.peak / whole.tgs + m.L * (seen.recompute == RECOMPUTE_FULL ? 4.5 : 3.5) * flops_attention_per_token(&m, q.S / 8 * 7)) < 1e-6 * whole.hfu * c.peak / whole.tgs,
           "HFU %g", seen.hfu);
+    model_config wide = paper_model(false); // its hops take longer than a ring step of short documents
+    q.model = &wide;
     grid_shape ring = planner_shape(&c, 1, 1, 64, 4, PLACEMENT_CONTEXT_FIRST);
     double exposed[2][3], around[2][3]; // ring, all-gather; documents of S / 64 tokens, of S / 4096, one document
     for (int i = 0; i < 6; i++) {
@@ -1127,11 +1177,12 @@ static void check_search(void) {
         exposed[i / 3][i % 3] = a.forward.inner + a.forward.outer + a.backward.inner + a.backward.outer;
         around[i / 3][i % 3] = a.forward.compute + a.backward.compute - a.kernel_f - a.kernel_b;
     }
-    CHECK(exposed[0][1] < 0.2 * exposed[0][0] && exposed[0][0] > exposed[0][2], "a ring carries what is seen: %g %g %g", exposed[0][0], exposed[0][1], exposed[0][2]);
+    CHECK(exposed[0][1] < 0.2 * exposed[0][0] && exposed[0][0] > 1.5 * exposed[0][2], "a ring carries what is seen: %g %g %g", exposed[0][0], exposed[0][1], exposed[0][2]);
     CHECK(exposed[1][1] > 0.99 * exposed[1][0], "an all-gather carries all: %g %g", exposed[1][0], exposed[1][1]);
     CHECK(fabs(64 * around[0][1] / around[0][0] - 1) < 1e-6 && fabs(around[0][2] / around[0][0] - 1) < 1e-6, "merging and launches, of steps that are not skipped: %g %g %g", around[0][0], around[0][1], around[0][2]);
     for (int i = 0; i < 3; i++) CHECK(fabs(around[1][i] / around[0][i] - 1) < 1e-6, "an all-gather computes what a ring does: %g %g", around[1][i], around[0][i]);
     q.attended = q.S;
+    q.model = &m;
 
     // Restricted to what table 6 measured (its schedule, w = 1, full recompute), the search finds the paper's best cell of every GQA column.
     for (int64_t S = 131072; S <= 1048576; S *= 2) {
@@ -1180,6 +1231,7 @@ int main(void) {
         check_mfu();
         check_tables("a100-4nic", true);
         check_tables("a100-4nic-datasheet", false);
+        check_fit();
     }
     check_our_schedule();
     model_config llama3_8b = preset("llama3-8b");
@@ -1187,6 +1239,7 @@ int main(void) {
     check_bytes_of_a_row(&llama3_8b);
     check_step();
     check_hidden_by_compute();
+    check_faster();
     check_runs();
     check_hidden_update();
     check_mix();
