@@ -559,7 +559,7 @@ done
 check 'tokens that cannot be read: status 1' ends_with 1 '^error: .*data.bin: cannot be read at byte .*Input/output error' unread 200 203 9 $io "$binary" "${common[@]}" --out "$dir/unread_data"
 check 'what was learnt is saved, and goes on' bash -c "ls -d '$dir'/unread_data/step-* && '$binary' ${common[*]} --out '$dir/unread_data' --resume"
 
-# A disk so slow on one rank that the other one waits longer than any transfer may take.
+# A disk so slow on one rank that the other one waits longer than any transfer may take, and says so.
 preload slow <<'C'
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -567,7 +567,7 @@ preload slow <<'C'
 #include <unistd.h>
 static void once(int *slept) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    if (rank != NULL && strcmp(rank, "1") == 0 && !(*slept)++) sleep(6);
+    if (rank != NULL && strcmp(rank, getenv("SLOW_RANK")) == 0 && !(*slept)++) sleep(6);
 }
 int fsync(int fd) {
     static int slept;
@@ -582,13 +582,15 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
     return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, bytes, at);
 }
 C
-slow() { # option...: the output goes to $dir/out
-    TRAIN_LLAMA_TIMEOUT=4 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/slow.so" "$binary" "$@" --cp 2 --out "$dir/slow" >"$dir/out" 2>&1 </dev/null
+slow() { # rank option...: the output goes to $dir/out
+    SLOW_RANK=$1 TRAIN_LLAMA_TIMEOUT=4 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/slow.so" "$binary" "${@:2}" --cp 2 --out "$dir/slow" >"$dir/out" 2>&1 </dev/null
 }
-check 'slow disk: data are read, and the last state is written' slow "${common[@]}"
-check 'slow disk: a state is read, and an export written' slow --model nano --from-scratch --threads 1 --steps 0 --resume --export "$dir/slow_export"
+named() { grep -q "^note: files are read or written: waiting for 8 bytes from rank $1 (" "$dir/out"; } # rank
+check 'slow disk: data are read, and the last state is written' slow 1 "${common[@]}"
+check 'slow disk: rank 1 is named' named 1
+check 'slow disk: a state is read, and an export written' slow 0 --model nano --from-scratch --threads 1 --steps 0 --resume --export "$dir/slow_export"
+check 'slow disk: rank 0 is named' named 0
 check 'slow disk: it was slow both times' [ "$(grep -E '^(read|exported) ' "$dir/out" | grep -cE '[ (]([6-9]|1.)\.[0-9]+ s\)?$')" -eq 2 ]
-check 'slow disk: rank 0 names who is waited for' grep -q '^note: files are read or written: waiting for 8 bytes from rank 1 (' "$dir/out"
 
 # Removing states that are no longer kept takes longer than a transfer may: the other rank waits.
 preload remove <<<$'#include <dlfcn.h>\n#include <unistd.h>\nint remove(const char *path) { usleep(400000); return ((int (*)(const char *))dlsym(RTLD_NEXT, "remove"))(path); }'
