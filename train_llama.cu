@@ -469,5 +469,6 @@ int main(int argc, char **argv) {
     if (o.trace != NULL) write_trace(&t, &error);
     if (o.export_to != NULL && !t.stopped) export_model(&t, &error);
     free_all(&t);
-    return finish(t.save_failed || t.report_failed ? EXIT_FAILED : EXIT_OK);
+    int lost = o.export_to != NULL && !t.stopped ? EXIT_USER_ERROR : EXIT_FAILED; // another attempt would find its export in the way
+    return finish(t.save_failed || t.report_failed ? lost : EXIT_OK);
 }

@@ -454,8 +454,9 @@ check 'where nine are, enough for the one that is written' [ "$(small $state --s
 # A full disk (here: a limit on the size of files, above what Open MPI itself needs) costs only the save.
 limited='ulimit -f 8192; exec "$@"' # KB; a state of tiny has 12 MB of parameters
 common[1]=tiny common[length]=5 common[10]=0
-timeout 120 mpirun -np 2 bash -c "$limited" - "$binary" "${common[@]}" --cp 2 --save-every 2 --out "$dir/disk" >"$dir/out" 2>"$dir/err" </dev/null
-check 'full disk: status 1, for the last state is not saved' [ $? -eq 1 ]
+timeout 120 mpirun -np 2 bash -c "$limited" - "$binary" "${common[@]}" --cp 2 --save-every 2 --out "$dir/disk" --export "$dir/disk_export" --export-dtype bf16 >"$dir/out" 2>"$dir/err" </dev/null
+check 'full disk: status 2, for the last state is not saved, and another attempt would find the export in its way' [ $? -eq 2 ]
+check 'full disk: the model is exported' "$binary" --model "$dir/disk_export" --dry-run
 check 'full disk: the run goes to its end' grep -q '^step *5/5' "$dir/out"
 check 'full disk: each save that failed is named' [ "$(grep -c '^warning: the state of step .* was not saved: .*cannot be written' "$dir/err")" -eq 3 ]
 check 'full disk: nothing is left' [ "$(ls "$dir/disk")" = lock ]
