@@ -119,6 +119,7 @@ for i in $(seq 100); do ln -s ../holes.bin "$dir/holes/$i.bin"; done
 TRAIN_LLAMA_TEST_PROGRESS=1 timeout -k 1 20 "$binary" "${common[@]}" --val-data "$dir/holes/*.bin" --check-data --out "$dir/unbegun" >"$dir/slow.out" 2>&1 </dev/null &
 signal_when 'checking data'
 check 'a signal ends a check of the data' [ "$status $(grep -c "$begins\|^step\|^saved\|error" "$dir/slow.out")" = '0 1' ]
+check 'before it, progress shows that files are opened' grep -q '^note: opening token files: 50 % after' "$dir/slow.out"
 # The time that is left is that of a step of this run, whatever the run before took.
 mkdir "$dir/left" && cp -r "$dir/whole/step-00000012" "$dir/left"
 : >"$dir/slow.out"
@@ -601,7 +602,9 @@ check 'removing old states is slow' env TRAIN_LLAMA_TIMEOUT=2 timeout 120 mpirun
 check 'and they are removed' [ "$(ls "$dir/many" | xargs)" = 'lock step-00000013' ]
 # A signal that comes while libraries start is heeded, if there is --out.
 preload early $(mpicc --showme:compile) <<<$'#include <mpi.h>\n#include <signal.h>\nint MPI_Init_thread(int *argc, char ***argv, int wanted, int *given) { raise(SIGUSR1); return PMPI_Init_thread(argc, argv, wanted, given); }'
-check 'an early signal: stopped before training' ends_with 0 '^stopped by a signal before training' env LD_PRELOAD="$dir/early.so" "$binary" "${common[@]}" --out "$dir/early" --resume
+: >"$dir/empty.bin"
+check 'an early signal: stopped before training, and before token files are opened' ends_with 0 '^stopped by a signal before training' env LD_PRELOAD="$dir/early.so" "$binary" \
+    "${common[@]}" --val-data "$dir/empty.bin" --out "$dir/early" --resume
 LD_PRELOAD="$dir/early.so" "$binary" "${common[@]}" >"$dir/out" 2>&1
 check 'without --out it ends the run' [ $? -eq 138 ]
 # Numbers of RoPE that take 17 digits are read back as they were.
