@@ -11,7 +11,6 @@
 #define DATALOADER_H
 
 #include "files.h"          // defines: file_pread
-#include "progress.h"       // defines: progress_*
 #include "sequence_shard.h" // defines: sequence_shard
 #include <glob.h>
 
@@ -165,13 +164,11 @@ static inline bool dataloader_find(dataloader *loader, const char *pattern, int6
 // Checks header and size of files `from`, from + step, ..., and the size of their loss masks, and fills their entries of loader->files. Ranks that see the
 // same files divide them so: on a shared file system, opening them takes much longer than reading the few places. False with a message.
 static inline bool dataloader_check(dataloader *loader, int64_t from, int64_t step, error_text *error) {
-    progress_note note = progress_start("opening token files");
     for (int64_t i = from; i < loader->file_count; i += step) {
         const char *path = dataloader_path(loader, i);
         token_file *file = &loader->files[i];
         file->hash = HASH_EMPTY;
-        if (!progress_goes_on(error) || !token_file_check(path, file, error) || !token_mask_check(path, file, error)) return false;
-        progress_show(&note, min_i64(i + step, loader->file_count), loader->file_count);
+        if (!token_file_check(path, file, error) || !token_mask_check(path, file, error)) return false;
     }
     return true;
 }
