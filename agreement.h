@@ -53,6 +53,13 @@ static inline void agree_remove_marks(const char *folder) {
     }
     if (list != NULL) closedir(list);
 }
+// Opens a folder, from the top of its path down. NFS believes for up to a minute that what was not there, is not; for names in a folder that is opened, it asks.
+static inline void agree_look_again(const char *folder) {
+    path_text parent = path_parent(folder);
+    if (strcmp(parent.text, folder) != 0) agree_look_again(parent.text); // else "/" or "."
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) close(fd);
+}
 // Whether every rank sees a file that rank 0 makes in `folder` (removed before the call returns) and may write there itself. what: how messages
 // name the folder, such as "--out DIR".
 static inline bool agree_on_folder(comm *all, const char *folder, const char *what, error_text *error) {
@@ -68,6 +75,7 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
         }
     }
     comm_broadcast(all, mark.text, sizeof mark.text, 0);
+    agree_look_again(folder);
     bool seen = path_exists(mark.text);
     for (int i = 0; i < TRIES && !seen && mark.text[0] != '\0'; i++) {
         usleep(100000);

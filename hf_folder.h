@@ -273,7 +273,7 @@ static inline bool hf_write(const model *m, const char *folder, const hf_source 
 // Whether --export FOLDER can be made: it must not exist yet, and its parent must exist and be writable.
 static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
-    if (path_exists(folder)) return error_set(error, "already exists; name a folder that does not exist yet");
+    if (path_exists(folder)) return error_set(error, "already exists; name a folder that does not exist yet, or leave --export out if an earlier attempt has written it");
     if (errno != ENOENT && errno != ENOTDIR) return error_set_errno(error, "cannot be looked up");
     if (!path_is_folder(parent.text)) {
         if (errno == ENOENT || errno == ENOTDIR) return error_set(error, "its parent %s is not an existing folder", printable(parent.text).text);

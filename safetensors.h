@@ -479,12 +479,13 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         size_t length;
         int64_t file_bytes;
         char *header = safetensors_make_header(s, f, &length, &file_bytes);
-        // Write-only: NFS may write back all of a page that it has read, and with it stale bytes of other machines' parts.
+        // Write-only and, on every rank, with all its bytes before the first write: NFS writes back all of a page that it has read, or that lies behind the
+        // file's end as this machine knows it, and with it stale bytes or zeros in place of other machines' parts.
         int fd = open(path.text, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
         bool ok = fd >= 0 || error_set_errno(error, "%s: cannot be created", path.text);
         safetensors_push_file(s, path.text, fd);
+        if (ok && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set_errno(error, "%s: cannot be written", path.text);
         ok = ok && (!first || file_pwrite(fd, path.text, header, length, 0, error));
-        if (ok && first && ftruncate(fd, (off_t)file_bytes) != 0) ok = error_set_errno(error, "%s: cannot be written", path.text);
         free(header);
         if (!ok) return false;
     }

@@ -165,7 +165,11 @@ static void open_sources(data_sources *s, const char *text, const char *option, 
     double place = (double)(data_sources_place(s) >> 12), same[2] = {place, -place};
     comm_max_double(machine, same, 2);
     bool divide = same[0] == -same[1]; // otherwise containers, or folders of the ranks, show them different files, of which each checks all
-    data_sources_check(s, divide ? comm_rank(machine) : 0, divide ? comm_size(machine) : 1, error);
+    int64_t first = divide ? comm_rank(machine) : 0, step = divide ? comm_size(machine) : 1, most = 0;
+    for (int i = 0; i < s->count; i++) most = max_i64(most, s->sources[i].data.file_count);
+    progress_note note = progress_start("opening token files");
+    for (int64_t f = first; f < most && progress_goes_on(error) && data_sources_check(s, f, most, error); f += step) // file f of each source
+        progress_show(&note, min_i64(f + step, most), most);
     comm_agree_on_files(world, error);
     stop_on_error(error);
     for (int i = 0; i < s->count && divide; i++)
@@ -469,5 +473,6 @@ int main(int argc, char **argv) {
     if (o.trace != NULL) write_trace(&t, &error);
     if (o.export_to != NULL && !t.stopped) export_model(&t, &error);
     free_all(&t);
-    return finish(t.save_failed || t.report_failed ? EXIT_FAILED : EXIT_OK);
+    int lost = o.export_to != NULL && !t.stopped ? EXIT_USER_ERROR : EXIT_FAILED; // another attempt would find its export in the way
+    return finish(t.save_failed || t.report_failed ? lost : EXIT_OK);
 }

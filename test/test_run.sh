@@ -347,8 +347,8 @@ check 'nor is its .part, under any name' to_tokens 2 "^error: $dir/link.txt: is 
 rm "$dir/b.bin.part"
 check 'and it is replaced by others' to_tokens 0 '5 tokens' "$dir/b.bin" "$dir/a.txt"
 
-# What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace; 2 for bad validation data, which is found early, and
-# divergence, which would happen again.
+# What goes wrong late does not cost the model. Exit statuses: 1 for an incomplete log or trace, 2 where another attempt would find the export in its way;
+# 2 for bad validation data, which is found early, and divergence, which would happen again.
 python3 -c "
 data = bytearray(open('$dir/data.bin', 'rb').read())
 data[1024 + 2 * 50:1024 + 2 * 50 + 2] = (999).to_bytes(2, 'little')
@@ -359,7 +359,8 @@ open('$dir/later.bin', 'wb').write(data)
 open('$dir/unlearnt.bin', 'wb').write(open('$dir/data.bin', 'rb').read())
 open('$dir/unlearnt.bin.mask', 'wb').write(bytes((len(data) - 1024) // 2))"
 ln -s /dev/full "$dir/full" # what removes it by mistake removes the link alone
-check 'a log on a full disk: a warning and status 1' ends_with 1 'warning: --log .*/full' "$binary" "${model[@]}" --steps 2 --log "$dir/full" --export "$dir/exported"
+check 'a log on a full disk: a warning and status 1' ends_with 1 'warning: --log .*/full' "$binary" "${model[@]}" --steps 2 --log "$dir/full"
+check 'beside an export: status 2' ends_with 2 'warning: --log .*/full' "$binary" "${model[@]}" --steps 2 --log "$dir/full" --export "$dir/exported"
 check 'and the export' [ -e "$dir/exported/model.safetensors" ]
 check 'the last update, of states on the host, is done before the export' "$binary" "${model[@]}" --steps 2 --offload-optimizer --export "$dir/hosted"
 check 'which is the same' cmp "$dir"/{exported,hosted}/model.safetensors

@@ -119,6 +119,7 @@ for i in $(seq 100); do ln -s ../holes.bin "$dir/holes/$i.bin"; done
 TRAIN_LLAMA_TEST_PROGRESS=1 timeout -k 1 20 "$binary" "${common[@]}" --val-data "$dir/holes/*.bin" --check-data --out "$dir/unbegun" >"$dir/slow.out" 2>&1 </dev/null &
 signal_when 'checking data'
 check 'a signal ends a check of the data' [ "$status $(grep -c "$begins\|^step\|^saved\|error" "$dir/slow.out")" = '0 1' ]
+check 'before it, progress shows that files are opened' grep -q '^note: opening token files: 50 % after' "$dir/slow.out"
 # The time that is left is that of a step of this run, whatever the run before took.
 mkdir "$dir/left" && cp -r "$dir/whole/step-00000012" "$dir/left"
 : >"$dir/slow.out"
@@ -454,8 +455,9 @@ check 'where nine are, enough for the one that is written' [ "$(small $state --s
 # A full disk (here: a limit on the size of files, above what Open MPI itself needs) costs only the save.
 limited='ulimit -f 8192; exec "$@"' # KB; a state of tiny has 12 MB of parameters
 common[1]=tiny common[length]=5 common[10]=0
-timeout 120 mpirun -np 2 bash -c "$limited" - "$binary" "${common[@]}" --cp 2 --save-every 2 --out "$dir/disk" >"$dir/out" 2>"$dir/err" </dev/null
-check 'full disk: status 1, for the last state is not saved' [ $? -eq 1 ]
+timeout 120 mpirun -np 2 bash -c "$limited" - "$binary" "${common[@]}" --cp 2 --save-every 2 --out "$dir/disk" --export "$dir/disk_export" --export-dtype bf16 >"$dir/out" 2>"$dir/err" </dev/null
+check 'full disk: status 2, for the last state is not saved, and another attempt would find the export in its way' [ $? -eq 2 ]
+check 'full disk: the model is exported' "$binary" --model "$dir/disk_export" --dry-run
 check 'full disk: the run goes to its end' grep -q '^step *5/5' "$dir/out"
 check 'full disk: each save that failed is named' [ "$(grep -c '^warning: the state of step .* was not saved: .*cannot be written' "$dir/err")" -eq 3 ]
 check 'full disk: nothing is left' [ "$(ls "$dir/disk")" = lock ]
@@ -559,7 +561,7 @@ done
 check 'tokens that cannot be read: status 1' ends_with 1 '^error: .*data.bin: cannot be read at byte .*Input/output error' unread 200 203 9 $io "$binary" "${common[@]}" --out "$dir/unread_data"
 check 'what was learnt is saved, and goes on' bash -c "ls -d '$dir'/unread_data/step-* && '$binary' ${common[*]} --out '$dir/unread_data' --resume"
 
-# A disk so slow on one rank that the other one waits longer than any transfer may take.
+# A disk so slow on one rank that the other one waits longer than any transfer may take, and says so.
 preload slow <<'C'
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -567,7 +569,7 @@ preload slow <<'C'
 #include <unistd.h>
 static void once(int *slept) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    if (rank != NULL && strcmp(rank, "1") == 0 && !(*slept)++) sleep(6);
+    if (rank != NULL && strcmp(rank, getenv("SLOW_RANK")) == 0 && !(*slept)++) sleep(6);
 }
 int fsync(int fd) {
     static int slept;
@@ -582,13 +584,15 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
     return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, bytes, at);
 }
 C
-slow() { # option...: the output goes to $dir/out
-    TRAIN_LLAMA_TIMEOUT=4 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/slow.so" "$binary" "$@" --cp 2 --out "$dir/slow" >"$dir/out" 2>&1 </dev/null
+slow() { # rank option...: the output goes to $dir/out
+    SLOW_RANK=$1 TRAIN_LLAMA_TIMEOUT=4 timeout 120 mpirun -np 2 -x LD_PRELOAD="$dir/slow.so" "$binary" "${@:2}" --cp 2 --out "$dir/slow" >"$dir/out" 2>&1 </dev/null
 }
-check 'slow disk: data are read, and the last state is written' slow "${common[@]}"
-check 'slow disk: a state is read, and an export written' slow --model nano --from-scratch --threads 1 --steps 0 --resume --export "$dir/slow_export"
+named() { grep -q "^note: files are read or written: waiting for 8 bytes from rank $1 (" "$dir/out"; } # rank
+check 'slow disk: data are read, and the last state is written' slow 1 "${common[@]}"
+check 'slow disk: rank 1 is named' named 1
+check 'slow disk: a state is read, and an export written' slow 0 --model nano --from-scratch --threads 1 --steps 0 --resume --export "$dir/slow_export"
+check 'slow disk: rank 0 is named' named 0
 check 'slow disk: it was slow both times' [ "$(grep -E '^(read|exported) ' "$dir/out" | grep -cE '[ (]([6-9]|1.)\.[0-9]+ s\)?$')" -eq 2 ]
-check 'slow disk: rank 0 names who is waited for' grep -q '^note: files are read or written: waiting for 8 bytes from rank 1 (' "$dir/out"
 
 # Removing states that are no longer kept takes longer than a transfer may: the other rank waits.
 preload remove <<<$'#include <dlfcn.h>\n#include <unistd.h>\nint remove(const char *path) { usleep(400000); return ((int (*)(const char *))dlsym(RTLD_NEXT, "remove"))(path); }'
@@ -598,7 +602,9 @@ check 'removing old states is slow' env TRAIN_LLAMA_TIMEOUT=2 timeout 120 mpirun
 check 'and they are removed' [ "$(ls "$dir/many" | xargs)" = 'lock step-00000013' ]
 # A signal that comes while libraries start is heeded, if there is --out.
 preload early $(mpicc --showme:compile) <<<$'#include <mpi.h>\n#include <signal.h>\nint MPI_Init_thread(int *argc, char ***argv, int wanted, int *given) { raise(SIGUSR1); return PMPI_Init_thread(argc, argv, wanted, given); }'
-check 'an early signal: stopped before training' ends_with 0 '^stopped by a signal before training' env LD_PRELOAD="$dir/early.so" "$binary" "${common[@]}" --out "$dir/early" --resume
+: >"$dir/empty.bin"
+check 'an early signal: stopped before training, and before token files are opened' ends_with 0 '^stopped by a signal before training' env LD_PRELOAD="$dir/early.so" "$binary" \
+    "${common[@]}" --val-data "$dir/empty.bin" --out "$dir/early" --resume
 LD_PRELOAD="$dir/early.so" "$binary" "${common[@]}" >"$dir/out" 2>&1
 check 'without --out it ends the run' [ $? -eq 138 ]
 # Numbers of RoPE that take 17 digits are read back as they were.

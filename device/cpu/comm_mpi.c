@@ -208,7 +208,7 @@ static void wait_for(const comm *group, transfer *t) {
         waited += fmin(now - last, 1); // while the job is paused, by a batch system or a debugger, nobody is late
         last = now;
         if (timeout_seconds > 0 && !waits_for_files && waited > timeout_seconds) end_timed_out(group, t);
-        if (waits_for_files && group->rank == 0 && waited > note_after) note_after = note_slow_files(group, t, waited);
+        if (waits_for_files && group->rank <= 1 && waited > note_after) note_after = note_slow_files(group, t, waited); // rank 1: of rank 0
     }
     for (int i = 0; i < t->pieces; i++) {
         int bytes = 0;
