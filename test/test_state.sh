@@ -390,6 +390,8 @@ check 'an evaluation and a sample that were due at the state' bash -c "'$binary'
 for option in --log --trace; do
     refuse "$option in a state" "^error: $option .*/step-00000012/file.*: lies in a state of --out" --out "$dir/whole" --resume $option "$dir/whole/step-00000012/file"
 done
+refuse 'a state in place of its folder' '^error: --out .*/step-00000012: is a state; give the folder that it lies in' --out "$dir/whole/step-00000012" --resume
+check 'in which nothing is left' [ ! -e "$dir/whole/step-00000012/lock" ]
 # Two runs on one folder.
 common[length]=100000
 timeout 60 "$binary" "${common[@]}" --out "$dir/two" >"$dir/two.out" 2>&1 &
