@@ -9,6 +9,7 @@
 #include "files.h"        // defines: path_same, path_within
 #include "grid.h"         // defines: placement_kind
 #include "zero_hybrid.cuh" // defines: zero_offload
+#include <ctype.h>
 #include <limits.h>
 #include <stddef.h>
 
@@ -439,7 +440,7 @@ static inline int option_distance(const char *a, size_t a_length, const char *b)
         int diagonal = row[0];
         row[0] = (int)i;
         for (size_t j = 1; j <= b_length; j++) {
-            int change = diagonal + (a[i - 1] != b[j - 1]);
+            int change = diagonal + (tolower((unsigned char)a[i - 1]) != b[j - 1]);
             diagonal = row[j];
             int other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
             row[j] = change < other ? change : other;
@@ -474,7 +475,7 @@ static inline bool options_unknown(const char *argument, error_text *error) {
         least = 0;
         best = i;
     }
-    if (best >= 0 && least <= 2 + (int)length / 3)
+    if (best >= 0 && least <= 2 + (int)length / 3 && least < (int)length) // a name of which no letter is right is no mistyped one
         return error_set(error, "unknown option %s; did you mean --%s? (--help lists every option)", printable(argument).text, option_rows[best].name);
     return error_set(error, "unknown option %s; --help lists every option", printable(argument).text);
 }
@@ -681,8 +682,9 @@ static inline bool options_check_together(const options *o, error_text *error) {
                          o->trace != NULL ? "--trace" : "--out");
     if ((o->resume || options_given(o, "save-every") || options_given(o, "keep") || o->keep_every > 0) && o->out == NULL)
         return error_set(error, "--resume, --save-every, --keep and --keep-every require --out DIR");
-    if (o->keep_every > 0 && (o->save_every == 0 || o->keep_every % o->save_every != 0))
-        return error_set(error, "--keep-every %lld: legal values are multiples of --save-every, which must be given", (long long)o->keep_every);
+    if (o->keep_every > 0 && o->save_every == 0) return error_set(error, "--keep-every requires --save-every, of which it is a multiple");
+    if (o->keep_every > 0 && o->keep_every % o->save_every != 0)
+        return error_set(error, "--keep-every %lld: legal values are multiples of --save-every %lld", (long long)o->keep_every, (long long)o->save_every);
     if (o->keep_every > 0 && o->steps / o->keep_every > 1000)
         return error_set(error, "--keep-every %lld would keep %lld states; the limit is 1000: legal values with --steps %lld are from %lld on", (long long)o->keep_every,
                          (long long)(o->steps / o->keep_every), (long long)o->steps, (long long)(o->steps / 1001 + 1));

@@ -273,7 +273,8 @@ static inline void plan_say_what_fits(const run_question *q, error_text *error) 
             break;
         }
     size_t used = strlen(error->text);
-    snprintf(error->text + used, sizeof error->text - used, "%s", text[0] != '\0' ? text : "; shorter sequences or up to 16 times the ranks do not fit either");
+    snprintf(error->text + used, sizeof error->text - used, "%s%s", text[0] != '\0' ? text : "; shorter sequences or up to 16 times the ranks do not fit either",
+             q->o->cluster == NULL ? "; --cluster NAME assumes other machines" : "");
 }
 
 // ---- predictions for a run that is laid out ----

@@ -210,9 +210,10 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     model_count(&device, &host, c, &g, &run);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
            1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
-    if (machines != NULL)
-        printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory,
-               machines->element_bytes != 2 ? "float" : run.forward_only && !run.exports ? "bf16" : "bf16 with float master weights");
+    const char *numbers = (machines != NULL ? machines->element_bytes : sizeof(floatX)) != 2 ? "float"
+                          : run.forward_only && !run.exports ? "bf16" : "bf16 with float master weights";
+    if (machines != NULL) printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, numbers);
+    else printf("on the device of this build: %s (--cluster NAME assumes other machines)\n", numbers);
     printf("recompute: ");
     run_print_recompute(c, &run);
     memory_print(&device, &host);

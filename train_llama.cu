@@ -49,9 +49,21 @@ static void read_config(model_config *c, options *o, error_text *error) {
 // The Hugging Face folder that --model names; NULL: a preset.
 static const char *model_folder(const options *o) { return config_preset(o->model) == NULL ? o->model : NULL; }
 
+// Whether --export is there from the run that this one resumes, which was killed before it could end with status 0: it is no older than the state of the last
+// step. Collective.
+static bool exported_before(const options *o) {
+    struct stat state, exported;
+    bool before = o->resume && o->steps > 0 && stat(path_join(state_path(o->out, "", o->steps).text, "training_state.json").text, &state) == 0 &&
+                  stat(path_join(o->export_to, "config.json").text, &exported) == 0 &&
+                  (exported.st_mtim.tv_sec > state.st_mtim.tv_sec ||
+                   (exported.st_mtim.tv_sec == state.st_mtim.tv_sec && exported.st_mtim.tv_nsec >= state.st_mtim.tv_nsec));
+    comm_broadcast(comm_world(), &before, sizeof before, 0);
+    return before;
+}
 // Checks before the run that --export can be written, and that all ranks see the same folder of --model where the export takes its number types from there
 // and hf_import, which compares that folder, may not run (--resume). Collective.
 static void check_export(const options *o, error_text *error) {
+    if (exported_before(o)) return;
     bool in_new_out = o->out != NULL && !path_exists(o->out) && path_same(path_parent(o->export_to).text, o->out); // lies in --out, which the run will make
     comm_broadcast(comm_world(), &in_new_out, sizeof in_new_out, 0); // machines may differ
     if (!in_new_out) hf_export_check(comm_world(), o->export_to, error);
@@ -398,6 +410,10 @@ static void evaluate_only(trainer *t, error_text *error) {
 // --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1; parameters that
 // the number type cannot hold: status 2. Collective.
 static void export_model(trainer *t, error_text *error) {
+    if (exported_before(t->o)) {
+        if (t->g.rank == 0) printf("exported    %s: is there already, younger than the state of the last step\n", t->o->export_to);
+        return;
+    }
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
     bool ok = hf_export(&t->m, t->o->export_to, source_of(t), dtype, error);

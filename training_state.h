@@ -107,7 +107,7 @@ static inline bool state_lock(int file) {
     return false;
 }
 // Makes the folder --out if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run has left
-// states there and --resume is not given; `source` is one of its states; the folder cannot be made or written to; ranks do not see the same one.
+// states there and --resume is not given; `source` is one of its states; the folder is a state, or cannot be made or written to; ranks do not see the same one.
 static inline bool state_store_open(state_store *s, comm *all, const options *o, const hf_source *source, error_text *error) {
     const char *folder = o->out;
     s->all = all;
@@ -118,7 +118,9 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
     bool made = !path_exists(folder);
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--out %s", printable(folder).text);
-    if (comm_rank(all) == 0 && folder_make(folder, error)) {
+    bool state = comm_rank(all) == 0 && path_exists(path_join(folder, "training_state.json").text);
+    if (state) error_set(error, "%s: is a state; give the folder that it lies in (--resume continues from its newest state), or --model this one", what);
+    if (comm_rank(all) == 0 && !state && folder_make(folder, error)) {
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
         s->lock = open(path_join(folder, "lock").text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         int states = 0;

@@ -344,7 +344,9 @@ def chat_texts(render, messages, tools, written):
 
 def number(text):
     """"128K" -> 131072, as for train_llama."""
-    return int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}[text[-1]] if text[-1:] in ("K", "M") else int(text)
+    if re.fullmatch("[0-9]+[KM]?", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not legal; legal values are whole numbers (K = 1024, M = 1048576)")
+    return int(text.rstrip("KM")) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
 
 
 def is_lines(path):
@@ -582,7 +584,8 @@ def main():
         print(",".join(map(str, first + without(known.encode(args.ids, add_special_tokens=False).ids, first) + last)))
         return
     if not args.files or not args.out:
-        parser.error("files and --out are missing (or give --ids TEXT)")
+        missing = " and ".join(["files"] * (not args.files) + ["--out PREFIX"] * (not args.out))
+        parser.error(f"missing: {missing} (or give --ids TEXT)")
     there = sorted(glob.glob(glob.escape(args.out) + "_[0-9]*.bin*"))
     if there:
         parser.error(f"{there[0]}: already exists; remove the files or give another --out")

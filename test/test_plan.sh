@@ -165,6 +165,7 @@ done
 for offload in '' '--offload-optimizer --offload-gradients --offload-parameters'; do
     check "no master weights to evaluate, nor windows for them $offload" bash -c "! '$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K $offload | grep optimizer"
 done
+check 'numbers of the build are named' says 'this build: float' --model llama3-8b --ranks 8 --memory-budget 80GiB
 check 'no master weights to evaluate: it says so' says ' a rank, bf16' --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K
 check 'nor buffers of a ring'"'"'s backward pass' bash -c "! '$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 8K | grep rings"
 check '--hp auto without training: nothing is offloaded that fits' bash -c "'$binary' --dry-run --model llama3-8b --steps 0 --ranks 1 --cluster h100 --seq-len 128K --hp auto | grep '^planned' | grep -v offload"
@@ -312,7 +313,7 @@ refuse 'a copy of the states, too, and the message says so' 'full, no --save-eve
 refuse 'what a GPU can do is said' '--zero-optim full, --offload-activations 1, --offload-gradients, --offload-parameters, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 1 --recompute full --offload-optimizer --seq-len 2M
 refuse 'and not what is done already' 'reduce it: more ranks, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --recompute full --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters --zero-params full --zero-grads full --zero-optim full --seq-len 8M
 refuse 'a model nothing fits' '; 4 ranks fit 589824 tokens' --model llama3-70b --plan --cluster h100 --ranks 1 --seq-len 576K
-refuse 'and the default cluster is named' 'no configuration for 1024 tokens on 1 rank of cpu fits in memory' --model llama3-70b --plan --ranks 1 --seq-len 1K
+refuse 'and the default cluster is named' 'no configuration for 1024 tokens on 1 rank of cpu fits in memory .*--cluster NAME assumes other machines' --model llama3-70b --plan --ranks 1 --seq-len 1K
 check 'unless the optimizer is offloaded' bash -c "'$binary' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K | grep -q '^mpirun .* --offload-optimizer$'"
 check 'and gradients for longer sequences' bash -c "'$binary' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 640K | grep -q '^mpirun .* --offload-optimizer --offload-gradients$'"
 check '8B at 512K on one GPU' bash -c "'$binary' --model llama3-8b --plan --cluster h100 --ranks 1 --seq-len 512K | grep -q '^1\. .* optimizer and gradient offload$'"

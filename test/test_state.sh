@@ -383,11 +383,16 @@ final=("$binary" "${early[@]:0:9}" --train-data "$dir/data.bin" --steps 2 --val-
 signal_when '^saved  *2/2'
 check 'a signal during the last evaluation' [ "$status $(grep -c '^eval  *2/2 | ended by a signal$\|^stopped by a signal after step 2;\|^exported' "$dir/slow.out")" = '0 2' ]
 check 'the next run evaluates and exports' bash -c "${final[*]} --eval-steps 1 | grep -c '^eval  *2/2 .* loss\|^exported' | grep -qx 2"
+check 'a run that is killed after its export succeeds when it is started again' ends_with 0 '^exported .*/final-export: is there already' "${final[@]}" --eval-steps 1
+touch -d '1 hour ago' "$dir/final-export/config.json"
+check 'an export that is older than the state is in the way' ends_with 2 '^error: --export .*/final-export: already exists' "${final[@]}" --eval-steps 1
 check 'an evaluation and a sample that were due at the state' bash -c "'$binary' ${early[*]:0:9} --train-data '$dir/data.bin' --steps 4 --val-data '$dir/long.bin' --out '$dir/final' --resume --eval-every 2 --eval-steps 1 --sample-every 2 --sample-tokens 2 | grep -o '^eval  *[24]/4\|^sample  *[24]/4 | tokens' | xargs | grep -qx 'eval 2/4 sample 2/4 | tokens eval 4/4 sample 4/4 | tokens'"
 
 for option in --log --trace; do
     refuse "$option in a state" "^error: $option .*/step-00000012/file.*: lies in a state of --out" --out "$dir/whole" --resume $option "$dir/whole/step-00000012/file"
 done
+refuse 'a state in place of its folder' '^error: --out .*/step-00000012: is a state; give the folder that it lies in' --out "$dir/whole/step-00000012" --resume
+check 'in which nothing is left' [ ! -e "$dir/whole/step-00000012/lock" ]
 # Two runs on one folder.
 common[length]=100000
 timeout 60 "$binary" "${common[@]}" --out "$dir/two" >"$dir/two.out" 2>&1 &

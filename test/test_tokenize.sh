@@ -154,6 +154,8 @@ check 'odd files' ends_with 0 ' 4 documents, .*; empty documents, left out: 2$' 
 check 'their tokens' test "$(characters odd | tr '\r\n' rn)" = '`ArnBrCa`Da`Ea`Fa'
 { cat "$dir/long.txt" && printf 'A\nB\377\n'; } >"$dir/bad.txt"
 check 'a fault at the end, by line' refused 'bad.txt:110002: not UTF-8 text' bad --shard-tokens 100000 "$dir"/{long,long,long,bad}.txt
+check 'a length that is no number' refused "'1G' is not legal; legal values are whole numbers (K = 1024" bad --sequence 1G "$dir/long.txt"
+check 'no files: what is missing is named' refused 'missing: files (or give' bad
 check 'leaves no file' test -z "$(ls "$dir" | grep '^bad_')"
 head -c 100000 /dev/zero | tr '\0' '[' >"$dir/deep.jsonl"
 check 'JSON of 100000 levels' refused 'deep.jsonl:1: not a JSON object' other "$dir/deep.jsonl"
