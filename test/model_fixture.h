@@ -11,11 +11,13 @@ typedef struct {
     grid g;
     model m;
     arena device, host;
-    sequence_shard shard;
+    sequence_shard shard;     // with run.packed: of long documents from fixture_long_document on
     int32_t *tokens, *labels; // (grad_accum, rows), in m
     int64_t S;
     recompute_kind kinds[16];
 } fixture;
+
+static int64_t fixture_long_document; // a test's; 0: sequences have one segment
 
 // -100 for the last label of every sample and for a quarter of every second sample, so that ranks have unequal numbers of valid labels.
 static inline int32_t fixture_label(const model_config *c, int64_t S, int64_t sample, int64_t position) {
@@ -42,8 +44,10 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     memset(f, 0, sizeof *f);
     f->S = S;
     grid_create(&f->g, shape, run.cp_allgather, all);
-    f->shard = sequence_shard_make(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1);
+    bool segments = run.packed && fixture_long_document > 0;
+    f->shard = sequence_shard_make_packed(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1, segments ? max_i64(2 * shape.cp, fixture_long_document) : S + 1);
     run.T = f->shard.T;
+    run.segments = sequence_shard_segments(&f->shard);
     for (int l = 0; l < c->L; l++) f->kinds[l] = kind == RECOMPUTE_AUTO ? (recompute_kind)(l % 3) : kind;
     run.kinds = f->kinds;
     error_text error = {"", 0};
