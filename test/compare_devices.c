@@ -33,7 +33,7 @@ static int64_t *documents_make(const fixture *f) {
     for (int64_t b = 0; b < f->m.run.grad_accum * f->m.run.B; b++)
         for (int64_t t = 0; t < entries; t++) {
             int64_t n = ((b % f->m.run.B + b / f->m.run.B) % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
-            documents[b * entries + t] = min_i64(sequence_shard_entry_position(&f->shard, t), f->S - 1) / n * n;
+            documents[b * entries + t] = min_i64(sequence_shard_entry(&f->shard, t).position, f->S - 1) / n * n;
         }
     return documents;
 }
