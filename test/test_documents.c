@@ -77,12 +77,6 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
     }
 }
 
-// Which tokens of sequence s of its batch this rank holds.
-static sequence_shard shard_of(const fixture *f, int64_t s) {
-    sequence_shard shard = f->shard;
-    if (f->m.batch_segments != NULL) shard.segments = f->m.batch_segments + s * (f->m.run.segments + 1);
-    return shard;
-}
 // Sets tokens, labels and segments of this rank's samples, and the model's documents if the run is packed. Returns the documents; the caller frees.
 static int64_t *fill(fixture *f, int first_sample) {
     const grid_shape *g = &f->g.shape;
@@ -91,7 +85,7 @@ static int64_t *fill(fixture *f, int first_sample) {
         for (int64_t b = 0; b < f->m.run.B; b++) {
             int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.run.B + b, at = (a * f->m.run.B + b) * T;
             int layout = (int)(sample % LAYOUTS);
-            sequence_shard shard = shard_of(f, at / T);
+            sequence_shard shard = fixture_shard(f, at / T);
             segment_list list = {.shard = &f->shard, .list = f->m.batch_segments + at / T * (f->m.run.segments + 1)};
             for (int64_t begin = 0, end; shard.segments != NULL && begin < f->S; begin = end) {
                 for (end = begin + 1; end < f->S && !begins(layout, end);) end++;
@@ -114,7 +108,7 @@ static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
     int64_t Tc = f->shard.T * g->hp, unseen = 0;
     for (int64_t s = 0; s < f->m.run.grad_accum * f->m.run.B; s++)
         for (int k = 0; k < g->cp; k++) {
-            sequence_shard own = shard_of(f, s), mine = sequence_shard_group(&own), theirs = mine;
+            sequence_shard own = fixture_shard(f, s), mine = sequence_shard_group(&own), theirs = mine;
             const sequence_segment whole[2] = {{0, 0}, {f->S, Tc}}, *segment = mine.segments != NULL ? mine.segments : whole;
             for (theirs.c = k; segment->row < Tc; segment++) {
                 bool seen = false;
@@ -132,7 +126,7 @@ static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
 // The rows of KV that travel when every rank of the ring sends its block of sequence s once: of each chunk, those from the first row on that another rank
 // sees; and those between them, except the longest run.
 static int64_t rows_seen(const fixture *f, int64_t s, int layout) {
-    sequence_shard own = shard_of(f, s), keys = sequence_shard_group(&own), queries = keys;
+    sequence_shard own = fixture_shard(f, s), keys = sequence_shard_group(&own), queries = keys;
     int64_t rows = 0, Tc = keys.T;
     for (keys.c = 0; keys.c < keys.cp; keys.c++) {
         int64_t end = 0, gap = 0, first = 0, sum = 0; // end: of the rows that travel so far; gap: the longest
