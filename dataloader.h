@@ -344,11 +344,10 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
 
 enum { DOCUMENT_PIECE = 16384 }; // tokens read at once
 
-// Where the documents of a sample begin, ascending, the first at 0; S stands at the end if the last token ends a document. *count of them; the caller frees.
-// Reads the sample whole. NULL with a message.
+// Where the documents of a sample begin, ascending, the first at 0. *count of them; the caller frees. Reads the sample whole. NULL with a message.
 static inline int64_t *dataloader_document_starts(dataloader *loader, int64_t sample, document_mark mark, int64_t *count, error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
-    int64_t S = loader->S, *starts = HOST_NEW(int64_t, S + 2);
+    int64_t S = loader->S, *starts = HOST_NEW(int64_t, S);
     *count = 1; // the first is 0
     for (int64_t p = 0; p < S; p++) {
         if (p % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(loader, sample * S + p, min_i64(DOCUMENT_PIECE, S - p), piece, error)) {
@@ -356,31 +355,31 @@ static inline int64_t *dataloader_document_starts(dataloader *loader, int64_t sa
             return NULL;
         }
         int64_t start = mark.ends ? p + 1 : p;
-        if (piece[p % DOCUMENT_PIECE] == mark.token && start > 0) starts[(*count)++] = start;
+        if (piece[p % DOCUMENT_PIECE] == mark.token && start > 0 && start < S) starts[(*count)++] = start;
     }
     return starts;
 }
 // Reads this rank's rows of a sample of packed documents, as dataloader_read does. segments (sequence_shard_segments + 1): those of the sample, to which the
 // rows belong; NULL where there can be only one. The label of a document's last token would be the first token of the next document: it becomes -100. documents (sequence_shard_entries): for
 // every row of the HP group (the rows that this rank has in attention), the position in the sample of the first token of the row's document; then the same for
-// the first row of each of the segments' chunks. A sample's first token always begins a document. Padding is a document of its own, but behind the last token
-// it continues the last document, unless that token ends one.
+// the first row of each of the segments' chunks. A sample's first token always begins a document. Padding continues the
+// document before it; in chunks of padding alone each row is a document.
 static inline bool dataloader_read_packed(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark, int32_t *tokens, int32_t *labels,
                                           int64_t *documents, sequence_segment *segments, error_text *error) {
     int64_t count, *starts = dataloader_document_starts(loader, sample, mark, &count, error);
     if (starts == NULL) return false;
     segment_list list = {.shard = shard, .list = segments};
-    for (int64_t i = 0; segments != NULL && i < count && starts[i] < loader->S; i++) segment_list_add(&list, starts[i], i + 1 < count ? starts[i + 1] : loader->S);
+    for (int64_t i = 0; segments != NULL && i < count; i++) segment_list_add(&list, starts[i], i + 1 < count ? starts[i + 1] : loader->S);
     sequence_shard own = *shard;
     own.segments = segments;
     for (int64_t e = 0, i = 0; e < sequence_shard_entries(&own);) {
         sequence_run run = sequence_shard_entry(&own, e);
         if (e >= shard->T * shard->hp) run.rows = 1;
-        for (int64_t row = 0; row < run.rows; row++) {
-            int64_t position = min_i64(run.position + row, run.end);
-            if (starts[i] > position) i = 0; // the entries of chunks begin again
-            while (i + 1 < count && starts[i + 1] <= position) i++;
-            documents[e++] = starts[i];
+        for (int64_t p = run.position; p < run.position + run.rows; p++) {
+            int64_t token = min_i64(p, run.end - 1);
+            if (starts[i] > token) i = 0; // the entries of chunks begin again
+            while (i + 1 < count && starts[i + 1] <= token) i++;
+            documents[e++] = run.position < run.end ? starts[i] : p;
         }
     }
     free(starts);

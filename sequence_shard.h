@@ -7,7 +7,8 @@
 // Packed documents, cp > 1: causal balance of the sequence is none of its documents, as a token attends to its own document alone. (With many documents and
 // cp 8, some ranks would have twice the mean to do.) So the sequence is cut into segments of whole documents, and each segment into 2 cp chunks as above: a
 // long document is a segment, and so are the shorter ones between two of them. A rank's row is its two chunks of the first segment, then those of the second,
-// and so on. Each segment is padded at its end to a multiple of 2 cp; segments begin at the same row on every rank, and none sees another.
+// and so on. Each segment is padded at its end to a multiple of 2 cp; rows that are left over are a last segment without tokens. Segments begin at the same
+// row on every rank, and none sees another.
 #ifndef SEQUENCE_SHARD_H
 #define SEQUENCE_SHARD_H
 
@@ -30,8 +31,8 @@ static inline sequence_shard sequence_shard_make(int64_t S, int hp, int cp, int 
     int64_t T = round_up(ceil_div(S, (int64_t)hp * cp), multiple);
     return (sequence_shard){S, T * hp * cp, T, hp, cp, h, c, 0, NULL};
 }
-// The most segments of a sequence: each long document, and what is before, between and after them.
-static inline int64_t sequence_shard_segments(const sequence_shard *s) { return s->long_document > 0 ? 2 * (s->S / s->long_document) + 1 : 1; }
+// The most segments of a sequence: each long document; what is before, between and after them; and one without tokens.
+static inline int64_t sequence_shard_segments(const sequence_shard *s) { return s->long_document > 0 ? 2 * (s->S / s->long_document) + 2 : 1; }
 // The same for packed documents: room for the padding of as many segments as there can be. long_document >= 2 cp.
 static inline sequence_shard sequence_shard_make_packed(int64_t S, int hp, int cp, int h, int c, int64_t multiple, int64_t long_document) {
     sequence_shard s = {.S = S, .long_document = cp > 1 && long_document <= S ? long_document : 0};
@@ -80,24 +81,28 @@ static inline sequence_run sequence_shard_entry(const sequence_shard *s, int64_t
 
 // ---- segments ----
 
-// Makes a sequence's list of segments from its documents.
+// Makes a sequence's list of segments from its documents. Not for shards whose sequences have one segment.
 typedef struct {
     const sequence_shard *shard;
     sequence_segment *list; // (sequence_shard_segments + 1), the caller's
     int64_t count;          // so far
     bool is_long;           // the newest is a long document
 } segment_list;
+static inline void segment_list_cut(segment_list *l, int64_t position) { // a segment begins here
+    sequence_segment last = l->list[l->count - 1];
+    l->list[l->count++] = (sequence_segment){position, last.row + 2 * ceil_div(position - last.position, 2 * l->shard->cp)};
+}
 // Documents come in order: [begin, end), from 0 to S. After the last one the list is complete.
 static inline void segment_list_add(segment_list *l, int64_t begin, int64_t end) {
     const sequence_shard *s = l->shard;
-    bool is_long = s->long_document > 0 && end - begin >= s->long_document;
+    bool is_long = end - begin >= s->long_document;
     if (begin == 0) l->list[l->count++] = (sequence_segment){0, 0};
-    else if (is_long || l->is_long) {
-        sequence_segment last = l->list[l->count - 1];
-        l->list[l->count++] = (sequence_segment){begin, last.row + 2 * ceil_div(begin - last.position, 2 * s->cp)};
-    }
+    else if (is_long || l->is_long) segment_list_cut(l, begin);
     l->is_long = is_long;
-    if (end == s->S) l->list[l->count] = (sequence_segment){s->S, s->T * s->hp};
+    if (end < s->S) return;
+    segment_list_cut(l, s->S);
+    if (l->list[l->count - 1].row == s->T * s->hp) l->count--; // no row is left over
+    l->list[l->count] = (sequence_segment){s->S, s->T * s->hp};
 }
 
 #endif

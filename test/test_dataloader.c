@@ -169,21 +169,23 @@ static void test_reading(void) {
 
 static bool begins_document(int64_t sample, int64_t S, int64_t position, document_mark mark) {
     if (position == 0) return true;
-    return mark.ends ? stream[sample * S + position - 1] == mark.token : position < S && stream[sample * S + position] == mark.token;
+    return stream[sample * S + position - mark.ends] == mark.token;
 }
 // Segments begin where documents do, a long document has its own, and shorter ones are together.
 static void check_segments(const sequence_shard *s, int64_t sample, document_mark mark) {
     int64_t wrong = 0, count = 0, last_long = 0;
     for (int64_t begin = 0, end; begin < s->S; begin = end) {
         for (end = begin + 1; end < s->S && !begins_document(sample, s->S, end, mark);) end++;
-        bool is_long = s->long_document > 0 && end - begin >= s->long_document, alone = begin == 0 || is_long || last_long;
+        bool is_long = end - begin >= s->long_document, alone = begin == 0 || is_long || last_long;
         if (alone) wrong += s->segments[count].position != begin;
         if (alone && count > 0) wrong += (s->segments[count].row - s->segments[count - 1].row) / 2 != ceil_div(begin - s->segments[count - 1].position, 2 * s->cp);
         count += alone;
         last_long = is_long;
     }
-    wrong += s->segments[0].row != 0 || s->segments[count].position != s->S || s->segments[count].row != s->T * s->hp || count > sequence_shard_segments(s);
-    wrong += s->cp > 1 && s->T * s->hp - s->segments[count - 1].row < 2 * ceil_div(s->S - s->segments[count - 1].position, 2 * s->cp);
+    int64_t row = s->segments[count - 1].row + 2 * ceil_div(s->S - s->segments[count - 1].position, 2 * s->cp); // after the last token
+    wrong += s->segments[0].row != 0 || s->segments[count].position != s->S || s->segments[count].row != row || row > s->T * s->hp;
+    count += row < s->T * s->hp;
+    wrong += s->segments[count].position != s->S || s->segments[count].row != s->T * s->hp || count > sequence_shard_segments(s);
     CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d, long from %lld on: segments", (long long)s->S, s->hp, s->cp, mark.ends ? "end" : "begin", mark.token, (long long)s->long_document);
 }
 // The documents of every rank of a grid, against the stream. Its tokens repeat, so that the mark is every token, some of them, or none.
@@ -197,7 +199,7 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
                 sequence_shard s = sequence_shard_make_packed(S, hp, cp, h, c, multiple, max_i64(2 * cp, long_document));
                 int32_t *tokens = HOST_NEW(int32_t, s.T), *labels = HOST_NEW(int32_t, s.T);
                 int64_t entries = sequence_shard_entries(&s), *first = HOST_NEW(int64_t, entries);
-                sequence_segment *segments = HOST_NEW(sequence_segment, sequence_shard_segments(&s) + 1);
+                sequence_segment *segments = s.long_document > 0 ? HOST_NEW(sequence_segment, sequence_shard_segments(&s) + 1) : NULL;
                 CHECK(dataloader_read_packed(loader, sample, &s, mark, tokens, labels, first, segments, &error), "%s", error.text);
                 s.segments = segments;
                 for (int64_t t = 0; t < s.T; t++) {
@@ -208,13 +210,14 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
                     wrong += labels[t] != label || tokens[t] != (padding ? 0 : stream[at]);
                     if (!padding) seen[p]++;
                 }
-                for (int64_t e = 0; e < entries; e++) { // rows of all HP ranks, and all chunks
+                for (int64_t e = 0, chunk = 0; e < entries; e++) { // rows of all HP ranks, and all chunks
                     sequence_run run = sequence_shard_entry(&s, e);
-                    int64_t begin = min_i64(run.position, run.end);
+                    if (e == 0 || e >= s.T * hp || sequence_shard_entry(&s, e - 1).rows == 1) chunk = run.position; // that of its first row
+                    int64_t begin = min_i64(run.position, run.end - 1);
                     while (!begins_document(sample, S, begin, mark)) begin--;
-                    wrong += first[e] != begin;
+                    wrong += first[e] != (chunk < run.end ? begin : run.position);
                 }
-                check_segments(&s, sample, mark);
+                if (segments != NULL) check_segments(&s, sample, mark);
                 free(tokens);
                 free(labels);
                 free(first);

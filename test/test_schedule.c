@@ -307,7 +307,7 @@ static const op *start_of(const program *p, int lane, int h) {
 // Packed documents: both sides of every transfer mean the same rows, without having communicated about them. several: in three segments.
 static void check_parts(grid_shape shape, bool dkv_bf16, bool several) {
     enum { ROWS = 12 }; // of a rank
-    int64_t S = shape.cp * ROWS, begins[64 * ROWS], rows[ROWS + 5 * 128], all = 0, most = 0;
+    int64_t S = shape.cp * ROWS, begins[64 * ROWS], rows[ROWS + 6 * 128], all = 0, most = 0;
     const sequence_segment segments[4] = {{0, 0}, {shape.cp * 4, 4}, {shape.cp * 6, 6}, {S, ROWS}};
     for (int p = 0; p < S; p++)
         begins[p] = p == 0 || test_random(3, (uint64_t)(p + 1000 * shape.cp)) > 0.4 || p == segments[1].position || p == segments[2].position ? p : begins[p - 1];
