@@ -229,8 +229,8 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
     CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d, long from %lld on: %lld rows wrong", (long long)S, hp, cp, mark.ends ? "end" : "begin", mark.token, (long long)long_document,
           (long long)wrong);
 }
-// Documents of any length: no CP rank has much more attention to compute than the mean.
-static void check_balance(int cp, int64_t long_document, bool even) {
+// Documents of any length: how much more attention than the mean a CP rank has to compute.
+static double balance_of(int cp, int64_t long_document) {
     enum { S = 16384 };
     sequence_shard s = sequence_shard_make_packed(S, 1, cp, 0, 0, 1, long_document);
     sequence_segment *segments = HOST_NEW(sequence_segment, sequence_shard_segments(&s) + 1);
@@ -251,8 +251,8 @@ static void check_balance(int cp, int64_t long_document, bool even) {
         sum += pairs[s.c];
         most = fmax(most, pairs[s.c]);
     }
-    CHECK(even == (most * cp < 1.12 * sum), "cp %d, long from %lld on: a rank has %.2f times the mean to do", cp, (long long)long_document, most * cp / sum);
     free(segments);
+    return most * cp / sum;
 }
 static void test_documents(void) {
     static const int64_t lengths[] = {1, 7, 48, 100, STREAM};
@@ -277,8 +277,9 @@ static void test_documents(void) {
         }
     }
     for (int cp = 4; cp <= 16; cp *= 2) {
-        check_balance(cp, 2 * cp * 8, true);
-        check_balance(cp, 16384, false); // segments are why
+        double segments = balance_of(cp, 2 * cp * 8), one = balance_of(cp, 16384);
+        CHECK(segments < 1.12 && one > 1.3, "cp %d: a rank has %.2f times the mean to do, with one segment %.2f", cp, segments, one);
+        printf("documents of 20 to 2020 tokens, cp %d: the busiest rank has %.2f times the mean to do, with one segment %.2f\n", cp, segments, one);
     }
     // A document longer than the pieces in which the stream is searched; it begins two pieces back.
     enum { LONG = 50000, BEGIN = 5000 };
