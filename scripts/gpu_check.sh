@@ -18,7 +18,8 @@
 # several ranks are skipped; without cuDNN all attention is by hand. The report begins with what was missing.
 # To carry to the GPU machine beside the tracked files: gpu_check_pack/ (git ignores it; made anew when test/compare_devices.c changed), and for --rest
 # the earlier report.
-# The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step.
+# The steps that show most come first, so that a check that is cut short still shows the most; the report is written step by step. Of a step that failed it
+# also holds what the driver says, where the step hung (by cuda-gdb, or gdb), where the GPU or the program faulted, and all that NCCL says.
 # Closes with a table of the benchmarks and "N passed, N failed, N skipped". Exit status: 0 no step failed, 1 some did, 2 it could not start.
 set -u
 from=$PWD
@@ -52,6 +53,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 have() { command -v "$1" >/dev/null 2>&1; }
+shared_memory() { echo $((0 + $(df -k --output=avail /dev/shm 2>/dev/null | tail -1))); } # KiB that are free
 open_mpi() { have mpirun && mpicc --showme:compile >/dev/null 2>&1; } # another MPI's mpicc does not know this
 
 # ---- the pack ----
@@ -192,7 +194,11 @@ if [ $mode != list ]; then
         echo "gpu_check of $(date -u '+%Y-%m-%d %H:%M UTC'), commit ${GPU_CHECK_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}, mode $mode"
         uname -sr; sed -n 's/^model name[^:]*: /CPU: /p' /proc/cpuinfo | head -1; sed -nE 's/^Mem(Total|Available): */Host memory, \1: /p' /proc/meminfo; echo "${gpus:-no GPU}"
         nvidia-smi --query-gpu=driver_version,memory.total,memory.used,clocks.max.sm,power.limit --format=csv 2>/dev/null
+        nvidia-smi --query-gpu=compute_mode,mig.mode.current,persistence_mode,ecc.mode.current,pcie.link.gen.max,pcie.link.width.current --format=csv 2>/dev/null
+        [ $gpu_total -gt 1 ] && nvidia-smi topo -m 2>/dev/null
         grep '^CUDA ' <<<"$why"
+        echo "$(nproc) cores, ulimit -l $(ulimit -l), memory limit $(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo unknown), /dev/shm: $(shared_memory) KiB free, gcc $(gcc -dumpfullversion), $(mpirun --version 2>&1 | head -1)"
+        env | grep -E '^(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|OMPI|OPAL|PRTE|PMIX|UCX|OMP|LD|TORCH|TRAIN_LLAMA)_[A-Za-z0-9_]*=' | sort
         [ ${#notes[@]} -gt 0 ] && printf '%s\n' "${notes[@]}"
         [ $mode = rehearse ] && echo 'REHEARSAL: no GPU, fakes and emulated kernels, small sizes. No figure below measures anything.'
     } >"$report"
@@ -221,6 +227,72 @@ gpu_at_work() { # the clock and the power of a benchmark: figures taken at a low
                 n, clock[1], clock[int((n + 1) / 2)], watts / n, hot, reasons
         }'
 }
+excerpt() { # FILE: all of it, or how it begins, where the reason may be, and how it ends
+    local more=$(($(stat -c %s "$1") - 40000))
+    if [ $more -le 0 ]; then cat "$1"; else head -c 20000 "$1"; printf '\n[... %d bytes ...]\n' $more; tail -c 20000 "$1"; fi
+}
+debugger=$(command -v cuda-gdb || ls /usr/local/cuda/bin/cuda-gdb 2>/dev/null || command -v gdb)
+# Beside a step, while FILE is there. 20 seconds before the limit it asks what those of our programs are doing that still run, and have been silent for 15
+# seconds: on the GPU, too, if the debugger is CUDA's. 10 seconds after the limit it kills `timeout` itself, which would wait for a program that the driver
+# holds, for ever.
+watch_over() { # JOB LIMIT FILE LOG COMMAND
+    local start=$SECONDS asked= exe
+    [[ -n $debugger && $2 -ge 40 && $5 != *compute-sanitizer ]] || asked=never
+    while sleep 1 && [ -e "$3" ] && [ $((SECONDS - start)) -lt $(($2 + 10)) ]; do
+        [[ -z $asked && $((SECONDS - start)) -ge $(($2 - 20)) && -z $(find "$4" -mmin -0.25) ]] || continue
+        asked=yes
+        for exe in /proc/[0-9]*/exe; do
+            [[ $(readlink "$exe" 2>/dev/null) == "$(pwd -P)"/build/* ]] || continue
+            timeout -k 2 15 "$debugger" -p "$(tr -dc 0-9 <<<"$exe")" -batch -nx -ex 'info cuda kernels' -ex 'thread apply all bt 16'
+        done
+    done
+    [ ! -e "$3" ] || kill -KILL "$1"
+}
+run() { # LIMIT LOG COMMAND...: sets $status. Beside the script, which a signal then ends at once, and the command with it
+    local running
+    running=$(mktemp -p "$dir")
+    timeout -k 5 "$1" "${@:3}" >"$2" 2>&1 </dev/null &
+    step_job=$!
+    watch_over $step_job "$1" "$running" "$2" "$3" >"$dir/hangs" 2>&1 &
+    wait $step_job
+    status=$? step_job=
+    rm "$running"
+}
+gpu_fault='illegal memory access|misaligned address|illegal instruction|unspecified launch failure|hardware stack error|invalid program counter|address space not'
+# After a step that failed: whether the GPU answers, who is on it, what the driver logged; where it hung; and for a fault of the GPU, of NCCL or of one of
+# our programs the step again, in a way that shows where that was.
+explain() { # STATUS COMMAND...
+    local was=$1 status left=$((total_limit - (SECONDS - began))) again=$dir/again
+    shift
+    [ $was -ne 124 ] || { echo "---- where it was shortly before its limit (${debugger:-no debugger here}):" && excerpt "$dir/hangs"; }
+    if [ $mode = check ]; then
+        run 10 "$again" bash -c 'nvidia-smi --query-gpu=index,memory.used,utilization.gpu,temperature.gpu,ecc.errors.uncorrected.volatile.total --format=csv
+            nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv
+            dmesg 2>&1 | grep -E "NVRM|Xid|[Oo]ut of memory|not permitted" | tail -5'
+        echo "---- the GPU, its users and the driver's messages afterwards: status $status"
+        excerpt "$again"
+    fi
+    [[ $failed -lt 3 && $left -ge 20 && " $*" == *" build/"* && $1 != *compute-sanitizer ]] || return 0 # later failures have the reason of the first
+    [ $left -le 60 ] || left=60
+    if grep -qaE "$gpu_fault" "$dir/log"; then
+        rm -f "$dir"/core_*
+        run $left "$again" env CUDA_LAUNCH_BLOCKING=1 CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1 CUDA_ENABLE_LIGHTWEIGHT_COREDUMP=1 CUDA_COREDUMP_SHOW_PROGRESS=1 \
+            "CUDA_COREDUMP_FILE=$dir/core_%p" CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory "$@"
+        echo "---- again, a kernel at a time and with a dump of the GPU: status $status"
+        excerpt "$again"
+        for core in "$dir"/core_*; do
+            [ -s "$core" ] && [[ $debugger == *cuda-gdb ]] && timeout -k 2 30 "$debugger" -batch -nx -ex "target cudacore $core" -ex 'info cuda kernels' -ex bt 2>&1
+        done
+    elif [[ " $* " == *" mpirun "* ]] && grep -qaE 'NCCL WARN|NCCL: |NCCL has not answered|not done after' "$dir/log"; then
+        run $left "$again" env NCCL_DEBUG=INFO "$@"
+        echo "---- again, with all that NCCL says: status $status"
+        excerpt "$again"
+    elif [[ $was -gt 128 && $was -ne 137 && -n $debugger && $1 == build/* ]]; then
+        run $left "$again" "$debugger" -batch -nx -ex run -ex 'thread apply all bt 16' --args "$@"
+        echo '---- again, under a debugger:'
+        excerpt "$again"
+    fi
+}
 # step NAME LIMIT COMMAND...: runs it for at most LIMIT seconds; status 77, or a reason in $skip, is "skipped".
 step() {
     local name=$1 limit=$2 status at=$SECONDS left=$((total_limit - (SECONDS - began)))
@@ -246,15 +318,14 @@ step() {
         stdbuf -oL nvidia-smi -i "$first_gpu" --query-gpu=clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active,utilization.gpu \
             --format=csv,noheader,nounits -l 1 >"$dir/clocks" 2>&1 &
         monitor=$!
+        disown $monitor # never waited for: the driver may hold it
     fi
-    timeout -k 5 "$limit" "$@" >"$dir/log" 2>&1 </dev/null & # beside the script, which a signal then ends at once, and the step with it
-    step_job=$!
-    wait $step_job
-    status=$? step_job=
-    [ -n "$monitor" ] && { kill $monitor; wait $monitor; } 2>/dev/null
-    { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; tail -c 20000 "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
+    run $limit "$dir/log" "$@"
+    [ -n "$monitor" ] && { [ $SECONDS -gt $at ] || sleep 0.3; kill $monitor; } 2>/dev/null # killed before it begins, it may do what this script does at its end
+    { echo; echo "==== $name: status $status, $((SECONDS - at)) s: $*"; excerpt "$dir/log"; [ -n "$monitor" ] && gpu_at_work; } >>"$report"
     monitor=
     [ $status -eq 137 ] && [ $((SECONDS - at)) -ge $limit ] && status=124 # it did not heed the first signal
+    [[ $status -eq 0 || $status -eq 77 || ($status -eq 124 && -n $cut) ]] || explain $status "$@" >>"$report"
     if [ $status -eq 0 ]; then
         passed=$((passed + 1))
         say "ok      $name ($((SECONDS - at)) s)   $(grep -aE 'passed, |apart|^step ' "$dir/log" | tail -1)"
@@ -271,7 +342,6 @@ step() {
     fi
 }
 skip=
-shared_memory() { echo $((0 + $(df -k --output=avail /dev/shm 2>/dev/null | tail -1))); } # KiB that are free
 several() { # before steps of several ranks on the GPU. NCCL takes 33 MiB of /dev/shm for each rank and group: 4 ranks with 7 groups 0.9 GiB
     if [ $mode = check ]; then
         [ "$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -1)" = Exclusive_Process ] && skip='the GPU is in exclusive-process mode: one process at a time'

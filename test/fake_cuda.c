@@ -4,7 +4,7 @@
 // It is as unfriendly as a GPU may be. Kernels are run at once. Transfers are done as late as possible: when compute, work aside or the host waits for an
 // event behind them. So a missing wait reads old numbers, and a buffer reused too early sends new ones. It also
 // reports unordered accesses to memory, even where the numbers come out right. NCCL calls answer "in progress" first, as non-blocking communicators
-// do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment.
+// do. Arguments are checked as the libraries check them: sizes, leading dimensions, types, alignment; or should: which buffers may overlap.
 //     FAKE_CUDA_EAGER=1          the opposite: all work is done when it is queued
 //     FAKE_CUDA_STALL=RANK       that rank stops in its 100th transfer; with FAKE_CUDA_FAIL=1 its communicators then report an error
 //     FAKE_CUDA_FORGET=N         the check of the order ignores the N-th wait of compute and work aside
@@ -87,7 +87,7 @@ struct CUevent_st {
 };
 struct ncclComm {
     MPI_Comm mpi;
-    int size, polls;
+    int rank, size, polls;
     int channels, channels_of_a_peer; // at most, in all and for a peer on another machine
     ncclComm_t child, *child_at; // a split under way: its result, and where to store it
     bool finalized;
@@ -356,9 +356,12 @@ static void queue(struct CUstream_st *s, const work *w) {
     s->ring[s->queued++ % MAX_WORK] = *w;
     if (s->compute || (eager != NULL && eager[0] == '1')) do_until(s, s->queued);
 }
+static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+    return (const char *)a < (const char *)b + b_bytes && (const char *)b < (const char *)a + a_bytes;
+}
 static void queue_copy(cudaStream_t s, void *to, const void *from, size_t bytes) {
     names_gpu();
-    insist(to != from, "a copy onto itself");
+    insist(!overlap(to, bytes, from, bytes), "a copy onto itself");
     work *w = HOST_NEW(work, 1);
     w->kind = COPY;
     w->to = to;
@@ -686,6 +689,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId i
     MPI_Group_free(&everyone);
     MPI_Group_free(&here);
     free(members);
+    comm->rank = rank;
     comm->size = size;
     comm->polls = 2;
     *result = comm;
@@ -704,6 +708,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *r
     parent->child = (ncclComm_t)host_alloc(sizeof(struct ncclComm));
     parent->child->mpi = mpi;
     MPI_Comm_size(mpi, &parent->child->size);
+    MPI_Comm_rank(mpi, &parent->child->rank);
     parent->child->polls = 2;
     parent->child->syncs = compute_syncs;
     insist(parent->child->size > 1, "a communicator of one rank");
@@ -788,6 +793,11 @@ ncclResult_t ncclGroupEnd(void) {
     ncclComm_t comm = group.open->comm;
     if (group.open->message_count == 2 && comm->size > 2 && comm->size <= 8)
         insist(channels_of_a_message(comm) >= 4 && comm->channels_of_a_peer == 4, "a message on less than four of NCCL's channels");
+    for (int i = 0; i < group.open->message_count; i++)
+        for (int k = 0; k < i; k++) {
+            const message *a = &group.open->messages[i], *b = &group.open->messages[k];
+            insist((!a->receives && !b->receives) || !overlap(a->data, a->bytes, b->data, b->bytes), "a message is received where another one of its group is");
+        }
     queue(group.stream, group.open);
     free(group.open);
     comm->polls = 2;
@@ -798,6 +808,9 @@ static ncclResult_t collective(work_kind kind, const void *from, void *to, size_
     size_t own = kind == REDUCE_SCATTER ? sizeof(float) * count : count, all = own * (size_t)comm->size;
     insist(!apart() || is_gpu_memory(from, kind == REDUCE_SCATTER ? all : own), "a transfer of memory that is not the GPU's");
     insist(!apart() || is_gpu_memory(to, kind == REDUCE_SCATTER ? own : all), "a transfer of memory that is not the GPU's");
+    const void *whole = kind == REDUCE_SCATTER ? from : to, *part = kind == REDUCE_SCATTER ? to : from;
+    insist(!overlap(part, own, whole, all) || part == (const char *)whole + (size_t)comm->rank * own,
+           "a rank's part of a collective overlaps the whole, but is not in its place there");
     work *w = HOST_NEW(work, 1);
     w->kind = kind;
     w->from = from;

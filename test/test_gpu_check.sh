@@ -15,15 +15,29 @@ echo "CUDA 13.0 (of the test)"'
 replace gcc '! grep -q "${NO_HEADER:-none}"' # a header of this name is not found
 replace program 'case $0 in
 *text_to_tokens) head -c 4096 /dev/zero >"$1" ;;
+*cpu-check/*/compare_devices) : >"$2" ;; # the results of the CPU device
 *gpu_points) [ "$1" != 6 ] || : >"$2" ;; # the properties of the GPU
-*"${HANGS:-none}") [ -z "${STUBBORN:-}" ] || trap "" TERM; echo $$ >hanging; exec sleep 100 ;;
-*"${FAILS:-none}") echo 3 passed, 1 failed; exit 1 ;;
+*"${HANGS:-none}") [ -z "${STUBBORN:-}" ] || trap "" TERM; echo $$ >hanging; cp "$(type -P sleep)" "$0-sleeps"; exec "$0-sleeps" 100 ;;
+*"${FAILS:-none}") echo the first line; yes | head -c 50000; [ -z "${FAULT:-}" ] || echo "$FAULT; core dump: ${CUDA_ENABLE_COREDUMP_ON_EXCEPTION:-0}, NCCL: $NCCL_DEBUG"
+    [ -z "${CRASH:-}" ] || kill -SEGV $$
+    echo 3 passed, 1 failed; exit 1 ;;
 esac'
 replace python3 'echo "${TORCH:-yes}"'
+replace timeout '[[ "$*" == *"${HELD:-none}"* ]] && exec sleep 50
+exec '"$(type -P timeout)"' "$@"' # HELD: by the driver
+replace cuda-gdb 'echo "the debugger: $*"'
 replace cmp true # of states that the program above does not write
 gpu_check() { env PATH="$dir/bin:$PATH" "$@"; }
 checked=("$dir/scripts/gpu_check.sh" --report "$dir/report.txt")
 says() { check "it says: $1" grep -q -- "$1" "$dir/report.txt"; }
+
+# Beside the other checks, because they take 30 and 40 seconds.
+beside() { # NAME STEP: the check of this step, by a copy of the script in a folder of its own
+    mkdir "$dir/$1" && cp -r "$dir"/{bin,scripts} "$dir/$1"
+    gpu_check "$dir/$1/scripts/gpu_check.sh" --report "$dir/$1/report.txt" --only "$2" >"$dir/$1/shown" 2>&1 </dev/null
+}
+HELD='seq 1' beside held 'a small run' &
+HANGS=bench_cuda beside hangs 'that move memory' &
 
 mkdir "$dir/a folder"
 check 'all steps pass, also where paths have spaces' gpu_check TMPDIR="$dir/a folder" "$dir/scripts/gpu_check.sh" --report "$dir/a folder/report.txt"
@@ -49,7 +63,16 @@ for signal in INT TERM; do # timeout: 124, unless it must kill
     check 'and the step' hanging_ends
 done
 rm "$dir/report.txt"
-check 'a step that fails is the status' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels "${checked[@]}" --only kernels,
+failing=("${checked[@]}" --only kernels,)
+check 'a step that crashes' ends_with 1 'FAILED  kernels, .*(status 139)' gpu_check FAILS=test_kernels CRASH=1 "${failing[@]}"
+says '^the debugger: -batch -nx -ex run .*build/.*/test_kernels one-order'
+check 'a fault of the GPU' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels FAULT='an illegal memory access was encountered' "${failing[@]}"
+says '^an illegal memory access .*core dump: 1'
+check 'a fault of NCCL' ends_with 1 'FAILED  point 7: 2 ranks .*(status 1)' gpu_check FAILS=90/test/compare_devices FAULT='NCCL: unhandled system error' "${checked[@]}" --only '7: 2 ranks'
+says '^NCCL: unhandled system error.*NCCL: INFO'
+check 'a step that fails is the status' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels "${failing[@]}"
+says '^the first line'
+says '^\[... [0-9]* bytes ...\]'
 check 'the rest: what did not pass' gpu_check "${checked[@]}" --rest "$dir/report.txt" --only kernels,
 says '^ok      kernels,'
 check 'a word that no step has in its name' ends_with 1 'FAILED  --only kernals: no step has this' gpu_check "${checked[@]}" --only kernals
@@ -58,4 +81,9 @@ check 'cJSON is named where it is missing' ends_with 2 "missing: cJSON's header"
 if ! nvidia-smi -L >"$dir/gpus" 2>&1; then check 'a GPU that is missing is named' ends_with 2 'missing: a GPU' scripts/gpu_check.sh; fi
 check 'its steps are listed' bash -c "scripts/gpu_check.sh --dry-run | grep -q 'benchmark and point 8'"
 for wrong in '--limit 0' '--limit' '--limit 10s' '--limit 1000000'; do check "refused: $wrong" ends_with 2 'legal values are 1 to 999999' scripts/gpu_check.sh $wrong; done
+wait
+check 'a step that hangs is not done at its limit' grep -q '^FAILED  benchmark: kernels that move memory (not done after 40 s)' "$dir/hangs/report.txt"
+check 'and where it hung' grep -q '^the debugger: -p [0-9]* .*info cuda kernels' "$dir/hangs/report.txt"
+check 'nor one that the driver does not let go' grep -q '^FAILED  token file (not done after 20 s)' "$dir/held/report.txt"
+check 'after which the check goes on' grep -q '^ok      a small run' "$dir/held/report.txt"
 closing_line
