@@ -174,17 +174,16 @@ static inline const char *data_source_label(const data_source *source) { return 
 // *seen = how many tokens those of the sample at `counter` see in its packed documents, summed over its tokens: the work of attention. Reads the sample
 // whole. False with a message.
 static inline bool data_sources_seen(data_sources *s, int64_t counter, document_mark mark, int64_t *seen, error_text *error) {
-    int32_t piece[DOCUMENT_PIECE];
-    int64_t sample, S = s->sources[0].data.S;
+    int64_t sample, count, S = s->sources[0].data.S;
     dataloader *data = &s->sources[data_sources_at(s, counter, &sample)].data;
+    int64_t *starts = dataloader_document_starts(data, sample, mark, &count, error);
+    if (starts == NULL) return false;
     *seen = 0;
-    for (int64_t p = 0, begin = 0; p < S; p++) {
-        if (p % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(data, sample * S + p, min_i64(DOCUMENT_PIECE, S - p), piece, error)) return false;
-        bool marked = piece[p % DOCUMENT_PIECE] == mark.token;
-        if (marked && !mark.ends) begin = p;
-        *seen += p - begin + 1;
-        if (marked && mark.ends) begin = p + 1;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t length = (i + 1 < count ? starts[i + 1] : S) - starts[i];
+        *seen += length * (length + 1) / 2;
     }
+    free(starts);
     return true;
 }
 // The length of one document in which a token sees, on average, as many tokens as where `tokens` of them see `seen` in all.

@@ -321,20 +321,21 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
         return error_set(error, "sample %lld of length %lld requested; there are %lld of length %lld", (long long)sample, (long long)shard->S,
                          (long long)dataloader_samples(loader), (long long)loader->S);
     for (int64_t t = 0; t < shard->T;) {
-        int64_t run = sequence_shard_run(shard, t), position = sequence_shard_position(shard, t);
-        int64_t first = sample * loader->S + position;                            // in the stream
-        int64_t here = max_i64(0, min_i64(run, loader->S - position));            // rows that are not padding
+        sequence_run run = sequence_shard_run_at(shard, shard->h * shard->T + t);
+        int64_t rows = min_i64(run.rows, shard->T - t);
+        int64_t first = sample * loader->S + run.position;                        // in the stream
+        int64_t here = max_i64(0, min_i64(rows, run.end - run.position));         // rows that are not padding
         int64_t after = here > 0 && first + here < loader->total ? 1 : 0;         // 1 if the last row's label exists
         if (here > 0 && !dataloader_read_tokens(loader, first, here, tokens + t, error)) return false;
         for (int64_t i = 0; i + 1 < here; i++) labels[t + i] = tokens[t + i + 1];
         if (here > 0) labels[t + here - 1] = LABEL_IGNORED;
         if (after > 0 && !dataloader_read_tokens(loader, first + here, 1, labels + t + here - 1, error)) return false;
         if (loader->masks > 0 && here > 0 && !dataloader_mask_labels(loader, first + 1, here - 1 + after, labels + t, error)) return false;
-        for (int64_t i = here; i < run; i++) {
+        for (int64_t i = here; i < rows; i++) {
             tokens[t + i] = 0;
             labels[t + i] = LABEL_IGNORED;
         }
-        t += run;
+        t += rows;
     }
     return true;
 }
@@ -343,55 +344,48 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
 
 enum { DOCUMENT_PIECE = 16384 }; // tokens read at once
 
-// *begin = the start of the document that `position` of the sample belongs to: the last place in (from, position] where one starts. Unchanged if there is none.
-static inline bool dataloader_document_begin(dataloader *loader, int64_t sample, int64_t from, int64_t position, document_mark mark, int64_t *begin,
-                                             error_text *error) {
+// Where the documents of a sample begin, ascending, the first at 0. *count of them; the caller frees. Reads the sample whole. NULL with a message.
+static inline int64_t *dataloader_document_starts(dataloader *loader, int64_t sample, document_mark mark, int64_t *count, error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
-    int64_t before = mark.ends ? 1 : 0; // a document starts at p where token p - before is the mark
-    for (int64_t at = min_i64(position + 1 - before, loader->S), least = from + 1 - before; at > least;) {
-        int64_t n = min_i64(at - least, DOCUMENT_PIECE);
-        if (!dataloader_read_tokens(loader, sample * loader->S + at - n, n, piece, error)) return false;
-        at -= n;
-        for (int64_t i = n - 1; i >= 0; i--)
-            if (piece[i] == mark.token) {
-                *begin = at + i + before;
-                return true;
-            }
+    int64_t S = loader->S, *starts = HOST_NEW(int64_t, S);
+    *count = 1; // the first is 0
+    for (int64_t p = 0; p < S; p++) {
+        if (p % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(loader, sample * S + p, min_i64(DOCUMENT_PIECE, S - p), piece, error)) {
+            free(starts);
+            return NULL;
+        }
+        int64_t start = mark.ends ? p + 1 : p;
+        if (piece[p % DOCUMENT_PIECE] == mark.token && start > 0 && start < S) starts[(*count)++] = start;
     }
-    return true;
+    return starts;
 }
-
-// The documents of a sample that dataloader_read has read into tokens (T) and labels (T). The label of a document's last token would be the first
-// token of the next document: it becomes -100. documents (hp T + 2 cp): for every row of the HP group (the rows that this rank has in attention), the
-// position in the sample of the first token of the row's document; then the same for the first row of each of the sequence's chunks (cp = 1: 0).
-// A sample's first token always begins a document. Padding continues the last document, or is one of its own if the sample's last token ends one.
-// Reads the rows of the HP group; and for each chunk backwards from its first row, to the start of that row's document or of the chunk before.
-static inline bool dataloader_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark, const int32_t *tokens,
-                                        int32_t *labels, int64_t *documents, error_text *error) {
-    int32_t piece[DOCUMENT_PIECE];
-    int64_t stream = sample * loader->S; // where the sample begins
+// Reads this rank's rows of a sample of packed documents, as dataloader_read does. segments (sequence_shard_segments + 1): those of the sample, to which the
+// rows belong; NULL where there can be only one. The label of a document's last token would be the first token of the next document: it becomes -100. documents (sequence_shard_entries): for
+// every row of the HP group (the rows that this rank has in attention), the position in the sample of the first token of the row's document; then the same for
+// the first row of each of the segments' chunks. A sample's first token always begins a document. Padding continues the
+// document before it; in chunks of padding alone each row is a document.
+static inline bool dataloader_read_packed(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark, int32_t *tokens, int32_t *labels,
+                                          int64_t *documents, sequence_segment *segments, error_text *error) {
+    int64_t count, *starts = dataloader_document_starts(loader, sample, mark, &count, error);
+    if (starts == NULL) return false;
+    segment_list list = {.shard = shard, .list = segments};
+    for (int64_t i = 0; segments != NULL && i < count; i++) segment_list_add(&list, starts[i], i + 1 < count ? starts[i + 1] : loader->S);
+    sequence_shard own = *shard;
+    own.segments = segments;
+    for (int64_t e = 0, i = 0; e < sequence_shard_entries(&own);) {
+        sequence_run run = sequence_shard_entry(&own, e);
+        if (e >= shard->T * shard->hp) run.rows = 1;
+        for (int64_t p = run.position; p < run.position + run.rows; p++) {
+            int64_t token = min_i64(p, run.end - 1);
+            if (starts[i] > token) i = 0; // the entries of chunks begin again
+            while (i + 1 < count && starts[i + 1] <= token) i++;
+            documents[e++] = run.position < run.end ? starts[i] : p;
+        }
+    }
+    free(starts);
+    if (!dataloader_read(loader, sample, &own, tokens, labels, error)) return false;
     for (int64_t t = 0; t < shard->T; t++)
         if ((mark.ends ? tokens : labels)[t] == mark.token) labels[t] = LABEL_IGNORED;
-    sequence_shard group = sequence_shard_group(shard);
-    int64_t C = group.T / 2, *chunks = documents + group.T;
-    chunks[0] = chunks[1] = 0;
-    for (int n = 1; n < 2 * shard->cp && shard->cp > 1; n++) {
-        chunks[n] = chunks[n - 1];
-        if (!dataloader_document_begin(loader, sample, (n - 1) * C, n * C, mark, &chunks[n], error)) return false;
-    }
-    for (int64_t t = 0; t < group.T;) {
-        int64_t run = sequence_shard_run(&group, t), position = sequence_shard_position(&group, t), begin = shard->cp > 1 ? chunks[position / C] : 0;
-        for (int64_t i = 0; i < run; i++) {
-            int64_t p = position + i;
-            int64_t n = min_i64(DOCUMENT_PIECE, min_i64(run - i, loader->S - p)); // tokens to read, where a piece begins
-            if (p < loader->S && i % DOCUMENT_PIECE == 0 && !dataloader_read_tokens(loader, stream + p, n, piece, error)) return false;
-            bool marked = p < loader->S && piece[i % DOCUMENT_PIECE] == mark.token;
-            if (marked && !mark.ends) begin = p;
-            documents[t + i] = begin;
-            if (marked && mark.ends) begin = p + 1;
-        }
-        t += run;
-    }
     return true;
 }
 

@@ -1,10 +1,11 @@
 // Double-Ring-Attention (LoongTrain section 4.3, Algorithm 2) over the cp ranks of a context-parallel group.
 //
 // The sequence is sharded for causal balance: it is cut in 2 cp chunks, and CP rank c holds chunks c and 2 cp - 1 - c, in that order
-// (dataloader.h). So the block of (queries of c, keys of k) is one of three calls, all with the same amount of work:
+// (sequence_shard.h). So the block of (queries of c, keys of k) is one of three calls, all with the same amount of work:
 //     k == c   causal on the local pair
 //     k <  c   all queries x the first half of the keys       (chunk k is before both, chunk 2 cp - 1 - k after both)
 //     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)
+// A sequence of packed documents has segments that do not see each other, each cut in this way: a block is then such a call for each segment.
 //
 // The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the outer
 // ring brings the block that the *next* window step starts from, from the window before: that transfer hides behind the whole window step. (It is
@@ -30,21 +31,23 @@
 #include "arena.h"     // defines: arena, ARENA_TAKE, ARENA_TAKE_X
 #include "device/ops.h" // defines: op_attention_*
 #include "grid.h"      // defines: grid
+#include "sequence_shard.h" // defines: sequence_segment
 #include "trace.h"     // defines: transfer_finish, trace_*
 
 // Packed documents of one sequence: where the document of each query row begins. All NULL: the whole sequence is one document.
 // Keys that no query of this rank sees, and queries that see no key, are cut off a block before the kernel is called; an empty block is skipped.
-// KV rows that no other rank sees are not sent (double_ring_part), except by --cp-comm allgather, which sends whole blocks. Every hop still takes
+// KV rows that no other rank sees are not sent (double_ring_rows), except by --cp-comm allgather, which sends whole blocks. Every hop still takes
 // place, so the order of transfers and sums never depends on the data.
 typedef struct {
-    const int64_t *first;  // (Tc) on the device, ascending: position in the sequence of the first token of the row's document
-    const int64_t *host;   // (Tc + 2 cp) the same on the host; behind it the same for the first row of each chunk of the sequence
+    const int64_t *first;  // (Tc) on the device, ascending in a segment: position in the sequence of the first token of the row's document
+    const int64_t *host;   // (sequence_shard_entries) the same on the host; behind it the same for the first row of each chunk of each segment
+    const sequence_segment *segments; // ascending, then {S, Tc}; NULL: one
 } document_rows;
 
-// The part of a rank's KV, and of its gradient, that travels: in each of its two chunks i, the rows from from[i] on. Other ranks see only these.
+// The rows of a rank's KV, and of its gradient, that travel: [at[i], at[i] + count[i]), the second range behind the first. Other ranks see no other rows.
 typedef struct {
-    int64_t from[2];
-} double_ring_part;
+    int64_t at[2], count[2];
+} double_ring_rows;
 
 // Query heads [q, q + Hq) of a rank, and the key/value heads [kv, kv + Hkv) that they use: whole groups, or (Hkv = 1) part of one.
 typedef struct {
@@ -74,11 +77,18 @@ typedef struct {
     void *scatter_scratch;
     void *scratch;        // of the attention kernels
     document_rows documents; // of the pass in progress
+    sequence_segment whole[2]; // a list of one segment
 } double_ring;
 
 static inline int64_t double_ring_kv_row(const double_ring *r) { return (int64_t)2 * r->run.Hkv * r->HS; }
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * double_ring_kv_row(r); }
 static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
+// Begins a pass. From here on r->documents.segments is a list; loops over it end at row Tc.
+static inline void double_ring_begin(double_ring *r, document_rows documents) {
+    r->documents = documents;
+    r->whole[1].row = r->Tc;
+    if (documents.segments == NULL) r->documents.segments = r->whole;
+}
 
 // All of this rank's queries and all of its own keys, for the heads of the run, without documents.
 static inline attention_block double_ring_whole(const double_ring *r) {
@@ -115,19 +125,20 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->scratch = arena_take(a, MEM_WORKSPACE, 1, double_ring_scratch(r, a));
 }
 
-// The block of this rank's queries and CP rank k's keys, and the rows of q and kv at which it starts. Tq = Tk = 0: no query sees a key.
-static inline attention_block double_ring_block(const double_ring *r, int k, int64_t *first_query, int64_t *first_key) {
+// The block of this rank's queries and CP rank k's keys in a segment, and the rows of q and kv at which it starts. Tq = Tk = 0: no query sees a key.
+static inline attention_block double_ring_block(const double_ring *r, const sequence_segment *segment, int k, int64_t *first_query, int64_t *first_key) {
     int c = r->g->place.c, cp = r->g->shape.cp;
+    int64_t rows = segment[1].row - segment->row, chunk = cp > 1 ? rows / 2 : rows;
     attention_block b = double_ring_whole(r);
     b.causal = k == c;
-    if (k > c) b.Tq = r->Tc / 2;
-    if (k < c) b.Tk = r->Tc / 2;
-    *first_query = k > c ? r->Tc / 2 : 0;
-    *first_key = 0;
+    b.Tq = k > c ? chunk : rows;
+    b.Tk = k < c ? chunk : rows;
+    *first_query = segment->row + (k > c ? chunk : 0);
+    *first_key = segment->row;
     if (r->documents.host == NULL) return b;
 
-    int64_t chunk = cp > 1 ? r->Tc / 2 : r->Tc;
-    attention_documents d = {r->documents.first + *first_query, r->documents.host + *first_query, {k * chunk, (2 * cp - 1 - k) * chunk}, chunk};
+    attention_documents d = {r->documents.first + *first_query, r->documents.host + *first_query,
+                             {segment->position + k * chunk, segment->position + (2 * cp - 1 - k) * chunk}, chunk};
     const int64_t *first = d.host, whole = b.Tq;
     if (!b.causal) {
         int64_t last = (b.Tk > chunk ? d.at[1] : d.at[0]) + chunk - 1; // position of the last key
@@ -142,30 +153,32 @@ static inline attention_block double_ring_block(const double_ring *r, int k, int
             b.Tk = 0;
             return b;
         }
-        *first_key = attention_first_key(&d, first[0], b.Tk); // no query sees the keys before the first query's document
-        b.Tk -= *first_key;
-        d = attention_documents_from(d, 0, *first_key);
+        int64_t unseen = attention_first_key(&d, first[0], b.Tk); // no query sees the keys before the first query's document
+        *first_key += unseen;
+        b.Tk -= unseen;
+        d = attention_documents_from(d, 0, unseen);
     }
-    // The kernel gets the documents where a boundary hides keys from some query. A cut block always gets them: its size is one of many, and without
-    // them cuDNN would compile a kernel for each size (attention_blocks.c).
-    if (b.Tq < whole || *first_key > 0 || attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d;
+    // The kernel gets the documents where a boundary hides keys from some query. A cut block, and that of one of several segments, always gets them: its
+    // size is one of many, and without them cuDNN would compile a kernel for each size (attention_blocks.c).
+    bool cut = rows < r->Tc || b.Tq < whole || *first_key > segment->row;
+    if (cut || attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d;
     return b;
 }
 
 // Merges the block of CP rank k, kv (Tc, 2 Hkv of the run, HS), into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes first and
 // sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
-    int64_t query, key; // first rows
-    attention_block b = double_ring_block(r, k, &query, &key);
-    r->blocks++;
-    r->blocks_skipped += b.Tq == 0;
-    if (b.Tq == 0) return;
     double began = trace_now();
-    int64_t v_at = (int64_t)r->run.Hkv * r->HS;
-    q += query * b.q_stride + r->run.q * r->HS;
-    kv += key * b.kv_stride;
-    lse += r->run.q * r->Tc + query;
-    op_attention_forward(out + query * b.sum_stride, lse, q, kv, kv + v_at, b, k != r->g->place.c, r->scratch);
+    for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++) {
+        int64_t query, key; // first rows
+        attention_block b = double_ring_block(r, segment, k, &query, &key);
+        r->blocks++;
+        r->blocks_skipped += b.Tq == 0;
+        if (b.Tq == 0) continue;
+        int64_t q_at = query * b.q_stride + r->run.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->run.Hkv * r->HS;
+        op_attention_forward(out + query * b.sum_stride, lse + r->run.q * r->Tc + query, q + q_at, kv + kv_at, kv + kv_at + v_at, b,
+                             k != r->g->place.c, r->scratch);
+    }
     trace_compute("attention forward", k, began);
 }
 
@@ -180,20 +193,20 @@ typedef struct {
 // dkv (Tc, 2 Hkv of the run, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A rank's own
 // block comes first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
-    int64_t query, key;
-    attention_block b = double_ring_block(r, k, &query, &key);
-    int64_t q_at = query * b.q_stride + r->run.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->run.Hkv * r->HS;
-    int64_t row_at = r->run.q * r->Tc + query;
-    device_zero(dkv, sizeof(float) * (size_t)(key * b.kv_stride)); // rows that no query sees
-    device_zero(dkv + (key + b.Tk) * b.kv_stride, sizeof(float) * (size_t)((r->Tc - key - b.Tk) * b.kv_stride));
-    r->blocks++;
-    r->blocks_skipped += b.Tq == 0;
-    if (b.Tq == 0) return;
     double began = trace_now();
-    kv += kv_at;
-    dkv += kv_at;
-    op_attention_backward(t->dq + query * b.sum_stride, dkv, dkv + v_at, t->q + q_at, kv, kv + v_at, t->out + q_at, t->dout + q_at, t->lse + row_at,
-                          t->delta + row_at, b, k != r->g->place.c, r->run.q % (r->Hq / r->Hkv) != 0, r->scratch);
+    for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++) {
+        int64_t query, key;
+        attention_block b = double_ring_block(r, segment, k, &query, &key);
+        int64_t q_at = query * b.q_stride + r->run.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->run.Hkv * r->HS;
+        int64_t row_at = r->run.q * r->Tc + query, end = key + b.Tk;
+        device_zero(dkv + segment->row * b.kv_stride, sizeof(float) * (size_t)((key - segment->row) * b.kv_stride)); // rows that no query sees
+        device_zero(dkv + end * b.kv_stride, sizeof(float) * (size_t)((segment[1].row - end) * b.kv_stride));
+        r->blocks++;
+        r->blocks_skipped += b.Tq == 0;
+        if (b.Tq == 0) continue;
+        op_attention_backward(t->dq + query * b.sum_stride, dkv + kv_at, dkv + kv_at + v_at, t->q + q_at, kv + kv_at, kv + kv_at + v_at, t->out + q_at,
+                              t->dout + q_at, t->lse + row_at, t->delta + row_at, b, k != r->g->place.c, r->run.q % (r->Hq / r->Hkv) != 0, r->scratch);
+    }
     trace_compute("attention backward", k, began);
 }
 
@@ -211,59 +224,59 @@ static inline int double_ring_source(const grid *g, int o, int i) {
     return grid_context_index(&g->shape, (g->place.window - o + windows) % windows, (g->place.pos - i + w) % w);
 }
 
-// The part of CP rank k's block that other ranks see. A document is contiguous, so what other ranks see of a chunk is what the first row of the
-// next chunk on another rank sees.
-static inline double_ring_part double_ring_part_of(const double_ring *r, int k) {
+// The rows of CP rank k's block that travel. A document is contiguous, so what other ranks see of a chunk are its rows from the first one on that the first
+// row of the next chunk on another rank sees. Of several segments, rows that nobody sees between these travel, too, but for the longest run of them.
+static inline double_ring_rows double_ring_travels(const double_ring *r, int k) {
+    if (r->documents.host == NULL) return (double_ring_rows){{0, r->Tc}, {r->Tc, 0}};
+    double_ring_rows rows = {{0, 0}, {0, 0}};
     int cp = r->g->shape.cp;
-    int64_t C = r->Tc / 2;
-    double_ring_part part = {{0, 0}};
-    for (int i = 0; i < 2 && r->documents.host != NULL; i++) {
-        int chunk = i == 0 ? k : 2 * cp - 1 - k, next = chunk + 1 == 2 * cp - 1 - k ? chunk + 2 : chunk + 1;
-        part.from[i] = next < 2 * cp ? min_i64(C, max_i64(0, r->documents.host[r->Tc + next] - chunk * C)) : C;
-    }
-    return part;
-}
-// The same part as ranges of contiguous rows: range i is count[i] rows from at[i] on. Returns the number of ranges, 1 or 2.
-static inline int double_ring_ranges(const double_ring *r, int k, int64_t *at, int64_t *count) {
-    double_ring_part part = double_ring_part_of(r, k);
-    int64_t C = r->Tc / 2;
-    at[0] = part.from[0];
-    count[0] = (part.from[1] == 0 ? r->Tc : C) - at[0];
-    at[1] = C + part.from[1];
-    count[1] = r->Tc - at[1];
-    return part.from[1] == 0 ? 1 : 2;
+    int64_t end = 0, gap = 0; // of the rows that travel so far; between the two ranges
+    const int64_t *chunks = r->documents.host + r->Tc;
+    for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++, chunks += 2 * cp)
+        for (int i = 0; i < 2; i++) {
+            int64_t C = (segment[1].row - segment->row) / 2, row = segment->row + i * C;
+            int chunk = i == 0 ? k : 2 * cp - 1 - k, next = chunk + 1 == 2 * cp - 1 - k ? chunk + 2 : chunk + 1;
+            int64_t unseen = next < 2 * cp ? min_i64(C, max_i64(0, chunks[next] - segment->position - chunk * C)) : C;
+            if (unseen == C) continue;
+            if (end == 0) {
+                rows.at[0] = row + unseen;
+            } else if (row + unseen - end > gap) {
+                gap = row + unseen - end;
+                rows.count[0] = end - rows.at[0];
+                rows.at[1] = row + unseen;
+            }
+            end = row + C;
+        }
+    rows.count[gap > 0] = end - rows.at[gap > 0];
+    return rows;
 }
 
+static inline int double_ring_transfers(const double_ring *r) { return r->documents.host != NULL ? 2 : 1; } // of a hop
+
 // Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv of the run, HS), to the next rank. The block that
-// arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each chunk's part.
+// arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each range.
 static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, int i, const void *send, void *recv) {
     bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER, kv = ring == COMM_KV_INNER || ring == COMM_KV_OUTER;
     comm *group = double_ring_group(r->g, ring);
     int n = comm_size(group), next = (comm_rank(group) + 1) % n, before = (comm_rank(group) + n - 1) % n;
-    size_t row = (kv ? sizeof(floatX) : double_ring_dkv_element(r)) * (size_t)double_ring_kv_row(r), C = (size_t)r->Tc / 2;
-    if (r->documents.host == NULL) {
+    int64_t row = (int64_t)(kv ? sizeof(floatX) : double_ring_dkv_element(r)) * double_ring_kv_row(r);
+    double_ring_rows leaves = double_ring_travels(r, double_ring_source(r->g, o, i));
+    double_ring_rows arrives = double_ring_travels(r, double_ring_source(r->g, outer ? o + 1 : o, outer ? i : i + 1));
+    for (int n = 0; n < double_ring_transfers(r); n++) {
         trace_transfer(group, double_ring_name(ring), outer ? o : i);
-        comm_sendrecv_start(group, send, row * (size_t)r->Tc, next, recv, row * (size_t)r->Tc, before);
-        return;
-    }
-    double_ring_part leaves = double_ring_part_of(r, double_ring_source(r->g, o, i));
-    double_ring_part arrives = double_ring_part_of(r, double_ring_source(r->g, outer ? o + 1 : o, outer ? i : i + 1));
-    for (size_t half = 0; half < 2; half++) {
-        size_t from = (size_t)leaves.from[half], to = (size_t)arrives.from[half];
-        trace_transfer(group, double_ring_name(ring), outer ? o : i);
-        comm_sendrecv_start(group, (const char *)send + (half * C + from) * row, (C - from) * row, next,
-                            (char *)recv + (half * C + to) * row, (C - to) * row, before);
+        comm_sendrecv_start(group, (const char *)send + leaves.at[n] * row, (size_t)(leaves.count[n] * row), next,
+                            (char *)recv + arrives.at[n] * row, (size_t)(arrives.count[n] * row), before);
     }
 }
 static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) {
-    for (int parts = r->documents.host != NULL ? 2 : 1; parts > 0; parts--) transfer_finish(double_ring_group(r->g, ring));
+    for (int n = 0; n < double_ring_transfers(r); n++) transfer_finish(double_ring_group(r->g, ring));
 }
 
 // out (Tc, Hq of the run, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the run. kv
 // (Tc, 2 Hkv of the run, HS) is this rank's own block.
 static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
-    r->documents = documents;
+    double_ring_begin(r, documents);
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w, c = g->place.c;
     if (r->allgather) {
         trace_transfer(g->kv_gather, "KV all-gather", 0);
@@ -295,9 +308,9 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
 // the two pointers.
 static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k) {
     if (r->dkv_bf16) {
-        int64_t at[2], count[2], row = double_ring_kv_row(r);
-        int ranges = double_ring_ranges(r, k, at, count);
-        for (int i = 0; i < ranges; i++) op_bf16_from_float((bf16 *)*leaving + at[i] * row, *sum + at[i] * row, count[i] * row);
+        double_ring_rows rows = double_ring_travels(r, k);
+        int64_t row = double_ring_kv_row(r);
+        for (int i = 0; i < 2; i++) op_bf16_from_float((bf16 *)*leaving + rows.at[i] * row, *sum + rows.at[i] * row, rows.count[i] * row);
         return;
     }
     void *sent = *sum;
@@ -306,19 +319,20 @@ static inline void double_ring_put(const double_ring *r, void **leaving, float *
 }
 // sum += rank k's dKV as it came over the wire; only the rows that travel.
 static inline void double_ring_add(const double_ring *r, float *sum, const void *arrived, int k) {
-    int64_t at[2], count[2], row = double_ring_kv_row(r);
-    int ranges = double_ring_ranges(r, k, at, count);
-    for (int i = 0; i < ranges; i++) {
-        if (r->dkv_bf16) op_add_bf16(sum + at[i] * row, (const bf16 *)arrived + at[i] * row, count[i] * row);
-        else op_add_float(sum + at[i] * row, (const float *)arrived + at[i] * row, count[i] * row);
+    double_ring_rows rows = double_ring_travels(r, k);
+    int64_t row = double_ring_kv_row(r);
+    for (int i = 0; i < 2; i++) {
+        int64_t at = rows.at[i] * row, n = rows.count[i] * row;
+        if (r->dkv_bf16) op_add_bf16(sum + at, (const bf16 *)arrived + at, n);
+        else op_add_float(sum + at, (const float *)arrived + at, n);
     }
 }
 
 // sum = rank k's dKV as it came over the wire; only the rows that travel.
 static inline void double_ring_set(const double_ring *r, float *sum, const void *arrived, int k) {
-    int64_t at[2], count[2], row = double_ring_kv_row(r);
-    int ranges = double_ring_ranges(r, k, at, count);
-    for (int i = 0; i < ranges; i++) device_zero(sum + at[i] * row, sizeof(float) * (size_t)(count[i] * row));
+    double_ring_rows rows = double_ring_travels(r, k);
+    int64_t row = double_ring_kv_row(r);
+    for (int i = 0; i < 2; i++) device_zero(sum + rows.at[i] * row, sizeof(float) * (size_t)(rows.count[i] * row));
     double_ring_add(r, sum, arrived, k);
 }
 
@@ -354,7 +368,7 @@ static inline float *double_ring_home_gathered(double_ring *r) {
 // t->dq = the sum over all blocks. The dKV of this rank's own KV is still in flight on return: compute issued before double_ring_home hides it.
 // All sums are float, each in an order that the ring fixes.
 static inline void double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
-    r->documents = t->documents;
+    double_ring_begin(r, t->documents);
     if (r->allgather) {
         double_ring_backward_gathered(r, t, kv);
         return;

@@ -42,7 +42,7 @@ static inline void position_bucket_name(char *text, size_t size, int bucket, int
     snprintf(text, size, "%s-%s", from, to);
 }
 // Adds this rank's rows of one sequence: labels, losses (T) on the host. documents (T): where in the sequence each row's document begins
-// (dataloader_documents); the row's position counts from there. NULL: the sequence is one document.
+// (dataloader_read_packed); the row's position counts from there. NULL: the sequence is one document.
 static inline void loss_by_position_add(loss_by_position *sums, const sequence_shard *shard, const int64_t *documents, const int32_t *labels,
                                         const float *losses) {
     for (int64_t t = 0; t < shard->T; t++) {

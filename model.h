@@ -23,6 +23,7 @@ typedef struct {
     int zp, zg, zo;       // shard degrees
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     bool packed;          // samples are packed documents: see model.documents
+    int64_t segments;     // the most of a sample (sequence_shard_segments); 0: 1
     int64_t attention_bytes; // of a run of attention's heads; 0: ATTENTION_RUN_BYTES
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
@@ -52,17 +53,21 @@ typedef struct {
     checkpoint_store store;
     int64_t mlp_tile, loss_tile, norm_tile; // rows; qkv and its gradient take mlp_tile at a time, too; norm_tile: the larger of both
     bool keep_gate_up;
-    // Packed documents, (grad_accum, B, Tc + 2 cp) from dataloader_documents: for each attention row, the position in its sequence of the first
-    // token of its document; then the same for the first row of each chunk. batch_documents, or NULL while every sequence is one document
+    // Packed documents, (grad_accum, B, entries) from dataloader_read_packed: for each attention row, the position in its sequence of the first
+    // token of its document; then the same for the first row of each chunk of each segment. batch_documents, or NULL while every sequence is one document
     // (needles, samples). RoPE uses the position in the sequence: scores depend on differences of positions only, so within a document
     // they are the same as with positions that restart at 0.
     const int64_t *documents;
-    const int64_t *documents_now; // (B, Tc + 2 cp) of this micro-step
+    const int64_t *documents_now; // (B, entries) of this micro-step
+    int64_t entries;              // Tc + 2 cp segments (sequence_shard_entries)
+    const sequence_segment *segments_now; // (B, segments + 1) of this micro-step; NULL: each sequence is one segment
+    sequence_shard shard;
+    double *frequencies, rope_factor; // (HS/2), of RoPE; of its cos and sin
     double most_loss, most_norm;  // a step with more changes no parameter (spikes.h); the caller's, before each step. 0: all do
     // device memory, from the arena
     int32_t *tokens, *labels; // (rows)
-    int64_t *first;           // (B, Tc + 2 cp) this micro-step's `documents`; packed only
-    float *table;             // (T, HS/2, 2): cos and sin of the local positions
+    int64_t *first;           // (B, entries) this micro-step's `documents`; packed only
+    float *table;             // (T, HS/2, 2): cos and sin of the local positions; with several segments (B, T, HS/2, 2), of this micro-step
     float *losses;            // (grad_accum, rows)
     floatX *x_last, *dx;      // (rows, D): input of the head, and the gradient that takes its place: the same memory
     floatX *dout;             // (rows, H HS), and where SeqAlltoAll's out and dQ arrive
@@ -75,7 +80,8 @@ typedef struct {
     void *norm_scratch, *embedding_scratch, *product_scratch;
     // host memory, from the arena
     int32_t *batch_tokens, *batch_labels; // (grad_accum, rows): a step's, for the caller to read into
-    int64_t *batch_documents;             // (grad_accum, B, Tc + 2 cp): its `documents`; packed only
+    int64_t *batch_documents;             // (grad_accum, B, entries): its `documents`; packed only
+    sequence_segment *batch_segments;     // (grad_accum, B, segments + 1): which rows are where; NULL: samples have one segment each
     float *saving;            // (3, zero_shares): copy of parameters and both moments while it is written; NULL: run.saves is not set
 } model;
 
@@ -199,14 +205,16 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     zero_layout(&m->zero, device, host, !run->forward_only, !run->forward_only || run->exports, run->grad_accum > 1, run->offload_states);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
-    int64_t entries = run->packed ? rows * g->shape.hp + run->B * 2 * g->shape.cp : 0; // of `documents`, for a micro-step
+    int64_t segments = max_i64(1, run->segments), sequences = run->grad_accum * run->B;
+    m->entries = run->T * g->shape.hp + 2 * g->shape.cp * segments;
     m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
     m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
-    m->documents = m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * entries) : NULL;
+    m->documents = m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, sequences * m->entries) : NULL;
+    m->batch_segments = segments > 1 ? ARENA_TAKE(host, MEM_DATA, sequence_segment, sequences * (segments + 1)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
-    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, entries) : NULL;
-    m->table = ARENA_TAKE(device, MEM_DATA, float, run->T * c->HS);
+    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, run->B * m->entries) : NULL;
+    m->table = ARENA_TAKE(device, MEM_DATA, float, (segments > 1 ? rows : run->T) * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 
     attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed,
@@ -228,6 +236,7 @@ static inline void model_free(model *m) {
     zero_free(&m->zero);
     checkpoint_free(&m->store);
     free(m->units);
+    free(m->frequencies);
 }
 
 // Counts in `device` and `host` what a run takes of each.
@@ -266,26 +275,35 @@ static inline void model_release(model *m, arena *device, arena *host) {
     if (host->base != NULL) device_host_slab_free(host->base, host->peak);
 }
 
+// Fills the RoPE table of a sequence's local positions.
+static inline void model_fill_table(model *m, float *table, const sequence_shard *shard) {
+    enum { PIECE = 1024 }; // rows
+    int64_t half = m->c.HS / 2, row = m->c.HS;
+    float *piece = HOST_NEW(float, PIECE * row);
+    for (int64_t at = 0; at < shard->T; at += PIECE) {
+        int64_t n = min_i64(PIECE, shard->T - at);
+#pragma omp parallel for schedule(static)
+        for (int64_t t = 0; t < n; t++) {
+            double position = (double)sequence_shard_position(shard, at + t);
+            for (int64_t i = 0; i < half; i++) { // angles in double: in float, position x frequency is off by 0.06 rad at 2^20
+                piece[t * row + 2 * i] = (float)(cos(position * m->frequencies[i]) * m->rope_factor);
+                piece[t * row + 2 * i + 1] = (float)(sin(position * m->frequencies[i]) * m->rope_factor);
+            }
+        }
+        device_from_host(table + at * row, piece, sizeof(float) * (size_t)(n * row));
+    }
+    free(piece);
+}
 // Call after model_allocate: creates communicators over g->all, and the RoPE table of this rank's positions. Collective.
 static inline void model_start(model *m, const sequence_shard *shard) {
     zero_connect(&m->zero, m->g->all);
     checkpoint_start(&m->store);
     op_linear_use_workspace(m->product_scratch);
     if (m->saving != NULL) memset(m->saving, 0, sizeof(float) * 3 * (size_t)zero_shares(&m->zero)); // touches the pages, for the first save
-    int half = m->c.HS / 2;
-    int64_t T = m->run.T;
-    double *frequencies = HOST_NEW(double, half);
-    float *table = HOST_NEW(float, T * half * 2);
-    double factor = config_rope_frequencies(&m->c, frequencies);
-    for (int64_t t = 0; t < T; t++)
-        for (int i = 0; i < half; i++) { // angles in double: in float, position x frequency is off by 0.06 rad at 2^20
-            double angle = (double)sequence_shard_position(shard, t) * frequencies[i];
-            table[(t * half + i) * 2] = (float)(cos(angle) * factor);
-            table[(t * half + i) * 2 + 1] = (float)(sin(angle) * factor);
-        }
-    device_from_host(m->table, table, sizeof(float) * (size_t)(T * half * 2));
-    free(table);
-    free(frequencies);
+    m->shard = *shard;
+    m->frequencies = HOST_NEW(double, m->c.HS / 2);
+    m->rope_factor = config_rope_frequencies(&m->c, m->frequencies);
+    model_fill_table(m, m->table, shard);
 }
 
 // ---- forward ----
@@ -297,17 +315,19 @@ static inline const floatX *model_tensor(const model *m, const floatX *params, i
 static inline float *model_gradient(const model *m, float *grads, int unit, int tensor) {
     return grads + m->units[unit].tensors[tensor].offset;
 }
+// Those of this micro-step's sequence b; NULL: it is one segment.
+static inline const sequence_segment *model_segments(const model *m, int64_t b) {
+    return m->segments_now != NULL ? m->segments_now + b * (m->run.segments + 1) : NULL;
+}
 // The part of a layer's kept tensors that belongs to sequence b.
 static inline attention_saved model_attention_saved(const model *m, const layer_activations *t, int64_t b) {
     int64_t nq = attention_2d_q_count(&m->attention), nkv = attention_2d_kv_count(&m->attention);
     attention_saved s = {.q = t->q + b * nq, .kv = t->kv + b * nkv, .out = t->out_ring + b * nq, .lse = t->lse + b * m->run.T * m->c.H};
-    if (m->documents != NULL) {
-        int64_t at = b * (m->attention.Tc + 2 * m->g->shape.cp);
-        s.documents.first = m->first + at;
-        s.documents.host = m->documents_now + at;
-    }
+    if (m->documents != NULL) s.documents = (document_rows){m->first + b * m->entries, m->documents_now + b * m->entries, model_segments(m, b)};
     return s;
 }
+// The RoPE table of sequence b.
+static inline const float *model_table(const model *m, int64_t b) { return m->table + (m->batch_segments != NULL ? b * m->run.T * m->c.HS : 0); }
 
 // x_in -> Q and KV of sequence b, in what attention_2d_distribute_start sends, or where they stay; tile by tile.
 static inline void model_project_qkv(model *m, const floatX *p, int unit, const layer_activations *t, attention_saved s, int64_t b) {
@@ -316,7 +336,7 @@ static inline void model_project_qkv(model *m, const floatX *p, int unit, const 
         int64_t n = min_i64(m->mlp_tile, T - at);
         op_rmsnorm_forward(m->xn, m->rstd, t->x_in + (b * T + at) * D, model_tensor(m, p, unit, T_NORM1), n, D, m->c.rms_eps);
         op_linear_forward(m->qkv, m->xn, model_tensor(m, p, unit, T_WQKV), NULL, n, D, m->qkv_width);
-        attention_2d_pack(&m->attention, s, m->qkv, m->table, at, n);
+        attention_2d_pack(&m->attention, s, m->qkv, model_table(m, b), at, n);
     }
 }
 // x_in -> x_mid.
@@ -446,7 +466,7 @@ static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64
     for (int64_t at = row, rows; at < row + n; at += rows) {
         int64_t b = at / T, first = at % T;
         rows = min_i64(row + n - at, T - first);
-        attention_2d_unpack(&m->attention, m->qkv + (at - row) * m->qkv_width, m->dout + b * T * heads, model_attention_saved(m, t, b), m->table, first, rows);
+        attention_2d_unpack(&m->attention, m->qkv + (at - row) * m->qkv_width, m->dout + b * T * heads, model_attention_saved(m, t, b), model_table(m, b), first, rows);
     }
 }
 // dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with cp > 1 that of
@@ -506,15 +526,21 @@ static inline void model_backward(model *m, int64_t micro) {
 
 // ---- one step's worth ----
 
-// Copies what the caller has read for micro-step `micro` (batch_*) from the host to the device: tokens, with `labels` these, and where documents begin.
+// Copies what the caller has read for micro-step `micro` (batch_*) from the host to the device: tokens, with `labels` these, and where documents begin. With
+// several segments, a row's position depends on them: also makes the RoPE tables.
 static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     size_t bytes = sizeof(int32_t) * (size_t)m->rows;
     device_from_host(m->tokens, m->batch_tokens + micro * m->rows, bytes);
     if (labels) device_from_host(m->labels, m->batch_labels + micro * m->rows, bytes);
+    m->segments_now = m->documents != NULL && m->batch_segments != NULL ? m->batch_segments + micro * m->run.B * (m->run.segments + 1) : NULL;
+    for (int64_t b = 0; b < m->run.B && m->batch_segments != NULL; b++) {
+        sequence_shard shard = m->shard;
+        shard.segments = model_segments(m, b);
+        model_fill_table(m, m->table + b * m->run.T * m->c.HS, &shard);
+    }
     if (m->documents == NULL) return;
-    int64_t n = m->run.B * (m->attention.Tc + 2 * m->g->shape.cp);
-    m->documents_now = m->documents + micro * n;
-    device_from_host(m->first, m->documents_now, sizeof(int64_t) * (size_t)n);
+    m->documents_now = m->documents + micro * m->run.B * m->entries;
+    device_from_host(m->first, m->documents_now, sizeof(int64_t) * (size_t)(m->run.B * m->entries));
 }
 // One micro-step of the batch. scale = 1 / valid labels of the whole step over all ranks.
 static inline void model_micro_step(model *m, int64_t micro, float scale) {

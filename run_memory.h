@@ -17,12 +17,24 @@ static inline int64_t run_row_multiple(const cluster *machines) {
     return machines->element_bytes == 2 ? 128 : 1; // see device.h
 }
 
-// The run that the options ask for, with T local tokens. Fills kinds (L) with --recompute (auto, and without training: full); kinds must outlive the run.
-static inline model_run run_make(const options *o, const model_config *c, int64_t T, recompute_kind *kinds) {
+// Which tokens of S the rank at (h, c) of the options' grid holds, on the machines that are planned for.
+static inline sequence_shard run_shard(const options *o, const model_config *c, int64_t S, int h, int cp_rank, const cluster *machines) {
+    int hp = (int)o->hp, cp = (int)o->cp;
+    int64_t multiple = run_row_multiple(machines);
+    if (!options_packed(o)) return sequence_shard_make(S, hp, cp, h, cp_rank, multiple);
+    bool gpu = machines == NULL ? sizeof(floatX) == 2 : machines->element_bytes == 2;
+    const char *few = getenv("TRAIN_LLAMA_TEST_LONG_DOCUMENT"); // for tests: segments of short documents
+    int64_t long_document = few != NULL ? max_i64(2 * cp, strtoll(few, NULL, 10)) : device_long_document(cp, c->H / hp, gpu);
+    return sequence_shard_make_packed(S, hp, cp, h, cp_rank, multiple, long_document);
+}
+
+// The run that the options ask for. Fills kinds (L) with --recompute (auto, and without training: full); kinds must outlive the run.
+static inline model_run run_make(const options *o, const model_config *c, const sequence_shard *shard, recompute_kind *kinds) {
     model_run run;
     memset(&run, 0, sizeof run);
     run.B = o->batch_size;
-    run.T = T;
+    run.T = shard->T;
+    run.segments = sequence_shard_segments(shard);
     run.grad_accum = o->grad_accum;
     run.mlp_tile = o->mlp_tile;
     run.loss_tile = o->loss_tile;
@@ -146,8 +158,8 @@ static inline model_run run_at_length(const run_question *q, int64_t S, grid *g,
     memset(g, 0, sizeof *g); // rank 0 is at place 0 of every dimension
     g->shape = run_grid_shape(q->o);
     g->ranks = q->ranks;
-    sequence_shard shard = sequence_shard_make(S, g->shape.hp, g->shape.cp, 0, 0, run_row_multiple(q->machines));
-    model_run run = run_make(q->o, q->c, shard.T, kinds);
+    sequence_shard shard = run_shard(q->o, q->c, S, 0, 0, q->machines);
+    model_run run = run_make(q->o, q->c, &shard, kinds);
     run.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
     return run;
 }

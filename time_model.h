@@ -241,8 +241,10 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
     planner_attention a;
     double width = (double)m->H * m->HS, sp = (double)g->hp * g->cp, E = (double)q->S * width / sp;
     double replication = planner_kv_heads(m, g->hp) / m->H;
-    // Packed documents: of a chunk of S / (2 cp) tokens, other ranks typically see half a document, and a ring carries no more (double_ring_part).
-    double seen = fmin(1, (double)q->attended * g->cp / (double)q->S), travels = allgather ? 1 : seen;
+    // Packed documents that are not long (device_long_document): of a chunk of S / (2 cp) tokens, other ranks typically see half a document, and a ring
+    // carries no more (double_ring_rows).
+    bool all_seen = q->attended >= device_long_document(g->cp, m->H / g->hp, c->element_bytes == 2);
+    double seen = all_seen ? 1 : fmin(1, (double)q->attended * g->cp / (double)q->S), travels = allgather ? 1 : seen;
     double kv = 2 * replication * E * c->element_bytes * travels, dkv = 2 * replication * E * q->dkv_bytes * travels;
     double flop = 2 * (double)q->S * (double)q->attended * width / (sp * g->cp);
     head_layout heads = head_layout_make(g->hp, m->H, m->Hkv, m->HS);

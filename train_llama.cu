@@ -132,12 +132,12 @@ static int run_dry(const options *o, const model_config *c, error_text *error) {
 // ---- start ----
 
 // Makes the rank's place in the grid, and reads which machines predictions are for. Collective.
-static void start_grid(trainer *t, error_text *error) {
+static void start_grid(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
     plan_cluster(&t->machines, o, comm_size(comm_world()), error);
     stop_on_error(error);
     grid_create(&t->g, run_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
-    t->shard = sequence_shard_make(o->seq_len, t->g.shape.hp, t->g.shape.cp, t->g.place.h, t->g.place.c, DEVICE_ROW_MULTIPLE);
+    t->shard = run_shard(o, c, o->seq_len, t->g.place.h, t->g.place.c, NULL);
 }
 
 // Checks one output; one in a folder that --out is yet to make is left to the run.
@@ -209,7 +209,7 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
 static model_run choose_recompute(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
     t->kinds = HOST_NEW(recompute_kind, c->L);
-    model_run run = run_make(o, c, t->shard.T, t->kinds);
+    model_run run = run_make(o, c, &t->shard, t->kinds);
     memory_room room = {o->memory_budget > 0 ? (double)o->memory_budget : (double)device_memory_total(),
                         device_is_host() ? INFINITY : run_host_memory(o)};
     run_fit(o, c, &t->g, &run, t->kinds, room, error);
@@ -467,7 +467,7 @@ int main(int argc, char **argv) {
     memset(&t, 0, sizeof t);
     t.o = &o;
     t.folder = model_folder(&o);
-    start_grid(&t, &error);
+    start_grid(&t, &c, &error);
     check_outputs(&t, &error);
     read_source(&t, &error);
     open_data(&t, &c, &error);

@@ -141,18 +141,29 @@ static inline bool save_and_ask_stop(trainer *t) {
 // Sequences of a step over all ranks.
 static inline int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.run.B * t->m.run.grad_accum; }
 
-// The documents of sequence s of a step.
-static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->m.batch_documents + s * sequence_shard_entries(&t->shard); }
+// The documents of sequence s of a step, and its segments (NULL: it is one).
+static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->m.batch_documents + s * t->m.entries; }
+static inline sequence_segment *segments_of(const trainer *t, int64_t s) {
+    return t->m.batch_segments != NULL ? t->m.batch_segments + s * (t->m.run.segments + 1) : NULL;
+}
+// Which of its tokens this rank holds.
+static inline sequence_shard shard_of(const trainer *t, int64_t s) {
+    sequence_shard shard = t->shard;
+    shard.segments = segments_of(t, s);
+    return shard;
+}
 // Reads one sample into the rows of sequence b of micro-step a.
 static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
-    int64_t sequence = a * t->m.run.B + b, at = sequence * t->shard.T;
-    if (!dataloader_read(data, sample, &t->shard, t->m.batch_tokens + at, t->m.batch_labels + at, error)) return false;
-    if (!t->m.run.packed) return true;
-    return dataloader_documents(data, sample, &t->shard, options_document(t->o), t->m.batch_tokens + at, t->m.batch_labels + at, documents_of(t, sequence), error);
+    int64_t sequence = a * t->m.run.B + b;
+    int32_t *tokens = t->m.batch_tokens + sequence * t->shard.T, *labels = t->m.batch_labels + sequence * t->shard.T;
+    if (!t->m.run.packed) return dataloader_read(data, sample, &t->shard, tokens, labels, error);
+    return dataloader_read_packed(data, sample, &t->shard, options_document(t->o), tokens, labels, documents_of(t, sequence), segments_of(t, sequence), error);
 }
 // Fills sequence b with ignored rows, in one document: the last batch of an evaluation can be short.
 static inline void read_nothing(trainer *t, int64_t b) {
-    if (t->m.run.packed) memset(documents_of(t, b), 0, sizeof(int64_t) * (size_t)sequence_shard_entries(&t->shard)); // the rings' transfers depend on it
+    segment_list list = {.shard = &t->shard, .list = segments_of(t, b)};
+    if (list.list != NULL) segment_list_add(&list, 0, t->shard.S);
+    if (t->m.run.packed) memset(documents_of(t, b), 0, sizeof(int64_t) * (size_t)t->m.entries); // the rings' transfers depend on it
     for (int64_t i = b * t->shard.T; i < (b + 1) * t->shard.T; i++) {
         t->m.batch_tokens[i] = 0;
         t->m.batch_labels[i] = LABEL_IGNORED;
@@ -258,7 +269,8 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
         evaluate_batch(t, losses, error);
         for (int64_t b = 0; b < B; b++) {
             const int64_t *documents = t->m.run.packed ? documents_of(t, b) + t->shard.h * T : NULL;
-            loss_by_position_add(sums, &t->shard, documents, t->m.batch_labels + b * T, losses + b * T);
+            sequence_shard shard = shard_of(t, b);
+            loss_by_position_add(sums, &shard, documents, t->m.batch_labels + b * T, losses + b * T);
         }
         progress_show(&note, min_i64(samples, first + dp * B), samples);
     }
@@ -276,7 +288,7 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
         for (int64_t b = 0, n = own; b < B; b++, n++) {
             int64_t sample = n / NEEDLE_DEPTHS % dataloader_samples(data);
             if (n >= needles) read_nothing(t, b);
-            else if (!read_sample(t, data, dataloader_sample_at(data, sample), 0, b, error)) break;
+            else if (!dataloader_read(data, dataloader_sample_at(data, sample), &t->shard, t->m.batch_tokens + b * T, t->m.batch_labels + b * T, error)) break;
             else needle_place(&t->shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), t->m.batch_tokens + b * T, t->m.batch_labels + b * T);
         }
         evaluate_batch(t, losses, error);

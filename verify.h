@@ -43,25 +43,35 @@ static inline int32_t verify_token(int V, int64_t sample, int64_t position) {
 // v->g.all. False with a message: a rank has not enough memory; nothing is left to release then.
 static inline bool verify_step(verify_model *v, const model_config *c, model_run run, int64_t S, error_text *error) {
     const grid_shape *s = &v->g.shape;
-    v->shard = sequence_shard_make(S, s->hp, s->cp, v->g.place.h, v->g.place.c, DEVICE_ROW_MULTIPLE);
+    int64_t long_document = run.packed ? max_i64(2 * s->cp, 32) : S + 1; // so that many samples have several segments
+    v->shard = sequence_shard_make_packed(S, s->hp, s->cp, v->g.place.h, v->g.place.c, DEVICE_ROW_MULTIPLE, long_document);
     run.T = v->shard.T;
+    run.segments = sequence_shard_segments(&v->shard);
     bool ok = model_allocate(&v->m, &v->device, &v->host, c, &v->g, &run, error);
     if (!comm_agree(v->g.all, error)) {
         if (ok) model_release(&v->m, &v->device, &v->host);
         return false;
     }
-    int64_t T = run.T, sequences = run.grad_accum * run.B, entries = sequence_shard_entries(&v->shard);
+    int64_t T = run.T, sequences = run.grad_accum * run.B, entries = v->m.entries;
     int64_t *documents = v->m.batch_documents;
     int32_t *tokens = v->m.batch_tokens, *labels = v->m.batch_labels;
     for (int64_t n = 0; n < sequences; n++) {
         int64_t sample = dataloader_counter(n / run.B, s->dp, v->g.place.d, run.B, n % run.B), document = run.packed ? verify_document(sample) : S;
+        sequence_shard shard = v->shard;
+        segment_list list = {.shard = &shard, .list = v->m.batch_segments + n * (run.segments + 1)};
+        for (int64_t begin = 0; run.segments > 1 && begin < S; begin += document) segment_list_add(&list, begin, min_i64(S, begin + document));
+        if (run.segments > 1) shard.segments = list.list;
         for (int64_t t = 0; t < T; t++) {
-            int64_t position = sequence_shard_position(&v->shard, t), next = position + 1;
-            bool label = next < S && next % document != 0 && (sample % 2 == 0 || position % 5 > 0); // unequal numbers of labels
-            tokens[n * T + t] = position < S ? verify_token(c->V, sample, position) : 0;
+            sequence_run at = sequence_shard_run_at(&shard, shard.h * T + t);
+            int64_t position = at.position, next = position + 1;
+            bool label = next < at.end && next % document != 0 && (sample % 2 == 0 || position % 5 > 0); // unequal numbers of labels
+            tokens[n * T + t] = position < at.end ? verify_token(c->V, sample, position) : 0;
             labels[n * T + t] = label ? verify_token(c->V, sample, next) : LABEL_IGNORED;
         }
-        for (int64_t e = 0; e < entries && run.packed; e++) documents[n * entries + e] = min_i64(sequence_shard_entry_position(&v->shard, e), S - 1) / document * document;
+        for (int64_t e = 0; e < entries && run.packed; e++) {
+            sequence_run at = sequence_shard_entry(&shard, e);
+            documents[n * entries + e] = min_i64(at.position, at.end - 1) / document * document;
+        }
     }
     model_start(&v->m, &v->shard);
     zero_init(&v->m.zero, 1, 1 / sqrtf((float)c->D), 0.5f / sqrtf((float)c->D)); // scores of about 1: attention is neither uniform nor one key's

@@ -38,6 +38,12 @@ enum { DEVICE_HEAD_SIZE_MAX = 256, DEVICE_HIDDEN_SIZE_MAX = 24576 };
 enum { DEVICE_HEAD_SIZE_MAX = 4096, DEVICE_HIDDEN_SIZE_MAX = 1 << 18 };
 #endif
 
+// Tokens from which on a packed document is cut over all cp ranks of a ring (sequence_shard.h), with Hq query heads a rank. A chunk of it is so long that its
+// blocks of attention are work enough: on a GPU, two chunks are 256 tiles of 128 rows of a head. And so long that they hide most of a hop of its KV, all of
+// which travels: on an H100, with 4 query heads a KV head, from some 700 rows on within a node, from some 2700 on at 50 GB/s between nodes (both where 550
+// TFLOP/s are reached).
+static inline int64_t device_long_document(int cp, int Hq, bool gpu) { return (int64_t)2 * cp * (gpu ? max_i64(1024, 16384 / Hq) : 64); }
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -27,14 +27,17 @@ static model_config config_of(bool packed) { return fixture_config(UNITS - 2, 64
 static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 
 // Documents of 37 tokens (from length 512 on: 296) in every other sample and of 20 (160) in the others; in the second micro-step the other way round.
-// Returns where the documents of this rank's attention rows, and of all chunks' first rows, begin; the caller frees.
-static int64_t *documents_make(const fixture *f) {
+// The longer ones are segments (cp 2). Returns where the documents of this rank's attention rows, and of all chunks' first rows, begin; the caller frees.
+static int64_t *documents_make(fixture *f) {
     int64_t entries = sequence_shard_entries(&f->shard), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
-    for (int64_t b = 0; b < f->m.run.grad_accum * f->m.run.B; b++)
-        for (int64_t t = 0; t < entries; t++) {
-            int64_t n = ((b % f->m.run.B + b / f->m.run.B) % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
-            documents[b * entries + t] = min_i64(sequence_shard_entry_position(&f->shard, t), f->S - 1) / n * n;
+    for (int64_t b = 0; b < f->m.run.grad_accum * f->m.run.B; b++) {
+        int64_t n = ((b % f->m.run.B + b / f->m.run.B) % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
+        sequence_shard shard = fixture_cut(f, b, n);
+        for (int64_t e = 0; e < entries; e++) {
+            sequence_run run = sequence_shard_entry(&shard, e);
+            documents[b * entries + e] = min_i64(run.position, run.end - 1) / n * n;
         }
+    }
     return documents;
 }
 
@@ -57,6 +60,7 @@ static record train(comm *world, bool packed) {
         run.offload_states = OFFLOAD_OPTIMIZER;
     }
     run.packed = packed;
+    fixture_long_document = length >= 512 ? 200 : 30;
     fixture_make(&f, &c, shape, world, run, RECOMPUTE_AUTO, length);
     int64_t *documents = packed ? documents_make(&f) : NULL;
     f.m.documents = documents;

@@ -11,11 +11,13 @@ typedef struct {
     grid g;
     model m;
     arena device, host;
-    sequence_shard shard;
+    sequence_shard shard;     // with run.packed: of long documents from fixture_long_document on
     int32_t *tokens, *labels; // (grad_accum, rows), in m
     int64_t S;
     recompute_kind kinds[16];
 } fixture;
+
+static int64_t fixture_long_document; // a test's; 0: sequences have one segment
 
 // -100 for the last label of every sample and for a quarter of every second sample, so that ranks have unequal numbers of valid labels.
 static inline int32_t fixture_label(const model_config *c, int64_t S, int64_t sample, int64_t position) {
@@ -26,15 +28,30 @@ static inline int32_t fixture_token(const model_config *c, int64_t sample, int64
     return (int32_t)((test_random(99, (uint64_t)(sample * 100003 + position)) * 0.5 + 0.5) * (c->V - 1));
 }
 
+// Which tokens of sequence s of its batch this rank holds.
+static inline sequence_shard fixture_shard(const fixture *f, int64_t s) {
+    sequence_shard shard = f->shard;
+    if (f->m.batch_segments != NULL) shard.segments = f->m.batch_segments + s * (f->m.run.segments + 1);
+    return shard;
+}
+// Makes the segments of sequence s, whose documents are [0, length), [length, 2 length), ... Returns fixture_shard.
+static inline sequence_shard fixture_cut(fixture *f, int64_t s, int64_t length) {
+    segment_list list = {.shard = &f->shard, .list = f->m.batch_segments + s * (f->m.run.segments + 1)};
+    for (int64_t begin = 0; f->m.batch_segments != NULL && begin < f->S; begin += length) segment_list_add(&list, begin, min_i64(f->S, begin + length));
+    return fixture_shard(f, s);
+}
+
 static inline void fixture_batch(fixture *f, int64_t first_sample) { // sample of (micro a, dp d, sequence b): first + (a dp + d) B + b
     for (int64_t a = 0; a < f->m.run.grad_accum; a++)
-        for (int64_t b = 0; b < f->m.run.B; b++)
-            for (int64_t t = 0; t < f->shard.T; t++) {
-                int64_t sample = first_sample + (a * f->g.shape.dp + f->g.place.d) * f->m.run.B + b, at = a * f->m.rows + b * f->shard.T + t;
-                int64_t position = sequence_shard_position(&f->shard, t);
-                f->tokens[at] = position < f->S ? fixture_token(&f->m.c, sample, position) : 0;
-                f->labels[at] = position < f->S ? fixture_label(&f->m.c, f->S, sample, position) : -100;
+        for (int64_t b = 0; b < f->m.run.B; b++) {
+            sequence_shard shard = fixture_shard(f, a * f->m.run.B + b);
+            for (int64_t t = 0; t < shard.T; t++) {
+                int64_t sample = first_sample + (a * f->g.shape.dp + f->g.place.d) * f->m.run.B + b, at = a * f->m.rows + b * shard.T + t;
+                sequence_run run = sequence_shard_run_at(&shard, shard.h * shard.T + t);
+                f->tokens[at] = run.position < run.end ? fixture_token(&f->m.c, sample, run.position) : 0;
+                f->labels[at] = run.position < run.end ? fixture_label(&f->m.c, f->S, sample, run.position) : -100;
             }
+        }
 }
 
 // Sets run.T and run.kinds. Every layer gets `kind`; RECOMPUTE_AUTO: the layers take none, selective and full in turn. Memory starts as NaN.
@@ -42,8 +59,10 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     memset(f, 0, sizeof *f);
     f->S = S;
     grid_create(&f->g, shape, run.cp_allgather, all);
-    f->shard = sequence_shard_make(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1);
+    bool segments = run.packed && fixture_long_document > 0;
+    f->shard = sequence_shard_make_packed(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1, segments ? max_i64(2 * shape.cp, fixture_long_document) : S + 1);
     run.T = f->shard.T;
+    run.segments = sequence_shard_segments(&f->shard);
     for (int l = 0; l < c->L; l++) f->kinds[l] = kind == RECOMPUTE_AUTO ? (recompute_kind)(l % 3) : kind;
     run.kinds = f->kinds;
     error_text error = {"", 0};
@@ -62,6 +81,7 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     f->labels = f->m.batch_labels;
     zero_init(&f->m.zero, 1, 0.1f, 0.05f);
     zero_reset_states(&f->m.zero);
+    for (int64_t s = 0; s < run.grad_accum * run.B; s++) fixture_cut(f, s, S);
     fixture_batch(f, 0);
 }
 static inline void fixture_free(fixture *f) {

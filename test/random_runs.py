@@ -120,9 +120,11 @@ def pair(ask, rnd, files, folder):
     wire = ["--dkv-wire", "bf16"] if rnd.random() < 0.1 else []
     bounds = bounds_of(ask.bf16, wire)
 
-    def run(one, ranks, options, not_zero=0, run_bytes=0):
-        """What the log says, by step and name. not_zero: ranks whose new memory is 0x5a, as bits. run_bytes: of a run of attention's heads; 0: all heads."""
-        log, environment = os.path.join(folder, "log.jsonl"), [f"TRAIN_LLAMA_TEST_RUN_BYTES={run_bytes}", "TRAIN_LLAMA_TIMEOUT=100"]
+    def run(one, ranks, options, not_zero=0, run_bytes=0, long_document=9999):
+        """What the log says, by step and name. not_zero: ranks whose new memory is 0x5a, as bits. run_bytes: of a run of attention's heads; 0: all heads.
+        long_document: tokens of a document that all ranks of a ring share."""
+        log, environment = os.path.join(folder, "log.jsonl"), ["TRAIN_LLAMA_TIMEOUT=100"]
+        environment += [f"TRAIN_LLAMA_TEST_RUN_BYTES={run_bytes}", f"TRAIN_LLAMA_TEST_LONG_DOCUMENT={long_document}"]
         memory = ["bash", "-c", '(($0 >> OMPI_COMM_WORLD_RANK & 1)) && export MALLOC_PERTURB_=165; exec "$@"', not_zero]
         command = ["env", *environment, "timeout", "--foreground", 600, "mpirun", "-np", ranks, *memory, ask.binary, "--threads", 1, "--log", log, *options]
         done, here = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True), {}
@@ -142,7 +144,7 @@ def pair(ask, rnd, files, folder):
         ranks, dp, grid = random_grid(rnd, heads, ask.ranks, batch)
         any_batch = "--eval-tokens" in options and options[-2:] == ("--steps", 0)
         batches = ["--batch-size", rnd.randint(1, 6)] if any_batch else ["--batch-size", rnd.choice(divisors(batch // dp)), "--global-batch", batch]
-        run(one, ranks, [*options, *grid, *batches, *wire], rnd.getrandbits(8), rnd.choice([0, 1, 1 << 14]))
+        run(one, ranks, [*options, *grid, *batches, *wire], rnd.getrandbits(8), rnd.choice([0, 1, 1 << 14]), rnd.choice([1, 12, 40, 9999]))
 
     start = ["--model", folder, "--from-scratch", *common]
     if kind == "evaluate":

@@ -67,7 +67,7 @@ static void check_shards(int64_t S, int hp, int cp, int64_t multiple) {
                 wrong += p != want || p < 0 || p >= padded;
                 if (p >= 0 && p < padded) seen[p]++;
                 if (p != before + 1) runs++;
-                if (t == run_end) run_end = t + sequence_shard_run(&s, t);
+                if (t == run_end) run_end = t + min_i64(T - t, sequence_shard_run_at(&s, row).rows);
                 else runs_wrong += p != before + 1; // within a run positions follow each other
                 before = p;
             }
@@ -167,35 +167,92 @@ static void test_reading(void) {
 
 // ---- packed documents and loss masks ----
 
+static bool begins_document(int64_t sample, int64_t S, int64_t position, document_mark mark) {
+    if (position == 0) return true;
+    return stream[sample * S + position - mark.ends] == mark.token;
+}
+// Segments begin where documents do, a long document has its own, and shorter ones are together.
+static void check_segments(const sequence_shard *s, int64_t sample, document_mark mark) {
+    int64_t wrong = 0, count = 0, last_long = 0;
+    for (int64_t begin = 0, end; begin < s->S; begin = end) {
+        for (end = begin + 1; end < s->S && !begins_document(sample, s->S, end, mark);) end++;
+        bool is_long = end - begin >= s->long_document, alone = begin == 0 || is_long || last_long;
+        if (alone) wrong += s->segments[count].position != begin;
+        if (alone && count > 0) wrong += (s->segments[count].row - s->segments[count - 1].row) / 2 != ceil_div(begin - s->segments[count - 1].position, 2 * s->cp);
+        count += alone;
+        last_long = is_long;
+    }
+    int64_t row = s->segments[count - 1].row + 2 * ceil_div(s->S - s->segments[count - 1].position, 2 * s->cp); // after the last token
+    wrong += s->segments[0].row != 0 || s->segments[count].position != s->S || s->segments[count].row != row || row > s->T * s->hp;
+    count += row < s->T * s->hp;
+    wrong += s->segments[count].position != s->S || s->segments[count].row != s->T * s->hp || count > sequence_shard_segments(s);
+    CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d, long from %lld on: segments", (long long)s->S, s->hp, s->cp, mark.ends ? "end" : "begin", mark.token, (long long)s->long_document);
+}
 // The documents of every rank of a grid, against the stream. Its tokens repeat, so that the mark is every token, some of them, or none.
-static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple, document_mark mark) {
+static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64_t multiple, document_mark mark, int64_t long_document) {
     int64_t wrong = 0, n = dataloader_samples(loader);
     error_text error = {"", 0};
-    for (int64_t sample = 0; sample < n; sample++)
+    for (int64_t sample = 0; sample < n; sample++) {
+        int *seen = HOST_NEW(int, S);
         for (int c = 0; c < cp; c++)
             for (int h = 0; h < hp; h++) {
-                sequence_shard s = sequence_shard_make(S, hp, cp, h, c, multiple);
+                sequence_shard s = sequence_shard_make_packed(S, hp, cp, h, c, multiple, max_i64(2 * cp, long_document));
                 int32_t *tokens = HOST_NEW(int32_t, s.T), *labels = HOST_NEW(int32_t, s.T);
-                int64_t *first = HOST_NEW(int64_t, s.T * hp + 2 * cp);
-                bool ok = dataloader_read(loader, sample, &s, tokens, labels, &error) &&
-                          dataloader_documents(loader, sample, &s, mark, tokens, labels, first, &error);
-                CHECK(ok, "%s", error.text);
+                int64_t entries = sequence_shard_entries(&s), *first = HOST_NEW(int64_t, entries);
+                sequence_segment *segments = s.long_document > 0 ? HOST_NEW(sequence_segment, sequence_shard_segments(&s) + 1) : NULL;
+                CHECK(dataloader_read_packed(loader, sample, &s, mark, tokens, labels, first, segments, &error), "%s", error.text);
+                s.segments = segments;
                 for (int64_t t = 0; t < s.T; t++) {
-                    int64_t p = sequence_shard_position(&s, t), at = sample * S + p;
-                    int64_t label = p >= S || at + 1 >= STREAM || stream[mark.ends ? at : at + 1] == mark.token ? LABEL_IGNORED : stream[at + 1];
-                    wrong += labels[t] != label;
+                    sequence_run run = sequence_shard_run_at(&s, h * s.T + t);
+                    bool padding = run.position >= run.end;
+                    int64_t p = run.position, at = sample * S + p;
+                    int64_t label = padding || at + 1 >= STREAM || stream[mark.ends ? at : at + 1] == mark.token ? LABEL_IGNORED : stream[at + 1];
+                    wrong += labels[t] != label || tokens[t] != (padding ? 0 : stream[at]);
+                    if (!padding) seen[p]++;
                 }
-                for (int64_t t = 0; t < s.T * hp + (cp > 1 ? 2 * cp : 0); t++) { // rows of all HP ranks, and all chunks
-                    sequence_shard owner = sequence_shard_make(S, hp, cp, (int)(t / s.T) % hp, c, multiple);
-                    int64_t begin = min_i64(t < s.T * hp ? sequence_shard_position(&owner, t % s.T) : (t - s.T * hp) * (s.T * hp / 2), S);
-                    while (begin > 0 && (mark.ends ? stream[sample * S + begin - 1] != mark.token : begin == S || stream[sample * S + begin] != mark.token)) begin--;
-                    wrong += first[t] != begin;
+                for (int64_t e = 0, chunk = 0; e < entries; e++) { // rows of all HP ranks, and all chunks
+                    sequence_run run = sequence_shard_entry(&s, e);
+                    if (e == 0 || e >= s.T * hp || sequence_shard_entry(&s, e - 1).rows == 1) chunk = run.position; // that of its first row
+                    int64_t begin = min_i64(run.position, run.end - 1);
+                    while (!begins_document(sample, S, begin, mark)) begin--;
+                    wrong += first[e] != (chunk < run.end ? begin : run.position);
                 }
+                if (segments != NULL) check_segments(&s, sample, mark);
                 free(tokens);
                 free(labels);
                 free(first);
+                free(segments);
             }
-    CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d: %lld rows wrong", (long long)S, hp, cp, mark.ends ? "end" : "begin", mark.token, (long long)wrong);
+        for (int64_t p = 0; p < S; p++) wrong += seen[p] != 1;
+        free(seen);
+    }
+    CHECK(wrong == 0, "S %lld hp %d cp %d, %s %d, long from %lld on: %lld rows wrong", (long long)S, hp, cp, mark.ends ? "end" : "begin", mark.token, (long long)long_document,
+          (long long)wrong);
+}
+// Documents of any length: how much more attention than the mean a CP rank has to compute.
+static double balance_of(int cp, int64_t long_document) {
+    enum { S = 16384 };
+    sequence_shard s = sequence_shard_make_packed(S, 1, cp, 0, 0, 1, long_document);
+    sequence_segment *segments = HOST_NEW(sequence_segment, sequence_shard_segments(&s) + 1);
+    segment_list list = {.shard = &s, .list = segments};
+    double pairs[16] = {0}, sum = 0, most = 0;
+    int64_t begins[S];
+    for (int64_t begin = 0, end, n = 0; begin < S; begin = end, n++) {
+        end = min_i64(S, begin + 20 + (int64_t)(2000 * pow(test_random(7, (uint64_t)n), 4)));
+        segment_list_add(&list, begin, end);
+        for (int64_t p = begin; p < end; p++) begins[p] = begin;
+    }
+    s.segments = segments;
+    for (s.c = 0; s.c < cp; s.c++) {
+        for (int64_t t = 0; t < s.T; t++) {
+            sequence_run run = sequence_shard_run_at(&s, t);
+            if (run.position < run.end) pairs[s.c] += (double)(run.position - begins[run.position] + 1);
+        }
+        sum += pairs[s.c];
+        most = fmax(most, pairs[s.c]);
+    }
+    free(segments);
+    return most * cp / sum;
 }
 static void test_documents(void) {
     static const int64_t lengths[] = {1, 7, 48, 100, STREAM};
@@ -213,9 +270,16 @@ static void test_documents(void) {
             for (size_t g = 0; g < sizeof grids / sizeof grids[0]; g++)
                 for (int32_t mark = 0; mark <= 12; mark += 6)
                     for (int ends = 0; ends < 2; ends++)
-                        check_documents(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16, (document_mark){mark, ends == 1});
+                        for (int64_t long_document = 6; long_document <= 150; long_document *= 5) // 6 and 30, and none
+                            check_documents(&loader, lengths[l], grids[g][0], grids[g][1], g % 2 == 0 ? 1 : 16, (document_mark){mark, ends == 1},
+                                            long_document < 150 ? long_document : STREAM + 1);
             dataloader_close(&loader);
         }
+    }
+    for (int cp = 4; cp <= 16; cp *= 2) {
+        double segments = balance_of(cp, 2 * cp * 8), one = balance_of(cp, 16384);
+        CHECK(segments < 1.12 && one > 1.3, "cp %d: a rank has %.2f times the mean to do, with one segment %.2f", cp, segments, one);
+        printf("documents of 20 to 2020 tokens, cp %d: the busiest rank has %.2f times the mean to do, with one segment %.2f\n", cp, segments, one);
     }
     // A document longer than the pieces in which the stream is searched; it begins two pieces back.
     enum { LONG = 50000, BEGIN = 5000 };
@@ -233,10 +297,10 @@ static void test_documents(void) {
     for (int ends = 0; ends < 2; ends++) {
         document_mark mark = {0, ends == 1};
         int64_t wrong = 0, begin = BEGIN - 1 + ends;
-        CHECK(dataloader_read(&loader, 0, &s, tokens, labels, &error) && dataloader_documents(&loader, 0, &s, mark, tokens, labels, first, &error), "%s", error.text);
+        CHECK(dataloader_read_packed(&loader, 0, &s, mark, tokens, labels, first, NULL, &error), "%s", error.text);
         for (int64_t i = 0; i < LONG; i++) wrong += first[i] != (i < begin ? 0 : i < LONG - 2 + ends ? begin : LONG - 2 + ends);
         CHECK(wrong == 0, "long documents: %lld of %d rows wrong", (long long)wrong, LONG);
-        bool read = dataloader_documents(&loader, 0, &last, mark, tokens, labels, first, &error);
+        bool read = dataloader_read_packed(&loader, 0, &last, mark, tokens, labels, first, NULL, &error);
         CHECK(read && first[0] == begin && first[last.T / 2] == begin, "%s %lld", error.text, (long long)first[0]);
     }
     dataloader_close(&loader);

@@ -1,7 +1,7 @@
 // ranks: up to 8
 // Packed documents: on every grid of 1, 2, 3, 4, 6 and 8 ranks with every w, in turn over placements and kinds of recompute, by ring and all-gather,
-// the loss and every gradient of a step equal those of the documents run alone, each from position 0. Boundaries lie on, before and after chunk
-// edges; one document spans all ranks (bit-equal to a run that is not packed); documents have one token (no label, no gradient, no NaN). The number
+// the loss and every gradient of a step equal those of the documents run alone, each from position 0, with and without segments of their own for long documents.
+// Boundaries lie on, before and after chunk edges; one document spans all ranks (bit-equal to a run that is not packed); documents have one token (no label, no gradient, no NaN). The number
 // of skipped blocks is that of the blocks in which no query sees a key. Tiles of scores become fewer with shorter documents. (F21, F22)
 // In the emulated build a third model has heads that the attention engine takes, in pieces of 4 rows: on the diagonal and off it.
 #include "model_fixture.h"
@@ -24,8 +24,8 @@ static bool begins(int layout, int64_t position) {
     if (layout == 6) return position == 1 || position == 30 || position == 36 || position == 47; // one token at both ends
     return false; // 0: one document
 }
-static int64_t begin_of(int layout, int64_t S, int64_t position) {
-    if (position >= S) position = S - 1; // padding belongs to the last document
+static int64_t begin_of_run(int layout, sequence_run run) {
+    int64_t position = min_i64(run.position, run.end - 1); // padding belongs to the last document
     while (!begins(layout, position)) position--;
     return position;
 }
@@ -77,56 +77,78 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
     }
 }
 
-// Sets tokens and labels of this rank's samples, and the model's documents if the run is packed. Returns the documents; the caller frees.
+// Sets tokens, labels and segments of this rank's samples, and the model's documents if the run is packed. Returns the documents; the caller frees.
 static int64_t *fill(fixture *f, int first_sample) {
     const grid_shape *g = &f->g.shape;
     int64_t T = f->shard.T, entries = sequence_shard_entries(&f->shard), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
     for (int64_t a = 0; a < f->m.run.grad_accum; a++)
         for (int64_t b = 0; b < f->m.run.B; b++) {
             int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.run.B + b, at = (a * f->m.run.B + b) * T;
-            for (int64_t t = 0; t < T; t++) {
-                int64_t position = sequence_shard_position(&f->shard, t);
-                f->tokens[at + t] = position < f->S ? fixture_token(&f->m.c, sample, position) : 0;
-                f->labels[at + t] = position < f->S ? label_of(&f->m.c, f->S, sample, position) : -100;
+            int layout = (int)(sample % LAYOUTS);
+            sequence_shard shard = fixture_shard(f, at / T);
+            segment_list list = {.shard = &f->shard, .list = f->m.batch_segments + at / T * (f->m.run.segments + 1)};
+            for (int64_t begin = 0, end; shard.segments != NULL && begin < f->S; begin = end) {
+                for (end = begin + 1; end < f->S && !begins(layout, end);) end++;
+                segment_list_add(&list, begin, end);
             }
-            for (int64_t t = 0; t < entries; t++) documents[at / T * entries + t] = begin_of((int)(sample % LAYOUTS), f->S, sequence_shard_entry_position(&f->shard, t));
+            for (int64_t t = 0; t < T; t++) {
+                sequence_run run = sequence_shard_run_at(&shard, shard.h * T + t);
+                f->tokens[at + t] = run.position < run.end ? fixture_token(&f->m.c, sample, run.position) : 0;
+                f->labels[at + t] = run.position < run.end ? label_of(&f->m.c, f->S, sample, run.position) : -100;
+            }
+            for (int64_t e = 0; e < entries; e++) documents[at / T * entries + e] = begin_of_run(layout, sequence_shard_entry(&shard, e));
         }
     if (f->m.run.packed) f->m.documents = documents;
     return documents;
 }
 
-// In how many of this rank's blocks, in one pass over its sequences, no query sees a key.
+// In how many of this rank's blocks, of all segments, in one pass over its sequences, no query sees a key.
 static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
     const grid_shape *g = &f->g.shape;
     int64_t Tc = f->shard.T * g->hp, unseen = 0;
     for (int64_t s = 0; s < f->m.run.grad_accum * f->m.run.B; s++)
         for (int k = 0; k < g->cp; k++) {
-            bool seen = false;
-            sequence_shard mine = sequence_shard_make(f->S, 1, g->cp, 0, f->g.place.c, 1), theirs = sequence_shard_make(f->S, 1, g->cp, 0, k, 1);
-            mine.T = theirs.T = Tc;
-            for (int64_t i = 0; i < Tc; i++)
-                for (int64_t j = 0; j < Tc; j++) {
-                    int64_t query = sequence_shard_position(&mine, i), key = sequence_shard_position(&theirs, j);
-                    seen = seen || (key <= query && key >= documents[s * sequence_shard_entries(&f->shard) + i]);
-                }
-            unseen += !seen;
+            sequence_shard own = fixture_shard(f, s), mine = sequence_shard_group(&own), theirs = mine;
+            const sequence_segment whole[2] = {{0, 0}, {f->S, Tc}}, *segment = mine.segments != NULL ? mine.segments : whole;
+            for (theirs.c = k; segment->row < Tc; segment++) {
+                bool seen = false;
+                for (int64_t i = segment->row; i < segment[1].row; i++)
+                    for (int64_t j = segment->row; j < segment[1].row; j++) {
+                        int64_t query = sequence_shard_position(&mine, i), key = sequence_shard_position(&theirs, j);
+                        seen = seen || (key <= query && key >= documents[s * f->m.entries + i]);
+                    }
+                unseen += !seen;
+            }
         }
     return unseen;
 }
 
-// The rows of KV that travel when every rank of the ring sends its block once: of each chunk, those from the first row on that a rank sees which does
-// not hold the chunk.
-static int64_t rows_seen(const fixture *f, int layout) {
-    int64_t cp = f->g.shape.cp, C = f->shard.T * f->g.shape.hp / 2, rows = 0;
-    for (int64_t chunk = 0; chunk < 2 * cp; chunk++)
-        for (int64_t key = chunk * C; key < (chunk + 1) * C; key++) {
-            bool seen = false;
-            for (int64_t query = key; query < 2 * cp * C; query++)
-                seen = seen || (query / C != chunk && query / C != 2 * cp - 1 - chunk && begin_of(layout, f->S, query) <= key);
-            if (!seen) continue;
-            rows += (chunk + 1) * C - key;
-            break;
+// The rows of KV that travel when every rank of the ring sends its block of sequence s once: of each chunk, those from the first row on that another rank
+// sees; and those between them, except the longest run.
+static int64_t rows_seen(const fixture *f, int64_t s, int layout) {
+    sequence_shard own = fixture_shard(f, s), keys = sequence_shard_group(&own), queries = keys;
+    int64_t rows = 0, Tc = keys.T;
+    for (keys.c = 0; keys.c < keys.cp; keys.c++) {
+        int64_t end = 0, gap = 0, first = 0, sum = 0; // end: of the rows that travel so far; gap: the longest
+        for (int64_t j = 0, n; j < Tc; j += n) { // chunk by chunk
+            sequence_run run = sequence_shard_run_at(&keys, j);
+            n = run.rows;
+            int64_t unseen = n, segment_begin = j, segment_end = j + n;
+            for (const sequence_segment *x = keys.segments; x != NULL && x->row <= j; x++) segment_begin = x->row, segment_end = x[1].row;
+            if (keys.segments == NULL) segment_begin = 0, segment_end = Tc;
+            for (queries.c = 0; queries.c < queries.cp; queries.c++)
+                for (int64_t i = segment_begin; i < segment_end && queries.c != keys.c; i++) {
+                    sequence_run query = sequence_shard_run_at(&queries, i);
+                    if (query.position >= run.position + n) unseen = min_i64(unseen, max_i64(0, begin_of_run(layout, query) - run.position));
+                }
+            if (unseen == n) continue;
+            if (end == 0) first = j + unseen;
+            else gap = max_i64(gap, j + unseen - end);
+            end = j + n;
+            sum = end - first - gap;
         }
+        rows += sum;
+    }
     return rows;
 }
 // The rings carry what other ranks see and nothing else. passes: forward and backward passes of all layers; backward: the backward ones alone.
@@ -135,7 +157,7 @@ static void check_sent(const fixture *f, int64_t passes, int64_t backward, const
     const double_ring *r = &f->m.attention.ring;
     int64_t windows = g->cp / g->w, row = (int64_t)2 * r->Hkv * r->HS, rows = 0, hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0);
     for (int64_t a = 0; a < f->m.run.grad_accum; a++)
-        for (int64_t b = 0; b < f->m.run.B; b++) rows += rows_seen(f, (int)(((a * g->dp + f->g.place.d) * f->m.run.B + b) % LAYOUTS));
+        for (int64_t b = 0; b < f->m.run.B; b++) rows += rows_seen(f, a * f->m.run.B + b, (int)(((a * g->dp + f->g.place.d) * f->m.run.B + b) % LAYOUTS));
     int64_t sums[4] = {0, 0, rows * row * passes * (g->cp - 1) * (int64_t)sizeof(floatX), rows * row * backward * hops * (int64_t)double_ring_dkv_element(r)};
     sums[0] = g->cp * (comm_count(COMM_KV_INNER).bytes_sent + comm_count(COMM_KV_OUTER).bytes_sent);
     sums[1] = g->cp * (comm_count(COMM_DKV_INNER).bytes_sent + comm_count(COMM_DKV_OUTER).bytes_sent);
@@ -211,7 +233,7 @@ static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int6
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
     int64_t entries = sequence_shard_entries(&f.shard), *documents = HOST_NEW(int64_t, entries), before = op_attention_tiles();
-    for (int64_t t = 0; t < entries; t++) documents[t] = sequence_shard_entry_position(&f.shard, t) / length * length;
+    for (int64_t e = 0; e < entries; e++) documents[e] = sequence_shard_entry(&f.shard, e).position / length * length;
     f.m.documents = documents;
     model_step(&f.m, fixture_adamw(1), 1.0);
     int64_t tiles = op_attention_tiles() - before;
@@ -248,9 +270,12 @@ int main(int argc, char **argv) {
                         if (TEST_SANITIZED && (dp + hp + w + k) % 2 == 1) continue; // with another model it is run
                         grid_shape shape = {.dp = dp, .hp = hp, .cp = cp, .w = w, // with another model the other placement
                                             .placement = count % 2 == 0 ? PLACEMENT_HEAD_FIRST : PLACEMENT_CONTEXT_FIRST};
+                        fixture_long_document = (count + k) % 2 * 12; // every second grid has several segments
                         check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1 + count / 2 % 2, S, false, ranks[i]);
+                        fixture_long_document = 12 - fixture_long_document;
                         if (cp > 1 && dp == 1) check_grid(&r, c, shape, false, (recompute_kind)(count % 4), 1, S, true, ranks[i]);
                         if (w == cp && cp > 1) check_grid(&r, c, shape, true, (recompute_kind)((count + 2) % 4), 2, S, false, ranks[i]);
+                        fixture_long_document = 0;
                         if (dp == 1 && sizes[i] != 6) check_one_document(c, shape, w == cp && cp > 1, S, ranks[i]);
                     }
                 }

@@ -276,7 +276,7 @@ static void check_schedule_as(grid_shape shape, bool dkv_bf16) {
             const floatX *own = memory_kv[c][4];
             players[c].holds[buffer_of(&players[c], own)].owner = c;
             if (pass == 0) {
-                double_ring_forward(&rings[c], number, number, q, own, (document_rows){NULL, NULL});
+                double_ring_forward(&rings[c], number, number, q, own, (document_rows){NULL, NULL, NULL});
             } else {
                 double_ring_queries t;
                 memset(&t, 0, sizeof t);
@@ -304,12 +304,13 @@ static const op *start_of(const program *p, int lane, int h) {
         if (p->ops[i].kind == OP_START && p->ops[i].lane == lane && seen++ == h) return &p->ops[i];
     return NULL;
 }
-// Packed documents: both sides of every transfer mean the same rows, without having communicated about them.
-static void check_parts(grid_shape shape, bool dkv_bf16) {
-    enum { ROWS = 8 }; // of a rank
-    int64_t begins[64 * ROWS], rows[ROWS + 128], all = 0, most = 0;
-    for (int p = 0; p < shape.cp * ROWS; p++) begins[p] = p == 0 || test_random(3, (uint64_t)(p + 1000 * shape.cp)) > 0.4 ? p : begins[p - 1];
-    for (int n = 0; n < 2 * shape.cp; n++) rows[ROWS + n] = begins[n * ROWS / 2];
+// Packed documents: both sides of every transfer mean the same rows, without having communicated about them. several: in three segments.
+static void check_parts(grid_shape shape, bool dkv_bf16, bool several) {
+    enum { ROWS = 12 }; // of a rank
+    int64_t S = shape.cp * ROWS, begins[64 * ROWS], rows[ROWS + 6 * 128], all = 0, most = 0;
+    const sequence_segment segments[4] = {{0, 0}, {shape.cp * 4, 4}, {shape.cp * 6, 6}, {S, ROWS}};
+    for (int p = 0; p < S; p++)
+        begins[p] = p == 0 || test_random(3, (uint64_t)(p + 1000 * shape.cp)) > 0.4 || p == segments[1].position || p == segments[2].position ? p : begins[p - 1];
     query_base = (int64_t)(intptr_t)memory_kv[0][0];
     for (int c = 0; c < shape.cp; c++) {
         make_ring(shape, c, dkv_bf16);
@@ -317,12 +318,13 @@ static void check_parts(grid_shape shape, bool dkv_bf16) {
         r->Tc = ROWS;
         r->packed = true;
         r->dkv_own = memory_dkv[c][5];
-        for (int i = 0; i < ROWS; i++) rows[i] = begins[(i < ROWS / 2 ? c : 2 * shape.cp - 2 - c) * ROWS / 2 + i];
+        sequence_shard shard = {.S = S, .T = ROWS, .hp = 1, .cp = shape.cp, .c = c, .long_document = several ? S / 2 : 0, .segments = several ? segments : NULL};
+        for (int64_t e = 0; e < sequence_shard_entries(&shard); e++) rows[e] = begins[min_i64(sequence_shard_entry(&shard, e).position, S - 1)];
         float number[64];
         double_ring_queries t;
         memset(&t, 0, sizeof t);
         t.dq = number; t.q = t.out = t.dout = memory_kv[0][0]; t.lse = t.delta = number;
-        t.documents = (document_rows){rows, rows};
+        t.documents = (document_rows){rows, rows, shard.segments};
         programs[c].count = 0;
         recording = &programs[c];
         double_ring_forward(r, number, number, t.q, memory_kv[c][4], t.documents);
@@ -339,20 +341,20 @@ static void check_parts(grid_shape shape, bool dkv_bf16) {
                 size_t place = (size_t)(of - from) % (lane < 2 ? sizeof memory_kv[0][0] : sizeof memory_dkv[0][0]);
                 bool alike = in != NULL && in->from == c && in->arriving == out->bytes;
                 size_t taken = in == NULL ? 0 : (size_t)((const char *)in->write - from) % (lane < 2 ? sizeof memory_kv[0][0] : sizeof memory_dkv[0][0]);
-                CHECK(alike && taken == place && out->bytes <= ROWS / 2 * row, "cp %d w %d: rank %d, lane %d, start %d: %zu bytes at %zu leave, %zu at %zu arrive", shape.cp, shape.w, c,
+                CHECK(alike && taken == place && out->bytes <= ROWS * row, "cp %d w %d: rank %d, lane %d, start %d: %zu bytes at %zu leave, %zu at %zu arrive", shape.cp, shape.w, c,
                       lane, h, out->bytes, place, in == NULL ? 0 : in->arriving, taken);
                 all += (int64_t)(out->bytes / row);
-                most += ROWS / 2;
+                most += ROWS;
             }
         }
-    CHECK(shape.cp < 4 || (all > 0 && 4 * all < 3 * most), "%lld of %lld rows travel", (long long)all, (long long)most);
+    CHECK(shape.cp < 4 || (all > 0 && 4 * all < 3 * most / 2), // a hop has two transfers
+          "%lld of %lld rows travel", (long long)all, (long long)most);
 }
 
 static void check_schedule(grid_shape shape) {
     check_schedule_as(shape, false);
     check_schedule_as(shape, true);
-    check_parts(shape, false);
-    check_parts(shape, true);
+    for (int i = 0; i < 4; i++) check_parts(shape, i % 2 == 1, i / 2 == 1);
 }
 
 int main(void) {

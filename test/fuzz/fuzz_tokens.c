@@ -5,25 +5,27 @@
 
 enum { LENGTH = 12, VOCABULARY = 300 };
 
-// The rank's documents where `mark` tells them apart, against a search in the whole sample.
-static void check_documents(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark, const int32_t *tokens, int32_t *labels) {
+// The rank's documents where `mark` tells them apart, against a search in the whole sample. From 4 tokens on they are long.
+static void check_documents(dataloader *loader, int64_t sample, int h, int c, document_mark mark) {
     error_text error = no_error();
-    int32_t whole[LENGTH];
-    int64_t first[2 * LENGTH + 4];
-    bool ok = dataloader_documents(loader, sample, shard, mark, tokens, labels, first, &error);
+    sequence_shard shard = sequence_shard_make_packed(LENGTH, 2, 2, h, c, 1, 4);
+    int32_t whole[LENGTH], tokens[LENGTH], labels[LENGTH];
+    int64_t first[8 * LENGTH];
+    sequence_segment segments[LENGTH];
+    MUST(shard.T <= LENGTH && sequence_shard_entries(&shard) <= 8 * LENGTH && sequence_shard_segments(&shard) < LENGTH, "no room for %lld rows", (long long)shard.T);
+    bool ok = dataloader_read_packed(loader, sample, &shard, mark, tokens, labels, first, segments, &error);
     must_be_clear(ok, &error);
     MUST(ok || strstr(error.text, "vocabulary") != NULL, "%s", error.text);
     if (!ok || !dataloader_read_tokens(loader, sample * LENGTH, LENGTH, whole, &error)) return; // a token of another rank may be beyond the vocabulary
-    sequence_shard group = *shard;
-    group.T = shard->T * shard->hp;
-    group.hp = 1;
-    group.h = 0;
-    for (int64_t t = 0; t < group.T + 2 * shard->cp; t++) { // the rows, then the chunks' first rows
-        int64_t position = t < group.T ? sequence_shard_position(&group, t) : (t - group.T) * (group.T / 2), begin = min_i64(position, LENGTH);
-        while (begin > 0 && (mark.ends ? whole[begin - 1] != mark.token : begin == LENGTH || whole[begin] != mark.token)) begin--;
+    shard.segments = segments;
+    for (int64_t t = 0; t < sequence_shard_entries(&shard); t++) { // the rows, then the chunks' first rows
+        sequence_run run = sequence_shard_entry(&shard, t);
+        int64_t position = run.position, begin = min_i64(position, run.end - 1);
+        while (begin > 0 && whole[begin - mark.ends] != mark.token) begin--;
+        if (position >= run.end && first[t] == position) continue; // padding may be documents of its own
         MUST(first[t] == begin, "row %lld, at %lld: its document begins at %lld, not %lld", (long long)t, (long long)position, (long long)begin, (long long)first[t]);
     }
-    for (int64_t t = 0; t < shard->T; t++) MUST((mark.ends ? tokens : labels)[t] != mark.token || labels[t] == LABEL_IGNORED, "a label crosses to the next document");
+    for (int64_t t = 0; t < shard.T; t++) MUST((mark.ends ? tokens : labels)[t] != mark.token || labels[t] == LABEL_IGNORED, "a label crosses to the next document");
 }
 
 static void read_all(const char *pattern) {
@@ -45,7 +47,7 @@ static void read_all(const char *pattern) {
             error = no_error();
             for (int64_t t = 0; ok && t < shard.T; t++)
                 MUST(tokens[t] >= 0 && tokens[t] < VOCABULARY && labels[t] >= LABEL_IGNORED && labels[t] < VOCABULARY, "token %d, label %d", tokens[t], labels[t]);
-            if (ok) check_documents(&loader, sample, &shard, (document_mark){tokens[at % shard.T], rank % 3 > 0}, tokens, labels);
+            if (ok) check_documents(&loader, sample, rank % 2, rank / 2, (document_mark){tokens[at % shard.T], rank % 3 > 0});
         }
     if (loader.total <= 8192) { // all of it, over the files
         int32_t *all = HOST_NEW(int32_t, loader.total);
