@@ -22,7 +22,7 @@ typedef struct {
     int64_t mlp_tile, loss_tile; // rows; 0 = auto
     int zp, zg, zo;       // shard degrees
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
-    bool packed;          // samples are packed documents: see model.documents
+    bool packed;          // samples are packed documents: see model.batch_documents
     int64_t attention_bytes; // of a run of attention's heads; 0: ATTENTION_RUN_BYTES
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
@@ -52,16 +52,12 @@ typedef struct {
     checkpoint_store store;
     int64_t mlp_tile, loss_tile, norm_tile; // rows; qkv and its gradient take mlp_tile at a time, too; norm_tile: the larger of both
     bool keep_gate_up;
-    // Packed documents, (grad_accum, B, Tc + 2 cp) from dataloader_documents: for each attention row, the position in its sequence of the first
-    // token of its document; then the same for the first row of each chunk. batch_documents, or NULL while every sequence is one document
-    // (needles, samples). RoPE uses the position in the sequence: scores depend on differences of positions only, so within a document
-    // they are the same as with positions that restart at 0.
-    const int64_t *documents;
-    const int64_t *documents_now; // (B, Tc + 2 cp) of this micro-step
+    bool one_document;    // the caller's: every sequence is one document, whatever batch_documents says (needles, samples)
+    const int64_t *documents; // (B, Tc + 2 cp) of this micro-step, in batch_documents; NULL: every sequence is one
     double most_loss, most_norm;  // a step with more changes no parameter (spikes.h); the caller's, before each step. 0: all do
     // device memory, from the arena
     int32_t *tokens, *labels; // (rows)
-    int64_t *first;           // (B, Tc + 2 cp) this micro-step's `documents`; packed only
+    int64_t *first;           // (B, Tc + 2 cp): `documents`; packed only
     float *table;             // (T, HS/2, 2): cos and sin of the local positions
     float *losses;            // (grad_accum, rows)
     floatX *x_last, *dx;      // (rows, D): input of the head, and the gradient that takes its place: the same memory
@@ -75,7 +71,10 @@ typedef struct {
     void *norm_scratch, *embedding_scratch, *product_scratch;
     // host memory, from the arena
     int32_t *batch_tokens, *batch_labels; // (grad_accum, rows): a step's, for the caller to read into
-    int64_t *batch_documents;             // (grad_accum, B, Tc + 2 cp): its `documents`; packed only
+    // Packed only, (grad_accum, B, Tc + 2 cp) from dataloader_documents: for each attention row, the position in its sequence of the first token of its
+    // document; then the same for the first row of each chunk. RoPE uses the position in the sequence: scores depend on differences of positions only,
+    // so within a document they are the same as with positions that restart at 0.
+    int64_t *batch_documents;
     float *saving;            // (3, zero_shares): copy of parameters and both moments while it is written; NULL: run.saves is not set
 } model;
 
@@ -199,10 +198,10 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     zero_layout(&m->zero, device, host, !run->forward_only, !run->forward_only || run->exports, run->grad_accum > 1, run->offload_states);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
-    int64_t entries = run->packed ? rows * g->shape.hp + run->B * 2 * g->shape.cp : 0; // of `documents`, for a micro-step
+    int64_t entries = run->packed ? rows * g->shape.hp + run->B * 2 * g->shape.cp : 0; // of batch_documents, for a micro-step
     m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
     m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
-    m->documents = m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * entries) : NULL;
+    m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * entries) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, entries) : NULL;
@@ -304,7 +303,7 @@ static inline attention_saved model_attention_saved(const model *m, const layer_
     if (m->documents != NULL) {
         int64_t at = b * (m->attention.Tc + 2 * m->g->shape.cp);
         s.documents.first = m->first + at;
-        s.documents.host = m->documents_now + at;
+        s.documents.host = m->documents + at;
     }
     return s;
 }
@@ -511,10 +510,9 @@ static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     size_t bytes = sizeof(int32_t) * (size_t)m->rows;
     device_from_host(m->tokens, m->batch_tokens + micro * m->rows, bytes);
     if (labels) device_from_host(m->labels, m->batch_labels + micro * m->rows, bytes);
-    if (m->documents == NULL) return;
     int64_t n = m->run.B * (m->attention.Tc + 2 * m->g->shape.cp);
-    m->documents_now = m->documents + micro * n;
-    device_from_host(m->first, m->documents_now, sizeof(int64_t) * (size_t)n);
+    m->documents = m->run.packed && !m->one_document ? m->batch_documents + micro * n : NULL;
+    if (m->documents != NULL) device_from_host(m->first, m->documents, sizeof(int64_t) * (size_t)n);
 }
 // One micro-step of the batch. scale = 1 / valid labels of the whole step over all ranks.
 static inline void model_micro_step(model *m, int64_t micro, float scale) {

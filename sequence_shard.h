@@ -39,7 +39,7 @@ static inline sequence_shard sequence_shard_group(const sequence_shard *s) {
     group.h = 0;
     return group;
 }
-// What model.documents holds for a sequence: an entry for each row of attention, then one for the first row of each chunk; and the position of
+// What model.batch_documents holds for a sequence: an entry for each row of attention, then one for the first row of each chunk; and the position of
 // entry e in the sequence.
 static inline int64_t sequence_shard_entries(const sequence_shard *s) { return s->T * s->hp + 2 * s->cp; }
 static inline int64_t sequence_shard_entry_position(const sequence_shard *s, int64_t e) {
