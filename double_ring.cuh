@@ -1,7 +1,7 @@
 // Double-Ring-Attention (LoongTrain section 4.3, Algorithm 2) over the cp ranks of a context-parallel group.
 //
 // The sequence is sharded for causal balance: it is cut in 2 cp chunks, and CP rank c holds chunks c and 2 cp - 1 - c, in that order
-// (dataloader.h). So the block of (queries of c, keys of k) is one of three calls, all with the same amount of work:
+// (sequence_shard.h). So the block of (queries of c, keys of k) is one of three calls, all with the same amount of work:
 //     k == c   causal on the local pair
 //     k <  c   all queries x the first half of the keys       (chunk k is before both, chunk 2 cp - 1 - k after both)
 //     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)

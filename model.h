@@ -45,6 +45,7 @@ typedef struct {
     const grid *g;
     model_run run;
     int64_t rows;  // B T
+    int64_t entries; // of batch_documents for a sequence (sequence_shard_entries)
     int qkv_width; // (H + 2 Hkv) HS
     zero_unit *units; // L + 2
     zero_hybrid zero;
@@ -185,6 +186,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->g = g;
     m->run = *run;
     m->rows = run->B * run->T;
+    m->entries = run->T * g->shape.hp + 2 * g->shape.cp;
     m->qkv_width = (c->H + 2 * c->Hkv) * c->HS;
     int64_t rows = m->rows, D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
     int64_t multiple = arena_is_cpu(device) ? 1 : 2; // versions of cuBLAS (13.5.1 to 13.6.0) may refuse a product of a single row, which a last tile could be
@@ -198,18 +200,16 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     zero_layout(&m->zero, device, host, !run->forward_only, !run->forward_only || run->exports, run->grad_accum > 1, run->offload_states);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
-    int64_t entries = run->packed ? rows * g->shape.hp + run->B * 2 * g->shape.cp : 0; // of batch_documents, for a micro-step
     m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
     m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
-    m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * entries) : NULL;
+    m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * run->B * m->entries) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
-    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, entries) : NULL;
+    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, run->B * m->entries) : NULL;
     m->table = ARENA_TAKE(device, MEM_DATA, float, run->T * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 
-    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed,
-                          run->attention_bytes);
+    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed, run->attention_bytes);
     m->attention.ring.forward_only = run->forward_only;
     activation_sizes n = {.x = rows * D, .out = rows * heads, .lse = rows * c->H, .kv = run->B * attention_2d_kv_count(&m->attention),
                           .gate_up = m->keep_gate_up ? rows * 2 * F : 0, .out_is_ring = g->shape.hp == 1};
@@ -300,11 +300,7 @@ static inline float *model_gradient(const model *m, float *grads, int unit, int 
 static inline attention_saved model_attention_saved(const model *m, const layer_activations *t, int64_t b) {
     int64_t nq = attention_2d_q_count(&m->attention), nkv = attention_2d_kv_count(&m->attention);
     attention_saved s = {.q = t->q + b * nq, .kv = t->kv + b * nkv, .out = t->out_ring + b * nq, .lse = t->lse + b * m->run.T * m->c.H};
-    if (m->documents != NULL) {
-        int64_t at = b * (m->attention.Tc + 2 * m->g->shape.cp);
-        s.documents.first = m->first + at;
-        s.documents.host = m->documents + at;
-    }
+    if (m->documents != NULL) s.documents = (document_rows){m->first + b * m->entries, m->documents + b * m->entries};
     return s;
 }
 
@@ -510,7 +506,7 @@ static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     size_t bytes = sizeof(int32_t) * (size_t)m->rows;
     device_from_host(m->tokens, m->batch_tokens + micro * m->rows, bytes);
     if (labels) device_from_host(m->labels, m->batch_labels + micro * m->rows, bytes);
-    int64_t n = m->run.B * (m->attention.Tc + 2 * m->g->shape.cp);
+    int64_t n = m->run.B * m->entries;
     m->documents = m->run.packed && !m->one_document ? m->batch_documents + micro * n : NULL;
     if (m->documents != NULL) device_from_host(m->first, m->documents, sizeof(int64_t) * (size_t)n);
 }
