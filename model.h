@@ -22,7 +22,7 @@ typedef struct {
     int64_t mlp_tile, loss_tile; // rows; 0 = auto
     int zp, zg, zo;       // shard degrees
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
-    bool packed;          // samples are packed documents: see model.documents
+    bool packed;          // samples are packed documents: see model.batch_documents
     int64_t segments;     // the most of a sample (sequence_shard_segments); 0: 1
     int64_t attention_bytes; // of a run of attention's heads; 0: ATTENTION_RUN_BYTES
     const recompute_kind *kinds; // (L)
@@ -46,6 +46,7 @@ typedef struct {
     const grid *g;
     model_run run;
     int64_t rows;  // B T
+    int64_t entries; // of batch_documents for a sequence (sequence_shard_entries)
     int qkv_width; // (H + 2 Hkv) HS
     zero_unit *units; // L + 2
     zero_hybrid zero;
@@ -53,21 +54,16 @@ typedef struct {
     checkpoint_store store;
     int64_t mlp_tile, loss_tile, norm_tile; // rows; qkv and its gradient take mlp_tile at a time, too; norm_tile: the larger of both
     bool keep_gate_up;
-    // Packed documents, (grad_accum, B, entries) from dataloader_read_packed: for each attention row, the position in its sequence of the first
-    // token of its document; then the same for the first row of each chunk of each segment. batch_documents, or NULL while every sequence is one document
-    // (needles, samples). RoPE uses the position in the sequence: scores depend on differences of positions only, so within a document
-    // they are the same as with positions that restart at 0.
-    const int64_t *documents;
-    const int64_t *documents_now; // (B, entries) of this micro-step
-    int64_t entries;              // Tc + 2 cp segments (sequence_shard_entries)
-    const sequence_segment *segments_now; // (B, segments + 1) of this micro-step; NULL: each sequence is one segment
-    sequence_shard shard;
+    bool one_document;    // the caller's: every sequence is one document, whatever batch_documents says (needles, samples)
+    const int64_t *documents; // (B, entries) of this micro-step, in batch_documents; NULL: every sequence is one document
+    const sequence_segment *segments; // (B, run.segments + 1) of this micro-step, in batch_segments; NULL: every sequence is one segment
+    sequence_shard shard;             // the rank's, as if sequences had one segment
     double *frequencies, rope_factor; // (HS/2), of RoPE; of its cos and sin
     double most_loss, most_norm;  // a step with more changes no parameter (spikes.h); the caller's, before each step. 0: all do
     // device memory, from the arena
     int32_t *tokens, *labels; // (rows)
-    int64_t *first;           // (B, entries) this micro-step's `documents`; packed only
-    float *table;             // (T, HS/2, 2): cos and sin of the local positions; with several segments (B, T, HS/2, 2), of this micro-step
+    int64_t *first;           // (B, entries): `documents`; packed only
+    float *table;             // (T, HS/2, 2): cos and sin of the local positions; with batch_segments (B, T, HS/2, 2), of this micro-step
     float *losses;            // (grad_accum, rows)
     floatX *x_last, *dx;      // (rows, D): input of the head, and the gradient that takes its place: the same memory
     floatX *dout;             // (rows, H HS), and where SeqAlltoAll's out and dQ arrive
@@ -80,8 +76,11 @@ typedef struct {
     void *norm_scratch, *embedding_scratch, *product_scratch;
     // host memory, from the arena
     int32_t *batch_tokens, *batch_labels; // (grad_accum, rows): a step's, for the caller to read into
-    int64_t *batch_documents;             // (grad_accum, B, entries): its `documents`; packed only
-    sequence_segment *batch_segments;     // (grad_accum, B, segments + 1): which rows are where; NULL: samples have one segment each
+    // Packed only, (grad_accum, B, entries) from dataloader_read_packed: for each attention row, the position in its sequence of the first token of its
+    // document; then the same for the first row of each chunk of each segment. RoPE uses the position in the sequence: scores depend on differences of
+    // positions only, so within a document they are the same as with positions that restart at 0.
+    int64_t *batch_documents;
+    sequence_segment *batch_segments;     // (grad_accum, B, run.segments + 1): which rows are where; NULL: every sequence is one segment
     float *saving;            // (3, zero_shares): copy of parameters and both moments while it is written; NULL: run.saves is not set
 } model;
 
@@ -192,6 +191,7 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->g = g;
     m->run = *run;
     m->rows = run->B * run->T;
+    m->entries = run->T * g->shape.hp + 2 * g->shape.cp * max_i64(1, run->segments);
     m->qkv_width = (c->H + 2 * c->Hkv) * c->HS;
     int64_t rows = m->rows, D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
     int64_t multiple = arena_is_cpu(device) ? 1 : 2; // versions of cuBLAS (13.5.1 to 13.6.0) may refuse a product of a single row, which a last tile could be
@@ -205,20 +205,17 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     zero_layout(&m->zero, device, host, !run->forward_only, !run->forward_only || run->exports, run->grad_accum > 1, run->offload_states);
 
     m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
-    int64_t segments = max_i64(1, run->segments), sequences = run->grad_accum * run->B;
-    m->entries = run->T * g->shape.hp + 2 * g->shape.cp * segments;
     m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
     m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
-    m->documents = m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, sequences * m->entries) : NULL;
-    m->batch_segments = segments > 1 ? ARENA_TAKE(host, MEM_DATA, sequence_segment, sequences * (segments + 1)) : NULL;
+    m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * run->B * m->entries) : NULL;
+    m->batch_segments = run->segments > 1 ? ARENA_TAKE(host, MEM_DATA, sequence_segment, run->grad_accum * run->B * (run->segments + 1)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, run->B * m->entries) : NULL;
-    m->table = ARENA_TAKE(device, MEM_DATA, float, (segments > 1 ? rows : run->T) * c->HS);
+    m->table = ARENA_TAKE(device, MEM_DATA, float, (run->segments > 1 ? rows : run->T) * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
 
-    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed,
-                          run->attention_bytes);
+    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed, run->attention_bytes);
     m->attention.ring.forward_only = run->forward_only;
     activation_sizes n = {.x = rows * D, .out = rows * heads, .lse = rows * c->H, .kv = run->B * attention_2d_kv_count(&m->attention),
                           .gate_up = m->keep_gate_up ? rows * 2 * F : 0, .out_is_ring = g->shape.hp == 1};
@@ -317,13 +314,13 @@ static inline float *model_gradient(const model *m, float *grads, int unit, int 
 }
 // Those of this micro-step's sequence b; NULL: it is one segment.
 static inline const sequence_segment *model_segments(const model *m, int64_t b) {
-    return m->segments_now != NULL ? m->segments_now + b * (m->run.segments + 1) : NULL;
+    return m->segments != NULL ? m->segments + b * (m->run.segments + 1) : NULL;
 }
 // The part of a layer's kept tensors that belongs to sequence b.
 static inline attention_saved model_attention_saved(const model *m, const layer_activations *t, int64_t b) {
     int64_t nq = attention_2d_q_count(&m->attention), nkv = attention_2d_kv_count(&m->attention);
     attention_saved s = {.q = t->q + b * nq, .kv = t->kv + b * nkv, .out = t->out_ring + b * nq, .lse = t->lse + b * m->run.T * m->c.H};
-    if (m->documents != NULL) s.documents = (document_rows){m->first + b * m->entries, m->documents_now + b * m->entries, model_segments(m, b)};
+    if (m->documents != NULL) s.documents = (document_rows){m->first + b * m->entries, m->documents + b * m->entries, model_segments(m, b)};
     return s;
 }
 // The RoPE table of sequence b.
@@ -532,15 +529,16 @@ static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     size_t bytes = sizeof(int32_t) * (size_t)m->rows;
     device_from_host(m->tokens, m->batch_tokens + micro * m->rows, bytes);
     if (labels) device_from_host(m->labels, m->batch_labels + micro * m->rows, bytes);
-    m->segments_now = m->documents != NULL && m->batch_segments != NULL ? m->batch_segments + micro * m->run.B * (m->run.segments + 1) : NULL;
-    for (int64_t b = 0; b < m->run.B && m->batch_segments != NULL; b++) {
+    int64_t n = m->run.B * m->entries;
+    m->documents = m->run.packed && !m->one_document ? m->batch_documents + micro * n : NULL;
+    if (m->documents != NULL) device_from_host(m->first, m->documents, sizeof(int64_t) * (size_t)n);
+    if (m->batch_segments == NULL) return;
+    m->segments = !m->one_document ? m->batch_segments + micro * m->run.B * (m->run.segments + 1) : NULL;
+    for (int64_t b = 0; b < m->run.B; b++) {
         sequence_shard shard = m->shard;
         shard.segments = model_segments(m, b);
         model_fill_table(m, m->table + b * m->run.T * m->c.HS, &shard);
     }
-    if (m->documents == NULL) return;
-    m->documents_now = m->documents + micro * m->run.B * m->entries;
-    device_from_host(m->first, m->documents_now, sizeof(int64_t) * (size_t)(m->run.B * m->entries));
 }
 // One micro-step of the batch. scale = 1 / valid labels of the whole step over all ranks.
 static inline void model_micro_step(model *m, int64_t micro, float scale) {

@@ -2,7 +2,7 @@
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
-#include "device/comm.h"   // defines: comm_rank, comm_world
+#include "device/comm.h"   // defines: comm_speaks
 #include "device/device.h" // defines: device_seconds
 #include <signal.h>
 

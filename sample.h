@@ -165,7 +165,7 @@ static inline int32_t sample_choose(const float *logits, int64_t V, double tempe
 static inline void sample_draw(sample_job *job, int64_t n, model *m, const sequence_shard *shard, double temperature, uint64_t seed) {
     int64_t V = m->c.V, next = 0;
     float *logits = HOST_NEW(float, V);
-    m->documents = NULL; // the sequence is one document
+    m->one_document = true;
     for (int64_t i = 0; i < m->rows; i++) { // every sequence of the batch is the same
         int64_t position = sequence_shard_position(shard, i % shard->T);
         m->batch_tokens[i] = position < n ? job->tokens[position] : 0;
@@ -178,7 +178,7 @@ static inline void sample_draw(sample_job *job, int64_t n, model *m, const seque
     }
     comm_sum_int64(m->g->all, &next, 1);
     job->tokens[n] = (int32_t)next;
-    m->documents = m->batch_documents;
+    m->one_document = false;
     free(logits);
 }
 

@@ -66,7 +66,7 @@ static inline sequence_shard sequence_shard_group(const sequence_shard *s) {
     group.h = 0;
     return group;
 }
-// What model.documents holds for a sequence: an entry for each row of attention, then one for the first row of each chunk of each segment; and the run
+// What model.batch_documents holds for a sequence: an entry for each row of attention, then one for the first row of each chunk of each segment; and the run
 // that begins with entry e. Entries of segments that the sequence does not have: padding.
 static inline int64_t sequence_shard_entries(const sequence_shard *s) { return s->T * s->hp + 2 * s->cp * sequence_shard_segments(s); }
 static inline sequence_run sequence_shard_entry(const sequence_shard *s, int64_t e) {

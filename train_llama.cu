@@ -366,8 +366,8 @@ static void train(trainer *t, error_text *error) {
     start_measuring(t);
     for (int64_t step = t->first_step; step < o->steps && !t->stopped; step++) {
         double began = device_seconds(), lr = learning_rate(o, step, t->done.data_step);
+        comm_count_reset(); // before the data: ranks wait there for one with a slow disk
         if (step > t->first_step) read_step(t, error);
-        comm_count_reset();
         args.lr = (float)lr;
         args.step = step + 1;
         if (o->skip_spikes > 0) {

@@ -282,7 +282,7 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
     float *logits = HOST_NEW(float, t->m.c.V);
     progress_note note = progress_start("needles");
-    t->m.documents = NULL; // a haystack is one document
+    t->m.one_document = true; // a haystack is
     for (int64_t first = 0; first < needles && !save_and_ask_stop(t); first += dp * B) {
         int64_t own = first + t->g.place.d * B;
         for (int64_t b = 0, n = own; b < B; b++, n++) {
@@ -295,7 +295,7 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
         for (int64_t b = 0; b < B; b++) needle_scores_add(scores, &t->m, (int)((own + b) % NEEDLE_DEPTHS), b * T, t->m.batch_labels + b * T, losses + b * T, logits);
         progress_show(&note, min_i64(needles, first + dp * B), needles);
     }
-    t->m.documents = t->m.batch_documents;
+    t->m.one_document = false;
     comm_sum_double(t->g.all, scores->right, NEEDLE_DEPTHS);
     comm_sum_double(t->g.all, scores->loss, NEEDLE_DEPTHS);
     comm_sum_double(t->g.all, scores->tokens, NEEDLE_DEPTHS);

@@ -27,18 +27,16 @@ static model_config config_of(bool packed) { return fixture_config(UNITS - 2, 64
 static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 
 // Documents of 37 tokens (from length 512 on: 296) in every other sample and of 20 (160) in the others; in the second micro-step the other way round.
-// The longer ones are segments (cp 2). Returns where the documents of this rank's attention rows, and of all chunks' first rows, begin; the caller frees.
-static int64_t *documents_make(fixture *f) {
-    int64_t entries = sequence_shard_entries(&f->shard), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
+// The longer ones are segments (cp 2).
+static void documents_make(fixture *f) {
     for (int64_t b = 0; b < f->m.run.grad_accum * f->m.run.B; b++) {
         int64_t n = ((b % f->m.run.B + b / f->m.run.B) % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
         sequence_shard shard = fixture_cut(f, b, n);
-        for (int64_t e = 0; e < entries; e++) {
+        for (int64_t e = 0; e < f->m.entries; e++) {
             sequence_run run = sequence_shard_entry(&shard, e);
-            documents[b * entries + e] = min_i64(run.position, run.end - 1) / n * n;
+            f->m.batch_documents[b * f->m.entries + e] = min_i64(run.position, run.end - 1) / n * n;
         }
     }
-    return documents;
 }
 
 static record train(comm *world, bool packed) {
@@ -62,8 +60,7 @@ static record train(comm *world, bool packed) {
     run.packed = packed;
     fixture_long_document = length >= 512 ? 200 : 30;
     fixture_make(&f, &c, shape, world, run, RECOMPUTE_AUTO, length);
-    int64_t *documents = packed ? documents_make(&f) : NULL;
-    f.m.documents = documents;
+    if (packed) documents_make(&f);
     for (int step = 0; step < steps_of(packed); step++) {
         fixture_batch(&f, step % 4 * 2); // four batches in turn
         adamw_args args = fixture_adamw(step + 1);
@@ -77,7 +74,6 @@ static record train(comm *world, bool packed) {
         }
     }
     fixture_free(&f);
-    free(documents);
     return r;
 }
 

@@ -77,10 +77,10 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
     }
 }
 
-// Sets tokens, labels and segments of this rank's samples, and the model's documents if the run is packed. Returns the documents; the caller frees.
-static int64_t *fill(fixture *f, int first_sample) {
+// Sets tokens, labels and segments of this rank's samples, and their documents if the run is packed.
+static void fill(fixture *f, int first_sample) {
     const grid_shape *g = &f->g.shape;
-    int64_t T = f->shard.T, entries = sequence_shard_entries(&f->shard), *documents = HOST_NEW(int64_t, f->m.run.grad_accum * f->m.run.B * entries);
+    int64_t T = f->shard.T;
     for (int64_t a = 0; a < f->m.run.grad_accum; a++)
         for (int64_t b = 0; b < f->m.run.B; b++) {
             int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.run.B + b, at = (a * f->m.run.B + b) * T;
@@ -96,14 +96,13 @@ static int64_t *fill(fixture *f, int first_sample) {
                 f->tokens[at + t] = run.position < run.end ? fixture_token(&f->m.c, sample, run.position) : 0;
                 f->labels[at + t] = run.position < run.end ? label_of(&f->m.c, f->S, sample, run.position) : -100;
             }
-            for (int64_t e = 0; e < entries; e++) documents[at / T * entries + e] = begin_of_run(layout, sequence_shard_entry(&shard, e));
+            for (int64_t e = 0; e < f->m.entries && f->m.run.packed; e++)
+                f->m.batch_documents[at / T * f->m.entries + e] = begin_of_run(layout, sequence_shard_entry(&shard, e));
         }
-    if (f->m.run.packed) f->m.documents = documents;
-    return documents;
 }
 
 // In how many of this rank's blocks, of all segments, in one pass over its sequences, no query sees a key.
-static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
+static int64_t blocks_unseen(const fixture *f) {
     const grid_shape *g = &f->g.shape;
     int64_t Tc = f->shard.T * g->hp, unseen = 0;
     for (int64_t s = 0; s < f->m.run.grad_accum * f->m.run.B; s++)
@@ -115,7 +114,7 @@ static int64_t blocks_unseen(const fixture *f, const int64_t *documents) {
                 for (int64_t i = segment->row; i < segment[1].row; i++)
                     for (int64_t j = segment->row; j < segment[1].row; j++) {
                         int64_t query = sequence_shard_position(&mine, i), key = sequence_shard_position(&theirs, j);
-                        seen = seen || (key <= query && key >= documents[s * f->m.entries + i]);
+                        seen = seen || (key <= query && key >= f->m.batch_documents[s * f->m.entries + i]);
                     }
                 unseen += !seen;
             }
@@ -178,7 +177,8 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     run.attention_bytes = shape.placement == PLACEMENT_HEAD_FIRST ? 1 : 0; // runs of one head, in a ring of one group
     fixture f;
     fixture_make(&f, c, shape, ranks, run, kind, S);
-    int64_t *documents = fill(&f, 0), kept_twice = 0;
+    int64_t kept_twice = 0;
+    fill(&f, 0);
     comm_count_reset();
     step_result s = model_step(&f.m, fixture_adamw(1), 1.0);
     CHECK(fabs(s.loss - r->loss) <= BOUND * r->loss, "%s: loss %.8f, documents alone %.8f", where, s.loss, r->loss);
@@ -192,17 +192,15 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
         free(gradient);
     }
     for (int l = 0; l < c->L; l++) kept_twice += f.kinds[l] == RECOMPUTE_FULL;
-    int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f, documents) * (f.m.attention.ring.Hq / f.m.attention.ring.run.Hq), skipped = f.m.attention.ring.blocks_skipped;
+    int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f) * (f.m.attention.ring.Hq / f.m.attention.ring.run.Hq), skipped = f.m.attention.ring.blocks_skipped;
     if (!allgather) check_sent(&f, 2 * c->L + kept_twice, c->L, where);
     CHECK(skipped == unseen, "%s: %lld blocks skipped, %lld have nothing to see", where, (long long)skipped, (long long)unseen);
-    free(documents);
     fixture_free(&f);
 }
 
 // Sample 0 is one document: a packed run and one that is not are the same computation, bit by bit.
 static void check_one_document(const model_config *c, grid_shape shape, bool allgather, int64_t S, comm *ranks) {
     fixture f[2];
-    int64_t *documents[2];
     double loss[2];
     for (int packed = 0; packed < 2; packed++) {
         model_run run = fixture_run(1, 1);
@@ -210,7 +208,7 @@ static void check_one_document(const model_config *c, grid_shape shape, bool all
         run.packed = packed == 1;
         run.attention_bytes = shape.placement == PLACEMENT_HEAD_FIRST ? 1 : 0;
         fixture_make(&f[packed], c, shape, ranks, run, RECOMPUTE_SELECTIVE, S);
-        documents[packed] = fill(&f[packed], 0);
+        fill(&f[packed], 0);
         loss[packed] = model_step(&f[packed].m, fixture_adamw(1), 1.0).loss;
     }
     CHECK(loss[0] == loss[1], "hp %d cp %d: one document %.9f, not packed %.9f", shape.hp, shape.cp, loss[1], loss[0]);
@@ -220,10 +218,7 @@ static void check_one_document(const model_config *c, grid_shape shape, bool all
         free(a);
         free(b);
     }
-    for (int i = 0; i < 2; i++) {
-        free(documents[i]);
-        fixture_free(&f[i]);
-    }
+    for (int i = 0; i < 2; i++) fixture_free(&f[i]);
 }
 
 // The tiles of scores, over all ranks, of a step on documents of `length` tokens.
@@ -232,13 +227,11 @@ static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int6
     run.packed = true;
     fixture f;
     fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
-    int64_t entries = sequence_shard_entries(&f.shard), *documents = HOST_NEW(int64_t, entries), before = op_attention_tiles();
-    for (int64_t e = 0; e < entries; e++) documents[e] = sequence_shard_entry(&f.shard, e).position / length * length;
-    f.m.documents = documents;
+    int64_t before = op_attention_tiles();
+    for (int64_t e = 0; e < f.m.entries; e++) f.m.batch_documents[e] = sequence_shard_entry(&f.shard, e).position / length * length;
     model_step(&f.m, fixture_adamw(1), 1.0);
     int64_t tiles = op_attention_tiles() - before;
     comm_sum_int64(ranks, &tiles, 1);
-    free(documents);
     fixture_free(&f);
     return tiles;
 }

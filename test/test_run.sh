@@ -272,14 +272,19 @@ assert 'kv_inner' in line and all(sum(row['exposed_ms'].values()) < row['step_ms
 
 # A rank that computes longer than the others is named: rank 1, which is stopped half of the time.
 stopped='(while kill -STOP $$; do sleep 0.05; kill -CONT $$; sleep 0.05; done) >/dev/null 2>&1 & exec "$@"'
-long=("$binary" "${model[@]}" --dp 2 --batch-size 8 --steps 60 --log "$dir/slow.jsonl")
-mpirun -np 1 "${long[@]}" : -np 1 bash -c "$stopped" slow "${long[@]}" >"$dir/slow.out" 2>&1
+long=("$binary" "${model[@]}" --dp 2 --batch-size 8 --log "$dir/slow.jsonl" --steps)
+mpirun -np 1 "${long[@]}" 60 : -np 1 bash -c "$stopped" slow "${long[@]}" 60 >"$dir/slow.out" 2>&1
 check 'the slowest rank is named' grep -Eq '^computed, ms a step: [0-9.]+ in the mean of all ranks, [0-9.]+ on rank 1 \([^ ]+\), the slowest$' "$dir/slow.out"
-check 'and logged' python3 -c "
+logged="
 import json
 rows = [row['compute_ms'] for row in map(json.loads, open('$dir/slow.jsonl')) if 'loss' in row]
 mean, slowest = (sum(row[key] for row in rows) / len(rows) for key in ('mean', 'slowest'))
 assert slowest > 1.1 * mean and max(rows, key=lambda row: row['slowest'])['rank'] == 1, (mean, slowest, rows)"
+check 'and logged' python3 -c "$logged"
+# So is one whose disk is slow: the others wait for it where data is read.
+preload reads <<<$'#include <dlfcn.h>\n#include <unistd.h>\nssize_t pread(int f, void *to, size_t n, off_t at) { usleep(5000); return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(f, to, n, at); }'
+mpirun -np 1 "${long[@]}" 10 : -np 1 env LD_PRELOAD="$dir/reads.so" "${long[@]}" 10 >"$dir/slow.out" 2>&1
+check 'and one whose disk is slow' python3 -c "$logged"
 
 # Dry run: on a single process, it prints the longest sequence.
 check 'dry run' bash -c "'$binary' --model llama3-8b --dry-run --hp 8 --cp 8 --seq-len 1M --zero-params full --recompute selective --memory-budget 80GiB | grep -q 'longest sequence'"
