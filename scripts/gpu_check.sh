@@ -473,7 +473,7 @@ steps_of "$shaped" 128
 exposed llama-8b-$layers-layers
 steps_of "$shaped" 8
 # Behind the first benchmarks: its tensors are managed memory, which on some machines can hang the GPU, and with it all that follows.
-step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo one-order)
+step 'kernels, cuBLASLt, cuDNN against double' 180 $build/test/test_kernels$suffix $([ $mode = rehearse ] || echo tell)
 for ranks in 2 4; do # over NVLink, which ranks that share a GPU do not take
     gpus_of_their_own $ranks; compares
     step "curve and gradients beside the CPU device, $ranks GPUs" 90 mpirun -np $ranks $build/test/compare_devices$suffix compare "$reference" $length $curve_shared

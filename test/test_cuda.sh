@@ -39,7 +39,7 @@ check 'a file that is not there is refused' ends_with 2 'none.json: cannot be op
 check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_golden,test_kernels,test_calibrate_nodes,bench_cuda}-without-gpu $build/train_llama-without-gpu
 # Tests touch no memory of the GPU; test_kernels alone does, in managed memory, which it must not read before its kernels are done.
 check 'test_golden over fake CUDA' env FAKE_CUDA_APART=1 $build/test/test_golden-without-gpu
-check 'test_kernels over fake CUDA' env FAKE_CUDA_APART=1 $build/test/test_kernels-without-gpu one-order # test_emulated runs these kernels in both
+check 'test_kernels over fake CUDA' env FAKE_CUDA_APART=1 $build/test/test_kernels-without-gpu
 full() { FAKE_CUDA_FULL=1 "$@" >"$dir/full" 2>&1; } # its notes go to $dir/full
 check 'products without memory to time them' full $build/test/test_kernels-without-gpu products
 check 'a note says so' grep -q 'not enough memory to time matrix products' "$dir/full"
@@ -178,7 +178,7 @@ fits_registers() { # every block that was launched, by the registers that ptxas 
 }
 ptx() { check "build of PTX for sm_$1: ${*:2}" make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTX_ARCH=$1 "${@:2}"; }
 ptx 90 $build/test/{test_kernels,compare_devices}-ptx90
-check 'kernels, as PTX for sm_90' $build/test/test_kernels-ptx90 one-order
+check 'kernels, as PTX for sm_90' $build/test/test_kernels-ptx90
 check 'trains, as PTX for sm_90, 4 ranks, early transfers' env FAKE_CUDA_EAGER=1 mpirun -np 4 $build/test/compare_devices-ptx90 compare "$dir/short" 96 2
 check 'every kernel has run' diff <(cut -d' ' -f1 "$PTX_RAN" | sort -u) <(sed -nE 's/^static ptx_kernel [^"]*"([^"]*)".*/\1/p' $(ls $build/ptx-90/*.cc | grep -v emulation_faults) | sort) # an earlier run leaves the faulty kernels
 check 'no block has more registers than there are' fits_registers

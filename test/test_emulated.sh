@@ -11,8 +11,8 @@ build DEVICE=emulated FLOATX=float build/emulated-float/test/{test_kernels,compa
 build DEVICE=emulated SANITIZE=1 build/emulated-sanitize/test/test_kernels
 build DEVICE=emulated SANITIZE=races build/emulated-races/test/test_kernels
 build DEVICE=cpu build/cpu/test/compare_devices
-check 'kernels, bf16' build/emulated/test/test_kernels
-check 'kernels, float' build/emulated-float/test/test_kernels last-first
+check 'kernels, bf16, last first' build/emulated/test/test_kernels last-first # first first: the builds below, and test_cuda's
+check 'kernels, float' build/emulated-float/test/test_kernels
 check 'kernels, bf16, sanitizers' build/emulated-sanitize/test/test_kernels
 check 'kernels, bf16, races' build/emulated-races/test/test_kernels
 
