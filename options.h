@@ -298,8 +298,9 @@ static inline bool option_parse_whole(const char *text, bool bytes, int64_t *val
 static inline bool option_parse_real(const char *text, double *value) {
     if (text[0] == '\0' || strspn(text, "0123456789.eE+-") != strlen(text)) return false; // no nan, inf, hexadecimal, blanks
     char *end = NULL;
+    errno = 0;
     *value = strtod(text, &end);
-    return *end == '\0' && end != text && isfinite(*value);
+    return *end == '\0' && end != text && errno == 0; // ERANGE: too large, or so small that it would be 0
 }
 // The place of `text` in "a|b|c", or -1; and the text at a place.
 static inline int option_choice_find(const char *choices, const char *text) {

@@ -173,7 +173,7 @@ static void test_refusals(void) {
         {GOOD "--hp 18446744073709551617", "from 1 to 4096"}, {GOOD "--seq-len 9223372036854775807M", "from 1 to 1099511627776"}, {GOOD "--seq-len 1G", "K = 1024"},
         {GOOD "--seq-len 1k", "K = 1024"}, {GOOD "--memory-budget 40GB", "GiB"}, {GOOD "--memory-budget 40G", "GiB"}, {GOOD "--memory-budget 1", "1MiB"},
         {GOOD "--memory-budget 99999999TiB", "1024TiB"}, {GOOD "--mlp-tile 0", "auto"}, {GOOD "--loss-tile automatic", "auto"},
-        {GOOD "--lr nan", "from 0 to 100"}, {GOOD "--lr inf", "from 0"}, {GOOD "--lr 1e999", "from 0"}, {GOOD "--lr -1", "from 0"}, {GOOD "--lr 1e-3x", "from 0"},
+        {GOOD "--lr nan", "from 0 to 100"}, {GOOD "--lr inf", "from 0"}, {GOOD "--lr 1e999", "from 0"}, {GOOD "--lr 3e-400", "from 0"}, {GOOD "--lr -1", "from 0"}, {GOOD "--lr 1e-3x", "from 0"},
         {GOOD "--lr 1,5", "from 0"}, {GOOD "--lr 0x1p3", "from 0"}, {GOOD "--lr --5", "the value is missing"}, {GOOD "--lr e", "from 0"}, {GOOD "--beta1 1", "0.999999"},
         {GOOD "--eps 0", "numbers from"}, {GOOD "--offload-activations 1.01", "from 0 to 1"}, {GOOD "--recompute some", "none, selective, full, auto"},
         {GOOD "--recompute ful", "none, selective, full, auto"}, {GOOD "--placement heads", "head-first, context-first"}, {GOOD "--cp-comm none|ring", "ring, allgather"}, {GOOD "--dkv-wire float", "fp32, bf16"},
