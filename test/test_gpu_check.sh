@@ -65,7 +65,7 @@ done
 rm "$dir/report.txt"
 failing=("${checked[@]}" --only kernels,)
 check 'a step that crashes' ends_with 1 'FAILED  kernels, .*(status 139)' gpu_check FAILS=test_kernels CRASH=1 "${failing[@]}"
-says '^the debugger: -batch -nx -ex run .*build/.*/test_kernels one-order'
+says '^the debugger: -batch -nx -ex run .*build/.*/test_kernels tell'
 check 'a fault of the GPU' ends_with 1 'FAILED  kernels, .*(status 1)' gpu_check FAILS=test_kernels FAULT='an illegal memory access was encountered' "${failing[@]}"
 says '^an illegal memory access .*core dump: 1'
 check 'a fault of NCCL' ends_with 1 'FAILED  point 7: 2 ranks .*(status 1)' gpu_check FAILS=90/test/compare_devices FAULT='NCCL: unhandled system error' "${checked[@]}" --only '7: 2 ranks'
