@@ -359,10 +359,10 @@ static inline int64_t *dataloader_document_starts(dataloader *loader, int64_t sa
     }
     return starts;
 }
-// Reads this rank's rows of a sample of packed documents, as dataloader_read does. segments (sequence_shard_segments + 1): those of the sample, to which the
-// rows belong; NULL where there can be only one. The label of a document's last token would be the first token of the next document: it becomes -100. documents (sequence_shard_entries): for
-// every row of the HP group (the rows that this rank has in attention), the position in the sample of the first token of the row's document; then the same for
-// the first row of each of the segments' chunks. A sample's first token always begins a document. Padding continues the
+// Reads this rank's rows of a sample of packed documents, as dataloader_read does. segments (sequence_shard_segments + 1): becomes the sample's, to which the
+// rows belong; NULL where there can be only one. The label of a document's last token would be the first token of the next document: it becomes -100.
+// documents (sequence_shard_entries): for every row of the HP group (the rows that this rank has in attention), the position in the sample of the first token of
+// the row's document; then the same for the first row of each chunk of each segment. A sample's first token always begins a document. Padding continues the
 // document before it; in chunks of padding alone each row is a document.
 static inline bool dataloader_read_packed(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark, int32_t *tokens, int32_t *labels,
                                           int64_t *documents, sequence_segment *segments, error_text *error) {

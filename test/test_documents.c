@@ -1,8 +1,9 @@
 // ranks: up to 8
 // Packed documents: on every grid of 1, 2, 3, 4, 6 and 8 ranks with every w, in turn over placements and kinds of recompute, by ring and all-gather,
-// the loss and every gradient of a step equal those of the documents run alone, each from position 0, with and without segments of their own for long documents.
-// Boundaries lie on, before and after chunk edges; one document spans all ranks (bit-equal to a run that is not packed); documents have one token (no label, no gradient, no NaN). The number
-// of skipped blocks is that of the blocks in which no query sees a key. Tiles of scores become fewer with shorter documents. (F21, F22)
+// the loss and every gradient of a step equal those of the documents run alone, each from position 0, with and without segments of their own for long
+// documents. Boundaries lie on, before and after chunk edges; one document spans all ranks (bit-equal to a run that is not packed); documents have one token
+// (no label, no gradient, no NaN). The number of skipped blocks is that of the blocks in which no query sees a key. Tiles of scores become fewer with
+// shorter documents. (F21, F22)
 // In the emulated build a third model has heads that the attention engine takes, in pieces of 4 rows: on the diagonal and off it.
 #include "model_fixture.h"
 #ifdef DEVICE_EMULATED
