@@ -18,7 +18,7 @@ replace program 'case $0 in
 *cpu-check/*/compare_devices) : >"$2" ;; # the results of the CPU device
 *gpu_points) [ "$1" != 6 ] || : >"$2" ;; # the properties of the GPU
 *"${HANGS:-none}") [ -z "${STUBBORN:-}" ] || trap "" TERM; echo $$ >hanging; cp "$(type -P sleep)" "$0-sleeps"; exec "$0-sleeps" 100 ;;
-*"${FAILS:-none}") echo the first line; yes | head -c 50000; [ -z "${FAULT:-}" ] || echo "$FAULT; core dump: ${CUDA_ENABLE_COREDUMP_ON_EXCEPTION:-0}, NCCL: $NCCL_DEBUG"
+*"${FAILS:-none}") echo the first line; if [ -z "${FAULT:-}" ]; then yes | head -c 50000; else echo "$FAULT; core dump: ${CUDA_ENABLE_COREDUMP_ON_EXCEPTION:-0}, NCCL: $NCCL_DEBUG"; fi # of 2 ranks
     [ -z "${CRASH:-}" ] || kill -SEGV $$
     echo 3 passed, 1 failed; exit 1 ;;
 esac'
