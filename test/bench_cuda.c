@@ -1,8 +1,8 @@
 // Rates of the CUDA device's operations on the shapes of Llama-3-8B, all in one run of one process:
-//   products    matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; and what they lose when they
-//               leave SMs to communication (see most_ctas in comm_nccl.c) or add to gradients
+//   products    matrix products in TFLOP/s and in % of the largest rate that a square product of 8192 reaches here; and what they lose while
+//               transfers hold SMs (see most_ctas in comm_nccl.c), when they leave SMs to them, and when they add to gradients
 //   attention   in TFLOP/s (causal pairs only, backward 2.5 times forward) and in % of the same rate, by cuDNN and by the hand-written kernels;
-//               also on packed documents
+//               also on packed documents, and while transfers hold SMs
 //   kernels     kernels that move memory, in GB/s and in % of what a copy on the device reaches
 //   limits      what the products and the attention of a step of gpu_check.sh's two models take by themselves: no step can be faster
 //     build/cuda/test/bench_cuda [products|attention|kernels|limits]...     nothing named: all four
@@ -47,6 +47,15 @@ static float *floats(int64_t n) {
     return x;
 }
 
+// From here on `sms` SMs run nothing of ours, as if transfers of NCCL held them; 0: none. Returns the seconds until all are held. What is timed then must
+// have run before, because a first run may wait for all that runs. Not in emulation.
+#if defined DEVICE_EMULATED || defined WITHOUT_GPU
+static double hold_sms(int sms) { return 1e-9 * sms; }
+#else
+double hold_sms(int sms); // hold_sms.cu
+#endif
+enum { HELD = 8 }; // SMs of a ring of few ranks, or of a gather
+
 // TIME(t, work): t = seconds of `work`. Each timed run queues it often enough that starting and waiting do not count.
 #define TIME(t, work)                                                                                                            \
     do {                                                                                                                         \
@@ -69,6 +78,18 @@ static float *floats(int64_t n) {
         qsort(seconds, (size_t)runs, sizeof *seconds, compare_doubles);                                                          \
         t.best = seconds[0];                                                                                                     \
         t.median = seconds[runs / 2];                                                                                            \
+    } while (0)
+
+// PRINT_WAIT(t, held, work): how long a transfer that begins in the first tenth of `work` waits for its SMs, in % of the time t of `work`. Near 0: it runs
+// beside it. Near 90: only behind it, because blocks of `work` stay on every SM to the end.
+#define PRINT_WAIT(t, held, work)                                                                                                \
+    do {                                                                                                                         \
+        work;                                                                                                                    \
+        work;                                                                                                                    \
+        for (double began = device_seconds(); device_seconds() < began + 0.1 * t.median;) {}                                     \
+        printf("   %3.0f %%", 100 * hold_sms(held) / t.median);                                                            \
+        hold_sms(0);                                                                                                             \
+        device_synchronize();                                                                                                    \
     } while (0)
 
 static void print_flops(timing t, double flops) {
@@ -99,21 +120,27 @@ static void bench_product(int64_t T, int64_t in, int64_t out) {
     end_memory();
 }
 
-// The same products planned for fewer SMs, and the weight gradient stored instead of added.
+// The same products, and the weight gradient stored instead of added: planned for all SMs and for fewer, alone and while some are held. A product whose
+// blocks each stay on an SM to the end, as many as there are SMs, takes up to twice as long for a single one that is held.
 static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
-    static const int left[] = {0, 4, 8, 16};
+    static const int left[] = {0, HELD, 2 * HELD};
     begin_memory();
     floatX *x = stored(T * in), *w = stored(in * out), *y = stored(T * out);
     float *dw = floats(in * out);
     double flops = 2.0 * (double)T * (double)in * (double)out;
-    for (size_t i = 0; fits && i < sizeof left / sizeof *left; i++) {
+    for (size_t i = 0; fits && i < 2 * sizeof left / sizeof *left; i++) {
         timing t;
-        printf("%6lld %6lld %6lld %4d", (long long)T, (long long)in, (long long)out, left[i]);
-        linear_test_sms_left(left[i]);
+        int held = i % 2 == 0 ? 0 : HELD;
+        printf("%6lld %6lld %6lld %4d %4d", (long long)T, (long long)in, (long long)out, left[i / 2], held);
+        linear_test_sms_left(left[i / 2]);
         op_init_normal(x, 1, 9, 0, T * in, 1);
+        device_synchronize();
+        hold_sms(held);
         time_products(x, w, y, dw, T, in, out);
         TIME(t, op_linear_backward_weight(dw, y, x, T, in, out, false));
+        hold_sms(0);
         print_flops(t, flops);
+        if (held > 0) PRINT_WAIT(t, held, op_linear_backward_weight(dw, y, x, T, in, out, false));
         printf("\n");
         fflush(stdout);
     }
@@ -121,8 +148,8 @@ static void bench_product_beside(int64_t T, int64_t in, int64_t out) {
     end_memory();
 }
 
-// documents > 0: packed documents of so many tokens each; only visible pairs count.
-static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t documents) {
+// documents > 0: packed documents of so many tokens each; only visible pairs count. held: SMs (hold_sms), 0 first; -1: none are.
+static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t documents, int held) {
     attention_block b = block_of(T, Hq, Hkv, HS);
     printf("%6lld %4d %4d %4d", (long long)T, Hq, Hkv, HS);
     begin_memory();
@@ -132,7 +159,7 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
     size_t forward_bytes = op_attention_scratch(b, false), backward_bytes = op_attention_scratch(b, true);
     void *scratch = piece(forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
     if (fits) {
-        timing t;
+        timing t, forward, backward;
         int64_t *host = HOST_NEW(int64_t, T), last = documents > 0 ? T % documents : 0;
         double pairs = (documents > 0 ? (double)(T - last) * (double)documents + (double)last * (double)last : (double)T * (double)T) / 2, flops = 4 * pairs * Hq * HS;
         if (documents > 0) {
@@ -142,12 +169,14 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
             b.documents.host = host;
             b.documents.split = T;
         }
-        TIME(t, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
-        print_flops(t, flops);
+        device_synchronize();
+        hold_sms((int)max_i64(held, 0));
+        TIME(forward, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
+        print_flops(forward, flops);
         op_cast_from_float(out_x, out, T * b.q_stride);
         op_attention_delta(delta, out_x, dout, b);
-        TIME(t, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
-        print_flops(t, 2.5 * flops);
+        TIME(backward, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
+        print_flops(backward, 2.5 * flops);
         attention_shape s = attention_whole_shape(b);
         if (attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false)) {
             TIME(t, (void)attention_mma_forward(out, lse, q, kv, kv + v, s, b.scale, false));
@@ -155,8 +184,14 @@ static void bench_attention(int64_t T, int Hq, int Hkv, int HS, int64_t document
             TIME(t, (void)attention_mma_backward(dq, dkv, dkv + v, q, kv, kv + v, dout, lse, delta, s, b.scale, false, false));
             print_flops(t, 2.5 * flops);
         }
-        if (documents == 0) printf("   %8.1f", (double)backward_bytes / 1048576);
-        else printf("   %8lld", (long long)documents);
+        hold_sms(0);
+        if (held >= 0) printf("   %8d", held);
+        else if (documents > 0) printf("   %8lld", (long long)documents);
+        else printf("   %8.1f", (double)backward_bytes / 1048576);
+        if (held > 0) {
+            PRINT_WAIT(forward, held, op_attention_forward(out, lse, q, kv, kv + v, b, false, scratch));
+            PRINT_WAIT(backward, held, op_attention_backward(dq, dkv, dkv + v, q, kv, kv + v, out_x, dout, lse, delta, b, false, false, scratch));
+        }
         free(host);
     } else printf("   does not fit");
     printf("\n");
@@ -364,21 +399,24 @@ int main(int argc, char **argv) {
             for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) bench_product(T, small ? shapes[s][0] / 64 : shapes[s][0], small ? shapes[s][1] / 64 : shapes[s][1]);
     }
     if (products) {
-        printf("\nlinear beside communication: SMs left to it\n%6s %6s %6s %4s   %-21s   %-21s   %-21s   %s\n", "T", "in", "out", "left", "y = x w^T", "dx = dy w", "dw += dy^T x", "dw = dy^T x");
+        printf("\nlinear beside communication: SMs left to it, SMs that it holds\n%6s %6s %6s %4s %4s   %-21s   %-21s   %-21s   %s\n", "T", "in", "out", "left", "held", "y = x w^T", "dx = dy w", "dw += dy^T x", "dw = dy^T x             waits beside it");
         for (int i = 0; i < 2; i++) bench_product_beside(small ? 64 : 8192, (i == 0 ? 4096 : 14336) / (small ? 64 : 1), (i == 0 ? 28672 : 4096) / (small ? 64 : 1));
     }
     if (attention) {
         int Hq = small ? 2 : 32, Hkv = small ? 1 : 8, HS = small ? 64 : 128;
         printf("\nattention, causal: TFLOP/s and %% of the square product\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", op_attention_engine(false), "backward",
                "by hand, forward", "backward", "scratch MB");
-        for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, Hq, Hkv, HS, 0);
+        for (int64_t T = small ? 128 : 2048; T <= (small ? 256 : 131072); T *= 2) bench_attention(T, Hq, Hkv, HS, 0, -1);
         attention_test_limits(0, small ? 1 << 20 : (int64_t)6 << 30); // so much scratch that backward calls have many heads: what DEVICE_ATTENTION_SCRATCH costs
-        bench_attention(small ? 256 : 131072, Hq, Hkv, HS, 0);
+        bench_attention(small ? 256 : 131072, Hq, Hkv, HS, 0, -1);
         attention_test_limits(0, 0);
+        printf("\nwhile transfers hold SMs: the same\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", "T", "H", "Hkv", "HS", op_attention_engine(false), "backward", "by hand, forward",
+               "backward", "SMs held, waits beside forward, backward");
+        for (int held = 0; held <= 2 * HELD; held += HELD) bench_attention(small ? 256 : 32768, Hq, Hkv, HS, 0, held);
         printf("\npacked documents (%s): the same, of what is seen\n%6s %4s %4s %4s   %-21s   %-21s   %-21s   %-21s   %s\n", op_attention_engine(true), "T", "H", "Hkv", "HS", "forward", "backward",
                "by hand, forward", "backward", "tokens each");
         int64_t documents[] = {1024, 4096, 5000, 16384};
-        for (int i = 0; i < (small ? 1 : 4); i++) bench_attention(small ? 120 : 65536, Hq, Hkv, HS, small ? 40 : documents[i]);
+        for (int i = 0; i < (small ? 1 : 4); i++) bench_attention(small ? 120 : 65536, Hq, Hkv, HS, small ? 40 : documents[i], -1);
     }
     if (limits) {
         printf("\na ring of N over S tokens, its longest kind of step, ms: forward alone, merged, the merge alone, on top; backward alone, added, the difference\n");

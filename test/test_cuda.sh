@@ -20,7 +20,7 @@ no_spills() { # ptxas -v names each kernel, then how much of it lies in local me
 grep '^CUDA ' "$dir/found"
 build=build/cuda-check # a folder of its own, so that every kernel is compiled and reported
 rm -rf $build/device/cuda/*.o
-check 'build for all targets without warnings' make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTXAS='-Xptxas -v' $build/train_llama $build/test/test_cudnn_{graphs,calls}
+check 'build for all targets without warnings' make -j2 --no-print-directory DEVICE=cuda BUILD=$build PTXAS='-Xptxas -v' $build/train_llama $build/test/{test_cudnn_graphs,test_cudnn_calls,bench_cuda}
 cp "$dir/why" "$dir/build.log"
 check 'no warnings' bash -c "! grep -iE 'warning( |:|#)' '$dir/build.log'"
 check 'no kernel spills registers' no_spills "$dir/build.log"

@@ -15,6 +15,14 @@ $(BUILD)/test/%: test/%.c $(DEVICE_OBJECTS) $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(RANKS_OF) $(TEST_OPT) $< $(DEVICE_OBJECTS) -o $@ $(LIBS)
 
+ifeq ($(DEVICE),cuda)
+$(BUILD)/test/bench_cuda: $(BUILD)/test/hold_sms.o
+$(BUILD)/test/bench_cuda: DEVICE_OBJECTS += $(BUILD)/test/hold_sms.o
+$(BUILD)/test/hold_sms.o: test/hold_sms.cu $(HEADERS)
+	@mkdir -p $(@D)
+	$(KERNEL_COMPILER) -c $< -o $@
+endif
+
 # SANITIZE=races: kernels with races, which it must find.
 $(BUILD)/test/emulation_faults: test/emulation_faults.cu $(BUILD)/device/cuda/races.o $(HEADERS)
 	@mkdir -p $(@D)
