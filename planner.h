@@ -563,7 +563,7 @@ static inline bool plan_apply(options *o, const model_config *c, comm *world, er
     planner_choice best;
     memset(&best, 0, sizeof best);
     int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
-    double negative[3] = {o->dry_run ? 0 : -plan_device_memory(ranks), -run_host_memory(o), -comm_local_ranks()}; // the least is the largest of these
+    double negative[3] = {o->dry_run ? 0 : -plan_device_memory(ranks), -run_host_memory(o), -(double)comm_local_ranks()}; // the least is the largest of these
     comm_max_double(world, negative, 3);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
         if (!o->dry_run) {

@@ -216,7 +216,7 @@ static inline planner_pass planner_pass_gather(const cluster *c, const grid_shap
         gather = (g->cp - 1) * planner_hop(c, kv_bytes, flows);
         scatter = (g->cp - 1) * planner_hop(c, dkv_bytes, flows);
     }
-    return (planner_pass){.compute = step * g->cp, .home = scatter, .outer = planner_overlap(step, gather, c->overlap_cost) - step + scatter,
+    return (planner_pass){.compute = step * g->cp, .outer = planner_overlap(step, gather, c->overlap_cost) - step + scatter, .home = scatter,
                           .nic = flows > 0 || g->cp * stride > c->gpus_per_node ? gather + scatter : 0};
 }
 

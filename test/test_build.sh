@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Building: libraries that are missing, or in a place of their own (DEPS).
+# Building: libraries that are missing, or in a place of their own (DEPS); host code as C++.
 source "$(dirname "$0")/shell.sh"
 build() { make -s DEVICE=cpu BUILD="$dir/build" "$@"; }
 
@@ -8,6 +8,9 @@ export HIDES
 for HIDES in cjson/cJSON.h cblas.h mpi.h; do
     check "$HIDES that is missing is named" ends_with 2 "error: $HIDES not found" build CC="$dir/gcc" "$dir/build/train_llama"
 done
+# Host code is the part of C that C++ shares.
+make -s DEVICE=cpu build/cluster_texts.h
+check 'a C++ compiler takes the trainer, too' g++ -x c++ -std=c++17 -Werror=narrowing -D_GNU_SOURCE -Ibuild ${DEPS:+-I${DEPS// //include -I}/include} -fsyntax-only train_llama.cu
 check 'one rank needs no MPI' build CC="$dir/gcc" MPI=0 "$dir/build/found"
 
 mkdir -p "$dir"/deps/{include/cjson,lib}
