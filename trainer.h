@@ -449,7 +449,7 @@ static inline void print_start(const trainer *t) {
            c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
     snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);
     printf("grid        %d ranks = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
-           t->m.run.cp_allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows, placement_name(t->g.shape.placement),
+           t->m.attention.ring.allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows, placement_name(t->g.shape.placement),
            t->m.run.dkv_bf16 ? ", dKV sent as bf16" : "");
     printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequences a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
            (long long)t->shard.T, (long long)step_sequences(t));

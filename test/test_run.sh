@@ -24,7 +24,7 @@ train() { # name ranks option...
 }
 train one 1 --batch-size 8
 train again 1 --batch-size 8 --verify --offload-optimizer --offload-gradients --offload-parameters
-train dp 4 --batch-size 1 --grad-accum 2 --zero-params full --zero-grads full --zero-optim full --offload-optimizer --offload-gradients --offload-parameters --verify
+train dp 4 --batch-size 1 --grad-accum 2 --cp-comm allgather --zero-params full --zero-grads full --zero-optim full --offload-optimizer --offload-gradients --offload-parameters --verify
 train hp 4 --hp 4 --batch-size 4 --grad-accum 2 --recompute selective --placement context-first
 train cp 6 --cp 3 --batch-size 2 --grad-accum 2 --inner-ring 1 --recompute full --zero-optim 2
 train both 8 --hp 2 --cp 2 --batch-size 4 --cp-comm allgather --zero-params 2 --zero-grads 4 --zero-optim 8 --offload-optimizer --verify
@@ -51,6 +51,7 @@ for r in b[2:7]: # bytes are as predicted (an evaluation leaves two layers gathe
 assert a[-2]["loss"] < a[1]["loss"] - 0.5, (a[1]["loss"], a[-2]["loss"])
 PY
 check 'the grid is verified when asked to' [ "$(cat "$dir"/*.out | grep -c '^verified    a step of 2 layers and [0-9]* tokens on this grid agrees with one rank')" -eq 3 ]
+check 'cp 1 gathers no KV, whatever --cp-comm says' [ "$(grep -h '^grid ' "$dir"/{dp,both}.out | grep -c 'all-gather of KV')" -eq 1 ]
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
 for name in dp hp cp both tiles; do check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4; done
 check 'random models and options have the losses of one rank' python3 test/random_runs.py --binary "$binary" --runs 12
