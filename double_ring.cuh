@@ -5,6 +5,8 @@
 //     k == c   causal on the local pair
 //     k <  c   all queries x the first half of the keys       (chunk k is before both, chunk 2 cp - 1 - k after both)
 //     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)
+// So every rank sees some of every block, and each block goes whole around the ring: ranks behind its owner (k < c) need its first half alone, but hand it on to
+// those before the owner, which need all. (Second halves sent the other way round would save a quarter of the bytes on average, and none on the busiest rank.)
 // A sequence of packed documents has segments that do not see each other, each cut in this way: a block is then such a call for each segment.
 //
 // The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the outer

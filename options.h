@@ -165,7 +165,9 @@ static const option_row option_rows[] = {
      "keep gradients in host memory, too; requires --offload-optimizer, and --zero-grads and --zero-optim full"},
     {"Memory", "offload-parameters", "", OPTION_FLAG, AT(offload_parameters), 0, 0, "", "",
      "keep parameters in host memory, too; requires --offload-gradients, and --zero-params full"},
-    {"Memory", "mlp-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(mlp_tile), 1, 1099511627776.0, "auto", "", "rows per tile of the MLP, and of Q, K and V before they are sent (on GPUs the next even number)"},
+    {"Memory", "mlp-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(mlp_tile), 1, 1099511627776.0, "auto", "",
+     "rows per tile of the MLP, and of Q, K and V before they are sent (on GPUs the next even number); where N is given, gate and up are never kept, but "
+     "computed again tile by tile"},
     {"Memory", "loss-tile", "N|auto", OPTION_COUNT_OR_AUTO, AT(loss_tile), 1, 1099511627776.0, "auto", "", "rows per tile of logits and loss (on GPUs the next even number)"},
     {"Memory", "memory-budget", "BYTES", OPTION_BYTES, AT(memory_budget), 1048576, 1125899906842624.0, "", "",
      "device memory a rank may use, such as 40GiB; on CPUs, all of its memory (if absent: what the device has)"},

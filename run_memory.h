@@ -119,7 +119,8 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
                      o->host_memory > 0 ? "" : "; --host-memory says that a machine has more");
 }
 // --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
-// attention that selective saves takes more time per byte than the rest. The layers that keep more are the last ones: what they keep lives shortest.
+// attention that selective saves takes more time per byte than the rest. Nothing goes to the host unasked: whether its copies are hidden depends on the
+// machines, which the planner knows (--hp auto). The layers that keep more are the last ones: what they keep lives shortest.
 // Sets kinds (which run points to), all full before, which fits.
 static inline void run_choose_recompute(const model_config *c, const grid *g, model_run *run, recompute_kind *kinds, memory_room room) {
     arena device, host;
