@@ -122,6 +122,7 @@ wait
 echo
 grep -E '^(failed|skipped) ' "$results" | sed 's/ /: /'
 count() { grep -c "^$1 " "$results"; }
+nvidia-smi -L >/dev/null 2>&1 && echo "nothing ran on the GPU of this machine: scripts/gpu_check.sh tests it"
 echo "in $((SECONDS - started)) s"
 if [ "$(count skipped)" -gt 0 ]; then echo "$(count ok) passed, $(count failed) failed, $(count skipped) skipped"; else echo "$(count ok) passed, $(count failed) failed"; fi
 [ "$(count failed)" -eq 0 ] && [ "$(count ok)" -gt 0 ]
