@@ -49,14 +49,14 @@ static void read_config(model_config *c, options *o, error_text *error) {
 // The Hugging Face folder that --model names; NULL: a preset.
 static const char *model_folder(const options *o) { return config_preset(o->model) == NULL ? o->model : NULL; }
 
-// Whether --export is there from the run that this one resumes, which was killed before it could end with status 0: it is no older than the state of the last
-// step. Collective.
+// Where the state of the last step names the folder to which its model was exported.
+static path_text export_record(const options *o) { return path_join(state_path(o->out, "", o->steps).text, "exported_to"); }
+// Whether --export is there from the run that this one resumes, which was killed before it could end with status 0. Collective.
 static bool exported_before(const options *o) {
-    struct stat state, exported;
-    bool before = o->resume && o->steps > 0 && stat(path_join(state_path(o->out, "", o->steps).text, "training_state.json").text, &state) == 0 &&
-                  stat(path_join(o->export_to, "config.json").text, &exported) == 0 &&
-                  (exported.st_mtim.tv_sec > state.st_mtim.tv_sec ||
-                   (exported.st_mtim.tv_sec == state.st_mtim.tv_sec && exported.st_mtim.tv_nsec >= state.st_mtim.tv_nsec));
+    error_text none = {"", 0};
+    char *to = o->resume && path_exists(o->export_to) ? config_read_text(export_record(o).text, sizeof(path_text), &none) : NULL;
+    bool before = to != NULL && strcmp(to, o->export_to) == 0;
+    free(to);
     comm_broadcast(comm_world(), &before, sizeof before, 0);
     return before;
 }
@@ -410,16 +410,20 @@ static void evaluate_only(trainer *t, error_text *error) {
 // --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1; parameters that
 // the number type cannot hold: status 2. Collective.
 static void export_model(trainer *t, error_text *error) {
+    bool records = t->o->out != NULL && t->g.rank == 0;
+    error_text none = {"", 0}; // without a record, this export will be in the way of another attempt
     if (exported_before(t->o)) {
-        if (t->g.rank == 0) printf("exported    %s: is there already, younger than the state of the last step\n", t->o->export_to);
+        if (t->g.rank == 0) printf("exported    %s: is there already, from this run\n", t->o->export_to);
         return;
     }
+    if (records) file_write(export_record(t->o).text, t->o->export_to, strlen(t->o->export_to), &none); // before it: whenever the run is killed, the two agree
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
     bool ok = hf_export(&t->m, t->o->export_to, source_of(t), dtype, error);
     if (t->g.rank == 0 && ok) printf("exported    %s (%.3f s)\n", t->o->export_to, device_seconds() - began);
     if (t->g.rank == 0 && !ok) fprintf(stderr, "error: --export %s: %s\n", t->o->export_to, error->text);
     if (ok) return;
+    if (records) remove(export_record(t->o).text);
     end_early(error->number != 0 ? EXIT_FAILED : EXIT_USER_ERROR);
 }
 

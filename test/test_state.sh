@@ -384,8 +384,11 @@ signal_when '^saved  *2/2'
 check 'a signal during the last evaluation' [ "$status $(grep -c '^eval  *2/2 | ended by a signal$\|^stopped by a signal after step 2;\|^exported' "$dir/slow.out")" = '0 2' ]
 check 'the next run evaluates and exports' bash -c "${final[*]} --eval-steps 1 | grep -c '^eval  *2/2 .* loss\|^exported' | grep -qx 2"
 check 'a run that is killed after its export succeeds when it is started again' ends_with 0 '^exported .*/final-export: is there already' "${final[@]}" --eval-steps 1
-touch -d '1 hour ago' "$dir/final-export/config.json"
-check 'an export that is older than the state is in the way' ends_with 2 '^error: --export .*/final-export: already exists' "${final[@]}" --eval-steps 1
+cp -r "$dir/final-export" "$dir/others-export"
+check 'the export of another run, younger than the state, is in the way' ends_with 2 '^error: --export .*/others-export: already exists' "${final[@]:0:${#final[@]}-1}" "$dir/others-export" --eval-steps 1
+mv "$dir/final-export" "$dir/moved"
+check 'an export that was moved away is made again' ends_with 0 '^exported .*/final-export (' "${final[@]}" --eval-steps 1
+check 'the same' cmp "$dir"/{moved,final-export}/model.safetensors
 check 'an evaluation and a sample that were due at the state' bash -c "'$binary' ${early[*]:0:9} --train-data '$dir/data.bin' --steps 4 --val-data '$dir/long.bin' --out '$dir/final' --resume --eval-every 2 --eval-steps 1 --sample-every 2 --sample-tokens 2 | grep -o '^eval  *[24]/4\|^sample  *[24]/4 | tokens' | xargs | grep -qx 'eval 2/4 sample 2/4 | tokens eval 4/4 sample 4/4 | tokens'"
 
 for option in --log --trace; do
