@@ -98,6 +98,7 @@ static inline uint32_t bits_of_float(float x) {
     return bits;
 }
 static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); } // bf16 is the upper half of a float
+static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; } // the end of the word behind n
 static inline int64_t gcd_i64(int64_t a, int64_t b) { return b == 0 ? a : gcd_i64(b, a % b); }
 
 // Host memory for set-up, zeroed. Ends the process with a message when there is none; the caller frees.

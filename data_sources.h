@@ -272,9 +272,9 @@ static inline void data_sources_print(const data_sources *s, int64_t samples) {
     for (int i = 0; i < s->count; i++) {
         const dataloader *data = &s->sources[i].data;
         int64_t own = dataloader_samples(data), drawn = data_sources_drawn(s, i, samples);
-        printf("data        %s: share %.6g, %lld tokens, %lld samples; the run draws %lld (%.2f epochs)", data_source_label(&s->sources[i]),
-               (double)s->sources[i].weight / (double)s->period, (long long)data->total, (long long)own, (long long)drawn, (double)drawn / (double)own);
-        if (data->total % data->S > 0) printf("; the last %lld tokens are in no sample", (long long)(data->total % data->S));
+        printf("data        %s: share %.6g, %lld tokens, %lld sample%s; the run draws %lld (%.2f epochs)", data_source_label(&s->sources[i]),
+               (double)s->sources[i].weight / (double)s->period, (long long)data->total, (long long)own, plural(own), (long long)drawn, (double)drawn / (double)own);
+        if (data->total % data->S > 0) printf("; no sample holds the last %lld token%s", (long long)(data->total % data->S), plural(data->total % data->S));
         if (data->masks > 0) printf("; loss masks for %lld of %lld files", (long long)data->masks, (long long)data->file_count);
         printf("\n");
     }

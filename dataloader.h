@@ -189,7 +189,7 @@ static inline bool dataloader_take(dataloader *loader, const char *pattern, erro
     if (loader->total < 2) return error_set(error, "%s: holds a single token; at least 2 are needed", pattern);
     if (loader->S > loader->total)
         return error_set(error, "a sequence of %lld tokens is longer than the data: %s holds %lld in %lld file%s; the largest legal length is %lld",
-                         (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count, loader->file_count > 1 ? "s" : "",
+                         (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count, plural(loader->file_count),
                          (long long)loader->total);
     return true;
 }

@@ -244,8 +244,8 @@ static void take_memory(trainer *t, const model_config *c, const model_run *run,
 static void note_resumed(const trainer *t) {
     int64_t steps = t->done.step - t->done.data_step, left = t->o->steps - t->done.step; // with this data; to train
     if (left > 0 && steps > 0 && t->done.sequences > 0 && t->done.sequences != step_sequences(t))
-        fprintf(stderr, "note: so far a step had %lld sequences, and with this command it has %lld (--global-batch N fixes the number for any number of "
-                        "ranks)\n", (long long)t->done.sequences, (long long)step_sequences(t));
+        fprintf(stderr, "note: so far a step had %lld sequence%s, and with this command it has %lld (--global-batch N fixes the number for any number "
+                        "of ranks)\n", (long long)t->done.sequences, plural(t->done.sequences), (long long)step_sequences(t));
     if (t->o->lr_restart && t->done.data_step == 0)
         fprintf(stderr, "note: --lr-restart changes nothing here: the data is that of the state, so the schedule covers all steps\n");
     if (left <= 0 && t->o->steps > 0)

@@ -578,8 +578,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
     } else if (states > 0 && error->text[0] == '\0') {
-        error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",
-                  (long long)states, printable(s->o->out).text);
+        error_set(error, "--resume: none of the states in %s is intact; move them away to start from the beginning", printable(s->o->out).text);
     }
     free(steps);
     free(sums);

@@ -544,7 +544,7 @@ for steps in 0 1; do
 done
 check 'the same evaluation with and without memory for training' [ "$(grep -ho '"val_loss":.*' "$dir"/eval-of-?.jsonl | sort | uniq -c | awk '{print $1}')" = 2 ]
 build/cpu/text_to_tokens "$dir/five.bin" "$dir/a.txt" >"$dir/out"
-check 'tokens that are in no sample' ends_with 0 '; the last 1 tokens are in no sample' "$binary" --model nano --from-scratch --train-data "$dir/five.bin" --seq-len 2 --steps 1
+check 'tokens that are in no sample' ends_with 0 '; no sample holds the last 1 token$' "$binary" --model nano --from-scratch --train-data "$dir/five.bin" --seq-len 2 --steps 1
 python3 -c "import struct; open('$dir/wide.bin', 'wb').write(struct.pack('<3i', 20240801, 7, 1) + bytes(1012 + 4))"
 check 'token files of 32 bits are replaced, too' ends_with 0 '5 tokens' build/cpu/text_to_tokens "$dir/wide.bin" "$dir/a.txt"
 touch "$dir/wide.bin.mask"

@@ -215,7 +215,7 @@ cp -r "$dir/whole/step-00000004" "$dir/none"
 flip "$dir/none/step-00000004/model.safetensors" 100000
 train none "${grid[@]}" --out "$dir/none" --resume
 check 'only damaged states: status 2' [ $? -eq 2 ]
-check 'and a message' grep -q 'error: --resume: none of the 1 states' "$dir/none.err"
+check 'and a message' grep -q 'error: --resume: none of the states' "$dir/none.err"
 
 # What is refused.
 refuse() { # name pattern option...
