@@ -74,6 +74,14 @@ PRINTF_LIKE(3, 4) static inline bool error_set_why(error_text *error, const erro
     va_end(args);
     return false;
 }
+// Cuts off the folder with which a message may begin, for one that has named it already.
+static inline void error_cut_folder(error_text *error, const char *folder) {
+    size_t n = strlen(folder);
+    char *rest = strncmp(error->text, folder, n) == 0 ? error->text + n : NULL;
+    if (rest == NULL || (*rest != '/' && strncmp(rest, ": ", 2) != 0)) return;
+    rest += *rest == '/' ? 1 : 2;
+    memmove(error->text, rest, strlen(rest) + 1);
+}
 // Whether the cause may be gone at another attempt: a disk or a network that does not answer, a full disk, a lack of memory, a lock.
 static inline bool error_may_pass(const error_text *error) {
     static const int numbers[] = {EIO, EINTR, ESTALE, ETIMEDOUT, EWOULDBLOCK, ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE, EHOSTDOWN, EHOSTUNREACH, ENOTCONN,

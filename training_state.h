@@ -549,6 +549,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             there = c;
             *found = state_load(m, path.text, sums, &why);
         }
+        error_cut_folder(&why, path.text);
         bool unread = error_may_pass(&why) || why.number == EACCES || why.number == EPERM || why.number == ERROR_STOPPED; // not damaged
         if (unread && !*found) {
             const char *broken = why.number == EIO ? "; if its disk is broken there, move this state away: an older one is then used" : "";

@@ -190,7 +190,7 @@ damage() { # name pattern command...: the command runs in the folder of state 12
     (cd "$dir/damage/step-00000012" && "$@")
     train damage "${grid[@]}" --out "$dir/damage" --resume
     check "$name: status 0" [ $? -eq 0 ]
-    check "$name: says /$pattern/, not $(tail -1 "$dir/damage.err")" grep -qE "^note: skipping the damaged state .*step-00000012: .*$pattern" "$dir/damage.err"
+    check "$name: says /$pattern/, not $(tail -1 "$dir/damage.err")" grep -qE "^note: skipping the damaged state [^:]*step-00000012: ([^/].*)?$pattern" "$dir/damage.err"
     check "$name: goes on from the older" compare "$dir/whole.jsonl" "$dir/damage.jsonl" 0 5 24
     check "$name: set aside" [ -d "$dir/damage/damaged-step-00000012" ]
 }
