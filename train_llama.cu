@@ -395,10 +395,13 @@ static void train(trainer *t, error_text *error) {
 
 // With no step left to train: evaluates and samples the model as it is. Ends the run where a loss is not finite. Collective.
 static void evaluate_only(trainer *t, error_text *error) {
+    const options *o = t->o;
+    if (t->g.rank == 0 && o->steps == 0 && o->val_data == NULL && o->sample_every == 0 && o->export_to == NULL)
+        fprintf(stderr, "note: --steps 0 without --val-data, --sample-every and --export: the model is read, and nothing is done with it\n");
     check_evaluation(t, error); // before the log is opened: bad data leaves no file behind
     open_log(t, error);
     bool finite = t->val.count == 0 || evaluate(t, error);
-    if (t->o->sample_every > 0) sample(t);
+    if (o->sample_every > 0) sample(t);
     t->stopped = stop_agreed(t);
     close_log(t, error);
     if (!finite) error_set(error, "a validation loss is not finite: parameters of this model are not, or overflow");

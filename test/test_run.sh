@@ -497,7 +497,8 @@ check 'is noted' [ "$(grep -c '^note: ' "$dir/shown")" -eq 0 ]
 quiet() { ends_with 0 '' "$@" && [ "$(grep -c '^note: ' "$dir/shown")" -eq 0 ]; }
 check 'no note: RoPE was given' quiet "${pretrained[@]}" --lr 1e-5 --rope-scaling linear:factor=2
 check 'no note: the length that the model was made for' quiet "${pretrained[@]:0:6}" 384 --steps 1 --lr 1e-5
-check 'no note: no training' quiet "${pretrained[@]:0:3}" --seq-len 384 --steps 0
+check 'no note: no training' quiet "${pretrained[@]:0:3}" --seq-len 384 --steps 0 --export "$dir/quiet"
+check 'nothing to do: a note' ends_with 0 '^note: --steps 0 without ' "${pretrained[@]:0:3}" --steps 0
 check 'no note: a dry run' quiet "${pretrained[@]:0:3}" --seq-len 384 --dry-run
 check 'no note: a plan' quiet "${pretrained[@]:0:3}" --seq-len 400 --plan --ranks 1 --cluster h100
 check 'no note: from random parameters' quiet "${pretrained[@]}" --from-scratch
