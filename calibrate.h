@@ -448,7 +448,7 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     for (int i = 0; i < 5; i++) comm_free(*groups[i]);
     if (comm_rank(world) == 0) {
         char comment[512];
-        snprintf(comment, sizeof comment, "%d ranks at once on %s, %d a node, shapes of %s", ranks, device_name(), local, m->name);
+        snprintf(comment, sizeof comment, "%d rank%s at once on %s, %d a node, shapes of %s", ranks, plural(ranks), device_name(), local, m->name);
         path_text beside;
         FILE *f = o->cluster_out != NULL ? file_open_beside(o->cluster_out, &beside) : stdout;
         if (f != NULL) calibrate_write(f, &machines, comment, c.notes);

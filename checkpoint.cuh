@@ -176,7 +176,7 @@ static inline layer_activations checkpoint_open_forward(checkpoint_store *s, int
 // Call when the layer's forward pass is issued: starts its copy to the host, if it is to leave. micro: micro-step; CHECKPOINT_NOT_KEPT in evaluation.
 static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64_t micro) {
     if (s->held[layer] != CHECKPOINT_NOT_KEPT)
-        comm_abort(EXIT_FAILED, "activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);
+        comm_abort("activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);
     s->held[layer] = micro;
     if (layer + s->slot_count >= s->offloaded || micro == CHECKPOINT_NOT_KEPT) return; // the last ones stay in their slots
     int slot = layer % s->slot_count;
@@ -196,7 +196,7 @@ static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
 // Backward: the layer's tensors; waits for their copy. Ends the job unless they are those of micro-step `micro`.
 static inline layer_activations checkpoint_open_backward(checkpoint_store *s, int layer, int64_t micro) {
     if (s->held[layer] != micro)
-        comm_abort(EXIT_FAILED, "layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
+        comm_abort("layer %d holds activations of micro-step %lld, not %lld", layer, (long long)s->held[layer], (long long)micro);
     if (layer < s->offloaded) checkpoint_slot_wait(s, layer % s->slot_count);
     return checkpoint_view(s, layer);
 }

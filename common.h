@@ -74,6 +74,14 @@ PRINTF_LIKE(3, 4) static inline bool error_set_why(error_text *error, const erro
     va_end(args);
     return false;
 }
+// Cuts off the folder with which a message may begin, for one that has named it already.
+static inline void error_cut_folder(error_text *error, const char *folder) {
+    size_t n = strlen(folder);
+    char *rest = strncmp(error->text, folder, n) == 0 ? error->text + n : NULL;
+    if (rest == NULL || (*rest != '/' && strncmp(rest, ": ", 2) != 0)) return;
+    rest += *rest == '/' ? 1 : 2;
+    memmove(error->text, rest, strlen(rest) + 1);
+}
 // Whether the cause may be gone at another attempt: a disk or a network that does not answer, a full disk, a lack of memory, a lock.
 static inline bool error_may_pass(const error_text *error) {
     static const int numbers[] = {EIO, EINTR, ESTALE, ETIMEDOUT, EWOULDBLOCK, ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE, EHOSTDOWN, EHOSTUNREACH, ENOTCONN,
@@ -98,6 +106,7 @@ static inline uint32_t bits_of_float(float x) {
     return bits;
 }
 static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); } // bf16 is the upper half of a float
+static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; } // the end of the word behind n
 static inline int64_t gcd_i64(int64_t a, int64_t b) { return b == 0 ? a : gcd_i64(b, a % b); }
 
 // Host memory for set-up, zeroed. Ends the process with a message when there is none; the caller frees.

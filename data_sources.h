@@ -118,6 +118,7 @@ static inline bool data_sources_find(data_sources *s, const char *text, const ch
     s->option = option;
     s->sources = HOST_NEW(data_source, DATA_SOURCES_MAX);
     char *copy = text_copy(text), *rest = copy, *part;
+    const char *hint = strpbrk(text, ",=") != NULL && path_exists(text) ? " (write ? for each comma and = in a file's name)" : "";
     bool ok = true;
     while (ok && (part = strsep(&rest, ",")) != NULL) {
         if (s->count == DATA_SOURCES_MAX) ok = error_set(error, "%s: more than %d sources", option, DATA_SOURCES_MAX);
@@ -126,7 +127,7 @@ static inline bool data_sources_find(data_sources *s, const char *text, const ch
         data_source *source = &s->sources[s->count];
         error_text why = {"", 0};
         uint64_t own_seed = seed + hash_mix((uint64_t)s->count++); // the first source's is the seed itself
-        ok = dataloader_find(&source->data, source->pattern, S, V, own_seed, weights, &why) || error_set_why(error, &why, "%s", option);
+        ok = dataloader_find(&source->data, source->pattern, S, V, own_seed, weights, &why) || error_set_why(error, &why, "%s%s", option, hint);
     }
     for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
         if (s->sources[i].name[0] == '\0')
@@ -272,9 +273,9 @@ static inline void data_sources_print(const data_sources *s, int64_t samples) {
     for (int i = 0; i < s->count; i++) {
         const dataloader *data = &s->sources[i].data;
         int64_t own = dataloader_samples(data), drawn = data_sources_drawn(s, i, samples);
-        printf("data        %s: share %.6g, %lld tokens, %lld samples; the run draws %lld (%.2f epochs)", data_source_label(&s->sources[i]),
-               (double)s->sources[i].weight / (double)s->period, (long long)data->total, (long long)own, (long long)drawn, (double)drawn / (double)own);
-        if (data->total % data->S > 0) printf("; the last %lld tokens are in no sample", (long long)(data->total % data->S));
+        printf("data        %s: share %.6g, %lld tokens, %lld sample%s; the run draws %lld (%.2f epochs)", data_source_label(&s->sources[i]),
+               (double)s->sources[i].weight / (double)s->period, (long long)data->total, (long long)own, plural(own), (long long)drawn, (double)drawn / (double)own);
+        if (data->total % data->S > 0) printf("; no sample holds the last %lld token%s", (long long)(data->total % data->S), plural(data->total % data->S));
         if (data->masks > 0) printf("; loss masks for %lld of %lld files", (long long)data->masks, (long long)data->file_count);
         printf("\n");
     }

@@ -147,7 +147,7 @@ static inline bool dataloader_find(dataloader *loader, const char *pattern, int6
     int status = glob(pattern, 0, dataloader_folder_unread, &found); // errno: of the look-up or the folder that failed
     if (status == GLOB_NOMATCH && errno != 0 && errno != ENOENT && errno != ENOTDIR) return error_set_errno(error, "%s: cannot be looked up", pattern);
     if (status == GLOB_NOMATCH)
-        return error_set(error, "no file matches %s%s", pattern, path_exists(pattern) ? ", where [ begins a set of characters: write ? for it" : "");
+        return error_set(error, "no file matches %s%s", pattern, path_exists(pattern) ? ", where [ and \\ do not stand for themselves: write ? for each" : "");
     const error_text last = {"", errno}; // glob takes a list that breaks off for a whole one: only errno tells
     if (status == 0 && error_may_pass(&last) && last.number != ENOMEM) { // not: the heap could not grow, and malloc took memory elsewhere
         globfree(&found);
@@ -189,7 +189,7 @@ static inline bool dataloader_take(dataloader *loader, const char *pattern, erro
     if (loader->total < 2) return error_set(error, "%s: holds a single token; at least 2 are needed", pattern);
     if (loader->S > loader->total)
         return error_set(error, "a sequence of %lld tokens is longer than the data: %s holds %lld in %lld file%s; the largest legal length is %lld",
-                         (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count, loader->file_count > 1 ? "s" : "",
+                         (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count, plural(loader->file_count),
                          (long long)loader->total);
     return true;
 }

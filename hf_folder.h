@@ -50,6 +50,7 @@ static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error
     safetensors_close(&files);
     values_buffer_free(&buffer);
     if (why.text[0] == '\0') return true;
+    error_cut_folder(&why, folder);
     return error_set_why(error, &why, "%s", printable(folder).text);
 }
 

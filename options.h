@@ -741,13 +741,13 @@ static inline bool options_check(options *o, const model_config *m, int ranks, e
     if (world > 1 << 30) return error_set(error, "--dp x --hp x --cp is %lld ranks; legal values are 1 to %d", (long long)world, 1 << 30);
     if (o->dp == 0 && world % sp != 0)
         return error_set(error, "--hp %lld x --cp %lld = %lld does not divide the %lld rank%s; legal values of the product are %s%s", (long long)o->hp,
-                         (long long)o->cp, (long long)sp, (long long)world, world > 1 ? "s" : "", options_divisors(world).text,
+                         (long long)o->cp, (long long)sp, (long long)world, plural(world), options_divisors(world).text,
                          world == 1 && !o->dry_run ? " (mpirun -np N starts N ranks)" : "");
     if (o->dp == 0) o->dp = world / sp;
     if (o->dp * sp != world)
         return error_set(error, "--dp %lld x --hp %lld x --cp %lld = %lld, but there %s %lld rank%s; the product must equal the number of ranks (%s)",
                          (long long)o->dp, (long long)o->hp, (long long)o->cp, (long long)(o->dp * sp), world > 1 ? "are" : "is", (long long)world,
-                         world > 1 ? "s" : "", o->dry_run ? "--ranks" : "mpirun -np");
+                         plural(world), o->dry_run ? "--ranks" : "mpirun -np");
     o->ranks = world;
     if (o->global_batch > 0) {
         int64_t micro = o->dp * o->batch_size;

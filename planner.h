@@ -123,7 +123,7 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
     if (count == 0)
         error_set(error, "no configuration for %lld tokens on %d rank%s of %s fits in memory (%d grids tried, up to %d ranks a sequence, full ZeRO, full "
                          "recompute, offload)",
-                  (long long)q->S, q->ranks, q->ranks > 1 ? "s" : "", q->machines->name, legal, longest);
+                  (long long)q->S, q->ranks, plural(q->ranks), q->machines->name, legal, longest);
     return count;
 }
 
@@ -447,8 +447,8 @@ static inline void plan_print(const run_question *q, const planner_choice *best,
     const options *o = q->o;
     char basis[128], text[256], host[128];
     cluster_basis(q->machines, basis, sizeof basis);
-    printf("plan for %s, %lld tokens x %lld sequences a step, %d ranks of %s\n", q->c->name, (long long)o->seq_len, (long long)plan_global_batch(o), q->ranks,
-           q->machines->name);
+    printf("plan for %s, %lld tokens x %lld sequence%s a step, %d rank%s of %s\n", q->c->name, (long long)o->seq_len, (long long)plan_global_batch(o),
+           plural(plan_global_batch(o)), q->ranks, plural(q->ranks), q->machines->name);
     printf("figures of the cluster: %s; a prediction, not a measurement\n", basis);
     printf("MFU: model FLOPs relative to a peak of %.4g TFLOP/s, causal attention counted half, recompute not counted; HFU: all that is computed\n",
            1e-12 * q->machines->peak);

@@ -221,8 +221,8 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO && !run.forward_only)
         printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
     model_count(&device, &host, c, &g, &run);
-    printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d ranks, %lld tokens a rank\n", c->name,
-           1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, (long long)run.T);
+    printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d rank%s, %lld tokens a rank\n", c->name,
+           1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, plural(ranks), (long long)run.T);
     const char *numbers = (machines != NULL ? machines->element_bytes : sizeof(floatX)) != 2 ? "float"
                           : run.forward_only && !run.exports ? "bf16" : "bf16 with float master weights";
     if (machines != NULL) printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, numbers);

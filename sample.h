@@ -208,7 +208,7 @@ static inline bool sample_open(sample_job *job, const options *o, int64_t V, con
 }
 // Prints at the start of a run what will be drawn.
 static inline void sample_print_start(const sample_job *job) {
-    printf("sample      %lld tokens after", (long long)job->count);
+    printf("sample      %lld token%s after", (long long)job->count, plural(job->count));
     for (int64_t i = 0; i < job->prompt; i++) printf(" %d", (int)job->tokens[i]);
     printf("\n");
     if (job->texts == NULL) printf("sample      printed as token numbers only: %s\n", job->why.text);

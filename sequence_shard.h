@@ -58,14 +58,6 @@ static inline sequence_run sequence_shard_run_at(const sequence_shard *s, int64_
 }
 // Position in the sequence of local row t, 0 <= t < T; that of padding is at or behind the end of its segment.
 static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t) { return sequence_shard_run_at(s, s->h * s->T + t).position; }
-// The rows of the whole HP group, as if one rank held them: those of attention.
-static inline sequence_shard sequence_shard_group(const sequence_shard *s) {
-    sequence_shard group = *s;
-    group.T = s->T * s->hp;
-    group.hp = 1;
-    group.h = 0;
-    return group;
-}
 // What model.batch_documents holds for a sequence: an entry for each row of attention, then one for the first row of each chunk of each segment; and the run
 // that begins with entry e. Entries of segments that the sequence does not have: padding.
 static inline int64_t sequence_shard_entries(const sequence_shard *s) { return s->T * s->hp + 2 * s->cp * sequence_shard_segments(s); }

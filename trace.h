@@ -46,7 +46,7 @@ static inline void trace_add(const char *name, int track, int index, double begi
     if (t->count == t->capacity) {
         t->capacity = t->capacity == 0 ? 4096 : 2 * t->capacity;
         t->events = (trace_event *)realloc(t->events, sizeof(trace_event) * (size_t)t->capacity);
-        if (t->events == NULL) comm_abort(EXIT_FAILED, "out of host memory for the trace");
+        if (t->events == NULL) comm_abort("out of host memory for the trace");
     }
     trace_event e = {name, track, index, begin, end};
     t->events[t->count++] = e;
@@ -62,7 +62,7 @@ static inline void trace_compute(const char *name, int index, double began) {
 static inline void trace_transfer(comm *group, const char *name, int index) {
     trace_state *t = &trace_global;
     if (!t->on) return;
-    if (t->open_count == TRACE_IN_FLIGHT) comm_abort(EXIT_FAILED, "more than %d transfers in flight", TRACE_IN_FLIGHT);
+    if (t->open_count == TRACE_IN_FLIGHT) comm_abort("more than %d transfers in flight", TRACE_IN_FLIGHT);
     trace_open_transfer o = {group, name, index, device_seconds()};
     t->open[t->open_count++] = o;
 }

@@ -49,14 +49,14 @@ static void read_config(model_config *c, options *o, error_text *error) {
 // The Hugging Face folder that --model names; NULL: a preset.
 static const char *model_folder(const options *o) { return config_preset(o->model) == NULL ? o->model : NULL; }
 
-// Whether --export is there from the run that this one resumes, which was killed before it could end with status 0: it is no older than the state of the last
-// step. Collective.
+// Where the state of the last step names the folder to which its model was exported.
+static path_text export_record(const options *o) { return path_join(state_path(o->out, "", o->steps).text, "exported_to"); }
+// Whether --export is there from the run that this one resumes, which was killed before it could end with status 0. Collective.
 static bool exported_before(const options *o) {
-    struct stat state, exported;
-    bool before = o->resume && o->steps > 0 && stat(path_join(state_path(o->out, "", o->steps).text, "training_state.json").text, &state) == 0 &&
-                  stat(path_join(o->export_to, "config.json").text, &exported) == 0 &&
-                  (exported.st_mtim.tv_sec > state.st_mtim.tv_sec ||
-                   (exported.st_mtim.tv_sec == state.st_mtim.tv_sec && exported.st_mtim.tv_nsec >= state.st_mtim.tv_nsec));
+    error_text none = {"", 0};
+    char *to = o->resume && path_exists(o->export_to) ? config_read_text(export_record(o).text, sizeof(path_text), &none) : NULL;
+    bool before = to != NULL && strcmp(to, o->export_to) == 0;
+    free(to);
     comm_broadcast(comm_world(), &before, sizeof before, 0);
     return before;
 }
@@ -244,8 +244,8 @@ static void take_memory(trainer *t, const model_config *c, const model_run *run,
 static void note_resumed(const trainer *t) {
     int64_t steps = t->done.step - t->done.data_step, left = t->o->steps - t->done.step; // with this data; to train
     if (left > 0 && steps > 0 && t->done.sequences > 0 && t->done.sequences != step_sequences(t))
-        fprintf(stderr, "note: so far a step had %lld sequences, and with this command it has %lld (--global-batch N fixes the number for any number of "
-                        "ranks)\n", (long long)t->done.sequences, (long long)step_sequences(t));
+        fprintf(stderr, "note: so far a step had %lld sequence%s, and with this command it has %lld (--global-batch N fixes the number for any number "
+                        "of ranks)\n", (long long)t->done.sequences, plural(t->done.sequences), (long long)step_sequences(t));
     if (t->o->lr_restart && t->done.data_step == 0)
         fprintf(stderr, "note: --lr-restart changes nothing here: the data is that of the state, so the schedule covers all steps\n");
     if (left <= 0 && t->o->steps > 0)
@@ -395,10 +395,13 @@ static void train(trainer *t, error_text *error) {
 
 // With no step left to train: evaluates and samples the model as it is. Ends the run where a loss is not finite. Collective.
 static void evaluate_only(trainer *t, error_text *error) {
+    const options *o = t->o;
+    if (t->g.rank == 0 && o->steps == 0 && o->val_data == NULL && o->sample_every == 0 && o->export_to == NULL)
+        fprintf(stderr, "note: --steps 0 without --val-data, --sample-every and --export: the model is read, and nothing is done with it\n");
     check_evaluation(t, error); // before the log is opened: bad data leaves no file behind
     open_log(t, error);
     bool finite = t->val.count == 0 || evaluate(t, error);
-    if (t->o->sample_every > 0) sample(t);
+    if (o->sample_every > 0) sample(t);
     t->stopped = stop_agreed(t);
     close_log(t, error);
     if (!finite) error_set(error, "a validation loss is not finite: parameters of this model are not, or overflow");
@@ -410,16 +413,20 @@ static void evaluate_only(trainer *t, error_text *error) {
 // --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1; parameters that
 // the number type cannot hold: status 2. Collective.
 static void export_model(trainer *t, error_text *error) {
+    bool records = t->o->out != NULL && t->g.rank == 0;
+    error_text none = {"", 0}; // without a record, this export will be in the way of another attempt
     if (exported_before(t->o)) {
-        if (t->g.rank == 0) printf("exported    %s: is there already, younger than the state of the last step\n", t->o->export_to);
+        if (t->g.rank == 0) printf("exported    %s: is there already, from this run\n", t->o->export_to);
         return;
     }
+    if (records) file_write(export_record(t->o).text, t->o->export_to, strlen(t->o->export_to), &none); // before it: whenever the run is killed, the two agree
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
     bool ok = hf_export(&t->m, t->o->export_to, source_of(t), dtype, error);
     if (t->g.rank == 0 && ok) printf("exported    %s (%.3f s)\n", t->o->export_to, device_seconds() - began);
     if (t->g.rank == 0 && !ok) fprintf(stderr, "error: --export %s: %s\n", t->o->export_to, error->text);
     if (ok) return;
+    if (records) remove(export_record(t->o).text);
     end_early(error->number != 0 ? EXIT_FAILED : EXIT_USER_ERROR);
 }
 

@@ -448,20 +448,20 @@ static inline void print_start(const trainer *t) {
     printf("model       %s: %.1f M parameters, L %d D %d H %d Hkv %d HS %d F %d V %d%s\n", c->name, 1e-6 * (double)config_parameters(c), c->L, c->D,
            c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
     snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);
-    printf("grid        %d ranks = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
+    printf("grid        %d rank%s = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, plural(t->g.ranks), t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
            t->m.attention.ring.allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows, placement_name(t->g.shape.placement),
            t->m.run.dkv_bf16 ? ", dKV sent as bf16" : "");
-    printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequences a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
-           (long long)t->shard.T, (long long)step_sequences(t));
-    printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d ranks\n", t->m.run.zp, t->m.run.zg, t->m.run.zo);
+    printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequence%s a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
+           (long long)t->shard.T, (long long)step_sequences(t), plural(step_sequences(t)));
+    printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d rank%s\n", t->m.run.zp, t->m.run.zg, t->m.run.zo, plural(t->m.run.zo));
     printf("recompute   ");
     run_print_recompute(c, &t->m.run);
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
     data_sources_print(&t->train, t->done.samples + max_i64(0, o->steps - t->done.step) * step_sequences(t));
     for (int i = 0; i < t->val.count; i++) {
         const dataloader *data = &t->val.sources[i].data;
-        printf("validation  %s: %lld tokens, %lld samples%s; evaluations take %lld\n", data_source_label(&t->val.sources[i]), (long long)data->total,
-               (long long)dataloader_samples(data), data->masks > 0 ? ", with loss masks" : "", (long long)evaluation_samples(t, data));
+        printf("validation  %s: %lld tokens, %lld sample%s%s; evaluations take %lld\n", data_source_label(&t->val.sources[i]), (long long)data->total,
+               (long long)dataloader_samples(data), plural(dataloader_samples(data)), data->masks > 0 ? ", with loss masks" : "", (long long)evaluation_samples(t, data));
     }
     if (t->m.run.packed)
         printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin",

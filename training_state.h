@@ -3,6 +3,7 @@
 //     DIR/step-00000123/              a complete state: a Hugging Face folder in F32 (transformers loads it), and beside it
 //         optimizer/*.safetensors       both moments of every tensor, in F32
 //         training_state.json           step, samples, what these samples are, the options of the optimizer, a checksum of every tensor
+//         exported_to                   of the last step, with --export: which folder holds its model, if that is there (train_llama.cu)
 //     DIR/unfinished-*                a state that is being written or removed; the next run removes what is left of it
 //     DIR/damaged-*                   a state that did not pass its checksums, set aside
 // Tensors are stored whole, so that a state resumes on any grid and any ZeRO degrees. Each distinct piece has one writer. A state is written under
@@ -548,6 +549,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
             there = c;
             *found = state_load(m, path.text, sums, &why);
         }
+        error_cut_folder(&why, path.text);
         bool unread = error_may_pass(&why) || why.number == EACCES || why.number == EPERM || why.number == ERROR_STOPPED; // not damaged
         if (unread && !*found) {
             const char *broken = why.number == EIO ? "; if its disk is broken there, move this state away: an older one is then used" : "";
@@ -577,8 +579,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
     } else if (states > 0 && error->text[0] == '\0') {
-        error_set(error, "--resume: none of the %lld states in %s is intact; move them away to start from the beginning",
-                  (long long)states, printable(s->o->out).text);
+        error_set(error, "--resume: none of the states in %s is intact; move them away to start from the beginning", printable(s->o->out).text);
     }
     free(steps);
     free(sums);

@@ -51,8 +51,8 @@ void comm_finalize(void); // leaves the job and frees the world; every rank call
 // Makes the order of sums in later reductions the same in every run. Call before the first comm_split. False with a message when NCCL_ALGO or
 // NCCL_PROTO in the environment forbids it (NCCL only).
 bool comm_use_deterministic(error_text *error);
-// Ends every rank of the job now, with `status` and this message (printed with the rank's number).
-NO_RETURN void comm_abort(int status, const char *format, ...) PRINTF_LIKE(2, 3);
+// Ends every rank of the job now, with status EXIT_FAILED and this message (printed with the rank's number): for failures that no caller can recover from.
+NO_RETURN void comm_abort(const char *format, ...) PRINTF_LIKE(1, 2);
 
 comm *comm_world(void);   // all ranks of the job, kind COMM_CONTROL; NULL before comm_init and after comm_finalize
 comm *comm_machine(void); // the ranks on this machine, otherwise the same

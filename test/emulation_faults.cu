@@ -5,7 +5,7 @@
 #include <vector>
 
 cudaStream_t device_compute_stream(void) { return nullptr; }
-void comm_abort(int, const char *format, ...) {
+void comm_abort(const char *format, ...) {
     fprintf(stderr, "%s\n", format);
     abort();
 }

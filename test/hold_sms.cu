@@ -28,7 +28,7 @@ extern "C" double hold_sms(int sms) {
         cuda_check(cudaFuncSetAttribute(hold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), "holding SMs");
     }
     for (int i = 0; i < held; i++)
-        if (host[1 + i] == 0) device_fail("the figures beside held SMs are wrong: these were held for more than a minute, and then let go");
+        if (host[1 + i] == 0) comm_abort("the figures beside held SMs are wrong: these were held for more than a minute, and then let go");
     host[0] = 1;
     cuda_check(cudaStreamSynchronize(stream), "holding SMs");
     held = sms < MOST ? sms : MOST;

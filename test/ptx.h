@@ -91,7 +91,7 @@ static inline uint16_t to_bf16(float x) {
 
 // ---- memory: addresses are the host's; those of shared memory are offsets from the block's first byte ----
 
-[[noreturn]] static inline void memory_fault(const char *what, uint64_t at) { device_fail("ptx: %s: %s at %#llx", m.kernel, what, (unsigned long long)at); }
+[[noreturn]] static inline void memory_fault(const char *what, uint64_t at) { comm_abort("ptx: %s: %s at %#llx", m.kernel, what, (unsigned long long)at); }
 static inline uint64_t aligned(uint64_t at, size_t bytes) {
     if (at % bytes != 0) memory_fault("an access that is not on its own size", at);
     return at;
@@ -107,7 +107,7 @@ static inline uint64_t global_at(uint64_t at) {
 static inline uint64_t from_shared(uint64_t at) { return (uint64_t)(uintptr_t)m.shared + at; }
 static inline uint64_t to_shared(uint64_t at) { return at - (uint64_t)(uintptr_t)m.shared; }
 static inline uint32_t shuffle_xor(uint32_t value, uint32_t mask, uint32_t within, uint32_t lanes) {
-    if (within != 31 || lanes != 0xffffffff) device_fail("ptx: %s: a shuffle of a part of a warp", m.kernel);
+    if (within != 31 || lanes != 0xffffffff) comm_abort("ptx: %s: a shuffle of a part of a warp", m.kernel);
     return shuffle(value, m.current->lane ^ mask);
 }
 static inline void touched(uint64_t at) { // prefetch

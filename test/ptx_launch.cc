@@ -17,7 +17,7 @@ static ptx_kernel *kernel_of(const void *host) {
     ptx_kernel *&k = known[host];
     if (k != nullptr) return k;
     for (k = ptx_kernel::first; k != nullptr && names()[host] != k->name; k = k->next) {}
-    if (k == nullptr) device_fail("ptx: no kernel %s", names()[host].c_str());
+    if (k == nullptr) comm_abort("ptx: no kernel %s", names()[host].c_str());
     return k;
 }
 
@@ -63,9 +63,9 @@ int __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes, CU
 int cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared_bytes, CUstream_st *stream) {
     ptx_kernel *k = kernel_of(host);
     unsigned threads = block.x * block.y * block.z;
-    if (stream != (CUstream_st *)device_compute_stream()) device_fail("ptx: %s: not on the compute stream", k->name);
-    if (threads > k->most_threads) device_fail("ptx: %s: a block of %u threads, where %u were announced", k->name, threads, k->most_threads);
-    if (shared_bytes > fake_cuda_shared_allowed(host)) device_fail("ptx: %s: %zu bytes of shared memory that were not asked for", k->name, shared_bytes);
+    if (stream != (CUstream_st *)device_compute_stream()) comm_abort("ptx: %s: not on the compute stream", k->name);
+    if (threads > k->most_threads) comm_abort("ptx: %s: a block of %u threads, where %u were announced", k->name, threads, k->most_threads);
+    if (shared_bytes > fake_cuda_shared_allowed(host)) comm_abort("ptx: %s: %zu bytes of shared memory that were not asked for", k->name, shared_bytes);
     if (threads > k->threads) k->threads = threads;
     emulation::launch(k->name, grid, block, shared_bytes, [=] { k->body(arguments); });
     return 0;

@@ -105,8 +105,12 @@ refuse 'folder that cannot be read' 2 'a folder that may hold such files cannot 
 refuse 'file that cannot be looked up' 2 'loop/good.bin: cannot be looked up: Too many levels of symbolic links' "${base[@]}" --train-data "$dir/loop/good.bin"
 cp "$dir/truncated.bin" "$dir/two"$'\n'"lines.bin"
 refuse 'file whose name has two lines' 2 'two[?]lines.bin: is truncated' "${base[@]}" --train-data "$dir/two*.bin"
-cp "$dir/good.bin" "$dir/a[b].bin"
-refuse 'file whose name is a pattern' 2 'no file matches .*where \[ begins a set of characters: write [?] for it' "${base[@]}" --train-data "$dir/a[b].bin"
+for name in 'a[b].bin' 'a\b.bin'; do
+    cp "$dir/good.bin" "$dir/$name"
+    refuse "file whose name is a pattern, $name" 2 'no file matches .*where \[ and \\ do not stand for themselves: write [?] for each' "${base[@]}" --train-data "$dir/$name"
+done
+cp "$dir/good.bin" "$dir/a,b.bin"
+refuse 'file with a comma in its name' 2 '--train-data \(write [?] for each comma and = in a file.s name\): no file matches .*/a$' "${base[@]}" --train-data "$dir/a,b.bin"
 refuse 'export and log of one name' 2 '--log .*/./one: --export will be there' "${base[@]}" "${data[@]}" --export "$dir/one" --log "$dir/./one"
 refuse 'trace where the export begins' 2 '--trace .*/one.unfinished: --export will be there' "${base[@]}" "${data[@]}" --export "$dir/one/" --trace "$dir/one.unfinished"
 for name in lock step-00000001 unfinished-step-00000001 damaged-1; do

@@ -403,7 +403,7 @@ static int end_as(const char *mode) {
     comm *world = comm_world(), *g = comm_split(world, 0, -comm_rank(world), COMM_KV_INNER); // reversed, so that ranks of the group are not those of the job
     int n = comm_size(world), r = comm_rank(world), me = comm_rank(g);
     char out[200] = "", in[200] = "";
-    if (strcmp(mode, "abort") == 0 && r == 1) comm_abort(3, "no space left on %s", "device");
+    if (strcmp(mode, "abort") == 0 && r == 1) comm_abort("no space left on %s", "device");
     if (strncmp(mode, "silent", 6) == 0) comm_wait_at_least(1000); // TRAIN_LLAMA_TIMEOUT counts
     if (strcmp(mode, "silent") == 0 && r == 1) pause_seconds(60);
     if (strcmp(mode, "silent-small") == 0 && r == 1) pause_seconds(60);

@@ -24,13 +24,12 @@ check 'build for all targets without warnings' make -j2 --no-print-directory DEV
 cp "$dir/why" "$dir/build.log"
 check 'no warnings' bash -c "! grep -iE 'warning( |:|#)' '$dir/build.log'"
 check 'no kernel spills registers' no_spills "$dir/build.log"
-check 'cuDNN graphs' $build/test/test_cudnn_graphs
 check 'calls of cuDNN, engines that do not run among them' $build/test/test_cudnn_calls
 check 'properties of a GPU written' $build/test/test_cudnn_graphs write "$dir/gpu.json"
 sed -i 's/NVIDIA H200/a GPU of a file/' "$dir/gpu.json"
-check 'and read: cuDNN graphs of that GPU' $build/test/test_cudnn_graphs "$dir/gpu.json"
+check 'and read: cuDNN graphs of that GPU, and of the others of the table' $build/test/test_cudnn_graphs "$dir/gpu.json" table
 cp "$dir/why" "$dir/graphs.log"
-check 'it is the GPU of the file' grep -q '^a GPU of a file: [1-9]' "$dir/graphs.log"
+check 'it is the GPU of the file, and 3 others' [ "$(grep -c '^a GPU of a file: [1-9]\|^NVIDIA .*: [1-9]' "$dir/graphs.log")" -eq 4 ]
 head -c 300 "$dir/gpu.json" >"$dir/cut.json"
 echo '{"deviceName": "a GPU", "deviceVer": 900}' >"$dir/few.json"
 check 'a broken file of properties is refused' ends_with 2 'cut.json: has no deviceName' $build/test/test_cudnn_graphs "$dir/cut.json"

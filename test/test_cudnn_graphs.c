@@ -5,6 +5,7 @@
 // can be compiled. Shapes that no engine takes are refused. attention_cudnn.c makes the same calls, cut by the same functions.
 //     test_cudnn_graphs             the four GPUs of the table below
 //     test_cudnn_graphs FILE...     instead, GPUs whose properties `gpu_points 6` (or `write`) has written to files
+//     test_cudnn_graphs FILE table  the GPU of a file in place of the table's first
 //     test_cudnn_graphs write FILE  writes the first GPU's properties to such a file
 // For each GPU it prints the workspace that its graphs ask for, and the largest share of the planned workspace that one of them needs.
 #include "test.h"
@@ -206,14 +207,15 @@ int main(int argc, char **argv) {
         printf("neither a driver (libcuda.so.1) nor the toolkit's stub of it\n");
         return 77;
     }
-    for (int i = 1; i < argc; i++) {
+    bool table = argc == 3 && strcmp(argv[2], "table") == 0;
+    for (int i = 1; i < argc - table; i++) {
         char *json = config_read_text(argv[i], CONFIG_BYTES, &error);
         if (json == NULL || !gpu_add(json, &error)) {
             fprintf(stderr, "error: %s: %s\n", argv[i], error.text);
             return EXIT_USER_ERROR;
         }
     }
-    for (int n = 0; n < KNOWN && argc == 1; n++) CHECK(gpu_add(known_json(n), &error), "%s: %s", known[n].name, error.text);
+    for (int n = table; n < KNOWN && (argc == 1 || table); n++) CHECK(gpu_add(known_json(n), &error), "%s: %s", known[n].name, error.text);
 
     const attention_run each = {8, 1}; // as many query heads as key/value heads
     for (int n = 0; n < gpu_count; n++) {

@@ -102,13 +102,21 @@ static void fill(fixture *f, int first_sample) {
         }
 }
 
+// The rows of the whole HP group that sequence s has in attention, as if one rank held them.
+static sequence_shard group_shard(const fixture *f, int64_t s) {
+    sequence_shard group = fixture_shard(f, s);
+    group.T *= group.hp;
+    group.hp = 1;
+    group.h = 0;
+    return group;
+}
 // In how many of this rank's blocks, of all segments, in one pass over its sequences, no query sees a key.
 static int64_t blocks_unseen(const fixture *f) {
     const grid_shape *g = &f->g.shape;
     int64_t Tc = f->shard.T * g->hp, unseen = 0;
     for (int64_t s = 0; s < f->m.run.grad_accum * f->m.run.B; s++)
         for (int k = 0; k < g->cp; k++) {
-            sequence_shard own = fixture_shard(f, s), mine = sequence_shard_group(&own), theirs = mine;
+            sequence_shard mine = group_shard(f, s), theirs = mine;
             const sequence_segment whole[2] = {{0, 0}, {f->S, Tc}}, *segment = mine.segments != NULL ? mine.segments : whole;
             for (theirs.c = k; segment->row < Tc; segment++) {
                 bool seen = false;
@@ -126,7 +134,7 @@ static int64_t blocks_unseen(const fixture *f) {
 // The rows of KV that travel when every rank of the ring sends its block of sequence s once: of each chunk, those from the first row on that another rank
 // sees; and those between them, except the longest run.
 static int64_t rows_seen(const fixture *f, int64_t s, int layout) {
-    sequence_shard own = fixture_shard(f, s), keys = sequence_shard_group(&own), queries = keys;
+    sequence_shard keys = group_shard(f, s), queries = keys;
     int64_t rows = 0, Tc = keys.T;
     for (keys.c = 0; keys.c < keys.cp; keys.c++) {
         int64_t end = 0, gap = 0, first = 0, sum = 0; // end: of the rows that travel so far; gap: the longest

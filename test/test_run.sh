@@ -498,7 +498,8 @@ check 'is noted' [ "$(grep -c '^note: ' "$dir/shown")" -eq 0 ]
 quiet() { ends_with 0 '' "$@" && [ "$(grep -c '^note: ' "$dir/shown")" -eq 0 ]; }
 check 'no note: RoPE was given' quiet "${pretrained[@]}" --lr 1e-5 --rope-scaling linear:factor=2
 check 'no note: the length that the model was made for' quiet "${pretrained[@]:0:6}" 384 --steps 1 --lr 1e-5
-check 'no note: no training' quiet "${pretrained[@]:0:3}" --seq-len 384 --steps 0
+check 'no note: no training' quiet "${pretrained[@]:0:3}" --seq-len 384 --steps 0 --export "$dir/quiet"
+check 'nothing to do: a note' ends_with 0 '^note: --steps 0 without ' "${pretrained[@]:0:3}" --steps 0
 check 'no note: a dry run' quiet "${pretrained[@]:0:3}" --seq-len 384 --dry-run
 check 'no note: a plan' quiet "${pretrained[@]:0:3}" --seq-len 400 --plan --ranks 1 --cluster h100
 check 'no note: from random parameters' quiet "${pretrained[@]}" --from-scratch
@@ -545,7 +546,7 @@ for steps in 0 1; do
 done
 check 'the same evaluation with and without memory for training' [ "$(grep -ho '"val_loss":.*' "$dir"/eval-of-?.jsonl | sort | uniq -c | awk '{print $1}')" = 2 ]
 build/cpu/text_to_tokens "$dir/five.bin" "$dir/a.txt" >"$dir/out"
-check 'tokens that are in no sample' ends_with 0 '; the last 1 tokens are in no sample' "$binary" --model nano --from-scratch --train-data "$dir/five.bin" --seq-len 2 --steps 1
+check 'tokens that are in no sample' ends_with 0 '; no sample holds the last 1 token$' "$binary" --model nano --from-scratch --train-data "$dir/five.bin" --seq-len 2 --steps 1
 python3 -c "import struct; open('$dir/wide.bin', 'wb').write(struct.pack('<3i', 20240801, 7, 1) + bytes(1012 + 4))"
 check 'token files of 32 bits are replaced, too' ends_with 0 '5 tokens' build/cpu/text_to_tokens "$dir/wide.bin" "$dir/a.txt"
 touch "$dir/wide.bin.mask"

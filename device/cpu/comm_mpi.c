@@ -60,7 +60,7 @@ static uint64_t delay_state;
 
 // ---- Errors ----
 
-void comm_abort(int status, const char *format, ...) {
+void comm_abort(const char *format, ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
@@ -69,12 +69,12 @@ void comm_abort(int status, const char *format, ...) {
     fflush(stdout);
     if (world == NULL) {
         fprintf(stderr, "%s\n", text);
-        _exit(status);
+        _exit(EXIT_FAILED);
     }
     fprintf(stderr, "rank %d: %s\n", world->rank, text);
     fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, status);
-    _exit(status); // as host_alloc
+    MPI_Abort(MPI_COMM_WORLD, EXIT_FAILED);
+    _exit(EXIT_FAILED); // as host_alloc
 }
 
 // Ends the job when an MPI call failed. `p` is the message it was about, NULL if none.
@@ -87,7 +87,7 @@ static void check(int code, const comm *group, const char *operation, const mpi_
         bool known = p->peer >= 0 && p->peer < group->size;
         snprintf(message, sizeof message, "%d bytes %s rank %d: ", p->bytes, p->receives ? "from" : "to", known ? group->world_rank[p->peer] : p->peer);
     }
-    comm_abort(EXIT_FAILED, "%s %s (rank %d of %d in its group): %s%s", comm_kind_name(group->kind), operation, group->rank, group->size, message, reason);
+    comm_abort("%s %s (rank %d of %d in its group): %s%s", comm_kind_name(group->kind), operation, group->rank, group->size, message, reason);
 }
 
 // Names the messages still missing, at most 4, in `missing` (size bytes). Returns how many there are.
@@ -113,8 +113,7 @@ static int missing_messages(const comm *group, const transfer *t, char *missing,
 static void end_timed_out(const comm *group, const transfer *t) {
     char missing[512];
     if (missing_messages(group, t, missing, sizeof missing) == 0) return;
-    comm_abort(EXIT_FAILED,
-               "%s %s (rank %d of %d in its group) waited %g s for %s. That rank has stopped, is much slower, or is in other transfers; "
+    comm_abort("%s %s (rank %d of %d in its group) waited %g s for %s. That rank has stopped, is much slower, or is in other transfers; "
                "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
                comm_kind_name(group->kind), t->operation, group->rank, group->size, timeout_seconds, missing);
 }
@@ -150,7 +149,7 @@ static void begin(transfer *t, const char *operation, int tag) {
 static transfer *start(comm *group, const char *operation) {
     test_delay();
     if (comm_pending(group) == MAX_PENDING)
-        comm_abort(EXIT_FAILED, "%s %s: %d transfers are already in flight, which is the limit", comm_kind_name(group->kind), operation, MAX_PENDING);
+        comm_abort("%s %s: %d transfers are already in flight, which is the limit", comm_kind_name(group->kind), operation, MAX_PENDING);
     transfer *t = &group->pending[group->started % MAX_PENDING];
     begin(t, operation, 1 + (int)(group->started % TAG_CYCLE));
     group->started++;
@@ -163,7 +162,7 @@ static mpi_piece *add_piece(transfer *t, bool receives, int peer, size_t bytes) 
         t->piece = (mpi_piece *)realloc(t->piece, sizeof *t->piece * (size_t)t->capacity);
         t->request = (MPI_Request *)realloc(t->request, sizeof *t->request * (size_t)t->capacity);
         t->status = (MPI_Status *)realloc(t->status, sizeof *t->status * (size_t)t->capacity);
-        if (t->piece == NULL || t->request == NULL || t->status == NULL) comm_abort(EXIT_FAILED, "out of host memory for a list of transfers");
+        if (t->piece == NULL || t->request == NULL || t->status == NULL) comm_abort("out of host memory for a list of transfers");
     }
     mpi_piece *p = &t->piece[t->pieces++];
     p->receives = receives;
@@ -215,7 +214,7 @@ static void wait_for(const comm *group, transfer *t) {
         if (!t->piece[i].receives) continue;
         check(MPI_Get_count(&t->status[i], MPI_BYTE, &bytes), group, t->operation, &t->piece[i]);
         if (bytes != t->piece[i].bytes)
-            comm_abort(EXIT_FAILED, "%s %s: rank %d sent %d bytes where %d were expected", comm_kind_name(group->kind), t->operation,
+            comm_abort("%s %s: rank %d sent %d bytes where %d were expected", comm_kind_name(group->kind), t->operation,
                        group->world_rank[t->piece[i].peer], bytes, t->piece[i].bytes);
     }
 }
@@ -294,7 +293,7 @@ static void wait_for_counted(comm *group, transfer *t) {
     counters[group->kind].wait_seconds += MPI_Wtime() - began;
 }
 void comm_finish(comm *group) {
-    if (comm_pending(group) == 0) comm_abort(EXIT_FAILED, "%s: comm_finish without a started transfer", comm_kind_name(group->kind));
+    if (comm_pending(group) == 0) comm_abort("%s: comm_finish without a started transfer", comm_kind_name(group->kind));
     test_delay();
     transfer *t = &group->pending[group->finished % MAX_PENDING];
     wait_for_counted(group, t);
@@ -411,7 +410,7 @@ static void transfer_free(transfer *t) {
 
 void comm_free(comm *group) {
     if (group == NULL) return;
-    if (comm_pending(group) > 0) comm_abort(EXIT_FAILED, "%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), comm_pending(group));
+    if (comm_pending(group) > 0) comm_abort("%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), comm_pending(group));
     for (int i = 0; i < MAX_PENDING; i++) transfer_free(&group->pending[i]);
     transfer_free(&group->small);
     free(group->world_rank);

@@ -13,7 +13,7 @@ struct comm {
 static comm *world;                       // NULL before comm_init and after comm_finalize
 static comm_counters counters[COMM_KINDS]; // a single rank sends nothing: always 0
 
-void comm_abort(int status, const char *format, ...) {
+void comm_abort(const char *format, ...) {
     va_list args;
     va_start(args, format);
     fflush(stdout);
@@ -21,7 +21,7 @@ void comm_abort(int status, const char *format, ...) {
     vfprintf(stderr, format, args);
     fprintf(stderr, "\n");
     va_end(args);
-    _exit(status); // as host_alloc
+    _exit(EXIT_FAILED); // as host_alloc
 }
 
 bool comm_init(int *argc, char ***argv, error_text *error) {
@@ -62,7 +62,7 @@ comm *comm_split(comm *parent, int colour, int key, comm_kind kind) {
     return group;
 }
 void comm_free(comm *group) {
-    if (group != NULL && group->pending > 0) comm_abort(EXIT_FAILED, "%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), group->pending);
+    if (group != NULL && group->pending > 0) comm_abort("%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), group->pending);
     free(group);
 }
 int comm_rank(const comm *group) {
@@ -81,14 +81,14 @@ int comm_world_rank(const comm *group, int rank) {
 
 static void start(comm *group, void *to, const void *from, size_t bytes) {
     if (group->pending == MAX_PENDING)
-        comm_abort(EXIT_FAILED, "%s: %d transfers are already in flight, which is the limit", comm_kind_name(group->kind), MAX_PENDING);
+        comm_abort("%s: %d transfers are already in flight, which is the limit", comm_kind_name(group->kind), MAX_PENDING);
     group->pending++;
     if (bytes > 0 && to != from) device_copy(to, from, bytes); // device memory, on any device
 }
 
 void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from) {
     (void)recv_bytes;
-    if (to != 0 || from != 0) comm_abort(EXIT_FAILED, "%s sendrecv: to rank %d, from rank %d, of one rank", comm_kind_name(group->kind), to, from);
+    if (to != 0 || from != 0) comm_abort("%s sendrecv: to rank %d, from rank %d, of one rank", comm_kind_name(group->kind), to, from);
     start(group, recv, send, send_bytes);
 }
 void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) { start(group, recv, send, bytes_per_rank); }
@@ -100,7 +100,7 @@ void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size
 }
 
 void comm_finish(comm *group) {
-    if (group->pending == 0) comm_abort(EXIT_FAILED, "%s: comm_finish without a started transfer", comm_kind_name(group->kind));
+    if (group->pending == 0) comm_abort("%s: comm_finish without a started transfer", comm_kind_name(group->kind));
     group->pending--;
 }
 int comm_pending(const comm *group) { return group->pending; }

@@ -66,7 +66,7 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     char model[128];
     cpu_model(model, sizeof model);
     const char *forced = getenv("OPENBLAS_CORETYPE");
-    snprintf(name, sizeof name, "CPU: %s, %d thread%s, OpenBLAS %s%s%s%s", model, threads, threads == 1 ? "" : "s", openblas_get_corename(),
+    snprintf(name, sizeof name, "CPU: %s, %d thread%s, OpenBLAS %s%s%s%s", model, threads, plural(threads), openblas_get_corename(),
              forced != NULL ? " (OPENBLAS_CORETYPE=" : "", forced != NULL ? forced : "", forced != NULL ? " is set)" : "");
     return true;
 }

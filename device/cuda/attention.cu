@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(P * R, 1)
 
 static void attention_check(attention_shape b) {
     if (b.HS < 1 || b.HS > 256 || b.Hkv < 1 || b.Hq % b.Hkv != 0)
-        device_fail("attention: head size %d (1 to 256), %d query heads on %d key/value heads", b.HS, b.Hq, b.Hkv);
+        comm_abort("attention: head size %d (1 to 256), %d query heads on %d key/value heads", b.HS, b.Hq, b.Hkv);
 }
 static int attention_packed(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
     return packs(b.HS, q, k, v, dout) && b.q_stride % PACK == 0 && b.kv_stride % PACK == 0;

@@ -270,7 +270,7 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
     size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + 16 * 256; // the last: alignment
     bytes += call_scratch(b, false, all) + call_scratch(b, true, all);
     scratch_memory m = {(char *)device_alloc(bytes), 0};
-    if (m.at == NULL) device_fail("not enough memory to check the attention engine: %zu bytes", bytes);
+    if (m.at == NULL) comm_abort("not enough memory to check the attention engine: %zu bytes", bytes);
     int64_t sizes[4] = {nq, n, nq, nkv}; // out, lse, dq, dk and dv
     float *e[4], *h[4], *delta = TAKE(&m, float, n); // results of the engine, and by hand
     for (int i = 0; i < 4; i++) {

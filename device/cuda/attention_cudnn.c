@@ -24,13 +24,13 @@ static void check(cudnnStatus_t status, const char *what) {
     if (status == CUDNN_STATUS_SUCCESS) return;
     char reason[512] = "";
     cudnnGetLastErrorString(reason, sizeof reason);
-    device_fail("cuDNN attention: %s: %s %s", what, cudnnGetErrorString(status), reason);
+    comm_abort("cuDNN attention: %s: %s %s", what, cudnnGetErrorString(status), reason);
 }
 
 static void start(void) {
     if (cudnn.handle != NULL) return;
     size_t version = cudnnGetVersion(); // the library loaded may differ from the one built against
-    if (version < 91002) device_fail("cuDNN %zu.%zu.%zu was loaded; 9.10.2 or newer is needed", version / 10000, version / 100 % 100, version % 100);
+    if (version < 91002) comm_abort("cuDNN %zu.%zu.%zu was loaded; 9.10.2 or newer is needed", version / 10000, version / 100 % 100, version % 100);
     if (version < 91501 && comm_speaks())
         fprintf(stderr, "note: cuDNN %zu.%zu.%zu: versions from 9.15.1 on have fewer known errors in attention\n", version / 10000,
                 version / 100 % 100, version % 100);
@@ -81,7 +81,7 @@ static attention_plan *plan_of(attention_shape shape) { // valid until the next 
     if (cudnn.count == cudnn.capacity) {
         cudnn.capacity = cudnn.capacity == 0 ? 32 : 2 * cudnn.capacity;
         cudnn.plans = (attention_plan *)realloc(cudnn.plans, sizeof *cudnn.plans * (size_t)cudnn.capacity);
-        if (cudnn.plans == NULL) device_fail("out of host memory for the plans of attention");
+        if (cudnn.plans == NULL) comm_abort("out of host memory for the plans of attention");
     }
     attention_plan *p = &cudnn.plans[cudnn.count++];
     memset(p, 0, sizeof *p);

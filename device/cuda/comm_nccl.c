@@ -91,21 +91,21 @@ static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t statu
         waited += fmin(now - last, 1); // a machine that was suspended has not waited
         last = now;
         if (timeout_seconds > 0 && waited > timeout_seconds)
-            device_fail("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or the ranks cannot reach each "
-                        "other (NCCL_DEBUG=INFO says more; NCCL_SOCKET_IFNAME names the network)",
-                        comm_kind_name(group->kind), what, group->rank, group->size, timeout_seconds);
+            comm_abort("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or the ranks cannot reach each "
+                       "other (NCCL_DEBUG=INFO says more; NCCL_SOCKET_IFNAME names the network)",
+                       comm_kind_name(group->kind), what, group->rank, group->size, timeout_seconds);
         if (status == ncclInProgress) sched_yield();
     }
     if (status != ncclSuccess)
-        device_fail("%s %s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), what, group->rank, group->size,
-                    ncclGetErrorString(status), ncclGetLastError(nccl));
+        comm_abort("%s %s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), what, group->rank, group->size,
+                   ncclGetErrorString(status), ncclGetLastError(nccl));
 }
 static void nccl_wait(const comm *group, ncclResult_t status, const char *what) { nccl_wait_for(group->nccl, group, status, what); }
 
 static bool is_over(const comm *group, cudaEvent_t event) {
     cudaError_t status = cudaEventQuery(event);
     if (status != cudaSuccess && status != cudaErrorNotReady)
-        device_fail("%s (rank %d of %d in its group): the GPU has failed: %s", comm_kind_name(group->kind), group->rank, group->size, cudaGetErrorString(status));
+        comm_abort("%s (rank %d of %d in its group): the GPU has failed: %s", comm_kind_name(group->kind), group->rank, group->size, cudaGetErrorString(status));
     if (status == cudaErrorNotReady) cudaGetLastError(); // otherwise the check of the next launch might take it for an error
     return status == cudaSuccess;
 }
@@ -113,8 +113,8 @@ static bool is_over(const comm *group, cudaEvent_t event) {
 static void watch(comm *group, double passed) {
     ncclResult_t status = ncclSuccess;
     if (ncclCommGetAsyncError(group->nccl, &status) == ncclSuccess && status != ncclSuccess && status != ncclInProgress)
-        device_fail("%s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), group->rank, group->size,
-                    ncclGetErrorString(status), ncclGetLastError(group->nccl));
+        comm_abort("%s (rank %d of %d in its group): NCCL: %s: %s", comm_kind_name(group->kind), group->rank, group->size,
+                   ncclGetErrorString(status), ncclGetLastError(group->nccl));
     int64_t before = group->watched;
     if (group->watched < group->started - RING) group->watched = group->started - RING;
     while (group->watched < group->started && is_over(group, group->ring[group->watched % RING].done)) group->watched++;
@@ -123,10 +123,10 @@ static void watch(comm *group, double passed) {
     if (group->watched != before || group->watched == group->started || !is_over(group, t->begun)) group->watched_for = 0;
     if (timeout_seconds > 0 && group->watched_for > timeout_seconds) {
         char peers[256];
-        device_fail("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or is in other transfers; "
-                    "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
-                    comm_kind_name(group->kind), t->operation, (long long)group->watched, t->bytes,
-                    peers_text(group, t, peers, sizeof peers), timeout_seconds);
+        comm_abort("%s %s number %lld, %zu bytes, %s: not done after %g s. A rank has stopped, is much slower, or is in other transfers; "
+                   "TRAIN_LLAMA_TIMEOUT=SECONDS sets the limit",
+                   comm_kind_name(group->kind), t->operation, (long long)group->watched, t->bytes,
+                   peers_text(group, t, peers, sizeof peers), timeout_seconds);
     }
 }
 // The driver may block the watching thread together with the one that it watches. Then nobody sets the alarm anew: this handler of SIGALRM ends the rank,
@@ -170,7 +170,7 @@ static void start_watching(void) {
     int device;
     cuda_check(cudaGetDevice(&device), "the watching thread");
     stop_watching = false;
-    if (pthread_create(&watcher, NULL, watch_all, (void *)(intptr_t)device) != 0) device_fail("the thread that watches transfers could not be started");
+    if (pthread_create(&watcher, NULL, watch_all, (void *)(intptr_t)device) != 0) comm_abort("the thread that watches transfers could not be started");
     watching = true;
 }
 
@@ -220,10 +220,10 @@ static transfer *begin(comm *group, const char *operation, int to, int from, siz
     test_delay();
     make_stream(group);
     if (group->size > 1 && group->nccl == NULL)
-        device_fail("%s %s: this communicator is for control only", comm_kind_name(group->kind), operation);
+        comm_abort("%s %s: this communicator is for control only", comm_kind_name(group->kind), operation);
     measure(group, group->started - group->measured == RING ? 1 : 0); // a full ring: the host waits for the oldest
     if (group->started - group->measured == RING)
-        device_fail("%s %s: %d transfers are already in flight, which is the limit", comm_kind_name(group->kind), operation, RING);
+        comm_abort("%s %s: %d transfers are already in flight, which is the limit", comm_kind_name(group->kind), operation, RING);
     transfer *t = &group->ring[group->started % RING];
     t->operation = operation;
     t->to = to;
@@ -310,7 +310,7 @@ void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size
 }
 
 void comm_finish(comm *group) {
-    if (comm_pending(group) == 0) device_fail("%s: comm_finish without a started transfer", comm_kind_name(group->kind));
+    if (comm_pending(group) == 0) comm_abort("%s: comm_finish without a started transfer", comm_kind_name(group->kind));
     test_delay();
     transfer *t = &group->ring[group->finished % RING];
     cuda_check(cudaEventRecord(t->waited, device_compute_stream()), "comm_finish");
@@ -346,7 +346,7 @@ static int most_ctas(comm_kind kind, int size) {
 // Runs the comm's kind of transfer with `bytes` per rank, which makes NCCL connect the peers and load its kernels.
 static void warm_up(comm *group, size_t bytes) {
     char *buffer = (char *)device_alloc(2 * bytes * (size_t)group->size);
-    if (buffer == NULL) device_fail("not enough memory to connect the ranks of a %s group", comm_kind_name(group->kind));
+    if (buffer == NULL) comm_abort("not enough memory to connect the ranks of a %s group", comm_kind_name(group->kind));
     char *other = buffer + bytes * (size_t)group->size;
     int next = (group->rank + 1) % group->size, before = (group->rank + group->size - 1) % group->size;
     device_zero(buffer, 2 * bytes * (size_t)group->size);
@@ -378,7 +378,7 @@ static void make_whole(comm *parent) {
     ncclUniqueId id;
     int version = 0;
     if (ncclGetVersion(&version) == ncclSuccess && version < NCCL_LEAST) // the library loaded may differ from the one built against
-        device_fail("NCCL %d.%d.%d was loaded; 2.26.5 or newer is needed", version / 10000, version / 100 % 100, version % 100);
+        comm_abort("NCCL %d.%d.%d was loaded; 2.26.5 or newer is needed", version / 10000, version / 100 % 100, version % 100);
     if (version < NCCL_VERSION(2, 28, 9) && parent->rank == 0 && parent->size > comm_local_ranks()) // release notes: "hangs at large scale"
         fprintf(stderr, "note: NCCL before 2.28.9 may hang on many machines\n");
 #ifdef __aarch64__
@@ -412,7 +412,7 @@ static void split_whole(comm *parent, comm *group, int colour, int key, comm_kin
     if (status == ncclSuccess) status = ncclInProgress; // "success" means that the split has begun: the parent's communicator knows when it is done
     nccl_wait_for(parent->whole, parent, status, "split"); // `nccl` is filled only now (NCCL issue 1472)
     if (!member) return;
-    if (nccl == NULL) device_fail("%s split: NCCL gave no communicator", comm_kind_name(kind));
+    if (nccl == NULL) comm_abort("%s split: NCCL gave no communicator", comm_kind_name(kind));
     group->nccl = nccl;
     nccl_wait(group, ncclInProgress, "start");
 }
@@ -426,7 +426,7 @@ static void connect_ranks(comm *group) {
     make_stream(group);
     group->watched_for = 0;
     pthread_mutex_lock(&lock);
-    if (comm_total == MAX_COMMS) device_fail("more than %d communicators", MAX_COMMS);
+    if (comm_total == MAX_COMMS) comm_abort("more than %d communicators", MAX_COMMS);
     comms[comm_total++] = group;
     pthread_mutex_unlock(&lock);
     start_watching();
@@ -448,7 +448,7 @@ comm *comm_split(comm *parent, int colour, int key, comm_kind kind) {
 void comm_free(comm *group) {
     if (group == NULL) return;
     if (comm_pending(group) > 0)
-        device_fail("%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), comm_pending(group));
+        comm_abort("%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), comm_pending(group));
     if (group->stream != NULL) {
         cuda_check(cudaStreamSynchronize(group->stream), "comm_free");
         measure(group, INT64_MAX);

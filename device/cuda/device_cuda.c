@@ -35,7 +35,7 @@ static struct {
 } gpu;
 
 void cuda_check(cudaError_t status, const char *what) {
-    if (status != cudaSuccess) device_fail("%s: %s (%s)", what, cudaGetErrorString(status), cudaGetErrorName(status));
+    if (status != cudaSuccess) comm_abort("%s: %s (%s)", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
 // ---- start and stop ----
@@ -223,7 +223,7 @@ void cuda_span_begin(const char *name) {
     if (trace.count == trace.capacity) {
         trace.capacity = trace.capacity == 0 ? 4096 : 2 * trace.capacity;
         trace.work = (traced_work *)realloc(trace.work, sizeof *trace.work * (size_t)trace.capacity);
-        if (trace.work == NULL) device_fail("out of host memory for the trace");
+        if (trace.work == NULL) comm_abort("out of host memory for the trace");
     }
     trace.work[trace.count].name = name;
     trace.work[trace.count].begin = event_now();
@@ -267,12 +267,12 @@ void cuda_launch_prepare(const void *kernel, const char *name, size_t shared_byt
     allowed[i].kernel = kernel;
     allowed[i].bytes = shared_bytes;
     cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
-    if (status != cudaSuccess) device_fail("%s needs %zu bytes of shared memory: %s", name, shared_bytes, cudaGetErrorString(status));
+    if (status != cudaSuccess) comm_abort("%s needs %zu bytes of shared memory: %s", name, shared_bytes, cudaGetErrorString(status));
 }
 void cuda_launch_check(const char *name) {
     cuda_span_end();
     cudaError_t status = cudaGetLastError();
-    if (status != cudaSuccess) device_fail("launching %s: %s", name, cudaGetErrorString(status));
+    if (status != cudaSuccess) comm_abort("launching %s: %s", name, cudaGetErrorString(status));
 }
 
 // ---- memory ----

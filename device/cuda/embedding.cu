@@ -17,48 +17,23 @@ void op_embedding_forward(floatX *x, const int32_t *tokens, const floatX *table,
 }
 
 // The gradient without float atomics: positions are sorted by (token, position), then the rows of each token are added up in that order.
-// The sort is bitonic. No two keys are equal, so any order of comparisons gives the same result. A million tokens take 210 sort steps, the
-// first 55 of them in shared memory in a single launch: a few milliseconds of a training step of many seconds.
-enum { SORT_CHUNK = 1024 }; // keys that one block sorts in shared memory
-
-static __device__ __forceinline__ void sort_pair(uint64_t *keys, int64_t i, int64_t stride, bool ascending) {
-    uint64_t a = keys[i], b = keys[i + stride];
-    if ((a > b) == ascending) {
-        keys[i] = b;
-        keys[i + stride] = a;
-    }
-}
-// Index of the first key of the p-th pair of keys that are `stride` (a power of two) apart.
-static __device__ __forceinline__ int64_t pair_place(int64_t p, int64_t stride) { return p / stride * 2 * stride + p % stride; }
+// The sort is bitonic. No two keys are equal, so any order of comparisons gives the same result. A million tokens take 210 short launches: a few
+// milliseconds of a training step of many seconds.
 
 // keys (n, a power of two): token in the high half, position in the low; those beyond T come last.
 __global__ void sort_keys_kernel(uint64_t *keys, const int32_t *tokens, int64_t T, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) keys[i] = i < T ? (uint64_t)(uint32_t)tokens[i] << 32 | (uint64_t)i : ~(uint64_t)0;
 }
-// One step on all keys: runs of `run` keys alternate between ascending and descending.
+// One step, a thread per pair of keys that are `stride` (a power of two) apart: runs of `run` keys alternate between ascending and descending.
 __global__ void sort_step_kernel(uint64_t *keys, int64_t n, int64_t run, int64_t stride) {
-    int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i = p / stride * 2 * stride + p % stride;
     if (p >= n / 2) return;
-    int64_t i = pair_place(p, stride);
-    sort_pair(keys, i, stride, (i & run) == 0);
-}
-// All steps with run from `first_run` to `last_run` whose stride fits a chunk.
-__global__ void sort_chunk_kernel(uint64_t *keys, int chunk, int64_t first_run, int64_t last_run) {
-    DYN_SHARED(uint64_t, part); // (chunk)
-    int64_t base = (int64_t)blockIdx.x * chunk;
-    for (int i = (int)threadIdx.x; i < chunk; i += (int)blockDim.x) part[i] = keys[base + i];
-    for (int64_t run = first_run; run <= last_run; run *= 2) {
-        for (int64_t stride = run / 2 < chunk / 2 ? run / 2 : chunk / 2; stride > 0; stride /= 2) {
-            __syncthreads();
-            for (int p = (int)threadIdx.x; p < chunk / 2; p += (int)blockDim.x) {
-                int64_t i = pair_place(p, stride);
-                sort_pair(part, i, stride, ((base + i) & run) == 0);
-            }
-        }
+    uint64_t a = keys[i], b = keys[i + stride];
+    if ((a > b) == ((i & run) == 0)) {
+        keys[i] = b;
+        keys[i + stride] = a;
     }
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < chunk; i += (int)blockDim.x) keys[base + i] = part[i];
 }
 // One block per sorted key and blockDim.x W columns. The block where a token's run of keys starts adds up the whole run, AT_A_TIME loads in flight.
 template <int W> __global__ void embedding_backward_kernel(float *dtable, const uint64_t *keys, const floatX *dx, int64_t T, int64_t D) {
@@ -99,15 +74,11 @@ void op_embedding_backward(float *dtable, const int32_t *tokens, const floatX *d
     if (T == 0) return;
     uint64_t *keys = (uint64_t *)scratch;
     int64_t n = sort_length(T);
-    int chunk = (int)min_i64(n, SORT_CHUNK), threads = block_size(n, 256), chunk_threads = block_size(chunk / 2, 512);
-    size_t shared = sizeof(uint64_t) * (size_t)chunk;
+    int threads = block_size(n, 256);
     LAUNCH(sort_keys_kernel, grid_size(ceil_div(n, threads)), threads, 0, keys, tokens, T, n);
-    LAUNCH(sort_chunk_kernel, grid_size(n / chunk), chunk_threads, shared, keys, chunk, (int64_t)2, (int64_t)chunk);
-    for (int64_t run = 2 * (int64_t)chunk; run <= n; run *= 2) {
-        for (int64_t stride = run / 2; stride >= chunk; stride /= 2)
+    for (int64_t run = 2; run <= n; run *= 2)
+        for (int64_t stride = run / 2; stride > 0; stride /= 2)
             LAUNCH(sort_step_kernel, grid_size(ceil_div(n / 2, threads)), threads, 0, keys, n, run, stride);
-        LAUNCH(sort_chunk_kernel, grid_size(n / chunk), chunk_threads, shared, keys, chunk, run, run);
-    }
     bool packed = packs(D, dtable, dx);
     int64_t items = packed ? D / PACK : D;
     int columns = block_size(items, 128);

@@ -238,7 +238,7 @@ inline void fiber_main() {
             m.in_kernel = true;
             m.body(m.arguments);
             m.in_kernel = false;
-            if (!self->copies.empty()) device_fail("emulation: %s: a thread ends before copies that it started", m.kernel);
+            if (!self->copies.empty()) comm_abort("emulation: %s: a thread ends before copies that it started", m.kernel);
             m.ended++;
         }
         m.idle.push_back(self);
@@ -250,7 +250,7 @@ inline fiber *fiber_new() {
     fiber *f = new fiber();
     size_t page = (size_t)sysconf(_SC_PAGESIZE); // up to 64 KiB on arm
     void *stack = mmap(nullptr, page + STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED) device_fail("emulation: no memory for the stack of a thread");
+    if (stack == MAP_FAILED) comm_abort("emulation: no memory for the stack of a thread");
     mprotect(stack, page, PROT_NONE); // a thread that needs more stack faults here
     f->stack = (char *)stack + page;
 #ifdef EMULATION_PORTABLE_SWITCH
@@ -364,7 +364,7 @@ inline void touch_copies() { // this thread's, in flight: they may write now as 
 }
 // An instruction that is .aligned in PTX: all threads must be at the same one, or its result is undefined.
 [[noreturn]] inline void report_lines(const char *what, unsigned line, unsigned other) {
-    device_fail("emulation: %s: threads are at different instructions, %s in lines %u and %u", m.kernel, what, line, other);
+    comm_abort("emulation: %s: threads are at different instructions, %s in lines %u and %u", m.kernel, what, line, other);
 }
 inline void block_barrier(unsigned line) { // bar.sync
     aside here;
@@ -384,7 +384,7 @@ inline void block_barrier(unsigned line) { // bar.sync
 inline void warp_barrier(const char *what, bool orders_memory, unsigned line = 0) {
     aside here;
     warp_state &w = m.warps[m.current->warp];
-    if (w.arrived > 0 && w.what != what && strcmp(w.what, what) != 0) device_fail("emulation: %s: lanes of one warp are at %s and at %s", m.kernel, w.what, what);
+    if (w.arrived > 0 && w.what != what && strcmp(w.what, what) != 0) comm_abort("emulation: %s: lanes of one warp are at %s and at %s", m.kernel, w.what, what);
     if (w.arrived > 0 && w.line != line) report_lines(what, w.line, line);
     w.what = what;
     w.line = line;
@@ -418,13 +418,13 @@ template <class T> inline T shuffle(T value, unsigned from_lane) {
 // Their instructions take addresses of one memory alone; with one of the other they would touch some other place.
 inline bool is_shared(const void *at) { return (uintptr_t)at - (uintptr_t)m.shared < m.shared_bytes; }
 inline void insist_memory(const void *at, bool shared) {
-    if (is_shared(at) != shared) device_fail("emulation: %s: an address of %s memory where one of the other is needed", m.kernel, shared ? "global" : "shared");
+    if (is_shared(at) != shared) comm_abort("emulation: %s: an address of %s memory where one of the other is needed", m.kernel, shared ? "global" : "shared");
 }
 inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed, unsigned line) {
     aside here;
     fiber *self = m.current;
     uint64_t *rows = m.warps[self->warp].exchange[self->shuffles++ % 2];
-    if ((uintptr_t)row % 16 != 0) device_fail("emulation: %s: a row of a matrix is not on 16 bytes", m.kernel);
+    if ((uintptr_t)row % 16 != 0) comm_abort("emulation: %s: a row of a matrix is not on 16 bytes", m.kernel);
     insist_memory(row, true);
     rows[self->lane] = (uint64_t)(uintptr_t)row;
     warp_barrier("load_matrices", false, line);
@@ -483,7 +483,7 @@ inline void copy_async_wait() {
 }
 inline void copy_async(void *to, const void *from, size_t bytes) { // it may write at once, or at the last moment
     aside here;
-    if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0) device_fail("emulation: %s: a copy of %zu bytes is not on %zu bytes", m.kernel, bytes, bytes);
+    if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0) comm_abort("emulation: %s: a copy of %zu bytes is not on %zu bytes", m.kernel, bytes, bytes);
     insist_memory(to, true);
     insist_memory(from, false);
     m.current->copies.push_back(pending_copy{to, from, bytes, m.reverse});

@@ -13,9 +13,6 @@ typedef void *cudaStream_t;
 #include <cuda_runtime_api.h>
 #endif
 
-// Ends every rank of the job with this message: for failures that no caller can recover from.
-#define device_fail(...) comm_abort(EXIT_FAILED, __VA_ARGS__)
-
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -40,7 +40,7 @@ static struct {
 } lt;
 
 static void check(cublasStatus_t status, const char *what) {
-    if (status != CUBLAS_STATUS_SUCCESS) device_fail("cuBLASLt: %s: %s", what, cublasLtGetStatusString(status));
+    if (status != CUBLAS_STATUS_SUCCESS) comm_abort("cuBLASLt: %s: %s", what, cublasLtGetStatusString(status));
 }
 
 static void start(void) {
@@ -202,7 +202,7 @@ static int propose(const product_plan *p, int64_t terms, cublasLtMatmulHeuristic
             if (proposals[k].state == CUBLAS_STATUS_SUCCESS && !loses_terms(&proposals[k].algo, terms)) proposals[count++] = proposals[k];
     }
     if (status != CUBLAS_STATUS_SUCCESS || count == 0)
-        device_fail("cuBLASLt has no algorithm for %s: %s", shape_text(p->shape), cublasLtGetStatusString(status));
+        comm_abort("cuBLASLt has no algorithm for %s: %s", shape_text(p->shape), cublasLtGetStatusString(status));
     check(cublasLtMatmulPreferenceDestroy(preference), "preference");
     return count;
 }
@@ -211,7 +211,7 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
     if (lt.count == lt.capacity) {
         lt.capacity = lt.capacity == 0 ? 32 : 2 * lt.capacity;
         lt.plans = (product_plan *)realloc(lt.plans, sizeof *lt.plans * (size_t)lt.capacity);
-        if (lt.plans == NULL) device_fail("out of host memory for the plans of matrix products");
+        if (lt.plans == NULL) comm_abort("out of host memory for the plans of matrix products");
     }
     product_plan *p = &lt.plans[lt.count++];
     memset(p, 0, sizeof *p);
@@ -246,7 +246,7 @@ static void product(product_kind kind, void *d, const void *a, const void *b, co
     cuda_span_begin(kind_names[kind]);
     cublasStatus_t status = run(p, a, b, read, d);
     cuda_span_end();
-    if (status != CUBLAS_STATUS_SUCCESS) device_fail("cuBLASLt: %s: %s", shape_text(s), cublasLtGetStatusString(status));
+    if (status != CUBLAS_STATUS_SUCCESS) comm_abort("cuBLASLt: %s: %s", shape_text(s), cublasLtGetStatusString(status));
 }
 
 // Products are cut by rows so that no operand of T rows has more than 2^31 - 1 elements: cuBLAS 13.6.0 proposes an algorithm for larger ones, 68, that

@@ -9,7 +9,7 @@ int block_size(int64_t items, int most) {
     return (int)min_i64(round_up(max_i64(items, 1), 32), most);
 }
 unsigned grid_size(int64_t blocks) {
-    if (blocks < 1 || blocks > INT32_MAX) device_fail("a kernel of %lld blocks: a grid has 1 to 2^31 - 1", (long long)blocks);
+    if (blocks < 1 || blocks > INT32_MAX) comm_abort("a kernel of %lld blocks: a grid has 1 to 2^31 - 1", (long long)blocks);
     return (unsigned)blocks;
 }
 
