@@ -429,33 +429,34 @@ int comm_world_rank(const comm *group, int rank) { return group->world_rank[rank
 
 // ---- Start and end ----
 
-// The calls that start MPI have no wait limit of their own, and wait for ever where a network does not lead to a rank. A handler of SIGALRM then ends this
-// rank, and the launcher the others.
-static char start_message[320]; // formatted before the alarm is set: a signal handler must not call snprintf
-static unsigned start_half;     // seconds: half of the limit
+// The calls that start MPI have no wait limit of their own, and wait for ever where a network does not lead to a rank. A handler of SIGALRM says so after
+// half a minute, and at the limit ends this rank, and the launcher the others.
+static char start_messages[2][320]; // formatted before the alarm is set: a signal handler must not call snprintf
+static unsigned start_left;         // seconds between both
 static volatile sig_atomic_t start_rang;
-static void start_is_stuck(int signal_number) {
+static void start_is_slow(int signal_number) {
     (void)signal_number;
-    if (!start_rang) { // the whole job may have been paused: it has the other half
-        start_rang = 1;
-        alarm(start_half);
-        return;
-    }
-    ssize_t written = write(STDERR_FILENO, start_message, strlen(start_message));
+    const char *message = start_messages[start_rang];
+    ssize_t written = write(STDERR_FILENO, message, strlen(message));
     (void)written; // nothing is left to do about it
-    _exit(EXIT_FAILED);
+    if (start_rang) _exit(EXIT_FAILED);
+    start_rang = 1;
+    alarm(start_left);
 }
 // limit: seconds, 0: none. TRAIN_LLAMA_TEST_START: for tests, another one.
 static void limit_start(double limit) {
     const char *test = getenv("TRAIN_LLAMA_TEST_START"), *rank = getenv("PMIX_RANK");
+    const char *cause = "ranks do not reach each other, or one has not started. A network of one machine alone, such as docker0 or virbr0, is a usual cause: "
+                        "OMPI_MCA_btl_tcp_if_exclude=lo,docker0,virbr0 (docs/troubleshooting.md)";
+    bool first = rank == NULL || strcmp(rank, "0") == 0; // the others say nothing unless that rank does not
     limit = test != NULL ? strtod(test, NULL) : fmin(limit, 1e9);
     if (!(limit > 0)) return;
-    start_half = (unsigned)ceil(limit / 2) + (rank != NULL && strcmp(rank, "0") != 0 ? 2 : 0); // one rank says it before the others
-    snprintf(start_message, sizeof start_message,
-             "error: the start of MPI has taken more than %g s: ranks do not reach each other, or one has not started. A network of one machine alone, such as "
-             "docker0 or virbr0, is a usual cause: OMPI_MCA_btl_tcp_if_exclude=lo,docker0,virbr0 (docs/troubleshooting.md)\n", limit);
-    signal(SIGALRM, start_is_stuck);
-    alarm(start_half);
+    unsigned soon = (unsigned)ceil(fmin(limit / 2, 30));
+    start_left = (unsigned)ceil(limit) - soon + (first ? 0 : 4);
+    if (first) snprintf(start_messages[0], sizeof start_messages[0], "note: MPI has not started after %u s: %s\n", soon, cause);
+    snprintf(start_messages[1], sizeof start_messages[1], "error: MPI has not started within %g s: %s\n", limit, cause);
+    signal(SIGALRM, start_is_slow);
+    alarm(soon);
 }
 static void end_limit_of_start(void) {
     alarm(0);
