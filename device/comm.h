@@ -46,6 +46,7 @@ extern "C" {
 // Joins the job; argc and argv are main's. Every rank calls it, before everything else here. Sets the launch settings that make many ranks on
 // few cores run well (comm_mpi.c). Returns false with a message when MPI does not start, or when this process is one of several but cannot reach
 // the others (a build without MPI, the mpirun of another MPI). A bad TRAIN_LLAMA_TIMEOUT: rank 0 prints an error and every rank exits with status 2.
+// Where MPI's own start takes longer than that limit, and than 60 s, ranks print an error and exit with status 1.
 bool comm_init(int *argc, char ***argv, error_text *error);
 void comm_finalize(void); // leaves the job and frees the world; every rank calls
 // Makes the order of sums in later reductions the same in every run. Call before the first comm_split. False with a message when NCCL_ALGO or

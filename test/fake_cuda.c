@@ -662,6 +662,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *result, int size, ncclUniqueId i
     if (must_be_deterministic()) insist(is_set("NCCL_ALGO", "Ring") && is_set("NCCL_PROTO", "Simple"), "NCCL may choose its algorithm");
     insist(is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1") && is_set("CUDA_DEVICE_MAX_CONNECTIONS", "32") && is_set("NCCL_NVLS_ENABLE", "0") && is_set("NCCL_PAT_ENABLE", "0"),
            "settings of NCCL that are not made");
+#ifdef __aarch64__
+    insist(is_set("NCCL_LL128_C2C", "0"), "a protocol of NCCL that loses data on Grace");
+#endif
     const char *gpus = getenv("FAKE_CUDA_GPUS"), *host = getenv("NCCL_HOSTID");
     if (gpus != NULL && strtol(gpus, NULL, 10) < size && getenv("FAKE_CUDA_OWN") == NULL) // NCCL refuses two ranks of one machine on one GPU
         insist(host != NULL && strlen(host) > 1 && strtol(host + strlen(host) - 1, NULL, 10) == me && is_set("NCCL_SOCKET_IFNAME", "lo") && is_set("NCCL_IB_DISABLE", "1") && is_set("NCCL_NET", "Socket"),

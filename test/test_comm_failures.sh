@@ -41,6 +41,9 @@ ended 'a peer never answers' 1 '^rank 0: kv_inner sendrecv \(rank 3 of 4 in its 
 TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent-small
 ended 'a peer never comes to a barrier' 1 '^rank [023]: control barrier .* waited 2 s for 1 bytes from rank [01]' some
 
+TRAIN_LLAMA_TEST_START=2 job mpirun -np 1 "$dir/test_comm" : -np 1 sleep 20
+ended 'a rank never starts MPI' 1 '^(note: MPI has not started after 1 s|error: MPI has not started within 2 s): .*btl_tcp_if_exclude' 2
+
 job mpirun -np 3 "$dir/test_comm" mismatch
 ended 'ranks disagree on the size' 1 '^rank [0-2]: kv_inner sendrecv.*(sent 50 bytes where 100 were expected|truncated)' some
 job mpirun -np 2 "$dir/test_comm" too-many

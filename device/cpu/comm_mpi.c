@@ -7,6 +7,7 @@
 #include "../comm.h"
 #include "launch.h" // defines: launch_is_single
 #include <mpi.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -427,6 +428,40 @@ int comm_world_rank(const comm *group, int rank) { return group->world_rank[rank
 
 // ---- Start and end ----
 
+// The calls that start MPI have no wait limit of their own, and wait for ever where a network does not lead to a rank. A handler of SIGALRM says so after
+// half a minute, and at the limit ends this rank, and the launcher the others.
+static char start_messages[2][320]; // formatted before the alarm is set: a signal handler must not call snprintf
+static unsigned start_left;         // seconds between both
+static volatile sig_atomic_t start_rang;
+static void start_is_slow(int signal_number) {
+    (void)signal_number;
+    const char *message = start_messages[start_rang];
+    ssize_t written = write(STDERR_FILENO, message, strlen(message));
+    (void)written; // nothing is left to do about it
+    if (start_rang) _exit(EXIT_FAILED);
+    start_rang = 1;
+    alarm(start_left);
+}
+// limit: seconds, 0: none. TRAIN_LLAMA_TEST_START: for tests, another one.
+static void limit_start(double limit) {
+    const char *test = getenv("TRAIN_LLAMA_TEST_START"), *rank = getenv("PMIX_RANK");
+    const char *cause = "ranks do not reach each other, or one has not started. A network of one machine alone, such as docker0 or virbr0, is a usual cause: "
+                        "OMPI_MCA_btl_tcp_if_exclude=lo,docker0,virbr0 (docs/troubleshooting.md)";
+    bool first = rank == NULL || strcmp(rank, "0") == 0; // the others say nothing unless that rank does not
+    limit = test != NULL ? strtod(test, NULL) : fmin(limit, 1e9);
+    if (!(limit > 0)) return;
+    unsigned soon = (unsigned)ceil(fmin(limit / 2, 30));
+    start_left = (unsigned)ceil(limit) - soon + (first ? 0 : 4);
+    if (first) snprintf(start_messages[0], sizeof start_messages[0], "note: MPI has not started after %u s: %s\n", soon, cause);
+    snprintf(start_messages[1], sizeof start_messages[1], "error: MPI has not started within %g s: %s\n", limit, cause);
+    signal(SIGALRM, start_is_slow);
+    alarm(soon);
+}
+static void end_limit_of_start(void) {
+    alarm(0);
+    signal(SIGALRM, SIG_DFL);
+}
+
 bool comm_init(int *argc, char ***argv, error_text *error) {
     // Launch settings of Open MPI that still take effect here; what mpirun itself reads is in scripts/mpi_env.sh. A value that the
     // user set wins. With more ranks than cores a waiting rank must yield its core: 8 ranks on 2 cores then exchange 4 bytes in
@@ -448,6 +483,12 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"); // rank 0's counts: mpirun does not pass its environment to other machines
+    timeout_given = limit != NULL;
+    char *end = NULL;
+    double given = limit != NULL ? strtod(limit, &end) : timeout_seconds;
+    bool legal = limit == NULL || (end != limit && *end == '\0' && given >= 0);
+    limit_start(legal && given == 0 ? 0 : fmax(60, legal ? given : timeout_seconds)); // its own: rank 0's is not known yet. 60: programs load, on busy machines
     int provided;
     if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return error_set(error, "MPI could not be started");
     MPI_Comm mpi, local;
@@ -455,13 +496,10 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     world = wrap(mpi, COMM_CONTROL);
     MPI_Comm_split_type(mpi, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
     machine = wrap(local, COMM_CONTROL);
-    const char *limit = getenv("TRAIN_LLAMA_TIMEOUT"); // rank 0's counts: mpirun does not pass its environment to other machines
-    timeout_given = limit != NULL;
-    if (limit != NULL && world->rank == 0) {
-        char *end;
-        timeout_seconds = strtod(limit, &end);
-        if (end == limit || *end != '\0' || !(timeout_seconds >= 0))
-            error_set(error, "TRAIN_LLAMA_TIMEOUT=%s: not a number of seconds; it must be 0 (no limit) or more", limit);
+    end_limit_of_start();
+    if (world->rank == 0) {
+        timeout_seconds = given;
+        if (!legal) error_set(error, "TRAIN_LLAMA_TIMEOUT=%s: not a number of seconds; it must be 0 (no limit) or more", limit);
     }
     if (!comm_agree(world, error)) {
         if (world->rank == 0) fprintf(stderr, "error: %s\n", error->text); // before any rank ends, as mpirun then ends the others

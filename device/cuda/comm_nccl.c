@@ -508,6 +508,11 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     set_unless_set("NCCL_PAT_ENABLE", "0");
     // A service for diagnosis that listens on a socket; its thread has crashed jobs that did not use it (NCCL issue 1996). We have our own time limit.
     set_unless_set("NCCL_RAS_ENABLE", "0");
+#ifdef __aarch64__
+    // Grace: a card's writes reach the GPU over NVLink-C2C, where the protocol LL128 was seen to read data before it is there, over HPE's Slingshot: wrong
+    // sums, without an error (NCCL issue 2001, pull request 2053). This leaves it out between machines; large transfers do not use it.
+    set_unless_set("NCCL_LL128_C2C", "0");
+#endif
     if (!host_comm_init(argc, argv, error)) return false;
     const char *share = getenv("TRAIN_LLAMA_SHARE_GPU");
     timeout_seconds = host_comm_wait_at_least(0);
