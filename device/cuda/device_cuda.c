@@ -326,7 +326,8 @@ static void *touch_pages(void *pages) {
 static void touch(char *p, size_t bytes) {
     enum { THREADS = 16 };
     cpu_set_t cores;
-    int64_t count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / max_i64(1, gpu.local_ranks) : 1;
+    int64_t given = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1; // perhaps its share already
+    int64_t count = min_i64(given, sysconf(_SC_NPROCESSORS_ONLN) / max_i64(1, gpu.local_ranks));
     int64_t threads = max_i64(1, min_i64(count, THREADS)), part = round_up(ceil_div((int64_t)bytes, threads), (int64_t)2 << 20), started = 0;
     pthread_t thread[THREADS];
     page_range pages[THREADS];
