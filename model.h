@@ -280,6 +280,11 @@ static inline void model_turns(const model *m, int64_t position, double *turns) 
         turns[2 * i + 1] = sin(angle);
     }
 }
+// Those of sequence s of the batch in batch_segments, all micro-steps counted; NULL: it is one.
+static inline sequence_segment *model_batch_segments(const model *m, int64_t s) {
+    return m->batch_segments != NULL ? m->batch_segments + s * (m->run.segments + 1) : NULL;
+}
+
 // Fills the RoPE table of a sequence's local positions. A GPU may wait for it, and other ranks have the other cores: by one thread, and those of a + b from
 // those of a, which has 64 times as few values, and of b < 64, also in double.
 static inline void model_fill_table(model *m, float *table, const sequence_shard *shard) {
@@ -547,7 +552,7 @@ static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     m->documents = m->run.packed && !m->one_document ? m->batch_documents + micro * n : NULL;
     if (m->documents != NULL) device_from_host(m->first, m->documents, sizeof(int64_t) * (size_t)n);
     if (m->batch_segments == NULL) return;
-    m->segments = !m->one_document ? m->batch_segments + micro * m->run.B * (m->run.segments + 1) : NULL;
+    m->segments = !m->one_document ? model_batch_segments(m, micro * m->run.B) : NULL;
     for (int64_t b = 0; b < m->run.B; b++) {
         sequence_shard shard = m->shard;
         shard.segments = model_segments(m, b);
