@@ -272,23 +272,42 @@ static inline void model_release(model *m, arena *device, arena *host) {
     if (host->base != NULL) device_host_slab_free(host->base, host->peak);
 }
 
-// Fills the RoPE table of a sequence's local positions.
+// cos and sin of RoPE's angles at `position`, (HS/2, 2). In double: in float, position x frequency is off by 0.06 rad at 2^20.
+static inline void model_turns(const model *m, int64_t position, double *turns) {
+    for (int64_t i = 0; i < m->c.HS / 2; i++) {
+        double angle = (double)position * m->frequencies[i];
+        turns[2 * i] = cos(angle);
+        turns[2 * i + 1] = sin(angle);
+    }
+}
+// Those of sequence s of the batch in batch_segments, all micro-steps counted; NULL: it is one.
+static inline sequence_segment *model_batch_segments(const model *m, int64_t s) {
+    return m->batch_segments != NULL ? m->batch_segments + s * (m->run.segments + 1) : NULL;
+}
+
+// Fills the RoPE table of a sequence's local positions. A GPU may wait for it, and other ranks have the other cores: by one thread, and those of a + b from
+// those of a, which has 64 times as few values, and of b < 64, also in double.
 static inline void model_fill_table(model *m, float *table, const sequence_shard *shard) {
-    enum { PIECE = 1024 }; // rows
-    int64_t half = m->c.HS / 2, row = m->c.HS;
+    enum { PIECE = 1024, NEAR = 64 }; // rows
+    int64_t half = m->c.HS / 2, row = m->c.HS, far_position = -1;
     float *piece = HOST_NEW(float, PIECE * row);
+    double *far_turns = HOST_NEW(double, row), *near_turns = HOST_NEW(double, NEAR * row), factor = m->rope_factor;
+    for (int64_t i = 0; i < NEAR; i++) model_turns(m, i, near_turns + i * row);
     for (int64_t at = 0; at < shard->T; at += PIECE) {
         int64_t n = min_i64(PIECE, shard->T - at);
-#pragma omp parallel for schedule(static)
         for (int64_t t = 0; t < n; t++) {
-            double position = (double)sequence_shard_position(shard, at + t);
-            for (int64_t i = 0; i < half; i++) { // angles in double: in float, position x frequency is off by 0.06 rad at 2^20
-                piece[t * row + 2 * i] = (float)(cos(position * m->frequencies[i]) * m->rope_factor);
-                piece[t * row + 2 * i + 1] = (float)(sin(position * m->frequencies[i]) * m->rope_factor);
+            int64_t position = sequence_shard_position(shard, at + t), near_position = position % NEAR;
+            if (position - near_position != far_position) model_turns(m, far_position = position - near_position, far_turns);
+            const double *a = far_turns, *b = near_turns + near_position * row;
+            for (int64_t i = 0; i < half; i++) {
+                piece[t * row + 2 * i] = (float)((a[2 * i] * b[2 * i] - a[2 * i + 1] * b[2 * i + 1]) * factor);
+                piece[t * row + 2 * i + 1] = (float)((a[2 * i + 1] * b[2 * i] + a[2 * i] * b[2 * i + 1]) * factor);
             }
         }
         device_from_host(table + at * row, piece, sizeof(float) * (size_t)(n * row));
     }
+    free(near_turns);
+    free(far_turns);
     free(piece);
 }
 // Call after model_allocate: creates communicators over g->all, and the RoPE table of this rank's positions. Collective.
@@ -533,7 +552,7 @@ static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     m->documents = m->run.packed && !m->one_document ? m->batch_documents + micro * n : NULL;
     if (m->documents != NULL) device_from_host(m->first, m->documents, sizeof(int64_t) * (size_t)n);
     if (m->batch_segments == NULL) return;
-    m->segments = !m->one_document ? m->batch_segments + micro * m->run.B * (m->run.segments + 1) : NULL;
+    m->segments = !m->one_document ? model_batch_segments(m, micro * m->run.B) : NULL;
     for (int64_t b = 0; b < m->run.B; b++) {
         sequence_shard shard = m->shard;
         shard.segments = model_segments(m, b);

@@ -141,15 +141,12 @@ static inline bool save_and_ask_stop(trainer *t) {
 // Sequences of a step over all ranks.
 static inline int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.run.B * t->m.run.grad_accum; }
 
-// The documents of sequence s of a step, and its segments (NULL: it is one).
+// The documents of sequence s of a step.
 static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->m.batch_documents + s * t->m.entries; }
-static inline sequence_segment *segments_of(const trainer *t, int64_t s) {
-    return t->m.batch_segments != NULL ? t->m.batch_segments + s * (t->m.run.segments + 1) : NULL;
-}
 // Which of its tokens this rank holds.
 static inline sequence_shard shard_of(const trainer *t, int64_t s) {
     sequence_shard shard = t->shard;
-    shard.segments = segments_of(t, s);
+    shard.segments = model_batch_segments(&t->m, s);
     return shard;
 }
 // Reads one sample into the rows of sequence b of micro-step a.
@@ -157,11 +154,11 @@ static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int
     int64_t sequence = a * t->m.run.B + b;
     int32_t *tokens = t->m.batch_tokens + sequence * t->shard.T, *labels = t->m.batch_labels + sequence * t->shard.T;
     if (!t->m.run.packed) return dataloader_read(data, sample, &t->shard, tokens, labels, error);
-    return dataloader_read_packed(data, sample, &t->shard, options_document(t->o), tokens, labels, documents_of(t, sequence), segments_of(t, sequence), error);
+    return dataloader_read_packed(data, sample, &t->shard, options_document(t->o), tokens, labels, documents_of(t, sequence), model_batch_segments(&t->m, sequence), error);
 }
 // Fills sequence b with ignored rows, in one document: the last batch of an evaluation can be short.
 static inline void read_nothing(trainer *t, int64_t b) {
-    segment_list list = {.shard = &t->shard, .list = segments_of(t, b)};
+    segment_list list = {.shard = &t->shard, .list = model_batch_segments(&t->m, b)};
     if (list.list != NULL) segment_list_add(&list, 0, t->shard.S);
     if (t->m.run.packed) memset(documents_of(t, b), 0, sizeof(int64_t) * (size_t)t->m.entries); // the rings' transfers depend on it
     for (int64_t i = b * t->shard.T; i < (b + 1) * t->shard.T; i++) {

@@ -58,9 +58,9 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_run
     for (int64_t n = 0; n < sequences; n++) {
         int64_t sample = dataloader_counter(n / run.B, s->dp, v->g.place.d, run.B, n % run.B), document = run.packed ? verify_document(sample) : S;
         sequence_shard shard = v->shard;
-        segment_list list = {.shard = &shard, .list = v->m.batch_segments + n * (run.segments + 1)};
-        for (int64_t begin = 0; run.segments > 1 && begin < S; begin += document) segment_list_add(&list, begin, min_i64(S, begin + document));
-        if (run.segments > 1) shard.segments = list.list;
+        segment_list list = {.shard = &shard, .list = model_batch_segments(&v->m, n)};
+        for (int64_t begin = 0; list.list != NULL && begin < S; begin += document) segment_list_add(&list, begin, min_i64(S, begin + document));
+        shard.segments = list.list;
         for (int64_t t = 0; t < T; t++) {
             sequence_run at = sequence_shard_run_at(&shard, shard.h * T + t);
             int64_t position = at.position, next = position + 1;

@@ -1,7 +1,9 @@
 // Trains one model on two devices and compares; test_emulated.sh and test_cuda.sh run it:
 //     build/cpu/test/compare_devices write FILE [LENGTH [STEPS]]        loss curve, and gradients of the first step, on the CPU device, one rank
-//     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]] the same on this device, on 1, 2 or 4 ranks (hp 2, cp 2 in two windows,
-//                                                                       hybrid ZeRO, every kind of recompute, offload), against the file
+//     build/emulated/test/compare_devices compare FILE [LENGTH [STEPS]] the same on this device, on 1, 2 or 4 ranks (hybrid ZeRO, every kind of
+//                                                                       recompute, offload), against the file
+// 2 ranks are hp 2 for the first model below and cp 2 for the second; 4 ranks are hp 2 x cp 2, one window for one model and two for the other, from
+// length 512 on the other way round.
 // LENGTH (default 96) is that of the sequences. At 512 each block has whole tiles of 128 rows, which go to the attention engine (cuDNN).
 // Two models: heads of 16 on whole sequences; and heads of 64 on packed documents, at most 5 steps. The hand-written tensor-core kernels compute the
 // second model's attention; from length 512 on, where documents are 8 times as long, the attention engine computes part of it.
@@ -48,11 +50,13 @@ static record train(comm *world, bool packed) {
     model_run run = fixture_run(length == 512 ? 1 : 2, packed ? 2 : 1); // 512: for test_cuda, with a race detector
     if (packed) run.attention_bytes = 1; // runs of one head, in a ring of one group
     if (comm_size(world) == 2) {
-        shape.hp = 2;
+        if (packed) shape.cp = shape.w = 2;
+        else shape.hp = 2;
         run.zp = run.zg = run.zo = 2;
         run.offload_states = OFFLOAD_PARAMETERS;
     } else if (comm_size(world) == 4) {
         shape.hp = shape.cp = 2;
+        if (packed == (length >= 512)) shape.w = 2; // an inner ring; otherwise an outer one
         run.zp = 2; run.zg = 2; run.zo = 4;
         run.offload_layers = UNITS - 2; // one more than there are slots
         run.offload_states = OFFLOAD_OPTIMIZER;

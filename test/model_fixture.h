@@ -31,13 +31,13 @@ static inline int32_t fixture_token(const model_config *c, int64_t sample, int64
 // Which tokens of sequence s of its batch this rank holds.
 static inline sequence_shard fixture_shard(const fixture *f, int64_t s) {
     sequence_shard shard = f->shard;
-    if (f->m.batch_segments != NULL) shard.segments = f->m.batch_segments + s * (f->m.run.segments + 1);
+    shard.segments = model_batch_segments(&f->m, s);
     return shard;
 }
 // Makes the segments of sequence s, whose documents are [0, length), [length, 2 length), ... Returns fixture_shard.
 static inline sequence_shard fixture_cut(fixture *f, int64_t s, int64_t length) {
-    segment_list list = {.shard = &f->shard, .list = f->m.batch_segments + s * (f->m.run.segments + 1)};
-    for (int64_t begin = 0; f->m.batch_segments != NULL && begin < f->S; begin += length) segment_list_add(&list, begin, min_i64(f->S, begin + length));
+    segment_list list = {.shard = &f->shard, .list = model_batch_segments(&f->m, s)};
+    for (int64_t begin = 0; list.list != NULL && begin < f->S; begin += length) segment_list_add(&list, begin, min_i64(f->S, begin + length));
     return fixture_shard(f, s);
 }
 

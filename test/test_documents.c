@@ -87,7 +87,7 @@ static void fill(fixture *f, int first_sample) {
             int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.run.B + b, at = (a * f->m.run.B + b) * T;
             int layout = (int)(sample % LAYOUTS);
             sequence_shard shard = fixture_shard(f, at / T);
-            segment_list list = {.shard = &f->shard, .list = f->m.batch_segments + at / T * (f->m.run.segments + 1)};
+            segment_list list = {.shard = &f->shard, .list = model_batch_segments(&f->m, at / T)};
             for (int64_t begin = 0, end; shard.segments != NULL && begin < f->S; begin = end) {
                 for (end = begin + 1; end < f->S && !begins(layout, end);) end++;
                 segment_list_add(&list, begin, end);

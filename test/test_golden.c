@@ -1,6 +1,6 @@
 // ranks: up to 4
 // Hugging Face: logits, loss and every gradient of transformers' LlamaForCausalLM, from the golden files of dev/make_goldens.py, on one rank
-// and on every grid of 2 and 4 ranks. (F12, F18, F19, F56)
+// and on every grid of 2 and 4 ranks. RoPE's angles far into a long sequence. (F12, F18, F19, F56)
 #include "golden.h"
 #include "model_fixture.h"
 
@@ -149,8 +149,34 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
     fixture_free(&f);
 }
 
+// RoPE's table of rows far into a long sequence of two segments: each number is, but for its last bit, that of the angle in double.
+static void check_table(void) {
+    enum { ROWS = 1500, HS = 128 };
+    model m;
+    memset(&m, 0, sizeof m);
+    m.c = fixture_config(1, 256, 2, 1, HS, 8, 8, false);
+    m.frequencies = HOST_NEW(double, HS / 2);
+    m.rope_factor = config_rope_frequencies(&m.c, m.frequencies);
+    const sequence_segment segments[] = {{30000001, 0}, {40000037, ROWS - 700}, {50000000, ROWS}};
+    sequence_shard shard = {.S = 50000000, .T = ROWS, .hp = 1, .cp = 2, .c = 1, .segments = segments};
+    float *table = (float *)device_alloc(sizeof(float) * ROWS * HS), *got = HOST_NEW(float, ROWS * HS);
+    model_fill_table(&m, table, &shard);
+    device_to_host(got, table, sizeof(float) * ROWS * HS);
+    double apart = 0;
+    for (int64_t t = 0; t < ROWS; t++)
+        for (int i = 0; i < HS / 2; i++) {
+            double angle = (double)sequence_shard_position(&shard, t) * m.frequencies[i];
+            apart = fmax(apart, fmax(fabs((double)got[t * HS + 2 * i] - cos(angle)), fabs((double)got[t * HS + 2 * i + 1] - sin(angle))));
+        }
+    CHECK(apart <= 0x1p-24, "RoPE at positions from 30000001 on: cos and sin are off by %.1e", apart);
+    device_free(table);
+    free(got);
+    free(m.frequencies);
+}
+
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
+    check_table();
     static const char *const names[] = {"mha", "gqa_llama31", "tied_llama32", "odd_sizes", "mqa_wide_heads", "linear", "yarn"};
     for (int k = 0; k < 7; k++) {
         char path[200];
