@@ -40,6 +40,8 @@ TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent
 ended 'a peer never answers' 1 '^rank 0: kv_inner sendrecv \(rank 3 of 4 in its group\) waited 2 s for 50 bytes from rank 1\. .*TRAIN_LLAMA_TIMEOUT' 1
 TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent-small
 ended 'a peer never comes to a barrier' 1 '^rank [023]: control barrier .* waited 2 s for 1 bytes from rank [01]' some
+TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent-end
+ended 'a peer never comes to the end' 1 '^rank [023]: control barrier .* waited 2 s for 1 bytes from rank [01]' some
 
 job mpirun -np 3 "$dir/test_comm" mismatch
 ended 'ranks disagree on the size' 1 '^rank [0-2]: kv_inner sendrecv.*(sent 50 bytes where 100 were expected|truncated)' some
