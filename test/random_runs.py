@@ -54,8 +54,8 @@ def write_tokens(rnd, path, count, masked):
     return path
 
 
-def random_model(rnd, folder):
-    heads, kv_heads = rnd.choice([(4, 1), (4, 2), (4, 4), (6, 3), (8, 2), (8, 8)])
+def random_model(rnd, folder, most_ranks):
+    heads, kv_heads = rnd.choice([(4, 1), (4, 2), (4, 4), (6, 3), (8, 2), (8, 8)] if most_ranks <= 8 else [(4, 2), (6, 3), (10, 5), (16, 1), (16, 4), (16, 16), (24, 8)])
     config = {"model_type": "llama", "hidden_size": rnd.choice([32, 48]), "num_hidden_layers": rnd.randint(1, 5), "num_attention_heads": heads,
               "num_key_value_heads": kv_heads, "head_dim": rnd.choice([8, 16]), "intermediate_size": rnd.choice([40, 72]), "vocab_size": 256,
               "rms_norm_eps": 1e-5, "rope_theta": 1e4, "max_position_embeddings": 8192, "tie_word_embeddings": rnd.random() < 0.4}
@@ -78,7 +78,7 @@ def random_options(rnd, many, masked, few, bf16):
 
 def random_grid(rnd, heads, most_ranks, batch):
     """The number of ranks, dp, and the options of a run on the grid."""
-    ranks = rnd.choice([n for n in (1, 2, 2, 3, 4, 4, 6, 8) if n <= most_ranks])
+    ranks = rnd.choice([n for n in (1, 2, 2, 3, 4, 4, 6, 8) if n <= most_ranks] if most_ranks <= 8 else range(9, most_ranks + 1))
     cp = rnd.choice(divisors(ranks))
     hp = rnd.choice([h for h in divisors(ranks // cp) if heads % h == 0])
     if batch % (ranks // hp // cp) != 0:
@@ -86,6 +86,7 @@ def random_grid(rnd, heads, most_ranks, batch):
     grid = ["--hp", hp, "--cp", cp]
     if cp > 1:
         grid += ["--cp-comm", "allgather"] if rnd.random() < 0.3 else ["--inner-ring", rnd.choice(divisors(cp))]
+        grid += ["--gpus-per-node", 8, "--nics-per-node", rnd.choice([1, 2, 4])] if rnd.random() < 0.3 else []  # windows may be interleaved (grid_weave)
     if hp > 1 and cp > 1:
         grid += ["--placement", rnd.choice(["head-first", "context-first"])]
     states = rnd.randint(0, 3)  # how many kinds of model states lie on the host
@@ -115,7 +116,7 @@ def pair(ask, rnd, files, folder):
     """Runs one rank and grids; returns what differs, with the commands."""
     kind = rnd.choices(["evaluate", "train", "spikes", "resume", "new data", "evaluate state", "evaluate export", "train export"], [30, 35, 3, 7, 7, 6, 6, 6])[0]
     states, export, faults = os.path.join(folder, "states"), os.path.join(folder, "export"), []
-    heads, (data, common) = random_model(rnd, folder), random_options(rnd, *files, ask.bf16)
+    heads, (data, common) = random_model(rnd, folder, ask.ranks), random_options(rnd, *files, ask.bf16)
     batch = 2 if kind == "spikes" or 1100 in data else rnd.choice([1, 2, 3, 4, 6, 8, 16])  # the first two are slow
     wire = ["--dkv-wire", "bf16"] if rnd.random() < 0.1 else []
     bounds = bounds_of(ask.bf16, wire)

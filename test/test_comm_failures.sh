@@ -40,6 +40,8 @@ TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent
 ended 'a peer never answers' 1 '^rank 0: kv_inner sendrecv \(rank 3 of 4 in its group\) waited 2 s for 50 bytes from rank 1\. .*TRAIN_LLAMA_TIMEOUT' 1
 TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent-small
 ended 'a peer never comes to a barrier' 1 '^rank [023]: control barrier .* waited 2 s for 1 bytes from rank [01]' some
+TRAIN_LLAMA_TIMEOUT=2 job mpirun -np 4 "$dir/test_comm" silent-end
+ended 'a peer never comes to the end' 1 '^rank [023]: control barrier .* waited 2 s for 1 bytes from rank [01]' some
 
 TRAIN_LLAMA_TEST_START=2 job mpirun -np 1 "$dir/test_comm" : -np 1 sleep 20
 ended 'a rank never starts MPI' 1 '^(note: MPI has not started after 1 s|error: MPI has not started within 2 s): .*btl_tcp_if_exclude' 2

@@ -527,6 +527,7 @@ bool comm_use_deterministic(error_text *error) { // sums always have one order h
 }
 void comm_finalize(void) {
     if (world == NULL) return;
+    comm_barrier(world); // it has the wait limit, which MPI_Finalize lacks
     comm_free(machine);
     comm_free(world);
     machine = world = NULL;
