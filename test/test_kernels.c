@@ -1366,6 +1366,7 @@ int main(int argc, char **argv) {
         test_engine_takes();
         if (!TEST_SANITIZED) test_attention(256, 256, 4, 2, 48, true, 0, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED
+        CHECK(attention_engine_agrees(40, false), "an engine that takes no shape is wrong: what is computed in its place");
         test_rounded_gradients(112, "now dk and dv are asked for in bf16");
         if (!TEST_SANITIZED) { // of the same accesses
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");
