@@ -442,16 +442,20 @@ check 'a state at the end: a byte too little' [ "$(small $((state - 1)))" = 1 ]
 rm -r "$dir/small"
 check 'enough for it' [ "$(small $state)" = 0 ]
 rm -r "$dir/small"
+common[length]=6
+check 'the two of a run of two: a byte too little' [ "$(small $((2 * state - 1)) --save-every 3 --keep 9)" = 1 ]
+common[length]=24
+rm -r "$dir/small"
 check 'nine and one that is written: a byte too little' [ "$(small $((10 * state - 1)) --save-every 1 --keep 9)" = 1 ]
 rm -r "$dir/small"
 check 'enough for them' [ "$(small $((10 * state)) --save-every 1 --keep 9)" = 0 ]
 rm -r "$dir/small"
-check 'three and two that stay: a byte too little' [ "$(small $((5 * state - 1)) --save-every 1 --keep 2 --keep-every 10)" = 1 ]
-check 'every tenth stays, and the newest two' [ "$(ls "$dir/small" | xargs)" = 'lock step-00000010 step-00000020 step-00000023 step-00000024' ]
+check 'four and two that stay: a byte too little' [ "$(small $((6 * state - 1)) --save-every 1 --keep 3 --keep-every 10)" = 1 ]
+check 'every tenth stays, and the newest three' [ "$(ls "$dir/small" | xargs)" = 'lock step-00000010 step-00000020 step-00000022 step-00000023 step-00000024' ]
 rm -r "$dir/small"
-check 'enough for five' [ "$(small $((5 * state)) --save-every 1 --keep 2 --keep-every 10)" = 0 ]
+check 'enough for six' [ "$(small $((6 * state)) --save-every 1 --keep 3 --keep-every 10)" = 0 ]
 common[length]=30
-check 'where two and those that stay are, enough for the one that is written' [ "$(small $state --save-every 1 --keep 2 --keep-every 10)" = 0 ]
+check 'where three and those that stay are, enough for the one that is written' [ "$(small $state --save-every 1 --keep 3 --keep-every 10)" = 0 ]
 common[length]=24
 rm -r "$dir/small"
 small 0 --save-every 1 --keep 9 >"$dir/out"
