@@ -198,7 +198,7 @@ flip() { python3 -c "
 import sys
 f = open(sys.argv[1], 'r+b'); f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek(int(sys.argv[2])); f.write(bytes([b ^ 16]))" "$@"; }
 damage 'a bit of a parameter' 'checksum of unit' flip model.safetensors 100000
-damage 'a bit of a moment' 'exp_avg_sq, is wrong' flip optimizer/optimizer.safetensors 1000001
+damage 'a bit of a moment' 'unit 3, .lm_head..exp_avg_sq, is wrong' flip optimizer/optimizer.safetensors 1000001
 damage 'truncated' 'truncated' truncate -s 300000 optimizer/optimizer.safetensors
 damage 'a file is gone' 'training_state.json' rm training_state.json
 damage 'config.json cut short' 'config.json: is not valid JSON' truncate -s 40 config.json
@@ -456,6 +456,9 @@ rm -r "$dir/small"
 check 'enough for six' [ "$(small $((6 * state)) --save-every 1 --keep 3 --keep-every 10)" = 0 ]
 common[length]=30
 check 'where three and those that stay are, enough for the one that is written' [ "$(small $state --save-every 1 --keep 3 --keep-every 10)" = 0 ]
+rm -r "$dir"/small/step-000000{28,29}
+common[length]=36
+check 'where only such that stay are, four: a byte too little' [ "$(small $((4 * state - 1)) --save-every 1 --keep 3 --keep-every 10)" = 1 ]
 common[length]=24
 rm -r "$dir/small"
 small 0 --save-every 1 --keep 9 >"$dir/out"
