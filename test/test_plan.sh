@@ -221,7 +221,7 @@ check 'states on the way' says " host $((8192 + 1502976))" --model nano --out x 
 # --recompute auto fills the memory and no more: with layers that keep all beside selective ones, and with selective ones beside full ones.
 for length in 256K 1200K; do
     check "--recompute auto, half of the layers offloaded, $length" bash -c "'$binary' --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --zero-params full --zero-grads full \
-        --zero-optim full --offload-activations 0.5 --seq-len $length | awk '/^bytes of a rank/ {exit !(\$6 > 0.96 * 78e9 && \$6 <= 78e9)}'"
+        --zero-optim full --offload-activations 0.5 --seq-len $length | awk '/^recompute:/ {kinds = \$2 * \$8 == 0 && \$2 + \$6 + \$8 == 32} /^bytes of a rank/ {exit !(kinds && \$6 > 0.96 * 78e9 && \$6 <= 78e9)}'" # of 32 layers
 done
 
 # scripts/run_*.sh: their grid, and the memory and the speed in their headers, are what --plan says now; test_run checks that their flags exist.
