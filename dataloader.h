@@ -374,7 +374,6 @@ static inline bool dataloader_read_packed(dataloader *loader, int64_t sample, co
     own.segments = segments;
     for (int64_t e = 0, i = 0; e < sequence_shard_entries(&own);) {
         sequence_run run = sequence_shard_entry(&own, e);
-        if (e >= shard->T * shard->hp) run.rows = 1;
         for (int64_t p = run.position; p < run.position + run.rows; p++) {
             int64_t token = min_i64(p, run.end - 1);
             if (starts[i] > token) i = 0; // the entries of chunks begin again

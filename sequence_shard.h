@@ -59,7 +59,7 @@ static inline sequence_run sequence_shard_run_at(const sequence_shard *s, int64_
 // Position in the sequence of local row t, 0 <= t < T; that of padding is at or behind the end of its segment.
 static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t) { return sequence_shard_run_at(s, s->h * s->T + t).position; }
 // What model.batch_documents holds for a sequence: an entry for each row of attention, then one for the first row of each chunk of each segment; and the run
-// that begins with entry e. Entries of segments that the sequence does not have: padding.
+// that begins with entry e, of a chunk its first row alone. Entries of segments that the sequence does not have: padding.
 static inline int64_t sequence_shard_entries(const sequence_shard *s) { return s->T * s->hp + 2 * s->cp * sequence_shard_segments(s); }
 static inline sequence_run sequence_shard_entry(const sequence_shard *s, int64_t e) {
     int64_t Tc = s->T * s->hp;
@@ -67,8 +67,7 @@ static inline sequence_run sequence_shard_entry(const sequence_shard *s, int64_t
     const sequence_segment whole[2] = {{0, 0}, {s->S, Tc}}, *segment = s->segments != NULL ? s->segments : whole;
     for (e -= Tc; e >= 2 * s->cp && segment->row < Tc; e -= 2 * s->cp) segment++;
     if (segment->row == Tc) return (sequence_run){s->S, 1, s->S};
-    int64_t C = (segment[1].row - segment->row) / 2;
-    return (sequence_run){segment->position + e * C, C, segment[1].position};
+    return (sequence_run){segment->position + e * ((segment[1].row - segment->row) / 2), 1, segment[1].position};
 }
 
 // ---- segments ----
@@ -93,7 +92,6 @@ static inline void segment_list_add(segment_list *l, int64_t begin, int64_t end)
     l->is_long = is_long;
     if (end < s->S) return;
     segment_list_cut(l, s->S);
-    if (l->list[l->count - 1].row == s->T * s->hp) l->count--; // no row is left over
     l->list[l->count] = (sequence_segment){s->S, s->T * s->hp};
 }
 

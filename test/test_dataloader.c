@@ -281,6 +281,15 @@ static void test_documents(void) {
         CHECK(segments < 1.12 && one > 1.3, "cp %d: a rank has %.2f times the mean to do, with one segment %.2f", cp, segments, one);
         printf("documents of 20 to 2020 tokens, cp %d: the busiest rank has %.2f times the mean to do, with one segment %.2f\n", cp, segments, one);
     }
+    // As many segments as there can be, each with as much padding as there can be, fill all rows: short and long documents in turn, of a token too many.
+    for (int cp = 2; cp <= 8; cp++) {
+        int64_t long_document = 2 * cp + 1;
+        sequence_shard s = sequence_shard_make_packed(3 * long_document + 4, 1, cp, 0, 0, 1, long_document);
+        sequence_segment segments[9];
+        segment_list list = {.shard = &s, .list = segments};
+        for (int64_t i = 0, begin = 0, end; i < 7; i++, begin = end) segment_list_add(&list, begin, end = begin + (i % 2 == 0 ? 1 : long_document));
+        CHECK(segments[7].row == s.T && sequence_shard_segments(&s) == 8, "cp %d: segments end at row %lld of %lld", cp, (long long)segments[7].row, (long long)s.T);
+    }
     // A document longer than the pieces in which the stream is searched; it begins two pieces back.
     enum { LONG = 50000, BEGIN = 5000 };
     int64_t *values = HOST_NEW(int64_t, LONG);
@@ -303,6 +312,8 @@ static void test_documents(void) {
         bool read = dataloader_read_packed(&loader, 0, &last, mark, tokens, labels, first, NULL, &error);
         CHECK(read && first[0] == begin && first[last.T / 2] == begin, "%s %lld", error.text, (long long)first[0]);
     }
+    loader.V = 7; // 7 is among the tokens
+    CHECK(!dataloader_read_packed(&loader, 0, &s, (document_mark){0, true}, tokens, labels, first, NULL, &error) && strstr(error.text, "vocabulary"), "%s", error.text);
     dataloader_close(&loader);
     free(values);
     free(tokens);

@@ -82,6 +82,7 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
 static void fill(fixture *f, int first_sample) {
     const grid_shape *g = &f->g.shape;
     int64_t T = f->shard.T;
+    CHECK(f->m.entries == sequence_shard_entries(&f->shard), "%lld entries, %lld read", (long long)f->m.entries, (long long)sequence_shard_entries(&f->shard));
     for (int64_t a = 0; a < f->m.run.grad_accum; a++)
         for (int64_t b = 0; b < f->m.run.B; b++) {
             int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.run.B + b, at = (a * f->m.run.B + b) * T;
@@ -102,27 +103,19 @@ static void fill(fixture *f, int first_sample) {
         }
 }
 
-// The rows of the whole HP group that sequence s has in attention, as if one rank held them.
-static sequence_shard group_shard(const fixture *f, int64_t s) {
-    sequence_shard group = fixture_shard(f, s);
-    group.T *= group.hp;
-    group.hp = 1;
-    group.h = 0;
-    return group;
-}
 // In how many of this rank's blocks, of all segments, in one pass over its sequences, no query sees a key.
 static int64_t blocks_unseen(const fixture *f) {
     const grid_shape *g = &f->g.shape;
     int64_t Tc = f->shard.T * g->hp, unseen = 0;
     for (int64_t s = 0; s < f->m.run.grad_accum * f->m.run.B; s++)
         for (int k = 0; k < g->cp; k++) {
-            sequence_shard mine = group_shard(f, s), theirs = mine;
+            sequence_shard mine = fixture_shard(f, s), theirs = mine;
             const sequence_segment whole[2] = {{0, 0}, {f->S, Tc}}, *segment = mine.segments != NULL ? mine.segments : whole;
             for (theirs.c = k; segment->row < Tc; segment++) {
                 bool seen = false;
                 for (int64_t i = segment->row; i < segment[1].row; i++)
                     for (int64_t j = segment->row; j < segment[1].row; j++) {
-                        int64_t query = sequence_shard_position(&mine, i), key = sequence_shard_position(&theirs, j);
+                        int64_t query = sequence_shard_run_at(&mine, i).position, key = sequence_shard_run_at(&theirs, j).position;
                         seen = seen || (key <= query && key >= f->m.batch_documents[s * f->m.entries + i]);
                     }
                 unseen += !seen;
@@ -134,8 +127,8 @@ static int64_t blocks_unseen(const fixture *f) {
 // The rows of KV that travel when every rank of the ring sends its block of sequence s once: of each chunk, those from the first row on that another rank
 // sees; and those between them, except the longest run.
 static int64_t rows_seen(const fixture *f, int64_t s, int layout) {
-    sequence_shard keys = group_shard(f, s), queries = keys;
-    int64_t rows = 0, Tc = keys.T;
+    sequence_shard keys = fixture_shard(f, s), queries = keys;
+    int64_t rows = 0, Tc = keys.T * keys.hp;
     for (keys.c = 0; keys.c < keys.cp; keys.c++) {
         int64_t end = 0, gap = 0, first = 0, sum = 0; // end: of the rows that travel so far; gap: the longest
         for (int64_t j = 0, n; j < Tc; j += n) { // chunk by chunk
@@ -189,7 +182,9 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     int64_t kept_twice = 0;
     fill(&f, 0);
     comm_count_reset();
+    int64_t calls = op_attention_calls();
     step_result s = model_step(&f.m, fixture_adamw(1), 1.0);
+    calls = op_attention_calls() - calls;
     CHECK(fabs(s.loss - r->loss) <= BOUND * r->loss, "%s: loss %.8f, documents alone %.8f", where, s.loss, r->loss);
     for (int u = 0; u < c->L + 2; u++) {
         float *gradient = fixture_gradient(&f, u);
@@ -204,6 +199,8 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f) * (f.m.attention.ring.Hq / f.m.attention.ring.run.Hq), skipped = f.m.attention.ring.blocks_skipped;
     if (!allgather) check_sent(&f, 2 * c->L + kept_twice, c->L, where);
     CHECK(skipped == unseen, "%s: %lld blocks skipped, %lld have nothing to see", where, (long long)skipped, (long long)unseen);
+    int64_t computed = f.m.attention.ring.blocks - skipped; // forward and backward; calls are forward
+    CHECK(calls * (2 * c->L + kept_twice) == computed * (c->L + kept_twice), "%s: %lld calls for %lld blocks", where, (long long)calls, (long long)computed);
     fixture_free(&f);
 }
 

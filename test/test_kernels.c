@@ -1365,6 +1365,16 @@ int main(int argc, char **argv) {
         test_engine_takes();
         if (!TEST_SANITIZED) test_attention(256, 256, 4, 2, 48, true, 0, 0, 0); // the emulated engine takes it and computes it wrongly
 #ifdef DEVICE_EMULATED
+        attention_test_documents(document_rows = 40); // pieces under a limit of 128 rows: twice 80, and 10 by hand
+        attention_test_limits(1, 0);
+        attention_engine_agrees(16, true); // which asks the engine once
+        int64_t before = attention_test_engine_tiles();
+        test_attention(170, 170, 1, 1, 16, true, 0, 0, 1000);
+        int64_t asked = attention_test_engine_tiles() - before;
+        CHECK(asked == (1 + BACKWARD_PASSES) * 3, "the engine was asked for %lld tiles, in pieces of other sizes", (long long)asked);
+        attention_test_documents(document_rows = 0);
+        attention_test_limits(0, 0);
+        CHECK(attention_engine_agrees(40, false), "an engine that takes no shape is wrong: what is computed in its place");
         test_rounded_gradients(112, "now dk and dv are asked for in bf16");
         if (!TEST_SANITIZED) { // of the same accesses
             CHECK(!attention_engine_agrees(48, false), "an engine that is wrong is used");

@@ -214,12 +214,14 @@ check 'and of a CPU' says ', 500 tokens a rank' --model nano --cluster cpu --seq
 check 'two of the eight ranks that share a machine' says 'on cpu: 32 GB a rank, float' --model nano --cluster cpu --ranks 2
 check 'packed documents' says "device $((8 * 1024 + 256 + $("$binary" --dry-run --model nano --hp 2 | sed -n 's/^bytes of a rank: device \([0-9]*\) .*/\1/p'))) host 12544" --model nano --hp 2 --document-end 0
 check 'the tokens, labels and documents of all micro-steps' says " host $((4 * 8 * 512 + 4 * 8 * (2 * 512 + 2) + 192))" --model nano --hp 2 --document-end 0 --grad-accum 4
+# 6 sequences of 526 rows, in 10 segments: 4 bytes for a token or label, 8 for a row and for each of 4 chunks of a segment, 16 for a segment; multiples of 256.
+check 'and their segments' says " host $((2 * 12800 + 27392 + 1280))" --model nano --ranks 2 --cp 2 --document-end 0 --batch-size 2 --grad-accum 3
 check 'states at the end only' says ' host 8192' --model nano --out x
 check 'states on the way' says " host $((8192 + 1502976))" --model nano --out x --save-every 1 # 125,248 parameters, 12 bytes each
 # --recompute auto fills the memory and no more: with layers that keep all beside selective ones, and with selective ones beside full ones.
 for length in 256K 1200K; do
     check "--recompute auto, half of the layers offloaded, $length" bash -c "'$binary' --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --zero-params full --zero-grads full \
-        --zero-optim full --offload-activations 0.5 --seq-len $length | awk '/^bytes of a rank/ {exit !(\$6 > 0.96 * 78e9 && \$6 <= 78e9)}'"
+        --zero-optim full --offload-activations 0.5 --seq-len $length | awk '/^recompute:/ {kinds = \$2 * \$8 == 0 && \$2 + \$6 + \$8 == 32} /^bytes of a rank/ {exit !(kinds && \$6 > 0.96 * 78e9 && \$6 <= 78e9)}'" # of 32 layers
 done
 
 # scripts/run_*.sh: their grid, and the memory and the speed in their headers, are what --plan says now; test_run checks that their flags exist.

@@ -277,12 +277,13 @@ static void check_bytes_of_a_row(const model_config *c) {
     } cases[] = {
         {1, 1, 1, SUM + 2 * HEAD + 2 * SUM + LSE},                             // a run of one head: its sum, K and V, dK and dV; delta
         {1, 8, 8, 4 * SUM + 2 * HEAD + 2 * 2 * HEAD + 3 * 2 * SUM + LSE},      // of one group: K and V in use and arriving; dK and dV computed, leaving and arriving
+        {1, 8, 1, 4 * SUM + 2 * HEAD + 2 * 2 * HEAD + 3 * 2 * SUM + LSE},      // the same by an outer ring alone
         {8, 1, 1, H * HEAD + H * HEAD},                                        // out, and dout on its way
         {8, 4, 2, H * HEAD + 8 * (4 * SUM + 2 * 2 * HEAD + 5 * 2 * SUM) + LSE}, // out; of one group, which is all heads of a rank: sums; two rings
     };
     recompute_kind kinds[64];
     for (int l = 0; l < c->L; l++) kinds[l] = RECOMPUTE_FULL;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         grid g;
         memset(&g, 0, sizeof g);
         g.shape.dp = 1;

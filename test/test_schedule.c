@@ -351,10 +351,37 @@ static void check_parts(grid_shape shape, bool dkv_bf16, bool several) {
           "%lld of %lld rows travel", (long long)all, (long long)most);
 }
 
+// A block is computed with documents where a boundary hides keys: with one document nowhere; where the first token is a document, where the keys are those of
+// rank 0, by all but that token's own query.
+static void check_given(grid_shape shape) {
+    enum { ROWS = 4 };
+    for (int alone = 0; alone < 2; alone++)
+        for (int c = 0; c < shape.cp; c++) {
+            int64_t rows[ROWS + 2 * 64];
+            float number[64];
+            int w = shape.w, n = 0;
+            make_ring(shape, c, false);
+            sequence_shard shard = {.S = shape.cp * ROWS, .T = ROWS, .hp = 1, .cp = shape.cp, .c = c};
+            for (int64_t e = 0; e < sequence_shard_entries(&shard); e++) rows[e] = min_i64(sequence_shard_entry(&shard, e).position, alone);
+            programs[c].count = 0;
+            recording = &programs[c];
+            double_ring_forward(&rings[c], number, number, memory_kv[0][0], memory_kv[c][4], (document_rows){rows, rows, NULL});
+            for (int i = 0; i < programs[c].count; i++) {
+                const op *o = &programs[c].ops[i];
+                if (o->kind != OP_FORWARD) continue;
+                int k = double_ring_source(&grids[c], n / w, n % w);
+                n++;
+                CHECK((o->block.documents.first != NULL) == (alone == 1 && k == 0), "cp %d w %d: rank %d with keys of %d: documents", shape.cp, w, c, k);
+            }
+            CHECK(n == shape.cp, "cp %d w %d: rank %d computes %d blocks", shape.cp, w, c, n);
+        }
+}
+
 static void check_schedule(grid_shape shape) {
     check_schedule_as(shape, false);
     check_schedule_as(shape, true);
     for (int i = 0; i < 4; i++) check_parts(shape, i % 2 == 1, i / 2 == 1);
+    if (shape.cp <= 8) check_given(shape);
 }
 
 int main(void) {

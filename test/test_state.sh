@@ -198,7 +198,7 @@ flip() { python3 -c "
 import sys
 f = open(sys.argv[1], 'r+b'); f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek(int(sys.argv[2])); f.write(bytes([b ^ 16]))" "$@"; }
 damage 'a bit of a parameter' 'checksum of unit' flip model.safetensors 100000
-damage 'a bit of a moment' 'exp_avg_sq, is wrong' flip optimizer/optimizer.safetensors 1000001
+damage 'a bit of a moment' 'unit 3, .lm_head..exp_avg_sq, is wrong' flip optimizer/optimizer.safetensors 1000001
 damage 'truncated' 'truncated' truncate -s 300000 optimizer/optimizer.safetensors
 damage 'a file is gone' 'training_state.json' rm training_state.json
 damage 'config.json cut short' 'config.json: is not valid JSON' truncate -s 40 config.json
@@ -445,16 +445,23 @@ check 'a state at the end: a byte too little' [ "$(small $((state - 1)))" = 1 ]
 rm -r "$dir/small"
 check 'enough for it' [ "$(small $state)" = 0 ]
 rm -r "$dir/small"
+common[length]=6
+check 'the two of a run of two: a byte too little' [ "$(small $((2 * state - 1)) --save-every 3 --keep 9)" = 1 ]
+common[length]=24
+rm -r "$dir/small"
 check 'nine and one that is written: a byte too little' [ "$(small $((10 * state - 1)) --save-every 1 --keep 9)" = 1 ]
 rm -r "$dir/small"
 check 'enough for them' [ "$(small $((10 * state)) --save-every 1 --keep 9)" = 0 ]
 rm -r "$dir/small"
-check 'three and two that stay: a byte too little' [ "$(small $((5 * state - 1)) --save-every 1 --keep 2 --keep-every 10)" = 1 ]
-check 'every tenth stays, and the newest two' [ "$(ls "$dir/small" | xargs)" = 'lock step-00000010 step-00000020 step-00000023 step-00000024' ]
+check 'four and two that stay: a byte too little' [ "$(small $((6 * state - 1)) --save-every 1 --keep 3 --keep-every 10)" = 1 ]
+check 'every tenth stays, and the newest three' [ "$(ls "$dir/small" | xargs)" = 'lock step-00000010 step-00000020 step-00000022 step-00000023 step-00000024' ]
 rm -r "$dir/small"
-check 'enough for five' [ "$(small $((5 * state)) --save-every 1 --keep 2 --keep-every 10)" = 0 ]
+check 'enough for six' [ "$(small $((6 * state)) --save-every 1 --keep 3 --keep-every 10)" = 0 ]
 common[length]=30
-check 'where two and those that stay are, enough for the one that is written' [ "$(small $state --save-every 1 --keep 2 --keep-every 10)" = 0 ]
+check 'where three and those that stay are, enough for the one that is written' [ "$(small $state --save-every 1 --keep 3 --keep-every 10)" = 0 ]
+rm -r "$dir"/small/step-000000{28,29}
+common[length]=36
+check 'where only such that stay are, four: a byte too little' [ "$(small $((4 * state - 1)) --save-every 1 --keep 3 --keep-every 10)" = 1 ]
 common[length]=24
 rm -r "$dir/small"
 small 0 --save-every 1 --keep 9 >"$dir/out"

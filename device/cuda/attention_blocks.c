@@ -49,7 +49,7 @@ static int64_t engine_tiles;
 int64_t attention_test_engine_tiles(void) { return engine_tiles; }
 int64_t attention_tile_rows(attention_block b) {
     int64_t rows = max_i64(b.Tq, b.Tk), floats = max_i64(5 * b.HS + 2, (int64_t)(b.Hq / b.Hkv) * (b.HS + 1)); // of scratch per row: attention_call_run
-    int64_t most = min_i64(most_elements / max_i64(1, max_i64(max_i64(b.q_stride, b.sum_stride), b.kv_stride)), most_scratch / (4 * floats));
+    int64_t most = min_i64(most_elements / max_i64(max_i64(b.q_stride, b.sum_stride), b.kv_stride), most_scratch / (4 * floats));
     if (blackwell) most = min_i64(most, min_i64(65536, ((int64_t)1 << 23) / b.HS));
     if (rows <= most) return rows;
     most = max_i64(most / 128 * 128, 128);
