@@ -496,6 +496,15 @@ static inline bool options_unknown(const char *argument, error_text *error) {
     return error_set(error, "unknown option %s; --help lists every option", printable(argument).text);
 }
 
+// last: the row of the option before it, or NULL.
+static inline bool options_stray(const char *argument, const option_row *last, error_text *error) {
+    bool flag = last != NULL && last->kind == OPTION_FLAG;
+    bool patterns = last != NULL && (strcmp(last->name, "train-data") == 0 || strcmp(last->name, "val-data") == 0);
+    return error_set(error, "stray argument \"%s\"%s%s%s; options are --name value or --name=value, and --help lists them%s", printable(argument).text,
+                     flag ? ": --" : "", flag ? last->name : "", flag ? " takes no value" : "",
+                     patterns ? ". A pattern of several files must be in quotes: 'data/train*.bin'" : "");
+}
+
 // Every option at its default.
 static inline void options_default(options *o) {
     memset(o, 0, sizeof *o);
@@ -508,17 +517,14 @@ static inline void options_default(options *o) {
 // What depends on the model or on the number of ranks is options_check's.
 static inline bool options_parse(options *o, int argc, char **argv, error_text *error) {
     options_default(o);
-    bool patterns = false; // the last option takes them
+    const option_row *row = NULL; // of the last option
     for (int i = 1; i < argc; i++) {
         const char *argument = argv[i];
-        if (argument[0] != '-' || argument[1] == '\0')
-            return error_set(error, "stray argument \"%s\"; options are --name value or --name=value, and --help lists them%s", printable(argument).text,
-                             patterns ? ". A pattern of several files must be in quotes: 'data/train*.bin'" : "");
+        if (argument[0] != '-' || argument[1] == '\0') return options_stray(argument, row, error);
         size_t length = strncmp(argument, "--", 2) == 0 ? strcspn(argument + 2, "=") : 0;
         int at = length > 0 ? options_find(argument + 2, length) : -1;
         if (at < 0) return options_unknown(argument, error);
-        const option_row *row = &option_rows[at];
-        patterns = row->offset == offsetof(options, train_data) || row->offset == offsetof(options, val_data);
+        row = &option_rows[at];
         const char *value = argument[2 + length] == '=' ? argument + 2 + length + 1 : NULL;
         char legal[256];
         option_legal(row, legal, sizeof legal);

@@ -164,7 +164,7 @@ static void test_refusals(void) {
         {GOOD "--LR 4", "did you mean --lr?"}, {GOOD "--bs=4", "unknown option --bs=4; --help lists"}, {GOOD "-h", "did you mean --help?"}, {GOOD "-hp 2", "did you mean --hp?"}, {GOOD "--", "unknown option --"}, {GOOD "--=3", "unknown option"},
         {GOOD "-", "stray argument \"-\""}, {GOOD "--hp 2 extra", "stray argument \"extra\"; options are --name value or --name=value, and --help lists them"},
         {GOOD "--hp 2 3", "stray argument \"3\""}, {GOOD "y.bin", "\"y.bin\"; options are --name value or --name=value, and --help lists them. A pattern of several files must be in quotes"},
-        {GOOD "--val-data y.bin z.bin", "must be in quotes: 'data/train*.bin'"},
+        {GOOD "--out d --resume d", "stray argument \"d\": --resume takes no value; options are"}, {GOOD "--val-data y.bin z.bin", "must be in quotes: 'data/train*.bin'"},
         // What other programs call these options, and names of which nothing is right.
         {GOOD "--data x", "did you mean --train-data?"}, {GOOD "--max-steps 9", "did you mean --steps?"},
         {GOOD "--peak-lr 1", "did you mean --lr?"}, {GOOD "--max-grad-norm 1", "did you mean --grad-clip?"}, {GOOD "--clip-grad=1", "did you mean --grad-clip?"},
