@@ -9,6 +9,7 @@ for HIDES in cjson/cJSON.h cblas.h mpi.h; do
     check "$HIDES that is missing is named" ends_with 2 "error: $HIDES not found" build CC="$dir/gcc" "$dir/build/train_llama"
 done
 check 'one rank needs no MPI' build CC="$dir/gcc" MPI=0 "$dir/build/found"
+check 'make train_llama is make' bash -c 'cmp <(make -n DEVICE=cpu train_llama) <(make -n DEVICE=cpu all)'
 
 mkdir -p "$dir"/deps/{include/cjson,lib}
 library=$dir/deps/lib/libcjson.so
