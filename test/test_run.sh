@@ -10,7 +10,7 @@ common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
 for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --sequence | --special-tokens | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --hostfile | --exclude | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
+    case $flag in --sequence | --special-tokens | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --hostfile | --exclude | --label | --output | --tag-output | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'a ~ that the shell has left is no folder' ends_with 2 'left the ~ of "~/runs" as it is' "$binary" "${model[@]}" --out=~/runs
