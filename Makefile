@@ -94,8 +94,8 @@ endif
 DEVICE_OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(DEVICE_SOURCES))))
 HEADERS := $(wildcard *.h *.cuh device/*.h device/cpu/*.h device/cuda/*.h device/cuda/*.cuh test/*.h) build/cluster_texts.h
 
-.PHONY: all test demo bench clean tools
-all: $(BUILD)/train_llama
+.PHONY: all train_llama test demo bench clean tools
+all train_llama: $(BUILD)/train_llama
 	@ln -sf $(BUILD)/train_llama train_llama
 
 build/cluster_texts.h: dev/embed_clusters.sh $(wildcard clusters/*.txt)

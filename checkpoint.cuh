@@ -39,7 +39,8 @@ enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
 // not for all tensors.
 static inline int checkpoint_slots(recompute_kind least) { return least == RECOMPUTE_NONE ? CHECKPOINT_SLOTS : 2; }
 
-static inline recompute_kind checkpoint_least(const recompute_kind *kinds, int offloaded) { // of the offloaded layers
+// The kind that recomputes least, and so keeps most, of the offloaded layers.
+static inline recompute_kind checkpoint_least(const recompute_kind *kinds, int offloaded) {
     recompute_kind least = RECOMPUTE_FULL;
     for (int l = 0; l < offloaded; l++)
         if (kinds[l] < least) least = kinds[l];
@@ -55,7 +56,7 @@ static inline int checkpoint_offloaded(double fraction, int L) { return (int)(fr
 typedef struct {
     int offloaded;    // so many of the layers, the first ones, compute in slots
     int slot_count;   // checkpoint_slots; at most `offloaded`
-    recompute_kind most; // of any layer
+    recompute_kind most; // the kind that recomputes most, and so keeps least, of all layers
     const recompute_kind *kinds;   // (L), the caller's
     layer_activations *kept;       // (L) resident layers: their memory
     layer_activations slots[CHECKPOINT_SLOTS];

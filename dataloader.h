@@ -85,7 +85,7 @@ static inline bool token_file_check(const char *path, token_file *file, error_te
     int32_t version = header[1];
     if (header[0] != TOKEN_MAGIC_16 && header[0] != TOKEN_MAGIC_32)
         return error_set(error, "%s: magic number %d; legal values are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? "
-                                "dev/tokenize_text.py writes them%s", path, (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32, hint);
+                                "dev/tokenize_text.py writes them, and of bytes scripts/prepare_text.sh%s", path, (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32, hint);
     int width = header[0] == TOKEN_MAGIC_16 ? 2 : 4, legal = width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
     if (version != legal) return error_set(error, "%s: version %d; with magic number %d the legal value is %d", path, (int)version, (int)header[0], legal);
     if (header[2] == 0) return error_set(error, "%s: holds no tokens", path);

@@ -260,7 +260,7 @@ static inline int double_ring_transfers(const double_ring *r) { return r->docume
 static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, int i, const void *send, void *recv) {
     bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER, kv = ring == COMM_KV_INNER || ring == COMM_KV_OUTER;
     comm *group = double_ring_group(r->g, ring);
-    int n = comm_size(group), next = (comm_rank(group) + 1) % n, before = (comm_rank(group) + n - 1) % n;
+    int size = comm_size(group), next = (comm_rank(group) + 1) % size, before = (comm_rank(group) + size - 1) % size;
     int64_t row = (int64_t)(kv ? sizeof(floatX) : double_ring_dkv_element(r)) * double_ring_kv_row(r);
     double_ring_rows leaves = double_ring_travels(r, double_ring_source(r->g, o, i));
     double_ring_rows arrives = double_ring_travels(r, double_ring_source(r->g, outer ? o + 1 : o, outer ? i : i + 1));

@@ -52,7 +52,8 @@ static inline int file_parts(const model *m, values_kind kind, int unit, int ten
         file_part_set(&parts[0], kind, layer, "mlp.gate_proj", F, D);
         file_part_set(&parts[1], kind, layer, "mlp.up_proj", F, D);
         return 2;
-    default: file_part_set(parts, kind, layer, "mlp.down_proj", D, F); return 1;
+    case T_W_DOWN: file_part_set(parts, kind, layer, "mlp.down_proj", D, F); return 1;
+    default: comm_abort("tensor %d of unit %d has no name in files", tensor, unit);
     }
 }
 

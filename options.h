@@ -120,7 +120,7 @@ static const option_row option_rows[] = {
     {"Data", "document-begin", "ID|none", OPTION_TOKEN, AT(document_begin), 0, 2147483646, "none", "",
      "the same, with the token that begins a document, such as 128000 of Llama-3, whose chats hold tokens that end turns"},
     {"Data", "seq-len", "N", OPTION_COUNT, AT(seq_len), 1, 1099511627776.0, "1K", "",
-     "tokens in a sequence, over all ranks that share it: 128K = 131072, 1M = 1048576"},
+     "sequence length in tokens, over all ranks that share it: 128K = 131072, 1M = 1048576"},
     {"Data", "batch-size", "N", OPTION_COUNT, AT(batch_size), 1, 1048576, "1", "", "sequences per dp rank and micro-step"},
     {"Data", "grad-accum", "N", OPTION_COUNT, AT(grad_accum), 1, 1048576, "1", "",
      "micro-steps per optimizer step; with --plan and --hp auto, --batch-size x --grad-accum is the --global-batch"},
@@ -188,7 +188,7 @@ static const option_row option_rows[] = {
     {"Optimizer", "beta1", "X", OPTION_REAL, AT(beta1), 0, 0.999999, "0.9", "", "AdamW: decay rate of the first moment"},
     {"Optimizer", "beta2", "X", OPTION_REAL, AT(beta2), 0, 0.999999, "0.95", "", "AdamW: decay rate of the second moment"},
     {"Optimizer", "eps", "X", OPTION_REAL, AT(eps), 1e-30, 1, "1e-8", "", "AdamW: added to the square root of the second moment"},
-    {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "clip the gradient to this norm; 0 = no clipping"},
+    {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "clip the gradient to this norm (max-grad-norm of other programs); 0 = no clipping"},
     {"Optimizer", "skip-spikes", "Z", OPTION_REAL, AT(skip_spikes), 0, 1e9, "0", "",
      "a step whose loss or gradient norm is more than Z standard deviations above the mean of the 128 steps before it changes no parameter (6 is "
      "usual); 0 = every step does"},
@@ -460,27 +460,51 @@ static inline bool option_described(const char *help, const char *name, size_t l
     }
     return false;
 }
+// How many letters of a name are in words that an option has, too: 4 of "data-path" in "train-data".
+static inline int option_shared(const char *name, size_t length, const char *option) {
+    int shared = 0;
+    for (size_t at = 0, n; at < length; at += n + 1) {
+        n = min_i64((int64_t)strcspn(name + at, "-_"), (int64_t)(length - at));
+        for (const char *word = option; *word != '\0'; word += strcspn(word, "-"), word += *word == '-')
+            if (n > 1 && strcspn(word, "-") == n && memcmp(word, name + at, n) == 0) shared += (int)n;
+    }
+    return shared;
+}
+// Suggests, in this order: an option of which the name is the beginning, or which is its beginning; one of nearly the same letters; the first one that it
+// describes; the one that shares most letters of its words.
 static inline bool options_unknown(const char *argument, error_text *error) {
     const char *name = argument;
     while (*name == '-') name++;
     size_t length = strcspn(name, "=");
-    int best = -1, least = 64;
+    int best = -1, least = 1 + (int)min_i64((int64_t)length, 64) / 5, most = 0; // so many letters may be wrong, and one must be right
     for (int i = 0; i < OPTION_ROWS && length > 0 && length < 48; i++) {
+        size_t n = strlen(option_rows[i].name);
         int d = option_distance(name, length, option_rows[i].name);
-        if (strncmp(option_rows[i].name, name, length) == 0) d = length > 1 || strcmp(option_rows[i].name, "help") == 0 ? 0 : 1; // its beginning
-        if (d < least) {
-            least = d;
-            best = i;
-        }
-    }
-    for (int i = 0; i < OPTION_ROWS && length > 7 && least > 2 + (int)length / 3 && strcspn(name, "-_") < length; i++) { // several words: the first option that they describe
-        if (!option_described(option_rows[i].help, name, length)) continue;
-        least = 0;
+        if (strncmp(option_rows[i].name, name, length) == 0) d = length > 1 || strcmp(option_rows[i].name, "help") == 0 ? 0 : 1;
+        if (n > 2 && n < length && memcmp(option_rows[i].name, name, n) == 0) d = 0;
+        if (d >= (int)length || d > least || (best >= 0 && d == least)) continue;
+        least = d;
         best = i;
     }
-    if (best >= 0 && least <= 2 + (int)length / 3 && least < (int)length) // a name of which no letter is right is no mistyped one
-        return error_set(error, "unknown option %s; did you mean --%s? (--help lists every option)", printable(argument).text, option_rows[best].name);
+    for (int i = 0; i < OPTION_ROWS && best < 0 && length > 7 && strcspn(name, "-_") < length; i++) // several words
+        if (option_described(option_rows[i].help, name, length)) best = i;
+    for (int i = 0; i < OPTION_ROWS && (best < 0 || most > 0) && length < 48; i++) {
+        int shared = option_shared(name, length, option_rows[i].name);
+        if (4 * shared < (int)length || shared <= most) continue; // fewer are a coincidence
+        most = shared;
+        best = i;
+    }
+    if (best >= 0) return error_set(error, "unknown option %s; did you mean --%s? (--help lists every option)", printable(argument).text, option_rows[best].name);
     return error_set(error, "unknown option %s; --help lists every option", printable(argument).text);
+}
+
+// last: the row of the option before it, or NULL.
+static inline bool options_stray(const char *argument, const option_row *last, error_text *error) {
+    bool flag = last != NULL && last->kind == OPTION_FLAG;
+    bool patterns = last != NULL && (strcmp(last->name, "train-data") == 0 || strcmp(last->name, "val-data") == 0);
+    return error_set(error, "stray argument \"%s\"%s%s%s; options are --name value or --name=value, and --help lists them%s", printable(argument).text,
+                     flag ? ": --" : "", flag ? last->name : "", flag ? " takes no value" : "",
+                     patterns ? ". A pattern of several files must be in quotes: 'data/train*.bin'" : "");
 }
 
 // Every option at its default.
@@ -495,14 +519,14 @@ static inline void options_default(options *o) {
 // What depends on the model or on the number of ranks is options_check's.
 static inline bool options_parse(options *o, int argc, char **argv, error_text *error) {
     options_default(o);
+    const option_row *row = NULL; // of the last option
     for (int i = 1; i < argc; i++) {
         const char *argument = argv[i];
-        if (argument[0] != '-' || argument[1] == '\0')
-            return error_set(error, "stray argument \"%s\"; options are --name value or --name=value, and --help lists them", printable(argument).text);
+        if (argument[0] != '-' || argument[1] == '\0') return options_stray(argument, row, error);
         size_t length = strncmp(argument, "--", 2) == 0 ? strcspn(argument + 2, "=") : 0;
         int at = length > 0 ? options_find(argument + 2, length) : -1;
         if (at < 0) return options_unknown(argument, error);
-        const option_row *row = &option_rows[at];
+        row = &option_rows[at];
         const char *value = argument[2 + length] == '=' ? argument + 2 + length + 1 : NULL;
         char legal[256];
         option_legal(row, legal, sizeof legal);
@@ -530,7 +554,7 @@ static inline bool options_parse(options *o, int argc, char **argv, error_text *
     }
     if (o->plan && o->dry_run) return error_set(error, "--plan and --dry-run are two questions; give only one of them (--dry-run also takes the command that --plan prints)");
     if (o->plan && o->steps == 0) return error_set(error, "--plan plans training, and --steps 0 trains nothing; give only one of them");
-    if (o->model == NULL) return error_set(error, "--model is missing; legal values are a Hugging Face folder or one of %s", config_preset_names().text);
+    if (o->model == NULL) return error_set(error, "--model is missing; legal values are a Hugging Face folder or one of %s (--help lists every option)", config_preset_names().text);
     if (o->train_data == NULL && !o->dry_run && !o->plan && o->steps > 0)
         return error_set(error, "--train-data is missing; legal values are patterns of token files, such as 'data/train*.bin' "
                                 "(not needed with --dry-run, --plan or --steps 0)");

@@ -95,10 +95,12 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
     if (run_in_room(c, g, run, room, &device, &host)) return true;
     double bytes = run_bytes(&device, &host);
     bool cpu = arena_is_cpu(&device), trains = !run->forward_only;
-    char keep_less[64] = "", ways[512] = "";
+    char keep_less[128] = "", ways[512] = "";
     run_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_NONE, "--recompute selective, full or auto, ");
     run_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_SELECTIVE, "--recompute full or auto, ");
+    run_add_way(keep_less, sizeof keep_less, run->B > 1, "a smaller --batch-size, ");
     if (bytes > room.device) {
+        run_add_way(ways, sizeof ways, trains && g->shape.dp > 1, "a larger --cp in place of dp, ");
         bool sharded = g->ranks > 1 && run->zp == g->ranks && run->zg == g->ranks && run->zo == g->ranks;
         run_add_way(ways, sizeof ways, !sharded, "--zero-params, --zero-grads and --zero-optim full, ");
         run_add_way(ways, sizeof ways, !cpu && trains && run->offload_layers < L, "--offload-activations 1, ");

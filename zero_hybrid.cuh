@@ -58,6 +58,7 @@ typedef struct {
 } zero_unit;
 
 static inline void zero_unit_add(zero_unit *u, const char *name, int64_t count, bool decay, bool product) {
+    if (u->tensor_count == ZERO_MAX_TENSORS) comm_abort("%s: a unit has at most %d tensors", name, ZERO_MAX_TENSORS);
     u->tensors[u->tensor_count++] = (zero_tensor){name, u->count, count, decay, product};
     u->count = round_up(u->count + count, 64); // tensors are aligned to 128 bytes at least
 }
@@ -602,8 +603,8 @@ static inline void zero_settle(zero_hybrid *z) {
 
 // ---- initial values ----
 
-// Random parameters from (seed, unit, tensor, element): the same numbers on every grid. Norm weights are 1; matrices are Gaussian with sigma,
-// those that write into the residual stream ("wo", "w_down") with residual_sigma.
+// Random parameters from (seed, unit, tensor, element): the same numbers on every grid. Tensors without weight decay, which are norm weights, are 1;
+// matrices are Gaussian with sigma, those that write into the residual stream ("wo", "w_down") with residual_sigma.
 static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float residual_sigma) {
     progress_note note = progress_start("drawing parameters");
     for (int u = 0; u < z->unit_count; u++) {

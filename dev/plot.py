@@ -44,7 +44,7 @@ def flat(value, name):
 
 def read_log(path):
     """{key: [(step, value), ...]} in order of steps; an object becomes one series per member: "comm_bytes/KIND", "val_loss/SET"."""
-    values = {}
+    values, skipped = {}, []
     with open(path, encoding="utf-8", errors="replace") as f:
         for line_number, line in enumerate(f, 1):
             if not line.strip():
@@ -52,7 +52,7 @@ def read_log(path):
             try:
                 entry = json.loads(line)
             except json.JSONDecodeError:
-                print(f"{path}:{line_number}: not JSON, skipped", file=sys.stderr)  # a killed run may end within a line
+                skipped.append(line_number)  # a killed run may end within a line
                 continue
             if not isinstance(entry, dict) or not number(entry.get("step")):
                 continue
@@ -61,6 +61,8 @@ def read_log(path):
                 for name, part in (flat(value, key) if isinstance(value, dict) else [(key, value)]):
                     if number(part):
                         values.setdefault(name, {})[entry["step"]] = part * factor
+    if skipped:
+        print(f"{path}:{skipped[0]}: not JSON, skipped" + (f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""), file=sys.stderr)
     return {key: sorted(points.items()) for key, points in values.items()}
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes a small data set of bytes from real English text of at least 1 MB: DIR/train.bin and DIR/val.bin (the last 5 %).
+# Makes a small data set of bytes from real English text: DIR/train.bin and DIR/val.bin (the last 5 %).
 #   scripts/prepare_text.sh DIR              from the text files of Debian's packages fortunes and fortunes-min: the installed ones, or downloaded
 #                                            and unpacked below DIR (no root needed, nothing is installed). An existing data set is kept
-#   scripts/prepare_text.sh DIR FILE...      from your own text files
+#   scripts/prepare_text.sh DIR FILE...      from your own text files; with less than 1 MB, a model soon learns them by heart
 # Also writes DIR/text.txt (the text) and DIR/unigram_entropy.txt (nats; the loss of a model that only knows how often each byte occurs).
 set -euo pipefail
 least=1000000
@@ -64,7 +64,7 @@ fi
 
 cat -- "$@" >"$work/text.txt"
 bytes=$(wc -c <"$work/text.txt")
-[ "$bytes" -ge $least ] || die "the text has $bytes bytes; at least $least are needed"
+[ "$bytes" -ge 20 ] || die "the text has $bytes bytes; at least 20 are needed, and a model learns little from less than $least"
 val=$((bytes / 20))
 head -c $((bytes - val)) "$work/text.txt" >"$work/train.txt"
 tail -c $val "$work/text.txt" >"$work/val.txt"
@@ -78,4 +78,4 @@ fi
 "$tool" "$dir/train.bin" "$work/train.txt" | tee "$work/train.log"
 sed -n 's/.*entropy of single bytes \([0-9.]*\) nats$/\1/p' "$work/train.log" >"$dir/unigram_entropy.txt"
 mv -f "$work/text.txt" "$dir/text.txt"
-echo "data: $bytes bytes of text from $# files; vocabulary 256 (bytes), for --model tiny or nano"
+echo "data: $bytes bytes of text from $# file$([ $# -eq 1 ] || echo s); vocabulary 256 (bytes), for --model tiny or nano"

@@ -96,6 +96,10 @@ SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2 job "$dir/test_comm_single" # rank 2; no l
 ended 'the build without MPI, by srun' 2 '^error: srun started 3 ranks.*MPI=1' 1
 SLURM_NTASKS=8 SLURM_PROCID=0 job "$dir/test_comm_single"
 ended 'the build without MPI, in a batch script' 0 '^test_comm: [0-9]+ passed, 0 failed' 1
+if mpirun --version | grep -q 'Open MPI) 4'; then # two programs of one rank would make and remove the same folder
+    TMPDIR=/proc/none job "$binary" --version
+    ended 'one rank needs no folder for temporary files' 0 '^train_llama ' 1
+fi
 MV2_COMM_WORLD_SIZE=4 job "$dir/test_comm"
 ended 'the launcher of another MPI' 2 '^error: .*MVAPICH started 4 ranks.*mpirun of the MPI it was built with' 1
 TRAIN_LLAMA_TIMEOUT=soon job mpirun -np 4 "$dir/test_comm"

@@ -81,5 +81,12 @@ c = json.load(open(run + "model/config.json"))
 theta = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
 assert c["max_position_embeddings"] >= 512 and theta == 2e6 and json.load(open(run + "model/tokenizer.json"))["model"]["type"] == "BPE", c
 PY
+# The commands of docs/troubleshooting.md about a log.
+sed -n 's/^      \(python3 -c .*\)/\1/p' docs/troubleshooting.md | sed "s|'LOG'|'$dir/run/log.jsonl'|" >"$dir/about_logs"
+slow() { command python3 -c "import ast, sys; ranks = ast.literal_eval(sys.argv[1]); assert {r for r, n in ranks} <= {0, 1} and sum(n for r, n in ranks) >= 150, ranks" "$(sed -n 1p "$dir/about_logs" | bash)"; }
+best() { command python3 -c "import json, sys; rows = {e['step']: e['val_loss'] for e in map(json.loads, open(sys.argv[2])) if 'val_loss' in e}
+assert eval(sys.argv[1]) == min((loss, step) for step, loss in rows.items()) and len(rows) >= 4, (sys.argv[1], rows)" "$(sed -n 2p "$dir/about_logs" | bash)" "$dir/run/log.jsonl"; }
+check 'which rank is slow' slow
+check 'which state is best' best
 if has transformers; then check 'block 9: transformers' source "$dir/block-9"; else echo 'not run: block 9, for the package transformers is not here'; fi
 closing_line

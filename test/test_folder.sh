@@ -105,6 +105,10 @@ check 'preset: export' [ "$(cd "$dir/nano" && echo *)" = 'config.json model.safe
 check 'preset: parameters as they begin' tools begin "$dir/nano" 2
 mpirun -np 4 "$binary" --model "$dir/nano" --steps 0 --threads 1 --zero-params full --export "$dir/nano2" >"$dir/out" 2>&1
 check 'preset: in and out again' tools equal "$dir/nano" "$dir/nano2"
+mkdir "$dir/own"
+cp "$dir/nano/config.json" "$dir/own"
+check 'from scratch, a config.json alone is a model' "$binary" --model "$dir/own" --from-scratch --steps 0 --threads 1 --export "$dir/nano3"
+check 'of the same numbers as the preset' tools equal "$dir/nano" "$dir/nano3"
 
 # Context extension: the first loss with another RoPE is transformers'. A state and an export contain the new RoPE; an export then needs no options.
 stretch=(--rope-scaling yarn:factor=4,original=40,beta_fast=3,beta_slow=0.5 --rope-theta 40000)

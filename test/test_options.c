@@ -156,13 +156,23 @@ static void test_refusals(void) {
     static const struct {
         const char *line, *wanted;
     } cases[] = {
-        {"", "--model is missing"}, {"--train-data x", "--model is missing"}, {"--model tiny", "--train-data is missing"},
+        {"", "--model is missing; legal values are a Hugging Face folder or one of llama3-8b"}, {"", "(--help lists every option)"}, {"--train-data x", "--model is missing"}, {"--model tiny", "--train-data is missing"},
         {"--model tinny --train-data x --from-scratch", "nano"}, {"--model tiny --train-data x", "--from-scratch"},
         {GOOD "--modle x", "did you mean --model?"}, {GOOD "--seqlen 4", "did you mean --seq-len?"}, {GOOD "--head-parallel 4", "did you mean --hp?"},
         {GOOD "--learning-rate 1", "did you mean --lr?"}, {GOOD "--learning_rate=1", "did you mean --lr?"}, {GOOD "--tensor-parallel 4", "unknown option --tensor-parallel; --help lists"},
         {GOOD "--seq_len 4", "did you mean --seq-len?"}, {GOOD "--batchsize=4", "did you mean --batch-size?"}, {GOOD "--zero-param 2", "did you mean --zero-params?"},
         {GOOD "--LR 4", "did you mean --lr?"}, {GOOD "--bs=4", "unknown option --bs=4; --help lists"}, {GOOD "-h", "did you mean --help?"}, {GOOD "-hp 2", "did you mean --hp?"}, {GOOD "--", "unknown option --"}, {GOOD "--=3", "unknown option"},
-        {GOOD "-", "stray argument \"-\""}, {GOOD "extra", "stray argument \"extra\""}, {GOOD "--hp 2 3", "stray argument \"3\""},
+        {GOOD "-", "stray argument \"-\""}, {GOOD "--hp 2 extra", "stray argument \"extra\"; options are --name value or --name=value, and --help lists them"},
+        {GOOD "--hp 2 3", "stray argument \"3\""}, {GOOD "y.bin", "\"y.bin\"; options are --name value or --name=value, and --help lists them. A pattern of several files must be in quotes"},
+        {GOOD "--out d --resume d", "stray argument \"d\": --resume takes no value; options are"}, {GOOD "--val-data y.bin z.bin", "must be in quotes: 'data/train*.bin'"},
+        // What other programs call these options, and names of which nothing is right.
+        {GOOD "--data x", "did you mean --train-data?"}, {GOOD "--max-steps 9", "did you mean --steps?"},
+        {GOOD "--peak-lr 1", "did you mean --lr?"}, {GOOD "--max-grad-norm 1", "did you mean --grad-clip?"}, {GOOD "--clip-grad=1", "did you mean --grad-clip?"},
+        {GOOD "--sequence-length 4", "did you mean --seq-len?"}, {GOOD "--per-device-train-batch-size 4", "did you mean --batch-size?"}, {GOOD "--random-seed 4", "did you mean --seed?"},
+        {GOOD "--num-warmup-steps 4", "did you mean --warmup?"}, {GOOD "--output-dir d", "did you mean --out?"}, {GOOD "--log-file d", "did you mean --log?"}, {GOOD "--resume-from-checkpoint", "did you mean --resume?"},
+        {GOOD "--val-file x", "did you mean --val-data?"}, {GOOD "--temperature 1", "did you mean --sample-temperature?"}, {GOOD "--prompt a", "did you mean --sample-prompt?"},
+        {GOOD "--epochs 3", "unknown option --epochs; --help lists"}, {GOOD "--verbose", "unknown option --verbose; --help lists"},
+        {GOOD "--gradient-accumulation-steps 4", "unknown option --gradient-accumulation-steps; --help lists"},
         {GOOD "--a\nb\x01", "unknown option --a?b?"},
         {GOOD "--hp 2 --hp 2", "--hp is given twice"}, {GOOD "--from-scratch", "--from-scratch is given twice"},
         {GOOD "--hp", "--hp: the value is missing"}, {GOOD "--hp=", "--hp: the value is missing"}, {GOOD "--hp --cp 2", "--hp: the value is missing"},

@@ -314,6 +314,7 @@ refuse 'without a cluster, too' 'needs 69.7 GiB but may use only 30.0 GiB' --dry
 refuse 'a copy of the states, too, and the message says so' 'full, no --save-every, smaller' --dry-run --model llama3.2-1b --out none --save-every 5 --memory-budget 30GiB
 refuse 'what a GPU can do is said' '--zero-optim full, --offload-activations 1, --offload-gradients, --offload-parameters, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 1 --recompute full --offload-optimizer --seq-len 2M
 refuse 'and not what is done already' 'reduce it: more ranks, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --recompute full --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters --zero-params full --zero-grads full --zero-optim full --seq-len 8M
+refuse 'a batch, and ranks that could share the sequences' 'to reduce it: a smaller --batch-size, more ranks, a larger --cp in place of dp, --zero-params' --dry-run --model llama3-8b --cluster h100 --ranks 64 --hp 8 --batch-size 2 --seq-len 1M
 refuse 'a model nothing fits' '; 4 ranks fit 589824 tokens' --model llama3-70b --plan --cluster h100 --ranks 1 --seq-len 576K
 refuse 'and the default cluster is named' 'no configuration for 1024 tokens on 1 rank of cpu fits in memory .*--cluster NAME assumes other machines' --model llama3-70b --plan --ranks 1 --seq-len 1K
 check 'unless the optimizer is offloaded' bash -c "'$binary' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K | grep -q '^mpirun .* --offload-optimizer$'"

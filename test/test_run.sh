@@ -10,7 +10,7 @@ common=("${model[@]}" --val-data "$dir/data.bin" --steps 12 --lr 3e-3 --warmup 3
 "$binary" --help >"$dir/help" 2>&1
 check 'help exits 0 and lists options' grep -q -- '--inner-ring' "$dir/help"
 for flag in $(grep -ohE '(^|[ `])--[a-z][a-z0-9-]+' README.md scripts/demo.sh scripts/run_*.sh docs/*.md 2>/dev/null | tr -d ' `' | sort -u); do
-    case $flag in --sequence | --special-tokens | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --gpu-bind | --gpus-per-task | --hostfile | --exclude | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
+    case $flag in --sequence | --special-tokens | --keys | --tokenizer | --end | --ids | --prompt | --completion | --chat | --pack | --rehearse | --rest | --preflight | --requeue | --open-mode | --signal | --mpi | --job-name | --nodes | --ntasks-per-node | --exclusive | --mem | --time | --cpu-bind | --gpu-bind | --gpus-per-task | --hostfile | --exclude | --label | --output | --tag-output | --local-dir | --max-model-len | --terminal | --only | --show | --no-print-directory | --check | --shm-size | --ipc | --bind-to | --map-by) continue ;; esac # flags of other programs
     check "documented flag $flag" grep -q -- "$flag" "$dir/help"
 done
 check 'a ~ that the shell has left is no folder' ends_with 2 'left the ~ of "~/runs" as it is' "$binary" "${model[@]}" --out=~/runs
@@ -245,6 +245,8 @@ check 'samples that an evaluation takes' grep -q '^validation  up: .*; evaluatio
 check 'validation sets and buckets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' | grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"
 printf '%s\n' '{"step": NaN, "loss": 3}' '{"step": 4, "loss": 2.5}' '{"step": 5, "loss": 2}' >"$dir/odd.jsonl"
 check 'a step that is no number is not in the plot' ends_with 0 'loss: 2.5 at step 4, 2 at step 5' python3 dev/plot.py --terminal "$dir/odd.jsonl"
+printf '{"step":\nnone\n' >>"$dir/odd.jsonl"
+check 'nor lines that are no JSON, which take one to say' ends_with 0 'odd.jsonl:4: not JSON, skipped, and 1 more' python3 dev/plot.py --terminal "$dir/odd.jsonl"
 
 # Trace: valid JSON with the events of compute and of transfers; waits are the ends of transfers, and times are those of the log.
 mpirun -np 2 "$binary" "${model[@]}" --cp 2 --steps 4 --trace "$dir/trace.json" --log "$dir/traced.jsonl" >"$dir/traced.out" 2>&1
@@ -337,6 +339,10 @@ check 'data from a text of one'"'"'s own' scripts/prepare_text.sh "$dir/own data
 check 'the same from another file' scripts/prepare_text.sh "$dir/own data" "$dir/own data/train.txt"
 gzip -c README.md >"$dir/text.gz"
 check 'a text whose name begins with -' bash -c 'cp "$1/own data/text.txt" "$1/-text" && script=$PWD/scripts/prepare_text.sh && cd "$1" && "$script" "own data" -text' _ "$dir"
+printf 'a text of thirty letters, a bit\n' >"$dir/short"
+printf 'too short\n' >"$dir/shorter"
+check 'a short text' ends_with 0 '32 bytes of text from 1 file; vocabulary 256' scripts/prepare_text.sh "$dir/short data" "$dir/short"
+check 'one too short to be divided' ends_with 2 '10 bytes; at least 20 are needed' scripts/prepare_text.sh "$dir/shorter data" "$dir/shorter"
 check 'a packed text is none' ends_with 2 "^error: $dir/text.gz: not a text but packed or binary" scripts/prepare_text.sh "$dir/packed" "$dir/text.gz"
 check 'and other files are as before' bash -c "cmp '$dir/own data/text.txt' '$dir/own data/train.txt' && [ \"\$(cat '$dir/own data/val.txt')\" = mine ] && [ \"\$(ls '$dir/own data' | wc -l)\" -eq 6 ]"
 

@@ -468,12 +468,14 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     // 13 us instead of 27 ms. Copies through shared memory are no slower than by process_vm_readv, which containers often forbid.
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    // A process that no launcher started needs neither a daemon nor networks: Open MPI's search for them takes 0.2 to 0.4 s.
+    // A process that no launcher started needs neither a daemon nor networks: Open MPI's search for them takes 0.2 to 0.4 s. Nor a folder in /tmp, which would
+    // be the same for all such processes: where two start or end at once, one in 100 then failed.
     error_text several = {"", 0};
     if (launch_is_single("", &several) && getenv("PMIX_RANK") == NULL) {
         setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
         setenv("OMPI_MCA_pml", "ob1", 0);
-        setenv("OMPI_MCA_btl", "^ofi", 0);
+        setenv("OMPI_MCA_btl", "self", 0);
+        setenv("OMPI_MCA_orte_create_session_dirs", "0", 0);
     }
     // On one machine Open MPI 5 needs no IPv6, over which it would report for every pair of ranks that it finds no route between them.
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
