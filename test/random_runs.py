@@ -5,9 +5,9 @@ on from it with new data, evaluate the state or the export, or train the export.
 
     python3 test/random_runs.py [--binary build/cpu/train_llama] [--runs 100] [--seed 1] [--ranks 8] [--bf16]
 
---runs: how many pairs; a pair takes some two seconds. --ranks: the most ranks. --bf16: for a build that computes in bf16 (emulated, cuda), with wider
-bounds. A pair that differs is printed with its commands, and its folder stays; the exit status is then 1. Needs mpirun and Python; with
-fewer cores than ranks, or as root, `source scripts/mpi_env.sh` first.
+--runs: how many pairs; a pair takes some two seconds. --ranks: the most ranks; more than 8: 9 to so many. --bf16: for a build that computes in bf16
+(emulated, cuda), with wider bounds. A pair that differs is printed with its commands, and its folder stays; the exit status is then 1. Needs mpirun and
+Python; with fewer cores than ranks, or as root, `source scripts/mpi_env.sh` first.
 """
 import argparse
 import json
@@ -55,7 +55,8 @@ def write_tokens(rnd, path, count, masked):
 
 
 def random_model(rnd, folder, most_ranks):
-    heads, kv_heads = rnd.choice([(4, 1), (4, 2), (4, 4), (6, 3), (8, 2), (8, 8)] if most_ranks <= 8 else [(4, 2), (6, 3), (10, 5), (16, 1), (16, 4), (16, 16), (24, 8)])
+    few, many = [(4, 1), (4, 2), (4, 4), (6, 3), (8, 2), (8, 8)], [(4, 2), (6, 3), (10, 5), (16, 1), (16, 4), (16, 16), (24, 8)]
+    heads, kv_heads = rnd.choice(few if most_ranks <= 8 else many)
     config = {"model_type": "llama", "hidden_size": rnd.choice([32, 48]), "num_hidden_layers": rnd.randint(1, 5), "num_attention_heads": heads,
               "num_key_value_heads": kv_heads, "head_dim": rnd.choice([8, 16]), "intermediate_size": rnd.choice([40, 72]), "vocab_size": 256,
               "rms_norm_eps": 1e-5, "rope_theta": 1e4, "max_position_embeddings": 8192, "tie_word_embeddings": rnd.random() < 0.4}
