@@ -394,6 +394,8 @@ step 'token file' 20 bash -c "seq 1 $([ $mode = rehearse ] && echo 1000 || echo 
 # For the benchmarks of steps, tokens at random, as PyTorch's are: where there are only digits, few embeddings sum up thousands of gradients each.
 random=$dir/random.bin
 step 'token file, random' 20 bash -c '{ head -c 1024 "$1" && head -c $(($(stat -c %s "$1") - 1024)) /dev/urandom; } >"$2"' random "$data" "$random"
+documents=$dir/documents.bin # token 0 ends a document: both of its bytes are 0 one time in 16384
+step 'token file, documents' 20 bash -c '{ head -c 1024 "$1" && tail -c +1025 "$1" | LC_ALL=C tr "\001" "\000"; } >"$2"' documents "$random" "$documents"
 # Llama-3-8B with as few layers as PyTorch, too, can train at 128K in this GPU's memory.
 layers=8
 [ $mode = check ] && [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -1)" -lt 100000 ] 2>/dev/null && layers=4
@@ -483,6 +485,9 @@ for grid in '--hp auto' "--hp 1 --cp $gpu_total"; do
     step "benchmark: step of llama-8b-$layers-layers, 128K, all GPUs, ${grid// $gpu_total/ N}" 90 mpirun -np $gpu_total $build/train_llama --model "$shaped" \
         --from-scratch --train-data "$random" --seq-len 128K $grid --steps 4 --verify
 done
+gpus_of_their_own 2; gpu_only
+step "benchmark: step of llama-8b-$layers-layers, 256K, documents of some 16K, all GPUs, --cp N" 120 mpirun -np $gpu_total $build/train_llama --model "$shaped" \
+    --from-scratch --train-data "$documents" --document-end 0 --seq-len 256K --hp 1 --cp $gpu_total --steps 5 --verify
 point_7 4
 sanitized '' "${one[@]}" 1
 step 'benchmark: attention' 120 "$bench" "${small[@]:-attention}"
@@ -490,6 +495,9 @@ step 'benchmark and point 8: matrix products' 75 "$bench" "${small[@]:-products}
 gpu_only
 step "benchmark: step of llama-8b-$layers-layers, 128K, selective" 75 $build/train_llama --model "$shaped" --from-scratch --train-data "$random" \
     --seq-len 128K --recompute selective --steps 3
+gpu_only
+step "benchmark: step of llama-8b-$layers-layers, 128K, documents of some 16K" 120 $build/train_llama --model "$shaped" --from-scratch \
+    --train-data "$documents" --document-end 0 --seq-len 128K --steps 5
 steps_of "$shaped" 32
 steps_of llama3.2-1b 8
 steps_of llama3.2-1b 128
