@@ -11,7 +11,7 @@
 #include "hf_folder.h" // defines: hf_import, hf_export
 #include "learning_rate.h" // defines: learning_rate
 #include "run_memory.h" // defines: run_fit, dry_run
-#include "trainer.h"   // defines: trainer, stop_on_error, read_step, evaluate, sample, report_step, print_*
+#include "trainer.h"   // defines: trainer, stop_on_error, read_step, evaluate, sample, report_step, print_*, note_tokens
 #include "verify.h"    // defines: verify
 
 // ---- options ----
@@ -355,6 +355,7 @@ static void train(trainer *t, error_text *error) {
     read_step(t, error);
     open_log(t, error);
     bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have ended before an evaluation or a sample that was due
+    if (begins && t->g.rank == 0) note_tokens(t);
     bool evaluates = t->val.count > 0 && o->eval_every > 0 && (begins || t->done.step % o->eval_every == 0);
     bool samples = o->sample_every > 0 && !begins && t->done.step % o->sample_every == 0;
     if (evaluates) evaluate(t, error);

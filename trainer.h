@@ -238,6 +238,16 @@ static inline void read_step(trainer *t, error_text *error) {
     free(sorted);
     stop_training_on_error(t, error);
 }
+// Of the tokens of another tokenizer, none may be in the upper half of a model's vocabulary. Rank 0, after read_step.
+static inline void note_tokens(const trainer *t) {
+    enum { ENOUGH = 16384, SMALL = 1024 }; // tokens to judge by; a vocabulary of bytes has a half that ASCII never uses
+    int64_t n = t->m.run.grad_accum * t->m.rows;
+    int32_t most = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (t->m.batch_tokens[i] > most) most = t->m.batch_tokens[i];
+    if (n >= ENOUGH && t->m.c.V > SMALL && most < t->m.c.V / 2)
+        fprintf(stderr, "note: of %lld tokens none is above %d, of a vocabulary of %d: do they come from the model's tokenizer?\n", (long long)n, (int)most, t->m.c.V);
+}
 
 // ---- evaluation and samples ----
 

@@ -50,6 +50,10 @@ for r in b[2:7]: # bytes are as predicted (an evaluation leaves two layers gathe
         assert r["predicted_ms"] > 0 and r["mem_used_bytes"] > 0, r
 assert a[-2]["loss"] < a[1]["loss"] - 0.5, (a[1]["loss"], a[-2]["loss"])
 PY
+mkdir "$dir/wide"
+echo '{"model_type":"llama","hidden_size":16,"num_hidden_layers":1,"num_attention_heads":1,"num_key_value_heads":1,"intermediate_size":16,"vocab_size":2000,"rms_norm_eps":1e-5,"max_position_embeddings":4096}' >"$dir/wide/config.json"
+bytes=("$binary" --from-scratch --train-data "$dir/data.bin" --seq-len 256 --batch-size 64 --steps 1 --model)
+check 'tokens that are not of the model'"'"'s tokenizer are noted' ends_with 0 "^note: of 16384 tokens none is above 57, of a vocabulary of 2000" "${bytes[@]}" "$dir/wide"
 check 'the grid is verified when asked to' [ "$(cat "$dir"/*.out | grep -c '^verified    a step of 2 layers and [0-9]* tokens on this grid agrees with one rank')" -eq 3 ]
 check 'cp 1 gathers no KV, whatever --cp-comm says' [ "$(grep -h '^grid ' "$dir"/{dp,both}.out | grep -c 'all-gather of KV')" -eq 1 ]
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0

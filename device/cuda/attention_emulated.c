@@ -20,7 +20,7 @@ static void spoil(float *x, int64_t n) {
 bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     bool in_float = s.backward && !s.dkv_bf16;
     // cuDNN takes 128 rows or a multiple of it, and pieces of documents have few sizes. Tests make them smaller, down to 4 rows.
-    if (s.Tq % 4 != 0 || s.Tk % 4 != 0) device_fail("the attention engine is asked for %lld queries and %lld keys", (long long)s.Tq, (long long)s.Tk);
+    if (s.Tq % 4 != 0 || s.Tk % 4 != 0) comm_abort("the attention engine is asked for %lld queries and %lld keys", (long long)s.Tq, (long long)s.Tk);
     if (s.HS == 40 || (s.HS == 120 && in_float)) return false; // lets test_kernels test a shape that no engine takes
     if (emulation_runs != NULL) emulation_runs(true);
     memset(workspace, 0xff, attention_call_workspace(s)); // NaN for anyone else who uses this memory
