@@ -280,11 +280,6 @@ static inline void model_turns(const model *m, int64_t position, double *turns) 
         turns[2 * i + 1] = sin(angle);
     }
 }
-// Those of sequence s of the batch in batch_segments, all micro-steps counted; NULL: it is one.
-static inline sequence_segment *model_batch_segments(const model *m, int64_t s) {
-    return m->batch_segments != NULL ? m->batch_segments + s * (m->run.segments + 1) : NULL;
-}
-
 // Fills the RoPE table of a sequence's local positions. A GPU may wait for it, and other ranks have the other cores: by one thread, and those of a + b from
 // those of a, which has 64 times as few values, and of b < 64, also in double.
 static inline void model_fill_table(model *m, float *table, const sequence_shard *shard) {
@@ -330,6 +325,10 @@ static inline const floatX *model_tensor(const model *m, const floatX *params, i
 }
 static inline float *model_gradient(const model *m, float *grads, int unit, int tensor) {
     return grads + m->units[unit].tensors[tensor].offset;
+}
+// The segments of sequence s of the batch, all micro-steps counted; NULL: it is one segment.
+static inline sequence_segment *model_batch_segments(const model *m, int64_t s) {
+    return m->batch_segments != NULL ? m->batch_segments + s * (m->run.segments + 1) : NULL;
 }
 // Those of this micro-step's sequence b; NULL: it is one segment.
 static inline const sequence_segment *model_segments(const model *m, int64_t b) {
