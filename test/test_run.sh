@@ -56,6 +56,7 @@ bytes=("$binary" --from-scratch --train-data "$dir/data.bin" --seq-len 256 --bat
 check 'tokens that are not of the model'"'"'s tokenizer are noted' ends_with 0 "^note: of 16384 tokens none is above 57, of a vocabulary of 2000" "${bytes[@]}" "$dir/wide"
 check 'the grid is verified when asked to' [ "$(cat "$dir"/*.out | grep -c '^verified    a step of 2 layers and [0-9]* tokens on this grid agrees with one rank')" -eq 3 ]
 check 'cp 1 gathers no KV, whatever --cp-comm says' [ "$(grep -h '^grid ' "$dir"/{dp,both}.out | grep -c 'all-gather of KV')" -eq 1 ]
+check 'what --mlp-tile has computed again is not said to be kept' grep -q '^recompute   2 layers keep all but gate and up, 0 selective' "$dir/tiles.out"
 check 'two runs of one seed are equal' python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/again.jsonl" 0
 for name in dp hp cp both tiles; do check "grid $name has the curve of one rank" python3 "$dir/compare.py" "$dir/one.jsonl" "$dir/$name.jsonl" 1e-4; done
 check 'random models and options have the losses of one rank' python3 test/random_runs.py --binary "$binary" --runs 12
