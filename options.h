@@ -98,7 +98,7 @@ typedef struct {
 #define ROPE_SCALING_LEGAL "llama3:factor=F,low=X,high=X,original=N, linear:factor=F, yarn:factor=F,original=N[,beta_fast=X][,beta_slow=X][,attention_factor=X], none"
 #define AT(field) offsetof(options, field)
 static const option_row option_rows[] = {
-    {"Model", "model", "NAME|DIR", OPTION_TEXT, AT(model), 0, 0, "", "", "preset name, or a Hugging Face folder that holds a Llama (required)"},
+    {"Model", "model", "NAME|DIR", OPTION_TEXT, AT(model), 0, 0, "", "", "preset name, or a Hugging Face folder that holds a Llama or Mistral (required)"},
     {"Model", "from-scratch", "", OPTION_FLAG, AT(from_scratch), 0, 0, "", "", "start from random parameters; required for presets, which have no weights"},
     {"Model", "seed", "N", OPTION_COUNT, AT(seed), 0, 4503599627370495.0, "42", "", "seed of the initial parameters and of the order of samples"},
     {"Model", "rope-theta", "X", OPTION_REAL, AT(rope_theta), 1.001, 1e15, "", "",
@@ -578,6 +578,9 @@ static inline bool options_model(const options *o, model_config *c, error_text *
     if (c->HS > DEVICE_HEAD_SIZE_MAX || c->D > DEVICE_HIDDEN_SIZE_MAX)
         return error_set(error, "%s has head size %d and hidden size %d; this build supports up to %d and %d (DEVICE=cpu: 4096 and 262144)",
                          printable(c->name).text, c->HS, c->D, DEVICE_HEAD_SIZE_MAX, DEVICE_HIDDEN_SIZE_MAX);
+    if (c->window > 0 && o->seq_len > c->window)
+        return error_set(error, "%s has a sliding window of %lld tokens, and sequences that are longer are not supported; legal values of --seq-len are 1 to %lld (any, where "
+                                "\"sliding_window\" in config.json is null)", printable(c->name).text, (long long)c->window, (long long)c->window);
     if (o->steps > 0) c->max_position = max_i64(c->max_position, o->seq_len);
     if (o->rope_theta > 0) c->rope_theta = o->rope_theta;
     if (o->rope_scaling == NULL) return true;
