@@ -490,8 +490,7 @@ printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/nu
 check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' "$binary" "${model[@]}" --steps 3 --val-data "$dir/worse.bin" --eval-every 1 --log "$dir/cut.jsonl"
 check 'leaves the log as it was' cmp "$dir/before.jsonl" "$dir/cut.jsonl"
 check 'training data that is validated on is noted' ends_with 0 '^note: --train-data holds .*/data.bin, on which --val-data evaluates$' "$binary" --model nano --from-scratch --seq-len 100 --steps 1 \
-    --train-data "$dir/data.bin:0.7,$dir/other.bin:0.2,$dir/./data.bin:0.1" --val-data "$dir/../$(basename "$dir")/data.bin" --eval-steps 1
-check 'and that which is in a mixture twice' grep -q '^note: --train-data holds .*/./data.bin twice, also as .*/data.bin$' "$dir/shown"
+    --train-data "$dir/other.bin:0.3,$dir/data.bin:0.7" --val-data "$dir/../$(basename "$dir")/data.bin" --eval-steps 1
 check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
 check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 11 ]
 mkfifo "$dir/fifo"
