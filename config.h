@@ -1,4 +1,4 @@
-// The model's sizes: presets by name, or the config.json of a Hugging Face Llama folder; and the RoPE frequencies that follow from them.
+// The model's sizes: presets by name, or the config.json of a Hugging Face folder of a Llama or Mistral; and the RoPE frequencies that follow from them.
 #ifndef CONFIG_H
 #define CONFIG_H
 
@@ -30,6 +30,7 @@ typedef struct {
     rope_scaling rope;
     bool tied;            // the head's matrix is the embedding
     int64_t max_position; // tokens the model was made for; longer sequences are legal (that is what training is for)
+    int64_t window;       // tokens that a query of a Mistral sees at most, itself included; 0: all before it. Sequences must not be longer (options_model)
 } model_config;
 
 // Adds a text of any bytes, such as a file's name. JSON is UTF-8: a byte that belongs to no character becomes '?'.
@@ -54,18 +55,18 @@ static inline bool config_same_rope(const model_config *a, const model_config *b
 // ---- presets ----
 
 static const model_config config_presets[] = {
-    // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
-    {"llama3-8b",      32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
-    {"llama3-70b",     80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192},
-    {"llama3.1-8b",    32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
-    {"llama3.1-70b",   80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
-    {"llama3.1-405b", 126, 16384, 128,  8, 128, 53248, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072},
-    {"llama3.2-1b",    16,  2048,  32,  8,  64,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
-    {"llama3.2-3b",    28,  3072,  24,  8, 128,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072},
-    {"llama2-7b",      32,  4096,  32, 32, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096},
-    {"llama2-7b-gqa",  32,  4096,  32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // LoongTrain's 7B-GQA
-    {"tiny",            4,   256,   8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; the demo
-    {"nano",            2,    64,   4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096}, // bytes; tests
+    // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max, no window
+    {"llama3-8b",      32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192, 0},
+    {"llama3-70b",     80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192, 0},
+    {"llama3.1-8b",    32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072, 0},
+    {"llama3.1-70b",   80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072, 0},
+    {"llama3.1-405b", 126, 16384, 128,  8, 128, 53248, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072, 0},
+    {"llama3.2-1b",    16,  2048,  32,  8,  64,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072, 0},
+    {"llama3.2-3b",    28,  3072,  24,  8, 128,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072, 0},
+    {"llama2-7b",      32,  4096,  32, 32, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0},
+    {"llama2-7b-gqa",  32,  4096,  32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0}, // LoongTrain's 7B-GQA
+    {"tiny",            4,   256,   8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0}, // bytes; the demo
+    {"nano",            2,    64,   4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0}, // bytes; tests
 };
 enum { CONFIG_PRESETS = sizeof config_presets / sizeof config_presets[0] };
 // The preset of that name, or NULL.
@@ -217,14 +218,19 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
 static inline bool config_read(model_config *c, const cJSON *json, error_text *error) {
     if (!cJSON_IsObject(json)) return error_set(error, "the file is not a JSON object");
     const cJSON *type = config_member(json, "model_type", error), *names = config_member(json, "architectures", error);
-    if (type == NULL) return error_set(error, "\"model_type\" is missing; the legal value is \"llama\"");
-    if (!config_must_be(json, "model_type", "llama", error)) return false;
+    const char *kind = type == NULL ? "missing" : cJSON_IsString(type) ? type->valuestring : "not a string";
+    bool mistral = strcmp(kind, "mistral") == 0; // the same architecture, but for the window and what transformers takes where a key is absent
+    const char *name = mistral ? "MistralForCausalLM" : "LlamaForCausalLM";
+    if (!mistral && strcmp(kind, "llama") != 0) return error_set(error, "\"model_type\" is %s; legal values are \"llama\" and \"mistral\"", printable(kind).text);
     if (names != NULL) {
         bool known = cJSON_IsArray(names) && cJSON_GetArraySize(names) > 0;
         for (const cJSON *at = names->child; at != NULL; at = at->next)
-            known = known && cJSON_IsString(at) && strcmp(at->valuestring, "LlamaForCausalLM") == 0;
-        if (!known) return error_set(error, "\"architectures\" is not [\"LlamaForCausalLM\"], the only one supported");
+            known = known && cJSON_IsString(at) && strcmp(at->valuestring, name) == 0;
+        if (!known) return error_set(error, "\"architectures\" is not [\"%s\"], the only one supported for \"model_type\" %s", name, kind);
     }
+    double window = mistral && cJSON_GetObjectItemCaseSensitive(json, "sliding_window") == NULL ? 4096 : 0; // null: none
+    if (mistral && !config_number(&window, json, "sliding_window", true, 1, 1099511627776.0, error)) return false;
+    c->window = (int64_t)window;
     if (!config_must_be(json, "hidden_act", "silu", error)) return false;
     if (!config_must_be_false(json, "attention_bias", error) || !config_must_be_false(json, "mlp_bias", error)) return false;
     double dropout = 0, partial = 1, eps = NAN, max_position = NAN;
@@ -237,7 +243,7 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     if (!config_int(&c->D, json, "hidden_size", 1, 1 << 18, error)) return false;
     if (!config_int(&c->H, json, "num_attention_heads", 1, 4096, error)) return false;
     c->Hkv = c->H;
-    if (config_member(json, "num_key_value_heads", error) != NULL && !config_int(&c->Hkv, json, "num_key_value_heads", 1, c->H, error)) return false;
+    if ((mistral || config_member(json, "num_key_value_heads", error) != NULL) && !config_int(&c->Hkv, json, "num_key_value_heads", 1, c->H, error)) return false;
     if (c->H % c->Hkv != 0)
         return error_set(error, "\"num_key_value_heads\" is %d; it must divide \"num_attention_heads\", which is %d", c->Hkv, c->H);
     bool has_size = config_member(json, "head_dim", error) != NULL;
@@ -289,7 +295,7 @@ static inline cJSON *config_read_json(const char *path, size_t limit, error_text
 }
 
 // *config = the preset `model`, or what the config.json in folder `model` says (a preset takes precedence: write ./NAME for a folder
-// of that name). Returns false with a one-line message: no such model, not a Llama, or something in it that we do not implement.
+// of that name). Returns false with a one-line message: no such model, not a Llama or Mistral, or something in it that we do not implement.
 static inline bool config_load(model_config *config, const char *model, error_text *error) {
     memset(config, 0, sizeof *config);
     const model_config *preset = config_preset(model);
@@ -305,7 +311,7 @@ static inline bool config_load(model_config *config, const char *model, error_te
     }
     path_text path = path_join(model, "config.json");
     if (!path_exists(path.text) && errno == ENOENT)
-        return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama (or a saved state, DIR/step-N)", printable(model).text);
+        return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama or Mistral (or a saved state, DIR/step-N)", printable(model).text);
 
     error_text why = {"", 0};
     cJSON *json = config_read_json(path.text, CONFIG_BYTES, &why);

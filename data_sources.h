@@ -233,39 +233,17 @@ static inline uint64_t data_sources_hash(const data_sources *s) {
     return hash;
 }
 
-typedef struct {
-    const token_file *file;
-    const char *path;
-    bool val; // of --val-data
-} listed_file;
-static inline int listed_file_compare(const void *a, const void *b) { // by file, then training data first, then by name
-    const listed_file *x = (const listed_file *)a, *y = (const listed_file *)b;
-    if (x->file->device != y->file->device) return x->file->device < y->file->device ? -1 : 1;
-    if (x->file->inode != y->file->inode) return x->file->inode < y->file->inode ? -1 : 1;
-    if (x->val != y->val) return x->val ? 1 : -1;
-    return strcmp(x->path, y->path);
-}
-// Says once if --train-data holds a file twice, and if it holds one of --val-data, under whatever name: patterns such as data/*.bin take more than is meant.
+// Says once if --train-data holds a file of --val-data, under whatever name: patterns such as data/*.bin take more than is meant.
 static inline void data_sources_note_shared(const data_sources *train, const data_sources *val) {
-    int64_t count = 0;
-    for (int i = 0; i < train->count; i++) count += train->sources[i].data.file_count;
-    for (int i = 0; i < val->count; i++) count += val->sources[i].data.file_count;
-    listed_file *files = HOST_NEW(listed_file, count), *at = files;
-    for (int i = 0; i < train->count + val->count; i++) {
-        bool is_val = i >= train->count;
-        const dataloader *data = is_val ? &val->sources[i - train->count].data : &train->sources[i].data;
-        for (int64_t f = 0; f < data->file_count; f++) *at++ = (listed_file){&data->files[f], dataloader_path(data, f), is_val};
+    for (int pair = 0; pair < train->count * val->count; pair++) {
+        const dataloader *t = &train->sources[pair / val->count].data, *v = &val->sources[pair % val->count].data;
+        for (int64_t n = 0; n < t->file_count * v->file_count; n++) {
+            const token_file *a = &t->files[n % t->file_count], *b = &v->files[n / t->file_count];
+            if (a->device != b->device || a->inode != b->inode) continue;
+            fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(dataloader_path(v, n / t->file_count)).text);
+            return;
+        }
     }
-    qsort(files, (size_t)count, sizeof *files, listed_file_compare);
-    bool twice = false, shared = false;
-    for (int64_t n = 1; n < count; n++) {
-        const listed_file *a = &files[n - 1], *b = &files[n];
-        if (a->val || a->file->device != b->file->device || a->file->inode != b->file->inode) continue;
-        if (!b->val && !twice) fprintf(stderr, "note: --train-data holds %s twice, also as %s\n", printable(a->path).text, printable(b->path).text);
-        if (b->val && !shared) fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(b->path).text);
-        *(b->val ? &shared : &twice) = true;
-    }
-    free(files);
 }
 
 // Prints a line for each source at the start of a run: share, samples, and how many the run draws. samples: of the whole run.

@@ -98,7 +98,7 @@ typedef struct {
 #define ROPE_SCALING_LEGAL "llama3:factor=F,low=X,high=X,original=N, linear:factor=F, yarn:factor=F,original=N[,beta_fast=X][,beta_slow=X][,attention_factor=X], none"
 #define AT(field) offsetof(options, field)
 static const option_row option_rows[] = {
-    {"Model", "model", "NAME|DIR", OPTION_TEXT, AT(model), 0, 0, "", "", "preset name, or a Hugging Face folder that holds a Llama (required)"},
+    {"Model", "model", "NAME|DIR", OPTION_TEXT, AT(model), 0, 0, "", "", "preset name, or a Hugging Face folder that holds a Llama or Mistral (required)"},
     {"Model", "from-scratch", "", OPTION_FLAG, AT(from_scratch), 0, 0, "", "", "start from random parameters; required for presets, which have no weights"},
     {"Model", "seed", "N", OPTION_COUNT, AT(seed), 0, 4503599627370495.0, "42", "", "seed of the initial parameters and of the order of samples"},
     {"Model", "rope-theta", "X", OPTION_REAL, AT(rope_theta), 1.001, 1e15, "", "",
@@ -188,7 +188,7 @@ static const option_row option_rows[] = {
     {"Optimizer", "beta1", "X", OPTION_REAL, AT(beta1), 0, 0.999999, "0.9", "", "AdamW: decay rate of the first moment"},
     {"Optimizer", "beta2", "X", OPTION_REAL, AT(beta2), 0, 0.999999, "0.95", "", "AdamW: decay rate of the second moment"},
     {"Optimizer", "eps", "X", OPTION_REAL, AT(eps), 1e-30, 1, "1e-8", "", "AdamW: added to the square root of the second moment"},
-    {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "clip the gradient to this norm (max-grad-norm of other programs); 0 = no clipping"},
+    {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "clip the gradient to this norm; 0 = no clipping"},
     {"Optimizer", "skip-spikes", "Z", OPTION_REAL, AT(skip_spikes), 0, 1e9, "0", "",
      "a step whose loss or gradient norm is more than Z standard deviations above the mean of the 128 steps before it changes no parameter (6 is "
      "usual); 0 = every step does"},
@@ -434,67 +434,45 @@ static inline cJSON *options_json(const options *o, bool (*keeps)(const option_r
 
 // ---- parsing ----
 
-// How many letters must be put in, taken out or changed to make b of a; a, b shorter than 64.
-static inline int option_distance(const char *a, size_t a_length, const char *b) {
-    int row[64];
-    size_t b_length = strlen(b);
-    for (size_t j = 0; j <= b_length; j++) row[j] = (int)j;
-    for (size_t i = 1; i <= a_length; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= b_length; j++) {
-            int change = diagonal + (tolower((unsigned char)a[i - 1]) != b[j - 1]);
+// How many letters must be put in, taken out or changed to make b of a; b shorter than 64.
+static inline int option_distance(const char *a, const char *b) {
+    int row[64], length = (int)strlen(b);
+    for (int j = 0; j <= length; j++) row[j] = j;
+    for (; *a != '\0'; a++) {
+        int diagonal = row[0]++;
+        for (int j = 1; j <= length; j++) {
+            int change = diagonal + (*a != b[j - 1]), other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
             diagonal = row[j];
-            int other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
             row[j] = change < other ? change : other;
         }
     }
-    return row[b_length];
+    return row[length];
 }
-// Whether a name's words are in an option's help: "learning-rate" in "peak learning rate".
-static inline bool option_described(const char *help, const char *name, size_t length) {
-    for (const char *at = help; strlen(at) >= length; at++) {
-        size_t n = 0;
-        while (n < length && (at[n] == name[n] || ((name[n] == '-' || name[n] == '_') && (at[n] == ' ' || at[n] == '-')))) n++;
-        if (n == length) return true;
-    }
-    return false;
-}
-// How many letters of a name are in words that an option has, too: 4 of "data-path" in "train-data".
-static inline int option_shared(const char *name, size_t length, const char *option) {
-    int shared = 0;
-    for (size_t at = 0, n; at < length; at += n + 1) {
-        n = min_i64((int64_t)strcspn(name + at, "-_"), (int64_t)(length - at));
-        for (const char *word = option; *word != '\0'; word += strcspn(word, "-"), word += *word == '-')
-            if (n > 1 && strcspn(word, "-") == n && memcmp(word, name + at, n) == 0) shared += (int)n;
-    }
-    return shared;
-}
-// Suggests, in this order: an option of which the name is the beginning, or which is its beginning; one of nearly the same letters; the first one that it
-// describes; the one that shares most letters of its words.
+// What other programs call options, where the name has none of ours in it.
+static const struct {
+    const char *name, *ours;
+} option_other_names[] = {
+    {"h", "help"}, {"learning-rate", "lr"}, {"peak-lr", "lr"}, {"max-grad-norm", "grad-clip"}, {"clip-grad", "grad-clip"}, {"data-path", "train-data"},
+    {"val-file", "val-data"}, {"sequence-length", "seq-len"}, {"train-iters", "steps"}, {"save-steps", "save-every"}, {"gradient-accumulation-steps", "grad-accum"},
+    {"data-parallel", "dp"}, {"head-parallel", "hp"}, {"ulysses", "hp"}, {"context-parallel", "cp"}, {"sequence-parallel", "cp"}, {"checkpoint-dir", "out"},
+};
+// Suggests the option of nearly the same letters, by either name; or else the one that shares most of them where one name is a part of the other.
 static inline bool options_unknown(const char *argument, error_text *error) {
-    const char *name = argument;
-    while (*name == '-') name++;
-    size_t length = strcspn(name, "=");
-    int best = -1, least = 1 + (int)min_i64((int64_t)length, 64) / 5, most = 0; // so many letters may be wrong, and one must be right
-    for (int i = 0; i < OPTION_ROWS && length > 0 && length < 48; i++) {
-        size_t n = strlen(option_rows[i].name);
-        int d = option_distance(name, length, option_rows[i].name);
-        if (strncmp(option_rows[i].name, name, length) == 0) d = length > 1 || strcmp(option_rows[i].name, "help") == 0 ? 0 : 1;
-        if (n > 2 && n < length && memcmp(option_rows[i].name, name, n) == 0) d = 0;
-        if (d >= (int)length || d > least || (best >= 0 && d == least)) continue;
-        least = d;
-        best = i;
+    const char *at = argument + strspn(argument, "-"), *best = NULL;
+    char name[48];
+    int length = 0, most = 0;
+    for (; *at != '\0' && *at != '=' && length < (int)sizeof name - 1; at++) name[length++] = *at == '_' ? '-' : (char)tolower((unsigned char)*at);
+    name[length] = '\0';
+    for (size_t i = 0; i < OPTION_ROWS + sizeof option_other_names / sizeof option_other_names[0]; i++) {
+        const char *known = i < OPTION_ROWS ? option_rows[i].name : option_other_names[i - OPTION_ROWS].name;
+        int wrong = option_distance(name, known), shared = (int)min_i64(length, (int64_t)strlen(known)), score = 0;
+        if (wrong == 0 || (length > 2 && wrong <= 1 + length / 5)) score = 100 - wrong;
+        else if (shared > 2 && (strstr(known, name) != NULL || strstr(name, known) != NULL)) score = shared;
+        if (score <= most) continue;
+        most = score;
+        best = i < OPTION_ROWS ? known : option_other_names[i - OPTION_ROWS].ours;
     }
-    for (int i = 0; i < OPTION_ROWS && best < 0 && length > 7 && strcspn(name, "-_") < length; i++) // several words
-        if (option_described(option_rows[i].help, name, length)) best = i;
-    for (int i = 0; i < OPTION_ROWS && (best < 0 || most > 0) && length < 48; i++) {
-        int shared = option_shared(name, length, option_rows[i].name);
-        if (4 * shared < (int)length || shared <= most) continue; // fewer are a coincidence
-        most = shared;
-        best = i;
-    }
-    if (best >= 0) return error_set(error, "unknown option %s; did you mean --%s? (--help lists every option)", printable(argument).text, option_rows[best].name);
+    if (best != NULL) return error_set(error, "unknown option %s; did you mean --%s? (--help lists every option)", printable(argument).text, best);
     return error_set(error, "unknown option %s; --help lists every option", printable(argument).text);
 }
 
@@ -600,6 +578,9 @@ static inline bool options_model(const options *o, model_config *c, error_text *
     if (c->HS > DEVICE_HEAD_SIZE_MAX || c->D > DEVICE_HIDDEN_SIZE_MAX)
         return error_set(error, "%s has head size %d and hidden size %d; this build supports up to %d and %d (DEVICE=cpu: 4096 and 262144)",
                          printable(c->name).text, c->HS, c->D, DEVICE_HEAD_SIZE_MAX, DEVICE_HIDDEN_SIZE_MAX);
+    if (c->window > 0 && o->seq_len > c->window)
+        return error_set(error, "%s has a sliding window of %lld tokens, and sequences that are longer are not supported; legal values of --seq-len are 1 to %lld (any, where "
+                                "\"sliding_window\" in config.json is null)", printable(c->name).text, (long long)c->window, (long long)c->window);
     if (o->steps > 0) c->max_position = max_i64(c->max_position, o->seq_len);
     if (o->rope_theta > 0) c->rope_theta = o->rope_theta;
     if (o->rope_scaling == NULL) return true;

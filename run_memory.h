@@ -64,10 +64,13 @@ static inline model_run run_make(const options *o, const model_config *c, const 
 static inline void run_print_recompute(const model_config *c, const model_run *run) {
     int count[3] = {0, 0, 0}, offloaded = run->offload_layers;
     for (int l = 0; l < c->L; l++) count[run->kinds[l]]++;
-    if (run->forward_only) printf("--steps 0 trains nothing, and keeps no activations\n");
-    else printf("%d layers keep all, %d selective, %d full; %d offloaded", count[0], count[1], count[2], offloaded);
-    if (!run->forward_only && offloaded > 0) printf(", of which %d are copied to the host", checkpoint_leaving(run->kinds, offloaded));
-    if (!run->forward_only) printf("\n");
+    if (run->forward_only) {
+        printf("--steps 0 trains nothing, and keeps no activations\n");
+        return;
+    }
+    printf("%d layers keep all%s, %d selective, %d full; %d offloaded", count[0], run->mlp_tile > 0 ? " but gate and up" : "", count[1], count[2], offloaded);
+    if (offloaded > 0) printf(", of which %d are copied to the host", checkpoint_leaving(run->kinds, offloaded));
+    printf("\n");
 }
 
 // Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both.

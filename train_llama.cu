@@ -61,9 +61,9 @@ static bool exported_before(const options *o) {
     return before;
 }
 // Checks before the run that --export can be written, and that all ranks see the same folder of --model where the export takes its number types from there
-// and hf_import, which compares that folder, may not run (--resume). Collective.
-static void check_export(const options *o, error_text *error) {
-    if (exported_before(o)) return;
+// and hf_import, which compares that folder, may not run (--resume). True: it is exported_before, and needs neither. Collective.
+static bool check_export(const options *o, error_text *error) {
+    if (exported_before(o)) return true;
     bool in_new_out = o->out != NULL && !path_exists(o->out) && path_same(path_parent(o->export_to).text, o->out); // lies in --out, which the run will make
     comm_broadcast(comm_world(), &in_new_out, sizeof in_new_out, 0); // machines may differ
     if (!in_new_out) hf_export_check(comm_world(), o->export_to, error);
@@ -71,14 +71,15 @@ static void check_export(const options *o, error_text *error) {
     bool takes_types = o->export_dtype == EXPORT_AUTO && !o->from_scratch && model_folder(o) != NULL;
     if (o->resume && takes_types) hf_export_agree(comm_world(), model_folder(o), error);
     stop_on_error(error);
+    return false;
 }
 
-// Lets --hp auto choose, and refuses what is illegal or impossible. Collective.
-static void check_options(options *o, const model_config *c, error_text *error) {
+// Lets --hp auto choose, and refuses what is illegal or impossible. True: --export is exported_before. Collective.
+static bool check_options(options *o, const model_config *c, error_text *error) {
     if (o->hp == 0) plan_apply(o, c, comm_world(), error);
     options_check(o, c, comm_size(comm_world()), error);
     stop_on_error(error);
-    if (o->export_to != NULL && !o->dry_run) check_export(o, error);
+    return o->export_to != NULL && !o->dry_run && check_export(o, error);
 }
 
 // Starts this rank's device. Collective.
@@ -416,10 +417,6 @@ static void evaluate_only(trainer *t, error_text *error) {
 static void export_model(trainer *t, error_text *error) {
     bool records = t->o->out != NULL && t->g.rank == 0;
     error_text none = {"", 0}; // without a record, this export will be in the way of another attempt
-    if (exported_before(t->o)) {
-        if (t->g.rank == 0) printf("exported    %s: is there already, from this run\n", t->o->export_to);
-        return;
-    }
     if (records) file_write(export_record(t->o).text, t->o->export_to, strlen(t->o->export_to), &none); // before it: whenever the run is killed, the two agree
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
@@ -467,7 +464,7 @@ int main(int argc, char **argv) {
     if (o.plan) return run_plan(&o, &c, &error);
     bool planned = o.hp == 0 && !o.dry_run; // --hp auto asks the device how much memory it has. Otherwise options are checked first: also without a device
     if (planned) start_device(&o, &error);
-    check_options(&o, &c, &error);
+    bool exported = check_options(&o, &c, &error);
     if (o.dry_run) return run_dry(&o, &c, &error);
     if (!planned) start_device(&o, &error);
 
@@ -495,7 +492,8 @@ int main(int argc, char **argv) {
     if (t.done.step < o.steps) train(&t, &error);
     else evaluate_only(&t, &error);
     if (o.trace != NULL) write_trace(&t, &error);
-    if (o.export_to != NULL && !t.stopped) export_model(&t, &error);
+    if (exported && t.g.rank == 0) printf("exported    %s: is there already, from this run\n", o.export_to);
+    if (o.export_to != NULL && !exported && !t.stopped) export_model(&t, &error);
     free_all(&t);
     int lost = o.export_to != NULL && !t.stopped ? EXIT_USER_ERROR : EXIT_FAILED; // another attempt would find its export in the way
     return finish(t.save_failed || t.report_failed ? lost : EXIT_OK);

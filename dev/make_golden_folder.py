@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes small Hugging Face folders, as transformers writes them, with the loss and logits that transformers computes, for test/test_folder.sh.
 
-    python3 dev/make_golden_folder.py           writes test/golden/folder_f32, folder_bf16, folder_tied_f16 and folder_tokens.bin
+    python3 dev/make_golden_folder.py           writes test/golden/folder_f32, folder_bf16, folder_tied_f16, folder_mistral and folder_tokens.bin
     python3 dev/make_golden_folder.py --check DIR
                                                 loads with transformers a folder that train_llama wrote from one of these: prints loss and
                                                 logits beside the stored ones; exits 1 if they differ
@@ -23,7 +23,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["ATEN_CPU_CAPABILITY"] = "default"
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 S, SEQUENCES = 64, 2
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=48)
@@ -38,6 +38,7 @@ FOLDERS = {
     "folder_f32": dict(dtype=torch.float32, tied=False, shard="40KB", seed=11),
     "folder_bf16": dict(dtype=torch.bfloat16, tied=False, shard="30KB", seed=12),
     "folder_tied_f16": dict(dtype=torch.float16, tied=True, shard="1GB", seed=13),
+    "folder_mistral": dict(dtype=torch.bfloat16, tied=False, shard="30KB", seed=14, config=MistralConfig, more=dict(sliding_window=None)),
 }
 
 
@@ -47,10 +48,10 @@ def tokens():
 
 
 def results(folder, rope=None):
-    config = LlamaConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder)
     if rope is not None:
         config.rope_parameters = dict(rope, rope_theta=40000.0)
-    model = LlamaForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32, attn_implementation="eager").eval()
     stream = tokens()
     with torch.no_grad():
         logits = model(stream[:-1].view(SEQUENCES, S)).logits
@@ -65,10 +66,10 @@ def make(root):
         f.write(struct.pack(f"<{len(stream)}H", *stream))
     for name, f in FOLDERS.items():
         torch.manual_seed(f["seed"])
-        config = LlamaConfig(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        config = f.get("config", LlamaConfig)(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                              head_dim=8, max_position_embeddings=384, rms_norm_eps=1e-5, rope_parameters=dict(LLAMA3), tie_word_embeddings=f["tied"],
-                             bos_token_id=1, eos_token_id=2)
-        model = LlamaForCausalLM(config)
+                             bos_token_id=1, eos_token_id=2, **f.get("more", {}))
+        model = AutoModelForCausalLM.from_config(config)
         for parameter in model.parameters():  # larger than the usual initial values, so that every tensor matters to the loss
             parameter.data = torch.randn_like(parameter) * (0.2 if parameter.dim() > 1 else 0.3) + (0 if parameter.dim() > 1 else 1)
         if f["tied"]:

@@ -216,7 +216,7 @@ SCRIPT = """#!/usr/bin/env bash
 #   one machine, or an allocation that mpirun knows:  MODEL=Meta-Llama-3-8B DATA='data/long*.bin' scripts/run_llama3_8b_{name}.sh
 #   Slurm:                                            MODEL=... DATA=... sbatch scripts/run_llama3_8b_{name}.sh
 # MODEL is a Hugging Face folder, DATA are token files; docs/finetune.md has every step before and after. Options after the script's name, such as
-# --export DIR, are added to the command; to change one of those below, edit a copy. LAUNCH=echo prints the command and starts nothing.
+# --export DIR, are added to the command; to change one of those below, edit a copy. LAUNCH=show prints the command, to be pasted, and starts nothing.
 # States go to OUT (default llama3-8b-{name}). A run that ends early continues from the newest state: this script makes up to 20 attempts, one right after
 # the other; Ctrl-C ends them. After the end of an allocation, which Slurm announces by SIGUSR1 a step and 10 minutes ahead (give sbatch a --time), give
 # the same command again.
@@ -232,6 +232,7 @@ SCRIPT = """#!/usr/bin/env bash
 #SBATCH --signal=USR1@{notice}
 set -euo pipefail
 cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}"
+show() {{ printf '%q ' "$@" && echo; }}
 if [ -n "${{SLURM_JOB_ID:-}}" ]; then LAUNCH=${{LAUNCH:-srun --mpi=pmix}}; else LAUNCH=${{LAUNCH:-mpirun -np {ranks}}}; fi
 if [ -z "${{MODEL:-}}" ] || [ -z "${{DATA:-}}" ]; then
     echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin'" >&2

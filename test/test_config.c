@@ -184,6 +184,22 @@ static void test_good_files(void) {
         CHECK(c.Hkv == cases[i].Hkv && c.HS == cases[i].HS && c.rope_theta == cases[i].theta && c.rope.kind == cases[i].kind, "%s = %s: %d %d %g %d",
               cases[i].key, cases[i].value != NULL ? cases[i].value : "absent", c.Hkv, c.HS, c.rope_theta, (int)c.rope.kind);
     }
+    // A Mistral is a Llama with a window: of 4096 tokens where the key is absent, and none where it is null.
+    static const struct {
+        const char *more, *wrong; // NULL: accepted
+        int64_t window;
+    } mistrals[] = {{"\"num_key_value_heads\":4", NULL, 4096}, {"\"num_key_value_heads\":4,\"sliding_window\":null", NULL, 0}, {"\"num_key_value_heads\":4,\"sliding_window\":8192", NULL, 8192},
+                    {"\"sliding_window\":null", "\"num_key_value_heads\" is missing", 0}, {"\"num_key_value_heads\":4,\"sliding_window\":0", "\"sliding_window\" is 0; it must be", 0},
+                    {"\"num_key_value_heads\":4,\"sliding_window\":null,\"sliding_window\":8", "twice", 0}, {"\"architectures\":[\"LlamaForCausalLM\"]", "MistralForCausalLM", 0}};
+    for (size_t i = 0; i < sizeof mistrals / sizeof mistrals[0]; i++) {
+        char text[1024];
+        int n = snprintf(text, sizeof text, "{\"model_type\":\"mistral\",\"hidden_size\":64,\"num_hidden_layers\":1,\"num_attention_heads\":8,\"intermediate_size\":64,\"vocab_size\":64,"
+                                            "\"rms_norm_eps\":1e-05,\"max_position_embeddings\":32768,%s}", mistrals[i].more);
+        write_config(text, (size_t)n);
+        bool ok = load(&c, &error);
+        CHECK(mistrals[i].wrong == NULL ? ok && c.window == mistrals[i].window && c.Hkv == 4 : !ok && strstr(error.text, mistrals[i].wrong) != NULL, "%s: window %lld %s",
+              mistrals[i].more, (long long)c.window, error.text);
+    }
     // Newer folders have everything about RoPE in rope_parameters.
     const char *newer = "{\"model_type\":\"llama\",\"hidden_size\":2048,\"num_hidden_layers\":16,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"head_dim\":64,"
                         "\"intermediate_size\":8192,\"vocab_size\":128256,\"rms_norm_eps\":1e-05,\"tie_word_embeddings\":true,\"max_position_embeddings\":131072,"
@@ -204,7 +220,7 @@ static void test_bad_values(void) {
     static const struct {
         const char *key, *value, *wanted; // wanted: a part of the message
     } cases[] = {
-        {"model_type", NULL, "\"llama\""}, {"model_type", "\"mistral\"", "mistral"}, {"model_type", "7", "\"llama\""},
+        {"model_type", NULL, "\"llama\""}, {"model_type", "\"gemma\"", "is gemma; legal values are \"llama\" and \"mistral\""}, {"model_type", "\"mistral\"", "not [\"MistralForCausalLM\"]"}, {"model_type", "7", "\"llama\""},
         {"architectures", "[\"MixtralForCausalLM\"]", "LlamaForCausalLM"}, {"architectures", "[]", "LlamaForCausalLM"}, {"architectures", "{}", "LlamaForCausalLM"},
         {"hidden_act", "\"gelu\"", "silu"}, {"attention_bias", "true", "false"}, {"mlp_bias", "true", "false"}, {"mlp_bias", "\"no\"", "false"},
         {"attention_dropout", "0.1", "0"}, {"partial_rotary_factor", "0.5", "1"}, {"quantization_config", "{}", "quantized"},

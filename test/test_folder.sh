@@ -71,7 +71,7 @@ PY
 tools() { python3 "$dir/tools.py" "$@"; }
 
 grids=('1' '2 --hp 2 --zero-params full' '4 --hp 2 --cp 2 --zero-params 2 --zero-grads 4 --offload-optimizer' '3 --cp 3 --zero-optim 3' '8 --hp 4 --cp 2 --zero-params full')
-for name in f32 bf16 tied_f16; do
+for name in f32 bf16 tied_f16 mistral; do
     source=$golden/folder_$name
     dtype=$(python3 -c "import json; print(json.load(open('$source/config.json'))['dtype'])")
     for g in "${!grids[@]}"; do
@@ -88,9 +88,16 @@ for name in f32 bf16 tied_f16; do
     "$binary" --model $source --steps 0 --threads 1 --export "$dir/$name.wide" --export-dtype f32 >"$dir/out" 2>&1
     check "$name: F32 out is exact" tools widened $source "$dir/$name.wide"
     check "$name: its config.json says so" tools config $source "$dir/$name.wide" float32
-    "$binary" --model "$dir/$name.wide" --steps 0 --threads 1 --export "$dir/$name.back" --export-dtype "$([ $name = f32 ] && echo f32 || { [ $name = bf16 ] && echo bf16 || echo f16; })" >"$dir/out" 2>&1
+    "$binary" --model "$dir/$name.wide" --steps 0 --threads 1 --export "$dir/$name.back" --export-dtype "${dtype/loat/}" >"$dir/out" 2>&1
     check "$name: and narrows again to the same bits" tools equal $source "$dir/$name.back"
 done
+# A Mistral's window is not supported, but one that no sequence is longer than hides nothing.
+cp -r $golden/folder_mistral "$dir/window"
+sed -i 's/"sliding_window": null/"sliding_window": 64/' "$dir/window/config.json"
+"$binary" --model "$dir/window" "${data[@]}" --batch-size 2 --steps 1 --log "$dir/log" >"$dir/out" 2>&1
+check 'a window as long as the sequence: loss is that of none' tools loss $golden/folder_mistral "$dir/log"
+check 'a shorter one' ends_with 2 'sliding window of 64 tokens, .*; legal values of --seq-len are 1 to 64' "$binary" --model "$dir/window" --steps 0 --seq-len 65
+
 # A single file counts more than an index beside it, which transformers leaves there when it saves over a folder of several files.
 cp -r $golden/folder_tied_f16 "$dir/stale"
 cp $golden/folder_f32/model.safetensors.index.json "$dir/stale"

@@ -872,6 +872,22 @@ static void test_call_sizes(void) {
     attention_test_limits(0, 0);
 }
 
+// Which documents go to the engine: 2^34 products, half of the pairs on the diagonal, and 512 rows on both sides. Both sides of each limit.
+static void test_long_documents(void) {
+    static const struct {
+        int Hq, HS;
+        bool causal;
+        int64_t queries, keys; // the fewest keys
+    } documents[] = {{32, 128, true, 2897, 2897}, {8, 128, true, 5793, 5793}, {1, 64, true, 23171, 23171}, {32, 128, false, 2048, 2048}, {32, 128, false, 4096, 1024},
+                     {32, 128, false, 8192, 512}, {32, 128, false, 1 << 20, 512}, {128, 256, true, 1024, 1024}, {1024, 256, true, 512, 512}};
+    for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) {
+        attention_block b = {.Hq = documents[i].Hq, .Hkv = 1, .HS = documents[i].HS, .causal = documents[i].causal};
+        int64_t queries = documents[i].queries, keys = documents[i].keys, fewer = b.causal ? queries - 1 : queries;
+        CHECK(attention_document_is_long(b, queries, keys) && attention_document_is_long(b, keys, queries) && !attention_document_is_long(b, fewer, keys - 1) &&
+              !attention_document_is_long(b, keys - 1, fewer), "a document is not long from %lld x %lld rows on with %d heads of %d", (long long)queries, (long long)keys, b.Hq, b.HS);
+    }
+}
+
 // Keys in three blocks, merged by the forward kernel and by attention_merge, equal all keys at once.
 static void test_merge(int64_t T, int H, int HS, int gap, int sum_gap) {
     attention_case a = attention_make(T, 3 * T, H, H, HS, false, gap, sum_gap, 21, 0);
@@ -1359,6 +1375,7 @@ int main(int argc, char **argv) {
         attention_test_limits(0, 0);
         attention_use_blackwell(dkv_bf16 = false);
         test_call_sizes();
+        test_long_documents();
         tell("products");
         test_products();
         if (KERNELS_ALONE) continue;

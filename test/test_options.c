@@ -172,7 +172,7 @@ static void test_refusals(void) {
         {GOOD "--num-warmup-steps 4", "did you mean --warmup?"}, {GOOD "--output-dir d", "did you mean --out?"}, {GOOD "--log-file d", "did you mean --log?"}, {GOOD "--resume-from-checkpoint", "did you mean --resume?"},
         {GOOD "--val-file x", "did you mean --val-data?"}, {GOOD "--temperature 1", "did you mean --sample-temperature?"}, {GOOD "--prompt a", "did you mean --sample-prompt?"},
         {GOOD "--epochs 3", "unknown option --epochs; --help lists"}, {GOOD "--verbose", "unknown option --verbose; --help lists"},
-        {GOOD "--gradient-accumulation-steps 4", "unknown option --gradient-accumulation-steps; --help lists"},
+        {GOOD "--gradient-accumulation-steps 4", "did you mean --grad-accum?"}, {GOOD "--context-parallel-size 4", "did you mean --cp?"},
         {GOOD "--a\nb\x01", "unknown option --a?b?"},
         {GOOD "--hp 2 --hp 2", "--hp is given twice"}, {GOOD "--from-scratch", "--from-scratch is given twice"},
         {GOOD "--hp", "--hp: the value is missing"}, {GOOD "--hp=", "--hp: the value is missing"}, {GOOD "--hp --cp 2", "--hp: the value is missing"},
@@ -225,6 +225,13 @@ static void test_refusals(void) {
         {"--model tiny --dry-run --dp 1048576 --cp 1048576", "legal values are 1 to"}, {"--model tiny --dry-run --ranks 6 --cp 4", "does not divide the 6 ranks"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_refused(cases[i].line, cases[i].wanted);
+    for (size_t i = 0; i < sizeof option_other_names / sizeof option_other_names[0]; i++) { // each leads to an option that there is
+        char line[128], wanted[64];
+        snprintf(line, sizeof line, GOOD "--%s=1", option_other_names[i].name);
+        snprintf(wanted, sizeof wanted, "did you mean --%s?", option_other_names[i].ours);
+        CHECK(options_find(option_other_names[i].ours, strlen(option_other_names[i].ours)) >= 0, "--%s", option_other_names[i].ours);
+        check_refused(line, wanted);
+    }
     options apart;
     error_text none;
     CHECK(check(&apart, GOOD "--out one --export /one", 1, &none) && check(&apart, GOOD "--out a/one --export b/one", 1, &none) &&

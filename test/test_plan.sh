@@ -228,10 +228,11 @@ done
 for script in scripts/run_llama3_8b_*.sh; do
     check "$script" bash -n "$script"
     check "$script agrees with the plan (else: dev/plan_tables.py)" python3 - "$script" "$binary" "$dir/run.json" <<'PY'
-import json, os, re, subprocess, sys
+import json, os, re, shlex, subprocess, sys
 script, binary, path = sys.argv[1:]
 text = open(script).read()
-command = subprocess.run([script], env={**os.environ, "LAUNCH": "echo", "MODEL": "m", "DATA": "d"}, capture_output=True, text=True, check=True).stdout
+command = subprocess.run([script], env={**os.environ, "LAUNCH": "show", "MODEL": "a 'm'", "DATA": "a*.bin b"}, capture_output=True, text=True, check=True).stdout
+assert shlex.split(command)[1:5] == ["--model", "a 'm'", "--train-data", "a*.bin b"], command # it can be pasted
 length, batch, steps, chosen, theta = re.search(r"--seq-len (\S+) .*--global-batch (\d+) --steps (\d+) (.*) --rope-theta (\S+) --lr ", command).groups()
 ranks = re.search(r"mpirun -np (\d+)", text)[1]
 nodes = re.search(r"#SBATCH --nodes=(\d+)", text)[1]
@@ -280,8 +281,8 @@ interrupted() { # the signal is ignored in what make test starts in the backgrou
 }
 for script in scripts/run_*.sh; do
     check "Ctrl-C, $script" interrupted "$script"
-    check "no data: an error of the user, $script" ends_with 2 "^error: MODEL must be " env LAUNCH=echo MODEL=m DATA= "$script"
-    check "no model, $script" ends_with 2 "^error: MODEL must be " env -u MODEL LAUNCH=echo DATA=d "$script"
+    check "no data: an error of the user, $script" ends_with 2 "^error: MODEL must be " env LAUNCH=show MODEL=m DATA= "$script"
+    check "no model, $script" ends_with 2 "^error: MODEL must be " env -u MODEL LAUNCH=show DATA=d "$script"
 done
 
 # docs/plans.md quotes the choices and the command that the planner prints.

@@ -648,6 +648,23 @@ static model_config preset(const char *name) {
     return *config_preset(name);
 }
 
+// From how many tokens on a packed document is cut over the ring: two chunks a rank of 1024 tokens, or more with fewer than 16 query heads a rank; on CPUs of 64.
+static void check_long_documents(void) {
+    static const int of[][4] = {{1, 2, 4096, 256}, {2, 2, 4096, 256}, {4, 2, 8192, 256}, {8, 4, 32768, 512}, {32, 2, 65536, 256}}; // hp of 32 heads, cp, tokens: GPUs, CPUs
+    cluster machines[2] = {load("h100"), load("cpu")};
+    model_config llama = preset("llama3-8b");
+    for (size_t i = 0; i < 2 * sizeof of / sizeof of[0]; i++) {
+        options o;
+        options_default(&o);
+        o.hp = of[i / 2][0];
+        o.cp = of[i / 2][1];
+        o.document_end = 1;
+        int64_t tokens = run_shard(&o, &llama, 1 << 20, 0, 0, &machines[i % 2]).long_document;
+        CHECK(tokens == of[i / 2][2 + i % 2], "hp %lld cp %lld, %s: long from %lld tokens on", (long long)o.hp, (long long)o.cp, machines[i % 2].name, (long long)tokens);
+    }
+    CHECK(device_long_document(1, 16, true) == 2048 && device_long_document(1, 15, true) == 2184 && device_long_document(3, 17, true) == 6144, "16, 15 and 17 heads");
+}
+
 static double parts_sum(const planner_choice *p) {
     planner_part parts[PLANNER_PARTS];
     double sum = 0;
@@ -1238,6 +1255,7 @@ int main(void) {
     model_config llama3_8b = preset("llama3-8b");
     check_published_memory(&llama3_8b);
     check_bytes_of_a_row(&llama3_8b);
+    check_long_documents();
     check_step();
     check_hidden_by_compute();
     check_faster();

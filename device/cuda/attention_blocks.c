@@ -392,8 +392,7 @@ typedef struct {
     int64_t most;          // most rows of a piece
 } block_part;
 
-// Is this much of one document worth the engine's calls and the kernels compiled for them?
-static bool document_is_long(attention_block b, int64_t queries, int64_t keys) {
+bool attention_document_is_long(attention_block b, int64_t queries, int64_t keys) {
     return min_i64(queries, keys) >= least_rows && queries * keys / (b.causal ? 2 : 1) * b.Hq * b.HS >= least_work;
 }
 // The part of a block that begins with query `at`. A block without documents is one part. So is one that the engine does not take, and one off the
@@ -402,14 +401,14 @@ static block_part part_from(attention_block b, int64_t at, bool engine) {
     block_part p = {.b = b, .engine = engine, .most = attention_tile_rows(b)};
     if (b.documents.first == NULL || !engine) return p;
     if (!b.causal) {
-        p.document = p.engine = document_is_long(b, b.Tq, b.Tk);
+        p.document = p.engine = attention_document_is_long(b, b.Tq, b.Tk);
     } else {
         const int64_t *first = b.documents.host;
         int64_t end = document_end(first, at, b.Tq), next = end;
-        p.document = p.engine = document_is_long(b, end - at, end - at);
+        p.document = p.engine = attention_document_is_long(b, end - at, end - at);
         for (; !p.engine && next < b.Tq; end = next) {
             next = document_end(first, end, b.Tq);
-            if (document_is_long(b, next - end, next - end)) break;
+            if (attention_document_is_long(b, next - end, next - end)) break;
         }
         p.at = at;
         p.b.Tq = p.b.Tk = end - at;
