@@ -206,6 +206,8 @@ both="$dir/old $dir/new"
 check 'newer ones of another place are taken' ends_with 0 'cuDNN 9.11.0 (.*/new/lib64/libcudnn.so.9), NCCL 2.26.5 (.*/new/lib64/libnccl.so.2)' of_places CUDA_PLACES="$both"
 check 'their headers first' ends_with 0 '^-isystem .*/new/include/ -isystem .*/old/include/$' of_places CUDA_PLACES="$both"
 check 'and their folder, where programs look for libraries' ends_with 0 '-Wl,-rpath,.*/new/lib64 -Wl,-rpath,.*/old/lib64' of_places CUDA_PLACES="$both"
+check 'and the folders of the system last' ends_with 0 '^/b/ /a/ /usr/include/ /usr/lib/x86_64-linux-gnu/$' make -n DEVICE=cuda --eval \
+    'order: ; $(info $(strip $(call in_order,/usr/include/ /b/ /usr/lib/x86_64-linux-gnu/ /a/ /b/)))' order
 rm "$dir/new/lib64/libcudnn.so.9"
 check 'a header without a library is no cuDNN' ends_with 2 'CUDNN not found: .*/old/include/cudnn_graph.h is version 9.9.3' of_places CUDA_PLACES="$both"
 

@@ -48,8 +48,11 @@ ifeq ($(MPI),1)
   CUDA_PARTS := NCCL $(CUDA_PARTS)
 endif
 
-# NCCL's and cuDNN's folders come first, because the toolkit's may hold older ones.
-in_order = $(if $(1),$(firstword $(1)) $(call in_order,$(filter-out $(firstword $(1)),$(1)))) # each once
+# Where headers and libraries are looked for: NCCL's and cuDNN's folders before the toolkit's, which may hold older ones, and all of these before the system's,
+# which may hold another CUDA. Each once.
+each_once = $(if $(1),$(firstword $(1)) $(call each_once,$(filter-out $(firstword $(1)),$(1))))
+SYSTEM_FOLDERS := /usr/include/% /usr/lib/% /usr/lib64/%
+in_order = $(call each_once,$(filter-out $(SYSTEM_FOLDERS),$(1)) $(filter $(SYSTEM_FOLDERS),$(1)))
 CUDA_INCLUDES := $(addprefix -isystem ,$(call in_order,$(foreach part,$(CUDA_PARTS),$(dir $($(part)_HEADER)))))
 # cuDNN compiles with NVRTC, which it looks for only then; if it finds none, or that of another CUDA, no graph works. So CUDA's own is loaded from the start.
 # NVRTC in turn looks for a library of its own (libnvrtc-builtins), and a program's RUNPATH does not count for that, its RPATH does.
