@@ -49,7 +49,8 @@ args = parser.parse_args()
 compiled_files = tempfile.TemporaryDirectory()
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", compiled_files.name)
 os.environ.setdefault("TRITON_CACHE_DIR", compiled_files.name + "/triton")
-os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+if "PYTORCH_ALLOC_CONF" not in os.environ:  # the newer name: unknown before PyTorch 2.9, and 2.9 ignores it (PyTorch issue 183387)
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 import torch
 from torch import nn
 from torch.nn import functional

@@ -2,7 +2,8 @@
 // device: cuda
 // The attention graphs that the trainer asks cuDNN for, checked without a GPU. Given the properties of A100, H100, H200 and B200, cuDNN's support
 // check accepts them, with an engine that needs no more workspace than op_attention_scratch plans. For Llama-3's graphs the engine that is tried first
-// can be compiled. Shapes that no engine takes are refused. attention_cudnn.c makes the same calls, cut by the same functions.
+// can be compiled, and is one of those that a run checks when it starts. Shapes that no engine takes are refused. attention_cudnn.c makes the same
+// calls, cut by the same functions.
 //     test_cudnn_graphs             the four GPUs of the table below
 //     test_cudnn_graphs FILE...     instead, GPUs whose properties `gpu_points 6` (or `write`) has written to files
 //     test_cudnn_graphs FILE table  the GPU of a file in place of the table's first
@@ -191,6 +192,54 @@ static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_
     }
 }
 
+// The kernel that is tried first for a shape: cuDNN's number of the engine, and the choices that it makes for it.
+static const char *first_kernel(cudnnBackendDescriptor_t properties, attention_shape s, char *text, size_t size) {
+    enum { CHOICES = 16 };
+    attention_graph g;
+    cudnnBackendDescriptor_t engine = NULL, choices[CHOICES] = {NULL};
+    int64_t one, count = 0, number = -1;
+    bool good = attention_graph_build(&g, s, NULL) && attention_graph_choose(&g, properties) &&
+                cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) == CUDNN_STATUS_SUCCESS;
+    for (int i = 0; i < CHOICES; i++) good = good && cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &choices[i]) == CUDNN_STATUS_SUCCESS;
+    good = good && cudnnBackendGetAttribute(g.configs[0], CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &engine) == CUDNN_STATUS_SUCCESS &&
+           cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &one, &number) == CUDNN_STATUS_SUCCESS &&
+           cudnnBackendGetAttribute(g.configs[0], CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, CHOICES, &count, choices) == CUDNN_STATUS_SUCCESS;
+    int used = snprintf(text, size, good ? "engine %lld" : "none", (long long)number);
+    for (int64_t i = 0; good && i < count; i++) {
+        cudnnBackendKnobType_t kind;
+        int64_t value;
+        good = cudnnBackendGetAttribute(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &kind) == CUDNN_STATUS_SUCCESS &&
+               cudnnBackendGetAttribute(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one, &value) == CUDNN_STATUS_SUCCESS;
+        used += snprintf(text + used, size - (size_t)used, ", %d = %lld", (int)kind, (long long)value);
+    }
+    CHECK(good, "%s: cuDNN does not say which kernel it takes", shape_text(s));
+    for (int i = 0; i < CHOICES; i++)
+        if (choices[i] != NULL) cudnnBackendDestroyDescriptor(choices[i]);
+    if (engine != NULL) cudnnBackendDestroyDescriptor(engine);
+    attention_graph_free(&g);
+    return text;
+}
+// What a run computes is computed by kernels that the check at its start has computed its small blocks with (attention_engine_agrees).
+static void expect_checked(gpu *device, cudnnBackendDescriptor_t properties, int HS, bool backward) {
+    enum { TEXT = 256 };
+    char checked[2][TEXT], now[TEXT];
+    for (int causal = 0; causal < 2; causal++) {
+        attention_block b = attention_checked_block(HS, causal == 1);
+        first_kernel(properties, attention_call_shape(b, backward, false, true, (attention_run){b.Hkv, b.Hq / b.Hkv}), checked[causal], TEXT);
+    }
+    for (int64_t T = 512; T <= 131072; T *= 2)
+        for (int causal = 0; causal < 2; causal++)
+            for (int apart = 0; apart < 2; apart++) {
+                attention_block b = block_of(T, 32, 8, HS);
+                b.causal = causal == 1;
+                if (causal == 1 && device->version >= 1000 && T >= 65536) continue; // too long to be checked each time
+                attention_shape s = attention_call_shape(b, backward, apart == 1, true, attention_call_run(backward, T, T, 32, 8, HS));
+                first_kernel(properties, s, now, TEXT);
+                CHECK(strcmp(now, checked[0]) == 0 || strcmp(now, checked[1]) == 0, "%s: %s: %s, but what is checked at the start runs on %s, causal %s", device->name, shape_text(s), now,
+                      checked[0], checked[1]);
+            }
+}
+
 int main(int argc, char **argv) {
     error_text error = {"", 0};
     if (argc == 3 && strcmp(argv[1], "write") == 0) {
@@ -246,6 +295,8 @@ int main(int argc, char **argv) {
             expect_compiles(device, properties, attention_call_shape(b, true, true, true, members));
             expect_compiles(device, properties, attention_call_shape(block_of(8192, 8, 8, HS), true, false, false, each));
         }
+        for (int HS = 64; HS <= 128; HS *= 2)
+            for (int backward = 0; backward < 2; backward++) expect_checked(device, properties, HS, backward == 1);
         expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, false, each), false);
         attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, false, (attention_run){2, 4});
         s.Hq = 5; // on 2

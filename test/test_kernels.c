@@ -1400,6 +1400,9 @@ int main(int argc, char **argv) {
             CHECK(!attention_engine_agrees(56, false), "an engine that is wrong where scores are low is used");
             CHECK(attention_engine_agrees(72, false), "an engine that is inaccurate where scores are low is not used");
             test_rounded_gradients(120, "does not compute dk and dv in float on this device; they are asked for in bf16");
+            attention_use_blackwell(engine_has_bf16()); // another block is checked
+            CHECK(attention_engine_agrees(24, false), "an engine that is right is not used");
+            attention_use_blackwell(false);
         }
 #endif
         CHECK(!attention_call_possible() || (attention_engine_agrees(64, true) && attention_engine_agrees(128, true)), "the attention engine is wrong");

@@ -256,19 +256,26 @@ static void set_first_numbers(floatX *x, float *staging, int64_t rows, int heads
     op_cast_from_float(x, staging, n);
     free(host);
 }
-// Computes two small blocks, a causal one and one with half the queries (documents: a causal one, for which the engine is asked for more rows than
-// are wanted; low: a causal one), with the engine and with the hand-written kernels in float. worst: the largest differences of out, lse, dq, and dk
-// and dv. low: all scores of every eighth query are moved by -4096 / sqrt(HS), which changes neither weights nor, but for the first number of each
-// head, gradients. Kernels that were wrong only there: cudnn-frontend pull request 628 (a score of 0 behind the last key), issue 744 (dq and dk off
-// by 7 % on B200).
-static void engine_differences(int HS, bool documents, bool low, double worst[4]) {
+// A causal block, and one of half the queries on all keys. For the second, cuDNN on Blackwell (9.19) would take its A100 kernel, and another one than for the
+// first from 4096 keys on. So there it has 256 queries and 4096 keys. (Causal blocks have that other kernel from 65536 rows on, which only gpu_points
+// reaches.) test_cudnn_graphs: what a run computes has no third kernel.
+attention_block attention_checked_block(int HS, bool causal) {
     enum { T = 256, HQ = 4, HKV = 2 };
-    int64_t nq = (int64_t)T * HQ * HS, nkv = (int64_t)T * 2 * HKV * HS, v_at = (int64_t)HKV * HS, n = T * HQ;
-    attention_block b = {.Tq = T, .Tk = T, .Hq = HQ, .Hkv = HKV, .HS = HS, .q_stride = (int64_t)HQ * HS, .sum_stride = (int64_t)HQ * HS,
-                         .kv_stride = (int64_t)2 * HKV * HS, .lse_stride = T, .scale = 1 / sqrtf((float)HS)};
-    attention_run all = {HKV, HQ / HKV};
+    attention_block b = {.Tq = causal || blackwell ? T : T / 2, .Tk = causal || !blackwell ? T : 4096, .Hq = HQ, .Hkv = HKV, .HS = HS, .q_stride = (int64_t)HQ * HS,
+                         .sum_stride = (int64_t)HQ * HS, .kv_stride = (int64_t)2 * HKV * HS, .lse_stride = T, .scale = 1 / sqrtf((float)HS), .causal = causal};
+    return b;
+}
+// Computes the two blocks (documents: the causal one, for which the engine is asked for more rows than are wanted; low: the causal one), with the engine
+// and with the hand-written kernels in float. worst: the largest differences of out, lse, dq, and dk and dv. low: all scores of every eighth query are
+// moved by -4096 / sqrt(HS), which changes neither weights nor, but for the first number of each head, gradients. Kernels that were wrong only there:
+// cudnn-frontend pull request 628 (a score of 0 behind the last key), issue 744 (dq and dk off by 7 % on B200).
+static void engine_differences(int HS, bool documents, bool low, double worst[4]) {
+    attention_block blocks[2] = {attention_checked_block(HS, true), attention_checked_block(HS, false)}, largest = blocks[0];
+    largest.Tk = blocks[1].Tk;
+    int64_t nq = largest.Tq * largest.q_stride, nkv = largest.Tk * largest.kv_stride, v_at = (int64_t)largest.Hkv * HS, n = largest.Tq * largest.Hq;
+    attention_run all = {largest.Hkv, largest.Hq / largest.Hkv};
     size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + 16 * 256; // the last: alignment
-    bytes += call_scratch(b, false, all) + call_scratch(b, true, all);
+    bytes += call_scratch(largest, false, all) + call_scratch(largest, true, all);
     scratch_memory m = {(char *)device_alloc(bytes), 0};
     if (m.at == NULL) comm_abort("not enough memory to check the attention engine: %zu bytes", bytes);
     int64_t sizes[4] = {nq, n, nq, nkv}; // out, lse, dq, dk and dv
@@ -283,26 +290,25 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
     op_init_normal(dout, 1, 2, 0, nq, 1);
     op_init_normal(kv, 1, 3, 0, nkv, 1);
     if (low) { // both numbers are exact in bf16
-        set_first_numbers(q, e[0], T, HQ, HS, HQ, 8, -512);
-        set_first_numbers(kv, e[0], T, 2 * HKV, HS, HKV, 1, 8);
+        set_first_numbers(q, e[0], largest.Tq, largest.Hq, HS, largest.Hq, 8, -512);
+        set_first_numbers(kv, e[3], largest.Tk, 2 * largest.Hkv, HS, largest.Hkv, 1, 8);
     }
-    for (int half = 0; half < (documents || low ? 1 : 2); half++) {
-        int64_t asked = half == 1 ? T / 2 : T; // queries
-        b.causal = half == 0;
-        b.Tq = documents ? T - 50 : asked;
-        b.Tk = documents ? T - 50 : T;
+    for (int pass = 0; pass < (documents || low ? 1 : 2); pass++) {
+        attention_block b = blocks[pass];
+        int64_t queries = b.Tq, keys = b.Tk; // that the engine is asked for
+        if (documents) b.Tq = b.Tk -= 50;
         for (int i = 0; i < 4; i++) {
             device_zero(e[i], sizeof(float) * (size_t)sizes[i]);
             device_zero(h[i], sizeof(float) * (size_t)sizes[i]);
         }
         attention_shape s = attention_whole_shape(b);
         forward_tensors f = {e[0], e[1], q, kv, kv + v_at};
-        forward_tile(f, b, asked, T, documents, false, m.at + m.used);
+        forward_tile(f, b, queries, keys, documents, false, m.at + m.used);
         attention_kernel_forward(h[0], h[1], q, kv, kv + v_at, s, b.scale, false);
         op_cast_from_float(out, h[0], nq);
         attention_kernel_delta(delta, out, dout, s);
         backward_tensors g = {e[2], e[3], e[3] + v_at, q, kv, kv + v_at, out, dout, h[1], delta};
-        if (!deterministic) backward_tile(g, b, asked, T, documents, false, false, m.at + m.used);
+        if (!deterministic) backward_tile(g, b, queries, keys, documents, false, false, m.at + m.used);
         attention_kernel_backward(h[2], h[3], h[3] + v_at, q, kv, kv + v_at, dout, h[1], delta, s, b.scale, false, false);
         for (int i = 0; i < (deterministic ? 2 : 4); i++) worst[i] = fmax(worst[i], difference(e[i], h[i], sizes[i]));
     }

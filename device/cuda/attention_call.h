@@ -48,6 +48,7 @@ size_t attention_call_workspace(attention_shape shape);
 // once, on a small problem, with a warning when it does not. Then, if only the backward pass is wrong, or no engine takes it, calls of this head size ask
 // for dk and dv in bf16; if that does not help, the hand-written kernels compute attention (documents: of packed documents).
 bool attention_engine_agrees(int HS, bool documents);
+attention_block attention_checked_block(int HS, bool causal); // the two blocks on which that is checked
 
 // The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each: its whole group or (kv == 1) part of it.
 typedef struct {
