@@ -5,8 +5,8 @@
 //     k == c   causal on the local pair
 //     k <  c   all queries x the first half of the keys       (chunk k is before both, chunk 2 cp - 1 - k after both)
 //     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)
-// So every rank sees some of every block, and each block goes whole around the ring: ranks behind its owner (k < c) need its first half alone, but hand it on to
-// those before the owner, which need all. (Second halves sent the other way round would save a quarter of the bytes on average, and none on the busiest rank.)
+// So each block goes whole around the ring: ranks behind its owner (c > k) need its first half alone, but hand it on to those before the owner (c < k),
+// which need all. (Second halves sent the other way round would save a quarter of the bytes on average, and none on the busiest rank.)
 // A sequence of packed documents has segments that do not see each other, each cut in this way: a block is then such a call for each segment.
 //
 // The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the outer
@@ -46,12 +46,12 @@ typedef struct {
     const sequence_segment *segments; // ascending, then {S, Tc}; NULL: one
 } document_rows;
 
-// The rows of a rank's KV, and of its gradient, that travel: [at[i], at[i] + count[i]), the second range behind the first. Other ranks see no other rows.
+// The rows of a rank's KV, and of its gradient, that travel: [at[i], at[i] + count[i]), the second range behind the first. Others see no other rows.
 typedef struct {
     int64_t at[2], count[2];
 } double_ring_rows;
 
-// Query heads [q, q + Hq) of a rank, and the key/value heads [kv, kv + Hkv) that they use: whole groups, or (Hkv = 1) part of one.
+// Query heads [q, q + Hq) of a rank, and the key/value heads [kv, kv + Hkv) that they use: all query heads of each or, where Hkv = 1, some of them.
 typedef struct {
     int q, Hq, kv, Hkv;
 } head_run;
@@ -61,7 +61,7 @@ typedef struct {
     const grid *g;
     int64_t Tc;      // rows of this CP rank, S_padded / cp; even when cp > 1
     int Hq, Hkv, HS; // heads of this rank
-    head_run run;    // those that double_ring_forward and double_ring_backward compute, with buffers of their size; part of a group only if cp = 1
+    head_run run;    // those that double_ring_forward and double_ring_backward compute, with buffers of their size
     bool allgather;  // --cp-comm allgather, and cp > 1: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
     bool packed;     // sequences may be packed documents
@@ -141,10 +141,11 @@ static inline attention_block double_ring_block(const double_ring *r, const sequ
 
     attention_documents d = {r->documents.first + *first_query, r->documents.host + *first_query,
                              {segment->position + k * chunk, segment->position + (2 * cp - 1 - k) * chunk}, chunk};
-    const int64_t *first = d.host, whole = b.Tq;
+    const int64_t *first = d.host;
+    int64_t queries = b.Tq; // before some are cut off
     if (!b.causal) {
         int64_t last = (b.Tk > chunk ? d.at[1] : d.at[0]) + chunk - 1; // position of the last key
-        int64_t low = 0, high = b.Tq;
+        int64_t low = 0, high = queries;
         while (low < high) { // binary search for the first query whose document begins after the last key: it and those behind it see nothing
             int64_t middle = (low + high) / 2;
             if (first[middle] <= last) low = middle + 1;
@@ -160,9 +161,9 @@ static inline attention_block double_ring_block(const double_ring *r, const sequ
         b.Tk -= unseen;
         d = attention_documents_from(d, 0, unseen);
     }
-    // The kernel gets the documents where a boundary hides keys from some query. A cut block, and that of one of several segments, always gets them: its
-    // size is one of many, and without them cuDNN would compile a kernel for each size (attention_blocks.c).
-    bool cut = rows < r->Tc || b.Tq < whole || *first_key > segment->row;
+    // The kernel gets the documents where a boundary hides keys from some query. A cut block, and that of one of several segments, always gets them:
+    // its size is one of many, and without them cuDNN would compile a kernel for each size (attention_blocks.c).
+    bool cut = rows < r->Tc || b.Tq < queries || *first_key > segment->row;
     if (cut || attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d;
     return b;
 }
@@ -226,8 +227,8 @@ static inline int double_ring_source(const grid *g, int o, int i) {
     return grid_context_index(&g->shape, (g->place.window - o + windows) % windows, (g->place.pos - i + w) % w);
 }
 
-// The rows of CP rank k's block that travel. A document is contiguous, so what other ranks see of a chunk are its rows from the first one on that the first
-// row of the next chunk on another rank sees. Of several segments, rows that nobody sees between these travel, too, but for the longest run of them.
+// The rows of CP rank k's block that travel. A document is contiguous: so what other ranks see of a chunk begins with the row that the first row of the
+// next chunk on another rank sees first. Of several segments, rows that nobody sees between these travel, too, but for the longest run of them.
 static inline double_ring_rows double_ring_travels(const double_ring *r, int k) {
     if (r->documents.host == NULL) return (double_ring_rows){{0, r->Tc}, {r->Tc, 0}};
     double_ring_rows rows = {{0, 0}, {0, 0}};
@@ -255,8 +256,8 @@ static inline double_ring_rows double_ring_travels(const double_ring *r, int k) 
 
 static inline int double_ring_transfers(const double_ring *r) { return r->documents.host != NULL ? 2 : 1; } // of a hop
 
-// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv of the run, HS), to the next rank. The block that
-// arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each range.
+// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv of the run, HS), to the next rank. The block
+// that arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each range.
 static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, int i, const void *send, void *recv) {
     bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER, kv = ring == COMM_KV_INNER || ring == COMM_KV_OUTER;
     comm *group = double_ring_group(r->g, ring);
@@ -330,14 +331,6 @@ static inline void double_ring_add(const double_ring *r, float *sum, const void 
     }
 }
 
-// sum = rank k's dKV as it came over the wire; only the rows that travel.
-static inline void double_ring_set(const double_ring *r, float *sum, const void *arrived, int k) {
-    double_ring_rows rows = double_ring_travels(r, k);
-    int64_t row = double_ring_kv_row(r);
-    for (int i = 0; i < 2; i++) device_zero(sum + rows.at[i] * row, sizeof(float) * (size_t)(rows.count[i] * row));
-    double_ring_add(r, sum, arrived, k);
-}
-
 // --cp-comm allgather. With dkv_bf16 an all-to-all takes every contribution to its owner, who adds them in float, in the order of ranks.
 static inline void double_ring_backward_gathered(double_ring *r, const double_ring_queries *t, const floatX *kv) {
     const grid *g = r->g;
@@ -386,9 +379,9 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
             int k = double_ring_source(g, o, i);
             if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_inner[i % 2]);
             if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_outer[o % 2]);
-            // The earlier window steps' sum for the block that this rank uses last in this window step arrives during the whole window step.
+            // During the whole window step, the earlier ones' sum arrives for the block that this rank uses last.
             if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_outer, r->dkv_outer[0]);
-            if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // the whole gradient stays here; the rows that others see go round the ring
+            if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // all of it stays here; the rows that others see also go round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
                 device_copy(sum, r->dkv_own, sizeof(float) * (size_t)double_ring_kv_count(r));
             } else {
@@ -422,7 +415,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     }
 }
 
-// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv of the run, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
+// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv of the run, HS) float of this rank's own KV, in a buffer of the ring, until the next pass.
 static inline float *double_ring_home(double_ring *r) {
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
@@ -430,11 +423,14 @@ static inline float *double_ring_home(double_ring *r) {
     if (r->allgather) return double_ring_home_gathered(r);
     void *home = w > 1 ? r->dkv_inner[0] : r->dkv_outer[0]; // where the last hop arrives
     if (windows > 1) double_ring_hop_finish(r, COMM_DKV_OUTER);
-    if (windows > 1 && w > 1) double_ring_hop(r, COMM_DKV_INNER, windows, w - 1, r->dkv_outer[0], r->dkv_inner[0]); // step `windows`: one's own window again
+    if (windows > 1 && w > 1) double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, r->dkv_outer[0], r->dkv_inner[0]); // of the rank's own window, as in step 0
     if (w > 1) double_ring_hop_finish(r, COMM_DKV_INNER);
     if (r->documents.host == NULL && !r->dkv_bf16) return (float *)home;
     float *sum = r->documents.host != NULL ? r->dkv_own : r->dkv; // bf16 on the wire: sums never left r->dkv (double_ring_put)
-    double_ring_set(r, sum, home, g->place.c);
+    double_ring_rows rows = double_ring_travels(r, g->place.c);   // what arrives takes the place of these
+    int64_t row = double_ring_kv_row(r);
+    for (int i = 0; i < 2; i++) device_zero(sum + rows.at[i] * row, sizeof(float) * (size_t)(rows.count[i] * row));
+    double_ring_add(r, sum, home, g->place.c);
     return sum;
 }
 
