@@ -99,13 +99,13 @@ static inline bool values_on_host(const zero_hybrid *z, values_kind kind, int un
 // Copies elements [at, at + n) of the unit, which lie in this rank's optimizer piece, to `to` (n, on the host).
 static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, float *to) {
     const float *from = values_at(z, kind, unit, at);
-    if (values_on_host(z, kind, unit) && !device_is_host()) memcpy(to, from, sizeof(float) * (size_t)n); // an offloaded slab
+    if (values_on_host(z, kind, unit)) memcpy(to, from, sizeof(float) * (size_t)n);
     else device_to_host(to, from, sizeof(float) * (size_t)n);
 }
 // Sets elements [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to `from` (n, on the host).
 static inline void values_put(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, const float *from) {
     float *to = values_at(z, kind, unit, at);
-    if (values_on_host(z, kind, unit) && !device_is_host()) memcpy(to, from, sizeof(float) * (size_t)n);
+    if (values_on_host(z, kind, unit)) memcpy(to, from, sizeof(float) * (size_t)n);
     else device_from_host(to, from, sizeof(float) * (size_t)n);
 }
 // Sets parameters [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to buffer->host rounded to floatX. They are

@@ -44,19 +44,15 @@ static inline model_run run_make(const options *o, const model_config *c, const 
     run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
     run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
     run.packed = options_packed(o);
-    const char *few = getenv("TRAIN_LLAMA_TEST_RUN_BYTES"); // for tests: short runs of heads in small models
-    run.attention_bytes = few != NULL ? strtoll(few, NULL, 10) : 0;
-    for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
-    run.kinds = kinds;
-    run.offload_layers = checkpoint_offloaded(o->offload_activations, c->L);
-    run.offload_states = options_offload(o);
-    run.saves = o->save_every > 0;
+    const char *bytes = getenv("TRAIN_LLAMA_TEST_RUN_BYTES"); // for tests: short runs of heads in small models
+    run.attention_bytes = bytes != NULL ? strtoll(bytes, NULL, 10) : 0;
     run.forward_only = o->steps == 0;
-    if (!run.forward_only) return run;
-    run.exports = o->export_to != NULL;
-    for (int l = 0; l < c->L; l++) kinds[l] = RECOMPUTE_FULL;
-    run.offload_layers = c->L;
-    run.saves = false;
+    for (int l = 0; l < c->L; l++) kinds[l] = run.forward_only || o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
+    run.kinds = kinds;
+    run.offload_layers = run.forward_only ? c->L : checkpoint_offloaded(o->offload_activations, c->L);
+    run.offload_states = options_offload(o);
+    run.exports = run.forward_only && o->export_to != NULL;
+    run.saves = !run.forward_only && o->save_every > 0;
     return run;
 }
 
@@ -64,10 +60,13 @@ static inline model_run run_make(const options *o, const model_config *c, const 
 static inline void run_print_recompute(const model_config *c, const model_run *run) {
     int count[3] = {0, 0, 0}, offloaded = run->offload_layers;
     for (int l = 0; l < c->L; l++) count[run->kinds[l]]++;
-    if (run->forward_only) printf("--steps 0 trains nothing, and keeps no activations\n");
-    else printf("%d layers keep all, %d selective, %d full; %d offloaded", count[0], count[1], count[2], offloaded);
-    if (!run->forward_only && offloaded > 0) printf(", of which %d are copied to the host", checkpoint_leaving(run->kinds, offloaded));
-    if (!run->forward_only) printf("\n");
+    if (run->forward_only) {
+        printf("--steps 0 trains nothing, and keeps no activations\n");
+        return;
+    }
+    printf("%d layers keep all, %d selective, %d full; %d offloaded", count[0], count[1], count[2], offloaded);
+    if (offloaded > 0) printf(", of which %d are copied to the host", checkpoint_leaving(run->kinds, offloaded));
+    printf("\n");
 }
 
 // Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both.
