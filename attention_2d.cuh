@@ -11,9 +11,9 @@
 // RoPE writes straight into the send layout, so there is no pack kernel. With hp > Hkv a key/value head is sent to every peer that
 // needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, on the rank they come back to.
 //
-// Sums are float. In bf16 that of out, or dq, takes as many bytes as q and out together, and a ring's buffers 14 times those of KV (16 with packed
-// documents): nine of KV's shape, of which five hold dKV. So the attention of a long sequence is computed a run of heads at a time: each run goes
-// around the ring on its own, and then its sums are rounded.
+// Sums are float. In bf16 that of out, or dq, takes as many bytes as q and out together, and a ring's buffers 14 times those of KV (16 with
+// packed documents): nine of KV's shape, of which five hold dKV. So the attention of a long sequence is computed a run of heads at a time:
+// each run goes around the ring on its own, and then its sums are rounded.
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
@@ -101,8 +101,8 @@ static inline void attention_2d_alltoall_start(const attention_2d *a, const char
     comm_alltoall_start(a->g->hp_group, send, recv, sizeof(floatX) * (size_t)(count / a->g->shape.hp));
 }
 
-// The forward pass, first part: saved.q and saved.kv from qkv, complete after attention_2d_distribute_finish. Selective Checkpoint++ runs it again in
-// the backward pass.
+// The forward pass, first part: saved.q and saved.kv from qkv, complete after attention_2d_distribute_finish. Selective Checkpoint++ runs
+// it again in the backward pass.
 // attention_2d_pack, until all T rows are packed: rows [first, first + rows), qkv (rows, H + 2 Hkv, HS). table: cos and sin of all T, (T, HS/2, 2).
 static inline void attention_2d_pack(const attention_2d *a, attention_saved saved, const floatX *qkv, const float *table, int64_t first, int64_t rows) {
     bool sends = a->g->shape.hp > 1;
@@ -118,8 +118,8 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
 }
-// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. From each row [k heads | v heads] heads of
-// both are copied, hence 2 Tc.
+// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. From each row [k heads | v heads]
+// heads of both are copied, hence 2 Tc.
 static inline const floatX *attention_2d_run_start(attention_2d *a, int q, const floatX *kv) {
     head_run *run = &a->ring.run;
     int group = a->ring.Hq / a->ring.Hkv;
@@ -139,8 +139,8 @@ static inline void attention_2d_ring_forward(attention_2d *a, attention_saved sa
         op_cast_rows(saved.out + q * HS, a->heads.Hq * HS, a->out_float, a->Tc, Hq * HS);
     }
 }
-// Last part: out (T, H, HS) from saved.out, complete after attention_2d_collect_finish. Selective Checkpoint++ runs it again in the backward pass.
-// With hp = 1 the two are one buffer and there is nothing to do. arriving (hp, T, Hq, HS): in use until then.
+// Last part: out (T, H, HS) from saved.out, complete after attention_2d_collect_finish. Selective Checkpoint++ runs it again in the
+// backward pass. With hp = 1 the two are one buffer and there is nothing to do. arriving (hp, T, Hq, HS): in use until then.
 static inline void attention_2d_collect_start(const attention_2d *a, attention_saved saved, floatX *arriving) {
     if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll out", saved.out, arriving, attention_2d_q_count(a));
 }

@@ -5,8 +5,8 @@
 //                twice; Q, K, V are projected and exchanged again
 // The kind is chosen per layer. What a layer does not keep lives in one working set that all such layers share.
 // The first layers can be offloaded: a layer's kept tensors are in one of few device slots while it computes, are copied to the host while
-// the next layers compute, and come back one layer ahead of the backward pass. The last offloaded layers, one for each slot, are never copied: the
-// backward pass finds them there, and a copy could still be reading what it overwrites with gradients.
+// the next layers compute, and come back one layer ahead of the backward pass. The last offloaded layers, one for each slot, are never
+// copied: the backward pass finds them there, and a copy could still be reading what it overwrites with gradients.
 #ifndef CHECKPOINT_CUH
 #define CHECKPOINT_CUH
 
@@ -33,10 +33,10 @@ typedef struct {
 
 enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
 
-// How many slots offloading takes where so many layers are offloaded. Layer l writes its output into the slot of layer l + 1, which the copy of layer
-// l - 1 (two slots) or l - 2 (three) must have left: it has the time of an attention forward pass, or of a layer more. The former is enough for x_in and
-// out_ring of sequences from some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D FLOP a row at 600 TFLOP/s), but not for
-// all tensors.
+// How many slots offloading takes where so many layers are offloaded. Layer l writes its output into the slot of layer l + 1, which the
+// copy of layer l - 1 (two slots) or l - 2 (three) must have left: it has the time of an attention forward pass, or of a layer more. The
+// former is enough for x_in and out_ring of sequences from some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D
+// FLOP a row at 600 TFLOP/s), but not for all tensors.
 static inline int checkpoint_slots(recompute_kind least) { return least == RECOMPUTE_NONE ? CHECKPOINT_SLOTS : 2; }
 
 // The kind that recomputes least, and so keeps most, of the offloaded layers.

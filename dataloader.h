@@ -1,9 +1,9 @@
 // Token files -> this rank's tokens and labels, and their positions in the sequence.
 //
-// Files are llm.c's: 256 int32 of header (magic, version, count), then tokens: magic 20240520 version 1 = uint16, magic 20240801 version 7 =
-// uint32; little-endian. All files that match a pattern, sorted by name (bytes), form one stream of tokens. Sample n is the S tokens from
-// n S on. The label of a token is the token after it in the stream, even if that is in another rank's rows, the next sample or the
-// next file. Only the stream's very last token has none (-100).
+// Files are llm.c's: 256 int32 of header (magic, version, count), then tokens, little-endian: uint16 (magic 20240520, version 1) or uint32
+// (magic 20240801, version 7). All files that match a pattern, sorted by name (bytes), form one stream of tokens. Sample n is the S tokens
+// from n S on. The label of a token is the token after it in the stream, even if that is in another rank's rows, the next sample or the next
+// file. Only the stream's very last token has none (-100).
 //
 // Loss masks: a file FILE.mask beside a token file FILE has one byte for each of its tokens, no header: 1 = learnt, 0 = never a label (such
 // as the prompts in instruction data). Without a mask, all tokens of a file are learnt.
@@ -133,8 +133,8 @@ static inline int dataloader_folder_unread(const char *path, int number) {
     return number != ENOENT && number != ENOTDIR;
 }
 // Finds the files that match `pattern` (as in a shell: * ? [..], no ~ or {}), the first of three parts of dataloader_open.
-// S >= 1: tokens of a sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false with a
-// message; dataloader_close is the caller's either way.
+// S >= 1: tokens of a sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false
+// with a message; dataloader_close is the caller's either way.
 static inline bool dataloader_find(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
     memset(loader, 0, sizeof *loader);
     loader->fd = -1;
@@ -162,8 +162,8 @@ static inline bool dataloader_find(dataloader *loader, const char *pattern, int6
     loader->files = HOST_NEW(token_file, loader->file_count);
     return true;
 }
-// Checks header and size of files `from`, from + step, ..., and the size of their loss masks, and fills their entries of loader->files. Ranks that
-// see the same files divide them, because opening thousands of files takes long on a shared file system. False with a message.
+// Checks header and size of files `from`, from + step, ..., and the size of their loss masks, and fills their entries of loader->files.
+// Ranks that see the same files divide them, because opening thousands of files takes long on a shared file system. False with a message.
 static inline bool dataloader_check(dataloader *loader, int64_t from, int64_t step, error_text *error) {
     for (int64_t i = from; i < loader->file_count; i += step) {
         const char *path = dataloader_path(loader, i);
@@ -203,8 +203,8 @@ static inline bool dataloader_open(dataloader *loader, const char *pattern, int6
 
 // ---- the order of samples ----
 
-// A permutation of [0, n) for each (seed, epoch), computed without a table: a Feistel network on the smallest even number of bits that holds
-// n values, applied again while its result is outside [0, n) (fewer than 4 passes on average).
+// A permutation of [0, n) for each (seed, epoch), computed without a table: a Feistel network on the smallest even number of bits that
+// holds n values, applied again while its result is outside [0, n) (fewer than 4 passes on average).
 static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n, int64_t index) {
     if (n <= 1) return 0;
     int half = 1;
@@ -222,9 +222,9 @@ static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n
     return (int64_t)x;
 }
 
-// Which of a step's samples is sequence b of dp rank d in micro-step `micro`. They are dealt out to the dp ranks in rounds, back and forth, so that
-// where they are sorted by length each rank has as much to do. A step takes dp * grad_accum * batch samples, and every grid with the same product
-// takes the same ones. hp and cp do not matter: all ranks that share a sequence read the same sample.
+// Which of a step's samples is sequence b of dp rank d in micro-step `micro`. They are dealt out to the dp ranks in rounds, back and forth,
+// so that where they are sorted by length each rank has as much to do. A step takes dp * grad_accum * batch samples, and every grid with
+// the same product takes the same ones. hp and cp do not matter: all ranks that share a sequence read the same sample.
 static inline int64_t dataloader_counter(int64_t micro, int64_t dp, int64_t d, int64_t batch, int64_t b) {
     int64_t round = micro * batch + b;
     return round * dp + (round % 2 == 0 ? d : dp - 1 - d);
@@ -354,12 +354,12 @@ static inline int64_t *dataloader_document_starts(dataloader *loader, int64_t sa
     }
     return starts;
 }
-// Reads this rank's rows of a sample of packed documents, as dataloader_read does. The label of a document's last token would be the first token of
-// the next document: it becomes -100.
+// Reads this rank's rows of a sample of packed documents, as dataloader_read does. The label of a document's last token would be the first
+// token of the next document: it becomes -100.
 // segments (sequence_shard_segments + 1): becomes the sample's list, from which the rows follow; NULL where there can be only one.
-// documents (sequence_shard_entries): for every row that this rank has in attention, the position in the sample of the first token of the row's
-// document; then the same for the first row of each chunk of each segment. A sample's first token always begins a document. Padding continues the
-// document before it; in chunks of padding alone each row is a document.
+// documents (sequence_shard_entries): for every row that this rank has in attention, the position in the sample of the first token of the
+// row's document; then the same for the first row of each chunk of each segment. A sample's first token always begins a document. Padding
+// continues the document before it; in chunks of padding alone each row is a document.
 static inline bool dataloader_read_packed(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark, int32_t *tokens, int32_t *labels,
                                           int64_t *documents, sequence_segment *segments, error_text *error) {
     int64_t count, *starts = dataloader_document_starts(loader, sample, mark, &count, error);

@@ -9,14 +9,14 @@
 // which need all. (Second halves sent the other way round would save a quarter of the bytes on average, and none on the busiest rank.)
 // A sequence of packed documents has segments that do not see each other, each cut in this way: a block is then such a call for each segment.
 //
-// The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the outer
-// ring brings the block that the *next* window step starts from, from the window before: that transfer hides behind the whole window step. (It is
-// started after the first inner hop, which is needed first, in case the network takes one at a time.)
-// Backward: the KV travels the same way, and the gradient of each KV block follows its block. In each window step dKV starts from zero. The sum
-// of the earlier window steps arrives during the whole window step and is added at its end, so both outer transfers are hidden (LoongTrain's own
-// code waits for dKV after one ring step). The last block of a window step is always that of the next place (pos + 1) of some window. So the sums
-// for a block end every window step at the same place, and outer hops alone pass them on; one outer and one inner hop at the very end bring
-// every dKV home. With cp = 4 and w = 2:
+// The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the
+// outer ring brings the block that the *next* window step starts from, from the window before: that transfer hides behind the whole window
+// step. (It is started after the first inner hop, which is needed first, in case the network takes one at a time.)
+// Backward: the KV travels the same way, and the gradient of each KV block follows its block. In each window step dKV starts from zero. The
+// sum of the earlier window steps arrives during the whole window step and is added at its end, so both outer transfers are hidden
+// (LoongTrain's own code waits for dKV after one ring step). The last block of a window step is always that of the next place (pos + 1) of
+// some window. So the sums for a block end every window step at the same place, and outer hops alone pass them on; one outer and one inner
+// hop at the very end bring every dKV home. With cp = 4 and w = 2:
 //              block in use at step (o, i)          the gradient of block 0
 //              0,0   0,1   1,0   1,1
 //     rank 0    0     1     2     3                 begins here; inner hop to 1                        home
@@ -24,8 +24,8 @@
 //     rank 2    2     3     0     1                 1,0: begins again; inner hop to 3
 //     rank 3    3     2     1     0                 1,1: sum of ranks 2 and 3, plus that from 1; outer hop to 1
 //
-// dKV is summed in float on every rank. --dkv-wire fp32 sends the sums as they are. bf16 (as LoongTrain does) sends half the bytes: a sum is
-// rounded before each hop, each time by at most 2^-8 of itself. In total a gradient is off by less than sqrt(cp) 2^-8 of the largest one
+// dKV is summed in float on every rank. --dkv-wire fp32 sends the sums as they are. bf16 (as LoongTrain does) sends half the bytes: a sum
+// is rounded before each hop, each time by at most 2^-8 of itself. In total a gradient is off by less than sqrt(cp) 2^-8 of the largest one
 // (test_attention). With --cp-comm allgather each contribution goes straight to its owner: one rounding each.
 #ifndef DOUBLE_RING_CUH
 #define DOUBLE_RING_CUH
@@ -36,9 +36,9 @@
 #include "sequence_shard.h" // defines: sequence_segment
 #include "trace.h"     // defines: transfer_finish, trace_*
 
-// Packed documents of one sequence: where the document of each query row begins. All NULL: the whole sequence is one document.
-// Keys that no query of this rank sees, and queries that see no key, are cut off a block before the kernel is called; an empty block is skipped.
-// KV rows that no other rank sees are not sent (double_ring_rows), except by --cp-comm allgather, which sends whole blocks. Every hop still takes
+// Packed documents of one sequence: where the document of each query row begins. All NULL: the whole sequence is one document. Keys that no
+// query of this rank sees, and queries that see no key, are cut off a block before the kernel is called; an empty block is skipped. KV rows
+// that no other rank sees are not sent (double_ring_rows), except by --cp-comm allgather, which sends whole blocks. Every hop still takes
 // place, so the order of transfers and sums never depends on the data.
 typedef struct {
     const int64_t *first;  // (Tc) on the device, ascending in a segment: position in the sequence of the first token of the row's document
@@ -161,15 +161,15 @@ static inline attention_block double_ring_block(const double_ring *r, const sequ
         b.Tk -= unseen;
         d = attention_documents_from(d, 0, unseen);
     }
-    // The kernel gets the documents where a boundary hides keys from some query. A cut block, and that of one of several segments, always gets them:
-    // its size is one of many, and without them cuDNN would compile a kernel for each size (attention_blocks.c).
+    // The kernel gets the documents where a boundary hides keys from some query. A cut block, and that of one of several segments, always
+    // gets them: its size is one of many, and without them cuDNN would compile a kernel for each size (attention_blocks.c).
     bool cut = rows < r->Tc || b.Tq < queries || *first_key > segment->row;
     if (cut || attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d;
     return b;
 }
 
-// Merges the block of CP rank k, kv (Tc, 2 Hkv of the run, HS), into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes first and
-// sets them.
+// Merges the block of CP rank k, kv (Tc, 2 Hkv of the run, HS), into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes
+// first and sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
     double began = trace_now();
     for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++) {
@@ -193,8 +193,8 @@ typedef struct {
     document_rows documents;
 } double_ring_queries;
 
-// dkv (Tc, 2 Hkv of the run, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A rank's own
-// block comes first and sets dq, the others add to it.
+// dkv (Tc, 2 Hkv of the run, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A
+// rank's own block comes first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
     double began = trace_now();
     for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++) {
@@ -275,8 +275,8 @@ static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) 
     for (int n = 0; n < double_ring_transfers(r); n++) transfer_finish(double_ring_group(r->g, ring));
 }
 
-// out (Tc, Hq of the run, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the run. kv
-// (Tc, 2 Hkv of the run, HS) is this rank's own block.
+// out (Tc, Hq of the run, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the
+// run. kv (Tc, 2 Hkv of the run, HS) is this rank's own block.
 static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
     double_ring_begin(r, documents);
@@ -307,8 +307,8 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
     }
 }
 
-// Puts the sum of rank k's dKV, in *sum, into wire format. Afterwards *leaving is the buffer to send, *sum one to compute in. For float this swaps
-// the two pointers.
+// Puts the sum of rank k's dKV, in *sum, into wire format. Afterwards *leaving is the buffer to send, *sum one to compute in. For float
+// this swaps the two pointers.
 static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k) {
     if (r->dkv_bf16) {
         double_ring_rows rows = double_ring_travels(r, k);
@@ -360,8 +360,8 @@ static inline float *double_ring_home_gathered(double_ring *r) {
     return r->dkv;
 }
 
-// t->dq = the sum over all blocks. The dKV of this rank's own KV is still in flight on return: compute issued before double_ring_home hides it.
-// All sums are float, each in an order that the ring fixes.
+// t->dq = the sum over all blocks. The dKV of this rank's own KV is still in flight on return: compute issued before double_ring_home hides
+// it. All sums are float, each in an order that the ring fixes.
 static inline void double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
     double_ring_begin(r, t->documents);
     if (r->allgather) {

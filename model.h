@@ -34,8 +34,8 @@ typedef struct {
     size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
 } model_run;
 
-// Model states are gathered, reduced and updated by units (zero_hybrid.cuh): 0 is the embedding, 1 + l layer l, L + 1 the head. Indices of tensors in a
-// unit: in the order in which model_describe_units adds them.
+// Model states are gathered, reduced and updated by units (zero_hybrid.cuh): 0 is the embedding, 1 + l layer l, L + 1 the head. Indices of
+// tensors in a unit: in the order in which model_describe_units adds them.
 enum { UNIT_EMBEDDING = 0 };
 enum { T_EMBEDDING = 0 };                                              // (V, D)
 enum { T_NORM1, T_WQKV, T_WO, T_NORM2, T_W_GATE_UP, T_W_DOWN };        // of a layer
@@ -76,9 +76,9 @@ typedef struct {
     void *norm_scratch, *embedding_scratch, *product_scratch;
     // host memory, from the arena
     int32_t *batch_tokens, *batch_labels; // (grad_accum, rows): a step's, for the caller to read into
-    // Packed only, (grad_accum, B, entries) from dataloader_read_packed: for each attention row, where in its sequence its document begins; then the
-    // same for the first row of each chunk of each segment. RoPE uses the position in the sequence: scores depend on differences of positions only,
-    // so within a document they are the same as with positions that restart at 0.
+    // Packed only, (grad_accum, B, entries) from dataloader_read_packed: for each attention row, where in its sequence its document begins;
+    // then the same for the first row of each chunk of each segment. RoPE uses the position in the sequence: scores depend on differences
+    // of positions only, so within a document they are the same as with positions that restart at 0.
     int64_t *batch_documents;
     sequence_segment *batch_segments;     // (grad_accum, B, run.segments + 1): which rows are where; NULL: every sequence is one segment
     float *saving;            // (3, zero_shares): copy of parameters and both moments while it is written; NULL: run.saves is not set
@@ -86,11 +86,11 @@ typedef struct {
 
 // ---- memory ----
 
-// --mlp-tile auto and --loss-tile auto: rows of a tile, in equal tiles of rows with `width` elements. They depend only on the model, `rows` and the
-// element size, so that they are the same on every rank and for every kind of recompute. Each tile reads and writes the gradient of its weights
-// once: 8 bytes per weight, for 2 x (rows of the tile) FLOP. A CPU (float, element 4) hides that from 256 rows on, and works from its caches: about
-// 2^24 elements per tile. On a GPU (bf16) of 660 TFLOP/s and 4 TB/s that traffic takes 660 / rows of the product's time: at least 8192 rows, and
-// up to 1 GiB.
+// --mlp-tile auto and --loss-tile auto: rows of a tile, in equal tiles of rows with `width` elements. They depend only on the model, `rows`
+// and the element size, so that they are the same on every rank and for every kind of recompute. Each tile reads and writes the gradient of
+// its weights once: 8 bytes per weight, for 2 x (rows of the tile) FLOP. A CPU (float, element 4) hides that from 256 rows on, and works
+// from its caches: about 2^24 elements per tile. On a GPU (bf16) of 660 TFLOP/s and 4 TB/s that traffic takes 660 / rows of the product's
+// time: at least 8192 rows, and up to 1 GiB.
 static inline int64_t model_auto_tile(int64_t rows, int64_t width, size_t element) {
     int64_t most = element == sizeof(float) ? max_i64(256, ((int64_t)1 << 24) / width) : max_i64(8192, ((int64_t)1 << 29) / width);
     return min_i64(rows, round_up(ceil_div(rows, ceil_div(rows, most)), 64));
@@ -247,8 +247,8 @@ static inline void model_count(arena *device, arena *host, const model_config *c
     model_layout(&m, device, host, c, g, run);
     model_free(&m);
 }
-// Takes the arenas' memory, as much as model_layout counts, and lays out the model in it. False with a message when there is not enough: nothing is
-// left to free then. model_release gives the model and the memory back.
+// Takes the arenas' memory, as much as model_layout counts, and lays out the model in it. False with a message when there is not enough:
+// nothing is left to free then. model_release gives the model and the memory back.
 static inline bool model_allocate(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_run *run, error_text *error) {
     model_count(device, host, c, g, run);
     size_t device_bytes = device->peak, host_bytes = host->peak;
@@ -282,8 +282,8 @@ static inline void model_turns(const model *m, int64_t position, double *turns) 
         turns[2 * i + 1] = sin(angle);
     }
 }
-// Fills the RoPE table of a sequence's local positions. A GPU may wait for it, and other ranks have the other cores: so one thread must be fast. It
-// makes the cos and sin of a position a + b from those of a, a multiple of 64, and of b < 64, also in double.
+// Fills the RoPE table of a sequence's local positions. A GPU may wait for it, and other ranks have the other cores: so one thread must be
+// fast. It makes the cos and sin of a position a + b from those of a, a multiple of 64, and of b < 64, also in double.
 static inline void model_fill_table(model *m, float *table, const sequence_shard *shard) {
     enum { PIECE = 1024, NEAR = 64 }; // rows
     int64_t half = m->c.HS / 2, row = m->c.HS, far_position = -1;
@@ -372,9 +372,9 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
-// Selective Checkpoint++: out_ring and lse were kept; recomputes Q, K, V, out and x_mid. The projection of a sequence's Q, K and V hides the transfer
-// of its out, which arrives where its Q will be. The last sequence's Q, K and V are left in flight: attention's backward pass reads them next, after
-// the caller's attention_2d_distribute_finish.
+// Selective Checkpoint++: out_ring and lse were kept; recomputes Q, K, V, out and x_mid. The projection of a sequence's Q, K and V hides
+// the transfer of its out, which arrives where its Q will be. The last sequence's Q, K and V are left in flight: attention's backward pass
+// reads them next, after the caller's attention_2d_distribute_finish.
 static inline void model_attention_again(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D;
     for (int64_t b = 0; b < m->run.B; b++) {
@@ -430,8 +430,8 @@ static inline const floatX *model_output_weight(model *m) {
     if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
     return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
 }
-// Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, in its place, and gradients of the head (and of the
-// tied embedding), scaled by `scale` = 1 / valid labels of the step.
+// Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, in its place, and gradients of the head (and
+// of the tied embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
     int head = m->c.L + 1, out_unit = m->c.tied ? UNIT_EMBEDDING : head, out_tensor = m->c.tied ? (int)T_EMBEDDING : (int)T_LM_HEAD;
@@ -487,8 +487,8 @@ static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64
                             model_table(m, b), first, rows);
     }
 }
-// dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with cp > 1 that of
-// dKV's first hop home, otherwise that of dout.
+// dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with
+// cp > 1 that of dKV's first hop home, otherwise that of dout.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
     int64_t rows = m->rows, B = m->run.B, D = m->c.D;
     bool rings = m->g->shape.cp > 1;
@@ -544,8 +544,8 @@ static inline void model_backward(model *m, int64_t micro) {
 
 // ---- one step's worth ----
 
-// Copies what the caller has read for micro-step `micro` (batch_*) from the host to the device: tokens, with `labels` these, and where documents
-// begin. With several segments, a row's position depends on them: also makes the RoPE tables.
+// Copies what the caller has read for micro-step `micro` (batch_*) from the host to the device: tokens, with `labels` these, and where
+// documents begin. With several segments, a row's position depends on them: also makes the RoPE tables.
 static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     size_t bytes = sizeof(int32_t) * (size_t)m->rows;
     device_from_host(m->tokens, m->batch_tokens + micro * m->rows, bytes);
@@ -569,9 +569,9 @@ typedef struct {
     bool spike;    // more than most_loss or most_norm: the update was left out
 } step_result;
 
-// One optimizer step on the batch that the caller has read (batch_*). Clips the gradient to norm `clip` (0: never). When loss or gradient norm is
-// not finite, the update is skipped: the caller sees both and decides. It is skipped, too, for a spike, and when nothing is a label. Loss, norm and
-// update are those of the whole batch on any grid. Collective.
+// One optimizer step on the batch that the caller has read (batch_*). Clips the gradient to norm `clip` (0: never). When loss or gradient
+// norm is not finite, the update is skipped: the caller sees both and decides. It is skipped, too, for a spike, and when nothing is a
+// label. Loss, norm and update are those of the whole batch on any grid. Collective.
 static inline step_result model_step(model *m, adamw_args args, double clip) {
     int64_t accum = m->run.grad_accum;
     step_result r = {0, 0, 0, false};

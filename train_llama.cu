@@ -60,8 +60,8 @@ static bool exported_before(const options *o) {
     comm_broadcast(comm_world(), &before, sizeof before, 0);
     return before;
 }
-// Checks before the run that --export can be written. Where the export takes its number types from the folder of --model, also that all ranks see the
-// same one, if hf_import, which checks that, may not run (--resume). Collective.
+// Checks before the run that --export can be written. Where the export takes its number types from the folder of --model, also that all
+// ranks see the same one, if hf_import, which checks that, may not run (--resume). Collective.
 static void check_export(const options *o, error_text *error) {
     if (exported_before(o)) return;
     bool in_new_out = o->out != NULL && !path_exists(o->out) && path_same(path_parent(o->export_to).text, o->out); // lies in --out, which the run will make
@@ -166,8 +166,8 @@ static void read_source(trainer *t, error_text *error) {
     stop_on_error(error);
 }
 
-// data_sources_open, by all ranks together: those of a machine divide its files. (With 1024 ranks and thousands of files on a shared file system,
-// every rank would open every file for many minutes.) Collective.
+// data_sources_open, by all ranks together: those of a machine divide its files. (With 1024 ranks and thousands of files on a shared file
+// system, every rank would open every file for many minutes.) Collective.
 static void open_sources(data_sources *s, const char *text, const char *option, bool weights, const options *o, const model_config *c, error_text *error) {
     comm *world = comm_world(), *machine = comm_machine();
     if (text == NULL) return;
@@ -222,7 +222,7 @@ static model_run choose_recompute(trainer *t, const model_config *c, error_text 
     return run;
 }
 
-// The peak rate that MFU refers to: rank 0's, as ranks may have different devices. Before memory is taken, because measuring needs some. Collective.
+// The peak rate that MFU refers to: rank 0's, as devices may differ. Before the arena is taken, because measuring needs memory. Collective.
 static void find_peak(trainer *t) {
     t->peak_flops = device_peak_flops();
     comm_barrier(comm_world());
@@ -409,8 +409,8 @@ static void evaluate_only(trainer *t, error_text *error) {
 
 // ---- finish ----
 
-// --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1; parameters
-// that the number type cannot hold: status 2. Collective.
+// --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1;
+// parameters that the number type cannot hold: status 2. Collective.
 static void export_model(trainer *t, error_text *error) {
     bool records = t->o->out != NULL && t->g.rank == 0;
     error_text none = {"", 0}; // without a record, this export will be in the way of another attempt

@@ -51,15 +51,15 @@ typedef struct {
 
 // ---- errors ----
 
-// Ends this rank in the middle of a run, after it has printed why. Collective. Not by exit: it takes libraries apart, and NCCL's communicators, which
-// are not freed here, may then crash and hide the status (NCCL issue 1013).
+// Ends this rank in the middle of a run, after it has printed why. Collective. Not by exit: it takes libraries apart, and NCCL's
+// communicators, which are not freed here, may then crash and hide the status (NCCL issue 1013).
 NO_RETURN static inline void end_early(int status) {
     comm_finalize();
     fflush(NULL);
     _exit(status);
 }
-// Ends every rank when any rank holds an error; rank 0 says which. Status 2, or 1 where another attempt may succeed; 0 where a signal ends the run
-// before training. Collective.
+// Ends every rank when any rank holds an error; rank 0 says which. Status 2, or 1 where another attempt may succeed; 0 where a signal ends
+// the run before training. Collective.
 static inline void stop_on_error(error_text *error) {
     if (comm_agree(comm_world(), error)) return;
     bool stopped = error->number == ERROR_STOPPED, first_rank = comm_rank(comm_world()) == 0;
@@ -72,8 +72,8 @@ static inline void stop_on_error(error_text *error) {
 
 static inline const hf_source *source_of(const trainer *t) { return t->source.folder != NULL ? &t->source : NULL; }
 
-// SIGTERM and SIGUSR1, while they are heeded: the run finishes the step in progress, saves the state and ends. Once it is known that a run saves
-// nothing, it no longer heeds them: they end it as any program, also if they have come already.
+// SIGTERM and SIGUSR1, while they are heeded: the run finishes the step in progress, saves the state and ends. Once it is known that a run
+// saves nothing, it no longer heeds them: they end it as any program, also if they have come already.
 static inline void on_stop_signal(int number) { stop_signal = number; }
 static inline void heed_signals(bool heed) {
     signal(SIGTERM, heed ? on_stop_signal : SIG_DFL);
@@ -94,8 +94,8 @@ static inline void log_check(trainer *t) {
     fprintf(stderr, "warning: --log %s: cannot be written any more: %s\n", t->o->log, strerror(t->log_error));
 }
 
-// Advances the save in progress, if there is one; with `wait` completes it. When a save fails, training continues: only the last save decides the
-// exit status. Collective.
+// Advances the save in progress, if there is one; with `wait` completes it. When a save fails, training continues: only the last save
+// decides the exit status. Collective.
 static inline void advance_save(trainer *t, bool wait) {
     if (t->states.stage == SAVE_NONE) return;
     error_text why;
@@ -248,7 +248,7 @@ static inline void note_tokens(const trainer *t) {
 
 // ---- evaluation and samples ----
 
-// Evaluates the batch that was read (error: why this rank could not, which ends the run): its losses go to losses (rows) on the host. Collective.
+// Evaluates the batch that was read, or ends the run where `error` says why it was not. losses (rows), on the host. Collective.
 static inline void evaluate_batch(trainer *t, float *losses, error_text *error) {
     stop_training_on_error(t, error);
     model_evaluate(&t->m, true);
@@ -259,8 +259,8 @@ static inline int64_t evaluation_samples(const trainer *t, const dataloader *dat
     int64_t asked = t->o->eval_tokens > 0 ? ceil_div(t->o->eval_tokens, t->o->seq_len) : t->o->eval_steps * step_sequences(t);
     return min_i64(dataloader_samples(data), asked);
 }
-// Adds up token losses over the first samples of a validation set: the same samples on every grid (with --eval-steps: with the same global batch).
-// Ends early when a signal stops the run, as do needles. Collective.
+// Adds up token losses over the first samples of a validation set: the same samples on every grid (with --eval-steps: with the same global
+// batch). Ends early when a signal stops the run, as do needles. Collective.
 static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
     int64_t samples = evaluation_samples(t, data);
@@ -387,7 +387,7 @@ static inline bool log_is_shared(FILE *log) {
     if (fstat(fileno(log), &entry) != 0 || !S_ISREG(entry.st_mode)) return false;
     return flock(fileno(log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
-// Sets *cut: whether the last line of a log has no end, because a run was cut off, or its disk was full. False with a message: it cannot be read.
+// Sets *cut: whether the last line of a log has no end, as a run was cut off, or its disk was full. False with a message: it cannot be read.
 static inline bool log_last_line(const char *path, bool *cut, error_text *error) {
     struct stat entry;
     *cut = false;
@@ -415,8 +415,8 @@ static inline void open_log(trainer *t, error_text *error) {
     }
     stop_on_error(error);
 }
-// Warns of a log or trace that cannot be written, such as on a full disk. That is no reason to lose the model: the run continues, and its exit
-// status reports the failure. Collective.
+// Warns of a log or trace that cannot be written, such as on a full disk. That is no reason to lose the model: the run continues, and its
+// exit status reports the failure. Collective.
 static inline void report_failure(trainer *t, error_text *error) {
     if (comm_agree_on_files(t->g.all, error)) return;
     if (t->g.rank == 0) fprintf(stderr, "warning: %s\n", error->text);
@@ -495,8 +495,8 @@ static inline double median_of_first(double *seconds, int64_t n) {
     return (seconds[from + (n - from - 1) / 2] + seconds[from + (n - from) / 2]) / 2;
 }
 
-// With packed documents, a dp rank whose samples are short documents waits for the gradients of one whose are long ones: at most for as long as a step
-// without boundaries takes. The limit is twice what is predicted for that. Before the first step or evaluation. Collective.
+// With packed documents, a dp rank whose samples are short documents waits for the gradients of one whose are long ones: at most for as
+// long as a step without boundaries takes. The limit is twice what is predicted for that. Before the first step or evaluation. Collective.
 static inline void allow_longer_waits(const trainer *t) {
     if (!t->m.run.packed || t->g.shape.dp == 1) return;
     double before = comm_wait_at_least(0), seconds = ceil(2 * plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->o->seq_len));

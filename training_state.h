@@ -67,8 +67,8 @@ static inline int state_compare_steps(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
 }
-// Lists the steps of the step-* folders, ascending, in steps (STATES_MAX); returns how many. With an error, some may be missing. Only rank 0 looks into
-// the folder.
+// Lists the steps of the step-* folders, ascending, in steps (STATES_MAX); returns how many. With an error, some may be missing. Only rank
+// 0 looks into the folder.
 static inline int state_list(const char *folder, int64_t *steps, error_text *error) {
     DIR *list = opendir(folder);
     struct dirent *entry;
@@ -107,9 +107,9 @@ static inline bool state_lock(int file) {
     }
     return false;
 }
-// Makes the folder --out if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run has left
-// states there and --resume is not given; `source` is one of its states; the folder is a state, or cannot be made or written to; ranks do not see
-// the same one.
+// Makes the folder --out if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run
+// has left states there and --resume is not given; `source` is one of its states; the folder is a state, or cannot be made or written to;
+// ranks do not see the same one.
 static inline bool state_store_open(state_store *s, comm *all, const options *o, const hf_source *source, error_text *error) {
     const char *folder = o->out;
     s->all = all;
@@ -342,8 +342,8 @@ static inline void state_save_stage(state_store *s, save_stage stage, void *(*wo
     if (work != NULL && !s->threaded) work(s);
 }
 
-// Starts saving the state as step-<progress->step>; no other save may be in progress. What is saved is the model as it is now; with m->saving,
-// training continues at once. state_save_advance reports errors.
+// Starts saving the state as step-<progress->step>; no other save may be in progress. What is saved is the model as it is now; with
+// m->saving, training continues at once. state_save_advance reports errors.
 static inline void state_save_start(state_store *s, model *m, const training_progress *progress) {
     double began = device_seconds();
     s->unfinished = state_path(s->o->out, "unfinished-", progress->step);
@@ -478,8 +478,8 @@ static inline void state_note_rope(const model_config *state, const model_config
             fprintf(stderr, "note: \"%s\" was %.9g so far and is %.9g from now on\n", here[i].name, there[i].value, here[i].value);
 }
 
-// Loads parameters and moments (for training) of a state into the model and compares their checksums with sums (VALUES_KINDS, model_checksums). False with a
-// message: the state is damaged. Collective.
+// Loads parameters and moments (for training) of a state into the model and compares their checksums with sums (VALUES_KINDS,
+// model_checksums). False with a message: the state is damaged. Collective.
 static inline bool state_load(model *m, const char *folder, const uint64_t *sums, error_text *error) {
     int64_t count = model_checksums(m);
     int kinds = m->run.forward_only ? 1 : VALUES_KINDS;
