@@ -1,5 +1,5 @@
-// One arena for device memory and one for host memory. Every buffer of a run is laid out before its first step, by one function (model_layout)
-// that also serves --dry-run: an arena without a base hands out no pointers and only counts.
+// One arena for device memory and one for host memory. Every buffer of a run is laid out before its first step, by one function
+// (model_layout) that also serves --dry-run: an arena without a base hands out no pointers and only counts.
 #ifndef ARENA_H
 #define ARENA_H
 
@@ -50,8 +50,8 @@ static inline size_t arena_element(const arena *a) { return a->element_bytes > 0
 static inline bool arena_counts_other(const arena *a) { return arena_element(a) != sizeof(floatX); }
 static inline bool arena_is_cpu(const arena *a) { return arena_element(a) == sizeof(float); } // the device that is counted for
 static inline bool arena_counts_cpu(const arena *a) { return arena_counts_other(a) && arena_is_cpu(a); } // only a GPU build does
-// comm_reduce_scatter_scratch of the device that is counted for: a GPU's library has memory of its own, a CPU receives the other ranks' blocks there
-// (comm_mpi.c).
+// comm_reduce_scatter_scratch of the device that is counted for: a GPU's library has memory of its own, a CPU receives the other ranks'
+// blocks there (comm_mpi.c).
 static inline size_t arena_reduce_scatter_scratch(const arena *a, int ranks, size_t count_per_rank) {
     if (!arena_counts_other(a)) return comm_reduce_scatter_scratch(ranks, count_per_rank);
     return arena_counts_cpu(a) ? (size_t)(ranks - 1) * count_per_rank * sizeof(float) : 0;

@@ -11,9 +11,9 @@
 // RoPE writes straight into the send layout, so there is no pack kernel. With hp > Hkv a key/value head is sent to every peer that
 // needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, on the rank they come back to.
 //
-// out and dq are summed in float, which takes as much memory as q and out together, and a ring has nine buffers of the size of KV, five of them sums of dKV
-// (bf16 with --dkv-wire fp32: 14 times the bytes of KV; packed documents: 16). So a long sequence's attention is computed a run of heads at a time: out, dq
-// and dkv of the run are summed, over its own pass around the ring, and rounded.
+// Sums are float. In bf16 that of out, or dq, takes as many bytes as q and out together, and a ring's buffers 14 times those of KV (16 with
+// packed documents): nine of KV's shape, of which five hold dKV. So the attention of a long sequence is computed a run of heads at a time:
+// each run goes around the ring on its own, and then its sums are rounded.
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
@@ -46,8 +46,8 @@ typedef struct {
 static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
 static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
-// The first of equal runs of heads: as many as have at most `bytes` of sums, but at least one. 512 MiB are 8192 tiles of 128 rows of a head of 128: work
-// for all of a GPU. A ring's run is whole groups (`ring`), so that no KV goes around it twice.
+// The first of equal runs of heads: as many as have at most `bytes` of sums of out, but at least one. (512 MiB are 8192 tiles of 128 rows of a head of
+// 128: work for a whole GPU.) A group is the query heads of one key/value head. A ring's run is whole groups, so that no KV goes around it twice.
 #define ATTENTION_RUN_BYTES ((int64_t)512 << 20)
 static inline head_run attention_2d_first_run(int64_t Tc, int Hq, int Hkv, int HS, bool ring, int64_t bytes) {
     int group = Hq / Hkv, kv = Hkv, members = group;
@@ -59,8 +59,8 @@ static inline head_run attention_2d_first_run(int64_t Tc, int Hq, int Hkv, int H
 
 // T rows per rank; needs hp dividing H and, when cp > 1, hp T even. run_bytes: of sums (attention_2d_first_run); 0: ATTENTION_RUN_BYTES.
 // All buffers are still to be taken.
-static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, bool packed,
-                                         int64_t run_bytes) {
+static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16,
+                                         bool packed, int64_t run_bytes) {
     memset(a, 0, sizeof *a);
     a->g = g;
     a->heads = head_layout_make(g->shape.hp, H, Hkv, HS);
@@ -101,9 +101,9 @@ static inline void attention_2d_alltoall_start(const attention_2d *a, const char
     comm_alltoall_start(a->g->hp_group, send, recv, sizeof(floatX) * (size_t)(count / a->g->shape.hp));
 }
 
-// The forward pass: saved.q and saved.kv from qkv, complete after attention_2d_distribute_finish. Selective Checkpoint++ runs this part again in the
-// backward pass. attention_2d_pack, for all T rows before attention_2d_distribute_start: rows [first, first + rows) of T, qkv (rows, H + 2 Hkv, HS);
-// table: cos and sin of the local rows, (T, HS/2, 2).
+// The forward pass, first part: saved.q and saved.kv from qkv, complete after attention_2d_distribute_finish. Selective Checkpoint++ runs
+// it again in the backward pass.
+// attention_2d_pack, until all T rows are packed: rows [first, first + rows), qkv (rows, H + 2 Hkv, HS). table: cos and sin of all T, (T, HS/2, 2).
 static inline void attention_2d_pack(const attention_2d *a, attention_saved saved, const floatX *qkv, const float *table, int64_t first, int64_t rows) {
     bool sends = a->g->shape.hp > 1;
     op_rope_pack_forward(sends ? a->q_send : saved.q, sends ? a->kv_send : saved.kv, qkv, table, a->T, a->heads, first, rows);
@@ -118,8 +118,8 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
 }
-// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. A row [k heads | v heads] is copied as two
-// rows of heads, hence 2 Tc.
+// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. From each row [k heads | v heads]
+// heads of both are copied, hence 2 Tc.
 static inline const floatX *attention_2d_run_start(attention_2d *a, int q, const floatX *kv) {
     head_run *run = &a->ring.run;
     int group = a->ring.Hq / a->ring.Hkv;
@@ -130,7 +130,7 @@ static inline const floatX *attention_2d_run_start(attention_2d *a, int q, const
     if (q % group == 0) op_copy_rows(a->kv_run, kv + run->kv * HS, a->ring.Hkv * HS, 2 * a->Tc, run->Hkv * HS); // otherwise it is there already
     return a->kv_run;
 }
-// Then saved.out and saved.lse from saved.q and saved.kv.
+// Second part: saved.out and saved.lse from saved.q and saved.kv.
 static inline void attention_2d_ring_forward(attention_2d *a, attention_saved saved) {
     int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
     for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
@@ -139,8 +139,8 @@ static inline void attention_2d_ring_forward(attention_2d *a, attention_saved sa
         op_cast_rows(saved.out + q * HS, a->heads.Hq * HS, a->out_float, a->Tc, Hq * HS);
     }
 }
-// Last, out (T, H, HS) from saved.out, complete after attention_2d_collect_finish. Selective Checkpoint++ runs this part again in the backward pass.
-// With hp = 1 the two are one buffer and there is nothing to do. arriving (hp, T, Hq, HS): in use until then.
+// Last part: out (T, H, HS) from saved.out, complete after attention_2d_collect_finish. Selective Checkpoint++ runs it again in the
+// backward pass. With hp = 1 the two are one buffer and there is nothing to do. arriving (hp, T, Hq, HS): in use until then.
 static inline void attention_2d_collect_start(const attention_2d *a, attention_saved saved, floatX *arriving) {
     if (a->g->shape.hp > 1) attention_2d_alltoall_start(a, "SeqAlltoAll out", saved.out, arriving, attention_2d_q_count(a));
 }
@@ -156,15 +156,15 @@ static inline void attention_2d_run_home(attention_2d *a, attention_saved saved)
     int64_t HS = a->heads.HS;
     op_cast_rows(saved.kv + run->kv * HS, a->ring.Hkv * HS, double_ring_home(&a->ring), 2 * a->Tc, run->Hkv * HS);
 }
-// Back to where the tokens are.
+// Starts SeqAlltoAll of dKV, from saved.kv into the same place.
 static inline void attention_2d_send_dkv(const attention_2d *a, attention_saved saved) {
     device_copy(a->dkv_send, saved.kv, sizeof(floatX) * (size_t)attention_2d_kv_count(a));
     attention_2d_alltoall_start(a, "SeqAlltoAll dKV", a->dkv_send, saved.kv, attention_2d_kv_count(a));
 }
 
-// The backward pass, from dout (T, H, HS) and what the forward pass saved, in three parts. Compute that is issued after the first hides SeqAlltoAll of
-// dout; after the second, that of dQ, and of dKV if cp = 1, otherwise the first hop home of the last run's dKV. Rounded to floatX, dq takes the place of
-// saved.q, dkv that of saved.kv. With hp > 1 dout becomes (Tc, Hq, HS), and then dQ arrives there.
+// The backward pass, from dout (T, H, HS) and what the forward pass saved, in three parts: _start, _ring, _finish. Compute that is issued after _start
+// hides SeqAlltoAll of dout; after _ring, that of dQ and, if cp = 1, of dKV, otherwise the first hop home of the last run's dKV. Rounded to floatX,
+// dq takes the place of saved.q, dkv that of saved.kv. With hp > 1 dout becomes (Tc, Hq, HS), and then dQ arrives there.
 static inline void attention_2d_backward_start(attention_2d *a, floatX *dout) {
     if (a->g->shape.hp == 1) return;
     op_heads_pack(a->q_send, dout, a->T, a->heads);
@@ -194,9 +194,9 @@ static inline void attention_2d_backward_finish(attention_2d *a, attention_saved
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
 }
-// Last, dqkv (rows, H + 2 Hkv, HS), rotated back, of rows [first, first + rows) of T.
-static inline void attention_2d_unpack(const attention_2d *a, floatX *dqkv, const floatX *dout, attention_saved saved, const float *table, int64_t first,
-                                       int64_t rows) {
+// After that, dqkv (rows, H + 2 Hkv, HS), rotated back, of rows [first, first + rows) of T.
+static inline void attention_2d_unpack(const attention_2d *a, floatX *dqkv, const floatX *dout, attention_saved saved, const float *table,
+                                       int64_t first, int64_t rows) {
     op_rope_unpack_backward(dqkv, a->g->shape.hp > 1 ? dout : saved.q, saved.kv, table, a->T, a->heads, first, rows);
 }
 

@@ -5,8 +5,8 @@
 //                twice; Q, K, V are projected and exchanged again
 // The kind is chosen per layer. What a layer does not keep lives in one working set that all such layers share.
 // The first layers can be offloaded: a layer's kept tensors are in one of few device slots while it computes, are copied to the host while
-// the next layers compute, and come back one layer ahead of the backward pass. The last offloaded layers, one for each slot, are never copied: the
-// backward pass finds them there, and a copy could still be reading what it overwrites with gradients.
+// the next layers compute, and come back one layer ahead of the backward pass. The last offloaded layers, one for each slot, are never
+// copied: the backward pass finds them there, and a copy could still be reading what it overwrites with gradients.
 #ifndef CHECKPOINT_CUH
 #define CHECKPOINT_CUH
 
@@ -33,10 +33,10 @@ typedef struct {
 
 enum { CHECKPOINT_SLOTS = 3, CHECKPOINT_NOT_KEPT = -1 };
 
-// How many slots offloading takes where there are as many layers. A layer's output is the next one's x_in, in the slot of the layer before (two slots)
-// or of the one before that: the copy that must have left it has the time of an attention forward pass, or of a layer more. The former is enough for
-// x_in and out_ring of sequences from some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D FLOP a row at 600 TFLOP/s), but
-// not for all tensors.
+// How many slots offloading takes where so many layers are offloaded. Layer l writes its output into the slot of layer l + 1, which the
+// copy of layer l - 1 (two slots) or l - 2 (three) must have left: it has the time of an attention forward pass, or of a layer more. The
+// former is enough for x_in and out_ring of sequences from some 48K tokens on (their copy takes 4 D bytes a row at 25 GB/s, attention 2 S D
+// FLOP a row at 600 TFLOP/s), but not for all tensors.
 static inline int checkpoint_slots(recompute_kind least) { return least == RECOMPUTE_NONE ? CHECKPOINT_SLOTS : 2; }
 
 // The kind that recomputes least, and so keeps most, of the offloaded layers.
@@ -90,10 +90,10 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     return t;
 }
 
-// Takes all buffers except work.x_mid and work.out. kinds (L): must outlive s. offloaded: number of layers, from the first, that are offloaded. trains: false: there
+// Takes all buffers except work.x_mid and work.out. kinds (L): must outlive s. offloaded: so many of the layers, the first ones. trains false: there
 // will be no backward pass, so offloaded layers are lost when others need their slots. The tables are host memory of s (checkpoint_free).
-static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded, bool trains,
-                                     activation_sizes n) {
+static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded,
+                                     bool trains, activation_sizes n) {
     memset(s, 0, sizeof *s);
     s->offloaded = offloaded;
     s->kinds = kinds;
@@ -106,7 +106,7 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         if (kinds[l] > s->most) s->most = kinds[l];
     }
     recompute_kind least = checkpoint_least(kinds, offloaded);
-    s->slot_count = offloaded - checkpoint_leaving(kinds, offloaded);
+    s->slot_count = (int)min_i64(offloaded, checkpoint_slots(least));
     for (int l = 0; l < L; l++) {
         if (l >= offloaded) {
             s->kept[l] = checkpoint_take(device, n, kinds[l]);
@@ -179,7 +179,7 @@ static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64
     if (s->held[layer] != CHECKPOINT_NOT_KEPT)
         comm_abort("activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);
     s->held[layer] = micro;
-    if (layer + s->slot_count >= s->offloaded || micro == CHECKPOINT_NOT_KEPT) return; // the last ones stay in their slots
+    if (s->host[layer] == NULL || micro == CHECKPOINT_NOT_KEPT) return; // the last offloaded layers stay in their slots
     int slot = layer % s->slot_count;
     s->slot_ticket[slot] = device_copy_start(s->to_host, s->host[layer], s->slots[slot].x_in, s->block_bytes[layer]);
     s->slot_leaving[slot] = true;

@@ -1,9 +1,9 @@
 // Token files -> this rank's tokens and labels, and their positions in the sequence.
 //
-// Files are llm.c's: 256 int32 of header (magic, version, count), then tokens: magic 20240520 version 1 = uint16, magic 20240801 version 7 =
-// uint32; little-endian. All files that match a pattern, sorted by name (bytes), form one stream of tokens. Sample n is the S tokens from
-// n S on. The label of a token is the token after it in the stream, even if that is in another rank's rows, the next sample or the
-// next file. Only the stream's very last token has none (-100).
+// Files are llm.c's: 256 int32 of header (magic, version, count), then tokens, little-endian: uint16 (magic 20240520, version 1) or uint32
+// (magic 20240801, version 7). All files that match a pattern, sorted by name (bytes), form one stream of tokens. Sample n is the S tokens
+// from n S on. The label of a token is the token after it in the stream, even if that is in another rank's rows, the next sample or the next
+// file. Only the stream's very last token has none (-100).
 //
 // Loss masks: a file FILE.mask beside a token file FILE has one byte for each of its tokens, no header: 1 = learnt, 0 = never a label (such
 // as the prompts in instruction data). Without a mask, all tokens of a file are learnt.
@@ -85,7 +85,8 @@ static inline bool token_file_check(const char *path, token_file *file, error_te
     int32_t version = header[1];
     if (header[0] != TOKEN_MAGIC_16 && header[0] != TOKEN_MAGIC_32)
         return error_set(error, "%s: magic number %d; legal values are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? "
-                                "dev/tokenize_text.py writes them, and of bytes scripts/prepare_text.sh%s", path, (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32, hint);
+                                "dev/tokenize_text.py writes them, and of bytes scripts/prepare_text.sh%s", path, (int)header[0], TOKEN_MAGIC_16,
+                         TOKEN_MAGIC_32, hint);
     int width = header[0] == TOKEN_MAGIC_16 ? 2 : 4, legal = width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
     if (version != legal) return error_set(error, "%s: version %d; with magic number %d the legal value is %d", path, (int)version, (int)header[0], legal);
     if (header[2] == 0) return error_set(error, "%s: holds no tokens", path);
@@ -132,8 +133,8 @@ static inline int dataloader_folder_unread(const char *path, int number) {
     return number != ENOENT && number != ENOTDIR;
 }
 // Finds the files that match `pattern` (as in a shell: * ? [..], no ~ or {}), the first of three parts of dataloader_open.
-// S >= 1: tokens of a sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false with a
-// message; dataloader_close is the caller's either way.
+// S >= 1: tokens of a sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false
+// with a message; dataloader_close is the caller's either way.
 static inline bool dataloader_find(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
     memset(loader, 0, sizeof *loader);
     loader->fd = -1;
@@ -161,8 +162,8 @@ static inline bool dataloader_find(dataloader *loader, const char *pattern, int6
     loader->files = HOST_NEW(token_file, loader->file_count);
     return true;
 }
-// Checks header and size of files `from`, from + step, ..., and the size of their loss masks, and fills their entries of loader->files. Ranks that see the
-// same files divide them so: on a shared file system, opening them takes much longer than reading the few places. False with a message.
+// Checks header and size of files `from`, from + step, ..., and the size of their loss masks, and fills their entries of loader->files.
+// Ranks that see the same files divide them, because opening thousands of files takes long on a shared file system. False with a message.
 static inline bool dataloader_check(dataloader *loader, int64_t from, int64_t step, error_text *error) {
     for (int64_t i = from; i < loader->file_count; i += step) {
         const char *path = dataloader_path(loader, i);
@@ -179,8 +180,8 @@ static inline bool dataloader_take(dataloader *loader, const char *pattern, erro
     for (int64_t i = 0; i < loader->file_count; i++) {
         token_file *file = &loader->files[i];
         if (file->width != loader->width)
-            return error_set(error, "%s: has tokens of %d bytes, but %s has tokens of %d; all files of a stream must have the same width", dataloader_path(loader, i),
-                             (int)file->width, dataloader_path(loader, 0), loader->width);
+            return error_set(error, "%s: has tokens of %d bytes, but %s has tokens of %d; all files of a stream must have the same width",
+                             dataloader_path(loader, i), (int)file->width, dataloader_path(loader, 0), loader->width);
         loader->hash = hash_bytes(loader->hash, &file->hash, sizeof file->hash);
         loader->masks += file->masked;
         file->first = loader->total;
@@ -202,8 +203,8 @@ static inline bool dataloader_open(dataloader *loader, const char *pattern, int6
 
 // ---- the order of samples ----
 
-// A permutation of [0, n) for each (seed, epoch), computed without a table: a Feistel network on the smallest even number of bits that holds
-// n values, applied again while its result is outside [0, n) (fewer than 4 passes on average).
+// A permutation of [0, n) for each (seed, epoch), computed without a table: a Feistel network on the smallest even number of bits that
+// holds n values, applied again while its result is outside [0, n) (fewer than 4 passes on average).
 static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n, int64_t index) {
     if (n <= 1) return 0;
     int half = 1;
@@ -221,17 +222,15 @@ static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n
     return (int64_t)x;
 }
 
-// Where sequence b of dp rank d in micro-step `micro` stands in the order of samples, counted from where micro-step 0 begins (read_step counts micro-steps
-// from the start of the step, and adds the samples of the steps before it, which may have had other batches). Samples are dealt out to the dp ranks in
-// rounds, back and forth, so that where they are sorted by length each rank has as much to do. A step takes dp * grad_accum * batch consecutive counters,
-// so every grid with the same product sees the same samples in each step. hp and cp do not matter: all ranks of an SP group read the same sample.
-// Progress of a run is counted in samples.
+// Which of a step's samples is sequence b of dp rank d in micro-step `micro`. They are dealt out to the dp ranks in rounds, back and forth,
+// so that where they are sorted by length each rank has as much to do. A step takes dp * grad_accum * batch samples, and every grid with
+// the same product takes the same ones. hp and cp do not matter: all ranks that share a sequence read the same sample.
 static inline int64_t dataloader_counter(int64_t micro, int64_t dp, int64_t d, int64_t batch, int64_t b) {
     int64_t round = micro * batch + b;
     return round * dp + (round % 2 == 0 ? d : dp - 1 - d);
 }
 
-// The sample at `counter`: every sample once per epoch of dataloader_samples counters.
+// The sample at place `counter` of the order: every sample once per epoch of dataloader_samples places.
 static inline int64_t dataloader_sample_at(const dataloader *loader, int64_t counter) {
     int64_t n = dataloader_samples(loader), epoch = counter / n, index = counter % n;
     return loader->shuffle ? dataloader_permute(loader->seed, epoch, n, index) : index;
@@ -251,10 +250,11 @@ static inline int64_t dataloader_file_of(const dataloader *loader, int64_t place
 }
 // Reads tokens [first, first + count) of the stream into to (int32) and checks each against V.
 static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int64_t count, int32_t *to, error_text *error) {
-    for (int64_t f = dataloader_file_of(loader, first); count > 0; f++) {
+    for (int64_t f = dataloader_file_of(loader, first), n; count > 0; f++, to += n, first += n, count -= n) {
         const token_file *file = &loader->files[f];
         const char *path = dataloader_path(loader, f);
-        int64_t at = first - file->first, n = min_i64(count, file->count - at);
+        int64_t at = first - file->first;
+        n = min_i64(count, file->count - at);
         size_t bytes = (size_t)n * (size_t)loader->width;
         if (loader->fd < 0 || loader->open_file != f) { // one open file at a time: thousands of token files need one descriptor
             if (loader->fd >= 0) close(loader->fd);
@@ -278,9 +278,6 @@ static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int
                                  (long long)(loader->V - 1));
             to[i] = (int32_t)token;
         }
-        to += n;
-        first += n;
-        count -= n;
     }
     return true;
 }
@@ -289,27 +286,25 @@ static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int
 static inline bool dataloader_mask_labels(const dataloader *loader, int64_t first, int64_t count, int32_t *labels, error_text *error) {
     char path[4096];
     uint8_t mask[4096];
-    for (int64_t f = dataloader_file_of(loader, first); count > 0; f++) {
+    for (int64_t f = dataloader_file_of(loader, first), here; count > 0; f++, labels += here, first += here, count -= here) {
         const token_file *file = &loader->files[f];
-        int64_t at = first - file->first, here = min_i64(count, file->count - at);
-        int fd = -1;
+        int64_t at = first - file->first;
+        here = min_i64(count, file->count - at);
+        if (!file->masked) continue;
         snprintf(path, sizeof path, "%s.mask", dataloader_path(loader, f));
-        if (file->masked && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return error_set_errno(error, "%s: cannot be opened", path);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) return error_set_errno(error, "%s: cannot be opened", path);
         bool ok = true;
-        for (int64_t done = 0; fd >= 0 && ok && done < here;) {
-            int64_t n = min_i64(here - done, (int64_t)sizeof mask);
+        for (int64_t done = 0, n; ok && done < here; done += n) {
+            n = min_i64(here - done, (int64_t)sizeof mask);
             ok = file_pread(fd, path, mask, (size_t)n, at + done, error);
             for (int64_t i = 0; i < n && ok; i++) {
                 if (mask[i] == 0) labels[done + i] = LABEL_IGNORED;
                 if (mask[i] > 1) ok = error_set(error, "%s: byte %lld is %d; legal values are 0 and 1", path, (long long)(at + done + i), mask[i]);
             }
-            done += n;
         }
-        if (fd >= 0) close(fd);
+        close(fd);
         if (!ok) return false;
-        labels += here;
-        first += here;
-        count -= here;
     }
     return true;
 }
@@ -320,22 +315,22 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
     if (shard->S != loader->S || sample < 0 || sample >= dataloader_samples(loader))
         return error_set(error, "sample %lld of length %lld requested; there are %lld of length %lld", (long long)sample, (long long)shard->S,
                          (long long)dataloader_samples(loader), (long long)loader->S);
-    for (int64_t t = 0; t < shard->T;) {
+    for (int64_t t = 0, rows; t < shard->T; t += rows) {
         sequence_run run = sequence_shard_run_at(shard, shard->h * shard->T + t);
-        int64_t rows = min_i64(run.rows, shard->T - t);
-        int64_t first = sample * loader->S + run.position;                        // in the stream
-        int64_t here = max_i64(0, min_i64(rows, run.end - run.position));         // rows that are not padding
-        int64_t after = here > 0 && first + here < loader->total ? 1 : 0;         // 1 if the last row's label exists
-        if (here > 0 && !dataloader_read_tokens(loader, first, here, tokens + t, error)) return false;
-        for (int64_t i = 0; i + 1 < here; i++) labels[t + i] = tokens[t + i + 1];
-        if (here > 0) labels[t + here - 1] = LABEL_IGNORED;
-        if (after > 0 && !dataloader_read_tokens(loader, first + here, 1, labels + t + here - 1, error)) return false;
-        if (loader->masks > 0 && here > 0 && !dataloader_mask_labels(loader, first + 1, here - 1 + after, labels + t, error)) return false;
+        rows = min_i64(run.rows, shard->T - t);
+        int64_t first = sample * loader->S + run.position;                // in the stream
+        int64_t here = max_i64(0, min_i64(rows, run.end - run.position)); // rows that are not padding
         for (int64_t i = here; i < rows; i++) {
             tokens[t + i] = 0;
             labels[t + i] = LABEL_IGNORED;
         }
-        t += rows;
+        if (here == 0) continue;
+        if (!dataloader_read_tokens(loader, first, here, tokens + t, error)) return false;
+        for (int64_t i = 0; i + 1 < here; i++) labels[t + i] = tokens[t + i + 1];
+        bool follows = first + here < loader->total; // the token that is the last row's label
+        labels[t + here - 1] = LABEL_IGNORED;
+        if (follows && !dataloader_read_tokens(loader, first + here, 1, labels + t + here - 1, error)) return false;
+        if (loader->masks > 0 && !dataloader_mask_labels(loader, first + 1, here - 1 + follows, labels + t, error)) return false;
     }
     return true;
 }
@@ -359,11 +354,12 @@ static inline int64_t *dataloader_document_starts(dataloader *loader, int64_t sa
     }
     return starts;
 }
-// Reads this rank's rows of a sample of packed documents, as dataloader_read does. segments (sequence_shard_segments + 1): becomes the sample's, to which the
-// rows belong; NULL where there can be only one. The label of a document's last token would be the first token of the next document: it becomes -100.
-// documents (sequence_shard_entries): for every row of the HP group (the rows that this rank has in attention), the position in the sample of the first token of
-// the row's document; then the same for the first row of each chunk of each segment. A sample's first token always begins a document. Padding continues the
-// document before it; in chunks of padding alone each row is a document.
+// Reads this rank's rows of a sample of packed documents, as dataloader_read does. The label of a document's last token would be the first
+// token of the next document: it becomes -100.
+// segments (sequence_shard_segments + 1): becomes the sample's list, from which the rows follow; NULL where there can be only one.
+// documents (sequence_shard_entries): for every row that this rank has in attention, the position in the sample of the first token of the
+// row's document; then the same for the first row of each chunk of each segment. A sample's first token always begins a document. Padding
+// continues the document before it; in chunks of padding alone each row is a document.
 static inline bool dataloader_read_packed(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark, int32_t *tokens, int32_t *labels,
                                           int64_t *documents, sequence_segment *segments, error_text *error) {
     int64_t count, *starts = dataloader_document_starts(loader, sample, mark, &count, error);

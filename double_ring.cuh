@@ -5,18 +5,18 @@
 //     k == c   causal on the local pair
 //     k <  c   all queries x the first half of the keys       (chunk k is before both, chunk 2 cp - 1 - k after both)
 //     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)
-// So every rank sees some of every block, and each block goes whole around the ring: ranks behind its owner (k < c) need its first half alone, but hand it on to
-// those before the owner, which need all. (Second halves sent the other way round would save a quarter of the bytes on average, and none on the busiest rank.)
+// So each block goes whole around the ring: ranks behind its owner (c > k) need its first half alone, but hand it on to those before the owner (c < k),
+// which need all. (Second halves sent the other way round would save a quarter of the bytes on average, and none on the busiest rank.)
 // A sequence of packed documents has segments that do not see each other, each cut in this way: a block is then such a call for each segment.
 //
-// The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the outer
-// ring brings the block that the *next* window step starts from, from the window before: that transfer hides behind the whole window step. (It is
-// started after the first inner hop, which is needed first, in case the network takes one at a time.)
-// Backward: the KV travels the same way, and the gradient of each KV block follows its block. In each window step dKV starts from zero. The sum
-// of the earlier window steps arrives during the whole window step and is added at its end, so both outer transfers are hidden (LoongTrain's own
-// code waits for dKV after one ring step). The last block of a window step is always that of the next place (pos + 1) of some window. So the sums
-// for a block end every window step at the same place, and outer hops alone pass them on; one outer and one inner hop at the very end bring
-// every dKV home. With cp = 4 and w = 2:
+// The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the
+// outer ring brings the block that the *next* window step starts from, from the window before: that transfer hides behind the whole window
+// step. (It is started after the first inner hop, which is needed first, in case the network takes one at a time.)
+// Backward: the KV travels the same way, and the gradient of each KV block follows its block. In each window step dKV starts from zero. The
+// sum of the earlier window steps arrives during the whole window step and is added at its end, so both outer transfers are hidden
+// (LoongTrain's own code waits for dKV after one ring step). The last block of a window step is always that of the next place (pos + 1) of
+// some window. So the sums for a block end every window step at the same place, and outer hops alone pass them on; one outer and one inner
+// hop at the very end bring every dKV home. With cp = 4 and w = 2:
 //              block in use at step (o, i)          the gradient of block 0
 //              0,0   0,1   1,0   1,1
 //     rank 0    0     1     2     3                 begins here; inner hop to 1                        home
@@ -24,8 +24,8 @@
 //     rank 2    2     3     0     1                 1,0: begins again; inner hop to 3
 //     rank 3    3     2     1     0                 1,1: sum of ranks 2 and 3, plus that from 1; outer hop to 1
 //
-// dKV is summed in float on every rank. --dkv-wire fp32 sends the sums as they are. bf16 (as LoongTrain does) sends half the bytes: a sum is
-// rounded before each hop, each time by at most 2^-8 of itself. In total a gradient is off by less than sqrt(cp) 2^-8 of the largest one
+// dKV is summed in float on every rank. --dkv-wire fp32 sends the sums as they are. bf16 (as LoongTrain does) sends half the bytes: a sum
+// is rounded before each hop, each time by at most 2^-8 of itself. In total a gradient is off by less than sqrt(cp) 2^-8 of the largest one
 // (test_attention). With --cp-comm allgather each contribution goes straight to its owner: one rounding each.
 #ifndef DOUBLE_RING_CUH
 #define DOUBLE_RING_CUH
@@ -36,9 +36,9 @@
 #include "sequence_shard.h" // defines: sequence_segment
 #include "trace.h"     // defines: transfer_finish, trace_*
 
-// Packed documents of one sequence: where the document of each query row begins. All NULL: the whole sequence is one document.
-// Keys that no query of this rank sees, and queries that see no key, are cut off a block before the kernel is called; an empty block is skipped.
-// KV rows that no other rank sees are not sent (double_ring_rows), except by --cp-comm allgather, which sends whole blocks. Every hop still takes
+// Packed documents of one sequence: where the document of each query row begins. All NULL: the whole sequence is one document. Keys that no
+// query of this rank sees, and queries that see no key, are cut off a block before the kernel is called; an empty block is skipped. KV rows
+// that no other rank sees are not sent (double_ring_rows), except by --cp-comm allgather, which sends whole blocks. Every hop still takes
 // place, so the order of transfers and sums never depends on the data.
 typedef struct {
     const int64_t *first;  // (Tc) on the device, ascending in a segment: position in the sequence of the first token of the row's document
@@ -46,12 +46,12 @@ typedef struct {
     const sequence_segment *segments; // ascending, then {S, Tc}; NULL: one
 } document_rows;
 
-// The rows of a rank's KV, and of its gradient, that travel: [at[i], at[i] + count[i]), the second range behind the first. Other ranks see no other rows.
+// The rows of a rank's KV, and of its gradient, that travel: [at[i], at[i] + count[i]), the second range behind the first. Others see no other rows.
 typedef struct {
     int64_t at[2], count[2];
 } double_ring_rows;
 
-// Query heads [q, q + Hq) of a rank, and the key/value heads [kv, kv + Hkv) that they use: whole groups, or (Hkv = 1) part of one.
+// Query heads [q, q + Hq) of a rank, and the key/value heads [kv, kv + Hkv) that they use: all query heads of each or, where Hkv = 1, some of them.
 typedef struct {
     int q, Hq, kv, Hkv;
 } head_run;
@@ -61,7 +61,7 @@ typedef struct {
     const grid *g;
     int64_t Tc;      // rows of this CP rank, S_padded / cp; even when cp > 1
     int Hq, Hkv, HS; // heads of this rank
-    head_run run;    // those that double_ring_forward and double_ring_backward compute, with buffers of their size; part of a group only if cp = 1
+    head_run run;    // those that double_ring_forward and double_ring_backward compute, with buffers of their size
     bool allgather;  // --cp-comm allgather, and cp > 1: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
     bool packed;     // sequences may be packed documents
@@ -141,10 +141,11 @@ static inline attention_block double_ring_block(const double_ring *r, const sequ
 
     attention_documents d = {r->documents.first + *first_query, r->documents.host + *first_query,
                              {segment->position + k * chunk, segment->position + (2 * cp - 1 - k) * chunk}, chunk};
-    const int64_t *first = d.host, whole = b.Tq;
+    const int64_t *first = d.host;
+    int64_t queries = b.Tq; // before some are cut off
     if (!b.causal) {
         int64_t last = (b.Tk > chunk ? d.at[1] : d.at[0]) + chunk - 1; // position of the last key
-        int64_t low = 0, high = b.Tq;
+        int64_t low = 0, high = queries;
         while (low < high) { // binary search for the first query whose document begins after the last key: it and those behind it see nothing
             int64_t middle = (low + high) / 2;
             if (first[middle] <= last) low = middle + 1;
@@ -160,15 +161,15 @@ static inline attention_block double_ring_block(const double_ring *r, const sequ
         b.Tk -= unseen;
         d = attention_documents_from(d, 0, unseen);
     }
-    // The kernel gets the documents where a boundary hides keys from some query. A cut block, and that of one of several segments, always gets them: its
-    // size is one of many, and without them cuDNN would compile a kernel for each size (attention_blocks.c).
-    bool cut = rows < r->Tc || b.Tq < whole || *first_key > segment->row;
+    // The kernel gets the documents where a boundary hides keys from some query. A cut block, and that of one of several segments, always
+    // gets them: its size is one of many, and without them cuDNN would compile a kernel for each size (attention_blocks.c).
+    bool cut = rows < r->Tc || b.Tq < queries || *first_key > segment->row;
     if (cut || attention_first_key(&d, first[b.Tq - 1], b.Tk) > 0) b.documents = d;
     return b;
 }
 
-// Merges the block of CP rank k, kv (Tc, 2 Hkv of the run, HS), into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes first and
-// sets them.
+// Merges the block of CP rank k, kv (Tc, 2 Hkv of the run, HS), into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes
+// first and sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
     double began = trace_now();
     for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++) {
@@ -192,8 +193,8 @@ typedef struct {
     document_rows documents;
 } double_ring_queries;
 
-// dkv (Tc, 2 Hkv of the run, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A rank's own
-// block comes first and sets dq, the others add to it.
+// dkv (Tc, 2 Hkv of the run, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A
+// rank's own block comes first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
     double began = trace_now();
     for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++) {
@@ -226,8 +227,8 @@ static inline int double_ring_source(const grid *g, int o, int i) {
     return grid_context_index(&g->shape, (g->place.window - o + windows) % windows, (g->place.pos - i + w) % w);
 }
 
-// The rows of CP rank k's block that travel. A document is contiguous, so what other ranks see of a chunk are its rows from the first one on that the first
-// row of the next chunk on another rank sees. Of several segments, rows that nobody sees between these travel, too, but for the longest run of them.
+// The rows of CP rank k's block that travel. A document is contiguous: so what other ranks see of a chunk begins with the row that the first row of the
+// next chunk on another rank sees first. Of several segments, rows that nobody sees between these travel, too, but for the longest run of them.
 static inline double_ring_rows double_ring_travels(const double_ring *r, int k) {
     if (r->documents.host == NULL) return (double_ring_rows){{0, r->Tc}, {r->Tc, 0}};
     double_ring_rows rows = {{0, 0}, {0, 0}};
@@ -255,8 +256,8 @@ static inline double_ring_rows double_ring_travels(const double_ring *r, int k) 
 
 static inline int double_ring_transfers(const double_ring *r) { return r->documents.host != NULL ? 2 : 1; } // of a hop
 
-// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv of the run, HS), to the next rank. The block that
-// arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each range.
+// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv of the run, HS), to the next rank. The block
+// that arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each range.
 static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, int i, const void *send, void *recv) {
     bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER, kv = ring == COMM_KV_INNER || ring == COMM_KV_OUTER;
     comm *group = double_ring_group(r->g, ring);
@@ -274,8 +275,8 @@ static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) 
     for (int n = 0; n < double_ring_transfers(r); n++) transfer_finish(double_ring_group(r->g, ring));
 }
 
-// out (Tc, Hq of the run, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the run. kv
-// (Tc, 2 Hkv of the run, HS) is this rank's own block.
+// out (Tc, Hq of the run, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the
+// run. kv (Tc, 2 Hkv of the run, HS) is this rank's own block.
 static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
     double_ring_begin(r, documents);
@@ -306,8 +307,8 @@ static inline void double_ring_forward(double_ring *r, float *out, float *lse, c
     }
 }
 
-// Puts the sum of rank k's dKV, in *sum, into wire format. Afterwards *leaving is the buffer to send, *sum one to compute in. For float this swaps
-// the two pointers.
+// Puts the sum of rank k's dKV, in *sum, into wire format. Afterwards *leaving is the buffer to send, *sum one to compute in. For float
+// this swaps the two pointers.
 static inline void double_ring_put(const double_ring *r, void **leaving, float **sum, int k) {
     if (r->dkv_bf16) {
         double_ring_rows rows = double_ring_travels(r, k);
@@ -328,14 +329,6 @@ static inline void double_ring_add(const double_ring *r, float *sum, const void 
         if (r->dkv_bf16) op_add_bf16(sum + at, (const bf16 *)arrived + at, n);
         else op_add_float(sum + at, (const float *)arrived + at, n);
     }
-}
-
-// sum = rank k's dKV as it came over the wire; only the rows that travel.
-static inline void double_ring_set(const double_ring *r, float *sum, const void *arrived, int k) {
-    double_ring_rows rows = double_ring_travels(r, k);
-    int64_t row = double_ring_kv_row(r);
-    for (int i = 0; i < 2; i++) device_zero(sum + rows.at[i] * row, sizeof(float) * (size_t)(rows.count[i] * row));
-    double_ring_add(r, sum, arrived, k);
 }
 
 // --cp-comm allgather. With dkv_bf16 an all-to-all takes every contribution to its owner, who adds them in float, in the order of ranks.
@@ -367,8 +360,8 @@ static inline float *double_ring_home_gathered(double_ring *r) {
     return r->dkv;
 }
 
-// t->dq = the sum over all blocks. The dKV of this rank's own KV is still in flight on return: compute issued before double_ring_home hides it.
-// All sums are float, each in an order that the ring fixes.
+// t->dq = the sum over all blocks. The dKV of this rank's own KV is still in flight on return: compute issued before double_ring_home hides
+// it. All sums are float, each in an order that the ring fixes.
 static inline void double_ring_backward(double_ring *r, const double_ring_queries *t, const floatX *kv) {
     double_ring_begin(r, t->documents);
     if (r->allgather) {
@@ -386,9 +379,9 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
             int k = double_ring_source(g, o, i);
             if (i < w - 1) double_ring_hop(r, COMM_KV_INNER, o, i, block, r->kv_inner[i % 2]);
             if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_outer[o % 2]);
-            // The earlier window steps' sum for the block that this rank uses last in this window step arrives during the whole window step.
+            // During the whole window step, the earlier ones' sum arrives for the block that this rank uses last.
             if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_outer, r->dkv_outer[0]);
-            if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // the whole gradient stays here; the rows that others see go round the ring
+            if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // all of it stays here; the rows that others see also go round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
                 device_copy(sum, r->dkv_own, sizeof(float) * (size_t)double_ring_kv_count(r));
             } else {
@@ -422,7 +415,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     }
 }
 
-// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv of the run, HS) float of this rank's own KV, in one of the ring's buffers, valid until the next call.
+// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv of the run, HS) float of this rank's own KV, in a buffer of the ring, until the next pass.
 static inline float *double_ring_home(double_ring *r) {
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
@@ -430,11 +423,14 @@ static inline float *double_ring_home(double_ring *r) {
     if (r->allgather) return double_ring_home_gathered(r);
     void *home = w > 1 ? r->dkv_inner[0] : r->dkv_outer[0]; // where the last hop arrives
     if (windows > 1) double_ring_hop_finish(r, COMM_DKV_OUTER);
-    if (windows > 1 && w > 1) double_ring_hop(r, COMM_DKV_INNER, windows, w - 1, r->dkv_outer[0], r->dkv_inner[0]); // step `windows`: one's own window again
+    if (windows > 1 && w > 1) double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, r->dkv_outer[0], r->dkv_inner[0]); // of the rank's own window, as in step 0
     if (w > 1) double_ring_hop_finish(r, COMM_DKV_INNER);
     if (r->documents.host == NULL && !r->dkv_bf16) return (float *)home;
     float *sum = r->documents.host != NULL ? r->dkv_own : r->dkv; // bf16 on the wire: sums never left r->dkv (double_ring_put)
-    double_ring_set(r, sum, home, g->place.c);
+    double_ring_rows rows = double_ring_travels(r, g->place.c);   // what arrives takes the place of these
+    int64_t row = double_ring_kv_row(r);
+    for (int i = 0; i < 2; i++) device_zero(sum + rows.at[i] * row, sizeof(float) * (size_t)(rows.count[i] * row));
+    double_ring_add(r, sum, home, g->place.c);
     return sum;
 }
 

@@ -24,7 +24,7 @@ typedef struct {
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     bool packed;          // samples are packed documents: see model.batch_documents
     int64_t segments;     // the most of a sample (sequence_shard_segments); 0: 1
-    int64_t attention_bytes; // of a run of attention's heads; 0: ATTENTION_RUN_BYTES
+    int64_t attention_bytes; // most bytes of a run of heads (attention_2d_first_run); 0: ATTENTION_RUN_BYTES
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
@@ -34,8 +34,8 @@ typedef struct {
     size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
 } model_run;
 
-// Model states are gathered, reduced and updated by units (zero_hybrid.cuh): 0 is the embedding, 1 + l layer l, L + 1 the head. Indices of tensors in a
-// unit: in the order in which model_describe_units adds them.
+// Model states are gathered, reduced and updated by units (zero_hybrid.cuh): 0 is the embedding, 1 + l layer l, L + 1 the head. Indices of
+// tensors in a unit: in the order in which model_describe_units adds them.
 enum { UNIT_EMBEDDING = 0 };
 enum { T_EMBEDDING = 0 };                                              // (V, D)
 enum { T_NORM1, T_WQKV, T_WO, T_NORM2, T_W_GATE_UP, T_W_DOWN };        // of a layer
@@ -47,7 +47,7 @@ typedef struct {
     model_run run;
     int64_t rows;  // B T
     int64_t entries; // of batch_documents for a sequence (sequence_shard_entries)
-    int qkv_width; // (H + 2 Hkv) HS
+    int qkv_width, out_width; // (H + 2 Hkv) HS, H HS
     zero_unit *units; // L + 2
     zero_hybrid zero;
     attention_2d attention;
@@ -76,9 +76,9 @@ typedef struct {
     void *norm_scratch, *embedding_scratch, *product_scratch;
     // host memory, from the arena
     int32_t *batch_tokens, *batch_labels; // (grad_accum, rows): a step's, for the caller to read into
-    // Packed only, (grad_accum, B, entries) from dataloader_read_packed: for each attention row, the position in its sequence of the first token of its
-    // document; then the same for the first row of each chunk of each segment. RoPE uses the position in the sequence: scores depend on differences of
-    // positions only, so within a document they are the same as with positions that restart at 0.
+    // Packed only, (grad_accum, B, entries) from dataloader_read_packed: for each attention row, where in its sequence its document begins;
+    // then the same for the first row of each chunk of each segment. RoPE uses the position in the sequence: scores depend on differences
+    // of positions only, so within a document they are the same as with positions that restart at 0.
     int64_t *batch_documents;
     sequence_segment *batch_segments;     // (grad_accum, B, run.segments + 1): which rows are where; NULL: every sequence is one segment
     float *saving;            // (3, zero_shares): copy of parameters and both moments while it is written; NULL: run.saves is not set
@@ -86,21 +86,23 @@ typedef struct {
 
 // ---- memory ----
 
-// --mlp-tile auto and --loss-tile auto: rows of a tile, in equal tiles of rows with `width` elements. They depend only on the model, `rows` and the
-// element size, so that they are the same on every rank and for every kind of recompute. Each tile reads and writes the gradient of its weights
-// once: 8 bytes per weight, for 2 x (rows of the tile) FLOP. A CPU (float, element 4) hides that from 256 rows on, and works from its caches: about
-// 2^24 elements per tile. On a GPU (bf16) of 660 TFLOP/s and 4 TB/s that traffic takes 660 / rows of the product's time: at least 8192 rows, and
-// up to 1 GiB.
+// --mlp-tile auto and --loss-tile auto: rows of a tile, in equal tiles of rows with `width` elements. They depend only on the model, `rows`
+// and the element size, so that they are the same on every rank and for every kind of recompute. Each tile reads and writes the gradient of
+// its weights once: 8 bytes per weight, for 2 x (rows of the tile) FLOP. A CPU (float, element 4) hides that from 256 rows on, and works
+// from its caches: about 2^24 elements per tile. On a GPU (bf16) of 660 TFLOP/s and 4 TB/s that traffic takes 660 / rows of the product's
+// time: at least 8192 rows, and up to 1 GiB.
 static inline int64_t model_auto_tile(int64_t rows, int64_t width, size_t element) {
     int64_t most = element == sizeof(float) ? max_i64(256, ((int64_t)1 << 24) / width) : max_i64(8192, ((int64_t)1 << 29) / width);
     return min_i64(rows, round_up(ceil_div(rows, ceil_div(rows, most)), 64));
 }
 
-// Slots: where units are gathered, and their gradients summed. Layers take two in turn: one computes while the next one is gathered. Embedding and head are
-// in use at opposite ends of a pass and share one, unless they are tied. Arguments of zero_unit_add: name, elements, decay, product (zero_tensor).
+// Sets widths and units. Slots: where units are gathered, and their gradients summed. Layers take two in turn: one computes while the next one is
+// gathered. Embedding and head, in use at opposite ends of a pass, share one unless they are tied. zero_unit_add: name, elements, decay, product.
 static inline void model_describe_units(model *m) {
     const model_config *c = &m->c;
-    int64_t D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
+    int64_t D = c->D, F = c->F, V = c->V;
+    m->qkv_width = (c->H + 2 * c->Hkv) * c->HS;
+    m->out_width = c->H * c->HS;
     m->units = HOST_NEW(zero_unit, c->L + 2);
     zero_unit *u = m->units;
     zero_unit_add(&u[UNIT_EMBEDDING], "embedding", V * D, true, false);
@@ -110,7 +112,7 @@ static inline void model_describe_units(model *m) {
         layer->slot = l % 2;
         zero_unit_add(layer, "norm1", D, false, false);
         zero_unit_add(layer, "wqkv", m->qkv_width * D, true, true);
-        zero_unit_add(layer, "wo", D * heads, true, true);
+        zero_unit_add(layer, "wo", D * m->out_width, true, true);
         zero_unit_add(layer, "norm2", D, false, false);
         zero_unit_add(layer, "w_gate_up", 2 * F * D, true, true);
         zero_unit_add(layer, "w_down", D * F, true, true);
@@ -137,16 +139,16 @@ static inline void model_describe_units(model *m) {
 // x_mid and out: only where some layer does not keep them.
 static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d *a = &m->attention;
-    bool deals = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE, in_flight = false;
-    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    bool sends = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE, in_flight = false;
+    int64_t rows = m->rows, D = m->c.D;
     for (int l = 0; l < m->c.L; l++) in_flight |= m->run.kinds[l] == RECOMPUTE_SELECTIVE;
     m->x_last = m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     arena_place of_dout = arena_share_begin(device);
-    m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
+    m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->out_width);
     arena_share(device, &of_dout);
     if (recomputes) m->store.work.x_mid = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     arena_share_end(device, &of_dout);
-    if (deals && rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
+    if (sends && rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->out_width);
 
     arena_place at_work = arena_share_begin(device);
     attention_2d_layout(a, device);
@@ -159,7 +161,7 @@ static inline void model_layout_workspace(model *m, arena *device) {
     m->rstd = ARENA_TAKE(device, MEM_WORKSPACE, float, m->norm_tile);
     arena_place of_products = arena_share_begin(device);
     arena_place of_out = arena_share_begin(device);
-    if (deals && !rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * heads);
+    if (sends && !rings && recomputes) m->store.work.out = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->out_width);
     arena_share(device, &of_out);
     if (!in_flight) attention_2d_layout_kv_send(a, device);
     arena_share_end(device, &of_out);
@@ -192,9 +194,8 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->run = *run;
     m->rows = run->B * run->T;
     m->entries = run->T * g->shape.hp + 2 * g->shape.cp * max_i64(1, run->segments);
-    m->qkv_width = (c->H + 2 * c->Hkv) * c->HS;
-    int64_t rows = m->rows, D = c->D, F = c->F, V = c->V, heads = (int64_t)c->H * c->HS;
-    int64_t multiple = arena_is_cpu(device) ? 1 : 2; // versions of cuBLAS (13.5.1 to 13.6.0) may refuse a product of a single row, which a last tile could be
+    int64_t rows = m->rows, D = c->D, F = c->F, V = c->V;
+    int64_t multiple = arena_is_cpu(device) ? 1 : 2; // cuBLAS 13.5.1 to 13.6.0 may refuse a product of a single row, which a last tile could be
     m->mlp_tile = run->mlp_tile > 0 ? min_i64(round_up(run->mlp_tile, multiple), rows) : model_auto_tile(rows, 2 * F, arena_element(device));
     m->loss_tile = run->loss_tile > 0 ? min_i64(round_up(run->loss_tile, multiple), rows) : model_auto_tile(rows, V, arena_element(device));
     m->norm_tile = max_i64(m->mlp_tile, m->loss_tile);
@@ -217,12 +218,13 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 
     attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed, run->attention_bytes);
     m->attention.ring.forward_only = run->forward_only;
-    activation_sizes n = {.x = rows * D, .out = rows * heads, .lse = rows * c->H, .kv = run->B * attention_2d_kv_count(&m->attention),
+    activation_sizes n = {.x = rows * D, .out = rows * m->out_width, .lse = rows * c->H, .kv = run->B * attention_2d_kv_count(&m->attention),
                           .gate_up = m->keep_gate_up ? rows * 2 * F : 0, .out_is_ring = g->shape.hp == 1};
     checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, !run->forward_only, n);
 
     int64_t norm_parts = arena_is_cpu(device) ? NORM_PARTS_CPU : NORM_PARTS_GPU; // of another device
-    size_t norm = !arena_counts_other(device) ? op_rmsnorm_backward_scratch(m->norm_tile, D) : sizeof(float) * (size_t)(min_i64(m->norm_tile, norm_parts) * D);
+    size_t norm = !arena_counts_other(device) ? op_rmsnorm_backward_scratch(m->norm_tile, D)
+                                              : sizeof(float) * (size_t)(min_i64(m->norm_tile, norm_parts) * D);
     m->norm_scratch = arena_take(device, MEM_WORKSPACE, 1, norm);
     size_t products = !arena_counts_other(device) ? op_linear_workspace() : arena_is_cpu(device) ? 0 : DEVICE_LINEAR_WORKSPACE;
     m->product_scratch = arena_take(device, MEM_WORKSPACE, 1, products);
@@ -245,8 +247,8 @@ static inline void model_count(arena *device, arena *host, const model_config *c
     model_layout(&m, device, host, c, g, run);
     model_free(&m);
 }
-// Takes the arenas' memory, as much as model_layout counts, and lays out the model in it. False with a message when there is not enough: nothing is
-// left to free then. model_release gives the model and the memory back.
+// Takes the arenas' memory, as much as model_layout counts, and lays out the model in it. False with a message when there is not enough:
+// nothing is left to free then. model_release gives the model and the memory back.
 static inline bool model_allocate(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_run *run, error_text *error) {
     model_count(device, host, c, g, run);
     size_t device_bytes = device->peak, host_bytes = host->peak;
@@ -280,8 +282,8 @@ static inline void model_turns(const model *m, int64_t position, double *turns) 
         turns[2 * i + 1] = sin(angle);
     }
 }
-// Fills the RoPE table of a sequence's local positions. A GPU may wait for it, and other ranks have the other cores: by one thread, and those of a + b from
-// those of a, which has 64 times as few values, and of b < 64, also in double.
+// Fills the RoPE table of a sequence's local positions. A GPU may wait for it, and other ranks have the other cores: so one thread must be
+// fast. It makes the cos and sin of a position a + b from those of a, a multiple of 64, and of b < 64, also in double.
 static inline void model_fill_table(model *m, float *table, const sequence_shard *shard) {
     enum { PIECE = 1024, NEAR = 64 }; // rows
     int64_t half = m->c.HS / 2, row = m->c.HS, far_position = -1;
@@ -356,7 +358,7 @@ static inline void model_project_qkv(model *m, const floatX *p, int unit, const 
 }
 // x_in -> x_mid.
 static inline void model_attention_forward(model *m, const floatX *p, int unit, const layer_activations *t) {
-    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    int64_t rows = m->rows, D = m->c.D;
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
         model_project_qkv(m, p, unit, t, s, b);
@@ -366,24 +368,24 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
     for (int64_t b = 0; b < m->run.B; b++) attention_2d_ring_forward(&m->attention, model_attention_saved(m, t, b));
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_2d_collect_start(&m->attention, model_attention_saved(m, t, b), m->dout);
-        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads, m->dout);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * m->out_width, m->dout);
     }
-    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
+    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
-// Selective Checkpoint++: out_ring and lse were kept; recomputes Q, K, V, out and x_mid. The projection of a sequence's Q, K and V hides the transfer of
-// its out, which arrives where its Q will be. The transfer of the last sequence's Q, K and V is left in flight: attention's backward pass reads them next,
-// after the caller's attention_2d_distribute_finish.
+// Selective Checkpoint++: out_ring and lse were kept; recomputes Q, K, V, out and x_mid. The projection of a sequence's Q, K and V hides
+// the transfer of its out, which arrives where its Q will be. The last sequence's Q, K and V are left in flight: attention's backward pass
+// reads them next, after the caller's attention_2d_distribute_finish.
 static inline void model_attention_again(model *m, const floatX *p, int unit, const layer_activations *t) {
-    int64_t rows = m->rows, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    int64_t rows = m->rows, D = m->c.D;
     for (int64_t b = 0; b < m->run.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
         attention_2d_collect_start(&m->attention, s, s.q);
         model_project_qkv(m, p, unit, t, s, b);
-        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * heads, s.q);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * m->out_width, s.q);
         attention_2d_distribute_start(&m->attention, s);
         if (b + 1 < m->run.B) attention_2d_distribute_finish(&m->attention);
     }
-    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, heads, D);
+    op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
 
 // x_mid -> x_out, tile by tile.
@@ -428,8 +430,8 @@ static inline const floatX *model_output_weight(model *m) {
     if (m->c.tied) return model_tensor(m, zero_params(&m->zero, UNIT_EMBEDDING), UNIT_EMBEDDING, T_EMBEDDING);
     return model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_LM_HEAD);
 }
-// Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, in its place, and gradients of the head (and of the tied
-// embedding), scaled by `scale` = 1 / valid labels of the step.
+// Losses of this micro-step's rows into losses (rows). backward: also dx = gradient of x_last, in its place, and gradients of the head (and
+// of the tied embedding), scaled by `scale` = 1 / valid labels of the step.
 static inline void model_loss(model *m, float *losses, float scale, bool backward) {
     int64_t rows = m->rows, D = m->c.D, V = m->c.V;
     int head = m->c.L + 1, out_unit = m->c.tied ? UNIT_EMBEDDING : head, out_tensor = m->c.tied ? (int)T_EMBEDDING : (int)T_LM_HEAD;
@@ -477,26 +479,27 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
 
 // The gradient of qkv, in its place, of rows [row, row + n) of the micro-step, from what attention_2d_backward_finish has left of each sequence.
 static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64_t row, int64_t n) {
-    int64_t T = m->run.T, heads = (int64_t)m->c.H * m->c.HS;
+    int64_t T = m->run.T;
     for (int64_t at = row, rows; at < row + n; at += rows) {
         int64_t b = at / T, first = at % T;
         rows = min_i64(row + n - at, T - first);
-        attention_2d_unpack(&m->attention, m->qkv + (at - row) * m->qkv_width, m->dout + b * T * heads, model_attention_saved(m, t, b), model_table(m, b), first, rows);
+        attention_2d_unpack(&m->attention, m->qkv + (at - row) * m->qkv_width, m->dout + b * T * m->out_width, model_attention_saved(m, t, b),
+                            model_table(m, b), first, rows);
     }
 }
-// dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with cp > 1 that of
-// dKV's first hop home, otherwise that of dout.
+// dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with
+// cp > 1 that of dKV's first hop home, otherwise that of dout.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
-    int64_t rows = m->rows, B = m->run.B, D = m->c.D, heads = (int64_t)m->c.H * m->c.HS;
+    int64_t rows = m->rows, B = m->run.B, D = m->c.D;
     bool rings = m->g->shape.cp > 1;
-    op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, heads, D);
+    op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, m->out_width, D);
     for (int64_t b = 0; b < B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
-        floatX *dout = m->dout + b * m->run.T * heads;
+        floatX *dout = m->dout + b * m->run.T * m->out_width;
         attention_2d_backward_start(&m->attention, dout);
-        if (!rings && b == 0) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
+        if (!rings && b == 0) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
         attention_2d_backward_ring(&m->attention, dout, s);
-        if (rings && b + 1 == B) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, heads, D, adds);
+        if (rings && b + 1 == B) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
         attention_2d_backward_finish(&m->attention, s);
     }
     const floatX *norm = model_tensor(m, p, unit, T_NORM1);
@@ -541,8 +544,8 @@ static inline void model_backward(model *m, int64_t micro) {
 
 // ---- one step's worth ----
 
-// Copies what the caller has read for micro-step `micro` (batch_*) from the host to the device: tokens, with `labels` these, and where documents begin. With
-// several segments, a row's position depends on them: also makes the RoPE tables.
+// Copies what the caller has read for micro-step `micro` (batch_*) from the host to the device: tokens, with `labels` these, and where
+// documents begin. With several segments, a row's position depends on them: also makes the RoPE tables.
 static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     size_t bytes = sizeof(int32_t) * (size_t)m->rows;
     device_from_host(m->tokens, m->batch_tokens + micro * m->rows, bytes);
@@ -558,14 +561,6 @@ static inline void model_take_batch(model *m, int64_t micro, bool labels) {
         model_fill_table(m, m->table + b * m->run.T * m->c.HS, &shard);
     }
 }
-// One micro-step of the batch. scale = 1 / valid labels of the whole step over all ranks.
-static inline void model_micro_step(model *m, int64_t micro, float scale) {
-    model_take_batch(m, micro, true);
-    model_forward(m, micro);
-    zero_begin_backward(&m->zero, micro == 0, micro == m->run.grad_accum - 1);
-    model_loss(m, m->losses + micro * m->rows, scale, true);
-    model_backward(m, micro);
-}
 
 typedef struct {
     double loss;   // mean over the valid labels of the step, all ranks
@@ -574,18 +569,22 @@ typedef struct {
     bool spike;    // more than most_loss or most_norm: the update was left out
 } step_result;
 
-// One optimizer step on the batch that the caller has read (batch_*). Clips the gradient to norm `clip` (0: never). When loss or gradient norm is
-// not finite, the update is skipped: the caller sees both and decides. It is skipped, too, for a spike, and when nothing is a label. Loss, norm and update
-// are those of the whole batch on any grid. Collective.
+// One optimizer step on the batch that the caller has read (batch_*). Clips the gradient to norm `clip` (0: never). When loss or gradient
+// norm is not finite, the update is skipped: the caller sees both and decides. It is skipped, too, for a spike, and when nothing is a
+// label. Loss, norm and update are those of the whole batch on any grid. Collective.
 static inline step_result model_step(model *m, adamw_args args, double clip) {
     int64_t accum = m->run.grad_accum;
     step_result r = {0, 0, 0, false};
     for (int64_t i = 0; i < accum * m->rows; i++) r.valid += m->batch_labels[i] >= 0;
     comm_sum_int64(m->g->all, &r.valid, 1);
-    float scale = r.valid > 0 ? (float)(1.0 / (double)r.valid) : 0;
+    float scale = r.valid > 0 ? (float)(1.0 / (double)r.valid) : 0; // of every micro-step's gradient
     progress_note note = progress_start("step");
     for (int64_t micro = 0; micro < accum; micro++) {
-        model_micro_step(m, micro, scale);
+        model_take_batch(m, micro, true);
+        model_forward(m, micro);
+        zero_begin_backward(&m->zero, micro == 0, micro == accum - 1);
+        model_loss(m, m->losses + micro * m->rows, scale, true);
+        model_backward(m, micro);
         if (accum > 1) progress_show(&note, micro + 1, accum);
     }
     r.loss = op_sum_float(m->losses, accum * m->rows);

@@ -1,5 +1,5 @@
-// The model states in safetensors files, under the names and shapes of Hugging Face: which tensors in a file make up a tensor of ours, and how
-// each rank reads and writes its own pieces. Files hold whole, unsharded tensors, so they do not depend on the grid.
+// The model states in safetensors files, under the names and shapes of Hugging Face: which tensors in a file make up a tensor of ours, and
+// how each rank reads and writes its own pieces. Files hold whole, unsharded tensors, so they do not depend on the grid.
 #ifndef MODEL_FILES_H
 #define MODEL_FILES_H
 
@@ -85,8 +85,8 @@ static inline float *values_piece(const zero_hybrid *z, values_kind kind, int un
     if (kind == VALUES_V) return z->v[unit];
     return z->master[unit];
 }
-// Where element `at` of the unit is. It must lie in this rank's optimizer piece (parameters without master weights: in its parameter shard).
-// The host may use the pointer if values_on_host.
+// Where element `at` of the unit is. It must lie in this rank's optimizer piece (parameters without master weights: in its parameter
+// shard). The host may use the pointer if values_on_host.
 static inline float *values_at(const zero_hybrid *z, values_kind kind, int unit, int64_t at) {
     int64_t count = z->units[unit].count;
     float *states = values_piece(z, kind, unit);
@@ -99,13 +99,13 @@ static inline bool values_on_host(const zero_hybrid *z, values_kind kind, int un
 // Copies elements [at, at + n) of the unit, which lie in this rank's optimizer piece, to `to` (n, on the host).
 static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, float *to) {
     const float *from = values_at(z, kind, unit, at);
-    if (values_on_host(z, kind, unit) && !device_is_host()) memcpy(to, from, sizeof(float) * (size_t)n); // an offloaded slab
+    if (values_on_host(z, kind, unit)) memcpy(to, from, sizeof(float) * (size_t)n);
     else device_to_host(to, from, sizeof(float) * (size_t)n);
 }
 // Sets elements [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to `from` (n, on the host).
 static inline void values_put(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, const float *from) {
     float *to = values_at(z, kind, unit, at);
-    if (values_on_host(z, kind, unit) && !device_is_host()) memcpy(to, from, sizeof(float) * (size_t)n);
+    if (values_on_host(z, kind, unit)) memcpy(to, from, sizeof(float) * (size_t)n);
     else device_from_host(to, from, sizeof(float) * (size_t)n);
 }
 // Sets parameters [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to buffer->host rounded to floatX. They are
@@ -131,8 +131,8 @@ static inline void values_zero_parameters(zero_hybrid *z, int unit, int64_t from
 
 // ---- checksums ----
 
-// Checksum of elements [first, first + n) of a tensor: the sum, modulo 2^64, of a hash per (index, bits). The checksums of a tensor's parts add up
-// to that of the tensor, however it is divided among ranks.
+// Checksum of elements [first, first + n) of a tensor: the sum, modulo 2^64, of a hash per (index, bits). The checksums of a tensor's parts
+// add up to that of the tensor, however it is divided among ranks.
 static inline uint64_t checksum_of(const float *x, int64_t first, int64_t n) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -158,8 +158,8 @@ static inline int64_t model_checksums(const model *m) { return (int64_t)(m->c.L 
 
 // ---- ranges of our tensors in files ----
 
-// Writes elements [first, first + count) of a tensor of ours from from_values to its parts in the files, or reads them into to_values (the other
-// one is NULL). Call after model_files_check or model_files_add.
+// Writes elements [first, first + count) of a tensor of ours from from_values to its parts in the files, or reads them into to_values (the
+// other one is NULL). Call after model_files_check or model_files_add.
 static inline bool model_file_range(const model *m, const safetensors *files, values_kind kind, int unit, int tensor, int64_t first, int64_t count,
                                     const float *from_values, float *to_values, error_text *error) {
     file_part parts[FILE_PARTS];
@@ -217,9 +217,9 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
     return ok;
 }
 
-// Reads one kind of values into this rank's optimizer pieces: a moment, or parameters, rounded to floatX, and their master weights. A rank reads nothing
-// else: of parameters the caller has the rest spread (zero_spread_due). sums (model_checksums; may be NULL): += the checksums of what was read; each
-// element counts on one rank only.
+// Reads one kind of values into this rank's optimizer pieces: a moment, or parameters, rounded to floatX, and their master weights. A rank
+// reads nothing else: of parameters the caller has the rest spread (zero_spread_due). sums (model_checksums; may be NULL): += the checksums
+// of what was read; each element counts on one rank only.
 static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
     zero_hybrid *z = &m->zero;
     bool params = kind == VALUES_PARAMETERS;

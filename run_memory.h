@@ -44,19 +44,15 @@ static inline model_run run_make(const options *o, const model_config *c, const 
     run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
     run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
     run.packed = options_packed(o);
-    const char *few = getenv("TRAIN_LLAMA_TEST_RUN_BYTES"); // for tests: short runs of heads in small models
-    run.attention_bytes = few != NULL ? strtoll(few, NULL, 10) : 0;
-    for (int l = 0; l < c->L; l++) kinds[l] = o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
-    run.kinds = kinds;
-    run.offload_layers = checkpoint_offloaded(o->offload_activations, c->L);
-    run.offload_states = options_offload(o);
-    run.saves = o->save_every > 0;
+    const char *bytes = getenv("TRAIN_LLAMA_TEST_RUN_BYTES"); // for tests: short runs of heads in small models
+    run.attention_bytes = bytes != NULL ? strtoll(bytes, NULL, 10) : 0;
     run.forward_only = o->steps == 0;
-    if (!run.forward_only) return run;
-    run.exports = o->export_to != NULL;
-    for (int l = 0; l < c->L; l++) kinds[l] = RECOMPUTE_FULL;
-    run.offload_layers = c->L;
-    run.saves = false;
+    for (int l = 0; l < c->L; l++) kinds[l] = run.forward_only || o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
+    run.kinds = kinds;
+    run.offload_layers = run.forward_only ? c->L : checkpoint_offloaded(o->offload_activations, c->L);
+    run.offload_states = options_offload(o);
+    run.exports = run.forward_only && o->export_to != NULL;
+    run.saves = !run.forward_only && o->save_every > 0;
     return run;
 }
 
@@ -123,10 +119,10 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
                      bytes_text((double)host.peak).text, bytes_text(room.host).text, ways, trains && run->offload_layers > 0 ? keep_less : "",
                      o->host_memory > 0 ? "" : "; --host-memory says that a machine has more");
 }
-// --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did, because the
-// attention that selective saves takes more time per byte than the rest. Nothing goes to the host unasked: whether its copies are hidden depends on the
-// machines, which the planner knows (--hp auto). The layers that keep more are the last ones: what they keep lives shortest.
-// Sets kinds (which run points to), all full before, which fits.
+// --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did,
+// because the attention that selective saves takes more time per byte than the rest. Nothing goes to the host unasked: whether its copies
+// are hidden depends on the machines, which the planner knows (--hp auto). The layers that keep more are the last ones: what they keep
+// lives shortest. Sets kinds (which run points to), all full before, which fits.
 static inline void run_choose_recompute(const model_config *c, const grid *g, model_run *run, recompute_kind *kinds, memory_room room) {
     arena device, host;
     int L = c->L;
@@ -158,8 +154,8 @@ typedef struct {
     int ranks;
 } run_question;
 
-// The run with sequences of S tokens in place of --seq-len. Fills *g with rank 0's grid, without communicators, which is enough to lay out memory; and
-// kinds (L) as run_make does.
+// The run with sequences of S tokens in place of --seq-len. Fills *g with rank 0's grid, without communicators, which is enough to lay out
+// memory; and kinds (L) as run_make does.
 static inline model_run run_at_length(const run_question *q, int64_t S, grid *g, recompute_kind *kinds) {
     memset(g, 0, sizeof *g); // rank 0 is at place 0 of every dimension
     g->shape = run_grid_shape(q->o);
@@ -212,8 +208,8 @@ static inline void run_note_budget(const run_question *q) {
             1e-9 * q->machines->memory);
 }
 
-// --dry-run: prints the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor device. False
-// with a message when the options do not fit.
+// --dry-run: prints the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor
+// device. False with a message when the options do not fit.
 static inline bool dry_run(const options *o, const model_config *c, const cluster *machines, int ranks, error_text *error) {
     run_question q = {o, c, machines, ranks};
     run_note_budget(&q);

@@ -1,14 +1,14 @@
 // Which tokens of a sequence a rank holds, in causal balance (LoongTrain figure 3b).
 //
 // cp = 1: HP rank h holds positions [h T, (h+1) T).
-// cp > 1: the padded sequence is cut in 2 cp chunks of C = T hp / 2; CP rank c's row is chunk c, then chunk 2cp-1-c; HP rank h holds the
-//         h-th slice of T tokens of that row.
+// cp > 1: the padded sequence is cut in 2 cp chunks of C = T hp / 2; CP rank c's rows are chunk c, then chunk 2 cp - 1 - c; HP rank h holds
+//         the h-th slice of T of these rows.
 //
-// Packed documents, cp > 1: causal balance of the sequence is none of its documents, as a token attends to its own document alone. (With documents of
-// 20 to 2020 tokens and cp 8 the busiest rank would have 1.5 times the mean to do, test_dataloader.) So the sequence is cut into segments of whole documents,
-// and each segment into 2 cp chunks as above: a long document is a segment, and so are the shorter ones between two of them. A rank's row is its two chunks
-// of the first segment, then those of the second, and so on. Each segment is padded at its end to a multiple of 2 cp; rows that are left over are a last
-// segment without tokens. Segments begin at the same row on every rank, and none sees another.
+// Packed documents, cp > 1: a token attends to its own document alone, so these chunks would not be balanced. (With documents of 20 to 2020 tokens
+// and cp 8 the busiest rank would have 1.5 times the mean to do, test_dataloader.) So the sequence is cut into segments of whole documents: a long
+// document is one, and so are the shorter ones between two long ones. Each segment is cut into 2 cp chunks of its own, and a CP rank's rows are its
+// two chunks of the first segment, then those of the second, and so on. A segment is padded at its end to a multiple of 2 cp; rows that are left
+// over are a last segment without tokens. Segments begin at the same row on every rank, and none sees another.
 #ifndef SEQUENCE_SHARD_H
 #define SEQUENCE_SHARD_H
 
@@ -58,9 +58,9 @@ static inline sequence_run sequence_shard_run_at(const sequence_shard *s, int64_
 }
 // Position in the sequence of local row t, 0 <= t < T; that of padding is at or behind the end of its segment.
 static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t) { return sequence_shard_run_at(s, s->h * s->T + t).position; }
-// What model.batch_documents holds for a sequence: an entry for each row of attention, then one for the first row of each chunk of each segment; and the run
-// that begins with entry e, of a chunk its first row alone. Entries of segments that the sequence does not have: padding.
+// How many entries model.batch_documents has for a sequence: one for each row of attention, then one for the first row of each chunk of each segment.
 static inline int64_t sequence_shard_entries(const sequence_shard *s) { return s->T * s->hp + 2 * s->cp * sequence_shard_segments(s); }
+// The run that begins with entry e; of a chunk, its first row alone. Entries of segments that the sequence does not have: padding.
 static inline sequence_run sequence_shard_entry(const sequence_shard *s, int64_t e) {
     int64_t Tc = s->T * s->hp;
     if (e < Tc) return sequence_shard_run_at(s, e);

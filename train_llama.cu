@@ -141,7 +141,7 @@ static void start_grid(trainer *t, const model_config *c, error_text *error) {
     t->shard = run_shard(o, c, o->seq_len, t->g.place.h, t->g.place.c, NULL);
 }
 
-// Checks one output; one in a folder that --out is yet to make is left to the run.
+// Checks one output, a file whose content `begins` so; one in a folder that --out is yet to make is left to the run.
 static void check_output(const trainer *t, const char *option, const char *path, const char *begins, error_text *error) {
     path_text folder = path_parent(path);
     if (t->o->out != NULL && strncmp(path_last(folder.text).text, "step-", 5) == 0 && path_same(path_parent(folder.text).text, t->o->out))
@@ -167,8 +167,8 @@ static void read_source(trainer *t, error_text *error) {
     stop_on_error(error);
 }
 
-// data_sources_open, by all ranks together: those of a machine divide its files. (With 1024 ranks and thousands of files on a shared file system, every rank
-// would open every file for many minutes.) Collective.
+// data_sources_open, by all ranks together: those of a machine divide its files. (With 1024 ranks and thousands of files on a shared file
+// system, every rank would open every file for many minutes.) Collective.
 static void open_sources(data_sources *s, const char *text, const char *option, bool weights, const options *o, const model_config *c, error_text *error) {
     comm *world = comm_world(), *machine = comm_machine();
     if (text == NULL) return;
@@ -215,7 +215,7 @@ static model_run choose_recompute(trainer *t, const model_config *c, error_text 
                         device_is_host() ? INFINITY : run_host_memory(o)};
     run_fit(o, c, &t->g, &run, t->kinds, room, error);
     stop_on_error(error);
-    double *most = HOST_NEW(double, c->L); // recompute communicates, so ranks must agree where memory or scratch differ: on the kind that keeps least
+    double *most = HOST_NEW(double, c->L); // recompute communicates, so all ranks take what the one with the least memory does
     for (int l = 0; l < c->L; l++) most[l] = t->kinds[l];
     comm_max_double(comm_world(), most, c->L);
     for (int l = 0; l < c->L; l++) t->kinds[l] = (recompute_kind)most[l];
@@ -223,7 +223,7 @@ static model_run choose_recompute(trainer *t, const model_config *c, error_text 
     return run;
 }
 
-// The peak rate that MFU refers to: rank 0's, as ranks may have different devices. Before the arena is taken: measuring needs its own memory. Collective.
+// The peak rate that MFU refers to: rank 0's, as devices may differ. Before the arena is taken, because measuring needs memory. Collective.
 static void find_peak(trainer *t) {
     t->peak_flops = device_peak_flops();
     comm_barrier(comm_world());
@@ -352,10 +352,9 @@ static void after_step(trainer *t, error_text *error) {
 static void train(trainer *t, error_text *error) {
     const options *o = t->o;
     adamw_args args = {.beta1 = (float)o->beta1, .beta2 = (float)o->beta2, .eps = (float)o->eps, .weight_decay = (float)o->weight_decay};
-    check_evaluation(t, error); // as in evaluate_only
     read_step(t, error);
     open_log(t, error);
-    bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have ended before an evaluation or a sample that was due
+    bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have left out an evaluation or a sample that was due
     if (begins && t->g.rank == 0) note_tokens(t);
     bool evaluates = t->val.count > 0 && o->eval_every > 0 && (begins || t->done.step % o->eval_every == 0);
     bool samples = o->sample_every > 0 && !begins && t->done.step % o->sample_every == 0;
@@ -400,7 +399,6 @@ static void evaluate_only(trainer *t, error_text *error) {
     const options *o = t->o;
     if (t->g.rank == 0 && o->steps == 0 && o->val_data == NULL && o->sample_every == 0 && o->export_to == NULL)
         fprintf(stderr, "note: --steps 0 without --val-data, --sample-every and --export: the model is read, and nothing is done with it\n");
-    check_evaluation(t, error); // before the log is opened: bad data leaves no file behind
     open_log(t, error);
     bool finite = t->val.count == 0 || evaluate(t, error);
     if (o->sample_every > 0) sample(t);
@@ -412,8 +410,8 @@ static void evaluate_only(trainer *t, error_text *error) {
 
 // ---- finish ----
 
-// --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1; parameters that
-// the number type cannot hold: status 2. Collective.
+// --export: writes the trained model as a Hugging Face folder; a signal does not cut it short. A failure, such as a full disk: status 1;
+// parameters that the number type cannot hold: status 2. Collective.
 static void export_model(trainer *t, error_text *error) {
     bool records = t->o->out != NULL && t->g.rank == 0;
     error_text none = {"", 0}; // without a record, this export will be in the way of another attempt
@@ -441,8 +439,7 @@ static void free_all(trainer *t) {
 }
 
 int main(int argc, char **argv) {
-    error_text error;
-    memset(&error, 0, sizeof error);
+    error_text error = {"", 0};
     setvbuf(stdout, NULL, _IOLBF, 0); // lines appear when they are printed, through mpirun, too
     heed_signals(true); // one that comes while libraries start, too
     signal(SIGXFSZ, SIG_IGN); // a file over the size limit then makes the write fail, with a message
@@ -462,7 +459,7 @@ int main(int argc, char **argv) {
     read_config(&c, &o, &error);
     if (o.calibrate) return run_calibrate(&o, &c, &error);
     if (o.plan) return run_plan(&o, &c, &error);
-    bool planned = o.hp == 0 && !o.dry_run; // --hp auto asks the device how much memory it has. Otherwise options are checked first: also without a device
+    bool planned = o.hp == 0 && !o.dry_run; // --hp auto asks the device for its memory; otherwise options are checked first, also without a device
     if (planned) start_device(&o, &error);
     bool exported = check_options(&o, &c, &error);
     if (o.dry_run) return run_dry(&o, &c, &error);
@@ -489,6 +486,7 @@ int main(int argc, char **argv) {
 
     progress_goes_on(&error); // otherwise a signal came while the run started: there is nothing to save
     stop_on_error(&error);
+    check_evaluation(&t, &error); // before the log is opened: bad data leaves no file behind
     if (t.done.step < o.steps) train(&t, &error);
     else evaluate_only(&t, &error);
     if (o.trace != NULL) write_trace(&t, &error);

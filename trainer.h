@@ -51,15 +51,15 @@ typedef struct {
 
 // ---- errors ----
 
-// Ends this rank in the middle of a run, after it has printed why. Collective. Not by exit: it takes libraries apart, and NCCL's communicators, which are
-// not freed here, may then crash and hide the status (NCCL issue 1013).
+// Ends this rank in the middle of a run, after it has printed why. Collective. Not by exit: it takes libraries apart, and NCCL's
+// communicators, which are not freed here, may then crash and hide the status (NCCL issue 1013).
 NO_RETURN static inline void end_early(int status) {
     comm_finalize();
     fflush(NULL);
     _exit(status);
 }
-// Ends every rank when any rank holds an error; rank 0 says which. Status 2, or 1 where another attempt may succeed; 0 where a signal ends the run before
-// training. Collective.
+// Ends every rank when any rank holds an error; rank 0 says which. Status 2, or 1 where another attempt may succeed; 0 where a signal ends
+// the run before training. Collective.
 static inline void stop_on_error(error_text *error) {
     if (comm_agree(comm_world(), error)) return;
     bool stopped = error->number == ERROR_STOPPED, first_rank = comm_rank(comm_world()) == 0;
@@ -72,8 +72,8 @@ static inline void stop_on_error(error_text *error) {
 
 static inline const hf_source *source_of(const trainer *t) { return t->source.folder != NULL ? &t->source : NULL; }
 
-// SIGTERM and SIGUSR1 with --out, from start to end: the run finishes the step in progress, saves the state and ends. Others end it as any program, and so do
-// these, also if they have come already, once it is known that nothing is saved.
+// SIGTERM and SIGUSR1, while they are heeded: the run finishes the step in progress, saves the state and ends. Once it is known that a run
+// saves nothing, it no longer heeds them: they end it as any program, also if they have come already.
 static inline void on_stop_signal(int number) { stop_signal = number; }
 static inline void heed_signals(bool heed) {
     signal(SIGTERM, heed ? on_stop_signal : SIG_DFL);
@@ -94,8 +94,8 @@ static inline void log_check(trainer *t) {
     fprintf(stderr, "warning: --log %s: cannot be written any more: %s\n", t->o->log, strerror(t->log_error));
 }
 
-// Advances the save in progress, if there is one; with `wait` completes it. When a save fails, training continues: only the last save decides the
-// exit status. Collective.
+// Advances the save in progress, if there is one; with `wait` completes it. When a save fails, training continues: only the last save
+// decides the exit status. Collective.
 static inline void advance_save(trainer *t, bool wait) {
     if (t->states.stage == SAVE_NONE) return;
     error_text why;
@@ -143,18 +143,13 @@ static inline int64_t step_sequences(const trainer *t) { return t->g.shape.dp * 
 
 // The documents of sequence s of a step.
 static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->m.batch_documents + s * t->m.entries; }
-// Which of its tokens this rank holds.
-static inline sequence_shard shard_of(const trainer *t, int64_t s) {
-    sequence_shard shard = t->shard;
-    shard.segments = model_batch_segments(&t->m, s);
-    return shard;
-}
 // Reads one sample into the rows of sequence b of micro-step a.
 static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
     int64_t sequence = a * t->m.run.B + b;
     int32_t *tokens = t->m.batch_tokens + sequence * t->shard.T, *labels = t->m.batch_labels + sequence * t->shard.T;
     if (!t->m.run.packed) return dataloader_read(data, sample, &t->shard, tokens, labels, error);
-    return dataloader_read_packed(data, sample, &t->shard, options_document(t->o), tokens, labels, documents_of(t, sequence), model_batch_segments(&t->m, sequence), error);
+    return dataloader_read_packed(data, sample, &t->shard, options_document(t->o), tokens, labels, documents_of(t, sequence),
+                                  model_batch_segments(&t->m, sequence), error);
 }
 // Fills sequence b with ignored rows, in one document: the last batch of an evaluation can be short.
 static inline void read_nothing(trainer *t, int64_t b) {
@@ -190,7 +185,8 @@ static inline void check_data(trainer *t, error_text *error) {
     stop_on_error(error);
     comm_sum_int64(comm_world(), learnt, sources);
     for (int i = 0; i < t->train.count; i++)
-        if (learnt[i] == 0) error_set(error, "--train-data: %s: none of its tokens is a label, its loss masks are 0 everywhere", data_source_label(&t->train.sources[i]));
+        if (learnt[i] == 0)
+            error_set(error, "--train-data: %s: none of its tokens is a label, its loss masks are 0 everywhere", data_source_label(&t->train.sources[i]));
     free(learnt);
     stop_on_error(error);
     if (t->g.rank == 0) printf("checked     %lld tokens of data (%.3f s)\n", (long long)total, device_seconds() - began);
@@ -204,8 +200,8 @@ static inline int sample_work_compare(const void *a, const void *b) { // most wo
     if (x->seen != y->seen) return x->seen > y->seen ? -1 : 1;
     return x->counter < y->counter ? -1 : 1;
 }
-// Sorts the samples of the next step by the work that their documents are, so that dp ranks, to which they are dealt out, wait little for each other. Each
-// rank reads and counts some of the samples. The caller frees the list (step_sequences). Collective: ends every rank when one cannot read.
+// Sorts the samples of the next step by the work that their documents are, so that dp ranks, to which they are dealt out, wait little for each other.
+// Each rank reads and counts some of the samples. The caller frees the list (step_sequences). Collective: ends every rank when one cannot read.
 static inline sample_work *sort_samples(trainer *t, error_text *error) {
     int64_t n = step_sequences(t), most = 1 << 20, sum = 0, *seen = HOST_NEW(int64_t, n);
     sample_work *sorted = HOST_NEW(sample_work, n);
@@ -246,12 +242,13 @@ static inline void note_tokens(const trainer *t) {
     for (int64_t i = 0; i < n; i++)
         if (t->m.batch_tokens[i] > most) most = t->m.batch_tokens[i];
     if (n >= ENOUGH && t->m.c.V > SMALL && most < t->m.c.V / 2)
-        fprintf(stderr, "note: of %lld tokens none is above %d, of a vocabulary of %d: do they come from the model's tokenizer?\n", (long long)n, (int)most, t->m.c.V);
+        fprintf(stderr, "note: of %lld tokens none is above %d, of a vocabulary of %d: do they come from the model's tokenizer?\n", (long long)n,
+                (int)most, t->m.c.V);
 }
 
 // ---- evaluation and samples ----
 
-// Evaluates the batch that was read: its losses go to losses (rows) on the host. Collective.
+// Evaluates the batch that was read, or ends the run where `error` says why it was not. losses (rows), on the host. Collective.
 static inline void evaluate_batch(trainer *t, float *losses, error_text *error) {
     stop_training_on_error(t, error);
     model_evaluate(&t->m, true);
@@ -262,8 +259,8 @@ static inline int64_t evaluation_samples(const trainer *t, const dataloader *dat
     int64_t asked = t->o->eval_tokens > 0 ? ceil_div(t->o->eval_tokens, t->o->seq_len) : t->o->eval_steps * step_sequences(t);
     return min_i64(dataloader_samples(data), asked);
 }
-// Adds up token losses over the first samples of a validation set: the same samples on every grid (with --eval-steps: with the same global batch). Ends
-// early when a signal stops the run, as do needles. Collective.
+// Adds up token losses over the first samples of a validation set: the same samples on every grid (with --eval-steps: with the same global
+// batch). Ends early when a signal stops the run, as do needles. Collective.
 static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
     int64_t samples = evaluation_samples(t, data);
@@ -276,7 +273,8 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
         evaluate_batch(t, losses, error);
         for (int64_t b = 0; b < B; b++) {
             const int64_t *documents = t->m.run.packed ? documents_of(t, b) + t->shard.h * T : NULL;
-            sequence_shard shard = shard_of(t, b);
+            sequence_shard shard = t->shard;
+            shard.segments = model_batch_segments(&t->m, b);
             loss_by_position_add(sums, &shard, documents, t->m.batch_labels + b * T, losses + b * T);
         }
         progress_show(&note, min_i64(samples, first + dp * B), samples);
@@ -294,12 +292,14 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
         int64_t own = first + t->g.place.d * B;
         for (int64_t b = 0, n = own; b < B; b++, n++) {
             int64_t sample = n / NEEDLE_DEPTHS % dataloader_samples(data);
+            int32_t *tokens = t->m.batch_tokens + b * T, *labels = t->m.batch_labels + b * T;
             if (n >= needles) read_nothing(t, b);
-            else if (!dataloader_read(data, dataloader_sample_at(data, sample), &t->shard, t->m.batch_tokens + b * T, t->m.batch_labels + b * T, error)) break;
-            else needle_place(&t->shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), t->m.batch_tokens + b * T, t->m.batch_labels + b * T);
+            else if (!dataloader_read(data, dataloader_sample_at(data, sample), &t->shard, tokens, labels, error)) break;
+            else needle_place(&t->shard, t->m.c.V, (uint64_t)t->o->seed, n, (int)(n % NEEDLE_DEPTHS), tokens, labels);
         }
         evaluate_batch(t, losses, error);
-        for (int64_t b = 0; b < B; b++) needle_scores_add(scores, &t->m, (int)((own + b) % NEEDLE_DEPTHS), b * T, t->m.batch_labels + b * T, losses + b * T, logits);
+        for (int64_t b = 0; b < B; b++)
+            needle_scores_add(scores, &t->m, (int)((own + b) % NEEDLE_DEPTHS), b * T, t->m.batch_labels + b * T, losses + b * T, logits);
         progress_show(&note, min_i64(needles, first + dp * B), needles);
     }
     t->m.one_document = false;
@@ -312,7 +312,8 @@ static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores 
 static inline void check_evaluation(trainer *t, error_text *error) {
     for (int i = 0; i < t->val.count; i++) {
         dataloader *data = &t->val.sources[i].data;
-        int64_t needles = i == 0 ? min_i64(dataloader_samples(data), t->o->eval_needles) : 0, samples = max_i64(evaluation_samples(t, data), needles);
+        int64_t needles = i == 0 ? min_i64(dataloader_samples(data), t->o->eval_needles) : 0; // so many samples become haystacks
+        int64_t samples = max_i64(evaluation_samples(t, data), needles);
         for (int64_t n = t->g.place.d; n < samples && error->text[0] == '\0' && progress_goes_on(error); n += t->g.shape.dp)
             read_sample(t, data, dataloader_sample_at(data, n), 0, 0, error);
     }
@@ -386,7 +387,7 @@ static inline bool log_is_shared(FILE *log) {
     if (fstat(fileno(log), &entry) != 0 || !S_ISREG(entry.st_mode)) return false;
     return flock(fileno(log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
-// Sets *cut: whether the last line of a log has no end, because a run was cut off, or its disk was full. False with a message: that cannot be known now.
+// Sets *cut: whether the last line of a log has no end, as a run was cut off, or its disk was full. False with a message: it cannot be read.
 static inline bool log_last_line(const char *path, bool *cut, error_text *error) {
     struct stat entry;
     *cut = false;
@@ -414,8 +415,8 @@ static inline void open_log(trainer *t, error_text *error) {
     }
     stop_on_error(error);
 }
-// Warns of a log or trace that cannot be written, such as on a full disk. That is no reason to lose the model: the run continues, and its exit
-// status reports the failure. Collective.
+// Warns of a log or trace that cannot be written, such as on a full disk. That is no reason to lose the model: the run continues, and its
+// exit status reports the failure. Collective.
 static inline void report_failure(trainer *t, error_text *error) {
     if (comm_agree_on_files(t->g.all, error)) return;
     if (t->g.rank == 0) fprintf(stderr, "warning: %s\n", error->text);
@@ -468,7 +469,8 @@ static inline void print_start(const trainer *t) {
     for (int i = 0; i < t->val.count; i++) {
         const dataloader *data = &t->val.sources[i].data;
         printf("validation  %s: %lld tokens, %lld sample%s%s; evaluations take %lld\n", data_source_label(&t->val.sources[i]), (long long)data->total,
-               (long long)dataloader_samples(data), plural(dataloader_samples(data)), data->masks > 0 ? ", with loss masks" : "", (long long)evaluation_samples(t, data));
+               (long long)dataloader_samples(data), plural(dataloader_samples(data)), data->masks > 0 ? ", with loss masks" : "",
+               (long long)evaluation_samples(t, data));
     }
     if (t->m.run.packed)
         printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin",
@@ -493,8 +495,8 @@ static inline double median_of_first(double *seconds, int64_t n) {
     return (seconds[from + (n - from - 1) / 2] + seconds[from + (n - from) / 2]) / 2;
 }
 
-// With packed documents, a dp rank whose samples are short documents waits for the gradients of one whose are long ones: at most for as long as a step
-// without boundaries takes. The limit is twice what is predicted for that. Before the first step or evaluation. Collective.
+// With packed documents, a dp rank whose samples are short documents waits for the gradients of one whose are long ones: at most for as
+// long as a step without boundaries takes. The limit is twice what is predicted for that. Before the first step or evaluation. Collective.
 static inline void allow_longer_waits(const trainer *t) {
     if (!t->m.run.packed || t->g.shape.dp == 1) return;
     double before = comm_wait_at_least(0), seconds = ceil(2 * plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->o->seq_len));
@@ -570,7 +572,7 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     snprintf(machines, sizeof machines, "%s%s", t->machines.name, t->o->cluster == NULL ? " (the default; --calibrate measures yours)" : "");
     prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), machines, t->m.run.packed);
 }
-// After the last step of a run, if it had any: blocks skipped, time that rank 0 waited for transfers and that all computed, and memory measured beside the plan. Collective.
+// After the last step of a run: blocks skipped, time that rank 0 waited for transfers and that all computed, memory beside its plan. Collective.
 static inline void print_end(trainer *t) {
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
     if (t->m.run.packed) comm_sum_int64(t->g.all, blocks, 2);
@@ -588,8 +590,8 @@ static inline void print_end(trainer *t) {
         printf("waited for transfers, ms a step:");
         for (int k = 0; k < COMM_KINDS; k++)
             if (t->waited[k] > 0) printf("  %s %.1f", comm_kind_name((comm_kind)k), 1e3 * t->waited[k] / steps);
-        printf("\ncomputed, ms a step: %.1f in the mean of all ranks, %.1f on rank %d (%s), the slowest\n", 1e3 * computed.mean / steps, 1e3 * computed.most / steps,
-               computed.slowest, host);
+        printf("\ncomputed, ms a step: %.1f in the mean of all ranks, %.1f on rank %d (%s), the slowest\n", 1e3 * computed.mean / steps,
+               1e3 * computed.most / steps, computed.slowest, host);
     }
     double used = memory_used(t), plan = memory_planned(t);
     printf("memory measured %s, planned %s (%.3f of the plan)\n", bytes_text(used).text, bytes_text(plan).text, used / plan);

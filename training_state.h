@@ -26,7 +26,7 @@
 typedef struct {
     int64_t step, samples; // done; samples: of this data
     int64_t sequences;     // of the last step; 0: not known
-    int64_t updated_step;  // the last step that changed parameters: not one without labels, nor a spike. bf16 parameters are rounded as they were after it
+    int64_t updated_step;  // the last step that changed parameters, not one without labels or a spike: bf16 parameters are rounded as after it
     int64_t data_step;     // steps that were done when this data began (--new-data), 0: the run began with it
     // What these samples are. A run resumes a state only with the same, or begins new data (--new-data).
     int64_t seed, seq_len, train_tokens, train_order; // their order depends on these; train_order: data_sources_order
@@ -67,8 +67,8 @@ static inline int state_compare_steps(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
 }
-// Lists the steps of the step-* folders, ascending, in steps (STATES_MAX); returns how many. With an error, some may be missing. Only rank 0 looks into
-// the folder.
+// Lists the steps of the step-* folders, ascending, in steps (STATES_MAX); returns how many. With an error, some may be missing. Only rank
+// 0 looks into the folder.
 static inline int state_list(const char *folder, int64_t *steps, error_text *error) {
     DIR *list = opendir(folder);
     struct dirent *entry;
@@ -107,8 +107,9 @@ static inline bool state_lock(int file) {
     }
     return false;
 }
-// Makes the folder --out if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run has left
-// states there and --resume is not given; `source` is one of its states; the folder is a state, or cannot be made or written to; ranks do not see the same one.
+// Makes the folder --out if it does not exist and locks it until state_store_close. False with a message: another run writes there; a run
+// has left states there and --resume is not given; `source` is one of its states; the folder is a state, or cannot be made or written to;
+// ranks do not see the same one.
 static inline bool state_store_open(state_store *s, comm *all, const options *o, const hf_source *source, error_text *error) {
     const char *folder = o->out;
     s->all = all;
@@ -133,9 +134,11 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
         else if ((states = state_list(folder, steps, error)) > 0 && !o->resume)
             error_set(error, "%s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder", what,
                       (long long)steps[states - 1]);
-        else if (source != NULL && path_exists(path_join(source->folder, "training_state.json").text) && path_leads_to_same(folder, path_join(source->folder, "..").text))
-            error_set(error, "--model %s is a state in this --out: it is removed when newer ones are complete, and then the same command finds no model; give the folder "
-                             "that the run began with (--resume continues from the newest state), or a copy elsewhere", printable(source->folder).text);
+        else if (source != NULL && path_exists(path_join(source->folder, "training_state.json").text) &&
+                 path_leads_to_same(folder, path_join(source->folder, "..").text))
+            error_set(error, "--model %s is a state in this --out: it is removed when newer ones are complete, and then the same command finds no model; "
+                             "give the folder that the run began with (--resume continues from the newest state), or a copy elsewhere",
+                      printable(source->folder).text);
         else state_remove_unfinished(folder);
         free(steps);
     }
@@ -156,7 +159,8 @@ static inline void state_note_room(const state_store *s, const model_config *c, 
     struct statvfs disk;
     error_text unread = {"", 0}; // then the note may be wrong
     if (statvfs(s->o->out, &disk) != 0) return;
-    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = state_list(s->o->out, steps, &unread), every = s->o->save_every > 0 ? s->o->save_every : s->o->steps, there = 0;
+    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = state_list(s->o->out, steps, &unread), there = 0; // of those that may be removed
+    int64_t every = s->o->save_every > 0 ? s->o->save_every : s->o->steps;
     for (int64_t i = 0; i < count; i++) there += !state_stays(s->o, steps[i]);
     free(steps);
     int64_t last = (s->o->steps - 1) / every, saves = last - step / every + 1; // the last step is always saved
@@ -238,7 +242,8 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
             recent_add(recent[i], at->valuedouble);
         }
     }
-    if (p->losses.count != p->norms.count) return error_set(error, "training_state.json: it has %lld losses and %lld gradient norms", (long long)p->losses.count, (long long)p->norms.count);
+    if (p->losses.count != p->norms.count)
+        return error_set(error, "training_state.json: it has %lld losses and %lld gradient norms", (long long)p->losses.count, (long long)p->norms.count);
     for (int k = 0; k < VALUES_KINDS; k++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_sum_keys[k]);
         if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count)
@@ -337,8 +342,8 @@ static inline void state_save_stage(state_store *s, save_stage stage, void *(*wo
     if (work != NULL && !s->threaded) work(s);
 }
 
-// Starts saving the state as step-<progress->step>; no other save may be in progress. What is saved is the model as it is now; with m->saving,
-// training continues at once. state_save_advance reports errors.
+// Starts saving the state as step-<progress->step>; no other save may be in progress. What is saved is the model as it is now; with
+// m->saving, training continues at once. state_save_advance reports errors.
 static inline void state_save_start(state_store *s, model *m, const training_progress *progress) {
     double began = device_seconds();
     s->unfinished = state_path(s->o->out, "unfinished-", progress->step);
@@ -353,7 +358,7 @@ static inline void state_save_start(state_store *s, model *m, const training_pro
     zero_settle(&m->zero);
     if (m->saving != NULL) model_copy_shares(m);
     error_text none = {"", 0};
-    comm_agree_on_files(s->all, &none); // from here on the folders exist; a rank that does not see them must not make its own. Removing old states may take long
+    comm_agree_on_files(s->all, &none); // removing old states may take long. From here on the folders exist: a rank that sees none must not make its own
     state_save_stage(s, SAVE_WRITING, state_write);
     s->wait_seconds = device_seconds() - began;
 }
@@ -449,11 +454,6 @@ static inline int state_differences(const training_progress *state, const traini
     }
     return n;
 }
-// Whether the state's samples are the run's. False with a message that names the first difference.
-static inline bool state_same_data(const training_progress *state, const training_progress *run, error_text *error) {
-    error_text texts[STATE_DIFFERENCES];
-    return state_differences(state, run, texts) == 0 || error_set(error, "%s; --new-data goes on from this state with other data", texts[0].text);
-}
 // Notes on stderr what of a state's options this run changes.
 static inline void state_note_options(const char *folder, const options *o) {
     error_text why = {"", 0};
@@ -478,8 +478,8 @@ static inline void state_note_rope(const model_config *state, const model_config
             fprintf(stderr, "note: \"%s\" was %.9g so far and is %.9g from now on\n", here[i].name, there[i].value, here[i].value);
 }
 
-// Loads parameters and moments (for training) of a state into the model and compares their checksums with sums (VALUES_KINDS, model_checksums). False with a
-// message: the state is damaged. Collective.
+// Loads parameters and moments (for training) of a state into the model and compares their checksums with sums (VALUES_KINDS,
+// model_checksums). False with a message: the state is damaged. Collective.
 static inline bool state_load(model *m, const char *folder, const uint64_t *sums, error_text *error) {
     int64_t count = model_checksums(m);
     int kinds = m->run.forward_only ? 1 : VALUES_KINDS;
@@ -509,44 +509,62 @@ static inline bool state_load(model *m, const char *folder, const uint64_t *sums
 static inline void state_set_aside(const state_store *s, int64_t step, error_text *error) { // a damaged state
     path_text from = state_path(s->o->out, "", step), to = state_path(s->o->out, "damaged-", step);
     folder_remove(to.text);
-    if (rename(from.text, to.text) != 0)
-        error_set_errno(error, "%s: this damaged state cannot be renamed", printable(from.text).text);
+    if (rename(from.text, to.text) != 0) error_set_errno(error, "%s: this damaged state cannot be renamed", printable(from.text).text);
+}
+// Goes on from a state that was loaded, with config c (on ranks but 0 its max_position alone): sets *progress and notes what changes.
+static inline void state_continue(const state_store *s, model *m, const model_config *c, const training_progress *saved, bool training,
+                                  training_progress *progress) {
+    error_text others[STATE_DIFFERENCES];
+    int differences = training ? state_differences(saved, progress, others) : 0;
+    bool same = differences == 0, first_rank = comm_rank(s->all) == 0;
+    progress->step = saved->step;
+    progress->samples = same ? saved->samples : 0;
+    progress->sequences = saved->sequences;
+    progress->updated_step = saved->updated_step;
+    progress->data_step = same ? saved->data_step : saved->step;
+    if (same && s->o->skip_spikes > 0) { // otherwise the level may be another, or is no longer followed
+        progress->losses = saved->losses;
+        progress->norms = saved->norms;
+    }
+    if (first_rank && training && s->o->new_data) state_note_rope(c, &m->c);
+    for (int i = 0; first_rank && i < differences; i++) fprintf(stderr, "note: new data from here on: the state %s\n", others[i].text);
+    if (first_rank && training && s->o->steps > saved->step) state_note_options(state_path(s->o->out, "", saved->step).text, s->o);
+    m->c.max_position = max_i64(m->c.max_position, max_i64(saved->seq_len, c->max_position)); // with --steps 0, options_model does not raise it to --seq-len
 }
 // Loads the newest state that is not damaged. progress in: what this run's samples are; out: also the state's step and samples; with --new-data and
 // other data 0 samples (another RoPE alone: the state's). *found false: there is no state, and model and progress are as before. Notes options that
 // change. Damaged states are skipped with a line on stderr, and renamed to damaged-* if an older one is good. False with a message: a state of another
 // model, or without --new-data of other data or another RoPE; states that cannot be read now; there are states, but all are damaged.
 static inline bool state_resume(state_store *s, model *m, training_progress *progress, bool *found, error_text *error) {
-    bool first_rank = comm_rank(s->all) == 0;
+    bool first_rank = comm_rank(s->all) == 0, training = s->o->steps > 0 && progress->train_tokens > 0; // without training, the data does not matter
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0;
     uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
     training_progress saved = *progress;
-    model_config there; // of the state that is tried
-    int64_t max_position = 0; // of what the state was trained on, and is
-    bool training = s->o->steps > 0 && progress->train_tokens > 0, new_data = s->o->new_data; // without training, the data does not matter
+    model_config c; // of the state that is tried
     if (first_rank) states = state_list(s->o->out, steps, error);
     comm_broadcast(s->all, &states, sizeof states, 0);
     comm_broadcast(s->all, steps, sizeof *steps * (size_t)states, 0);
     *found = false;
     int64_t at = states; // the state that is tried
     while (at > 0 && !*found) {
+        error_text why = {"", 0};     // it is damaged, or cannot be read now
+        error_text refused = {"", 0}; // the run must not go on from it, nor from an older one
+        error_text others[STATE_DIFFERENCES];
         at--;
-        error_text why = {"", 0}, refused = {"", 0};
         path_text path = state_path(s->o->out, "", steps[at]);
-        model_config c;
         memset(&c, 0, sizeof c);
-        if (first_rank && config_load(&c, path.text, &why) && !state_other_format(path.text, &refused) && state_same_model(&c, &m->c, new_data, &refused) &&
-            state_read_json(path.text, &saved, sums, count, &why) && (!training || new_data || state_same_data(&saved, progress, &refused)) && saved.step != steps[at])
-            error_set(&why, "training_state.json: its step is %lld", (long long)saved.step);
+        bool read = first_rank && config_load(&c, path.text, &why) && !state_other_format(path.text, &refused) &&
+                    state_same_model(&c, &m->c, s->o->new_data, &refused) && state_read_json(path.text, &saved, sums, count, &why);
+        if (read && saved.step != steps[at]) error_set(&why, "training_state.json: its step is %lld", (long long)saved.step);
+        if (read && training && !s->o->new_data && state_differences(&saved, progress, others) > 0)
+            error_set(&refused, "%s; --new-data goes on from this state with other data", others[0].text);
         if (refused.text[0] != '\0') error_set(error, "--resume: %s %s", printable(path.text).text, refused.text);
         if (!comm_agree(s->all, error)) break;
         if (comm_agree(s->all, &why)) {
             comm_broadcast(s->all, sums, sizeof *sums * (size_t)(VALUES_KINDS * count), 0);
             comm_broadcast(s->all, &saved, sizeof saved, 0);
             comm_broadcast(s->all, &c.max_position, sizeof c.max_position, 0);
-            max_position = max_i64(saved.seq_len, c.max_position);
             m->zero.rounding.step = saved.updated_step;
-            there = c;
             *found = state_load(m, path.text, sums, &why);
         }
         error_cut_folder(&why, path.text);
@@ -561,22 +579,7 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
     }
     m->zero.rounding.step = 0;
     if (*found) {
-        error_text others[STATE_DIFFERENCES];
-        int differences = training ? state_differences(&saved, progress, others) : 0;
-        bool same = differences == 0;
-        progress->step = saved.step;
-        progress->samples = same ? saved.samples : 0;
-        progress->sequences = saved.sequences;
-        progress->updated_step = saved.updated_step;
-        progress->data_step = same ? saved.data_step : saved.step;
-        if (same && s->o->skip_spikes > 0) { // otherwise the level may be another, or is no longer followed
-            progress->losses = saved.losses;
-            progress->norms = saved.norms;
-        }
-        if (first_rank && training && new_data) state_note_rope(&there, &m->c);
-        for (int i = 0; first_rank && i < differences; i++) fprintf(stderr, "note: new data from here on: the state %s\n", others[i].text);
-        if (first_rank && training && s->o->steps > saved.step) state_note_options(state_path(s->o->out, "", steps[at]).text, s->o);
-        m->c.max_position = max_i64(m->c.max_position, max_position); // with --steps 0, options_model does not raise it to --seq-len
+        state_continue(s, m, &c, &saved, training, progress);
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
     } else if (states > 0 && error->text[0] == '\0') {
         error_set(error, "--resume: none of the states in %s is intact; move them away to start from the beginning", printable(s->o->out).text);

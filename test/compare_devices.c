@@ -107,7 +107,6 @@ static void compare(const record *here, const record *there, bool packed) {
         model m;
         memset(&m, 0, sizeof m);
         m.c = c;
-        m.qkv_width = (c.H + 2 * c.Hkv) * c.HS;
         model_describe_units(&m);
         for (int t = 0; t < m.units[u].tensor_count; t++) {
             const zero_tensor *tensor = &m.units[u].tensors[t];
