@@ -31,6 +31,7 @@ typedef struct {
 } descriptor;
 
 size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
+size_t cudnnGetCudartVersion(void) { return CUDART_VERSION; }
 const char *cudnnGetErrorString(cudnnStatus_t status) { return status == CUDNN_STATUS_SUCCESS ? "success" : "as the test wants"; }
 void cudnnGetLastErrorString(char *message, size_t size) { snprintf(message, size, "(fake)"); }
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {

@@ -34,6 +34,9 @@ static void start(void) {
     if (version < 91501 && comm_speaks())
         fprintf(stderr, "note: cuDNN %zu.%zu.%zu: versions from 9.15.1 on have fewer known errors in attention\n", version / 10000,
                 version / 100 % 100, version % 100);
+    size_t made_for = cudnnGetCudartVersion() / 1000, ours = CUDART_VERSION / 1000;
+    if (made_for != ours && comm_speaks())
+        fprintf(stderr, "note: this cuDNN is for CUDA %zu, and this program was built with CUDA %zu: cuDNN may not find its compiler (NVRTC)\n", made_for, ours);
     check(cudnnCreate(&cudnn.handle), "start");
     check(cudnnSetStream(cudnn.handle, device_compute_stream()), "start");
 }
