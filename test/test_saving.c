@@ -9,8 +9,13 @@ static void change_states(model *m, float by) {
     for (int u = 0; u < m->zero.unit_count; u++) {
         int64_t n = m->zero.units[u].count;
         for (int64_t i = 0; i < n / m->zero.zp; i++) m->zero.params[u][i] += by;
-        for (int64_t i = 0; i < n / m->zero.zo; i++) m->zero.m[u][i] += by;
-        for (int64_t i = 0; i < n / m->zero.zo; i++) m->zero.v[u][i] += by;
+        for (int k = VALUES_M; k <= VALUES_V; k++) {
+            void *moments = values_piece(&m->zero, (values_kind)k, u);
+            for (int64_t i = 0; i < n / m->zero.zo; i++) {
+                if (m->run.bf16_moments) ((bf16 *)moments)[i].bits = bf16_of_float(float_of_bf16(((bf16 *)moments)[i].bits) + by);
+                else ((float *)moments)[i] += by;
+            }
+        }
     }
 }
 static int64_t count_differences(const model *m, const model *other) { // in the tensors alone: padding is not saved
@@ -21,23 +26,25 @@ static int64_t count_differences(const model *m, const model *other) { // in the
                 const zero_hybrid *z = &m->zero;
                 int64_t n = z->units[u].count, held = k == VALUES_PARAMETERS ? n / z->zp : n / z->zo, from, to;
                 int64_t begin = held * (k == VALUES_PARAMETERS ? z->param_piece : z->optim_piece);
-                const float *a = k == VALUES_PARAMETERS ? z->params[u] : values_piece(z, (values_kind)k, u);
-                const float *b = k == VALUES_PARAMETERS ? other->zero.params[u] : values_piece(&other->zero, (values_kind)k, u);
+                const char *a = (const char *)(k == VALUES_PARAMETERS ? z->params[u] : values_piece(z, (values_kind)k, u));
+                const char *b = (const char *)(k == VALUES_PARAMETERS ? other->zero.params[u] : values_piece(&other->zero, (values_kind)k, u));
+                size_t bytes = values_bytes(z, (values_kind)k);
                 if (!zero_span(&z->units[u].tensors[t], begin, begin + held, &from, &to)) continue;
-                for (int64_t i = from - begin; i < to - begin; i++) wrong += a[i] != b[i];
+                for (int64_t i = from - begin; i < to - begin; i++) wrong += memcmp(a + bytes * (size_t)i, b + bytes * (size_t)i, bytes) != 0;
             }
     return wrong;
 }
 
-static void check_saving(const char *folder, int zp, int zg, int zo, bool offload, bool saves, comm *world) {
+static void check_saving(const char *folder, int zp, int zg, int zo, bool offload, bool saves, bool bf16_moments, comm *world) {
     char where[100];
-    snprintf(where, sizeof where, "ZeRO %d %d %d%s%s", zp, zg, zo, offload ? ", offload" : "", saves ? ", in the background" : "");
+    snprintf(where, sizeof where, "ZeRO %d %d %d%s%s%s", zp, zg, zo, offload ? ", offload" : "", saves ? ", in the background" : "", bf16_moments ? ", bf16 moments" : "");
     model_config c = fixture_config(2, 128, 4, 2, 32, 256, 6000, false); // large enough that writing takes longer than changing
     grid_shape shape = {.dp = 1, .hp = 2, .cp = 2, .w = 1};
     model_run run = fixture_run(1, 1);
     run.zp = zp; run.zg = zg; run.zo = zo;
     run.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
     run.saves = saves;
+    run.bf16_moments = bf16_moments;
     fixture f, kept;
     fixture_make(&f, &c, shape, world, run, RECOMPUTE_NONE, 64);
     fixture_make(&kept, &c, shape, world, run, RECOMPUTE_NONE, 64);
@@ -119,11 +126,12 @@ int main(int argc, char **argv) {
     if (comm_rank(world) == 0 && mkdtemp(name) == NULL) return EXIT_FAILED;
     comm_broadcast(world, name, sizeof name, 0);
     folder = path_join(name, "states");
-    check_saving(folder.text, 1, 1, 1, false, true, world);
-    check_saving(folder.text, 1, 2, 4, false, true, world);
-    check_saving(folder.text, 4, 4, 4, true, true, world);
-    check_saving(folder.text, 2, 2, 2, true, true, world);
-    check_saving(folder.text, 1, 2, 2, false, false, world);
+    check_saving(folder.text, 1, 1, 1, false, true, false, world);
+    check_saving(folder.text, 1, 2, 4, false, true, true, world);
+    check_saving(folder.text, 4, 4, 4, true, true, false, world);
+    check_saving(folder.text, 2, 2, 2, true, true, true, world);
+    check_saving(folder.text, 1, 2, 2, false, false, false, world);
+    check_saving(folder.text, 1, 2, 2, false, false, true, world);
     comm_barrier(world);
     if (comm_rank(world) == 0) check_many_sums(name);
     if (comm_rank(world) == 0) folder_remove(name);
