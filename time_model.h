@@ -409,7 +409,8 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         double waits = planner_zero_time(q, micro, forward - forward_nic, fmax(0, backward - backward_nic), p); // fmax: products hide two transfers at once
         forward += waits / micro;
         backward += (p->gather + p->reduce + p->update - waits) / micro;
-        // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 3 floats, 4 moments and one element.
+        // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 3 floats, 4 moments and one element. (On CPUs, rounding bf16 moments takes
+        // longer than their bytes save, which is not counted.)
         p->optimizer = N / p->zo * (12 + 4 * q->moment_bytes + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
         planner_host_time(q, micro, forward, backward, p);
     }
