@@ -350,8 +350,8 @@ static inline void planner_host_time(const planner_query *q, double micro, doubl
     bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
     double gradients = grads ? 4 * N / p->zg * (2 - 1 / micro) / rate : 0; // leave, and come back before the next micro-step's are added
     double parameters = params ? c->element_bytes * N / p->zp / rate : 0;  // come for each pass
-    // Moments and master weights, 12 bytes (bf16 moments: 8; float parameters: 4 less), come and go. Gradients come with them, new parameters go with them. The first forward
-    // pass hides this, but for the embedding's and that of the first two layers (zp > 1: three).
+    // Moments and master weights, 12 bytes (bf16 moments: 8; float parameters: 4 less), come and go. Gradients come with them, new parameters go with them.
+    // The first forward pass hides this, but for the embedding's and that of the first two layers (zp > 1: three).
     double states = 2 * q->moment_bytes + (c->element_bytes == 4 ? 0 : 4), in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
     double copies = p->offload_states >= OFFLOAD_OPTIMIZER ? N / p->zo * (in + out) / rate : 0, first = planner_share_of_ends(q, p->zp == 1 ? 2 : 3);
     // What a layer keeps is hidden by the offloaded layers alone, because these share few slots.

@@ -174,13 +174,15 @@ template <int W> __global__ void round_kernel(floatX *to, const float *from, int
     store_some<W>(to + i, x, count);
 }
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
-    if (how.stochastic && sizeof(floatX) == sizeof(bf16)) LAUNCH_FLAT(round_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how), how.first);
+    how.stochastic = how.stochastic && sizeof(floatX) == sizeof(bf16);
+    if (how.stochastic) LAUNCH_FLAT(round_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how), how.first);
     else op_cast_from_float(to, from, n);
 }
 
 // ---- AdamW: rate = lr / (1 - beta1^step), unbias = 1 / sqrt(1 - beta2^step), decay = lr weight_decay ----
 
-// 4 elements a thread, also where moments are bf16 (and read 8 bytes at a time): master and gradient are floats, half of what is read.
+// 4 elements a thread also where moments are bf16, which are then read 8 bytes at a time: master and gradient are floats, two thirds of what is read, and with 8
+// elements each of a warp's instructions would cover half of every sector of theirs.
 template <int W, class Moment>
 __device__ __forceinline__ void adamw_flat(floatX *param, float *master, Moment *m, Moment *v, const float *grad, int64_t n, const adamw_args &args, float rate,
                                            float unbias, float decay, uint64_t key) {
