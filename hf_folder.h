@@ -257,7 +257,7 @@ static inline bool hf_write_companions(const hf_source *source, const char *fold
 // config.json, what belongs beside it from `source` (NULL: nothing), and the headers. copy: m->saving; NULL: the parameters as they are now.
 // sums (model_checksums; may be NULL): += the checksums of what this rank wrote, before rounding to the dtype. Not collective: ranks may call at
 // different times, and with a copy also from a thread; the folder is complete when all have returned. False with a message: the folder is half-written.
-static inline bool hf_write(const model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, const float *copy, uint64_t *sums,
+static inline bool hf_write(const model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, const char *copy, uint64_t *sums,
                             error_text *error) {
     bool first_rank = m->g->rank == 0;
     safetensors files = safetensors_none();

@@ -29,6 +29,7 @@ typedef struct {
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
     bool forward_only;    // no training: no gradients and moments, and only two layers hold activations; kinds are all full, offload_layers is L
+    bool bf16_moments;    // --moments bf16
     bool exports;         // forward_only: parameters are written, too, which takes their master weights
     bool saves;           // reserves host memory for a copy of the model states, so that training continues while they are written
     size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
@@ -81,7 +82,7 @@ typedef struct {
     // of positions only, so within a document they are the same as with positions that restart at 0.
     int64_t *batch_documents;
     sequence_segment *batch_segments;     // (grad_accum, B, run.segments + 1): which rows are where; NULL: every sequence is one segment
-    float *saving;            // (3, zero_shares): copy of parameters and both moments while it is written; NULL: run.saves is not set
+    char *saving;             // copy of parameters, m and v while it is written, as they are stored, each (zero_shares); NULL: run.saves is not set
 } model;
 
 // ---- memory ----
@@ -184,6 +185,8 @@ static inline void model_layout_workspace(model *m, arena *device) {
     arena_share_end(device, &at_work);
 }
 
+static inline size_t model_saving_bytes(const model *m) { return (size_t)zero_shares(&m->zero) * (sizeof(float) + 2 * m->zero.moment_bytes); } // of m->saving
+
 // Lays out every buffer of a rank in `device` and `host`. A run and a dry run both use this function: with arenas without a base it
 // only counts, and needs neither communicators nor a device. g must have shape, place, rank and ranks set. The model keeps the
 // pointer to g; model_free releases the tables.
@@ -203,9 +206,9 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
 
     model_describe_units(m);
     zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
-    zero_layout(&m->zero, device, host, !run->forward_only, !run->forward_only || run->exports, run->grad_accum > 1, run->offload_states);
+    zero_layout(&m->zero, device, host, !run->forward_only, !run->forward_only || run->exports, run->bf16_moments, run->grad_accum > 1, run->offload_states);
 
-    m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, float, 3 * zero_shares(&m->zero)) : NULL;
+    m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, char, model_saving_bytes(m)) : NULL;
     m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
     m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
     m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * run->B * m->entries) : NULL;
@@ -312,7 +315,7 @@ static inline void model_start(model *m, const sequence_shard *shard) {
     zero_connect(&m->zero, m->g->all);
     checkpoint_start(&m->store);
     op_linear_use_workspace(m->product_scratch);
-    if (m->saving != NULL) memset(m->saving, 0, sizeof(float) * 3 * (size_t)zero_shares(&m->zero)); // touches the pages, for the first save
+    if (m->saving != NULL) memset(m->saving, 0, model_saving_bytes(m)); // touches the pages, for the first save
     m->shard = *shard;
     m->frequencies = HOST_NEW(double, m->c.HS / 2);
     m->rope_factor = config_rope_frequencies(&m->c, m->frequencies);

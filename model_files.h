@@ -79,34 +79,41 @@ static inline void values_buffer_free(values_buffer *b) {
     if (b->device != NULL) device_free(b->device);
 }
 
-// The float array of this rank's optimizer piece of a unit, (count / zo); on the host when offloaded. NULL: parameters without master weights.
-static inline float *values_piece(const zero_hybrid *z, values_kind kind, int unit) {
+static inline size_t values_bytes(const zero_hybrid *z, values_kind kind) { return kind == VALUES_PARAMETERS ? sizeof(float) : z->moment_bytes; } // of a stored one
+// This rank's optimizer piece of a unit, (count / zo) of values_bytes; on the host when offloaded. NULL: parameters without master weights.
+static inline void *values_piece(const zero_hybrid *z, values_kind kind, int unit) {
     if (kind == VALUES_M) return z->m[unit];
     if (kind == VALUES_V) return z->v[unit];
     return z->master[unit];
 }
-// Where element `at` of the unit is. It must lie in this rank's optimizer piece (parameters without master weights: in its parameter
-// shard). The host may use the pointer if values_on_host.
-static inline float *values_at(const zero_hybrid *z, values_kind kind, int unit, int64_t at) {
+// Where element `at` of the unit is. It must lie in this rank's optimizer piece (parameters without master weights: in its parameter shard).
+// The host may use the pointer if values_on_host.
+static inline void *values_at(const zero_hybrid *z, values_kind kind, int unit, int64_t at) {
     int64_t count = z->units[unit].count;
-    float *states = values_piece(z, kind, unit);
-    if (states != NULL) return states + (at - z->optim_piece * (count / z->zo));
+    char *states = (char *)values_piece(z, kind, unit);
+    if (states != NULL) return states + values_bytes(z, kind) * (size_t)(at - z->optim_piece * (count / z->zo));
     return (float *)z->params[unit] + (at - z->param_piece * (count / z->zp)); // without master weights floatX is float
 }
 static inline bool values_on_host(const zero_hybrid *z, values_kind kind, int unit) {
     return device_is_host() || (z->offload >= OFFLOAD_OPTIMIZER && values_piece(z, kind, unit) != NULL);
 }
-// Copies elements [at, at + n) of the unit, which lie in this rank's optimizer piece, to `to` (n, on the host).
-static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, float *to) {
-    const float *from = values_at(z, kind, unit, at);
-    if (values_on_host(z, kind, unit)) memcpy(to, from, sizeof(float) * (size_t)n);
-    else device_to_host(to, from, sizeof(float) * (size_t)n);
+// Copies elements [at, at + n) of the unit, which lie in this rank's optimizer piece, to `to` (n of values_bytes, on the host), as they are stored.
+static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, void *to) {
+    const void *from = values_at(z, kind, unit, at);
+    size_t bytes = values_bytes(z, kind) * (size_t)n;
+    if (values_on_host(z, kind, unit)) memcpy(to, from, bytes);
+    else device_to_host(to, from, bytes);
 }
-// Sets elements [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to `from` (n, on the host).
+// Sets elements [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to `from` (n floats, on the host); bf16 moments: to nearest even.
 static inline void values_put(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, const float *from) {
-    float *to = values_at(z, kind, unit, at);
-    if (values_on_host(z, kind, unit)) memcpy(to, from, sizeof(float) * (size_t)n);
-    else device_from_host(to, from, sizeof(float) * (size_t)n);
+    void *to = values_at(z, kind, unit, at);
+    size_t bytes = values_bytes(z, kind) * (size_t)n;
+    bf16 *narrow = values_bytes(z, kind) == sizeof(bf16) ? HOST_NEW(bf16, n) : NULL;
+    for (int64_t i = 0; narrow != NULL && i < n; i++) narrow[i].bits = bf16_of_float(from[i]);
+    const void *stored = narrow != NULL ? (const void *)narrow : from;
+    if (values_on_host(z, kind, unit)) memcpy(to, stored, bytes);
+    else device_from_host(to, stored, bytes);
+    free(narrow);
 }
 // Sets parameters [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to buffer->host rounded to floatX. They are
 // rounded as they were in the step after which they were saved (z->rounding.step; 0 = a model that was not trained here: to nearest even).
@@ -179,41 +186,46 @@ static inline bool model_file_range(const model *m, const safetensors *files, va
     return true;
 }
 
-// Copies this rank's shares of all units to m->saving (VALUES_KINDS, zero_shares), as they are after zero_settle.
+// Copies this rank's shares of all units to m->saving, as they are after zero_settle.
 static inline void model_copy_shares(model *m) {
-    float *to = m->saving;
+    char *to = m->saving;
     for (int k = 0; k < VALUES_KINDS; k++)
         for (int u = 0; u < m->zero.unit_count; u++) {
             values_get(&m->zero, (values_kind)k, u, zero_share_begin(&m->zero, u), zero_share(&m->zero, u), to);
-            to += zero_share(&m->zero, u);
+            to += values_bytes(&m->zero, (values_kind)k) * (size_t)zero_share(&m->zero, u);
         }
 }
 
 // Writes one kind of values; each rank writes its shares. copy: this kind's part of m->saving (the device is not used); NULL: writes the values as
 // they are now, and needs no memory of the device, which may be full. sums (model_checksums; may be NULL): += the checksums of what this rank wrote.
-static inline bool model_files_write(const model *m, const safetensors *files, values_kind kind, const float *copy, uint64_t *sums, error_text *error) {
+static inline bool model_files_write(const model *m, const safetensors *files, values_kind kind, const char *copy, uint64_t *sums, error_text *error) {
     const zero_hybrid *z = &m->zero;
-    float *chunk = copy == NULL ? HOST_NEW(float, VALUES_CHUNK) : NULL;
+    size_t bytes = values_bytes(z, kind);
+    char *stored = copy == NULL ? HOST_NEW(char, bytes * VALUES_CHUNK) : NULL;
+    float *widened = bytes == sizeof(bf16) ? HOST_NEW(float, VALUES_CHUNK) : NULL;
     bool ok = true;
     progress_note note = progress_start(kind == VALUES_PARAMETERS ? "writing parameters" : "writing moments");
     for (int u = 0; u < z->unit_count; u++) {
         int64_t begin = zero_share_begin(z, u), share = zero_share(z, u), from, to;
-        bool in_place = copy != NULL || values_on_host(z, kind, u);
+        bool in_place = copy == NULL && values_on_host(z, kind, u);
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
             if (!zero_span(tensor, begin, begin + share, &from, &to)) continue;
             for (int64_t at = from; ok && at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
-                const float *values = copy != NULL ? copy + (at - begin) : in_place ? values_at(z, kind, u, at) : chunk;
-                if (!in_place) values_get(z, kind, u, at, n, chunk);
+                const void *from_here = copy != NULL ? copy + bytes * (size_t)(at - begin) : in_place ? values_at(z, kind, u, at) : stored;
+                if (from_here == stored) values_get(z, kind, u, at, n, stored);
+                for (int64_t i = 0; widened != NULL && i < n; i++) widened[i] = float_of_bf16(((const bf16 *)from_here)[i].bits);
+                const float *values = widened != NULL ? widened : (const float *)from_here;
                 if (sums != NULL) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
                 ok = model_file_range(m, files, kind, u, t, at - tensor->offset, n, values, NULL, error);
             }
         }
-        if (copy != NULL) copy += share; // beside training, which has progress of its own
+        if (copy != NULL) copy += bytes * (size_t)share; // beside training, which has progress of its own
         else progress_show(&note, u + 1, z->unit_count);
     }
-    free(chunk);
+    free(stored);
+    free(widened);
     return ok;
 }
 
@@ -226,13 +238,13 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
     progress_note note = progress_start(params ? "reading parameters" : "reading moments");
     for (int u = 0; u < z->unit_count; u++) {
         int64_t piece = z->units[u].count / z->zo, begin = z->optim_piece * piece, filled = begin, from, to;
-        bool in_place = values_on_host(z, kind, u) && (!params || sizeof(floatX) == sizeof(float));
+        bool in_place = values_on_host(z, kind, u) && values_bytes(z, kind) == sizeof(float) && (!params || sizeof(floatX) == sizeof(float));
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
             if (!zero_span(tensor, begin, begin + piece, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
-                float *values = in_place ? values_at(z, kind, u, at) : buffer->host;
+                float *values = in_place ? (float *)values_at(z, kind, u, at) : buffer->host;
                 if (!progress_goes_on(error) || !model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error)) return false;
                 if (sums != NULL && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
                 if (in_place) continue;

@@ -15,6 +15,7 @@
 
 typedef enum { CP_COMM_RING, CP_COMM_ALLGATHER } cp_comm_kind;
 typedef enum { DKV_WIRE_FP32, DKV_WIRE_BF16 } dkv_wire_kind;
+typedef enum { MOMENTS_F32, MOMENTS_BF16 } moments_kind;
 typedef enum { LR_COSINE, LR_WSD, LR_CONSTANT } lr_schedule_kind;
 typedef enum { EXPORT_AUTO, EXPORT_F32, EXPORT_BF16, EXPORT_F16 } export_dtype_kind; // auto: that of the source folder, f32 without one
 
@@ -57,6 +58,7 @@ typedef struct {
     double wsd_decay;         // fraction of the steps
     double min_lr_fraction;   // of lr
     double weight_decay, beta1, beta2, eps;
+    moments_kind moments;
     double grad_clip;         // norm; 0 = off
     double skip_spikes;       // standard deviations; 0 = off
     bool stochastic_rounding; // of parameters stored in bf16
@@ -188,6 +190,9 @@ static const option_row option_rows[] = {
     {"Optimizer", "beta1", "X", OPTION_REAL, AT(beta1), 0, 0.999999, "0.9", "", "AdamW: decay rate of the first moment"},
     {"Optimizer", "beta2", "X", OPTION_REAL, AT(beta2), 0, 0.999999, "0.95", "", "AdamW: decay rate of the second moment"},
     {"Optimizer", "eps", "X", OPTION_REAL, AT(eps), 1e-30, 1, "1e-8", "", "AdamW: added to the square root of the second moment"},
+    {"Optimizer", "moments", "", OPTION_CHOICE, AT(moments), 0, 0, "f32", "f32|bf16",
+     "how both moments of AdamW are stored, on the device, the host and in states; bf16 takes 4 bytes a parameter less: they are computed with in float, and "
+     "rounded up or down at random, unbiased"},
     {"Optimizer", "grad-clip", "X", OPTION_REAL, AT(grad_clip), 0, 1e9, "1", "", "clip the gradient to this norm; 0 = no clipping"},
     {"Optimizer", "skip-spikes", "Z", OPTION_REAL, AT(skip_spikes), 0, 1e9, "0", "",
      "a step whose loss or gradient norm is more than Z standard deviations above the mean of the 128 steps before it changes no parameter (6 is "

@@ -291,6 +291,7 @@ static inline double plan_predict_seconds(const model *m, const cluster *machine
     q.batch = run->B;
     q.dkv_bytes = run->dkv_bf16 ? 2 : 4;
     q.gate_up_again = !m->keep_gate_up;
+    q.moment_bytes = (double)m->zero.moment_bytes;
     planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
     planner_step_time(&q, &a, &p);
     return p.seconds;
@@ -374,6 +375,7 @@ static inline int plan_search(const run_question *q, int64_t attended, planner_c
     query.batch = o->batch_size;
     query.dkv_bytes = o->dkv_wire == DKV_WIRE_BF16 ? 2 : 4;
     query.gate_up_again = o->mlp_tile > 0;
+    query.moment_bytes = o->moments == MOMENTS_BF16 ? 2 : 4;
     query.offload_states = options_offload(o);
     query.fits = plan_fits;
     query.context = &context;

@@ -51,6 +51,7 @@ static inline model_run run_make(const options *o, const model_config *c, const 
     run.kinds = kinds;
     run.offload_layers = run.forward_only ? c->L : checkpoint_offloaded(o->offload_activations, c->L);
     run.offload_states = options_offload(o);
+    run.bf16_moments = o->moments == MOMENTS_BF16;
     run.exports = run.forward_only && o->export_to != NULL;
     run.saves = !run.forward_only && o->save_every > 0;
     return run;
@@ -106,6 +107,7 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
         run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_OPTIMIZER, "--offload-optimizer, ");
         run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_GRADIENTS, "--offload-gradients, ");
         run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_PARAMETERS, "--offload-parameters, ");
+        run_add_way(ways, sizeof ways, trains && !run->bf16_moments && (cpu || run->offload_states < OFFLOAD_OPTIMIZER), "--moments bf16, ");
         run_add_way(ways, sizeof ways, cpu && run->saves, "no --save-every, ");
         return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
                                 "(--dry-run prints the memory by category)", bytes_text(bytes).text, bytes_text(room.device).text, keep_less, ways);
@@ -114,6 +116,7 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
     run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
     run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
     run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
+    run_add_way(ways, sizeof ways, trains && !run->bf16_moments && (run->offload_states >= OFFLOAD_OPTIMIZER || run->saves), "--moments bf16, ");
     run_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
     return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category%s)",
                      bytes_text((double)host.peak).text, bytes_text(room.host).text, ways, trains && run->offload_layers > 0 ? keep_less : "",

@@ -50,17 +50,18 @@ typedef struct {
     int ranks;
     planner_schedule schedule;
     double dkv_bytes;     // bytes of a dKV element on the wire: 4 (ours), 2 (LoongTrain)
+    double moment_bytes;  // of one of a parameter's two moments: 4 (--moments f32), 2 (bf16)
     bool gate_up_again;   // every layer recomputes gate_up, because --mlp-tile is given
     // Whether a choice fits in memory; sets its memory and host_memory. NULL: everything fits.
     bool (*fits)(void *context, planner_choice *choice);
     void *context;
 } planner_query;
 
-// The defaults: our schedule, one sequence a micro-step, no packed documents, dKV in float, everything fits. *model and *machines must outlive it.
+// The defaults: our schedule, one sequence a micro-step, no packed documents, dKV and moments in float, everything fits. *model and *machines must outlive it.
 static inline planner_query planner_query_make(const model_config *model, const cluster *machines, int64_t S, int64_t global_batch,
                                                int ranks) {
     return (planner_query){.model = model, .machines = machines, .S = S, .attended = S, .global_batch = global_batch, .batch = 1, .ranks = ranks,
-                           .schedule = SCHEDULE_LATE_DKV, .dkv_bytes = 4};
+                           .schedule = SCHEDULE_LATE_DKV, .dkv_bytes = 4, .moment_bytes = 4};
 }
 static inline grid_shape planner_shape(const cluster *c, int dp, int hp, int cp, int w, placement_kind placement) {
     return (grid_shape){dp, hp, cp, w, placement, (int)c->gpus_per_node, (int)c->nics_per_node};
@@ -349,9 +350,9 @@ static inline void planner_host_time(const planner_query *q, double micro, doubl
     bool grads = p->offload_states >= OFFLOAD_GRADIENTS, params = p->offload_states >= OFFLOAD_PARAMETERS;
     double gradients = grads ? 4 * N / p->zg * (2 - 1 / micro) / rate : 0; // leave, and come back before the next micro-step's are added
     double parameters = params ? c->element_bytes * N / p->zp / rate : 0;  // come for each pass
-    // Moments and master weights, 12 bytes (float parameters: 8), come and go. Gradients come with them, new parameters go with them. The first forward
-    // pass hides this, but for the embedding's and that of the first two layers (zp > 1: three).
-    double states = c->element_bytes == 4 ? 8 : 12, in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
+    // Moments and master weights, 12 bytes (bf16 moments: 8; float parameters: 4 less), come and go. Gradients come with them, new parameters go with them.
+    // The first forward pass hides this, but for the embedding's and that of the first two layers (zp > 1: three).
+    double states = 2 * q->moment_bytes + (c->element_bytes == 4 ? 0 : 4), in = states + (grads ? 4 : 0), out = states + (params ? c->element_bytes : 0);
     double copies = p->offload_states >= OFFLOAD_OPTIMIZER ? N / p->zo * (in + out) / rate : 0, first = planner_share_of_ends(q, p->zp == 1 ? 2 : 3);
     // What a layer keeps is hidden by the offloaded layers alone, because these share few slots.
     int offloaded = checkpoint_offloaded(p->offload, m->L), slots = checkpoint_slots((recompute_kind)(p->recompute - (offloaded > m->L - p->less)));
@@ -408,8 +409,9 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
         double waits = planner_zero_time(q, micro, forward - forward_nic, fmax(0, backward - backward_nic), p); // fmax: products hide two transfers at once
         forward += waits / micro;
         backward += (p->gather + p->reduce + p->update - waits) / micro;
-        // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 7 floats and one element.
-        p->optimizer = N / p->zo * (28 + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
+        // AdamW reads gradient, m, v, master and writes m, v, master and the parameter: 3 floats, 4 moments and one element. (On CPUs, rounding bf16 moments takes
+        // longer than their bytes save, which is not counted.)
+        p->optimizer = N / p->zo * (12 + 4 * q->moment_bytes + c->element_bytes) / (c->hbm_rate * c->optimizer_efficiency);
         planner_host_time(q, micro, forward, backward, p);
     }
     p->seconds = p->attention + p->launch + p->linear + p->optimizer + p->alltoall + p->ring_inner + p->ring_outer + p->gather + p->reduce +

@@ -1,7 +1,7 @@
 // Training state: what a run needs to continue as if it had never stopped, in a folder --out DIR:
 //     DIR/lock                        locked by the run that writes here
 //     DIR/step-00000123/              a complete state: a Hugging Face folder in F32 (transformers loads it), and beside it
-//         optimizer/*.safetensors       both moments of every tensor, in F32
+//         optimizer/*.safetensors       both moments of every tensor, in F32 (--moments bf16: BF16). The other --moments may resume it
 //         training_state.json           step, samples, what these samples are, the options of the optimizer, a checksum of every tensor
 //         exported_to                   of the last step, with --export: which folder holds its model, if that is there (train_llama.cu)
 //     DIR/unfinished-*                a state that is being written or removed; the next run removes what is left of it
@@ -154,7 +154,7 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
 // Whether the state of a step is never removed.
 static inline bool state_stays(const options *o, int64_t step) { return o->keep_every > 0 && step % o->keep_every == 0; }
 
-// Notes on stderr when the file system has less room than the states that a run from `step` on adds, at 12 bytes a parameter. Rank 0 calls it.
+// Notes on stderr when the file system has less room than the states that a run from `step` on adds, at 12 bytes a parameter (--moments bf16: 8). Rank 0 calls it.
 static inline void state_note_room(const state_store *s, const model_config *c, int64_t step) {
     struct statvfs disk;
     error_text unread = {"", 0}; // then the note may be wrong
@@ -166,7 +166,7 @@ static inline void state_note_room(const state_store *s, const model_config *c, 
     int64_t last = (s->o->steps - 1) / every, saves = last - step / every + 1; // the last step is always saved
     int64_t most = max_i64(1, min_i64(saves, s->o->keep + 1 - there)); // at once, beside those that are there
     if (s->o->keep_every > 0) most += max_i64(0, ((last - s->o->keep + 1) * every - 1) / s->o->keep_every - step / s->o->keep_every); // and older than these
-    double needed = 12.0 * (double)config_parameters(c) * (double)most, room = (double)disk.f_bavail * (double)disk.f_frsize;
+    double needed = (s->o->moments == MOMENTS_BF16 ? 8.0 : 12.0) * (double)config_parameters(c) * (double)most, room = (double)disk.f_bavail * (double)disk.f_frsize;
     if (room < needed)
         fprintf(stderr, "note: --out %s: the states of this run will take %.3g GB more (--keep %lld and one that is written%s), and %.3g GB are free\n",
                 printable(s->o->out).text, 1e-9 * needed, (long long)s->o->keep, s->o->keep_every > 0 ? ", and those of --keep-every" : "", 1e-9 * room);
@@ -289,13 +289,13 @@ static inline bool state_other_format(const char *folder, error_text *error) {
 // Writes this rank's part of both moments, as hf_write does with the parameters. sums (2, model_checksums): += their checksums.
 static inline bool state_write_moments(const model *m, const char *folder, uint64_t *sums, error_text *error) {
     safetensors files = safetensors_none();
-    int64_t shares = zero_shares(&m->zero);
-    const float *copy = m->saving != NULL ? m->saving + shares : NULL;
-    model_files_add(m, &files, VALUES_M, DTYPE_F32, NULL);
-    model_files_add(m, &files, VALUES_V, DTYPE_F32, NULL);
+    size_t shares = (size_t)zero_shares(&m->zero);
+    const char *copy_m = m->saving != NULL ? m->saving + sizeof(float) * shares : NULL, *copy_v = copy_m != NULL ? copy_m + m->zero.moment_bytes * shares : NULL;
+    safetensors_dtype dtype = m->run.bf16_moments ? DTYPE_BF16 : DTYPE_F32;
+    model_files_add(m, &files, VALUES_M, dtype, NULL);
+    model_files_add(m, &files, VALUES_V, dtype, NULL);
     bool ok = safetensors_lay_out(&files, folder, "optimizer", EXPORT_LIMIT, m->g->rank == 0, error) &&
-              model_files_write(m, &files, VALUES_M, copy, sums, error) &&
-              model_files_write(m, &files, VALUES_V, copy != NULL ? copy + shares : NULL, sums + model_checksums(m), error) &&
+              model_files_write(m, &files, VALUES_M, copy_m, sums, error) && model_files_write(m, &files, VALUES_V, copy_v, sums + model_checksums(m), error) &&
               safetensors_sync(&files, error);
     safetensors_close(&files);
     return ok;

@@ -96,7 +96,9 @@ typedef struct {
     // per unit, from the arena; on the host when offloaded
     floatX **params; // (count / zp)
     float **grads;   // (count / zg)
-    float **m, **v, **master; // (count / zo); master NULL when floatX is float, or parameters are only read
+    void **m, **v;   // moments, (count / zo) of moment_bytes each
+    float **master;  // (count / zo); NULL when floatX is float, or parameters are only read
+    size_t moment_bytes; // sizeof(float), or sizeof(bf16): then rounded as op_adamw says, by rounding's seed
     // gathered units (zp > 1, or offloaded) and gradients before their reduce-scatter (zg > 1) or their copy to the host
     floatX *param_slot[ZERO_SLOTS];
     int param_slot_unit[ZERO_SLOTS]; // -1: empty
@@ -118,7 +120,7 @@ typedef struct {
     void *scratch[ZERO_STAGES]; // of the reductions
     zero_offload offload;
     int64_t window_count;     // elements of a part
-    float *window[2];         // device: m, v, master, gradient of one part, (up to 4, window_count)
+    char *window[2];          // device: m, v, master, gradient of one part, one behind the other, as far as they are offloaded; each (window_count)
     floatX *window_params[2]; // device: its parameters, (window_count)
     float *leaving[2];        // device: (largest / zg) gradient shards of two units, from their reduction to their copy to the host (zg > 1)
     int64_t arriving;         // ticket of the copy into `arrived`
@@ -173,7 +175,7 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
 // Takes all memory: from `device`, and from `host` for what is offloaded. trains: false: neither gradients nor moments (NULL). masters: false: no master
 // weights either (NULL): parameters are only read. accumulates: more than one micro-step in a step. offload: gradients need zg = zo = ranks, parameters zp,
 // too (options.h checks). The per-unit tables are host memory of z (zero_free).
-static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool trains, bool masters, bool accumulates, zero_offload offload) {
+static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool trains, bool masters, bool bf16_moments, bool accumulates, zero_offload offload) {
     int units = z->unit_count;
     masters = masters && arena_element(device) != sizeof(float);
     bool offload_grads = trains && offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
@@ -182,8 +184,9 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
     z->offload = offload;
     z->params = HOST_NEW(floatX *, units);
     z->grads = HOST_NEW(float *, units);
-    z->m = HOST_NEW(float *, units);
-    z->v = HOST_NEW(float *, units);
+    z->moment_bytes = bf16_moments ? sizeof(bf16) : sizeof(float);
+    z->m = HOST_NEW(void *, units);
+    z->v = HOST_NEW(void *, units);
     z->master = HOST_NEW(float *, units);
     z->grads_begun = HOST_NEW(bool, units);
     arena *states = offload >= OFFLOAD_OPTIMIZER ? host : device;
@@ -191,14 +194,15 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
         int64_t n = z->units[u].count;
         z->params[u] = ARENA_TAKE_X(offload_params ? host : device, MEM_PARAMETERS, n / z->zp);
         z->grads[u] = trains ? ARENA_TAKE(offload_grads ? host : device, MEM_GRADIENTS, float, n / z->zg) : NULL;
-        z->m[u] = trains ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
-        z->v[u] = trains ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
+        z->m[u] = trains ? arena_take(states, MEM_OPTIMIZER, n / z->zo, z->moment_bytes) : NULL;
+        z->v[u] = trains ? arena_take(states, MEM_OPTIMIZER, n / z->zo, z->moment_bytes) : NULL;
         z->master[u] = masters ? ARENA_TAKE(states, MEM_OPTIMIZER, float, n / z->zo) : NULL;
     }
     z->squares = ARENA_TAKE(device, MEM_GRADIENTS, double, units);
     z->window_count = round_up(ceil_div(z->largest / z->zo, ZERO_PARTS), 64);
+    size_t window_bytes = 2 * z->moment_bytes + sizeof(float) * (size_t)(masters + offload_grads); // of an element
     for (int i = 0; i < 2; i++) {
-        z->window[i] = windows ? ARENA_TAKE(device, MEM_OPTIMIZER, float, (2 + masters + offload_grads) * z->window_count) : NULL;
+        z->window[i] = windows ? (char *)arena_take(device, MEM_OPTIMIZER, z->window_count, window_bytes) : NULL;
         z->window_params[i] = windows && offload_params ? ARENA_TAKE_X(device, MEM_OPTIMIZER, z->window_count) : NULL;
         z->leaving[i] = offload_grads && z->zg > 1 ? ARENA_TAKE(device, MEM_GRADIENTS, float, z->largest / z->zg) : NULL;
     }
@@ -290,18 +294,20 @@ static inline floatX *zero_part_params(const zero_hybrid *z, zero_part p) {
 }
 
 // AdamW on a part, tensor by tensor: weight decay differs. params, m, v, master, grads: of the part.
-static inline void zero_adamw_part(zero_hybrid *z, zero_part p, floatX *params, float *m, float *v, float *master, const float *grads) {
+static inline void zero_adamw_part(zero_hybrid *z, zero_part p, floatX *params, void *m, void *v, float *master, const float *grads) {
     const zero_unit *u = &z->units[p.unit];
     adamw_args args = z->adamw;
     int64_t begin = z->optim_piece * (u->count / z->zo) + p.begin;
     float decay = args.weight_decay;
+    args.bf16_moments = z->moment_bytes == sizeof(bf16);
     for (int t = 0; t < u->tensor_count; t++) {
         int64_t from, to;
         if (!zero_span(&u->tensors[t], begin, begin + p.count, &from, &to)) continue;
         int64_t at = from - begin;
+        size_t moment = z->moment_bytes * (size_t)at;
         args.weight_decay = u->tensors[t].decay ? decay : 0;
         args.rounding = zero_rounding(z, p.unit, t, from - u->tensors[t].offset, args.step);
-        op_adamw(params + at, master != NULL ? master + at : NULL, m + at, v + at, grads + at, to - from, args);
+        op_adamw(params + at, master != NULL ? master + at : NULL, (char *)m + moment, (char *)v + moment, grads + at, to - from, args);
     }
 }
 
@@ -312,21 +318,24 @@ static inline int64_t zero_copy(zero_hybrid *z, bool to_device, void *host, void
 // Starts copying what is offloaded of a part from the host to window i, or back what the update changes. Returns the last ticket: a lane finishes in order.
 static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
     bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device, params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);
-    float *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], grads ? z->grads[p.unit] : NULL}, *window = z->window[i];
+    void *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], grads ? z->grads[p.unit] : NULL};
+    char *window = z->window[i];
     int64_t ticket = 0;
     for (int k = 0; k < 4; k++) {
+        size_t element = k < 2 ? z->moment_bytes : sizeof(float);
         if (host[k] == NULL) continue;
-        ticket = zero_copy(z, to_device, host[k] + p.begin, window, sizeof(float) * (size_t)p.count);
-        window += z->window_count;
+        ticket = zero_copy(z, to_device, (char *)host[k] + element * (size_t)p.begin, window, element * (size_t)p.count);
+        window += element * (size_t)z->window_count;
     }
     return params ? zero_copy(z, to_device, zero_part_params(z, p), z->window_params[i], sizeof(floatX) * (size_t)p.count) : ticket;
 }
 // AdamW on a part that is in window i.
 static inline void zero_adamw_window(zero_hybrid *z, zero_part p, int i) {
-    int64_t n = z->window_count;
-    float *window = z->window[i], *master = z->master[p.unit] != NULL ? window + 2 * n : NULL;
-    const float *grads = z->offload >= OFFLOAD_GRADIENTS ? window + (master != NULL ? 3 : 2) * n : zero_optim_grads(z, p.unit) + p.begin;
-    zero_adamw_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), window, window + n, master, grads);
+    size_t moment = z->moment_bytes * (size_t)z->window_count;
+    char *m = z->window[i], *v = m + moment;
+    float *floats = (float *)(void *)(v + moment), *master = z->master[p.unit] != NULL ? floats : NULL;
+    const float *grads = z->offload >= OFFLOAD_GRADIENTS ? floats + (master != NULL ? z->window_count : 0) : zero_optim_grads(z, p.unit) + p.begin;
+    zero_adamw_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), m, v, master, grads);
 }
 
 // Offloaded states: starts AdamW on the units before `units` that are due. It runs aside, part by part: while one part is updated, the one before it goes
@@ -629,9 +638,9 @@ static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float r
 
 static inline void zero_reset_moments(zero_hybrid *z) {
     for (int u = 0; u < z->unit_count && z->m[u] != NULL; u++) { // NULL: no training
-        size_t bytes = sizeof(float) * (size_t)(z->units[u].count / z->zo);
+        size_t bytes = z->moment_bytes * (size_t)(z->units[u].count / z->zo);
         for (int i = 0; i < 2; i++) {
-            float *moment = i == 0 ? z->m[u] : z->v[u];
+            void *moment = i == 0 ? z->m[u] : z->v[u];
             if (z->offload) memset(moment, 0, bytes); // a host slab
             else device_zero(moment, bytes);
         }
@@ -641,14 +650,14 @@ static inline void zero_reset_moments(zero_hybrid *z) {
 static inline void zero_reset_states(zero_hybrid *z) {
     zero_reset_moments(z);
     for (zero_part p = {0, 0, 0}; zero_next_part(z, &p) && z->master[p.unit] != NULL;) {
-        float *master = z->master[p.unit];
+        float *master = z->master[p.unit], *window = (float *)(void *)z->window[0]; // whose bytes are enough for a part's master weights
         floatX *own = zero_part_params(z, p);
         if (z->offload >= OFFLOAD_PARAMETERS) {
             device_from_host(z->window_params[0], own, sizeof(floatX) * (size_t)p.count);
             own = z->window_params[0];
         }
-        op_cast_to_float(z->offload ? z->window[0] : master, own, p.count);
-        if (z->offload) device_to_host(master + p.begin, z->window[0], sizeof(float) * (size_t)p.count);
+        op_cast_to_float(z->offload ? window : master, own, p.count);
+        if (z->offload) device_to_host(master + p.begin, window, sizeof(float) * (size_t)p.count);
     }
 }
 

@@ -185,6 +185,9 @@ the plan is within 5 % of the measured memory, from some 50 MB on (`test/test_me
 - In all: the sum, with data and the scratch of ZeRO. Memory that buffers share at different times counts once, for the first of them.
 - Host: GiB of one rank.
 - Longest: the number of tokens up to which the same choice fits, also in the 2e12 bytes of host memory of a node.
+- `--moments bf16` takes 4 bytes a parameter less where the optimizer states are: on one H200 (141 GB), parameters, gradients, master weights and moments
+  are 16 + 32 + 32 + 32 = 112 GB, and not 16 + 32 + 32 + 64 = 144 GB, which do not fit. A state on the disk, and its copy while it is written, take 8 bytes
+  a parameter in place of 12.
 
 | S | GPUs | GPU | choice | """ + " | ".join(names) + " | in all | host | longest |\n" + "|---" * (len(names) + 7) + "|\n"
     for length in ("128K", "256K", "512K", "1M"):

@@ -153,20 +153,24 @@ void op_sum_squares(double *sum, const float *x, int64_t n);       // device mem
 // index) alone, so that any shard of any grid draws the same numbers.
 void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, int64_t n, float sigma);
 // How stored parameters are rounded: to nearest even, or stochastically, up or down such that the mean is the number itself. The draw depends on
-// (seed, tensor, step, element) alone: any shard of any grid, and every replica, rounds alike. A number that floatX represents is not changed.
+// (seed, tensor, step, element) alone: any shard of any grid, and every replica, rounds alike. A number that floatX represents is not changed. The draw is
+// the low 16 bits of a hash; the next 16 are m's, and 16 more v's, where moments are bf16 (op_adamw).
 typedef struct {
     bool stochastic;
     uint64_t seed, tensor;
     int64_t step, first; // first: index in the tensor of the call's element 0
 } rounding_rule;
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how); // floatX float: a copy
-// AdamW (decoupled weight decay), bias-corrected, on n elements; grad is scaled by grad_scale first. master NULL: param itself is the master.
+// AdamW (decoupled weight decay), bias-corrected, on n elements; grad is scaled by grad_scale first. master NULL: param itself is the master. m, v: n floats, or
+// with bf16_moments n bf16, which this step computes with as floats and then rounds stochastically: to nearest, v would stay where it is once it changes by
+// less than 2^-9 of itself a step, as it does with beta2 = 0.999.
 typedef struct {
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     int64_t step; // 1, 2, ...
-    rounding_rule rounding; // of param where floatX is not float; rounding.step is ignored, `step` counts
+    rounding_rule rounding; // of param where floatX is not float; rounding.step is ignored, `step` counts. Its seed, tensor and first are also the moments'
+    bool bf16_moments;
 } adamw_args;
-void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args);
+void op_adamw(floatX *param, float *master, void *m, void *v, const float *grad, int64_t n, adamw_args args);
 
 #ifdef __cplusplus
 }

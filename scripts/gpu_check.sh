@@ -504,7 +504,7 @@ steps_of llama3.2-1b 128
 steps_of llama3.2-1b 32
 points 5 9
 step 'a small run' 60 "${tiny[@]}"
-step 'a small run, --stochastic-rounding' 60 "${tiny[@]}" --stochastic-rounding
+step 'a small run, --stochastic-rounding, --moments bf16' 60 "${tiny[@]}" --stochastic-rounding --moments bf16
 hosted=(--offload-optimizer --offload-gradients --offload-parameters)
 ls -d /sys/bus/virtio/drivers/virtio_{balloon,mem}/virtio* 2>/dev/null | grep -q . && hosted+=(--host-memory 64GiB) # a virtual machine that may get memory as it uses it
 step 'a small run, model states on the host' 60 "${tiny[@]}" "${hosted[@]}" --grad-accum 2 --verify

@@ -366,6 +366,8 @@ static void bench_kernels(int64_t T, int D, int H, int Hkv, int HS, int F, int V
         KERNEL("AdamW", bytes, op_adamw(params, states[0], states[1], states[2], states[3], count, args));
         args.rounding.stochastic = true;
         KERNEL("AdamW, stochastic rounding", bytes, op_adamw(params, states[0], states[1], states[2], states[3], count, args));
+        args.bf16_moments = true;
+        KERNEL("AdamW, and bf16 moments", bytes - 8 * (double)count, op_adamw(params, states[0], states[1], states[2], states[3], count, args));
     } else printf("loss and AdamW: do not fit\n");
     end_memory();
 }

@@ -134,6 +134,76 @@ static inline adamw_args fixture_adamw(int64_t step) {
     return (adamw_args){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .grad_scale = 1, .eps = 1e-4f, .step = step};
 }
 
+// Parameters, m and v of all units, as floats, after three updates with gradients that depend on element and step alone; *count of them, the caller frees.
+// Every rank has the whole. What is between tensors is left out: it means nothing.
+static inline float *fixture_updated(const model_config *c, model_run run, comm *ranks, bool stochastic, int64_t *count) {
+    fixture f;
+    fixture_make(&f, c, fixture_shape(comm_size(ranks), 1, 1, 1), ranks, run, RECOMPUTE_NONE, 12);
+    zero_hybrid *z = &f.m.zero;
+    z->rounding.stochastic = stochastic;
+    z->rounding.seed = 3;
+    for (int step = 1; step <= 3; step++) {
+        zero_settle(z); // as a forward pass would: the last update may still need its gradients
+        for (int u = 0; u < z->unit_count; u++) {
+            int64_t piece = z->units[u].count / z->zo;
+            float *grads = zero_optim_grads(z, u);
+            for (int64_t i = 0; i < piece; i++) grads[i] = (float)test_random((uint64_t)(step * 100 + u), (uint64_t)(z->optim_piece * piece + i));
+        }
+        zero_update(z, fixture_adamw(step));
+    }
+    zero_settle(z);
+    float *all = HOST_NEW(float, 3 * z->largest * z->unit_count);
+    *count = 0;
+    for (int u = 0; u < z->unit_count; u++) {
+        int64_t n = z->units[u].count, piece = n / z->zo;
+        double *moments = HOST_NEW(double, 2 * n); // m, then v
+        float *values = HOST_NEW(float, 3 * n);    // parameters, m, v
+        for (int64_t i = 0; i < 2 * piece; i++) {
+            const char *own = (const char *)(i < piece ? z->m[u] : z->v[u]) + z->moment_bytes * (size_t)(i % piece);
+            uint32_t bits = 0; // of a float, of which bf16 is the upper half
+            memcpy((char *)&bits + 4 - z->moment_bytes, own, z->moment_bytes);
+            moments[(i < piece ? 0 : n) + z->optim_piece * piece + i % piece] = (double)float_of_bits(bits);
+        }
+        comm_sum_double(z->pieces, moments, (int)(2 * n));
+        op_cast_to_float(values, zero_params(z, u), n);
+        device_synchronize();
+        for (int64_t i = 0; i < 2 * n; i++) values[n + i] = (float)moments[i];
+        for (int k = 0; k < 3; k++)
+            for (int t = 0; t < z->units[u].tensor_count; t++) {
+                const zero_tensor *tensor = &z->units[u].tensors[t];
+                memcpy(all + *count, values + k * n + tensor->offset, sizeof(float) * (size_t)tensor->count);
+                *count += tensor->count;
+            }
+        free(moments);
+        free(values);
+    }
+    fixture_free(&f);
+    return all;
+}
+// Checks that these are bit-equal on every rank and for every triple of shard degrees, with offload and without.
+static inline void fixture_check_updates(const model_config *c, model_run run, comm *ranks, bool stochastic) {
+    int n = comm_size(ranks);
+    int64_t count, here_count;
+    float *first = fixture_updated(c, run, ranks, stochastic, &count), *theirs = HOST_NEW(float, count);
+    for (run.zp = 1; run.zp <= n; run.zp++)
+        for (run.zg = run.zp; run.zg <= n; run.zg += run.zp)
+            for (run.zo = run.zg; run.zo <= n; run.zo += run.zg)
+                for (int offload = OFFLOAD_NONE; offload <= OFFLOAD_PARAMETERS; offload++) {
+                    if (n % run.zo != 0 || (offload >= OFFLOAD_GRADIENTS && run.zg < n) || (offload == OFFLOAD_PARAMETERS && run.zp < n)) continue;
+                    run.offload_states = (zero_offload)offload;
+                    float *here = fixture_updated(c, run, ranks, stochastic, &here_count);
+                    size_t bytes = sizeof(float) * (size_t)count;
+                    memcpy(theirs, here, bytes);
+                    comm_broadcast(ranks, theirs, bytes, 0);
+                    CHECK(memcmp(here, theirs, bytes) == 0, "ZeRO %d %d %d, offload %d: parameters or moments differ from rank 0's", run.zp, run.zg, run.zo, offload);
+                    CHECK(here_count == count && memcmp(here, first, bytes) == 0,
+                          "ZeRO %d %d %d, offload %d: parameters or moments are rounded otherwise than replicated ones", run.zp, run.zg, run.zo, offload);
+                    free(here);
+                }
+    free(first);
+    free(theirs);
+}
+
 static inline model_config fixture_config(int L, int D, int H, int Hkv, int HS, int F, int V, bool tied) {
     model_config c;
     memset(&c, 0, sizeof c);

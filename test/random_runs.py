@@ -72,7 +72,8 @@ def random_options(rnd, many, masked, few, bf16):
     options = ["--lr", 3e-3, "--grad-clip", rnd.choice([0, 0.5, 1]), "--eval-every", 2, "--val-data", rnd.choice([many, masked, few, f"x={few},y={masked}"])]
     options += ["--eval-steps", rnd.randint(1, 2)] if rnd.random() < 0.4 else ["--eval-tokens", rnd.randint(1, rnd.choice([400, 2000]))]
     for chance, more in [(0.2, ["--eval-needles", 1]), (0.25, ["--sample-every", 2, "--sample-tokens", rnd.randint(1, 4)]),
-                         (0.5, [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]), (0.3 * bf16, ["--stochastic-rounding"])]:
+                         (0.5, [rnd.choice(["--document-end", "--document-begin"]), rnd.choice([10, 32])]), (0.3 * bf16, ["--stochastic-rounding"]),
+                         (0.2, ["--moments", "bf16"])]:
         options += more if rnd.random() < chance else []
     return data, options
 

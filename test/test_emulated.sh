@@ -80,6 +80,15 @@ mkdir "$dir/drawn-resumed"
 cp -r "$dir/drawn/step-00000002" "$dir/drawn-resumed"
 check 'bf16: resumes with the parameters as they were rounded' $emulated "${small[@]}" --stochastic-rounding --out "$dir/drawn-resumed" --resume
 check 'bf16: the same model' cmp "$dir/drawn/step-00000004/model.safetensors" "$dir/drawn-resumed/step-00000004/model.safetensors"
+# Moments in bf16 beside float master weights.
+check 'bf16: a run with bf16 moments' $emulated "${small[@]}" --stochastic-rounding --moments bf16 --out "$dir/narrow" --save-every 2
+check 'bf16: bf16 moments are another run' bash -c "! cmp '$dir/drawn/step-00000004/model.safetensors' '$dir/narrow/step-00000004/model.safetensors'"
+mkdir "$dir/narrow-resumed"
+cp -r "$dir/narrow/step-00000002" "$dir/narrow-resumed"
+check 'bf16: bf16 moments, resumed, offloaded' $emulated "${small[@]}" --stochastic-rounding --moments bf16 --out "$dir/narrow-resumed" --resume --offload-optimizer --offload-gradients --offload-parameters
+for file in model.safetensors optimizer/optimizer.safetensors; do
+    check "bf16: bf16 moments, the same $file" cmp "$dir/narrow/step-00000004/$file" "$dir/narrow-resumed/step-00000004/$file"
+done
 # Steps without labels change no parameter: rounded parameters are those of an earlier step. (The mask is 0 for every other sample.)
 cp "$dir/data.bin" "$dir/half.bin"
 python3 -c "

@@ -9,6 +9,7 @@
 // On a GPU the same program checks the kernels, cuBLASLt and cuDNN: make DEVICE=cuda build/cuda/test/test_kernels. `products` checks products alone; `last-first`:
 // blocks and threads from the last on; `tell`: says what comes next.
 #include "attention_reference.h"
+#include "moments.h"
 #include "../device/cuda/attention_call.h"
 
 // ---- tensors: what is stored, and the same numbers in double ----
@@ -1152,6 +1153,10 @@ static void call_adamw(call_tensors *c) {
     adamw_args args = {.lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 1, .step = 3};
     op_adamw(X(0), F(1), F(2), F(3), F(4), c->n[0], args);
 }
+static void call_adamw_bf16(call_tensors *c) {
+    adamw_args args = {.lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 1, .step = 3, .bf16_moments = true};
+    op_adamw(X(0), F(1), c->at[2], c->at[3], F(4), c->n[0], args);
+}
 static void call_round(call_tensors *c) {
     rounding_rule how = {.stochastic = true};
     op_round(X(0), F(1), c->n[0], how);
@@ -1196,6 +1201,7 @@ static void test_addresses(void) {
         int count, bytes[TENSORS_MOST], n[TENSORS_MOST];
     } calls[] = {
         {"op_adamw", call_adamw, 5, {S, 4, 4, 4, 4}, {N, N, N, N, N}},
+        {"op_adamw, bf16 moments", call_adamw_bf16, 5, {S, 4, 2, 2, 4}, {N, N, N, N, N}},
         {"op_round", call_round, 2, {S, 4}, {N, N}},
         {"op_cast_from_float", call_cast_from, 2, {S, 4}, {N, N}},
         {"op_cast_rows", call_cast_rows, 2, {S, 4}, {N, N / 2}},
@@ -1262,6 +1268,11 @@ int main(int argc, char **argv) {
         test_adamw(1, true, 1);
         test_adamw(37, false, 3);
         test_adamw(1024, true, 100);
+        moments_check_bits(1, 1, 0);
+        moments_check_bits(1031, 512, 0);
+        moments_check_bits(300, 37, 1);
+        if (i == 0) moments_check_mean();
+        if (i == 0 && !THIN) moments_check_stall();
         test_rounding(0);
         test_rounding(1);
         test_init();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Memory: what a run holds is within 5 % of the plan that --dry-run prints, for fourteen configurations; it does not grow over 100 steps; it is
+# Memory: what a run holds is within 5 % of the plan that --dry-run prints, for sixteen configurations; it does not grow over 100 steps; it is
 # linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is; an
 # allocation that fails ends the run, and no state lacks what there was no memory for; attention in runs of heads, which take less. (F41, F51)
 source "$(dirname "$0")/shell.sh"
@@ -31,6 +31,7 @@ within() { # name ranks option...
 within 'one rank' 1 --seq-len 2048 --recompute none
 within 'selective' 1 --seq-len 2048 --recompute selective
 within 'full' 1 --seq-len 2048 --recompute full
+within 'moments in bf16' 1 --seq-len 2048 --recompute selective --moments bf16
 within 'tiles' 1 --seq-len 4096 --recompute full --mlp-tile 256 --loss-tile 128
 within 'offload' 1 --seq-len 2048 --recompute selective --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters
 model=half # with two ranks, the libraries' buffers are 1 % of it, with one they would be 3 %
@@ -40,6 +41,7 @@ within 'ring' 2 --seq-len 4096 --cp 2 --recompute selective
 within 'all-gather' 2 --seq-len 2048 --cp 2 --cp-comm allgather --recompute selective
 within 'ZeRO full' 2 --seq-len 2048 --hp 2 --zero-params full --recompute full
 within 'a copy of the states while they are written' 2 --seq-len 2048 --hp 2 --save-every 1 --out "$dir/states"
+within 'a copy of the states, moments in bf16, offload' 2 --seq-len 2048 --hp 2 --save-every 1 --out "$dir/narrow" --moments bf16 --offload-optimizer
 within 'ZeRO optimizer, accumulation' 2 --seq-len 2048 --cp 2 --zero-grads 2 --grad-accum 2 --recompute selective
 model=model
 within 'rings, dKV as bf16' 4 --seq-len 2048 --cp 4 --inner-ring 2 --dkv-wire bf16 --recompute selective

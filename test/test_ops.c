@@ -3,6 +3,7 @@
 // Buffers that an operation must overwrite are filled with NaN first. u = 6e-8 is half a unit in the last place of a float near 1;
 // tolerances are stated in it, relative to the largest element of the result.
 #include "attention_reference.h"
+#include "moments.h"
 #include "../files.h"
 
 #include <omp.h>
@@ -914,7 +915,7 @@ static void test_adamw(int64_t n, bool with_master) {
     double *p_expected = HOST_NEW(double, n), *m_expected = HOST_NEW(double, n), *v_expected = HOST_NEW(double, n);
     for (int64_t i = 0; i < n; i++) p_expected[i] = param[i], m[i] = v[i] = 0;
     if (with_master) poison(param, n);
-    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0, {false, 0, 0, 0, 0}};
+    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0, {false, 0, 0, 0, 0}, false};
     for (a.step = 1; a.step <= 4; a.step++) {
         test_fill(grad, n, (uint64_t)a.step + 10, 0.1);
         for (int64_t i = 0; i < n; i++) {
@@ -937,7 +938,7 @@ static void test_adamw(int64_t n, bool with_master) {
 static void test_adamw_decay(void) {
     int64_t n = 50001;
     float *param = randoms(n, 1, 0.02), *before = copy_of(param, n), *m = floats(n), *v = floats(n), *grad = randoms(n, 2, 0.1);
-    adamw_args a = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1, {false, 0, 0, 0, 0}};
+    adamw_args a = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1, {false, 0, 0, 0, 0}, false};
     double decayed = 0, squares = 0;
     test_fill(m, n, 3, 0.1), test_fill(v, n, 4, 0.1);
     for (int64_t i = 0; i < n; i++) v[i] *= v[i];
@@ -1028,7 +1029,7 @@ static void test_machine_memory(void) {
 
 // ---- the same bits on any number of threads ----
 
-enum { THREADED = 19 };
+enum { THREADED = 21 };
 // Runs operations whose work is split among threads, and keeps the results.
 static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
     int n = 0;
@@ -1063,8 +1064,10 @@ static void run_all(float *results[THREADED], int64_t sizes[THREADED]) {
     op_init_normal(y, 1, 2, 3, T * D, 1), KEEP(y, T * D);
     float *m = randoms(T * D, 8, 1), *v = randoms(T * D, 9, 1);
     for (int64_t i = 0; i < T * D; i++) v[i] = fabsf(v[i]);
-    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3, {false, 0, 0, 0, 0}};
+    adamw_args a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 3, {false, 0, 0, 0, 0}, false};
     op_adamw(y, NULL, m, v, x, T * D, a), KEEP(y, T * D);
+    a.bf16_moments = true; // the same bytes, as twice as many moments
+    op_adamw(y, NULL, m, v, x, T * D, a), KEEP(y, T * D), KEEP(v, T * D / 2);
     free(tokens), drop(x), drop(w), drop(y), drop(dw), drop(rstd), drop(dweight), drop(scratch), drop(m), drop(v);
 #undef KEEP
     if (n != THREADED) exit(EXIT_FAILED);
@@ -1184,6 +1187,9 @@ int main(void) {
     test_init();
     test_adamw(1, false), test_adamw(129, true), test_adamw(50001, false);
     test_adamw_decay();
+    moments_check_bits(1, 1, 0), moments_check_bits(50001, 129, 0), moments_check_bits(200, 37, 1);
+    moments_check_mean();
+    moments_check_stall();
     test_threads();
     test_linear_threads();
     device_stop();

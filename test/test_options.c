@@ -36,7 +36,7 @@ static void test_table(void) {
     options o;
     options_default(&o);
     CHECK((int)OPTION_ROWS <= OPTION_ROWS_MAX, "%d options", OPTION_ROWS);
-    CHECK(sizeof(placement_kind) == sizeof(int) && sizeof(cp_comm_kind) == sizeof(int) && sizeof(dkv_wire_kind) == sizeof(int) && sizeof(lr_schedule_kind) == sizeof(int) &&
+    CHECK(sizeof(placement_kind) == sizeof(int) && sizeof(cp_comm_kind) == sizeof(int) && sizeof(dkv_wire_kind) == sizeof(int) && sizeof(moments_kind) == sizeof(int) && sizeof(lr_schedule_kind) == sizeof(int) &&
               sizeof(recompute_kind) == sizeof(int), "an enum is not as large as an int");
     for (int i = 0; i < OPTION_ROWS; i++) {
         const option_row *r = &option_rows[i];
@@ -68,8 +68,9 @@ static void test_table(void) {
     }
     // The texts of the choices are in the order of the enums.
     error_text e;
-    CHECK(parse(&o, GOOD "--placement context-first --cp-comm allgather --dkv-wire bf16 --recompute selective --lr-schedule wsd", &e), "%s", e.text);
-    CHECK(o.dkv_wire == DKV_WIRE_BF16 && o.placement == PLACEMENT_CONTEXT_FIRST && o.cp_comm == CP_COMM_ALLGATHER && o.recompute == RECOMPUTE_SELECTIVE && o.lr_schedule == LR_WSD, "choices");
+    CHECK(parse(&o, GOOD "--placement context-first --cp-comm allgather --dkv-wire bf16 --recompute selective --lr-schedule wsd --moments bf16", &e), "%s", e.text);
+    CHECK(o.dkv_wire == DKV_WIRE_BF16 && o.placement == PLACEMENT_CONTEXT_FIRST && o.cp_comm == CP_COMM_ALLGATHER && o.recompute == RECOMPUTE_SELECTIVE && o.lr_schedule == LR_WSD &&
+              o.moments == MOMENTS_BF16, "choices");
     CHECK(parse(&o, GOOD "--placement head-first --cp-comm ring --recompute auto --lr-schedule constant", &e), "%s", e.text);
     CHECK(o.dkv_wire == DKV_WIRE_FP32 && o.placement == PLACEMENT_HEAD_FIRST && o.cp_comm == CP_COMM_RING && o.recompute == RECOMPUTE_AUTO && o.lr_schedule == LR_CONSTANT, "choices");
     CHECK(parse(&o, GOOD "--steps 10 --lr-schedule wsd --wsd-decay 0.3 --warmup 7", &e) && parse(&o, GOOD "--steps 1 --lr-schedule wsd --wsd-decay 1", &e), "%s", e.text);
@@ -129,7 +130,7 @@ static void test_values(void) {
     CHECK(parse(&o, GOOD, &e), "%s", e.text);
     CHECK(strcmp(o.model, "tiny") == 0 && strcmp(o.train_data, "x.bin") == 0 && o.val_data == NULL && o.log == NULL && o.from_scratch && !o.dry_run, "texts, flags");
     CHECK(o.hp == 1 && o.cp == 1 && o.dp == 0 && o.seq_len == 1024 && o.lr == 3e-4 && o.zero_params == 1 && o.zero_grads == 0 && o.mlp_tile == 0, "defaults");
-    CHECK(o.beta1 == 0.9 && o.beta2 == 0.95 && o.eps == 1e-8 && o.weight_decay == 0.1 && o.grad_clip == 1 && o.warmup == 0 && o.min_lr_fraction == 0.1 && o.wsd_decay == 0.1, "AdamW's defaults");
+    CHECK(o.moments == MOMENTS_F32 && o.beta1 == 0.9 && o.beta2 == 0.95 && o.eps == 1e-8 && o.weight_decay == 0.1 && o.grad_clip == 1 && o.warmup == 0 && o.min_lr_fraction == 0.1 && o.wsd_decay == 0.1, "AdamW's defaults");
     CHECK(parse(&o, "--model=tiny --train-data=x=y.bin --seq-len=1M --hp=8 --lr=1e-3 --zero-params=full --memory-budget=40GiB --mlp-tile=4K --offload-activations=.5", &e) &&
               parse(&p, "--model tiny --train-data x=y.bin --seq-len 1048576 --hp 8 --lr .001 --zero-params full --memory-budget 42949672960 --mlp-tile 4096 --offload-activations 0.5", &e),
           "%s", e.text);

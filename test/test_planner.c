@@ -811,9 +811,10 @@ static void check_step(void) {
     c.weight_bytes = 3;
     planner_query q = planner_query_make(&m, &c, 131072, 16, 64);
     q.batch = 2;
-    for (int way = 0; way < 24; way++) {
-        int kind = way % 3, states = way / 3 % 4, offloaded = way < 12 ? 32 : 16;
-        m.tied = way >= 12;
+    for (int way = 0; way < 48; way++) {
+        int kind = way % 3, states = way / 3 % 4, offloaded = way % 24 < 12 ? 32 : 16;
+        m.tied = way % 24 >= 12;
+        q.moment_bytes = way < 24 ? 4 : 2;
         recompute_kind kinds[32];
         for (int l = 0; l < 32; l++) kinds[l] = (recompute_kind)kind;
         planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 16, .zo = 32, .recompute = (recompute_kind)kind,
@@ -823,8 +824,8 @@ static void check_step(void) {
         double N = (double)config_parameters(&m), T = 131072 / 32, operations = 4 * 2 * 32, flop = flops_hardware_per_token(&m, q.S, kinds, true);
         double activations = 2 * (offloaded - checkpoint_slots(p.recompute)) * planner_kept_bytes(&m, &c, 8, p.recompute, T, false); // bytes of a pass
         double parameters = states == OFFLOAD_PARAMETERS ? 2 * N / 8 : 0;
-        const double updates[] = {0, 24, 28, 30}; // bytes of a parameter
-        double update = N / 32 * updates[states], first = share_of_ends(&m, 3); // the share that is updated at once
+        const double updates[] = {0, 24, 28, 30}, narrow[] = {0, 16, 20, 22}; // bytes of a parameter; with moments in bf16
+        double update = N / 32 * (way < 24 ? updates : narrow)[states], first = share_of_ends(&m, 3); // the share that is updated at once
         double linear_flop = flop - 32 * (3.5 + full) * flops_attention_per_token(&m, q.S);
         const struct {
             const char *name;
@@ -837,7 +838,7 @@ static void check_step(void) {
             {"gather", p.gather, 4 * 2 * planner_collective(&c, 8, 1, 2 * N * 7 / 8)},
             {"reduce", p.reduce, 4 * planner_collective(&c, 16, 1, 4 * N * 15 / 16) + planner_collective(&c, 2, 16, 4 * N / 16 / 2) + planner_collective(&c, 2, 32, 2 * 4 * N / 32 / 2)},
             {"update", p.update, planner_collective(&c, 4, 8, 2 * N / 8 * 3 / 4)},
-            {"optimizer", p.optimizer, N / 32 * (7 * 4 + 2) / (c.hbm_rate * c.optimizer_efficiency)},
+            {"optimizer", p.optimizer, N / 32 * (way < 24 ? 7 * 4 + 2 : 3 * 4 + 5 * 2) / (c.hbm_rate * c.optimizer_efficiency)},
             {"offload", p.offloading, (4 * (2 * (activations + parameters) + (states >= OFFLOAD_GRADIENTS ? 7.0 / 4 * 4 * N / 16 : 0)) + update) / c.host_link_rate -
                                           (states > OFFLOAD_NONE ? first * p.optimizer : 0)},
             {"HFU", p.hfu, p.tgs * flop / c.peak},

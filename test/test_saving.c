@@ -1,6 +1,7 @@
 // ranks: 4
 // Saving in the background: what is written is the model as it was when the save began, whatever training does meanwhile, with several ways to shard
-// and with offload. No state counts as complete before it is finished. Without host memory for a copy it is written at once. (F50, F51)
+// and with offload; also with moments in bf16, and when resumed with the other --moments. No state counts as complete before it is finished. Without host
+// memory for a copy it is written at once. (F50, F51)
 #include "../training_state.h"
 #include "model_fixture.h"
 
@@ -9,8 +10,13 @@ static void change_states(model *m, float by) {
     for (int u = 0; u < m->zero.unit_count; u++) {
         int64_t n = m->zero.units[u].count;
         for (int64_t i = 0; i < n / m->zero.zp; i++) m->zero.params[u][i] += by;
-        for (int64_t i = 0; i < n / m->zero.zo; i++) m->zero.m[u][i] += by;
-        for (int64_t i = 0; i < n / m->zero.zo; i++) m->zero.v[u][i] += by;
+        for (int k = VALUES_M; k <= VALUES_V; k++) {
+            void *moments = values_piece(&m->zero, (values_kind)k, u);
+            for (int64_t i = 0; i < n / m->zero.zo; i++) {
+                if (m->run.bf16_moments) ((bf16 *)moments)[i].bits = bf16_of_float(float_of_bf16(((bf16 *)moments)[i].bits) + by);
+                else ((float *)moments)[i] += by;
+            }
+        }
     }
 }
 static int64_t count_differences(const model *m, const model *other) { // in the tensors alone: padding is not saved
@@ -21,23 +27,25 @@ static int64_t count_differences(const model *m, const model *other) { // in the
                 const zero_hybrid *z = &m->zero;
                 int64_t n = z->units[u].count, held = k == VALUES_PARAMETERS ? n / z->zp : n / z->zo, from, to;
                 int64_t begin = held * (k == VALUES_PARAMETERS ? z->param_piece : z->optim_piece);
-                const float *a = k == VALUES_PARAMETERS ? z->params[u] : values_piece(z, (values_kind)k, u);
-                const float *b = k == VALUES_PARAMETERS ? other->zero.params[u] : values_piece(&other->zero, (values_kind)k, u);
+                const char *a = (const char *)(k == VALUES_PARAMETERS ? z->params[u] : values_piece(z, (values_kind)k, u));
+                const char *b = (const char *)(k == VALUES_PARAMETERS ? other->zero.params[u] : values_piece(&other->zero, (values_kind)k, u));
+                size_t bytes = values_bytes(z, (values_kind)k);
                 if (!zero_span(&z->units[u].tensors[t], begin, begin + held, &from, &to)) continue;
-                for (int64_t i = from - begin; i < to - begin; i++) wrong += a[i] != b[i];
+                for (int64_t i = from - begin; i < to - begin; i++) wrong += memcmp(a + bytes * (size_t)i, b + bytes * (size_t)i, bytes) != 0;
             }
     return wrong;
 }
 
-static void check_saving(const char *folder, int zp, int zg, int zo, bool offload, bool saves, comm *world) {
+static void check_saving(const char *folder, int zp, int zg, int zo, bool offload, bool saves, bool bf16_moments, comm *world) {
     char where[100];
-    snprintf(where, sizeof where, "ZeRO %d %d %d%s%s", zp, zg, zo, offload ? ", offload" : "", saves ? ", in the background" : "");
+    snprintf(where, sizeof where, "ZeRO %d %d %d%s%s%s", zp, zg, zo, offload ? ", offload" : "", saves ? ", in the background" : "", bf16_moments ? ", bf16 moments" : "");
     model_config c = fixture_config(2, 128, 4, 2, 32, 256, 6000, false); // large enough that writing takes longer than changing
     grid_shape shape = {.dp = 1, .hp = 2, .cp = 2, .w = 1};
     model_run run = fixture_run(1, 1);
     run.zp = zp; run.zg = zg; run.zo = zo;
     run.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
     run.saves = saves;
+    run.bf16_moments = bf16_moments;
     fixture f, kept;
     fixture_make(&f, &c, shape, world, run, RECOMPUTE_NONE, 64);
     fixture_make(&kept, &c, shape, world, run, RECOMPUTE_NONE, 64);
@@ -88,6 +96,57 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     fixture_free(&kept);
 }
 
+// A state is resumed with the other --moments: floats are rounded to the nearest bf16, and bf16 become the floats that they are.
+static void check_other_moments(const char *folder, bool offload, comm *world) {
+    model_config c = fixture_config(2, 24, 4, 2, 6, 40, 50, false);
+    for (int from_bf16 = 0; from_bf16 < 2; from_bf16++) {
+        model_run run = fixture_run(1, 1);
+        run.zo = 4;
+        run.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
+        fixture f, other;
+        run.bf16_moments = from_bf16 == 1;
+        fixture_make(&f, &c, fixture_shape(1, 2, 2, 1), world, run, RECOMPUTE_NONE, 64);
+        run.bf16_moments = from_bf16 == 0;
+        fixture_make(&other, &c, fixture_shape(1, 2, 2, 1), world, run, RECOMPUTE_NONE, 64);
+        model_step(&f.m, fixture_adamw(1), 0);
+        error_text error = {"", 0};
+        state_store store;
+        options o;
+        options_default(&o);
+        o.out = folder;
+        training_progress progress;
+        memset(&progress, 0, sizeof progress);
+        progress.step = 1;
+        bool resumed = false;
+        CHECK(state_store_open(&store, world, &o, NULL, &error), "%s", error.text);
+        state_save_start(&store, &f.m, &progress);
+        CHECK(state_save_advance(&store, true, &error) && state_resume(&store, &other.m, &progress, &resumed, &error) && resumed, "%s", error.text);
+        int64_t wrong = 0, rounded = 0;
+        for (int u = 0; u < f.m.zero.unit_count; u++)
+            for (int k = VALUES_M; k <= VALUES_V; k++)
+                for (int t = 0; t < f.m.units[u].tensor_count; t++) {
+                    zero_hybrid *z = &f.m.zero;
+                    int64_t piece = z->units[u].count / z->zo, begin = z->optim_piece * piece, from, to;
+                    const void *a = values_piece(z, (values_kind)k, u), *b = values_piece(&other.m.zero, (values_kind)k, u);
+                    const float *floats = (const float *)(from_bf16 ? b : a);
+                    const bf16 *narrow = (const bf16 *)(from_bf16 ? a : b);
+                    if (!zero_span(&z->units[u].tensors[t], begin, begin + piece, &from, &to)) continue;
+                    for (int64_t i = from - begin; i < to - begin; i++) {
+                        wrong += narrow[i].bits != bf16_of_float(floats[i]);
+                        rounded += float_of_bf16(narrow[i].bits) != floats[i];
+                    }
+                }
+        CHECK(wrong == 0 && (rounded == 0) == (from_bf16 == 1), "a state with %s moments, offload %d: %lld are wrong, %lld rounded", from_bf16 ? "bf16" : "float", offload,
+              (long long)wrong, (long long)rounded);
+        state_store_close(&store);
+        comm_barrier(world);
+        if (comm_rank(world) == 0) folder_remove(folder);
+        comm_barrier(world);
+        fixture_free(&f);
+        fixture_free(&other);
+    }
+}
+
 // training_state.json of the deepest model that config.h allows, with all its checksums: 2 MB.
 static void check_many_sums(const char *folder) {
     int64_t count = (4096 + 2) * ZERO_MAX_TENSORS;
@@ -119,11 +178,14 @@ int main(int argc, char **argv) {
     if (comm_rank(world) == 0 && mkdtemp(name) == NULL) return EXIT_FAILED;
     comm_broadcast(world, name, sizeof name, 0);
     folder = path_join(name, "states");
-    check_saving(folder.text, 1, 1, 1, false, true, world);
-    check_saving(folder.text, 1, 2, 4, false, true, world);
-    check_saving(folder.text, 4, 4, 4, true, true, world);
-    check_saving(folder.text, 2, 2, 2, true, true, world);
-    check_saving(folder.text, 1, 2, 2, false, false, world);
+    check_saving(folder.text, 1, 1, 1, false, true, false, world);
+    check_saving(folder.text, 1, 2, 4, false, true, true, world);
+    check_saving(folder.text, 4, 4, 4, true, true, false, world);
+    check_saving(folder.text, 2, 2, 2, true, true, true, world);
+    check_saving(folder.text, 1, 2, 2, false, false, false, world);
+    check_saving(folder.text, 1, 2, 2, false, false, true, world);
+    check_other_moments(folder.text, false, world);
+    check_other_moments(folder.text, true, world);
     comm_barrier(world);
     if (comm_rank(world) == 0) check_many_sums(name);
     if (comm_rank(world) == 0) folder_remove(name);

@@ -180,6 +180,39 @@ check 'more steps than before are noted' grep -q '^note: --steps was 24 so far a
 check 'and its next loss' compare "$dir/longer.jsonl" "$dir/back.jsonl" 1e-5 25 25
 common[length]=24
 
+# Moments in bf16: the state holds them so, and resumes to the same bits, also with offload; one of float moments may go on with bf16, and the other way round:
+# losses that both have differ by the roundings of at most 20 small steps.
+train narrow "${grid[@]}" --moments bf16 --out "$dir/narrow" --save-every 12
+train narrow_host "${grid[@]}" --moments bf16 --out "$dir/narrow_host" --offload-optimizer
+check 'bf16 moments: offload changes no bit' tensors_equal "$dir/narrow/step-00000024" "$dir/narrow_host/step-00000024"
+check 'bf16 moments: another run than with float moments' bash -c "! cmp -s '$dir/narrow/step-00000024/model.safetensors' '$dir/whole/step-00000024/model.safetensors'"
+moments() { # state: their types and bytes in the state
+    python3 -c "
+import json, struct, sys
+f = open(sys.argv[1] + '/optimizer/optimizer.safetensors', 'rb')
+header = json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
+tensors = [t for name, t in header.items() if name != '__metadata__']
+print(*sorted({t['dtype'] for t in tensors}), max(t['data_offsets'][1] for t in tensors))" "$1"
+}
+check 'bf16 moments in the state: 4 bytes a parameter for both' [ "$(moments "$dir/narrow/step-00000024")" = "BF16 $((4 * 125248))" ]
+check 'float moments in the state: 8 bytes' [ "$(moments "$dir/whole/step-00000024")" = "F32 $((8 * 125248))" ]
+rm -r "$dir/narrow_host/step-00000024" && cp -r "$dir/narrow/step-00000012" "$dir/narrow_host"
+train narrow_host "${grid[@]}" --moments bf16 --out "$dir/narrow_host" --resume
+check 'bf16 moments, resumed: the same bits' tensors_equal "$dir/narrow/step-00000024" "$dir/narrow_host/step-00000024"
+check 'bf16 moments, resumed: nothing is noted' bash -c "! grep '^note' '$dir/narrow_host.err'"
+for to in bf16 f32; do # the states of step 12 and what they go on with; back is compared with the run whose state it is
+    from=$([ $to = bf16 ] && echo f32 || echo bf16) source=$([ $to = bf16 ] && echo whole || echo narrow)
+    mkdir "$dir/to_$to" && cp -r "$dir/$source/step-00000012" "$dir/to_$to"
+    train to_$to "${grid[@]}" --moments $to --out "$dir/to_$to" --resume --save-every 1 --keep 99
+    check "moments from $from to $to: noted, alone" [ "$(grep '^note' "$dir/to_$to.err")" = "note: --moments was $from so far and is $to from now on" ]
+    check "moments from $from to $to: the first loss is the same" compare "$dir/$source.jsonl" "$dir/to_$to.jsonl" 0 13 13
+    check "moments from $from to $to: the others are near" compare "$dir/$source.jsonl" "$dir/to_$to.jsonl" 0.02 14 24
+    check "moments from $from to $to: the next state holds them" [ "$(moments "$dir/to_$to/step-00000013" | cut -d' ' -f1)" = $([ $to = bf16 ] && echo BF16 || echo F32) ]
+done
+mkdir "$dir/narrow_grid" && cp -r "$dir/narrow/step-00000012" "$dir/narrow_grid"
+train narrow_grid 4 --hp 2 --cp 2 --batch-size 4 --zero-params full --offload-optimizer --offload-gradients --offload-parameters --moments bf16 --out "$dir/narrow_grid" --resume
+check 'bf16 moments on another grid: next 12 losses to 1e-4' compare "$dir/narrow.jsonl" "$dir/narrow_grid.jsonl" 1e-4 13 24
+
 # Damage: each kind is found, named and skipped; the older state resumes to the same curve.
 damage() { # name pattern command...: the command runs in the folder of state 12
     local name=$1 pattern=$2
@@ -444,6 +477,10 @@ small() { # bytes that are free, option...: the number of notes
 check 'a state at the end: a byte too little' [ "$(small $((state - 1)))" = 1 ]
 rm -r "$dir/small"
 check 'enough for it' [ "$(small $state)" = 0 ]
+rm -r "$dir/small"
+check 'with moments in bf16: a byte too little' [ "$(small $((8 * 125248 - 1)) --moments bf16)" = 1 ]
+rm -r "$dir/small"
+check 'enough for it' [ "$(small $((8 * 125248)) --moments bf16)" = 0 ]
 rm -r "$dir/small"
 common[length]=6
 check 'the two of a run of two: a byte too little' [ "$(small $((2 * state - 1)) --save-every 3 --keep 9)" = 1 ]

@@ -1,7 +1,7 @@
 // ranks: 8
 // Hybrid ZeRO: every legal (params, grads, optim) triple on 1 to 8 ranks, with and without accumulation, against the replicated run over
-// 10 steps: the same gradient norms and parameters, and parameters bit-equal on all ranks after every step. Offload of model
-// states; bytes equal the formulas; a transfer starts before, and is waited for after, the compute that hides it; delays change nothing.
+// 10 steps: the same gradient norms and parameters, and parameters bit-equal on all ranks after every step. Moments in bf16: the same bits for every
+// triple. Offload of model states; bytes equal the formulas; a transfer starts before, and is waited for after, the compute that hides it; delays change nothing.
 // (F27, F28, F30, F31, F43, F49, F52)
 #include "model_fixture.h"
 
@@ -240,6 +240,9 @@ int main(int argc, char **argv) {
         }
         comm_barrier(world);
     }
+    model_run narrow = fixture_run(1, 1);
+    narrow.bf16_moments = true;
+    fixture_check_updates(&configs[0], narrow, world, false);
     grid_shape shape = {.dp = 2, .hp = 2, .cp = 2, .w = 2};
     static const int triples[6][3] = {{8, 8, 8}, {1, 1, 1}, {1, 1, 8}, {2, 2, 4}, {2, 4, 8}, {1, 2, 4}}; // 1, 2, 1, 4, 2 and 4 stages in the last micro-step
     for (int i = 0; i < 6; i++) check_overlap(&configs[0], shape, world, triples[i][0], triples[i][1], triples[i][2]);

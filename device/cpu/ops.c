@@ -340,17 +340,45 @@ static __attribute__((noinline)) void adamw_block(float *RESTRICT weights, float
         weights[i] -= a.rate * mean / (sqrtf(square) * a.unbias + a.eps) + a.decay * weights[i]; // 1 - decay would be rounded: by 19 % of a decay of 1e-7
     }
 }
-void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args) {
+// Rounds to one of the two neighbours in bf16, by 16 random bits: as in device/cuda/numbers.cu.
+static uint16_t bf16_at_random(float x, uint64_t draw) {
+    return isnan(x) ? (uint16_t)0x7fff : (uint16_t)((bits_of_float(x) + (uint32_t)(draw & 0xffffu)) >> 16);
+}
+// The same on n elements, at most ADAMW_BLOCK, with moments in bf16. key, first: of the call's draws, and the tensor's element 0 of this block.
+static void adamw_block_bf16(float *weights, bf16 *m, bf16 *v, const float *grad, int64_t n, adamw_factors a, uint64_t key, int64_t first) {
+    float part[4][ADAMW_BLOCK] = {{0}};
+    memcpy(part[0], weights, sizeof(float) * (size_t)n);
+    memcpy(part[3], grad, sizeof(float) * (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        part[1][i] = float_of_bf16(m[i].bits);
+        part[2][i] = float_of_bf16(v[i].bits);
+    }
+    adamw_block(part[0], part[1], part[2], part[3], a);
+    memcpy(weights, part[0], sizeof(float) * (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t draws = mix_bits(key ^ (uint64_t)(first + i));
+        m[i].bits = bf16_at_random(part[1][i], draws >> 16);
+        v[i].bits = bf16_at_random(part[2][i], draws >> 32);
+    }
+}
+void op_adamw(floatX *param, float *master, void *m, void *v, const float *grad, int64_t n, adamw_args args) {
+    rounding_rule how = args.rounding;
+    uint64_t key = mix_bits(mix_bits(mix_bits(how.seed) ^ how.tensor) ^ (uint64_t)args.step);
     float *weights = master != NULL ? master : param;
     adamw_factors a = {args.beta1, args.beta2, args.eps, args.grad_scale, (float)(args.lr / (1 - pow(args.beta1, (double)args.step))),
                        (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step))), args.lr * args.weight_decay};
 #pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
     for (int64_t i = 0; i < n; i += ADAMW_BLOCK) {
-        if (n - i >= ADAMW_BLOCK) {
-            adamw_block(weights + i, m + i, v + i, grad + i, a);
+        if (args.bf16_moments) {
+            adamw_block_bf16(weights + i, (bf16 *)m + i, (bf16 *)v + i, grad + i, min_i64(n - i, ADAMW_BLOCK), a, key, how.first + i);
             continue;
         }
-        float part[4][ADAMW_BLOCK] = {{0}}, *of[3] = {weights + i, m + i, v + i};
+        float *of[3] = {weights + i, (float *)m + i, (float *)v + i};
+        if (n - i >= ADAMW_BLOCK) {
+            adamw_block(of[0], of[1], of[2], grad + i, a);
+            continue;
+        }
+        float part[4][ADAMW_BLOCK] = {{0}};
         size_t bytes = sizeof(float) * (size_t)(n - i);
         for (int k = 0; k < 3; k++) memcpy(part[k], of[k], bytes);
         memcpy(part[3], grad + i, bytes);

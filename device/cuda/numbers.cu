@@ -151,20 +151,17 @@ static __host__ __device__ __forceinline__ uint64_t mix_bits(uint64_t x) {
 
 // ---- stochastic rounding ----
 
-// The key of a call's draws; element i of the tensor then uses the low 16 bits of one hash of key and i.
+// The key of a call's draws; element i of the tensor then uses the low 16 bits of one hash of key and i, its moments the next 16 and 16 more.
 static uint64_t rounding_key(rounding_rule how) { return mix_bits(mix_bits(mix_bits(how.seed) ^ how.tensor) ^ (uint64_t)how.step); }
-// Rounds x to one of its two neighbours in floatX: adds a random number, less than the step between them, to the magnitude and truncates to
-// floatX. Exact where floatX holds x; infinities and NaN are returned as they are (from_float handles them).
-static __device__ __forceinline__ float round_at_random(float x, uint64_t key, int64_t element) {
-#ifdef DEVICE_BF16
+static __device__ __forceinline__ uint64_t rounding_draws(uint64_t key, int64_t element) { return mix_bits(key ^ (uint64_t)element); }
+// Rounds x to one of its two neighbours in bf16: adds a random number, less than the step between them, to the magnitude and truncates to
+// bf16. Exact where bf16 holds x; infinities and NaN are returned as they are (from_float handles them). draw: its low 16 bits count.
+static __device__ __forceinline__ float round_at_random(float x, uint64_t draw) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     if ((bits & 0x7f800000u) == 0x7f800000u) return x;
-    bits = (bits + (uint32_t)(mix_bits(key ^ (uint64_t)element) & 0xffffu)) & 0xffff0000u;
+    bits = (bits + (uint32_t)(draw & 0xffffu)) & 0xffff0000u;
     memcpy(&x, &bits, 4);
-#else
-    (void)key, (void)element;
-#endif
     return x;
 }
 template <int W> __global__ void round_kernel(floatX *to, const float *from, int64_t n, uint64_t key, int64_t first) {
@@ -173,19 +170,23 @@ template <int W> __global__ void round_kernel(floatX *to, const float *from, int
     float x[W];
     load_some<W>(x, from + i, count);
 #pragma unroll
-    for (int k = 0; k < W; k++) x[k] = round_at_random(x[k], key, first + i + k);
+    for (int k = 0; k < W; k++) x[k] = round_at_random(x[k], rounding_draws(key, first + i + k));
     store_some<W>(to + i, x, count);
 }
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
+    how.stochastic = how.stochastic && sizeof(floatX) == sizeof(bf16);
     if (how.stochastic) LAUNCH_FLAT(round_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how), how.first);
     else op_cast_from_float(to, from, n);
 }
 
 // ---- AdamW: rate = lr / (1 - beta1^step), unbias = 1 / sqrt(1 - beta2^step), decay = lr weight_decay ----
 
-template <int W>
-__global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args, float rate,
-                             float unbias, float decay, uint64_t key) {
+// 4 elements a thread also where moments are bf16, which are then read 8 bytes at a time: master and gradient are floats, two thirds of what is read, and with 8
+// elements each of a warp's instructions would cover half of every sector of theirs.
+template <int W, class Moment>
+__device__ __forceinline__ void adamw_flat(floatX *param, float *master, Moment *m, Moment *v, const float *grad, int64_t n, const adamw_args &args, float rate,
+                                           float unbias, float decay, uint64_t key) {
+    constexpr bool ROUNDS = sizeof(Moment) == sizeof(bf16);
     int64_t i;
     int count = flat_range<W>(n, &i);
     float p[W], g[W], mean[W], square[W];
@@ -201,22 +202,40 @@ __global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, c
         square[k] = args.beta2 * square[k] + (1 - args.beta2) * g[k] * g[k];
         p[k] -= rate * mean[k] / (sqrtf(square[k]) * unbias + args.eps) + decay * p[k]; // 1 - decay would be rounded (device/cpu/ops.c)
     }
+    if (master != nullptr) store_some<W>(master + i, p, count);
+    if (ROUNDS || args.rounding.stochastic) {
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            uint64_t draws = rounding_draws(key, args.rounding.first + i + k);
+            if (args.rounding.stochastic) p[k] = round_at_random(p[k], draws);
+            if (ROUNDS) mean[k] = round_at_random(mean[k], draws >> 16);
+            if (ROUNDS) square[k] = round_at_random(square[k], draws >> 32);
+        }
+    }
     store_some<W>(m + i, mean, count);
     store_some<W>(v + i, square, count);
-    if (master != nullptr) store_some<W>(master + i, p, count);
-    if (args.rounding.stochastic) {
-#pragma unroll
-        for (int k = 0; k < W; k++) p[k] = round_at_random(p[k], key, args.rounding.first + i + k);
-    }
     store_some<W>(param + i, p, count);
 }
-void op_adamw(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args) {
+template <int W>
+__global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args, float rate, float unbias,
+                             float decay, uint64_t key) {
+    adamw_flat<W>(param, master, m, v, grad, n, args, rate, unbias, decay, key);
+}
+template <int W>
+__global__ void adamw_bf16_kernel(floatX *param, float *master, bf16 *m, bf16 *v, const float *grad, int64_t n, adamw_args args, float rate, float unbias,
+                                  float decay, uint64_t key) {
+    adamw_flat<W>(param, master, m, v, grad, n, args, rate, unbias, decay, key);
+}
+void op_adamw(floatX *param, float *master, void *m, void *v, const float *grad, int64_t n, adamw_args args) {
     float rate = (float)(args.lr / (1 - pow(args.beta1, (double)args.step)));
     float unbias = (float)(1 / sqrt(1 - pow(args.beta2, (double)args.step)));
     float decay = args.lr * args.weight_decay;
     bool aligned = aligned16(param) && aligned16(master) && aligned16(m) && aligned16(v) && aligned16(grad);
     args.rounding.step = args.step;
-    LAUNCH_FLAT(adamw_kernel, FLOAT_PACK, aligned, n, param, master, m, v, grad, n, args, rate, unbias, decay, rounding_key(args.rounding));
+    args.rounding.stochastic = args.rounding.stochastic && sizeof(floatX) == sizeof(bf16);
+    uint64_t key = rounding_key(args.rounding);
+    if (args.bf16_moments) LAUNCH_FLAT(adamw_bf16_kernel, FLOAT_PACK, aligned, n, param, master, (bf16 *)m, (bf16 *)v, grad, n, args, rate, unbias, decay, key);
+    else LAUNCH_FLAT(adamw_kernel, FLOAT_PACK, aligned, n, param, master, (float *)m, (float *)v, grad, n, args, rate, unbias, decay, key);
 }
 
 // ---- initial numbers: the formula of device/cpu/ops.c, so that both devices start from the same model ----
