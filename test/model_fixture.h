@@ -71,10 +71,10 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     bool enough = model_allocate(&f->m, &f->device, &f->host, c, &f->g, &run, &error);
     CHECK(enough, "%s", error.text);
     CHECK(f->device.peak == device.peak && f->host.peak == host.peak, "layouts differ: %zu %zu", f->device.peak, device.peak);
-    char *nan_bytes = HOST_NEW(char, f->device.peak);
-    memset(nan_bytes, 0xff, f->device.peak);
-    device_from_host(f->device.base, nan_bytes, f->device.peak);
-    free(nan_bytes);
+    char nan_bytes[1 << 16];
+    memset(nan_bytes, 0xff, sizeof nan_bytes);
+    for (size_t at = 0; at < f->device.peak; at += sizeof nan_bytes)
+        device_from_host(f->device.base + at, nan_bytes, sizeof nan_bytes < f->device.peak - at ? sizeof nan_bytes : f->device.peak - at);
     if (f->host.base != NULL) memset(f->host.base, 0xff, f->host.peak);
     model_start(&f->m, &f->shard);
     f->tokens = f->m.batch_tokens;
