@@ -175,6 +175,7 @@ static void check_grid(const problem *p, grid_shape shape, bool allgather, comm 
         int run = attention_2d_first_run(1, l.Hq, l.Hkv_local, p->HS, ring, heads * p->HS * (int64_t)sizeof(float)).Hq;
         CHECK(whole ? run == heads : run < heads || (ring && run == l.group_local), "%d of %d heads: a run of %d", heads, l.Hq, run);
         if (!whole) continue; // the same as with fewer heads, or with a group
+        if (TEST_SANITIZED && heads > 1 && heads < l.Hq && (heads + shape.hp + shape.w) % 3 != 0) continue;
         check_grid_as(p, shape, allgather, false, heads, ranks);
         if (shape.placement == PLACEMENT_HEAD_FIRST && shape.cp > 1) check_grid_as(p, shape, allgather, true, heads, ranks);
     }
