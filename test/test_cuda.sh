@@ -37,7 +37,8 @@ check 'properties that cuDNN does not take are refused' ends_with 2 'few.json: c
 check 'a file that is not there is refused' ends_with 2 'none.json: cannot be opened' $build/test/test_cudnn_graphs "$dir/none.json"
 check 'build over fake CUDA' make -j2 --no-print-directory DEVICE=cuda BUILD=$build $build/test/{compare_devices,test_comm,test_golden,test_kernels,test_calibrate_nodes,bench_cuda}-without-gpu $build/train_llama-without-gpu
 # Tests touch no memory of the GPU; test_kernels alone does, in managed memory, which it must not read before its kernels are done.
-check 'test_golden over fake CUDA' env FAKE_CUDA_APART=1 $build/test/test_golden-without-gpu
+check 'test_golden over fake CUDA' $build/test/test_golden-without-gpu
+check 'test_golden touches no memory of the GPU' env FAKE_CUDA_APART=1 $build/test/test_golden-without-gpu gqa_llama31
 check 'test_kernels over fake CUDA' env FAKE_CUDA_APART=1 $build/test/test_kernels-without-gpu
 full() { FAKE_CUDA_FULL=1 "$@" >"$dir/full" 2>&1; } # its notes go to $dir/full
 check 'products without memory to time them' full $build/test/test_kernels-without-gpu products

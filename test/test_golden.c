@@ -179,6 +179,7 @@ int main(int argc, char **argv) {
     check_table();
     static const char *const names[] = {"mha", "gqa_llama31", "tied_llama32", "odd_sizes", "mqa_wide_heads", "linear", "yarn"};
     for (int k = 0; k < 7; k++) {
+        if (argc > 1 && strcmp(argv[1], names[k]) != 0) continue; // an argument: this model alone
         char path[200];
         snprintf(path, sizeof path, "test/golden/%s.bin", names[k]);
         golden g;
