@@ -235,8 +235,8 @@ SCRIPT = """#!/usr/bin/env bash
 #SBATCH --signal=USR1@{notice}
 set -euo pipefail
 cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}"
-show() {{ printf '%q ' "$@" && echo; }}
-if [ -n "${{SLURM_JOB_ID:-}}" ]; then LAUNCH=${{LAUNCH:-srun --mpi=pmix}}; else LAUNCH=${{LAUNCH:-mpirun -np {ranks}}}; fi
+if [ -n "${{SLURM_JOB_ID:-}}" ]; then launcher='srun --mpi=pmix'; else launcher='mpirun -np {ranks}'; fi
+show() {{ printf '%q ' $launcher "$@" && echo; }}
 if [ -z "${{MODEL:-}}" ] || [ -z "${{DATA:-}}" ]; then
     echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin'" >&2
     exit 2
@@ -245,7 +245,7 @@ fi
 trap 'exit 130' INT
 for attempt in {{1..20}}; do
     status=0
-    $LAUNCH ./train_llama --model "$MODEL" --train-data "$DATA" \\
+    ${{LAUNCH:-$launcher}} ./train_llama --model "$MODEL" --train-data "$DATA" \\
         --seq-len {length} --batch-size 1 --global-batch {batch} --steps {steps} \\
         {flags} \\
         --rope-theta "${{ROPE_THETA:-{theta:.2e}}}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \\
