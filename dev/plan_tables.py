@@ -26,7 +26,7 @@ def ask(*options):
     """Runs the program: its standard output, the reason why nothing fits or "", and the seconds it took. Another error ends this program."""
     began = time.monotonic()
     done = subprocess.run([BINARY, *map(str, options)], capture_output=True, text=True)
-    if done.returncode != 0 and "fits in memory" not in done.stderr:
+    if done.returncode != 0 and not re.search("fits in memory|but may use only", done.stderr):
         sys.exit(f"{' '.join(done.args)}: {done.stderr.strip()}")
     return done.stdout, done.stderr.strip(), time.monotonic() - began
 
@@ -171,13 +171,52 @@ def dry_run(length, ranks, cluster):
     return rows, re.search(r"^planned for \w+: (.*): ", out, re.M)[1], int(re.search(r"options.*: (\d+) tokens", out)[1])
 
 
+MORE_FITS = (("", "parameters and gradients are on every rank; optimizer states are shared among all ranks"),
+             ("--zero-params full", "parameters and gradients are shared, too"),
+             ("--offload-activations 1", "what layers keep for the backward pass lies on the host"),
+             ("--offload-optimizer", "so do the optimizer states (12 bytes a parameter)"),
+             ("--offload-gradients", "gradients, too (4)"),
+             ("--offload-parameters", "and parameters (2)"),
+             ("--moments bf16", "the optimizer states take 8 bytes a parameter in place of 12, wherever they are"))
+
+
+def longest_of(ranks, *options):
+    """The longest sequence of Llama-3-8B on so many H100 with these options."""
+    out, _, _ = ask("--dry-run", "--model", "llama3-8b", "--cluster", "h100", "--ranks", ranks, "--hp", ranks, *options)
+    tokens = int(re.search(r"^longest .*: (\d+) tokens", out, re.M)[1])
+    return f"{tokens // 1024}K" if tokens > 0 else "does not fit"
+
+
 def memory():
     names = ["parameters", "gradients", "optimizer", "activations", "workspace", "attention rings"]
-    text = """# Memory of Llama-3-8B
+    text = """# Memory
+
+## What makes more fit
+
+`--dry-run` prints the memory of a rank without a device; with `--cluster NAME` or `--memory-budget BYTES` also the longest sequence that
+fits. For example Llama-3-8B on H100 80 GB, each row with the options of the rows before it:
+
+| option | what it does | longest, 8 GPUs (`--hp 8`) | longest, 1 GPU |
+|---|---|---|---|
+"""
+    options = []
+    for option, what in MORE_FITS:
+        options += option.split()
+        text += f"| {f'`{option}`' if option else 'none'} | {what} | " + " | ".join(longest_of(ranks, *options) for ranks in (8, 1)) + " |\n"
+    text += """
+- `--recompute auto`, the default, keeps the activations that fit, layer by layer. The longest sequences above are those of `full`, which
+  keeps one tensor a layer and computes the rest again. `selective` also keeps the output of attention, which is dear to compute.
+- More ranks for a sequence (`--hp`, `--cp`) divide its activations; with `--zero-params full` more ranks also divide the model states.
+- Offload needs host memory. In the last three rows that of the node with 8 GPUs (2 TB) is full, so parameters on the host leave less for the
+  sequence. `--host-memory BYTES` says how much of a machine a run on GPUs may take. On CPUs host and device are the same memory, and
+  offload saves nothing.
+- `--hp auto` and `--plan` choose all of these by time, as far as they must, but not `--moments`.
+
+## Llama-3-8B
 
 Made by `dev/plan_tables.py` with one `--dry-run --hp auto` per row: the fastest choice of the planner that fits, at 16 Mi tokens a
 step. The rows are those of [plans.md](plans.md), up to 1M tokens and 64 GPUs. Nothing here was measured on a GPU. On the CPU device
-the plan is within 5 % of the measured memory, from some 50 MB on (`test/test_memory.sh`).
+the plan is within 5 % of the measured memory, from some 50 MB on (`test/test_memory.sh`); while a state is written, a run takes some MB more.
 
 - All categories are in GiB of one GPU, for bf16 with fp32 gradients, moments and master weights. The scratch memory of attention,
   at most 768 MiB, is that of cuDNN for Hopper; other GPUs need no more.
@@ -235,8 +274,8 @@ SCRIPT = """#!/usr/bin/env bash
 #SBATCH --signal=USR1@{notice}
 set -euo pipefail
 cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}"
-show() {{ printf '%q ' "$@" && echo; }}
-if [ -n "${{SLURM_JOB_ID:-}}" ]; then LAUNCH=${{LAUNCH:-srun --mpi=pmix}}; else LAUNCH=${{LAUNCH:-mpirun -np {ranks}}}; fi
+if [ -n "${{SLURM_JOB_ID:-}}" ]; then launcher='srun --mpi=pmix'; else launcher='mpirun -np {ranks}'; fi
+show() {{ printf '%q ' $launcher "$@" && echo; }}
 if [ -z "${{MODEL:-}}" ] || [ -z "${{DATA:-}}" ]; then
     echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin'" >&2
     exit 2
@@ -245,7 +284,7 @@ fi
 trap 'exit 130' INT
 for attempt in {{1..20}}; do
     status=0
-    $LAUNCH ./train_llama --model "$MODEL" --train-data "$DATA" \\
+    ${{LAUNCH:-$launcher}} ./train_llama --model "$MODEL" --train-data "$DATA" \\
         --seq-len {length} --batch-size 1 --global-batch {batch} --steps {steps} \\
         {flags} \\
         --rope-theta "${{ROPE_THETA:-{theta:.2e}}}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \\

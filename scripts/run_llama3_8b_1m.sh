@@ -30,8 +30,8 @@
 #SBATCH --signal=USR1@1680
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
-show() { printf '%q ' "$@" && echo; }
-if [ -n "${SLURM_JOB_ID:-}" ]; then LAUNCH=${LAUNCH:-srun --mpi=pmix}; else LAUNCH=${LAUNCH:-mpirun -np 32}; fi
+if [ -n "${SLURM_JOB_ID:-}" ]; then launcher='srun --mpi=pmix'; else launcher='mpirun -np 32'; fi
+show() { printf '%q ' $launcher "$@" && echo; }
 if [ -z "${MODEL:-}" ] || [ -z "${DATA:-}" ]; then
     echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin'" >&2
     exit 2
@@ -40,7 +40,7 @@ fi
 trap 'exit 130' INT
 for attempt in {1..20}; do
     status=0
-    $LAUNCH ./train_llama --model "$MODEL" --train-data "$DATA" \
+    ${LAUNCH:-$launcher} ./train_llama --model "$MODEL" --train-data "$DATA" \
         --seq-len 1M --batch-size 1 --global-batch 16 --steps 500 \
         --dp 2 --hp 8 --cp 2 --inner-ring 1 --placement head-first --zero-params 8 --zero-grads 8 --zero-optim 32 --recompute selective \
         --rope-theta "${ROPE_THETA:-3.23e+08}" --lr 2e-5 --lr-schedule cosine --warmup 20 --weight-decay 0.1 --cluster h100 \

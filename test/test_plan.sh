@@ -239,10 +239,11 @@ for script in scripts/run_llama3_8b_*.sh; do
 import json, os, re, shlex, subprocess, sys
 script, binary, path = sys.argv[1:]
 text = open(script).read()
-command = subprocess.run([script], env={**os.environ, "LAUNCH": "show", "MODEL": "a 'm'", "DATA": "a*.bin b"}, capture_output=True, text=True, check=True).stdout
-assert shlex.split(command)[1:5] == ["--model", "a 'm'", "--train-data", "a*.bin b"], command # it can be pasted
-length, batch, steps, chosen, theta = re.search(r"--seq-len (\S+) .*--global-batch (\d+) --steps (\d+) (.*) --rope-theta (\S+) --lr ", command).groups()
+outside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")} # of an allocation
+command = subprocess.run([script], env={**outside, "LAUNCH": "show", "MODEL": "a 'm'", "DATA": "a*.bin b"}, capture_output=True, text=True, check=True).stdout
 ranks = re.search(r"mpirun -np (\d+)", text)[1]
+assert shlex.split(command)[:8] == ["mpirun", "-np", ranks, "./train_llama", "--model", "a 'm'", "--train-data", "a*.bin b"], command # it can be pasted
+length, batch, steps, chosen, theta = re.search(r"--seq-len (\S+) .*--global-batch (\d+) --steps (\d+) (.*) --rope-theta (\S+) --lr ", command).groups()
 nodes = re.search(r"#SBATCH --nodes=(\d+)", text)[1]
 assert int(nodes) * 8 == int(ranks) and "#SBATCH --ntasks-per-node=8\n" in text and "srun" in text and "sbatch " + script in text
 plan = subprocess.run([binary, "--plan", "--model", "llama3-8b", "--cluster", "h100", "--ranks", ranks, "--seq-len", length, "--global-batch", batch,
