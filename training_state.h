@@ -461,8 +461,9 @@ static inline void state_note_options(const char *folder, const options *o) {
     cJSON *now = options_json(o, state_keeps_option);
     for (const cJSON *at = now->child; at != NULL; at = at->next) {
         const cJSON *before = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "options"), at->string);
-        if (cJSON_IsString(before) && strcmp(before->valuestring, at->valuestring) != 0)
-            fprintf(stderr, "note: --%s was %s so far and is %s from now on\n", at->string, before->valuestring, at->valuestring);
+        if (!cJSON_IsString(before) || strcmp(before->valuestring, at->valuestring) == 0) continue;
+        const char *was = strcmp(before->valuestring, "-") == 0 ? "not given" : before->valuestring, *is = strcmp(at->valuestring, "-") == 0 ? "not given" : at->valuestring;
+        fprintf(stderr, "note: --%s was %s so far and is %s from now on\n", at->string, was, is);
     }
     cJSON_Delete(now);
     cJSON_Delete(json);

@@ -175,8 +175,9 @@ common[length]=25 # which also changes the schedule
 train back 8 --hp 4 --cp 2 --batch-size 4 --placement context-first --zero-params 4 --out "$dir/back" --resume
 check 'a state of dp 2 x hp 2 x cp 2 on hp 4 x cp 2: status 0' [ $? -eq 0 ]
 cp "$dir/whole.jsonl" "$dir/longer.jsonl"
-train longer "${grid[@]}" --out "$dir/whole" --resume --keep 9
+train longer "${grid[@]}" --out "$dir/whole" --resume --keep 9 --save-every 5 --keep-every 5
 check 'more steps than before are noted' grep -q '^note: --steps was 24 so far and is 25 from now on' "$dir/longer.err"
+check 'an option that was not given is said to be so' grep -q '^note: --keep-every was not given so far and is 5 from now on' "$dir/longer.err"
 check 'and its next loss' compare "$dir/longer.jsonl" "$dir/back.jsonl" 1e-5 25 25
 common[length]=24
 
