@@ -156,6 +156,8 @@ for case in 'parameters 14.96 29.91' 'gradients 29.91 29.91' 'optimizer 89.74 59
 done
 
 check 'optimizer states of a GPU and of the CPU, moments in bf16' awk "BEGIN {g = $(bytes --cluster h100 --memory-budget 999GiB --moments bf16); c = $(bytes --moments bf16); exit !(g > 0.99 * 59.83 && g < 1.01 * 59.83 && c > 0.99 * 29.91 && c < 1.01 * 29.91)}" # x 8; x 4
+check 'on the host, too, and in two windows on the device' ends_with 0 '^  optimizer  *501.0 MiB  *59.8 GiB$' "$binary" --dry-run --model llama3-8b --cluster h100 --ranks 1 \
+    --offload-optimizer --moments bf16 --seq-len 8K # of a 16th of the head's 128256 x 4096
 # 8B on one H200, whose optimizer states are 8030 M x 12 bytes, 96 GB, else: with its parameters and gradients 144 GB.
 whole=(--model llama3-8b --ranks 1 --cluster h200 --seq-len 8K --recompute full)
 check '8B on one H200: model states do not fit, and what helps is said' ends_with 2 'a rank needs .* to reduce it: .*--moments bf16' "$binary" --dry-run "${whole[@]}"
