@@ -530,7 +530,7 @@ static inline void state_continue(const state_store *s, model *m, const model_co
     if (first_rank && training && s->o->new_data) state_note_rope(c, &m->c);
     for (int i = 0; first_rank && i < differences; i++) fprintf(stderr, "note: new data from here on: the state %s\n", others[i].text);
     if (first_rank && training && s->o->steps > saved->step) state_note_options(state_path(s->o->out, "", saved->step).text, s->o);
-    m->c.max_position = max_i64(m->c.max_position, max_i64(saved->seq_len, c->max_position)); // with --steps 0, options_model does not raise it to --seq-len
+    m->c.max_position = max_i64(m->c.max_position, c->max_position); // with --steps 0, options_model does not raise it to --seq-len
 }
 // Loads the newest state that is not damaged. progress in: what this run's samples are; out: also the state's step and samples; with --new-data and
 // other data 0 samples (another RoPE alone: the state's). *found false: there is no state, and model and progress are as before. Notes options that

@@ -89,6 +89,22 @@ static void moments_check_bits(int64_t n, int64_t cut, int offset) {
     moments_free(&c);
 }
 
+// What is not finite stays so, whatever the draw; a carry out of the mantissa of all ones would make it -0.
+static void moments_check_not_finite(void) {
+    enum { N = 1000 };
+    moments_case c = moments_new(2 * N);
+    for (int i = 0; i < 2 * N; i++) c.grad[i] = float_of_bits(i < N ? 0x7fffffffu : 0x7f800000u); // NaN, infinity
+    op_adamw(c.param, c.master, c.m, c.v, c.grad, 2 * N, moments_args(1));
+    device_synchronize();
+    int64_t wrong = 0;
+    for (int i = 0; i < 2 * N; i++) {
+        double m = moments_double(c.m[i]), v = moments_double(c.v[i]);
+        wrong += i < N ? !isnan(m) || !isnan(v) : !(isinf(m) && isinf(v) && m > 0 && v > 0);
+    }
+    CHECK(wrong == 0, "bf16 moments: %lld of %d gradients that are not finite are lost", (long long)wrong, 2 * N);
+    moments_free(&c);
+}
+
 // Many elements with the same numbers. Each moment is one of the two neighbours of the exact one, at most 2^-7 of it away, and in the mean it is the exact
 // one, to 5 standard deviations of the share that is rounded away from zero. m's draws say nothing about v's, nor about those of the parameter's low 16 bits.
 static void moments_check_mean(void) {

@@ -193,24 +193,27 @@ fi
 check 'PTX that is not known is refused' ends_with 1 'not known: vadd.s32' test/ptx_to_cc.py <(printf '.visible .entry f(\n)\n{\n\tvadd.s32 %%r1, %%r2, %%r3;\n}\n')
 
 # Libraries that are too old: another place's are taken, header and library both, or they are named.
-mkdir -p "$dir"/{old,new}/{bin,include,lib64}
+mkdir -p "$dir"/{old,new,other}/{bin,include,lib64} "$dir"/{nvrtc/lib,conda/{bin,targets/x86_64-linux}}
 ln -s "$(sed -nE 's/^CUDA [0-9.]+ \(([^)]*)\).*/\1/p' "$dir/found")" "$dir/old/bin/nvcc"
-touch "$dir"/old/include/{cuda_runtime_api,cublasLt}.h "$dir"/{old,new}/include/cudnn_graph.h "$dir"/old/lib64/lib{cudart,cublasLt,cudnn,nccl}.so "$dir"/new/lib64/lib{cudnn.so.9,nccl.so.2}
+touch "$dir"/old/include/{cuda_runtime_api,cublasLt}.h "$dir"/{old,new}/include/cudnn_graph.h "$dir"/old/lib64/lib{cudart,cublasLt,cudnn,nccl}.so "$dir"/new/lib64/libcudnn.so.9 "$dir"/other/lib64/libnccl.so.2 "$dir"/nvrtc/lib/libnvrtc.so.13
 printf '#define CUDNN_%s\n' 'MAJOR 9' 'MINOR 9' 'PATCHLEVEL 3' >"$dir/old/include/cudnn_version.h"
 printf '#define CUDNN_%s\n' 'MAJOR 9' 'MINOR 11' 'PATCHLEVEL 0' >"$dir/new/include/cudnn_version.h"
 printf '#define NCCL_%s\n' 'MAJOR 2' 'MINOR 26' 'PATCH 2' >"$dir/old/include/nccl.h"
-printf '#define NCCL_%s\n' 'MAJOR 2' 'MINOR 26' 'PATCH 5' >"$dir/new/include/nccl.h"
+printf '#define NCCL_%s\n' 'MAJOR 2' 'MINOR 26' 'PATCH 5' >"$dir/other/include/nccl.h"
 of_places() { make -n DEVICE=cuda CUDA_HOME="$dir/old" "$@" --eval 'of_places: ; $(info $(CUDA_INCLUDES))$(info $(CUDA_LIBS))' of_places; }
 check 'cuDNN that is too old is named' ends_with 2 'CUDNN not found: .*/old/include/cudnn_graph.h is version 9.9.3. cuDNN 9.10.2 or newer' of_places CUDA_PLACES="$dir/old"
 check 'NCCL that is too old is named' ends_with 2 'NCCL not found: .*/old/include/nccl.h is version 2.26.2. NCCL 2.26.5 or newer' of_places CUDA_PLACES="$dir/old" CUDNN=0
-both="$dir/old $dir/new"
-check 'newer ones of another place are taken' ends_with 0 'cuDNN 9.11.0 (.*/new/lib64/libcudnn.so.9), NCCL 2.26.5 (.*/new/lib64/libnccl.so.2)' of_places CUDA_PLACES="$both"
-check 'their headers first' ends_with 0 '^-isystem .*/new/include/ -isystem .*/old/include/$' of_places CUDA_PLACES="$both"
-check 'and their folder, where programs look for libraries' ends_with 0 '-Wl,-rpath,.*/new/lib64 -Wl,-rpath,.*/old/lib64' of_places CUDA_PLACES="$both"
+all="$dir/old $dir/new $dir/other $dir/nvrtc"
+check 'newer ones of another place are taken' ends_with 0 'cuDNN 9.11.0 (.*/new/lib64/libcudnn.so.9), NCCL 2.26.5 (.*/other/lib64/libnccl.so.2)' of_places CUDA_PLACES="$all"
+check 'their headers first' ends_with 0 '^-isystem .*/other/include/ -isystem .*/new/include/ -isystem .*/old/include/$' of_places CUDA_PLACES="$all"
+check 'and their folders, where programs look for libraries' ends_with 0 '-rpath,.*/other/lib64 -Wl,-rpath,.*/new/lib64 -Wl,-rpath,.*/old/lib64 -Wl,-rpath,.*/nvrtc/lib ' of_places CUDA_PLACES="$all"
+check 'and NVRTC, which cuDNN compiles with' ends_with 0 '-Wl,--no-as-needed .*/nvrtc/lib/libnvrtc.so.13 ' of_places CUDA_PLACES="$all"
+ln -s "$(readlink "$dir/old/bin/nvcc")" "$dir/conda/bin/nvcc"
+check 'nvcc of conda has them in targets' ends_with 0 '/conda/targets/x86_64-linux ' make -n DEVICE=cuda CUDA_HOME="$dir/conda" --eval 'places: ; $(info $(CUDA_PLACES) )' places
 check 'and the folders of the system last' ends_with 0 '^/b/ /a/ /usr/include/ /usr/lib/x86_64-linux-gnu/$' make -n DEVICE=cuda --eval \
     'order: ; $(info $(strip $(call in_order,/usr/include/ /b/ /usr/lib/x86_64-linux-gnu/ /a/ /b/)))' order
 rm "$dir/new/lib64/libcudnn.so.9"
-check 'a header without a library is no cuDNN' ends_with 2 'CUDNN not found: .*/old/include/cudnn_graph.h is version 9.9.3' of_places CUDA_PLACES="$both"
+check 'a header without a library is no cuDNN' ends_with 2 'CUDNN not found: .*/old/include/cudnn_graph.h is version 9.9.3' of_places CUDA_PLACES="$all"
 
 # Without cuDNN, with the hand-written kernels alone. Last, because this build replaces the program.
 rm -f "$binary"

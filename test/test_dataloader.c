@@ -372,6 +372,26 @@ static void test_masks(void) {
     dataloader_close(&loader);
 }
 
+// A mask that is read in several pieces.
+static void test_long_mask(void) {
+    enum { LONG = 10000 };
+    static int64_t values[LONG];
+    static uint8_t mask[LONG];
+    static int32_t tokens[LONG], labels[LONG];
+    dataloader loader;
+    error_text error;
+    sequence_shard s = sequence_shard_make(LONG, 1, 1, 0, 0, 1);
+    int64_t wrong = 0;
+    remove_files();
+    for (int64_t i = 0; i < LONG; i++) values[i] = i, mask[i] = test_random(5, (uint64_t)i) > 0;
+    write_tokens("long.bin", 2, values, LONG);
+    write_mask("long.bin.mask", mask, LONG);
+    CHECK(open_data(&loader, "long.bin", LONG, LONG, false, &error) && dataloader_read(&loader, 0, &s, tokens, labels, &error), "%s", error.text);
+    for (int64_t t = 0; t < LONG; t++) wrong += labels[t] != (t + 1 < LONG && mask[t + 1] == 1 ? t + 1 : LABEL_IGNORED);
+    CHECK(wrong == 0, "a mask of %d bytes: %lld labels wrong", LONG, (long long)wrong);
+    dataloader_close(&loader);
+}
+
 // Values at the limits of the types, and byte offsets beyond 2^32 (a sparse file).
 static void test_limits(void) {
     int64_t edge[] = {65535, 0, 65534, 1};
@@ -810,6 +830,7 @@ int main(void) {
     test_reading();
     test_documents();
     test_masks();
+    test_long_mask();
     test_limits();
     test_permutation();
     test_order();

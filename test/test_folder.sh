@@ -94,8 +94,8 @@ done
 # A Mistral's window is not supported, but one that no sequence is longer than hides nothing.
 cp -r $golden/folder_mistral "$dir/window"
 sed -i 's/"sliding_window": null/"sliding_window": 64/' "$dir/window/config.json"
-"$binary" --model "$dir/window" "${data[@]}" --batch-size 2 --steps 1 --log "$dir/log" >"$dir/out" 2>&1
-check 'a window as long as the sequence: loss is that of none' tools loss $golden/folder_mistral "$dir/log"
+"$binary" --model "$dir/window" "${data[@]}" --batch-size 2 --steps 1 --log "$dir/window.jsonl" >"$dir/out" 2>&1
+check 'a window as long as the sequence: loss is that of none' tools loss $golden/folder_mistral "$dir/window.jsonl"
 check 'a shorter one' ends_with 2 'sliding window of 64 tokens, .*; legal values of --seq-len are 1 to 64' "$binary" --model "$dir/window" --steps 0 --seq-len 65
 
 # A single file counts more than an index beside it, which transformers leaves there when it saves over a folder of several files.

@@ -1271,6 +1271,7 @@ int main(int argc, char **argv) {
         moments_check_bits(1, 1, 0);
         moments_check_bits(1031, 512, 0);
         moments_check_bits(300, 37, 1);
+        moments_check_not_finite();
         if (i == 0) moments_check_mean();
         if (i == 0 && !THIN) moments_check_stall();
         test_rounding(0);

@@ -1188,6 +1188,7 @@ int main(void) {
     test_adamw(1, false), test_adamw(129, true), test_adamw(50001, false);
     test_adamw_decay();
     moments_check_bits(1, 1, 0), moments_check_bits(50001, 129, 0), moments_check_bits(200, 37, 1);
+    moments_check_not_finite();
     moments_check_mean();
     moments_check_stall();
     test_threads();

@@ -174,6 +174,8 @@ static void test_refusals(void) {
         {GOOD "--val-file x", "did you mean --val-data?"}, {GOOD "--temperature 1", "did you mean --sample-temperature?"}, {GOOD "--prompt a", "did you mean --sample-prompt?"},
         {GOOD "--epochs 3", "unknown option --epochs; --help lists"}, {GOOD "--verbose", "unknown option --verbose; --help lists"},
         {GOOD "--gradient-accumulation-steps 4", "did you mean --grad-accum?"}, {GOOD "--context-parallel-size 4", "did you mean --cp?"},
+        {GOOD "--max_seq_len 4", "did you mean --seq-len?"}, {GOOD "--gp 3", "unknown option --gp; --help lists"}, // of two letters, one is too many
+        {GOOD "--train-data-of-a-name-that-is-longer-than-any-option-of-any-program x", "did you mean --train-data?"},
         {GOOD "--a\nb\x01", "unknown option --a?b?"},
         {GOOD "--hp 2 --hp 2", "--hp is given twice"}, {GOOD "--from-scratch", "--from-scratch is given twice"},
         {GOOD "--hp", "--hp: the value is missing"}, {GOOD "--hp=", "--hp: the value is missing"}, {GOOD "--hp --cp 2", "--hp: the value is missing"},

@@ -156,11 +156,15 @@ for case in 'parameters 14.96 29.91' 'gradients 29.91 29.91' 'optimizer 89.74 59
 done
 
 check 'optimizer states of a GPU and of the CPU, moments in bf16' awk "BEGIN {g = $(bytes --cluster h100 --memory-budget 999GiB --moments bf16); c = $(bytes --moments bf16); exit !(g > 0.99 * 59.83 && g < 1.01 * 59.83 && c > 0.99 * 29.91 && c < 1.01 * 29.91)}" # x 8; x 4
+check 'on the host, too, and in two windows on the device' ends_with 0 '^  optimizer  *501.0 MiB  *59.8 GiB$' "$binary" --dry-run --model llama3-8b --cluster h100 --ranks 1 \
+    --offload-optimizer --moments bf16 --seq-len 8K # of a 16th of the head's 128256 x 4096
 # 8B on one H200, whose optimizer states are 8030 M x 12 bytes, 96 GB, else: with its parameters and gradients 144 GB.
 whole=(--model llama3-8b --ranks 1 --cluster h200 --seq-len 8K --recompute full)
 check '8B on one H200: model states do not fit, and what helps is said' ends_with 2 'a rank needs .* to reduce it: .*--moments bf16' "$binary" --dry-run "${whole[@]}"
 check 'with moments in bf16 they do' ends_with 0 '^longest sequence in' "$binary" --dry-run "${whole[@]}" --moments bf16
-check 'and the plan offloads none of them' bash -c "'$binary' --plan --model llama3-8b --ranks 1 --cluster h200 --seq-len 8K --moments bf16 | grep '^mpirun .* --moments bf16 ' | grep -v -- --offload-optimizer"
+"$binary" --plan --model llama3-8b --ranks 1 --cluster h200 --seq-len 8K --moments bf16 >"$dir/narrow"
+check 'and the plan offloads none of them' bash -c "grep '^mpirun .* --moments bf16 ' '$dir/narrow' | grep -v -- --offload-optimizer"
+check 'whose update is 22 bytes a parameter, not 30' grep -q '^why 1: .* optimizer 6 %' "$dir/narrow" # 8030 M of them at 80 % of 4.8 TB/s are 46 ms of 0.79 s
 
 says() { local text=$1; shift; "$binary" --dry-run "$@" | grep -qF "$text"; }
 # --steps 0: parameters and, on a GPU that is to export them, master weights; activations of two layers, 2 bytes for each of 8K / 8 x 4096; no gradients but
@@ -322,6 +326,12 @@ check 'a dry run shows the table of what does not fit' bash -c "'$binary' ${offl
 refuse 'CPUs: what is offloaded lies in the same memory' 'needs 7.8 GiB but may use only 7.5 GiB' --dry-run --model tiny --cluster cpu --ranks 8 --cp 8 --seq-len 1250K --recompute none --offload-activations 1
 refuse 'without a cluster, too' 'needs 69.7 GiB but may use only 30.0 GiB' --dry-run --model llama3.2-1b --seq-len 32K --recompute none --offload-activations 1 --offload-optimizer --memory-budget 30GiB
 refuse 'a copy of the states, too, and the message says so' 'full, --moments bf16, no --save-every, smaller' --dry-run --model llama3.2-1b --out none --save-every 5 --memory-budget 30GiB
+refuse 'but not moments in bf16, when they are' '--zero-optim full, no --save-every, smaller' --dry-run --model llama3.2-1b --out none --save-every 5 --memory-budget 20GiB --moments bf16
+refuse 'or when there are none' '--zero-optim full, smaller' --dry-run --model llama3.2-1b --steps 0 --memory-budget 4GiB
+host=(--dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --host-memory 40GiB)
+refuse 'moments in bf16, where they are on the host' 'host memory .* reduce it: no --offload-optimizer, --moments bf16, more ranks' "${host[@]}" --offload-optimizer
+refuse 'or a copy of them' 'host memory .* reduce it: --moments bf16, no --save-every, more ranks' "${host[@]}" --zero-params full --zero-grads full --zero-optim full --out none --save-every 5
+refuse 'not when they are already' 'host memory .* reduce it: no --offload-optimizer, more ranks' "${host[@]}" --offload-optimizer --moments bf16
 refuse 'what a GPU can do is said' '--zero-optim full, --offload-activations 1, --offload-gradients, --offload-parameters, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 1 --recompute full --offload-optimizer --seq-len 2M
 refuse 'and not what is done already' 'reduce it: more ranks, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --recompute full --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters --zero-params full --zero-grads full --zero-optim full --seq-len 8M
 refuse 'a batch, and ranks that could share the sequences' 'to reduce it: a smaller --batch-size, more ranks, a larger --cp in place of dp, --zero-params' --dry-run --model llama3-8b --cluster h100 --ranks 64 --hp 8 --batch-size 2 --seq-len 1M

@@ -848,6 +848,15 @@ static void check_step(void) {
             CHECK(fabs(parts[i].seconds / parts[i].expected - 1) < 1e-9, "kind %d, %s: %g, by hand %g", kind, parts[i].name, parts[i].seconds, parts[i].expected);
     }
     m.tied = false;
+    // Parameters in float, which need no master weights: both moments come and go, or with --moments bf16 half of them.
+    for (q.moment_bytes = 4, c.element_bytes = 4; q.moment_bytes >= 2; q.moment_bytes -= 2) {
+        planner_choice p = {.shape = planner_shape(&c, 2, 8, 4, 1, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 16, .zo = 32, .offload_states = OFFLOAD_OPTIMIZER};
+        time_step(&q, &p);
+        double expected = (double)config_parameters(&m) / 32 * 4 * q.moment_bytes / c.host_link_rate - share_of_ends(&m, 3) * p.optimizer;
+        CHECK(fabs(p.offloading / expected - 1) < 1e-9, "float parameters, moments of %g bytes: offload takes %g, by hand %g", q.moment_bytes, p.offloading, expected);
+    }
+    q.moment_bytes = 4;
+    c.element_bytes = 2;
     check_ends(&m, &c);
     // Selective recompute repeats SeqAlltoAll: matrix products hide that of a micro-step's last sequence, here one of two.
     c.overlap_cost = 0;

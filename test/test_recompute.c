@@ -73,6 +73,19 @@ static void check_layout(void) {
     CHECK(device.used == 2 * 2 * E + 3 * all + work && host.used == 3 * 2 * E, "device %zu bytes, host %zu; %zu and %d by hand", device.used, host.used, 2 * 2 * E + 3 * all + work,
           3 * 2 * E);
     checkpoint_free(&s);
+    // Layers that keep all have three slots, where so many are offloaded. Without training, none goes to the host.
+    for (int l = 0; l < L; l++) kinds[l] = RECOMPUTE_NONE;
+    for (int way = 0; way < 4; way++) {
+        bool trains = way < 2;
+        size_t offloaded = way % 2 == 0 ? 1 : 5, slots = way % 2 == 0 ? 1 : 3;
+        memset(&device, 0, sizeof device);
+        memset(&host, 0, sizeof host);
+        device.element_bytes = 2;
+        checkpoint_layout(&s, &device, &host, L, kinds, (int)offloaded, trains, n);
+        CHECK(device.used == (L - offloaded + slots) * all && host.used == (trains ? (offloaded - slots) * all : 0), "%zu layers that keep all are offloaded: device %zu bytes, host %zu",
+              offloaded, device.used, host.used);
+        checkpoint_free(&s);
+    }
 }
 
 int main(int argc, char **argv) {

@@ -489,8 +489,10 @@ cp "$dir/cut.jsonl" "$dir/before.jsonl"
 printf '\377\377' | dd of="$dir/worse.bin" bs=1 seek=1100 conv=notrunc 2>/dev/null
 check 'bad validation data, read at the first evaluation' ends_with 2 'worse.bin: ' "$binary" "${model[@]}" --steps 3 --val-data "$dir/worse.bin" --eval-every 1 --log "$dir/cut.jsonl"
 check 'leaves the log as it was' cmp "$dir/before.jsonl" "$dir/cut.jsonl"
-check 'training data that is validated on is noted' ends_with 0 '^note: --train-data holds .*/data.bin, on which --val-data evaluates$' "$binary" --model nano --from-scratch --seq-len 100 --steps 1 \
-    --train-data "$dir/other.bin:0.3,$dir/data.bin:0.7" --val-data "$dir/../$(basename "$dir")/data.bin" --eval-steps 1
+mkdir "$dir"/{learnt,validated}
+for folder in learnt validated; do cp "$dir/other.bin" "$dir/$folder/a.bin" && ln -s "$dir/data.bin" "$dir/$folder/b.bin" && cp "$dir/other.bin" "$dir/$folder/c.bin"; done
+check 'training data that is validated on is noted' ends_with 0 '^note: --train-data holds .*/validated/b.bin, on which --val-data evaluates$' "$binary" --model nano --from-scratch --seq-len 100 \
+    --steps 1 --train-data "$dir/other.bin:0.3,$dir/learnt/*.bin:0.7" --val-data "one=$dir/validated/a.bin,all=$dir/validated/*.bin" --eval-steps 1
 check 'a log that another run writes is refused' ends_with 2 'another run writes it' flock "$dir/kept.jsonl" "$binary" "${half[@]}" --log "$dir/kept.jsonl"
 check 'and not touched' [ "$(wc -l <"$dir/kept.jsonl")" -eq 11 ]
 mkfifo "$dir/fifo"

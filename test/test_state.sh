@@ -386,6 +386,8 @@ check 'resumed twice, the same model' tensors_equal "$dir/spiky/step-00000230" "
 check 'the log names the step' grep -q '224 ' <(spikes spiky1)
 spiky 231 1 --out "$dir/spiky" --keep 3 --resume
 check 'without the option a state does not keep what earlier steps had' bash -c "grep -q '\"losses\":' '$dir/spiky/step-00000230/training_state.json' && ! grep '\"losses\":' '$dir/spiky/step-00000231/training_state.json'"
+spiky 231 1 --skip-spikes 6 --out "$dir/spiky-whole" --resume --new-data --seed 7
+check 'with new data not what those on other data had' grep -q '"losses":\[[0-9.]*\],' "$dir/spiky-whole/step-00000231/training_state.json"
 spiky 230 2 --cp 2 --skip-spikes 6 --log "$dir/spiky2.jsonl"
 check 'two ranks leave out the same steps' [ "$(spikes spiky1)" = "$(spikes spiky2)" ]
 spiky 230 1 --log "$dir/spiky0.jsonl"
