@@ -44,12 +44,6 @@ static adamw_args moments_args(int64_t step) {
     args.rounding.tensor = 4;
     return args;
 }
-static uint64_t moments_mix(uint64_t z) {
-    z += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
 
 // Two calls for two parts of a tensor; offset: elements before the first that lie in front of its address, 1: no address is a multiple of 16. m and v are
 // exact before they are rounded, so they are known to the bit; master is within 1e-6 of double precision: it never sees a rounded moment of its own step.
@@ -57,7 +51,7 @@ static void moments_check_bits(int64_t n, int64_t cut, int offset) {
     enum { FIRST = 37, STEP = 3 };
     moments_case c = moments_new(n + offset);
     double *p = HOST_NEW(double, n), *m = HOST_NEW(double, n), *v = HOST_NEW(double, n), worst = 0;
-    uint64_t key = moments_mix(moments_mix(moments_mix(9) ^ 4) ^ STEP);
+    uint64_t key = test_mix(test_mix(test_mix(9) ^ 4) ^ STEP);
     adamw_args args = moments_args(STEP);
     for (int64_t i = 0; i < n; i++) {
         double g = floor(127 * test_random(1, (uint64_t)i)) / 64, m0 = floor(255 * test_random(2, (uint64_t)i)) / 256;
@@ -77,7 +71,7 @@ static void moments_check_bits(int64_t n, int64_t cut, int offset) {
     device_synchronize();
     int64_t wrong[2] = {0, 0};
     for (int64_t i = 0; i < n; i++) {
-        uint64_t draws = moments_mix(key ^ (uint64_t)(FIRST + i));
+        uint64_t draws = test_mix(key ^ (uint64_t)(FIRST + i));
         wrong[0] += c.m[offset + i].bits != (bits_of_float((float)m[i]) + (uint32_t)(draws >> 16 & 0xffff)) >> 16;
         wrong[1] += c.v[offset + i].bits != (bits_of_float((float)v[i]) + (uint32_t)(draws >> 32 & 0xffff)) >> 16;
         worst = test_worse(worst, fabs((double)c.master[offset + i] - p[i]));

@@ -76,6 +76,13 @@ static inline int test_finish(const char *name, comm *group) {
 // The larger of two errors; one that is not a number is infinite.
 static inline double test_worse(double worst, double error) { return error <= worst ? worst : isnan(error) ? INFINITY : error; }
 
+// splitmix64: the hash from which op_init_normal and stochastic rounding draw, written once more than on each device.
+static inline uint64_t test_mix(uint64_t z) {
+    z += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
 // A number from -1 to 1 that depends on seed and index alone, so that every rank makes the same tensors.
 static inline double test_random(uint64_t seed, uint64_t index) {
     uint64_t z = seed * 0x9E3779B97F4A7C15ull + index + 0x632BE59BD9B4E019ull;

@@ -178,8 +178,10 @@ int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
     check_table();
     static const char *const names[] = {"mha", "gqa_llama31", "tied_llama32", "odd_sizes", "mqa_wide_heads", "linear", "yarn"};
+    int tested = 0;
     for (int k = 0; k < 7; k++) {
         if (argc > 1 && strcmp(argv[1], names[k]) != 0) continue; // an argument: this model alone
+        tested++;
         char path[200];
         snprintf(path, sizeof path, "test/golden/%s.bin", names[k]);
         golden g;
@@ -196,6 +198,7 @@ int main(int argc, char **argv) {
         }
         if (loaded) golden_free(&g);
     }
+    CHECK(tested == (argc > 1 ? 1 : 7), "%d models tested", tested);
     if (stored_bf16 && comm_rank(world) == 0)
         printf("farthest from transformers, 1 - cosine and norm: logits %.1e %.1e (bounds 1e-3 1e-2), a tensor's gradient %.1e %.1e (1e-3 2e-2), whole gradients %.1e %.1e (1e-3 1e-2)\n",
                worst[0][0], worst[0][1], worst[1][0], worst[1][1], worst[2][0], worst[2][1]);

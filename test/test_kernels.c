@@ -258,21 +258,15 @@ static void test_adamw(int64_t n, bool with_master, int64_t step) {
     for (int i = 0; i < 5; i++) tensor_free(all[i]);
 }
 
-static uint64_t reference_mix(uint64_t z) {
-    z += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
 // ---- stochastic rounding: every bit follows from the element's own draw (test_rounding.c checks the mean of the draws) ----
 
 static bool is_rounded(floatX got, float from, rounding_rule how, int64_t i) {
 #ifdef DEVICE_BF16
-    uint64_t key = reference_mix(reference_mix(reference_mix(how.seed) ^ how.tensor) ^ (uint64_t)how.step);
+    uint64_t key = test_mix(test_mix(test_mix(how.seed) ^ how.tensor) ^ (uint64_t)how.step);
     uint32_t bits;
     if (isnan(from)) return isnan(stored_float(got));
     memcpy(&bits, &from, 4);
-    if (!isinf(from)) bits += (uint32_t)(reference_mix(key ^ (uint64_t)(how.first + i)) & 0xffffu);
+    if (!isinf(from)) bits += (uint32_t)(test_mix(key ^ (uint64_t)(how.first + i)) & 0xffffu);
     return got.bits == bits >> 16;
 #else
     (void)how, (void)i;
@@ -323,9 +317,9 @@ static void test_init(void) { // the formula of device/cpu/ops.c; a shard draws 
     tensor whole = tensor_new(n, true), shard = tensor_new(part, true);
     double *want = HOST_NEW(double, n);
     for (int64_t i = 0; i < n; i++) {
-        uint64_t key = reference_mix(reference_mix(7) ^ 3), counter = (uint64_t)i / 2 * 2;
-        double u = (double)((reference_mix(key ^ reference_mix(counter)) >> 11) + 1) * 0x1p-53;
-        double angle = 2 * acos(-1.0) * (double)(reference_mix(key ^ reference_mix(counter + 1)) >> 11) * 0x1p-53;
+        uint64_t key = test_mix(test_mix(7) ^ 3), counter = (uint64_t)i / 2 * 2;
+        double u = (double)((test_mix(key ^ test_mix(counter)) >> 11) + 1) * 0x1p-53;
+        double angle = 2 * acos(-1.0) * (double)(test_mix(key ^ test_mix(counter + 1)) >> 11) * 0x1p-53;
         want[i] = (double)0.02f * sqrt(-2 * log(u)) * (i % 2 == 0 ? cos(angle) : sin(angle));
     }
     op_init_normal(whole.x, 7, 3, 0, n, 0.02f);
