@@ -12,8 +12,8 @@
 // needs it (KV replication), and the gradients of its copies are summed once, in the order of peers, on the rank they come back to.
 //
 // Sums are float. In bf16 that of out, or dq, takes as many bytes as q and out together, and a ring's buffers 14 times those of KV (16 with
-// packed documents): nine of KV's shape, of which five hold dKV. So the attention of a long sequence is computed a run of heads at a time:
-// each run goes around the ring on its own, and then its sums are rounded.
+// packed documents): nine of KV's shape, of which five hold dKV. So the attention of a long sequence is computed a slice of heads at a time:
+// each slice goes around the ring on its own, and then its sums are rounded.
 // Bytes a rank sends (LoongTrain 4.5.4) per layer and sequence, E = sizeof(floatX):
 //     forward   E T HS (H + 2 hp Hkv' + H) (hp - 1) / hp        backward: the same
 #ifndef ATTENTION_2D_CUH
@@ -38,29 +38,29 @@ typedef struct {
     floatX *q_send;   // (hp, T, Hq, HS): q, dout. With hp = 1 nothing is sent, and these three are NULL
     floatX *kv_send;  // (hp, T, 2 Hkv', HS)
     floatX *dkv_send; // (hp, T, 2 Hkv', HS)
-    floatX *kv_run;   // (Tc, 2 Hkv of a run, HS); NULL where a run is all heads
-    float *out_float; // (Tc, Hq of a run, HS): out accumulates in float; dq in the backward pass
+    floatX *kv_slice;   // (Tc, 2 Hkv of a slice, HS); NULL where a slice is all heads
+    float *out_float; // (Tc, Hq of a slice, HS): out accumulates in float; dq in the backward pass
     float *delta;     // (Hq, Tc): sum of out dout over a head, which softmax's backward pass subtracts (op_attention_delta)
 } attention_2d;
 
 static inline int64_t attention_2d_q_count(const attention_2d *a) { return a->T * a->heads.H * a->heads.HS; }
 static inline int64_t attention_2d_kv_count(const attention_2d *a) { return a->Tc * 2 * a->heads.Hkv_local * a->heads.HS; }
 
-// The first of equal runs of heads: as many as have at most `bytes` of sums of out, but at least one. (512 MiB are 8192 tiles of 128 rows of a head of
-// 128: work for a whole GPU.) A group is the query heads of one key/value head. A ring's run is whole groups, so that no KV goes around it twice.
-#define ATTENTION_RUN_BYTES ((int64_t)512 << 20)
-static inline head_run attention_2d_first_run(int64_t Tc, int Hq, int Hkv, int HS, bool ring, int64_t bytes) {
+// The first of equal slices of heads: as many as have at most `bytes` of sums of out, but at least one. (512 MiB are 8192 tiles of 128 rows of a head of
+// 128: work for a whole GPU.) A group is the query heads of one key/value head. A ring's slice is whole groups, so that no KV goes around it twice.
+#define ATTENTION_SLICE_BYTES ((int64_t)512 << 20)
+static inline head_slice attention_2d_first_slice(int64_t Tc, int Hq, int Hkv, int HS, bool ring, int64_t bytes) {
     int group = Hq / Hkv, kv = Hkv, members = group;
     int64_t most = max_i64(1, bytes / (max_i64(Tc, 1) * HS * (int64_t)sizeof(float)));
     while (kv > 1 && (Hkv % kv != 0 || kv * group > most)) kv--;
     while (kv == 1 && !ring && (group % members != 0 || members > most)) members--; // part of a group: must divide it
-    return (head_run){0, kv * members, 0, kv};
+    return (head_slice){0, kv * members, 0, kv};
 }
 
-// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. run_bytes: of sums (attention_2d_first_run); 0: ATTENTION_RUN_BYTES.
+// T rows per rank; needs hp dividing H and, when cp > 1, hp T even. slice_bytes: of sums (attention_2d_first_slice); 0: ATTENTION_SLICE_BYTES.
 // All buffers are still to be taken.
 static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16,
-                                         bool packed, int64_t run_bytes) {
+                                         bool packed, int64_t slice_bytes) {
     memset(a, 0, sizeof *a);
     a->g = g;
     a->heads = head_layout_make(g->shape.hp, H, Hkv, HS);
@@ -71,7 +71,7 @@ static inline void attention_2d_describe(attention_2d *a, const grid *g, int H, 
     a->ring.Hq = a->heads.Hq;
     a->ring.Hkv = a->heads.Hkv_local;
     a->ring.HS = HS;
-    a->ring.run = attention_2d_first_run(a->Tc, a->ring.Hq, a->ring.Hkv, HS, g->shape.cp > 1, run_bytes > 0 ? run_bytes : ATTENTION_RUN_BYTES);
+    a->ring.slice = attention_2d_first_slice(a->Tc, a->ring.Hq, a->ring.Hkv, HS, g->shape.cp > 1, slice_bytes > 0 ? slice_bytes : ATTENTION_SLICE_BYTES);
     a->ring.allgather = allgather && g->shape.cp > 1;
     a->ring.dkv_bf16 = dkv_bf16;
     a->ring.packed = packed;
@@ -90,8 +90,8 @@ static inline void attention_2d_layout_dkv_send(attention_2d *a, arena *memory) 
 }
 // Takes the other buffers, in use during attention_2d_ring_forward, and from attention_2d_backward_ring to attention_2d_backward_finish.
 static inline void attention_2d_layout(attention_2d *a, arena *memory) {
-    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->ring.run.Hq * a->heads.HS);
-    a->kv_run = a->ring.run.Hkv < a->ring.Hkv ? ARENA_TAKE_X(memory, MEM_RING, double_ring_kv_count(&a->ring)) : NULL;
+    a->out_float = ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->ring.slice.Hq * a->heads.HS);
+    a->kv_slice = a->ring.slice.Hkv < a->ring.Hkv ? ARENA_TAKE_X(memory, MEM_RING, double_ring_kv_count(&a->ring)) : NULL;
     double_ring_layout(&a->ring, memory);
     a->delta = !a->ring.forward_only ? ARENA_TAKE(memory, MEM_WORKSPACE, float, a->Tc * a->heads.Hq) : NULL;
 }
@@ -118,22 +118,22 @@ static inline void attention_2d_distribute_finish(const attention_2d *a) {
     transfer_finish(a->g->hp_group);
     transfer_finish(a->g->hp_group);
 }
-// Starts the run that begins with query head q. Returns its KV, (Tc, 2 Hkv of the run, HS), contiguous. From each row [k heads | v heads]
+// Starts the slice that begins with query head q. Returns its KV, (Tc, 2 Hkv of the slice, HS), contiguous. From each row [k heads | v heads]
 // heads of both are copied, hence 2 Tc.
 static inline const floatX *attention_2d_run_start(attention_2d *a, int q, const floatX *kv) {
-    head_run *run = &a->ring.run;
+    head_slice *slice = &a->ring.slice;
     int group = a->ring.Hq / a->ring.Hkv;
     int64_t HS = a->heads.HS;
-    run->q = q;
-    run->kv = q / group;
-    if (a->kv_run == NULL) return kv;
-    if (q % group == 0) op_copy_rows(a->kv_run, kv + run->kv * HS, a->ring.Hkv * HS, 2 * a->Tc, run->Hkv * HS); // otherwise it is there already
-    return a->kv_run;
+    slice->q = q;
+    slice->kv = q / group;
+    if (a->kv_slice == NULL) return kv;
+    if (q % group == 0) op_copy_rows(a->kv_slice, kv + slice->kv * HS, a->ring.Hkv * HS, 2 * a->Tc, slice->Hkv * HS); // otherwise it is there already
+    return a->kv_slice;
 }
 // Second part: saved.out and saved.lse from saved.q and saved.kv.
 static inline void attention_2d_ring_forward(attention_2d *a, attention_saved saved) {
-    int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
-    for (int q = 0; q < a->heads.Hq; q += a->ring.run.Hq) {
+    int64_t HS = a->heads.HS, Hq = a->ring.slice.Hq;
+    for (int q = 0; q < a->heads.Hq; q += a->ring.slice.Hq) {
         const floatX *kv = attention_2d_run_start(a, q, saved.kv);
         double_ring_forward(&a->ring, a->out_float, saved.lse, saved.q, kv, saved.documents);
         op_cast_rows(saved.out + q * HS, a->heads.Hq * HS, a->out_float, a->Tc, Hq * HS);
@@ -150,11 +150,11 @@ static inline void attention_2d_collect_finish(const attention_2d *a, floatX *ou
     op_heads_unpack(out, arriving, a->T, a->heads);
 }
 
-// Ends the backward pass of a run: its dkv takes the place of its KV in saved.kv.
+// Ends the backward pass of a slice: its dkv takes the place of its KV in saved.kv.
 static inline void attention_2d_run_home(attention_2d *a, attention_saved saved) {
-    const head_run *run = &a->ring.run;
+    const head_slice *slice = &a->ring.slice;
     int64_t HS = a->heads.HS;
-    op_cast_rows(saved.kv + run->kv * HS, a->ring.Hkv * HS, double_ring_home(&a->ring), 2 * a->Tc, run->Hkv * HS);
+    op_cast_rows(saved.kv + slice->kv * HS, a->ring.Hkv * HS, double_ring_home(&a->ring), 2 * a->Tc, slice->Hkv * HS);
 }
 // Starts SeqAlltoAll of dKV, from saved.kv into the same place.
 static inline void attention_2d_send_dkv(const attention_2d *a, attention_saved saved) {
@@ -163,7 +163,7 @@ static inline void attention_2d_send_dkv(const attention_2d *a, attention_saved 
 }
 
 // The backward pass, from dout (T, H, HS) and what the forward pass saved, in three parts: _start, _ring, _finish. Compute that is issued after _start
-// hides SeqAlltoAll of dout; after _ring, that of dQ and, if cp = 1, of dKV, otherwise the first hop home of the last run's dKV. Rounded to floatX,
+// hides SeqAlltoAll of dout; after _ring, that of dQ and, if cp = 1, of dKV, otherwise the first hop home of the last slice's dKV. Rounded to floatX,
 // dq takes the place of saved.q, dkv that of saved.kv. With hp > 1 dout becomes (Tc, Hq, HS), and then dQ arrives there.
 static inline void attention_2d_backward_start(attention_2d *a, floatX *dout) {
     if (a->g->shape.hp == 1) return;
@@ -172,11 +172,11 @@ static inline void attention_2d_backward_start(attention_2d *a, floatX *dout) {
 }
 static inline void attention_2d_backward_ring(attention_2d *a, floatX *dout, attention_saved saved) {
     if (a->g->shape.hp > 1) transfer_finish(a->g->hp_group);
-    int64_t HS = a->heads.HS, Hq = a->ring.run.Hq;
+    int64_t HS = a->heads.HS, Hq = a->ring.slice.Hq;
     double_ring_queries t = {.dq = a->out_float, .q = saved.q, .out = saved.out, .dout = dout, .lse = saved.lse, .delta = a->delta,
                              .documents = saved.documents};
     for (int q = 0, next; q < a->heads.Hq; q = next) {
-        next = q + a->ring.run.Hq;
+        next = q + a->ring.slice.Hq;
         const floatX *kv = attention_2d_run_start(a, q, saved.kv);
         op_attention_delta(a->delta + q * a->Tc, saved.out + q * HS, dout + q * HS, double_ring_whole(&a->ring));
         double_ring_backward(&a->ring, &t, kv);

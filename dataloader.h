@@ -310,16 +310,16 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
 }
 
 // Reads this rank's rows of a sample into tokens and labels, each (T), the caller's. Padding: token 0, label -100.
-// Reads only these rows and the one token after each run. Returns false with a message that names file and offset.
+// Reads only these rows and the one token after each span. Returns false with a message that names file and offset.
 static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int32_t *labels, error_text *error) {
     if (shard->S != loader->S || sample < 0 || sample >= dataloader_samples(loader))
         return error_set(error, "sample %lld of length %lld requested; there are %lld of length %lld", (long long)sample, (long long)shard->S,
                          (long long)dataloader_samples(loader), (long long)loader->S);
     for (int64_t t = 0, rows; t < shard->T; t += rows) {
-        sequence_run run = sequence_shard_run_at(shard, shard->h * shard->T + t);
-        rows = min_i64(run.rows, shard->T - t);
-        int64_t first = sample * loader->S + run.position;                // in the stream
-        int64_t here = max_i64(0, min_i64(rows, run.end - run.position)); // rows that are not padding
+        sequence_span span = sequence_shard_span_at(shard, shard->h * shard->T + t);
+        rows = min_i64(span.rows, shard->T - t);
+        int64_t first = sample * loader->S + span.position;                // in the stream
+        int64_t here = max_i64(0, min_i64(rows, span.end - span.position)); // rows that are not padding
         for (int64_t i = here; i < rows; i++) {
             tokens[t + i] = 0;
             labels[t + i] = LABEL_IGNORED;
@@ -369,12 +369,12 @@ static inline bool dataloader_read_packed(dataloader *loader, int64_t sample, co
     sequence_shard own = *shard;
     own.segments = segments;
     for (int64_t e = 0, i = 0; e < sequence_shard_entries(&own);) {
-        sequence_run run = sequence_shard_entry(&own, e);
-        for (int64_t p = run.position; p < run.position + run.rows; p++) {
-            int64_t token = min_i64(p, run.end - 1);
+        sequence_span span = sequence_shard_entry(&own, e);
+        for (int64_t p = span.position; p < span.position + span.rows; p++) {
+            int64_t token = min_i64(p, span.end - 1);
             if (starts[i] > token) i = 0; // the entries of chunks begin again
             while (i + 1 < count && starts[i + 1] <= token) i++;
-            documents[e++] = run.position < run.end ? starts[i] : p;
+            documents[e++] = span.position < span.end ? starts[i] : p;
         }
     }
     free(starts);

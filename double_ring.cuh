@@ -54,35 +54,35 @@ typedef struct {
 // Query heads [q, q + Hq) of a rank, and the key/value heads [kv, kv + Hkv) that they use: all query heads of each or, where Hkv = 1, some of them.
 typedef struct {
     int q, Hq, kv, Hkv;
-} head_run;
+} head_slice;
 
 // One sequence's attention after SeqAlltoAll: q (Tc, Hq, HS), kv (Tc, 2 Hkv, HS) = [k heads | v heads] a row.
 typedef struct {
     const grid *g;
     int64_t Tc;      // rows of this CP rank, S_padded / cp; even when cp > 1
     int Hq, Hkv, HS; // heads of this rank
-    head_run run;    // those that double_ring_forward and double_ring_backward compute, with buffers of their size
+    head_slice slice;    // those that double_ring_forward and double_ring_backward compute, with buffers of their size
     bool allgather;  // --cp-comm allgather, and cp > 1: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
     bool packed;     // sequences may be packed documents
     bool forward_only; // no backward pass: its buffers are NULL
     int64_t blocks, blocks_skipped; // since the layout, forward and backward: all blocks of attention; those skipped as empty
     // buffers, from the arena
-    floatX *kv_inner[2];  // inner ring: blocks arrive in these in turn, (Tc, 2 Hkv of the run, HS). w 2: there is one hop, so the second is NULL
+    floatX *kv_inner[2];  // inner ring: blocks arrive in these in turn, (Tc, 2 Hkv of the slice, HS). w 2: there is one hop, so the second is NULL
     floatX *kv_outer[2];  // outer ring: the same, first blocks of the next window steps. 2 windows: the second is NULL
-    floatX *kv_all;       // (cp, Tc, 2 Hkv of the run, HS)
+    floatX *kv_all;       // (cp, Tc, 2 Hkv of the slice, HS)
     float *dkv;           // the sum being computed
     float *dkv_own;       // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
     void *dkv_inner[2];   // inner ring: [0] where a sum arrives; [1] what is sent (float: double_ring_put exchanges it with dkv). As on the wire
     void *dkv_outer[2];   // outer ring: the same
-    float *dkv_all;       // (cp, Tc, 2 Hkv of the run, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
+    float *dkv_all;       // (cp, Tc, 2 Hkv of the slice, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
     void *scatter_scratch;
     void *scratch;        // of the attention kernels
     document_rows documents; // of the pass in progress
     sequence_segment whole[2]; // a list of one segment
 } double_ring;
 
-static inline int64_t double_ring_kv_row(const double_ring *r) { return (int64_t)2 * r->run.Hkv * r->HS; }
+static inline int64_t double_ring_kv_row(const double_ring *r) { return (int64_t)2 * r->slice.Hkv * r->HS; }
 static inline int64_t double_ring_kv_count(const double_ring *r) { return r->Tc * double_ring_kv_row(r); }
 static inline size_t double_ring_dkv_element(const double_ring *r) { return r->dkv_bf16 ? sizeof(bf16) : sizeof(float); } // on the wire
 // Begins a pass. From here on r->documents.segments is a list; loops over it end at row Tc.
@@ -92,17 +92,17 @@ static inline void double_ring_begin(double_ring *r, document_rows documents) {
     if (documents.segments == NULL) r->documents.segments = r->whole;
 }
 
-// All of this rank's queries and all of its own keys, for the heads of the run, without documents.
+// All of this rank's queries and all of its own keys, for the heads of the slice, without documents.
 static inline attention_block double_ring_whole(const double_ring *r) {
-    return (attention_block){.Tq = r->Tc, .Tk = r->Tc, .Hq = r->run.Hq, .Hkv = r->run.Hkv, .HS = r->HS, .q_stride = (int64_t)r->Hq * r->HS,
-                             .sum_stride = (int64_t)r->run.Hq * r->HS, .kv_stride = double_ring_kv_row(r), .lse_stride = r->Tc,
+    return (attention_block){.Tq = r->Tc, .Tk = r->Tc, .Hq = r->slice.Hq, .Hkv = r->slice.Hkv, .HS = r->HS, .q_stride = (int64_t)r->Hq * r->HS,
+                             .sum_stride = (int64_t)r->slice.Hq * r->HS, .kv_stride = double_ring_kv_row(r), .lse_stride = r->Tc,
                              .scale = 1.0f / sqrtf((float)r->HS), .causal = true};
 }
 
 // Bytes of `scratch` on the device that `a` counts for.
 static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
     if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
-    if (arena_counts_other(a)) return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->run.Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384); // as on a GPU
+    if (arena_counts_other(a)) return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->slice.Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384); // as on a GPU
     attention_block whole = double_ring_whole(r);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }
@@ -168,7 +168,7 @@ static inline attention_block double_ring_block(const double_ring *r, const sequ
     return b;
 }
 
-// Merges the block of CP rank k, kv (Tc, 2 Hkv of the run, HS), into out (Tc, Hq of the run, HS) and lse (Hq, Tc). A rank's own block comes
+// Merges the block of CP rank k, kv (Tc, 2 Hkv of the slice, HS), into out (Tc, Hq of the slice, HS) and lse (Hq, Tc). A rank's own block comes
 // first and sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
     double began = trace_now();
@@ -178,8 +178,8 @@ static inline void double_ring_block_forward(double_ring *r, float *out, float *
         r->blocks++;
         r->blocks_skipped += b.Tq == 0;
         if (b.Tq == 0) continue;
-        int64_t q_at = query * b.q_stride + r->run.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->run.Hkv * r->HS;
-        op_attention_forward(out + query * b.sum_stride, lse + r->run.q * r->Tc + query, q + q_at, kv + kv_at, kv + kv_at + v_at, b,
+        int64_t q_at = query * b.q_stride + r->slice.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->slice.Hkv * r->HS;
+        op_attention_forward(out + query * b.sum_stride, lse + r->slice.q * r->Tc + query, q + q_at, kv + kv_at, kv + kv_at + v_at, b,
                              k != r->g->place.c, r->scratch);
     }
     trace_compute("attention forward", k, began);
@@ -187,28 +187,28 @@ static inline void double_ring_block_forward(double_ring *r, float *out, float *
 
 // Tensors of the backward pass that stay with their queries.
 typedef struct {
-    float *dq;         // (Tc, Hq of the run, HS), = the sum over all blocks
+    float *dq;         // (Tc, Hq of the slice, HS), = the sum over all blocks
     const floatX *q, *out, *dout; // (Tc, Hq, HS); out is the merged one
     const float *lse, *delta;     // (Hq, Tc), merged
     document_rows documents;
 } double_ring_queries;
 
-// dkv (Tc, 2 Hkv of the run, HS) = gradient of rank k's KV from this rank's queries; a run that is not the first of its group adds to it. A
+// dkv (Tc, 2 Hkv of the slice, HS) = gradient of rank k's KV from this rank's queries; a slice that is not the first of its group adds to it. A
 // rank's own block comes first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
     double began = trace_now();
     for (const sequence_segment *segment = r->documents.segments; segment->row < r->Tc; segment++) {
         int64_t query, key;
         attention_block b = double_ring_block(r, segment, k, &query, &key);
-        int64_t q_at = query * b.q_stride + r->run.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->run.Hkv * r->HS;
-        int64_t row_at = r->run.q * r->Tc + query, end = key + b.Tk;
+        int64_t q_at = query * b.q_stride + r->slice.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->slice.Hkv * r->HS;
+        int64_t row_at = r->slice.q * r->Tc + query, end = key + b.Tk;
         device_zero(dkv + segment->row * b.kv_stride, sizeof(float) * (size_t)((key - segment->row) * b.kv_stride)); // rows that no query sees
         device_zero(dkv + end * b.kv_stride, sizeof(float) * (size_t)((segment[1].row - end) * b.kv_stride));
         r->blocks++;
         r->blocks_skipped += b.Tq == 0;
         if (b.Tq == 0) continue;
         op_attention_backward(t->dq + query * b.sum_stride, dkv + kv_at, dkv + kv_at + v_at, t->q + q_at, kv + kv_at, kv + kv_at + v_at, t->out + q_at,
-                              t->dout + q_at, t->lse + row_at, t->delta + row_at, b, k != r->g->place.c, r->run.q % (r->Hq / r->Hkv) != 0, r->scratch);
+                              t->dout + q_at, t->lse + row_at, t->delta + row_at, b, k != r->g->place.c, r->slice.q % (r->Hq / r->Hkv) != 0, r->scratch);
     }
     trace_compute("attention backward", k, began);
 }
@@ -228,7 +228,7 @@ static inline int double_ring_source(const grid *g, int o, int i) {
 }
 
 // The rows of CP rank k's block that travel. A document is contiguous: so what other ranks see of a chunk begins with the row that the first row of the
-// next chunk on another rank sees first. Of several segments, rows that nobody sees between these travel, too, but for the longest run of them.
+// next chunk on another rank sees first. Of several segments, rows that nobody sees between these travel, too, but for the longest stretch of them.
 static inline double_ring_rows double_ring_travels(const double_ring *r, int k) {
     if (r->documents.host == NULL) return (double_ring_rows){{0, r->Tc}, {r->Tc, 0}};
     double_ring_rows rows = {{0, 0}, {0, 0}};
@@ -256,7 +256,7 @@ static inline double_ring_rows double_ring_travels(const double_ring *r, int k) 
 
 static inline int double_ring_transfers(const double_ring *r) { return r->documents.host != NULL ? 2 : 1; } // of a hop
 
-// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv of the run, HS), to the next rank. The block
+// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv of the slice, HS), to the next rank. The block
 // that arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each range.
 static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, int i, const void *send, void *recv) {
     bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER, kv = ring == COMM_KV_INNER || ring == COMM_KV_OUTER;
@@ -275,8 +275,8 @@ static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) 
     for (int n = 0; n < double_ring_transfers(r); n++) transfer_finish(double_ring_group(r->g, ring));
 }
 
-// out (Tc, Hq of the run, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the
-// run. kv (Tc, 2 Hkv of the run, HS) is this rank's own block.
+// out (Tc, Hq of the slice, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the
+// slice. kv (Tc, 2 Hkv of the slice, HS) is this rank's own block.
 static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
     double_ring_begin(r, documents);
@@ -415,7 +415,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     }
 }
 
-// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv of the run, HS) float of this rank's own KV, in a buffer of the ring, until the next pass.
+// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv of the slice, HS) float of this rank's own KV, in a buffer of the ring, until the next pass.
 static inline float *double_ring_home(double_ring *r) {
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;

@@ -114,7 +114,7 @@ static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t
 }
 // Adds this rank's rows of one sequence of the last model_evaluate, which begins at local row `row`: labels, losses (T) on the host; logits (V): scratch.
 static inline void needle_scores_add(needle_scores *scores, model *m, int depth, int64_t row, const int32_t *labels, const float *losses, float *logits) {
-    for (int64_t t = 0; t < m->run.T; t++) {
+    for (int64_t t = 0; t < m->setup.T; t++) {
         if (labels[t] < 0) continue;
         evaluation_logits(m, row + t, logits);
         scores->right[depth] += evaluation_argmax(logits, m->c.V) == labels[t];

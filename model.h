@@ -15,7 +15,7 @@
 #include "sequence_shard.h" // defines: sequence_shard_position
 #include "zero_hybrid.cuh"  // defines: zero_*
 
-// How a model is run: everything besides its config and its grid that decides memory and schedule.
+// How a model is set up: everything besides its config and its grid that decides memory and schedule.
 typedef struct {
     int64_t B, T;         // sequences of a micro-step, local tokens of a sequence
     int64_t grad_accum;   // micro-steps of a step
@@ -24,7 +24,7 @@ typedef struct {
     bool cp_allgather, dkv_bf16; // --cp-comm, --dkv-wire
     bool packed;          // samples are packed documents: see model.batch_documents
     int64_t segments;     // the most of a sample (sequence_shard_segments); 0: 1
-    int64_t attention_bytes; // most bytes of a run of heads (attention_2d_first_run); 0: ATTENTION_RUN_BYTES
+    int64_t attention_bytes; // most bytes of a slice of heads (attention_2d_first_slice); 0: ATTENTION_SLICE_BYTES
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
@@ -33,7 +33,7 @@ typedef struct {
     bool exports;         // forward_only: parameters are written, too, which takes their master weights
     bool saves;           // reserves host memory for a copy of the model states, so that training continues while they are written
     size_t element_bytes; // of floatX on the device that is planned for; 0: this build's
-} model_run;
+} model_setup;
 
 // Model states are gathered, reduced and updated by units (zero_hybrid.cuh): 0 is the embedding, 1 + l layer l, L + 1 the head. Indices of
 // tensors in a unit: in the order in which model_describe_units adds them.
@@ -45,7 +45,7 @@ enum { T_FINAL_NORM, T_LM_HEAD };                                      // of the
 typedef struct {
     model_config c;
     const grid *g;
-    model_run run;
+    model_setup setup;
     int64_t rows;  // B T
     int64_t entries; // of batch_documents for a sequence (sequence_shard_entries)
     int qkv_width, out_width; // (H + 2 Hkv) HS, H HS
@@ -57,7 +57,7 @@ typedef struct {
     bool keep_gate_up;
     bool one_document;    // the caller's: every sequence is one document, whatever batch_documents says (needles, samples)
     const int64_t *documents; // (B, entries) of this micro-step, in batch_documents; NULL: every sequence is one document
-    const sequence_segment *segments; // (B, run.segments + 1) of this micro-step, in batch_segments; NULL: every sequence is one segment
+    const sequence_segment *segments; // (B, setup.segments + 1) of this micro-step, in batch_segments; NULL: every sequence is one segment
     sequence_shard shard;             // the rank's, as if sequences had one segment
     double *frequencies, rope_factor; // (HS/2), of RoPE; of its cos and sin
     double most_loss, most_norm;  // a step with more changes no parameter (spikes.h); the caller's, before each step. 0: all do
@@ -81,8 +81,8 @@ typedef struct {
     // then the same for the first row of each chunk of each segment. RoPE uses the position in the sequence: scores depend on differences
     // of positions only, so within a document they are the same as with positions that restart at 0.
     int64_t *batch_documents;
-    sequence_segment *batch_segments;     // (grad_accum, B, run.segments + 1): which rows are where; NULL: every sequence is one segment
-    char *saving;             // copy of parameters, m and v while it is written, as they are stored, each (zero_shares); NULL: run.saves is not set
+    sequence_segment *batch_segments;     // (grad_accum, B, setup.segments + 1): which rows are where; NULL: every sequence is one segment
+    char *saving;             // copy of parameters, m and v while it is written, as they are stored, each (zero_shares); NULL: setup.saves is not set
 } model;
 
 // ---- memory ----
@@ -129,7 +129,7 @@ static inline void model_describe_units(model *m) {
 //     dout | x_mid                          the MLP's backward pass is done with x_mid before dout is computed
 //     out (hp > 1, cp > 1)                  it outlives the ring, whose last hop its product with dx hides. hp = 1: out is out_ring
 //     one of these at a time, at the end of the arena:
-//         a run's sums, the ring's buffers
+//         a slice's sums, the ring's buffers
 //       | dkv_send                          when the ring's buffers have been used
 //       | xn, rstd, with
 //             out (hp > 1, cp = 1) | kv_send
@@ -142,7 +142,7 @@ static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d *a = &m->attention;
     bool sends = m->g->shape.hp > 1, rings = m->g->shape.cp > 1, recomputes = m->store.most != RECOMPUTE_NONE, in_flight = false;
     int64_t rows = m->rows, D = m->c.D;
-    for (int l = 0; l < m->c.L; l++) in_flight |= m->run.kinds[l] == RECOMPUTE_SELECTIVE;
+    for (int l = 0; l < m->c.L; l++) in_flight |= m->setup.kinds[l] == RECOMPUTE_SELECTIVE;
     m->x_last = m->dx = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * D);
     arena_place of_dout = arena_share_begin(device);
     m->dout = ARENA_TAKE_X(device, MEM_WORKSPACE, rows * m->out_width);
@@ -155,7 +155,7 @@ static inline void model_layout_workspace(model *m, arena *device) {
     attention_2d_layout(a, device);
 
     arena_share(device, &at_work);
-    if (!m->run.forward_only) attention_2d_layout_dkv_send(a, device);
+    if (!m->setup.forward_only) attention_2d_layout_dkv_send(a, device);
 
     arena_share(device, &at_work);
     m->xn = ARENA_TAKE_X(device, MEM_WORKSPACE, m->norm_tile * D);
@@ -190,40 +190,40 @@ static inline size_t model_saving_bytes(const model *m) { return (size_t)zero_sh
 // Lays out every buffer of a rank in `device` and `host`. A run and a dry run both use this function: with arenas without a base it
 // only counts, and needs neither communicators nor a device. g must have shape, place, rank and ranks set. The model keeps the
 // pointer to g; model_free releases the tables.
-static inline void model_layout(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_run *run) {
+static inline void model_layout(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_setup *setup) {
     memset(m, 0, sizeof *m);
     m->c = *c;
     m->g = g;
-    m->run = *run;
-    m->rows = run->B * run->T;
-    m->entries = run->T * g->shape.hp + 2 * g->shape.cp * max_i64(1, run->segments);
+    m->setup = *setup;
+    m->rows = setup->B * setup->T;
+    m->entries = setup->T * g->shape.hp + 2 * g->shape.cp * max_i64(1, setup->segments);
     int64_t rows = m->rows, D = c->D, F = c->F, V = c->V;
     int64_t multiple = arena_is_cpu(device) ? 1 : 2; // cuBLAS 13.5.1 to 13.6.0 may refuse a product of a single row, which a last tile could be
-    m->mlp_tile = run->mlp_tile > 0 ? min_i64(round_up(run->mlp_tile, multiple), rows) : model_auto_tile(rows, 2 * F, arena_element(device));
-    m->loss_tile = run->loss_tile > 0 ? min_i64(round_up(run->loss_tile, multiple), rows) : model_auto_tile(rows, V, arena_element(device));
+    m->mlp_tile = setup->mlp_tile > 0 ? min_i64(round_up(setup->mlp_tile, multiple), rows) : model_auto_tile(rows, 2 * F, arena_element(device));
+    m->loss_tile = setup->loss_tile > 0 ? min_i64(round_up(setup->loss_tile, multiple), rows) : model_auto_tile(rows, V, arena_element(device));
     m->norm_tile = max_i64(m->mlp_tile, m->loss_tile);
-    m->keep_gate_up = run->mlp_tile == 0; // a given --mlp-tile bounds gate_up, too: it is recomputed tile by tile
+    m->keep_gate_up = setup->mlp_tile == 0; // a given --mlp-tile bounds gate_up, too: it is recomputed tile by tile
 
     model_describe_units(m);
-    zero_describe(&m->zero, g->ranks, g->rank, run->zp, run->zg, run->zo, m->units, c->L + 2);
-    zero_layout(&m->zero, device, host, !run->forward_only, !run->forward_only || run->exports, run->bf16_moments, run->grad_accum > 1, run->offload_states);
+    zero_describe(&m->zero, g->ranks, g->rank, setup->zp, setup->zg, setup->zo, m->units, c->L + 2);
+    zero_layout(&m->zero, device, host, !setup->forward_only, !setup->forward_only || setup->exports, setup->bf16_moments, setup->grad_accum > 1, setup->offload_states);
 
-    m->saving = run->saves ? ARENA_TAKE(host, MEM_SAVING, char, model_saving_bytes(m)) : NULL;
-    m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
-    m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, run->grad_accum * rows);
-    m->batch_documents = run->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, run->grad_accum * run->B * m->entries) : NULL;
-    m->batch_segments = run->segments > 1 ? ARENA_TAKE(host, MEM_DATA, sequence_segment, run->grad_accum * run->B * (run->segments + 1)) : NULL;
+    m->saving = setup->saves ? ARENA_TAKE(host, MEM_SAVING, char, model_saving_bytes(m)) : NULL;
+    m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, setup->grad_accum * rows);
+    m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, setup->grad_accum * rows);
+    m->batch_documents = setup->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, setup->grad_accum * setup->B * m->entries) : NULL;
+    m->batch_segments = setup->segments > 1 ? ARENA_TAKE(host, MEM_DATA, sequence_segment, setup->grad_accum * setup->B * (setup->segments + 1)) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
-    m->first = run->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, run->B * m->entries) : NULL;
-    m->table = ARENA_TAKE(device, MEM_DATA, float, (run->segments > 1 ? rows : run->T) * c->HS);
-    m->losses = ARENA_TAKE(device, MEM_DATA, float, run->grad_accum * rows);
+    m->first = setup->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, setup->B * m->entries) : NULL;
+    m->table = ARENA_TAKE(device, MEM_DATA, float, (setup->segments > 1 ? rows : setup->T) * c->HS);
+    m->losses = ARENA_TAKE(device, MEM_DATA, float, setup->grad_accum * rows);
 
-    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, run->T, run->cp_allgather, run->dkv_bf16, run->packed, run->attention_bytes);
-    m->attention.ring.forward_only = run->forward_only;
-    activation_sizes n = {.x = rows * D, .out = rows * m->out_width, .lse = rows * c->H, .kv = run->B * attention_2d_kv_count(&m->attention),
+    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, setup->T, setup->cp_allgather, setup->dkv_bf16, setup->packed, setup->attention_bytes);
+    m->attention.ring.forward_only = setup->forward_only;
+    activation_sizes n = {.x = rows * D, .out = rows * m->out_width, .lse = rows * c->H, .kv = setup->B * attention_2d_kv_count(&m->attention),
                           .gate_up = m->keep_gate_up ? rows * 2 * F : 0, .out_is_ring = g->shape.hp == 1};
-    checkpoint_layout(&m->store, device, host, c->L, run->kinds, run->offload_layers, !run->forward_only, n);
+    checkpoint_layout(&m->store, device, host, c->L, setup->kinds, setup->offload_layers, !setup->forward_only, n);
 
     int64_t norm_parts = arena_is_cpu(device) ? NORM_PARTS_CPU : NORM_PARTS_GPU; // of another device
     size_t norm = !arena_counts_other(device) ? op_rmsnorm_backward_scratch(m->norm_tile, D)
@@ -242,18 +242,18 @@ static inline void model_free(model *m) {
 }
 
 // Counts in `device` and `host` what a run takes of each.
-static inline void model_count(arena *device, arena *host, const model_config *c, const grid *g, const model_run *run) {
+static inline void model_count(arena *device, arena *host, const model_config *c, const grid *g, const model_setup *setup) {
     model m;
     memset(device, 0, sizeof *device);
     memset(host, 0, sizeof *host);
-    device->element_bytes = host->element_bytes = run->element_bytes;
-    model_layout(&m, device, host, c, g, run);
+    device->element_bytes = host->element_bytes = setup->element_bytes;
+    model_layout(&m, device, host, c, g, setup);
     model_free(&m);
 }
 // Takes the arenas' memory, as much as model_layout counts, and lays out the model in it. False with a message when there is not enough:
 // nothing is left to free then. model_release gives the model and the memory back.
-static inline bool model_allocate(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_run *run, error_text *error) {
-    model_count(device, host, c, g, run);
+static inline bool model_allocate(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_setup *setup, error_text *error) {
+    model_count(device, host, c, g, setup);
     size_t device_bytes = device->peak, host_bytes = host->peak;
     memset(device, 0, sizeof *device);
     memset(host, 0, sizeof *host);
@@ -263,11 +263,11 @@ static inline bool model_allocate(model *m, arena *device, arena *host, const mo
         if (device->base != NULL) device_free(device->base);
         if (host->base != NULL) device_host_slab_free(host->base, host_bytes);
         error_set(error, "not enough memory: a rank needs %zu bytes on the device and %zu on the host%s", device_bytes, host_bytes,
-                  run->saves ? "; --save-every keeps a copy of the states on the host, smaller with more ranks" : "");
+                  setup->saves ? "; --save-every keeps a copy of the states on the host, smaller with more ranks" : "");
         error->number = ENOMEM; // run_fit has found room: others hold it, and may give it back
         return false;
     }
-    model_layout(m, device, host, c, g, run);
+    model_layout(m, device, host, c, g, setup);
     return true;
 }
 static inline void model_release(model *m, arena *device, arena *host) {
@@ -333,25 +333,25 @@ static inline float *model_gradient(const model *m, float *grads, int unit, int 
 }
 // The segments of sequence s of the batch, all micro-steps counted; NULL: it is one segment.
 static inline sequence_segment *model_batch_segments(const model *m, int64_t s) {
-    return m->batch_segments != NULL ? m->batch_segments + s * (m->run.segments + 1) : NULL;
+    return m->batch_segments != NULL ? m->batch_segments + s * (m->setup.segments + 1) : NULL;
 }
 // Those of this micro-step's sequence b; NULL: it is one segment.
 static inline const sequence_segment *model_segments(const model *m, int64_t b) {
-    return m->segments != NULL ? m->segments + b * (m->run.segments + 1) : NULL;
+    return m->segments != NULL ? m->segments + b * (m->setup.segments + 1) : NULL;
 }
 // The part of a layer's kept tensors that belongs to sequence b.
 static inline attention_saved model_attention_saved(const model *m, const layer_activations *t, int64_t b) {
     int64_t nq = attention_2d_q_count(&m->attention), nkv = attention_2d_kv_count(&m->attention);
-    attention_saved s = {.q = t->q + b * nq, .kv = t->kv + b * nkv, .out = t->out_ring + b * nq, .lse = t->lse + b * m->run.T * m->c.H};
+    attention_saved s = {.q = t->q + b * nq, .kv = t->kv + b * nkv, .out = t->out_ring + b * nq, .lse = t->lse + b * m->setup.T * m->c.H};
     if (m->documents != NULL) s.documents = (document_rows){m->first + b * m->entries, m->documents + b * m->entries, model_segments(m, b)};
     return s;
 }
 // The RoPE table of sequence b.
-static inline const float *model_table(const model *m, int64_t b) { return m->table + (m->batch_segments != NULL ? b * m->run.T * m->c.HS : 0); }
+static inline const float *model_table(const model *m, int64_t b) { return m->table + (m->batch_segments != NULL ? b * m->setup.T * m->c.HS : 0); }
 
 // x_in -> Q and KV of sequence b, in what attention_2d_distribute_start sends, or where they stay; tile by tile.
 static inline void model_project_qkv(model *m, const floatX *p, int unit, const layer_activations *t, attention_saved s, int64_t b) {
-    int64_t T = m->run.T, D = m->c.D;
+    int64_t T = m->setup.T, D = m->c.D;
     for (int64_t at = 0; at < T; at += m->mlp_tile) {
         int64_t n = min_i64(m->mlp_tile, T - at);
         op_rmsnorm_forward(m->xn, m->rstd, t->x_in + (b * T + at) * D, model_tensor(m, p, unit, T_NORM1), n, D, m->c.rms_eps);
@@ -362,16 +362,16 @@ static inline void model_project_qkv(model *m, const floatX *p, int unit, const 
 // x_in -> x_mid.
 static inline void model_attention_forward(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D;
-    for (int64_t b = 0; b < m->run.B; b++) {
+    for (int64_t b = 0; b < m->setup.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
         model_project_qkv(m, p, unit, t, s, b);
         attention_2d_distribute_start(&m->attention, s);
         attention_2d_distribute_finish(&m->attention);
     }
-    for (int64_t b = 0; b < m->run.B; b++) attention_2d_ring_forward(&m->attention, model_attention_saved(m, t, b));
-    for (int64_t b = 0; b < m->run.B; b++) {
+    for (int64_t b = 0; b < m->setup.B; b++) attention_2d_ring_forward(&m->attention, model_attention_saved(m, t, b));
+    for (int64_t b = 0; b < m->setup.B; b++) {
         attention_2d_collect_start(&m->attention, model_attention_saved(m, t, b), m->dout);
-        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * m->out_width, m->dout);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->setup.T * m->out_width, m->dout);
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
@@ -380,13 +380,13 @@ static inline void model_attention_forward(model *m, const floatX *p, int unit, 
 // reads them next, after the caller's attention_2d_distribute_finish.
 static inline void model_attention_again(model *m, const floatX *p, int unit, const layer_activations *t) {
     int64_t rows = m->rows, D = m->c.D;
-    for (int64_t b = 0; b < m->run.B; b++) {
+    for (int64_t b = 0; b < m->setup.B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
         attention_2d_collect_start(&m->attention, s, s.q);
         model_project_qkv(m, p, unit, t, s, b);
-        attention_2d_collect_finish(&m->attention, t->out + b * m->run.T * m->out_width, s.q);
+        attention_2d_collect_finish(&m->attention, t->out + b * m->setup.T * m->out_width, s.q);
         attention_2d_distribute_start(&m->attention, s);
-        if (b + 1 < m->run.B) attention_2d_distribute_finish(&m->attention);
+        if (b + 1 < m->setup.B) attention_2d_distribute_finish(&m->attention);
     }
     op_linear_forward(t->x_mid, t->out, model_tensor(m, p, unit, T_WO), t->x_in, rows, m->out_width, D);
 }
@@ -482,7 +482,7 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
 
 // The gradient of qkv, in its place, of rows [row, row + n) of the micro-step, from what attention_2d_backward_finish has left of each sequence.
 static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64_t row, int64_t n) {
-    int64_t T = m->run.T;
+    int64_t T = m->setup.T;
     for (int64_t at = row, rows; at < row + n; at += rows) {
         int64_t b = at / T, first = at % T;
         rows = min_i64(row + n - at, T - first);
@@ -493,12 +493,12 @@ static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64
 // dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with
 // cp > 1 that of dKV's first hop home, otherwise that of dout.
 static inline void model_attention_backward(model *m, const floatX *p, float *dp, bool adds, int unit, const layer_activations *t) {
-    int64_t rows = m->rows, B = m->run.B, D = m->c.D;
+    int64_t rows = m->rows, B = m->setup.B, D = m->c.D;
     bool rings = m->g->shape.cp > 1;
     op_linear_backward_input(m->dout, m->dx, model_tensor(m, p, unit, T_WO), rows, m->out_width, D);
     for (int64_t b = 0; b < B; b++) {
         attention_saved s = model_attention_saved(m, t, b);
-        floatX *dout = m->dout + b * m->run.T * m->out_width;
+        floatX *dout = m->dout + b * m->setup.T * m->out_width;
         attention_2d_backward_start(&m->attention, dout);
         if (!rings && b == 0) op_linear_backward_weight(model_gradient(m, dp, unit, T_WO), m->dx, t->out, rows, m->out_width, D, adds);
         attention_2d_backward_ring(&m->attention, dout, s);
@@ -553,15 +553,15 @@ static inline void model_take_batch(model *m, int64_t micro, bool labels) {
     size_t bytes = sizeof(int32_t) * (size_t)m->rows;
     device_from_host(m->tokens, m->batch_tokens + micro * m->rows, bytes);
     if (labels) device_from_host(m->labels, m->batch_labels + micro * m->rows, bytes);
-    int64_t n = m->run.B * m->entries;
-    m->documents = m->run.packed && !m->one_document ? m->batch_documents + micro * n : NULL;
+    int64_t n = m->setup.B * m->entries;
+    m->documents = m->setup.packed && !m->one_document ? m->batch_documents + micro * n : NULL;
     if (m->documents != NULL) device_from_host(m->first, m->documents, sizeof(int64_t) * (size_t)n);
     if (m->batch_segments == NULL) return;
-    m->segments = !m->one_document ? model_batch_segments(m, micro * m->run.B) : NULL;
-    for (int64_t b = 0; b < m->run.B; b++) {
+    m->segments = !m->one_document ? model_batch_segments(m, micro * m->setup.B) : NULL;
+    for (int64_t b = 0; b < m->setup.B; b++) {
         sequence_shard shard = m->shard;
         shard.segments = model_segments(m, b);
-        model_fill_table(m, m->table + b * m->run.T * m->c.HS, &shard);
+        model_fill_table(m, m->table + b * m->setup.T * m->c.HS, &shard);
     }
 }
 
@@ -576,7 +576,7 @@ typedef struct {
 // norm is not finite, the update is skipped: the caller sees both and decides. It is skipped, too, for a spike, and when nothing is a
 // label. Loss, norm and update are those of the whole batch on any grid. Collective.
 static inline step_result model_step(model *m, adamw_args args, double clip) {
-    int64_t accum = m->run.grad_accum;
+    int64_t accum = m->setup.grad_accum;
     step_result r = {0, 0, 0, false};
     for (int64_t i = 0; i < accum * m->rows; i++) r.valid += m->batch_labels[i] >= 0;
     comm_sum_int64(m->g->all, &r.valid, 1);

@@ -218,9 +218,9 @@ static inline bool plan_fits_at(const run_question *q, planner_choice *p, int64_
     recompute_kind *kinds = HOST_NEW(recompute_kind, q->c->L);
     arena device, host;
     grid g;
-    model_run run = run_at_length(&chosen, S, &g, kinds);
-    for (int l = 0; !run.forward_only && l < q->c->L; l++) kinds[l] = l < q->c->L - p->less ? p->recompute : (recompute_kind)(p->recompute - 1);
-    bool fits = run_in_room(q->c, &g, &run, run_room(&chosen), &device, &host);
+    model_setup setup = run_at_length(&chosen, S, &g, kinds);
+    for (int l = 0; !setup.forward_only && l < q->c->L; l++) kinds[l] = l < q->c->L - p->less ? p->recompute : (recompute_kind)(p->recompute - 1);
+    bool fits = run_in_room(q->c, &g, &setup, run_room(&chosen), &device, &host);
     free(kinds);
     p->memory = (double)device.peak;
     p->host_memory = (double)host.peak * fmin(chosen.ranks, q->machines->gpus_per_node);
@@ -281,15 +281,15 @@ static inline void plan_say_what_fits(const run_question *q, error_text *error) 
 
 // Seconds of a step. attended: as in planner_query. The layers' kinds are one, or two that follow each other, as the planner's (run_choose_recompute).
 static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S, int64_t attended) {
-    const model_run *run = &m->run;
+    const model_setup *setup = &m->setup;
     const grid_shape *s = &m->g->shape; // its windows lie as --gpus-per-node says, whatever the cluster's nodes are
-    planner_query q = planner_query_make(&m->c, machines, S, s->dp * run->B * run->grad_accum, m->g->ranks);
-    planner_choice p = {.shape = *s, .cp_allgather = run->cp_allgather, .zp = run->zp, .zg = run->zg, .zo = run->zo, .recompute = run->kinds[0],
-                        .offload = (double)run->offload_layers / m->c.L, .offload_states = run->offload_states};
-    for (int l = 0; l < m->c.L; l++) p.less += run->kinds[l] != p.recompute;
+    planner_query q = planner_query_make(&m->c, machines, S, s->dp * setup->B * setup->grad_accum, m->g->ranks);
+    planner_choice p = {.shape = *s, .cp_allgather = setup->cp_allgather, .zp = setup->zp, .zg = setup->zg, .zo = setup->zo, .recompute = setup->kinds[0],
+                        .offload = (double)setup->offload_layers / m->c.L, .offload_states = setup->offload_states};
+    for (int l = 0; l < m->c.L; l++) p.less += setup->kinds[l] != p.recompute;
     q.attended = attended;
-    q.batch = run->B;
-    q.dkv_bytes = run->dkv_bf16 ? 2 : 4;
+    q.batch = setup->B;
+    q.dkv_bytes = setup->dkv_bf16 ? 2 : 4;
     q.gate_up_again = !m->keep_gate_up;
     q.moment_bytes = (double)m->zero.moment_bytes;
     planner_attention a = planner_attention_time(&q, &p.shape, p.cp_allgather);
@@ -303,19 +303,19 @@ static inline int64_t plan_predict_sent(const model *m) {
     const zero_hybrid *z = &m->zero;
     const grid_shape *g = &m->g->shape;
     head_layout h = head_layout_make(g->hp, c->H, c->Hkv, c->HS);
-    int64_t T = m->run.T, A = m->run.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, replicas = z->ranks / z->zo, L = c->L, sent = 0;
+    int64_t T = m->setup.T, A = m->setup.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, replicas = z->ranks / z->zo, L = c->L, sent = 0;
     int64_t q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
     int64_t kv_hops = g->cp - 1, dkv_hops = g->cp - 1; // all-gather
-    if (!m->run.cp_allgather) {
+    if (!m->setup.cp_allgather) {
         kv_hops = windows * (g->w - 1) + windows - 1;
         dkv_hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0); // the last of each bring dKV home
     }
     for (int l = 0; l < L; l++) {
-        recompute_kind kind = m->run.kinds[l];
+        recompute_kind kind = m->setup.kinds[l];
         sent += (kind == RECOMPUTE_NONE ? 2 : 3) * e * (2 * q + kv) / g->hp * (g->hp - 1); // SeqAlltoAll
         sent += (kind == RECOMPUTE_FULL ? 3 : 2) * kv_hops * kv * e + dkv_hops * kv * (int64_t)double_ring_dkv_element(&m->attention.ring);
     }
-    sent *= A * m->run.B;
+    sent *= A * m->setup.B;
     for (int u = 0; u < z->unit_count; u++) {
         int64_t n = z->units[u].count, gathers = c->tied ? 1 : A;
         if (u == 0 || u == L + 1) sent += gathers * n * e / z->zp * (z->zp - 1);

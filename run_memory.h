@@ -4,7 +4,7 @@
 
 #include "cluster.h" // defines: cluster
 #include "metrics.h" // defines: memory_print
-#include "model.h"   // defines: model_run, model_count, sequence_shard
+#include "model.h"   // defines: model_setup, model_count, sequence_shard
 #include "options.h" // defines: options
 
 static inline grid_shape run_grid_shape(const options *o) {
@@ -28,50 +28,50 @@ static inline sequence_shard run_shard(const options *o, const model_config *c, 
     return sequence_shard_make_packed(S, hp, cp, h, cp_rank, multiple, long_document);
 }
 
-// The run that the options ask for. Fills kinds (L) with --recompute (auto, and without training: full); kinds must outlive the run.
-static inline model_run run_make(const options *o, const model_config *c, const sequence_shard *shard, recompute_kind *kinds) {
-    model_run run;
-    memset(&run, 0, sizeof run);
-    run.B = o->batch_size;
-    run.T = shard->T;
-    run.segments = sequence_shard_segments(shard);
-    run.grad_accum = o->grad_accum;
-    run.mlp_tile = o->mlp_tile;
-    run.loss_tile = o->loss_tile;
-    run.zp = (int)o->zero_params;
-    run.zg = (int)o->zero_grads;
-    run.zo = (int)o->zero_optim;
-    run.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
-    run.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
-    run.packed = options_packed(o);
-    const char *bytes = getenv("TRAIN_LLAMA_TEST_RUN_BYTES"); // for tests: short runs of heads in small models
-    run.attention_bytes = bytes != NULL ? strtoll(bytes, NULL, 10) : 0;
-    run.forward_only = o->steps == 0;
-    for (int l = 0; l < c->L; l++) kinds[l] = run.forward_only || o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
-    run.kinds = kinds;
-    run.offload_layers = run.forward_only ? c->L : checkpoint_offloaded(o->offload_activations, c->L);
-    run.offload_states = options_offload(o);
-    run.bf16_moments = o->moments == MOMENTS_BF16;
-    run.exports = run.forward_only && o->export_to != NULL;
-    run.saves = !run.forward_only && o->save_every > 0;
-    return run;
+// The setup that the options ask for. Fills kinds (L) with --recompute (auto, and without training: full); kinds must outlive the run.
+static inline model_setup run_make(const options *o, const model_config *c, const sequence_shard *shard, recompute_kind *kinds) {
+    model_setup setup;
+    memset(&setup, 0, sizeof setup);
+    setup.B = o->batch_size;
+    setup.T = shard->T;
+    setup.segments = sequence_shard_segments(shard);
+    setup.grad_accum = o->grad_accum;
+    setup.mlp_tile = o->mlp_tile;
+    setup.loss_tile = o->loss_tile;
+    setup.zp = (int)o->zero_params;
+    setup.zg = (int)o->zero_grads;
+    setup.zo = (int)o->zero_optim;
+    setup.cp_allgather = o->cp_comm == CP_COMM_ALLGATHER;
+    setup.dkv_bf16 = o->dkv_wire == DKV_WIRE_BF16 && o->cp > 1;
+    setup.packed = options_packed(o);
+    const char *bytes = getenv("TRAIN_LLAMA_TEST_SLICE_BYTES"); // for tests: short slices of heads in small models
+    setup.attention_bytes = bytes != NULL ? strtoll(bytes, NULL, 10) : 0;
+    setup.forward_only = o->steps == 0;
+    for (int l = 0; l < c->L; l++) kinds[l] = setup.forward_only || o->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : o->recompute;
+    setup.kinds = kinds;
+    setup.offload_layers = setup.forward_only ? c->L : checkpoint_offloaded(o->offload_activations, c->L);
+    setup.offload_states = options_offload(o);
+    setup.bf16_moments = o->moments == MOMENTS_BF16;
+    setup.exports = setup.forward_only && o->export_to != NULL;
+    setup.saves = !setup.forward_only && o->save_every > 0;
+    return setup;
 }
 
 // What each layer keeps.
-static inline void run_print_recompute(const model_config *c, const model_run *run) {
-    int count[3] = {0, 0, 0}, offloaded = run->offload_layers;
-    for (int l = 0; l < c->L; l++) count[run->kinds[l]]++;
-    if (run->forward_only) {
+static inline void run_print_recompute(const model_config *c, const model_setup *setup) {
+    int count[3] = {0, 0, 0}, offloaded = setup->offload_layers;
+    for (int l = 0; l < c->L; l++) count[setup->kinds[l]]++;
+    if (setup->forward_only) {
         printf("--steps 0 trains nothing, and keeps no activations\n");
         return;
     }
-    printf("%d layers keep all%s, %d selective, %d full; %d offloaded", count[0], run->mlp_tile > 0 ? " but gate and up" : "", count[1], count[2], offloaded);
-    if (offloaded > 0) printf(", of which %d are copied to the host", checkpoint_leaving(run->kinds, offloaded));
+    printf("%d layers keep all%s, %d selective, %d full; %d offloaded", count[0], setup->mlp_tile > 0 ? " but gate and up" : "", count[1], count[2], offloaded);
+    if (offloaded > 0) printf(", of which %d are copied to the host", checkpoint_leaving(setup->kinds, offloaded));
     printf("\n");
 }
 
 // Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both.
-static inline double run_bytes(const arena *device, const arena *host) { return (double)(device->peak + (arena_is_cpu(device) ? host->peak : 0)); }
+static inline double slice_bytes(const arena *device, const arena *host) { return (double)(device->peak + (arena_is_cpu(device) ? host->peak : 0)); }
 
 // What a rank may use, in bytes. host: beside the device's; INFINITY on CPUs, where `device` covers both.
 typedef struct {
@@ -79,9 +79,9 @@ typedef struct {
 } memory_room;
 
 // Fills *device and *host with the counts of each.
-static inline bool run_in_room(const model_config *c, const grid *g, const model_run *run, memory_room room, arena *device, arena *host) {
-    model_count(device, host, c, g, run);
-    return run_bytes(device, host) <= room.device && (double)host->peak <= room.host;
+static inline bool run_in_room(const model_config *c, const grid *g, const model_setup *setup, memory_room room, arena *device, arena *host) {
+    model_count(device, host, c, g, setup);
+    return slice_bytes(device, host) <= room.device && (double)host->peak <= room.host;
 }
 
 static inline void run_add_way(char *ways, size_t size, bool helps, const char *way) {
@@ -89,44 +89,44 @@ static inline void run_add_way(char *ways, size_t size, bool helps, const char *
 }
 
 // Whether the run fits into `room`, with full recompute (auto) or the kind asked for. False with a message that says what takes less memory.
-static inline bool run_check_memory(const options *o, const model_config *c, const grid *g, model_run *run, memory_room room, error_text *error) {
+static inline bool run_check_memory(const options *o, const model_config *c, const grid *g, model_setup *setup, memory_room room, error_text *error) {
     arena device, host;
     int L = c->L;
-    if (run_in_room(c, g, run, room, &device, &host)) return true;
-    double bytes = run_bytes(&device, &host);
-    bool cpu = arena_is_cpu(&device), trains = !run->forward_only;
+    if (run_in_room(c, g, setup, room, &device, &host)) return true;
+    double bytes = slice_bytes(&device, &host);
+    bool cpu = arena_is_cpu(&device), trains = !setup->forward_only;
     char keep_less[128] = "", ways[512] = "";
     run_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_NONE, "--recompute selective, full or auto, ");
     run_add_way(keep_less, sizeof keep_less, trains && o->recompute == RECOMPUTE_SELECTIVE, "--recompute full or auto, ");
-    run_add_way(keep_less, sizeof keep_less, run->B > 1, "a smaller --batch-size, ");
+    run_add_way(keep_less, sizeof keep_less, setup->B > 1, "a smaller --batch-size, ");
     if (bytes > room.device) {
         run_add_way(ways, sizeof ways, trains && g->shape.dp > 1, "a larger --cp in place of dp, ");
-        bool sharded = g->ranks > 1 && run->zp == g->ranks && run->zg == g->ranks && run->zo == g->ranks;
+        bool sharded = g->ranks > 1 && setup->zp == g->ranks && setup->zg == g->ranks && setup->zo == g->ranks;
         run_add_way(ways, sizeof ways, !sharded, "--zero-params, --zero-grads and --zero-optim full, ");
-        run_add_way(ways, sizeof ways, !cpu && trains && run->offload_layers < L, "--offload-activations 1, ");
-        run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_OPTIMIZER, "--offload-optimizer, ");
-        run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_GRADIENTS, "--offload-gradients, ");
-        run_add_way(ways, sizeof ways, !cpu && run->offload_states < OFFLOAD_PARAMETERS, "--offload-parameters, ");
-        run_add_way(ways, sizeof ways, trains && !run->bf16_moments && (cpu || run->offload_states < OFFLOAD_OPTIMIZER), "--moments bf16, ");
-        run_add_way(ways, sizeof ways, cpu && run->saves, "no --save-every, ");
+        run_add_way(ways, sizeof ways, !cpu && trains && setup->offload_layers < L, "--offload-activations 1, ");
+        run_add_way(ways, sizeof ways, !cpu && setup->offload_states < OFFLOAD_OPTIMIZER, "--offload-optimizer, ");
+        run_add_way(ways, sizeof ways, !cpu && setup->offload_states < OFFLOAD_GRADIENTS, "--offload-gradients, ");
+        run_add_way(ways, sizeof ways, !cpu && setup->offload_states < OFFLOAD_PARAMETERS, "--offload-parameters, ");
+        run_add_way(ways, sizeof ways, trains && !setup->bf16_moments && (cpu || setup->offload_states < OFFLOAD_OPTIMIZER), "--moments bf16, ");
+        run_add_way(ways, sizeof ways, cpu && setup->saves, "no --save-every, ");
         return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
                                 "(--dry-run prints the memory by category)", bytes_text(bytes).text, bytes_text(room.device).text, keep_less, ways);
     }
-    run_add_way(ways, sizeof ways, trains && run->offload_layers > 0, "a smaller --offload-activations, ");
-    run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
-    run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
-    run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
-    run_add_way(ways, sizeof ways, trains && !run->bf16_moments && (run->offload_states >= OFFLOAD_OPTIMIZER || run->saves), "--moments bf16, ");
-    run_add_way(ways, sizeof ways, run->saves, "no --save-every, ");
+    run_add_way(ways, sizeof ways, trains && setup->offload_layers > 0, "a smaller --offload-activations, ");
+    run_add_way(ways, sizeof ways, setup->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
+    run_add_way(ways, sizeof ways, setup->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
+    run_add_way(ways, sizeof ways, setup->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
+    run_add_way(ways, sizeof ways, trains && !setup->bf16_moments && (setup->offload_states >= OFFLOAD_OPTIMIZER || setup->saves), "--moments bf16, ");
+    run_add_way(ways, sizeof ways, setup->saves, "no --save-every, ");
     return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category%s)",
-                     bytes_text((double)host.peak).text, bytes_text(room.host).text, ways, trains && run->offload_layers > 0 ? keep_less : "",
+                     bytes_text((double)host.peak).text, bytes_text(room.host).text, ways, trains && setup->offload_layers > 0 ? keep_less : "",
                      o->host_memory > 0 ? "" : "; --host-memory says that a machine has more");
 }
 // --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did,
 // because the attention that selective saves takes more time per byte than the rest. Nothing goes to the host unasked: whether its copies
 // are hidden depends on the machines, which the planner knows (--hp auto). The layers that keep more are the last ones: what they keep
-// lives shortest. Sets kinds (which run points to), all full before, which fits.
-static inline void run_choose_recompute(const model_config *c, const grid *g, model_run *run, recompute_kind *kinds, memory_room room) {
+// lives shortest. Sets kinds (which setup points to), all full before, which fits.
+static inline void run_choose_recompute(const model_config *c, const grid *g, model_setup *setup, recompute_kind *kinds, memory_room room) {
     arena device, host;
     int L = c->L;
     for (int kind = RECOMPUTE_SELECTIVE; kind >= RECOMPUTE_NONE; kind--) {
@@ -134,18 +134,18 @@ static inline void run_choose_recompute(const model_config *c, const grid *g, mo
         while (fails - fits > 1) {
             int middle = (fits + fails) / 2;
             for (int l = 0; l < L; l++) kinds[l] = l >= L - middle ? (recompute_kind)kind : (recompute_kind)(kind + 1);
-            if (run_in_room(c, g, run, room, &device, &host)) fits = middle;
+            if (run_in_room(c, g, setup, room, &device, &host)) fits = middle;
             else fails = middle;
         }
         for (int l = 0; l < L; l++) kinds[l] = l >= L - fits ? (recompute_kind)kind : (recompute_kind)(kind + 1);
         if (fits < L) return;
     }
 }
-// Decides what each layer keeps: sets kinds (which run points to). False with a message when the run does not fit into `room`.
-static inline bool run_fit(const options *o, const model_config *c, const grid *g, model_run *run, recompute_kind *kinds, memory_room room,
+// Decides what each layer keeps: sets kinds (which setup points to). False with a message when the run does not fit into `room`.
+static inline bool run_fit(const options *o, const model_config *c, const grid *g, model_setup *setup, recompute_kind *kinds, memory_room room,
                            error_text *error) {
-    if (!run_check_memory(o, c, g, run, room, error)) return false;
-    if (o->recompute == RECOMPUTE_AUTO && !run->forward_only) run_choose_recompute(c, g, run, kinds, room);
+    if (!run_check_memory(o, c, g, setup, room, error)) return false;
+    if (o->recompute == RECOMPUTE_AUTO && !setup->forward_only) run_choose_recompute(c, g, setup, kinds, room);
     return true;
 }
 
@@ -159,21 +159,21 @@ typedef struct {
 
 // The run with sequences of S tokens in place of --seq-len. Fills *g with rank 0's grid, without communicators, which is enough to lay out
 // memory; and kinds (L) as run_make does.
-static inline model_run run_at_length(const run_question *q, int64_t S, grid *g, recompute_kind *kinds) {
+static inline model_setup run_at_length(const run_question *q, int64_t S, grid *g, recompute_kind *kinds) {
     memset(g, 0, sizeof *g); // rank 0 is at place 0 of every dimension
     g->shape = run_grid_shape(q->o);
     g->ranks = q->ranks;
     sequence_shard shard = run_shard(q->o, q->c, S, 0, 0, q->machines);
-    model_run run = run_make(q->o, q->c, &shard, kinds);
-    run.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
-    return run;
+    model_setup setup = run_make(q->o, q->c, &shard, kinds);
+    setup.element_bytes = q->machines == NULL ? 0 : (size_t)q->machines->element_bytes;
+    return setup;
 }
 // Whether sequences of S tokens fit, with the least memory that --recompute allows.
 static inline bool run_holds(const run_question *q, int64_t S, memory_room room, recompute_kind *kinds) {
     arena device, host;
     grid g;
-    model_run run = run_at_length(q, S, &g, kinds);
-    return run_in_room(q->c, &g, &run, room, &device, &host);
+    model_setup setup = run_at_length(q, S, &g, kinds);
+    return run_in_room(q->c, &g, &setup, room, &device, &host);
 }
 // The longest sequence that fits, to within a thousandth, up to 2^40 tokens.
 static inline int64_t run_longest(const run_question *q, memory_room room, recompute_kind *kinds) {
@@ -219,27 +219,27 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
     recompute_kind *kinds = HOST_NEW(recompute_kind, c->L);
     arena device, host;
     grid g;
-    model_run run = run_at_length(&q, o->seq_len, &g, kinds);
+    model_setup setup = run_at_length(&q, o->seq_len, &g, kinds);
     memory_room room = run_room(&q);
-    bool fits = run_fit(o, c, &g, &run, kinds, room, error);
-    if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO && !run.forward_only)
+    bool fits = run_fit(o, c, &g, &setup, kinds, room, error);
+    if (room.device == INFINITY && o->recompute == RECOMPUTE_AUTO && !setup.forward_only)
         printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
-    model_count(&device, &host, c, &g, &run);
+    model_count(&device, &host, c, &g, &setup);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d rank%s, %lld tokens a rank\n", c->name,
-           1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, plural(ranks), (long long)run.T);
+           1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, plural(ranks), (long long)setup.T);
     const char *numbers = (machines != NULL ? machines->element_bytes : sizeof(floatX)) != 2 ? "float"
-                          : run.forward_only && !run.exports ? "bf16" : "bf16 with float master weights";
+                          : setup.forward_only && !setup.exports ? "bf16" : "bf16 with float master weights";
     if (machines != NULL) printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, numbers);
     else printf("on the device of this build: %s (--cluster NAME assumes other machines)\n", numbers);
     printf("recompute: ");
-    run_print_recompute(c, &run);
+    run_print_recompute(c, &setup);
     memory_print(&device, &host);
     printf("bytes of a rank: device %zu host %zu\n", device.peak, host.peak);
     if (room.device != INFINITY) {
         char beside[128] = "";
         if (room.host != INFINITY) snprintf(beside, sizeof beside, " and %s of host memory", bytes_text(room.host).text);
         printf("longest sequence in %s%s a rank with these options%s: %lld tokens\n", bytes_text(room.device).text, beside,
-               o->recompute == RECOMPUTE_AUTO && !run.forward_only ? " and --recompute full" : "", (long long)run_longest(&q, room, kinds));
+               o->recompute == RECOMPUTE_AUTO && !setup.forward_only ? " and --recompute full" : "", (long long)run_longest(&q, room, kinds));
     }
     free(kinds);
     return fits;

@@ -42,32 +42,32 @@ static inline sequence_shard sequence_shard_make_packed(int64_t S, int hp, int c
     return padded;
 }
 
-// A run of consecutive positions in the rows of an HP group.
+// Consecutive positions in the rows of an HP group.
 typedef struct {
     int64_t position, rows, end; // of its first row; how many; positions >= end are padding
-} sequence_run;
-// The run that begins with row `row` of the HP group, 0 <= row < hp T.
-static inline sequence_run sequence_shard_run_at(const sequence_shard *s, int64_t row) {
+} sequence_span;
+// The span that begins with row `row` of the HP group, 0 <= row < hp T.
+static inline sequence_span sequence_shard_span_at(const sequence_shard *s, int64_t row) {
     const sequence_segment whole[2] = {{0, 0}, {s->S, s->T * s->hp}}, *segment = s->segments != NULL ? s->segments : whole;
-    if (s->cp == 1) return (sequence_run){row, whole[1].row - row, s->S};
+    if (s->cp == 1) return (sequence_span){row, whole[1].row - row, s->S};
     while (segment[1].row <= row) segment++;
     int64_t C = (segment[1].row - segment->row) / 2, at = row - segment->row;
     int64_t chunk = at < C ? s->c : 2 * s->cp - 1 - s->c;
     if (at >= C) at -= C;
-    return (sequence_run){segment->position + chunk * C + at, C - at, segment[1].position};
+    return (sequence_span){segment->position + chunk * C + at, C - at, segment[1].position};
 }
 // Position in the sequence of local row t, 0 <= t < T; that of padding is at or behind the end of its segment.
-static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t) { return sequence_shard_run_at(s, s->h * s->T + t).position; }
+static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t) { return sequence_shard_span_at(s, s->h * s->T + t).position; }
 // How many entries model.batch_documents has for a sequence: one for each row of attention, then one for the first row of each chunk of each segment.
 static inline int64_t sequence_shard_entries(const sequence_shard *s) { return s->T * s->hp + 2 * s->cp * sequence_shard_segments(s); }
-// The run that begins with entry e; of a chunk, its first row alone. Entries of segments that the sequence does not have: padding.
-static inline sequence_run sequence_shard_entry(const sequence_shard *s, int64_t e) {
+// The span that begins with entry e; of a chunk, its first row alone. Entries of segments that the sequence does not have: padding.
+static inline sequence_span sequence_shard_entry(const sequence_shard *s, int64_t e) {
     int64_t Tc = s->T * s->hp;
-    if (e < Tc) return sequence_shard_run_at(s, e);
+    if (e < Tc) return sequence_shard_span_at(s, e);
     const sequence_segment whole[2] = {{0, 0}, {s->S, Tc}}, *segment = s->segments != NULL ? s->segments : whole;
     for (e -= Tc; e >= 2 * s->cp && segment->row < Tc; e -= 2 * s->cp) segment++;
-    if (segment->row == Tc) return (sequence_run){s->S, 1, s->S};
-    return (sequence_run){segment->position + e * ((segment[1].row - segment->row) / 2), 1, segment[1].position};
+    if (segment->row == Tc) return (sequence_span){s->S, 1, s->S};
+    return (sequence_span){segment->position + e * ((segment[1].row - segment->row) / 2), 1, segment[1].position};
 }
 
 // ---- segments ----

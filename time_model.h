@@ -7,7 +7,7 @@
 #ifndef TIME_MODEL_H
 #define TIME_MODEL_H
 
-#include "attention_2d.cuh" // defines: attention_2d_first_run
+#include "attention_2d.cuh" // defines: attention_2d_first_slice
 #include "checkpoint.cuh"  // defines: recompute_kind
 #include "cluster.h"       // defines: cluster
 #include "config.h"        // defines: model_config, config_parameters
@@ -227,7 +227,7 @@ typedef struct {
     double alltoall_nic; // the same if it keeps NICs busy, else 0
     double launch;   // s of the constant cost of an attention operation, forward and backward together (a third of it forward)
     double kernel_f, kernel_b; // s inside the attention kernels, forward and backward; the rest of compute is merging and launches
-    int runs;        // of heads, each with a pass of its own around the ring: attention_2d_first_run
+    int slices;       // of heads, each with a pass of its own around the ring: attention_2d_first_slice
 } planner_attention;
 
 // KV heads of an HP group, copies included: max(Hkv, hp) where one divides the other.
@@ -249,10 +249,10 @@ static inline planner_attention planner_attention_time(const planner_query *q, c
     double kv = 2 * replication * E * c->element_bytes * travels, dkv = 2 * replication * E * q->dkv_bytes * travels;
     double flop = 2 * (double)q->S * (double)q->attended * width / (sp * g->cp);
     head_layout heads = head_layout_make(g->hp, m->H, m->Hkv, m->HS);
-    a.runs = 1;
-    if (q->schedule == SCHEDULE_LATE_DKV) a.runs = heads.Hq / attention_2d_first_run(q->S / g->cp, heads.Hq, heads.Hkv_local, m->HS, g->cp > 1, ATTENTION_RUN_BYTES).Hq;
+    a.slices = 1;
+    if (q->schedule == SCHEDULE_LATE_DKV) a.slices = heads.Hq / attention_2d_first_slice(q->S / g->cp, heads.Hq, heads.Hkv_local, m->HS, g->cp > 1, ATTENTION_SLICE_BYTES).Hq;
     // Merging and launch of a ring step, a third of it in the forward pass. A rank's own block is never skipped.
-    double extra = (c->merge_bytes * E / c->hbm_rate + a.runs * c->step_launch) * fmax(seen, 1.0 / g->cp);
+    double extra = (c->merge_bytes * E / c->hbm_rate + a.slices * c->step_launch) * fmax(seen, 1.0 / g->cp);
     double kernel_f = flop / (c->attention_forward_efficiency * c->peak);
     double kernel_b = 2.5 * flop / (c->attention_backward_efficiency * c->peak);
     a.kernel_f = kernel_f * g->cp;
@@ -391,8 +391,8 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     p->alltoall = operations * ((2 + again) * a->alltoall + part * alltoall_part);
     p->ring_inner = operations * ((1 + again) * a->forward.inner + a->backward.inner);
     p->ring_outer = operations * ((1 + again) * a->forward.outer + a->backward.outer);
-    // The gradient of wo hides the first hop home of dKV, an outer one if there is one, for the last run of heads of the last sequence of a micro-step.
-    double wo = B * T * 2 * m->D * m->H * m->HS / (c->linear_efficiency * c->peak), home = a->backward.home / a->runs;
+    // The gradient of wo hides the first hop home of dKV, an outer one if there is one, for the last slice of heads of the last sequence of a micro-step.
+    double wo = B * T * 2 * m->D * m->H * m->HS / (c->linear_efficiency * c->peak), home = a->backward.home / a->slices;
     double hidden = micro * L * (wo + home - planner_overlap(wo, home, c->overlap_cost));
     double *ring = p->cp_allgather || g->w < g->cp ? &p->ring_outer : &p->ring_inner;
     *ring = fmax(0, *ring - hidden); // fmax: rounding

@@ -207,20 +207,20 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
 }
 
 // Decides what each layer keeps, and checks that the run fits. Collective.
-static model_run choose_recompute(trainer *t, const model_config *c, error_text *error) {
+static model_setup choose_recompute(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
     t->kinds = HOST_NEW(recompute_kind, c->L);
-    model_run run = run_make(o, c, &t->shard, t->kinds);
+    model_setup setup = run_make(o, c, &t->shard, t->kinds);
     memory_room room = {o->memory_budget > 0 ? (double)o->memory_budget : (double)device_memory_total(),
                         device_is_host() ? INFINITY : run_host_memory(o)};
-    run_fit(o, c, &t->g, &run, t->kinds, room, error);
+    run_fit(o, c, &t->g, &setup, t->kinds, room, error);
     stop_on_error(error);
     double *most = HOST_NEW(double, c->L); // recompute communicates, so all ranks take what the one with the least memory does
     for (int l = 0; l < c->L; l++) most[l] = t->kinds[l];
     comm_max_double(comm_world(), most, c->L);
     for (int l = 0; l < c->L; l++) t->kinds[l] = (recompute_kind)most[l];
     free(most);
-    return run;
+    return setup;
 }
 
 // The peak rate that MFU refers to: rank 0's, as devices may differ. Before the arena is taken, because measuring needs memory. Collective.
@@ -232,9 +232,9 @@ static void find_peak(trainer *t) {
 }
 
 // Takes all memory that the run will use. Collective.
-static void take_memory(trainer *t, const model_config *c, const model_run *run, error_text *error) {
+static void take_memory(trainer *t, const model_config *c, const model_setup *setup, error_text *error) {
     t->memory_before = device_memory_used();
-    model_allocate(&t->m, &t->device, &t->host, c, &t->g, run, error);
+    model_allocate(&t->m, &t->device, &t->host, c, &t->g, setup, error);
     stop_on_error(error);
     model_start(&t->m, &t->shard);
     t->m.zero.rounding.stochastic = t->o->stochastic_rounding;
@@ -473,12 +473,12 @@ int main(int argc, char **argv) {
     check_outputs(&t, &error);
     read_source(&t, &error);
     open_data(&t, &c, &error);
-    model_run run = choose_recompute(&t, &c, &error);
+    model_setup setup = choose_recompute(&t, &c, &error);
     find_peak(&t);
-    if (o.verify) verify(&c, &run, &t.g, &error);
+    if (o.verify) verify(&c, &setup, &t.g, &error);
     progress_goes_on(&error);
     stop_on_error(&error);
-    take_memory(&t, &c, &run, &error);
+    take_memory(&t, &c, &setup, &error);
     start_parameters(&t, &error);
     allow_longer_waits(&t);
     if (t.g.rank == 0) print_start(&t);

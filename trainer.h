@@ -21,7 +21,7 @@ typedef struct {
     grid g;
     sequence_shard shard;
     model m;
-    recompute_kind *kinds; // (L), m.run.kinds
+    recompute_kind *kinds; // (L), m.setup.kinds
     arena device, host;
     data_sources train, val; // count 0: not given
     sample_job sample;       // --sample-every
@@ -139,15 +139,15 @@ static inline bool save_and_ask_stop(trainer *t) {
 // ---- data ----
 
 // Sequences of a step over all ranks.
-static inline int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.run.B * t->m.run.grad_accum; }
+static inline int64_t step_sequences(const trainer *t) { return t->g.shape.dp * t->m.setup.B * t->m.setup.grad_accum; }
 
 // The documents of sequence s of a step.
 static inline int64_t *documents_of(const trainer *t, int64_t s) { return t->m.batch_documents + s * t->m.entries; }
 // Reads one sample into the rows of sequence b of micro-step a.
 static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int64_t a, int64_t b, error_text *error) {
-    int64_t sequence = a * t->m.run.B + b;
+    int64_t sequence = a * t->m.setup.B + b;
     int32_t *tokens = t->m.batch_tokens + sequence * t->shard.T, *labels = t->m.batch_labels + sequence * t->shard.T;
-    if (!t->m.run.packed) return dataloader_read(data, sample, &t->shard, tokens, labels, error);
+    if (!t->m.setup.packed) return dataloader_read(data, sample, &t->shard, tokens, labels, error);
     return dataloader_read_packed(data, sample, &t->shard, options_document(t->o), tokens, labels, documents_of(t, sequence),
                                   model_batch_segments(&t->m, sequence), error);
 }
@@ -155,7 +155,7 @@ static inline bool read_sample(trainer *t, dataloader *data, int64_t sample, int
 static inline void read_nothing(trainer *t, int64_t b) {
     segment_list list = {.shard = &t->shard, .list = model_batch_segments(&t->m, b)};
     if (list.list != NULL) segment_list_add(&list, 0, t->shard.S);
-    if (t->m.run.packed) memset(documents_of(t, b), 0, sizeof(int64_t) * (size_t)t->m.entries); // the rings' transfers depend on it
+    if (t->m.setup.packed) memset(documents_of(t, b), 0, sizeof(int64_t) * (size_t)t->m.entries); // the rings' transfers depend on it
     for (int64_t i = b * t->shard.T; i < (b + 1) * t->shard.T; i++) {
         t->m.batch_tokens[i] = 0;
         t->m.batch_labels[i] = LABEL_IGNORED;
@@ -220,9 +220,9 @@ static inline sample_work *sort_samples(trainer *t, error_text *error) {
 }
 // Reads the data of the next step, all of its micro-steps. Collective: ends every rank when one cannot read.
 static inline void read_step(trainer *t, error_text *error) {
-    int64_t dp = t->g.shape.dp, B = t->m.run.B, A = t->m.run.grad_accum;
+    int64_t dp = t->g.shape.dp, B = t->m.setup.B, A = t->m.setup.grad_accum;
     t->attended = t->o->seq_len;
-    sample_work *sorted = t->m.run.packed ? sort_samples(t, error) : NULL;
+    sample_work *sorted = t->m.setup.packed ? sort_samples(t, error) : NULL;
     for (int64_t a = 0; a < A; a++) {
         for (int64_t b = 0; b < B; b++) {
             int64_t counter = dataloader_counter(a, dp, t->g.place.d, B, b), sample;
@@ -237,7 +237,7 @@ static inline void read_step(trainer *t, error_text *error) {
 // Of the tokens of another tokenizer, none may be in the upper half of a model's vocabulary. Rank 0, after read_step.
 static inline void note_tokens(const trainer *t) {
     enum { ENOUGH = 16384, SMALL = 1024 }; // tokens to judge by; a vocabulary of bytes has a half that ASCII never uses
-    int64_t n = t->m.run.grad_accum * t->m.rows;
+    int64_t n = t->m.setup.grad_accum * t->m.rows;
     int32_t most = 0;
     for (int64_t i = 0; i < n; i++)
         if (t->m.batch_tokens[i] > most) most = t->m.batch_tokens[i];
@@ -262,7 +262,7 @@ static inline int64_t evaluation_samples(const trainer *t, const dataloader *dat
 // Adds up token losses over the first samples of a validation set: the same samples on every grid (with --eval-steps: with the same global
 // batch). Ends early when a signal stops the run, as do needles. Collective.
 static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *sums, float *losses, error_text *error) {
-    int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T;
+    int64_t dp = t->g.shape.dp, B = t->m.setup.B, T = t->shard.T;
     int64_t samples = evaluation_samples(t, data);
     progress_note note = progress_start("evaluation");
     for (int64_t first = 0; first < samples && !save_and_ask_stop(t); first += dp * B) {
@@ -272,7 +272,7 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
         }
         evaluate_batch(t, losses, error);
         for (int64_t b = 0; b < B; b++) {
-            const int64_t *documents = t->m.run.packed ? documents_of(t, b) + t->shard.h * T : NULL;
+            const int64_t *documents = t->m.setup.packed ? documents_of(t, b) + t->shard.h * T : NULL;
             sequence_shard shard = t->shard;
             shard.segments = model_batch_segments(&t->m, b);
             loss_by_position_add(sums, &shard, documents, t->m.batch_labels + b * T, losses + b * T);
@@ -284,7 +284,7 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
 }
 // Scores --eval-needles needles at each depth, in the first samples of a validation set: needle n is at depth n % NEEDLE_DEPTHS. Collective.
 static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores *scores, float *losses, error_text *error) {
-    int64_t dp = t->g.shape.dp, B = t->m.run.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
+    int64_t dp = t->g.shape.dp, B = t->m.setup.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
     float *logits = HOST_NEW(float, t->m.c.V);
     progress_note note = progress_start("needles");
     t->m.one_document = true; // a haystack is
@@ -458,12 +458,12 @@ static inline void print_start(const trainer *t) {
     snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);
     printf("grid        %d rank%s = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, plural(t->g.ranks), t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
            t->m.attention.ring.allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows, placement_name(t->g.shape.placement),
-           t->m.run.dkv_bf16 ? ", dKV sent as bf16" : "");
+           t->m.setup.dkv_bf16 ? ", dKV sent as bf16" : "");
     printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequence%s a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
            (long long)t->shard.T, (long long)step_sequences(t), plural(step_sequences(t)));
-    printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d rank%s\n", t->m.run.zp, t->m.run.zg, t->m.run.zo, plural(t->m.run.zo));
+    printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d rank%s\n", t->m.setup.zp, t->m.setup.zg, t->m.setup.zo, plural(t->m.setup.zo));
     printf("recompute   ");
-    run_print_recompute(c, &t->m.run);
+    run_print_recompute(c, &t->m.setup);
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
     data_sources_print(&t->train, t->done.samples + max_i64(0, o->steps - t->done.step) * step_sequences(t));
     for (int i = 0; i < t->val.count; i++) {
@@ -472,7 +472,7 @@ static inline void print_start(const trainer *t) {
                (long long)dataloader_samples(data), plural(dataloader_samples(data)), data->masks > 0 ? ", with loss masks" : "",
                (long long)evaluation_samples(t, data));
     }
-    if (t->m.run.packed)
+    if (t->m.setup.packed)
         printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin",
                options_document(o).token, op_attention_engine(false), op_attention_engine(true));
     if (t->sample.count > 0) sample_print_start(&t->sample);
@@ -498,7 +498,7 @@ static inline double median_of_first(double *seconds, int64_t n) {
 // With packed documents, a dp rank whose samples are short documents waits for the gradients of one whose are long ones: at most for as
 // long as a step without boundaries takes. The limit is twice what is predicted for that. Before the first step or evaluation. Collective.
 static inline void allow_longer_waits(const trainer *t) {
-    if (!t->m.run.packed || t->g.shape.dp == 1) return;
+    if (!t->m.setup.packed || t->g.shape.dp == 1) return;
     double before = comm_wait_at_least(0), seconds = ceil(2 * plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->o->seq_len));
     comm_broadcast(t->g.all, &seconds, sizeof seconds, 0); // machines may round differently
     if (comm_wait_at_least(seconds) > before && t->g.rank == 0)
@@ -512,7 +512,7 @@ static inline void start_measuring(trainer *t) {
     t->predicted_seconds = plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->attended);
     t->predicted_sent = plan_predict_sent(&t->m);
     document_mark mark = options_document(t->o);
-    if (t->m.run.packed && t->attended == t->shard.S && t->g.rank == 0)
+    if (t->m.setup.packed && t->attended == t->shard.S && t->g.rank == 0)
         fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n", (int)mark.token,
                 mark.ends ? "end" : "begin");
     if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS)
@@ -570,12 +570,12 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     if (!first_rank || (steps < PREDICTED_STEPS && r.step < r.steps)) return;
     char machines[sizeof t->machines.name + 64];
     snprintf(machines, sizeof machines, "%s%s", t->machines.name, t->o->cluster == NULL ? " (the default; --calibrate measures yours)" : "");
-    prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), machines, t->m.run.packed);
+    prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), machines, t->m.setup.packed);
 }
 // After the last step of a run: blocks skipped, time that rank 0 waited for transfers and that all computed, memory beside its plan. Collective.
 static inline void print_end(trainer *t) {
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
-    if (t->m.run.packed) comm_sum_int64(t->g.all, blocks, 2);
+    if (t->m.setup.packed) comm_sum_int64(t->g.all, blocks, 2);
     double steps = (double)(t->done.step - t->first_step);
     rank_times computed = rank_times_of(t->g.all, t->computed);
     char host[64] = "";
@@ -583,7 +583,7 @@ static inline void print_end(trainer *t) {
     comm_broadcast(t->g.all, host, sizeof host, computed.slowest);
     if (t->g.rank == 0 && steps == 0) printf("stopped by a signal before the first step\n");
     if (t->g.rank != 0 || steps == 0) return;
-    if (t->m.run.packed)
+    if (t->m.setup.packed)
         printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
     if (t->spikes > 0) printf("spikes: %lld of %.0f steps changed no parameter\n", (long long)t->spikes, steps);
     if (t->g.ranks > 1) {

@@ -291,7 +291,7 @@ static inline bool state_write_moments(const model *m, const char *folder, uint6
     safetensors files = safetensors_none();
     size_t shares = (size_t)zero_shares(&m->zero);
     const char *copy_m = m->saving != NULL ? m->saving + sizeof(float) * shares : NULL, *copy_v = copy_m != NULL ? copy_m + m->zero.moment_bytes * shares : NULL;
-    safetensors_dtype dtype = m->run.bf16_moments ? DTYPE_BF16 : DTYPE_F32;
+    safetensors_dtype dtype = m->setup.bf16_moments ? DTYPE_BF16 : DTYPE_F32;
     model_files_add(m, &files, VALUES_M, dtype, NULL);
     model_files_add(m, &files, VALUES_V, dtype, NULL);
     bool ok = safetensors_lay_out(&files, folder, "optimizer", EXPORT_LIMIT, m->g->rank == 0, error) &&
@@ -483,7 +483,7 @@ static inline void state_note_rope(const model_config *state, const model_config
 // model_checksums). False with a message: the state is damaged. Collective.
 static inline bool state_load(model *m, const char *folder, const uint64_t *sums, error_text *error) {
     int64_t count = model_checksums(m);
-    int kinds = m->run.forward_only ? 1 : VALUES_KINDS;
+    int kinds = m->setup.forward_only ? 1 : VALUES_KINDS;
     uint64_t *read = HOST_NEW(uint64_t, VALUES_KINDS * count);
     safetensors files = safetensors_none();
     values_buffer buffer;

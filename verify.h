@@ -18,10 +18,10 @@ enum { VERIFY_ROWS = DEVICE_ROW_MULTIPLE > 1 ? 2 * DEVICE_ROW_MULTIPLE : 32 }; /
 typedef struct {
     double loss, gradient;
 } verify_bounds;
-static inline verify_bounds verify_bounds_of(const model_run *run, int cp) {
+static inline verify_bounds verify_bounds_of(const model_setup *setup, int cp) {
     verify_bounds b = {1e-5, 1e-4};
     if (sizeof(floatX) == 2) b.loss = 1.0 / 256, b.gradient = 0.04;
-    if (run->dkv_bf16) b.gradient += sqrt(cp) / 256;
+    if (setup->dkv_bf16) b.gradient += sqrt(cp) / 256;
     return b;
 }
 
@@ -41,35 +41,35 @@ static inline int32_t verify_token(int V, int64_t sample, int64_t position) {
 
 // Makes the model and runs one step of it on v->g; its gradient stays in v->m.zero. Every grid sees the same samples (dataloader_counter). Collective over
 // v->g.all. False with a message: a rank has not enough memory; nothing is left to release then.
-static inline bool verify_step(verify_model *v, const model_config *c, model_run run, int64_t S, error_text *error) {
+static inline bool verify_step(verify_model *v, const model_config *c, model_setup setup, int64_t S, error_text *error) {
     const grid_shape *s = &v->g.shape;
-    int64_t long_document = run.packed ? max_i64(2 * s->cp, 32) : S + 1; // so that many samples have several segments
+    int64_t long_document = setup.packed ? max_i64(2 * s->cp, 32) : S + 1; // so that many samples have several segments
     v->shard = sequence_shard_make_packed(S, s->hp, s->cp, v->g.place.h, v->g.place.c, DEVICE_ROW_MULTIPLE, long_document);
-    run.T = v->shard.T;
-    run.segments = sequence_shard_segments(&v->shard);
-    bool ok = model_allocate(&v->m, &v->device, &v->host, c, &v->g, &run, error);
+    setup.T = v->shard.T;
+    setup.segments = sequence_shard_segments(&v->shard);
+    bool ok = model_allocate(&v->m, &v->device, &v->host, c, &v->g, &setup, error);
     if (!comm_agree(v->g.all, error)) {
         if (ok) model_release(&v->m, &v->device, &v->host);
         return false;
     }
-    int64_t T = run.T, sequences = run.grad_accum * run.B, entries = v->m.entries;
+    int64_t T = setup.T, sequences = setup.grad_accum * setup.B, entries = v->m.entries;
     int64_t *documents = v->m.batch_documents;
     int32_t *tokens = v->m.batch_tokens, *labels = v->m.batch_labels;
     for (int64_t n = 0; n < sequences; n++) {
-        int64_t sample = dataloader_counter(n / run.B, s->dp, v->g.place.d, run.B, n % run.B), document = run.packed ? verify_document(sample) : S;
+        int64_t sample = dataloader_counter(n / setup.B, s->dp, v->g.place.d, setup.B, n % setup.B), document = setup.packed ? verify_document(sample) : S;
         sequence_shard shard = v->shard;
         segment_list list = {.shard = &shard, .list = model_batch_segments(&v->m, n)};
         for (int64_t begin = 0; list.list != NULL && begin < S; begin += document) segment_list_add(&list, begin, min_i64(S, begin + document));
         shard.segments = list.list;
         for (int64_t t = 0; t < T; t++) {
-            sequence_run at = sequence_shard_run_at(&shard, shard.h * T + t);
+            sequence_span at = sequence_shard_span_at(&shard, shard.h * T + t);
             int64_t position = at.position, next = position + 1;
             bool label = next < at.end && next % document != 0 && (sample % 2 == 0 || position % 5 > 0); // unequal numbers of labels
             tokens[n * T + t] = position < at.end ? verify_token(c->V, sample, position) : 0;
             labels[n * T + t] = label ? verify_token(c->V, sample, next) : LABEL_IGNORED;
         }
-        for (int64_t e = 0; e < entries && run.packed; e++) {
-            sequence_run at = sequence_shard_entry(&shard, e);
+        for (int64_t e = 0; e < entries && setup.packed; e++) {
+            sequence_span at = sequence_shard_entry(&shard, e);
             documents[n * entries + e] = min_i64(at.position, at.end - 1) / document * document;
         }
     }
@@ -122,7 +122,7 @@ static inline double verify_compare(const verify_model *here, const verify_model
 
 // c, run, g: the run's. Prints what it found on rank 0. False with a message when this grid's step is not that of one rank. Takes and gives back
 // memory of its own. Collective.
-static inline bool verify(const model_config *c, const model_run *run, const grid *g, error_text *error) {
+static inline bool verify(const model_config *c, const model_setup *setup, const grid *g, error_text *error) {
     model_config small = *c;
     small.L = (int)min_i64(c->L, 4);
     small.D = (int)min_i64(c->D, 256);
@@ -130,18 +130,18 @@ static inline bool verify(const model_config *c, const model_run *run, const gri
     small.V = (int)min_i64(c->V, 1000);
     int64_t S = (int64_t)VERIFY_ROWS * g->shape.hp * g->shape.cp - 1; // 1 row of padding
     recompute_kind kinds[4], none[4] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_NONE};
-    for (int l = 0; l < small.L; l++) kinds[l] = run->kinds[small.L > 1 ? l * (c->L - 1) / (small.L - 1) : 0];
+    for (int l = 0; l < small.L; l++) kinds[l] = setup->kinds[small.L > 1 ? l * (c->L - 1) / (small.L - 1) : 0];
     verify_model here, one;
     memset(&here, 0, sizeof here);
     memset(&one, 0, sizeof one);
-    model_run distributed = *run;
+    model_setup distributed = *setup;
     distributed.forward_only = false; // with --steps 0, too
-    distributed.B = min_i64(run->B, 2);
-    distributed.grad_accum = min_i64(run->grad_accum, 2);
+    distributed.B = min_i64(setup->B, 2);
+    distributed.grad_accum = min_i64(setup->grad_accum, 2);
     distributed.kinds = kinds;
-    distributed.offload_layers = (int)ceil_div((int64_t)run->offload_layers * small.L, c->L);
+    distributed.offload_layers = (int)ceil_div((int64_t)setup->offload_layers * small.L, c->L);
     distributed.saves = false;
-    model_run alone = {.B = 1, .grad_accum = g->shape.dp * distributed.B * distributed.grad_accum, .zp = 1, .zg = 1, .zo = 1, .packed = run->packed, .kinds = none};
+    model_setup alone = {.B = 1, .grad_accum = g->shape.dp * distributed.B * distributed.grad_accum, .zp = 1, .zg = 1, .zo = 1, .packed = setup->packed, .kinds = none};
     here.g = *g;
     comm *self = comm_split(g->all, g->rank, 0, COMM_CONTROL);
     grid_create(&one.g, (grid_shape){.dp = 1, .hp = 1, .cp = 1, .w = 1}, false, self);
@@ -149,7 +149,7 @@ static inline bool verify(const model_config *c, const model_run *run, const gri
     bool ok = verify_step(&one, &small, alone, S, error);
     if (comm_agree(g->all, error) && verify_step(&here, &small, distributed, S, error)) {
         char name[128];
-        verify_bounds bounds = verify_bounds_of(run, g->shape.cp);
+        verify_bounds bounds = verify_bounds_of(setup, g->shape.cp);
         double apart = verify_compare(&here, &one, name, sizeof name), loss = here.result.loss, expected = one.result.loss;
         if (!(apart <= bounds.gradient && fabs(loss - expected) <= bounds.loss * expected))
             error_set(error, "--verify: a step on this grid differs from the same step on one rank: loss %.6f, one rank %.6f (relative bound %.1g); "

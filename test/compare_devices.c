@@ -31,12 +31,12 @@ static int steps_of(bool packed) { return packed && steps > 5 ? 5 : steps; }
 // Documents of 37 tokens (from length 512 on: 296) in every other sample and of 20 (160) in the others; in the second micro-step the other way round.
 // The longer ones are segments (cp 2).
 static void documents_make(fixture *f) {
-    for (int64_t b = 0; b < f->m.run.grad_accum * f->m.run.B; b++) {
-        int64_t n = ((b % f->m.run.B + b / f->m.run.B) % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
+    for (int64_t b = 0; b < f->m.setup.grad_accum * f->m.setup.B; b++) {
+        int64_t n = ((b % f->m.setup.B + b / f->m.setup.B) % 2 == 0 ? 37 : 20) * (f->S >= 512 ? 8 : 1);
         sequence_shard shard = fixture_cut(f, b, n);
         for (int64_t e = 0; e < f->m.entries; e++) {
-            sequence_run run = sequence_shard_entry(&shard, e);
-            f->m.batch_documents[b * f->m.entries + e] = min_i64(run.position, run.end - 1) / n * n;
+            sequence_span span = sequence_shard_entry(&shard, e);
+            f->m.batch_documents[b * f->m.entries + e] = min_i64(span.position, span.end - 1) / n * n;
         }
     }
 }
@@ -47,23 +47,23 @@ static record train(comm *world, bool packed) {
     memset(&r, 0, sizeof r);
     model_config c = config_of(packed);
     grid_shape shape = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
-    model_run run = fixture_run(length == 512 ? 1 : 2, packed ? 2 : 1); // 512: for test_cuda, with a race detector
-    if (packed) run.attention_bytes = 1; // runs of one head, in a ring of one group
+    model_setup setup = fixture_setup(length == 512 ? 1 : 2, packed ? 2 : 1); // 512: for test_cuda, with a race detector
+    if (packed) setup.attention_bytes = 1; // slices of one head, in a ring of one group
     if (comm_size(world) == 2) {
         if (packed) shape.cp = shape.w = 2;
         else shape.hp = 2;
-        run.zp = run.zg = run.zo = 2;
-        run.offload_states = OFFLOAD_PARAMETERS;
+        setup.zp = setup.zg = setup.zo = 2;
+        setup.offload_states = OFFLOAD_PARAMETERS;
     } else if (comm_size(world) == 4) {
         shape.hp = shape.cp = 2;
         if (packed == (length >= 512)) shape.w = 2; // an inner ring; otherwise an outer one
-        run.zp = 2; run.zg = 2; run.zo = 4;
-        run.offload_layers = UNITS - 2; // one more than there are slots
-        run.offload_states = OFFLOAD_OPTIMIZER;
+        setup.zp = 2; setup.zg = 2; setup.zo = 4;
+        setup.offload_layers = UNITS - 2; // one more than there are slots
+        setup.offload_states = OFFLOAD_OPTIMIZER;
     }
-    run.packed = packed;
+    setup.packed = packed;
     fixture_long_document = length >= 512 ? 200 : 30;
-    fixture_make(&f, &c, shape, world, run, RECOMPUTE_AUTO, length);
+    fixture_make(&f, &c, shape, world, setup, RECOMPUTE_AUTO, length);
     if (packed) documents_make(&f);
     for (int step = 0; step < steps_of(packed); step++) {
         fixture_batch(&f, step % 4 * 2); // four batches in turn

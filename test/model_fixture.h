@@ -11,7 +11,7 @@ typedef struct {
     grid g;
     model m;
     arena device, host;
-    sequence_shard shard;     // with run.packed: of long documents from fixture_long_document on
+    sequence_shard shard;     // with setup.packed: of long documents from fixture_long_document on
     int32_t *tokens, *labels; // (grad_accum, rows), in m
     int64_t S;
     recompute_kind kinds[16];
@@ -42,33 +42,33 @@ static inline sequence_shard fixture_cut(fixture *f, int64_t s, int64_t length) 
 }
 
 static inline void fixture_batch(fixture *f, int64_t first_sample) { // sample of (micro a, dp d, sequence b): first + (a dp + d) B + b
-    for (int64_t a = 0; a < f->m.run.grad_accum; a++)
-        for (int64_t b = 0; b < f->m.run.B; b++) {
-            sequence_shard shard = fixture_shard(f, a * f->m.run.B + b);
+    for (int64_t a = 0; a < f->m.setup.grad_accum; a++)
+        for (int64_t b = 0; b < f->m.setup.B; b++) {
+            sequence_shard shard = fixture_shard(f, a * f->m.setup.B + b);
             for (int64_t t = 0; t < shard.T; t++) {
-                int64_t sample = first_sample + (a * f->g.shape.dp + f->g.place.d) * f->m.run.B + b, at = a * f->m.rows + b * shard.T + t;
-                sequence_run run = sequence_shard_run_at(&shard, shard.h * shard.T + t);
-                f->tokens[at] = run.position < run.end ? fixture_token(&f->m.c, sample, run.position) : 0;
-                f->labels[at] = run.position < run.end ? fixture_label(&f->m.c, f->S, sample, run.position) : -100;
+                int64_t sample = first_sample + (a * f->g.shape.dp + f->g.place.d) * f->m.setup.B + b, at = a * f->m.rows + b * shard.T + t;
+                sequence_span span = sequence_shard_span_at(&shard, shard.h * shard.T + t);
+                f->tokens[at] = span.position < span.end ? fixture_token(&f->m.c, sample, span.position) : 0;
+                f->labels[at] = span.position < span.end ? fixture_label(&f->m.c, f->S, sample, span.position) : -100;
             }
         }
 }
 
-// Sets run.T and run.kinds. Every layer gets `kind`; RECOMPUTE_AUTO: the layers take none, selective and full in turn. Memory starts as NaN.
-static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_run run, recompute_kind kind, int64_t S) {
+// Sets setup.T and setup.kinds. Every layer gets `kind`; RECOMPUTE_AUTO: the layers take none, selective and full in turn. Memory starts as NaN.
+static inline void fixture_make(fixture *f, const model_config *c, grid_shape shape, comm *all, model_setup setup, recompute_kind kind, int64_t S) {
     memset(f, 0, sizeof *f);
     f->S = S;
-    grid_create(&f->g, shape, run.cp_allgather, all);
-    bool segments = run.packed && fixture_long_document > 0;
+    grid_create(&f->g, shape, setup.cp_allgather, all);
+    bool segments = setup.packed && fixture_long_document > 0;
     f->shard = sequence_shard_make_packed(S, shape.hp, shape.cp, f->g.place.h, f->g.place.c, 1, segments ? max_i64(2 * shape.cp, fixture_long_document) : S + 1);
-    run.T = f->shard.T;
-    run.segments = sequence_shard_segments(&f->shard);
+    setup.T = f->shard.T;
+    setup.segments = sequence_shard_segments(&f->shard);
     for (int l = 0; l < c->L; l++) f->kinds[l] = kind == RECOMPUTE_AUTO ? (recompute_kind)(l % 3) : kind;
-    run.kinds = f->kinds;
+    setup.kinds = f->kinds;
     error_text error = {"", 0};
     arena device, host; // which only count
-    model_count(&device, &host, c, &f->g, &run);
-    bool enough = model_allocate(&f->m, &f->device, &f->host, c, &f->g, &run, &error);
+    model_count(&device, &host, c, &f->g, &setup);
+    bool enough = model_allocate(&f->m, &f->device, &f->host, c, &f->g, &setup, &error);
     CHECK(enough, "%s", error.text);
     CHECK(f->device.peak == device.peak && f->host.peak == host.peak, "layouts differ: %zu %zu", f->device.peak, device.peak);
     static char nan_bytes[4 << 20]; // kept: it would take as long to clear as all else here
@@ -81,7 +81,7 @@ static inline void fixture_make(fixture *f, const model_config *c, grid_shape sh
     f->labels = f->m.batch_labels;
     zero_init(&f->m.zero, 1, 0.1f, 0.05f);
     zero_reset_states(&f->m.zero);
-    for (int64_t s = 0; s < run.grad_accum * run.B; s++) fixture_cut(f, s, S);
+    for (int64_t s = 0; s < setup.grad_accum * setup.B; s++) fixture_cut(f, s, S);
     fixture_batch(f, 0);
 }
 static inline void fixture_free(fixture *f) {
@@ -96,13 +96,13 @@ static inline bool fixture_holds_none(const fixture *f) {
     return true;
 }
 
-static inline model_run fixture_run(int64_t B, int64_t accum) { // everything replicated, all options off
-    model_run run;
-    memset(&run, 0, sizeof run);
-    run.B = B;
-    run.grad_accum = accum;
-    run.zp = run.zg = run.zo = 1;
-    return run;
+static inline model_setup fixture_setup(int64_t B, int64_t accum) { // everything replicated, all options off
+    model_setup setup;
+    memset(&setup, 0, sizeof setup);
+    setup.B = B;
+    setup.grad_accum = accum;
+    setup.zp = setup.zg = setup.zo = 1;
+    return setup;
 }
 
 // The whole gradient of a unit, on every rank (count floats; the caller frees). It is put together by a sum over the ranks that hold one copy of all pieces.
@@ -136,9 +136,9 @@ static inline adamw_args fixture_adamw(int64_t step) {
 
 // Parameters, m and v of all units, as floats, after three updates with gradients that depend on element and step alone; *count of them, the caller frees.
 // Every rank has the whole. What is between tensors is left out: it means nothing.
-static inline float *fixture_updated(const model_config *c, model_run run, comm *ranks, bool stochastic, int64_t *count) {
+static inline float *fixture_updated(const model_config *c, model_setup setup, comm *ranks, bool stochastic, int64_t *count) {
     fixture f;
-    fixture_make(&f, c, fixture_shape(comm_size(ranks), 1, 1, 1), ranks, run, RECOMPUTE_NONE, 12);
+    fixture_make(&f, c, fixture_shape(comm_size(ranks), 1, 1, 1), ranks, setup, RECOMPUTE_NONE, 12);
     zero_hybrid *z = &f.m.zero;
     z->rounding.stochastic = stochastic;
     z->rounding.seed = 3;
@@ -181,23 +181,23 @@ static inline float *fixture_updated(const model_config *c, model_run run, comm 
     return all;
 }
 // Checks that these are bit-equal on every rank and for every triple of shard degrees, with offload and without.
-static inline void fixture_check_updates(const model_config *c, model_run run, comm *ranks, bool stochastic) {
+static inline void fixture_check_updates(const model_config *c, model_setup setup, comm *ranks, bool stochastic) {
     int n = comm_size(ranks);
     int64_t count, here_count;
-    float *first = fixture_updated(c, run, ranks, stochastic, &count), *theirs = HOST_NEW(float, count);
-    for (run.zp = 1; run.zp <= n; run.zp++)
-        for (run.zg = run.zp; run.zg <= n; run.zg += run.zp)
-            for (run.zo = run.zg; run.zo <= n; run.zo += run.zg)
+    float *first = fixture_updated(c, setup, ranks, stochastic, &count), *theirs = HOST_NEW(float, count);
+    for (setup.zp = 1; setup.zp <= n; setup.zp++)
+        for (setup.zg = setup.zp; setup.zg <= n; setup.zg += setup.zp)
+            for (setup.zo = setup.zg; setup.zo <= n; setup.zo += setup.zg)
                 for (int offload = OFFLOAD_NONE; offload <= OFFLOAD_PARAMETERS; offload++) {
-                    if (n % run.zo != 0 || (offload >= OFFLOAD_GRADIENTS && run.zg < n) || (offload == OFFLOAD_PARAMETERS && run.zp < n)) continue;
-                    run.offload_states = (zero_offload)offload;
-                    float *here = fixture_updated(c, run, ranks, stochastic, &here_count);
+                    if (n % setup.zo != 0 || (offload >= OFFLOAD_GRADIENTS && setup.zg < n) || (offload == OFFLOAD_PARAMETERS && setup.zp < n)) continue;
+                    setup.offload_states = (zero_offload)offload;
+                    float *here = fixture_updated(c, setup, ranks, stochastic, &here_count);
                     size_t bytes = sizeof(float) * (size_t)count;
                     memcpy(theirs, here, bytes);
                     comm_broadcast(ranks, theirs, bytes, 0);
-                    CHECK(memcmp(here, theirs, bytes) == 0, "ZeRO %d %d %d, offload %d: parameters or moments differ from rank 0's", run.zp, run.zg, run.zo, offload);
+                    CHECK(memcmp(here, theirs, bytes) == 0, "ZeRO %d %d %d, offload %d: parameters or moments differ from rank 0's", setup.zp, setup.zg, setup.zo, offload);
                     CHECK(here_count == count && memcmp(here, first, bytes) == 0,
-                          "ZeRO %d %d %d, offload %d: parameters or moments are rounded otherwise than replicated ones", run.zp, run.zg, run.zo, offload);
+                          "ZeRO %d %d %d, offload %d: parameters or moments are rounded otherwise than replicated ones", setup.zp, setup.zg, setup.zo, offload);
                     free(here);
                 }
     free(first);

@@ -123,11 +123,11 @@ def pair(ask, rnd, files, folder):
     wire = ["--dkv-wire", "bf16"] if rnd.random() < 0.1 else []
     bounds = bounds_of(ask.bf16, wire)
 
-    def run(one, ranks, options, not_zero=0, run_bytes=0, long_document=9999):
-        """What the log says, by step and name. not_zero: ranks whose new memory is 0x5a, as bits. run_bytes: of a run of attention's heads; 0: all heads.
+    def run(one, ranks, options, not_zero=0, slice_bytes=0, long_document=9999):
+        """What the log says, by step and name. not_zero: ranks whose new memory is 0x5a, as bits. slice_bytes: of a slice of attention's heads; 0: all heads.
         long_document: tokens of a document that all ranks of a ring share."""
         log, environment = os.path.join(folder, "log.jsonl"), ["TRAIN_LLAMA_TIMEOUT=100"]
-        environment += [f"TRAIN_LLAMA_TEST_RUN_BYTES={run_bytes}", f"TRAIN_LLAMA_TEST_LONG_DOCUMENT={long_document}"]
+        environment += [f"TRAIN_LLAMA_TEST_SLICE_BYTES={slice_bytes}", f"TRAIN_LLAMA_TEST_LONG_DOCUMENT={long_document}"]
         memory = ["bash", "-c", '(($0 >> OMPI_COMM_WORLD_RANK & 1)) && export MALLOC_PERTURB_=165; exec "$@"', not_zero]
         command = ["env", *environment, "timeout", "--foreground", 600, "mpirun", "-np", ranks, *memory, ask.binary, "--threads", 1, "--log", log, *options]
         done, here = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True), {}

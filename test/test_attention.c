@@ -61,8 +61,8 @@ static double largest_of(const double *x, int64_t n) {
     return m;
 }
 
-static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, int64_t run_bytes) {
-    attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false, run_bytes);
+static void attention_layout(attention_2d *a, arena *memory, const grid *g, int H, int Hkv, int HS, int64_t T, bool allgather, bool dkv_bf16, int64_t slice_bytes) {
+    attention_2d_describe(a, g, H, Hkv, HS, T, allgather, dkv_bf16, false, slice_bytes);
     arena_place place = arena_share_begin(memory); // as in model.h
     attention_2d_layout(a, memory);
     arena_share(memory, &place);
@@ -72,22 +72,22 @@ static void attention_layout(attention_2d *a, arena *memory, const grid *g, int 
     attention_2d_layout_dkv_send(a, memory);
     arena_share_end(memory, &place);
 }
-// heads: of a run
+// heads: of a slice
 static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bool dkv_bf16, int heads, comm *ranks) {
     grid g;
     grid_create(&g, shape, allgather, ranks);
     int H = p->H, Hkv = p->Hkv, HS = p->HS, width = (H + 2 * Hkv) * HS;
     sequence_shard shard = sequence_shard_make(p->S, shape.hp, shape.cp, g.place.h, g.place.c, 1);
-    int64_t T = shard.T, run_bytes = heads * T * shape.hp * HS * (int64_t)sizeof(float);
+    int64_t T = shard.T, slice_bytes = heads * T * shape.hp * HS * (int64_t)sizeof(float);
     attention_2d a;
     arena memory;
     memset(&memory, 0, sizeof memory);
-    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, run_bytes);
+    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, slice_bytes);
     size_t bytes = memory.peak;
     memset(&memory, 0, sizeof memory);
     memory.base = (char *)device_alloc(bytes);
     memset(memory.base, 0xff, bytes); // NaN, which a read before the first write brings into the result
-    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, run_bytes);
+    attention_layout(&a, &memory, &g, H, Hkv, HS, T, allgather, dkv_bf16, slice_bytes);
     CHECK(memory.peak == bytes, "counting and taking memory disagree: %zu %zu", bytes, memory.peak);
 
     float *qkv = HOST_NEW(float, T * width), *dqkv = HOST_NEW(float, T * width), *table = HOST_NEW(float, T * HS);
@@ -111,8 +111,8 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
         for (int i = 0; i < width; i++) qkv[t * width + i] = (float)p->qkv[position * width + i];
         for (int i = 0; i < H * HS; i++) dout[t * H * HS + i] = (float)p->dout[position * width + i];
     }
-    int group = a.ring.Hq / a.ring.Hkv, run_group = a.ring.run.Hq / a.ring.run.Hkv;
-    CHECK(a.ring.run.Hq == heads && (shape.cp == 1 || run_group == group), "hp %d cp %d: a run of %d heads, not %d", shape.hp, shape.cp, a.ring.run.Hq, heads);
+    int group = a.ring.Hq / a.ring.Hkv, slice_group = a.ring.slice.Hq / a.ring.slice.Hkv;
+    CHECK(a.ring.slice.Hq == heads && (shape.cp == 1 || slice_group == group), "hp %d cp %d: a slice of %d heads, not %d", shape.hp, shape.cp, a.ring.slice.Hq, heads);
     for (int64_t at = 0; at < T; at += 7) attention_2d_pack(&a, saved, qkv + at * width, table, at, min_i64(7, T - at));
     attention_2d_distribute_start(&a, saved);
     attention_2d_distribute_finish(&a);
@@ -153,9 +153,9 @@ static void check_grid_as(const problem *p, grid_shape shape, bool allgather, bo
     worst_lse /= largest_of(p->lse, p->S * H);
     double bound = dkv_bf16 && shape.cp > 1 ? BOUND_BF16(shape.cp) : BOUND;
     CHECK(worst_out <= BOUND && worst_dq <= BOUND && worst_dkv <= bound && worst_lse <= BOUND,
-          "hp %d cp %d w %d %s %s%s H %d Hkv %d S %lld, runs of %d: out %.1e lse %.1e dq %.1e dkv %.1e", shape.hp, shape.cp, shape.w,
+          "hp %d cp %d w %d %s %s%s H %d Hkv %d S %lld, slices of %d: out %.1e lse %.1e dq %.1e dkv %.1e", shape.hp, shape.cp, shape.w,
           shape.placement == PLACEMENT_HEAD_FIRST ? "head-first" : "context-first", allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", H, Hkv,
-          (long long)p->S, a.ring.run.Hq, worst_out, worst_lse, worst_dq, worst_dkv);
+          (long long)p->S, a.ring.slice.Hq, worst_out, worst_lse, worst_dq, worst_dkv);
     if (dkv_bf16) {
         comm_max_double(ranks, &worst_dkv, 1); // a rank may hold nothing but padding
         CHECK(worst_dkv > 2e-5, "hp %d cp %d w %d: dkv %.1e: nothing was rounded", shape.hp, shape.cp, shape.w, worst_dkv);
@@ -172,8 +172,8 @@ static void check_grid(const problem *p, grid_shape shape, bool allgather, comm 
     head_layout l = head_layout_make(shape.hp, p->H, p->Hkv, p->HS);
     for (int heads = 1; heads <= l.Hq; heads++) {
         bool ring = shape.cp > 1, whole = l.Hq % heads == 0 && (heads % l.group_local == 0 || (!ring && l.group_local % heads == 0));
-        int run = attention_2d_first_run(1, l.Hq, l.Hkv_local, p->HS, ring, heads * p->HS * (int64_t)sizeof(float)).Hq;
-        CHECK(whole ? run == heads : run < heads || (ring && run == l.group_local), "%d of %d heads: a run of %d", heads, l.Hq, run);
+        int slice = attention_2d_first_slice(1, l.Hq, l.Hkv_local, p->HS, ring, heads * p->HS * (int64_t)sizeof(float)).Hq;
+        CHECK(whole ? slice == heads : slice < heads || (ring && slice == l.group_local), "%d of %d heads: a slice of %d", heads, l.Hq, slice);
         if (!whole) continue; // the same as with fewer heads, or with a group
         if (TEST_SANITIZED && heads > 1 && heads < l.Hq && (heads + shape.hp + shape.w) % 3 != 0) continue;
         check_grid_as(p, shape, allgather, false, heads, ranks);

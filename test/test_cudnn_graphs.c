@@ -142,12 +142,12 @@ static void expect_block(gpu *device, cudnnBackendDescriptor_t properties, atten
         if (tails[i] == 0) continue;
         tile.Tq = min_i64(b.Tq, tails[i]);
         tile.Tk = min_i64(b.Tk, tails[i]);
-        attention_run most = attention_call_run(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS), runs[2] = {most, {b.Hkv % most.kv, most.members}};
-        for (int run = 0; run < 2; run++) {
-            if (runs[run].kv == 0) continue;
+        attention_part most = attention_call_part(backward, tile.Tq, tile.Tk, b.Hq, b.Hkv, b.HS), parts[2] = {most, {b.Hkv % most.kv, most.members}};
+        for (int p = 0; p < 2; p++) {
+            if (parts[p].kv == 0) continue;
             for (int apart = 0; apart < (backward ? 4 : 2); apart++) {
                 if (backward && apart / 2 == 0 && b.Hq > b.Hkv) continue;
-                expect(device, properties, attention_call_shape(tile, backward, apart % 2 == 1, apart / 2 == 1, runs[run]), true);
+                expect(device, properties, attention_call_shape(tile, backward, apart % 2 == 1, apart / 2 == 1, parts[p]), true);
             }
         }
     }
@@ -160,7 +160,7 @@ static void expect_documents(gpu *device, cudnnBackendDescriptor_t properties, a
             for (int backward = 0; backward < 2; backward++)
                 for (int causal = 0; causal <= (b.Tq == b.Tk); causal++) {
                     b.causal = causal == 1;
-                    expect(device, properties, attention_call_shape(b, backward == 1, true, true, attention_call_run(backward == 1, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS)), true);
+                    expect(device, properties, attention_call_shape(b, backward == 1, true, true, attention_call_part(backward == 1, b.Tq, b.Tk, b.Hq, b.Hkv, b.HS)), true);
                 }
 }
 
@@ -169,19 +169,19 @@ static attention_block block_of(int64_t Tc, int Hq, int Hkv, int HS) {
                          .kv_stride = (int64_t)2 * Hkv * HS, .scale = 1, .causal = true};
     return b;
 }
-// A run of heads among all those of a row of queries; its sums, K and V are dense (attention_2d.cuh).
-static attention_block heads_of(attention_block b, attention_run run) {
-    b.Hq = run.kv * run.members;
-    b.Hkv = run.kv;
+// A slice of heads among all those of a row of queries; its sums, K and V are dense (attention_2d.cuh).
+static attention_block heads_of(attention_block b, attention_part part) {
+    b.Hq = part.kv * part.members;
+    b.Hkv = part.kv;
     b.sum_stride = (int64_t)b.Hq * b.HS;
     b.kv_stride = (int64_t)2 * b.Hkv * b.HS;
     return b;
 }
 // A rank's own block, and the two kinds of blocks of other ranks: all queries on half the keys, half the queries on all keys.
-// run: the heads of a block, among Hq on Hkv.
-static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS, attention_run run) {
+// part: the heads of a block, among Hq on Hkv.
+static void expect_ring(gpu *device, cudnnBackendDescriptor_t properties, int64_t Tc, int Hq, int Hkv, int HS, attention_part part) {
     for (int backward = 0; backward < 2; backward++) {
-        attention_block b = heads_of(block_of(Tc, Hq, Hkv, HS), run);
+        attention_block b = heads_of(block_of(Tc, Hq, Hkv, HS), part);
         expect_block(device, properties, b, backward == 1);
         b.causal = false;
         b.Tk = Tc / 2;
@@ -225,7 +225,7 @@ static void expect_checked(gpu *device, cudnnBackendDescriptor_t properties, int
     char checked[2][TEXT], now[TEXT];
     for (int causal = 0; causal < 2; causal++) {
         attention_block b = attention_checked_block(HS, causal == 1);
-        first_kernel(properties, attention_call_shape(b, backward, false, true, (attention_run){b.Hkv, b.Hq / b.Hkv}), checked[causal], TEXT);
+        first_kernel(properties, attention_call_shape(b, backward, false, true, (attention_part){b.Hkv, b.Hq / b.Hkv}), checked[causal], TEXT);
     }
     for (int64_t T = 512; T <= 131072; T *= 2)
         for (int causal = 0; causal < 2; causal++)
@@ -233,7 +233,7 @@ static void expect_checked(gpu *device, cudnnBackendDescriptor_t properties, int
                 attention_block b = block_of(T, 32, 8, HS);
                 b.causal = causal == 1;
                 if (causal == 1 && device->version >= 1000 && T >= 65536) continue; // too long to be checked each time
-                attention_shape s = attention_call_shape(b, backward, apart == 1, true, attention_call_run(backward, T, T, 32, 8, HS));
+                attention_shape s = attention_call_shape(b, backward, apart == 1, true, attention_call_part(backward, T, T, 32, 8, HS));
                 first_kernel(properties, s, now, TEXT);
                 CHECK(strcmp(now, checked[0]) == 0 || strcmp(now, checked[1]) == 0, "%s: %s: %s, but what is checked at the start runs on %s, causal %s", device->name, shape_text(s), now,
                       checked[0], checked[1]);
@@ -266,7 +266,7 @@ int main(int argc, char **argv) {
     }
     for (int n = table; n < KNOWN && (argc == 1 || table); n++) CHECK(gpu_add(known_json(n), &error), "%s: %s", known[n].name, error.text);
 
-    const attention_run each = {8, 1}; // as many query heads as key/value heads
+    const attention_part each = {8, 1}; // as many query heads as key/value heads
     for (int n = 0; n < gpu_count; n++) {
         gpu *device = &gpus[n];
         cudnnBackendDescriptor_t properties = properties_of(device);
@@ -274,21 +274,21 @@ int main(int argc, char **argv) {
         for (int HS = 64; HS <= 256; HS *= 2) {
             int64_t lengths[] = {8192, 128, 131072, 1048576};
             for (int i = 0; i < (n == 0 ? 4 : 1); i++) {
-                expect_ring(device, properties, lengths[i], 4, 1, HS, (attention_run){1, 4});  // 32 heads on 8, hp 8
-                expect_ring(device, properties, lengths[i], 32, 8, HS, (attention_run){8, 4}); // hp 1
+                expect_ring(device, properties, lengths[i], 4, 1, HS, (attention_part){1, 4});  // 32 heads on 8, hp 8
+                expect_ring(device, properties, lengths[i], 32, 8, HS, (attention_part){8, 4}); // hp 1
                 expect_ring(device, properties, lengths[i], 8, 8, HS, each);                   // as many key/value heads as query heads
                 for (int members = 1; members <= 4; members *= 2) // some of hp 1
-                    expect_ring(device, properties, lengths[i], 32, 8, HS, (attention_run){1, members});
+                    expect_ring(device, properties, lengths[i], 32, 8, HS, (attention_part){1, members});
             }
         }
-        expect_ring(device, properties, 4096 + 128, 6, 2, 128, (attention_run){2, 3}); // a length that is no power of two
+        expect_ring(device, properties, 4096 + 128, 6, 2, 128, (attention_part){2, 3}); // a length that is no power of two
         for (int HS = 64; HS <= 128; HS *= 2) {
             expect_documents(device, properties, block_of(0, 8, 2, HS), n == 0 ? 262144 : 8192);
-            expect_documents(device, properties, heads_of(block_of(0, 32, 8, HS), (attention_run){1, 2}), 8192);
+            expect_documents(device, properties, heads_of(block_of(0, 32, 8, HS), (attention_part){1, 2}), 8192);
         }
         for (int HS = 64; HS <= 128 && (n == 0 || device->version != gpus[n - 1].version); HS *= 2) { // once for each generation
             attention_block b = block_of(8192, 32, 8, HS);
-            const attention_run groups = {8, 4}, members = {1, 2};
+            const attention_part groups = {8, 4}, members = {1, 2};
             expect_compiles(device, properties, attention_call_shape(b, false, false, false, groups));
             expect_compiles(device, properties, attention_call_shape(b, true, false, true, groups));
             b.causal = false;
@@ -298,7 +298,7 @@ int main(int argc, char **argv) {
         for (int HS = 64; HS <= 128; HS *= 2)
             for (int backward = 0; backward < 2; backward++) expect_checked(device, properties, HS, backward == 1);
         expect(device, properties, attention_call_shape(block_of(8192, 8, 8, 512), true, false, false, each), false);
-        attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, false, (attention_run){2, 4});
+        attention_shape s = attention_call_shape(block_of(8192, 8, 2, 128), false, false, false, (attention_part){2, 4});
         s.Hq = 5; // on 2
         expect(device, properties, s, false);
         s = attention_call_shape(block_of(8192, 8, 8, 128), true, false, false, each);

@@ -8,9 +8,9 @@
 
 enum { STEPS = 1000 };
 
-static void curve(double *losses, const model_config *c, grid_shape shape, model_run run, comm *ranks) {
+static void curve(double *losses, const model_config *c, grid_shape shape, model_setup setup, comm *ranks) {
     fixture f;
-    fixture_make(&f, c, shape, ranks, run, RECOMPUTE_SELECTIVE, 24);
+    fixture_make(&f, c, shape, ranks, setup, RECOMPUTE_SELECTIVE, 24);
     for (int step = 0; step < STEPS; step++) {
         fixture_batch(&f, step % 50 * 2); // 50 batches, of 100 samples, in turn
         adamw_args args = fixture_adamw(step + 1);
@@ -25,11 +25,11 @@ int main(int argc, char **argv) {
     model_config c = fixture_config(2, 32, 4, 2, 8, 48, 40, false);
     static double one[STEPS], many[STEPS], narrow[STEPS];
     grid_shape shape = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
-    curve(one, &c, shape, fixture_run(2, 1), self);
+    curve(one, &c, shape, fixture_setup(2, 1), self);
     shape.hp = 2; shape.cp = 2;
-    model_run run = fixture_run(2, 1);
-    run.zg = run.zo = 4;
-    curve(many, &c, shape, run, world);
+    model_setup setup = fixture_setup(2, 1);
+    setup.zg = setup.zo = 4;
+    curve(many, &c, shape, setup, world);
     double sum = 0, worst = 0;
     for (int i = 0; i < STEPS; i++) {
         sum += fabs(one[i] - many[i]);
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     CHECK(sum / STEPS < 2e-3 && worst < 0.05, "mean difference %.2e, worst %.2e", sum / STEPS, worst);
     CHECK(one[STEPS - 1] < one[0] - 1, "the model does not learn: %.3f to %.3f", one[0], one[STEPS - 1]);
     if (comm_rank(world) == 0) printf("loss %.3f to %.3f; mean difference %.1e, worst %.1e\n", one[0], one[STEPS - 1], sum / STEPS, worst);
-    model_run moments = fixture_run(2, 1);
+    model_setup moments = fixture_setup(2, 1);
     moments.bf16_moments = true;
     shape.hp = shape.cp = 1;
     curve(narrow, &c, shape, moments, self);

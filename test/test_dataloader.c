@@ -56,27 +56,27 @@ static void check_shards(int64_t S, int hp, int cp, int64_t multiple) {
     sequence_shard first = sequence_shard_make(S, hp, cp, 0, 0, multiple);
     int64_t T = first.T, padded = first.S_padded, C = T * hp / 2;
     int *seen = HOST_NEW(int, padded);
-    int64_t wrong = 0, runs_wrong = 0;
+    int64_t wrong = 0, spans_wrong = 0;
     for (int c = 0; c < cp; c++)
         for (int h = 0; h < hp; h++) {
             sequence_shard s = sequence_shard_make(S, hp, cp, h, c, multiple);
-            int64_t before = -2, runs = 0, run_end = 0;
+            int64_t before = -2, spans = 0, span_end = 0;
             for (int64_t t = 0; t < T; t++) {
                 int64_t p = sequence_shard_position(&s, t), row = h * T + t;
                 int64_t want = cp == 1 ? row : row < C ? c * C + row : (2 * cp - 1 - c) * C + row - C;
                 wrong += p != want || p < 0 || p >= padded;
                 if (p >= 0 && p < padded) seen[p]++;
-                if (p != before + 1) runs++;
-                if (t == run_end) run_end = t + min_i64(T - t, sequence_shard_run_at(&s, row).rows);
-                else runs_wrong += p != before + 1; // within a run positions follow each other
+                if (p != before + 1) spans++;
+                if (t == span_end) span_end = t + min_i64(T - t, sequence_shard_span_at(&s, row).rows);
+                else spans_wrong += p != before + 1; // within a span positions follow each other
                 before = p;
             }
-            runs_wrong += run_end != T || runs > 2;
+            spans_wrong += span_end != T || spans > 2;
             wrong += s.S != S || s.T != T || s.S_padded != padded || s.hp != hp || s.cp != cp || s.h != h || s.c != c;
         }
     for (int64_t p = 0; p < padded; p++) wrong += seen[p] != 1;
     CHECK(wrong == 0, "S %lld hp %d cp %d multiple %lld: %lld positions wrong", (long long)S, hp, cp, (long long)multiple, (long long)wrong);
-    CHECK(runs_wrong == 0, "S %lld hp %d cp %d: runs", (long long)S, hp, cp);
+    CHECK(spans_wrong == 0, "S %lld hp %d cp %d: spans", (long long)S, hp, cp);
     int64_t step = T - 1; // the next smaller legal T would not hold the sequence
     while (step > 0 && (step % multiple != 0 || (cp > 1 && step * hp % (2 * multiple) != 0))) step--;
     CHECK(padded >= S && padded == T * hp * cp && T % multiple == 0 && (cp == 1 || T * hp % (2 * multiple) == 0) && step * hp * cp < S,
@@ -203,19 +203,19 @@ static void check_documents(dataloader *loader, int64_t S, int hp, int cp, int64
                 CHECK(dataloader_read_packed(loader, sample, &s, mark, tokens, labels, first, segments, &error), "%s", error.text);
                 s.segments = segments;
                 for (int64_t t = 0; t < s.T; t++) {
-                    sequence_run run = sequence_shard_run_at(&s, h * s.T + t);
-                    bool padding = run.position >= run.end;
-                    int64_t p = run.position, at = sample * S + p;
+                    sequence_span span = sequence_shard_span_at(&s, h * s.T + t);
+                    bool padding = span.position >= span.end;
+                    int64_t p = span.position, at = sample * S + p;
                     int64_t label = padding || at + 1 >= STREAM || stream[mark.ends ? at : at + 1] == mark.token ? LABEL_IGNORED : stream[at + 1];
                     wrong += labels[t] != label || tokens[t] != (padding ? 0 : stream[at]);
                     if (!padding) seen[p]++;
                 }
                 for (int64_t e = 0, chunk = 0; e < entries; e++) { // rows of all HP ranks, and all chunks
-                    sequence_run run = sequence_shard_entry(&s, e);
-                    if (e == 0 || e >= s.T * hp || sequence_shard_entry(&s, e - 1).rows == 1) chunk = run.position; // that of its first row
-                    int64_t begin = min_i64(run.position, run.end - 1);
+                    sequence_span span = sequence_shard_entry(&s, e);
+                    if (e == 0 || e >= s.T * hp || sequence_shard_entry(&s, e - 1).rows == 1) chunk = span.position; // that of its first row
+                    int64_t begin = min_i64(span.position, span.end - 1);
                     while (!begins_document(sample, S, begin, mark)) begin--;
-                    wrong += first[e] != (chunk < run.end ? begin : run.position);
+                    wrong += first[e] != (chunk < span.end ? begin : span.position);
                 }
                 if (segments != NULL) check_segments(&s, sample, mark);
                 free(tokens);
@@ -245,8 +245,8 @@ static double balance_of(int cp, int64_t long_document) {
     s.segments = segments;
     for (s.c = 0; s.c < cp; s.c++) {
         for (int64_t t = 0; t < s.T; t++) {
-            sequence_run run = sequence_shard_run_at(&s, t);
-            if (run.position < run.end) pairs[s.c] += (double)(run.position - begins[run.position] + 1);
+            sequence_span span = sequence_shard_span_at(&s, t);
+            if (span.position < span.end) pairs[s.c] += (double)(span.position - begins[span.position] + 1);
         }
         sum += pairs[s.c];
         most = fmax(most, pairs[s.c]);

@@ -25,8 +25,8 @@ static bool begins(int layout, int64_t position) {
     if (layout == 6) return position == 1 || position == 30 || position == 36 || position == 47; // one token at both ends
     return false; // 0: one document
 }
-static int64_t begin_of_run(int layout, sequence_run run) {
-    int64_t position = min_i64(run.position, run.end - 1); // padding belongs to the last document
+static int64_t begin_of_span(int layout, sequence_span span) {
+    int64_t position = min_i64(span.position, span.end - 1); // padding belongs to the last document
     while (!begins(layout, position)) position--;
     return position;
 }
@@ -51,7 +51,7 @@ static void make_reference(reference *r, const model_config *c, int64_t S, comm 
         for (int64_t from = 0, to; from < S; from = to) {
             for (to = from + 1; to < S && !begins((int)(sample % LAYOUTS), to);) to++;
             fixture f;
-            fixture_make(&f, c, one, self, fixture_run(1, 1), RECOMPUTE_NONE, to - from);
+            fixture_make(&f, c, one, self, fixture_setup(1, 1), RECOMPUTE_NONE, to - from);
             for (int64_t i = from; i < to; i++) {
                 f.tokens[i - from] = fixture_token(c, sample, i);
                 f.labels[i - from] = label_of(c, S, sample, i);
@@ -83,9 +83,9 @@ static void fill(fixture *f, int first_sample) {
     const grid_shape *g = &f->g.shape;
     int64_t T = f->shard.T;
     CHECK(f->m.entries == sequence_shard_entries(&f->shard), "%lld entries, %lld read", (long long)f->m.entries, (long long)sequence_shard_entries(&f->shard));
-    for (int64_t a = 0; a < f->m.run.grad_accum; a++)
-        for (int64_t b = 0; b < f->m.run.B; b++) {
-            int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.run.B + b, at = (a * f->m.run.B + b) * T;
+    for (int64_t a = 0; a < f->m.setup.grad_accum; a++)
+        for (int64_t b = 0; b < f->m.setup.B; b++) {
+            int64_t sample = first_sample + (a * g->dp + f->g.place.d) * f->m.setup.B + b, at = (a * f->m.setup.B + b) * T;
             int layout = (int)(sample % LAYOUTS);
             sequence_shard shard = fixture_shard(f, at / T);
             segment_list list = {.shard = &f->shard, .list = model_batch_segments(&f->m, at / T)};
@@ -94,12 +94,12 @@ static void fill(fixture *f, int first_sample) {
                 segment_list_add(&list, begin, end);
             }
             for (int64_t t = 0; t < T; t++) {
-                sequence_run run = sequence_shard_run_at(&shard, shard.h * T + t);
-                f->tokens[at + t] = run.position < run.end ? fixture_token(&f->m.c, sample, run.position) : 0;
-                f->labels[at + t] = run.position < run.end ? label_of(&f->m.c, f->S, sample, run.position) : -100;
+                sequence_span span = sequence_shard_span_at(&shard, shard.h * T + t);
+                f->tokens[at + t] = span.position < span.end ? fixture_token(&f->m.c, sample, span.position) : 0;
+                f->labels[at + t] = span.position < span.end ? label_of(&f->m.c, f->S, sample, span.position) : -100;
             }
-            for (int64_t e = 0; e < f->m.entries && f->m.run.packed; e++)
-                f->m.batch_documents[at / T * f->m.entries + e] = begin_of_run(layout, sequence_shard_entry(&shard, e));
+            for (int64_t e = 0; e < f->m.entries && f->m.setup.packed; e++)
+                f->m.batch_documents[at / T * f->m.entries + e] = begin_of_span(layout, sequence_shard_entry(&shard, e));
         }
 }
 
@@ -107,7 +107,7 @@ static void fill(fixture *f, int first_sample) {
 static int64_t blocks_unseen(const fixture *f) {
     const grid_shape *g = &f->g.shape;
     int64_t Tc = f->shard.T * g->hp, unseen = 0;
-    for (int64_t s = 0; s < f->m.run.grad_accum * f->m.run.B; s++)
+    for (int64_t s = 0; s < f->m.setup.grad_accum * f->m.setup.B; s++)
         for (int k = 0; k < g->cp; k++) {
             sequence_shard mine = fixture_shard(f, s), theirs = mine;
             const sequence_segment whole[2] = {{0, 0}, {f->S, Tc}}, *segment = mine.segments != NULL ? mine.segments : whole;
@@ -115,7 +115,7 @@ static int64_t blocks_unseen(const fixture *f) {
                 bool seen = false;
                 for (int64_t i = segment->row; i < segment[1].row; i++)
                     for (int64_t j = segment->row; j < segment[1].row; j++) {
-                        int64_t query = sequence_shard_run_at(&mine, i).position, key = sequence_shard_run_at(&theirs, j).position;
+                        int64_t query = sequence_shard_span_at(&mine, i).position, key = sequence_shard_span_at(&theirs, j).position;
                         seen = seen || (key <= query && key >= f->m.batch_documents[s * f->m.entries + i]);
                     }
                 unseen += !seen;
@@ -125,22 +125,22 @@ static int64_t blocks_unseen(const fixture *f) {
 }
 
 // The rows of KV that travel when every rank of the ring sends its block of sequence s once: of each chunk, those from the first row on that another rank
-// sees; and those between them, except the longest run.
+// sees; and those between them, except the longest stretch.
 static int64_t rows_seen(const fixture *f, int64_t s, int layout) {
     sequence_shard keys = fixture_shard(f, s), queries = keys;
     int64_t rows = 0, Tc = keys.T * keys.hp;
     for (keys.c = 0; keys.c < keys.cp; keys.c++) {
         int64_t end = 0, gap = 0, first = 0, sum = 0; // end: of the rows that travel so far; gap: the longest
         for (int64_t j = 0, n; j < Tc; j += n) { // chunk by chunk
-            sequence_run run = sequence_shard_run_at(&keys, j);
-            n = run.rows;
+            sequence_span span = sequence_shard_span_at(&keys, j);
+            n = span.rows;
             int64_t unseen = n, segment_begin = j, segment_end = j + n;
             for (const sequence_segment *x = keys.segments; x != NULL && x->row <= j; x++) segment_begin = x->row, segment_end = x[1].row;
             if (keys.segments == NULL) segment_begin = 0, segment_end = Tc;
             for (queries.c = 0; queries.c < queries.cp; queries.c++)
                 for (int64_t i = segment_begin; i < segment_end && queries.c != keys.c; i++) {
-                    sequence_run query = sequence_shard_run_at(&queries, i);
-                    if (query.position >= run.position + n) unseen = min_i64(unseen, max_i64(0, begin_of_run(layout, query) - run.position));
+                    sequence_span query = sequence_shard_span_at(&queries, i);
+                    if (query.position >= span.position + n) unseen = min_i64(unseen, max_i64(0, begin_of_span(layout, query) - span.position));
                 }
             if (unseen == n) continue;
             if (end == 0) first = j + unseen;
@@ -157,8 +157,8 @@ static void check_sent(const fixture *f, int64_t passes, int64_t backward, const
     const grid_shape *g = &f->g.shape;
     const double_ring *r = &f->m.attention.ring;
     int64_t windows = g->cp / g->w, row = (int64_t)2 * r->Hkv * r->HS, rows = 0, hops = (g->w > 1 ? windows * (g->w - 1) + 1 : 0) + (windows > 1 ? windows : 0);
-    for (int64_t a = 0; a < f->m.run.grad_accum; a++)
-        for (int64_t b = 0; b < f->m.run.B; b++) rows += rows_seen(f, a * f->m.run.B + b, (int)(((a * g->dp + f->g.place.d) * f->m.run.B + b) % LAYOUTS));
+    for (int64_t a = 0; a < f->m.setup.grad_accum; a++)
+        for (int64_t b = 0; b < f->m.setup.B; b++) rows += rows_seen(f, a * f->m.setup.B + b, (int)(((a * g->dp + f->g.place.d) * f->m.setup.B + b) % LAYOUTS));
     int64_t sums[4] = {0, 0, rows * row * passes * (g->cp - 1) * (int64_t)sizeof(floatX), rows * row * backward * hops * (int64_t)double_ring_dkv_element(r)};
     sums[0] = g->cp * (comm_count(COMM_KV_INNER).bytes_sent + comm_count(COMM_KV_OUTER).bytes_sent);
     sums[1] = g->cp * (comm_count(COMM_DKV_INNER).bytes_sent + comm_count(COMM_DKV_OUTER).bytes_sent);
@@ -172,13 +172,13 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     double bound = dkv_bf16 ? BOUND_BF16 : BOUND;
     snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s%s kind %d S %lld B %lld", shape.dp, shape.hp, shape.cp, shape.w,
              placement_name(shape.placement), allgather ? "allgather" : "ring", dkv_bf16 ? " bf16" : "", (int)kind, (long long)S, (long long)B);
-    model_run run = fixture_run(B, SAMPLES / shape.dp / B);
-    run.cp_allgather = allgather;
-    run.packed = true;
-    run.dkv_bf16 = dkv_bf16;
-    run.attention_bytes = shape.placement == PLACEMENT_HEAD_FIRST ? 1 : 0; // runs of one head, in a ring of one group
+    model_setup setup = fixture_setup(B, SAMPLES / shape.dp / B);
+    setup.cp_allgather = allgather;
+    setup.packed = true;
+    setup.dkv_bf16 = dkv_bf16;
+    setup.attention_bytes = shape.placement == PLACEMENT_HEAD_FIRST ? 1 : 0; // slices of one head, in a ring of one group
     fixture f;
-    fixture_make(&f, c, shape, ranks, run, kind, S);
+    fixture_make(&f, c, shape, ranks, setup, kind, S);
     int64_t kept_twice = 0;
     fill(&f, 0);
     comm_count_reset();
@@ -196,7 +196,7 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
         free(gradient);
     }
     for (int l = 0; l < c->L; l++) kept_twice += f.kinds[l] == RECOMPUTE_FULL;
-    int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f) * (f.m.attention.ring.Hq / f.m.attention.ring.run.Hq), skipped = f.m.attention.ring.blocks_skipped;
+    int64_t unseen = (2 * c->L + kept_twice) * blocks_unseen(&f) * (f.m.attention.ring.Hq / f.m.attention.ring.slice.Hq), skipped = f.m.attention.ring.blocks_skipped;
     if (!allgather) check_sent(&f, 2 * c->L + kept_twice, c->L, where);
     CHECK(skipped == unseen, "%s: %lld blocks skipped, %lld have nothing to see", where, (long long)skipped, (long long)unseen);
     int64_t computed = f.m.attention.ring.blocks - skipped; // forward and backward; calls are forward
@@ -209,11 +209,11 @@ static void check_one_document(const model_config *c, grid_shape shape, bool all
     fixture f[2];
     double loss[2];
     for (int packed = 0; packed < 2; packed++) {
-        model_run run = fixture_run(1, 1);
-        run.cp_allgather = allgather;
-        run.packed = packed == 1;
-        run.attention_bytes = shape.placement == PLACEMENT_HEAD_FIRST ? 1 : 0;
-        fixture_make(&f[packed], c, shape, ranks, run, RECOMPUTE_SELECTIVE, S);
+        model_setup setup = fixture_setup(1, 1);
+        setup.cp_allgather = allgather;
+        setup.packed = packed == 1;
+        setup.attention_bytes = shape.placement == PLACEMENT_HEAD_FIRST ? 1 : 0;
+        fixture_make(&f[packed], c, shape, ranks, setup, RECOMPUTE_SELECTIVE, S);
         fill(&f[packed], 0);
         loss[packed] = model_step(&f[packed].m, fixture_adamw(1), 1.0).loss;
     }
@@ -229,10 +229,10 @@ static void check_one_document(const model_config *c, grid_shape shape, bool all
 
 // The tiles of scores, over all ranks, of a step on documents of `length` tokens.
 static int64_t tiles_of(const model_config *c, grid_shape shape, int64_t S, int64_t length, comm *ranks) {
-    model_run run = fixture_run(1, 1);
-    run.packed = true;
+    model_setup setup = fixture_setup(1, 1);
+    setup.packed = true;
     fixture f;
-    fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
+    fixture_make(&f, c, shape, ranks, setup, RECOMPUTE_NONE, S);
     int64_t before = op_attention_tiles();
     for (int64_t e = 0; e < f.m.entries; e++) f.m.batch_documents[e] = sequence_shard_entry(&f.shard, e).position / length * length;
     model_step(&f.m, fixture_adamw(1), 1.0);

@@ -34,9 +34,9 @@ static loss_by_position position_losses(grid_shape shape, comm *ranks) {
     fixture f;
     loss_by_position sums;
     memset(&sums, 0, sizeof sums);
-    fixture_make(&f, &c, shape, ranks, fixture_run(SAMPLES / shape.dp, 1), RECOMPUTE_NONE, LENGTH);
+    fixture_make(&f, &c, shape, ranks, fixture_setup(SAMPLES / shape.dp, 1), RECOMPUTE_NONE, LENGTH);
     float *losses = evaluate(&f);
-    for (int64_t b = 0; b < f.m.run.B; b++) loss_by_position_add(&sums, &f.shard, NULL, f.labels + b * f.shard.T, losses + b * f.shard.T);
+    for (int64_t b = 0; b < f.m.setup.B; b++) loss_by_position_add(&sums, &f.shard, NULL, f.labels + b * f.shard.T, losses + b * f.shard.T);
     if (comm_size(ranks) == 1) { // local rows are positions: the buckets, summed directly
         double direct[2] = {0, 0}, valid[2] = {0, 0};
         for (int64_t i = 0; i < f.m.rows; i++) {
@@ -92,7 +92,7 @@ static needle_scores find_needles(fixture *f, bool hidden) {
     needle_scores s;
     memset(&s, 0, sizeof s);
     float *logits = HOST_NEW(float, f->m.c.V);
-    int64_t dp = f->g.shape.dp, B = f->m.run.B, T = f->shard.T;
+    int64_t dp = f->g.shape.dp, B = f->m.setup.B, T = f->shard.T;
     for (int64_t first = 0; first < NEEDLES * NEEDLE_DEPTHS; first += dp * B) {
         for (int64_t b = 0; b < B; b++) {
             int64_t number = first + f->g.place.d * B + b;
@@ -125,7 +125,7 @@ static double most(const needle_scores *s) {
 }
 static void needles_on(grid_shape shape, comm *ranks, const fixture *learnt, const needle_scores *expected) {
     fixture f;
-    fixture_make(&f, &learnt->m.c, shape, ranks, fixture_run(4 / shape.dp, 1), RECOMPUTE_NONE, HAYSTACK);
+    fixture_make(&f, &learnt->m.c, shape, ranks, fixture_setup(4 / shape.dp, 1), RECOMPUTE_NONE, HAYSTACK);
     for (int u = 0; u < f.m.c.L + 2; u++) device_copy(f.m.zero.params[u], learnt->m.zero.params[u], sizeof(floatX) * (size_t)f.m.units[u].count);
     needle_scores s = find_needles(&f, false);
     for (int d = 0; d < NEEDLE_DEPTHS; d++)
@@ -149,14 +149,14 @@ static void test_places(void) { // the first token stays; the needle is right be
 static void test_needles(comm *world, comm *self) {
     model_config c = fixture_config(2, 64, 4, 2, 16, 128, SYMBOLS, false);
     fixture f;
-    fixture_make(&f, &c, fixture_shape(4, 1, 1, 1), world, fixture_run(4, 1), RECOMPUTE_NONE, HAYSTACK);
+    fixture_make(&f, &c, fixture_shape(4, 1, 1, 1), world, fixture_setup(4, 1), RECOMPUTE_NONE, HAYSTACK);
     needle_scores before = find_needles(&f, false);
     CHECK(most(&before) < 0.3, "an untrained model is right %.2f of the time", most(&before)); // by chance 1/16
     double loss = 0;
     int step = 1;
     for (; step <= STEPS; step++) {
-        for (int64_t b = 0; b < f.m.run.B; b++) {
-            int64_t number = (step * f.g.shape.dp + f.g.place.d) * f.m.run.B + b, T = f.shard.T;
+        for (int64_t b = 0; b < f.m.setup.B; b++) {
+            int64_t number = (step * f.g.shape.dp + f.g.place.d) * f.m.setup.B + b, T = f.shard.T;
             make_haystack(&f, b);
             needle_place(&f.shard, SYMBOLS, 1, number, (int)(number % NEEDLE_DEPTHS), f.tokens + b * T, f.labels + b * T);
         }

@@ -52,10 +52,10 @@ static void check_gradient(const fixture *f, const char *where, const float *who
     CHECK(d <= BOUND, "%s: gradient of unit %d %s differs by %.1e", where, unit, t->name, d);
 }
 
-// run_bytes: of a run of heads (model_run). padded: to whole tiles of 128 rows a rank, as on a GPU, where the attention engine takes no others.
-static void check_golden(const char *name, const golden *g, int hp, int cp, int64_t run_bytes, bool padded, comm *ranks) {
+// slice_bytes: of a slice of heads (model_setup). padded: to whole tiles of 128 rows a rank, as on a GPU, where the attention engine takes no others.
+static void check_golden(const char *name, const golden *g, int hp, int cp, int64_t slice_bytes, bool padded, comm *ranks) {
     char where[120];
-    snprintf(where, sizeof where, "%s hp %d cp %d%s%s", name, hp, cp, padded ? ", padded" : "", run_bytes == 0 ? "" : run_bytes == 1 ? ", runs of one head" : ", runs of one group");
+    snprintf(where, sizeof where, "%s hp %d cp %d%s%s", name, hp, cp, padded ? ", padded" : "", slice_bytes == 0 ? "" : slice_bytes == 1 ? ", slices of one head" : ", slices of one group");
     model_config c = fixture_config(g->L, g->D, g->H, g->Hkv, g->HS, g->F, g->V, g->tied);
     c.rms_eps = (float)g->rms_eps;
     c.rope_theta = g->rope_theta;
@@ -69,9 +69,9 @@ static void check_golden(const char *name, const golden *g, int hp, int cp, int6
     c.rope.original_length = g->rope_original_max;
     grid_shape shape = {.dp = 1, .hp = hp, .cp = cp, .w = cp % 2 == 0 ? 2 : 1};
     fixture f;
-    model_run run = fixture_run(1, 1);
-    run.attention_bytes = run_bytes;
-    fixture_make(&f, &c, shape, ranks, run, RECOMPUTE_NONE, padded ? sequence_shard_make(g->T, hp, cp, 0, 0, 128).S_padded : g->T);
+    model_setup setup = fixture_setup(1, 1);
+    setup.attention_bytes = slice_bytes;
+    fixture_make(&f, &c, shape, ranks, setup, RECOMPUTE_NONE, padded ? sequence_shard_make(g->T, hp, cp, 0, 0, 128).S_padded : g->T);
     int head = g->L + 1;
     copy_tensor(&f, UNIT_EMBEDDING, T_EMBEDDING, golden_embedding(g, g->parameters));
     for (int l = 0; l < g->L; l++) {

@@ -23,7 +23,7 @@ typedef struct {
 static void make_reference(reference *r, const model_config *c, int dp, int64_t S, comm *self) {
     grid_shape one = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
     fixture f;
-    fixture_make(&f, c, one, self, fixture_run(2 * dp, 1), RECOMPUTE_NONE, S);
+    fixture_make(&f, c, one, self, fixture_setup(2 * dp, 1), RECOMPUTE_NONE, S);
     step_result s = model_step(&f.m, fixture_adamw(1), 1.0);
     r->loss = r->curve[0] = s.loss;
     r->norm = s.norm;
@@ -48,20 +48,20 @@ static void check_wire(const fixture *f, const char *where) {
     const grid_shape *g = &f->g.shape;
     const model_config *c = &f->m.c;
     head_layout h = head_layout_make(g->hp, c->H, c->Hkv, c->HS);
-    int64_t runs = f->m.run.grad_accum * f->m.run.B * c->L, T = f->shard.T, e = sizeof(floatX), windows = g->cp / g->w;
-    int64_t dkv = f->m.run.dkv_bf16 ? 2 : 4, q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
+    int64_t calls = f->m.setup.grad_accum * f->m.setup.B * c->L, T = f->shard.T, e = sizeof(floatX), windows = g->cp / g->w;
+    int64_t dkv = f->m.setup.dkv_bf16 ? 2 : 4, q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
     bool ring = g->cp > 1 && !f->m.attention.ring.allgather, gather = g->cp > 1 && !ring;
     int64_t expected[COMM_KINDS], messages[COMM_KINDS];
     memset(expected, 0, sizeof expected);
     memset(messages, 0, sizeof messages);
-    expected[COMM_SEQ_ALLTOALL] = 2 * runs * e * (2 * q + kv) / g->hp * (g->hp - 1); // q, kv, out and their gradients
-    messages[COMM_SEQ_ALLTOALL] = 6 * runs * (g->hp - 1);
-    messages[COMM_KV_INNER] = ring ? 2 * runs * windows * (g->w - 1) : 0; // forward and backward
-    messages[COMM_KV_OUTER] = ring ? 2 * runs * (windows - 1) : 0;
-    messages[COMM_DKV_INNER] = ring && g->w > 1 ? runs * (windows * (g->w - 1) + 1) : 0; // and one more hop at the end, home
-    messages[COMM_DKV_OUTER] = ring && windows > 1 ? runs * windows : 0;     // of which the last goes home
-    messages[COMM_KV_GATHER] = gather ? 2 * runs * (g->cp - 1) : 0;
-    messages[COMM_DKV_SCATTER] = gather ? runs * (g->cp - 1) : 0;
+    expected[COMM_SEQ_ALLTOALL] = 2 * calls * e * (2 * q + kv) / g->hp * (g->hp - 1); // q, kv, out and their gradients
+    messages[COMM_SEQ_ALLTOALL] = 6 * calls * (g->hp - 1);
+    messages[COMM_KV_INNER] = ring ? 2 * calls * windows * (g->w - 1) : 0; // forward and backward
+    messages[COMM_KV_OUTER] = ring ? 2 * calls * (windows - 1) : 0;
+    messages[COMM_DKV_INNER] = ring && g->w > 1 ? calls * (windows * (g->w - 1) + 1) : 0; // and one more hop at the end, home
+    messages[COMM_DKV_OUTER] = ring && windows > 1 ? calls * windows : 0;     // of which the last goes home
+    messages[COMM_KV_GATHER] = gather ? 2 * calls * (g->cp - 1) : 0;
+    messages[COMM_DKV_SCATTER] = gather ? calls * (g->cp - 1) : 0;
     for (int k = COMM_KV_INNER; k <= COMM_KV_OUTER; k++) expected[k] = messages[k] * kv * e;
     for (int k = COMM_DKV_INNER; k <= COMM_DKV_OUTER; k++) expected[k] = messages[k] * kv * dkv;
     expected[COMM_KV_GATHER] = messages[COMM_KV_GATHER] * kv * e;
@@ -80,11 +80,11 @@ static void check_grid(const reference *r, const model_config *c, grid_shape sha
     snprintf(where, sizeof where, "dp %d hp %d cp %d w %d %s %s%s %s Hkv %d", shape.dp, shape.hp, shape.cp, shape.w,
              placement_name(shape.placement), allgather ? "allgather" : "ring",
              dkv_bf16 ? " bf16" : "", accumulate ? "2 micro-steps" : "batch 2", c->Hkv);
-    model_run run = fixture_run(accumulate ? 1 : 2, accumulate ? 2 : 1);
-    run.cp_allgather = allgather;
-    run.dkv_bf16 = dkv_bf16;
+    model_setup setup = fixture_setup(accumulate ? 1 : 2, accumulate ? 2 : 1);
+    setup.cp_allgather = allgather;
+    setup.dkv_bf16 = dkv_bf16;
     fixture f;
-    fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, S);
+    fixture_make(&f, c, shape, ranks, setup, RECOMPUTE_NONE, S);
     comm_count_reset();
     step_result s = model_step(&f.m, fixture_adamw(1), 1.0);
     check_wire(&f, where);

@@ -706,20 +706,20 @@ static void test_attention(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool
     attention_free(&a);
 }
 
-// The heads of a block in runs of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or members is the
-// whole group. Each run's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those of its group.
-static void test_runs_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents, int kv, int members) {
+// The heads of a block in slices of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or members is the
+// whole group. Each slice's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those of its group.
+static void test_slices_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, bool causal, int gap, int documents, int kv, int members) {
     char text[160];
     snprintf(text, sizeof text, "attention, rows %lld x %lld, %d of %d key/value heads and %d of their %d query heads", (long long)Tq, (long long)Tk, kv, Hkv,
              members, Hq / Hkv);
     tell(text);
     attention_case a = attention_make(Tq, Tk, Hq, Hkv, HS, causal, gap, gap, 31, documents);
-    attention_block b = a.b, run = b;
-    run.Hq = kv * members;
-    run.Hkv = kv;
-    run.sum_stride = (int64_t)run.Hq * HS;
-    int rounded = rounding_of(run), dkv_rounded = dkv_bf16 && rounded < TENSOR_CORES ? TENSOR_CORES : rounded;
-    tensor sum = tensor_new(Tq * run.sum_stride, false), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f);
+    attention_block b = a.b, slice = b;
+    slice.Hq = kv * members;
+    slice.Hkv = kv;
+    slice.sum_stride = (int64_t)slice.Hq * HS;
+    int rounded = rounding_of(slice), dkv_rounded = dkv_bf16 && rounded < TENSOR_CORES ? TENSOR_CORES : rounded;
+    tensor sum = tensor_new(Tq * slice.sum_stride, false), lse = marked(a.nlse, 0.25f), delta = marked(a.nlse, 0.25f);
     tensor dq = marked(a.nq, 1), dk = marked(a.nkv, 1), dv = marked(a.nkv, 1), out = tensor_new(a.nq, true), exact_out = out_as_stored(&a);
     forget(dk, Tk, (int64_t)Hkv * HS, b.kv_stride);
     forget(dv, Tk, (int64_t)Hkv * HS, b.kv_stride);
@@ -729,32 +729,32 @@ static void test_runs_of_heads(int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS, 
     keep_marks(a.dq, Tq, (int64_t)Hq * HS, b.q_stride, 1);
     keep_marks(a.dk, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
     keep_marks(a.dv, Tk, (int64_t)Hkv * HS, b.kv_stride, 1);
-    void *scratch = attention_scratch(run);
+    void *scratch = attention_scratch(slice);
     for (int backward = 0; backward < 2; backward++) {
         for (int g = 0; g < Hkv; g += kv)
             for (int member = 0; member < Hq / Hkv; member += members) {
                 int64_t head = g * (Hq / Hkv) + member, at = head * HS, kv_at = (int64_t)g * HS, row = head * b.lse_stride;
                 for (int64_t i = 0; i < sum.n; i++) sum.f[i] = NAN;
                 if (backward == 0) {
-                    op_attention_forward(sum.f, lse.f + row, a.q.x + at, a.k.x + kv_at, a.v.x + kv_at, run, false, scratch);
-                    op_cast_rows(out.x + at, b.q_stride, sum.f, Tq, run.sum_stride);
+                    op_attention_forward(sum.f, lse.f + row, a.q.x + at, a.k.x + kv_at, a.v.x + kv_at, slice, false, scratch);
+                    op_cast_rows(out.x + at, b.q_stride, sum.f, Tq, slice.sum_stride);
                     device_synchronize();
                     continue;
                 }
-                op_attention_delta(delta.f + row, exact_out.x + at, a.dout.x + at, run);
+                op_attention_delta(delta.f + row, exact_out.x + at, a.dout.x + at, slice);
                 op_attention_backward(sum.f, dk.f + kv_at, dv.f + kv_at, a.q.x + at, a.k.x + kv_at, a.v.x + kv_at, exact_out.x + at, a.dout.x + at, lse.f + row,
-                                      delta.f + row, run, false, member > 0, scratch);
+                                      delta.f + row, slice, false, member > 0, scratch);
                 device_synchronize();
-                for (int64_t i = 0; i < sum.n; i++) dq.f[i / run.sum_stride * b.q_stride + at + i % run.sum_stride] = sum.f[i];
+                for (int64_t i = 0; i < sum.n; i++) dq.f[i / slice.sum_stride * b.q_stride + at + i % slice.sum_stride] = sum.f[i];
             }
         if (backward == 1) break;
-        check("runs of heads, out", out, a.out, 4 * rounded);
-        check("runs of heads, lse", lse, a.lse, 4);
+        check("slices of heads, out", out, a.out, 4 * rounded);
+        check("slices of heads, lse", lse, a.lse, 4);
         for (int64_t i = 0; i < a.nlse; i++) lse.f[i] = (float)a.lse[i];
     }
-    check_beside("runs of heads, dq", dq, a.dq, 8 * rounded, 1);
-    check_beside("runs of heads, dk", dk, a.dk, 8 * dkv_rounded, 1);
-    check_beside("runs of heads, dv", dv, a.dv, 8 * dkv_rounded, 1);
+    check_beside("slices of heads, dq", dq, a.dq, 8 * rounded, 1);
+    check_beside("slices of heads, dk", dk, a.dk, 8 * dkv_rounded, 1);
+    check_beside("slices of heads, dv", dv, a.dv, 8 * dkv_rounded, 1);
     device_free(scratch);
     tensor all[8] = {sum, lse, delta, dq, dk, dv, out, exact_out};
     for (int i = 0; i < 8; i++) tensor_free(all[i]);
@@ -788,7 +788,7 @@ static void test_rounded_gradients(int HS, const char *why) {
     text[fread(text, 1, sizeof text - 1, said)] = '\0';
     fclose(said);
     CHECK(known[HS] || strstr(text, why) != NULL, "heads of %d, warning: %s", HS, text);
-    CHECK(agrees && attention_call_shape((attention_block){.HS = HS}, true, true, true, (attention_run){1, 1}).dkv_bf16,
+    CHECK(agrees && attention_call_shape((attention_block){.HS = HS}, true, true, true, (attention_part){1, 1}).dkv_bf16,
           "heads of %d: the engine is not used, or asked for float", HS);
     known[HS] = dkv_bf16 = true;
     test_attention(128, 128, 4, 2, HS, true, 0, 0, 0);
@@ -858,11 +858,11 @@ static void test_call_sizes(void) {
     }
     attention_use_blackwell(false);
     attention_test_limits(0, 42000); // a query head takes 4608 bytes forward, 21504 backward
-    attention_run forward = attention_call_run(false, 128, 128, 32, 16, 8), backward = attention_call_run(true, 128, 128, 2, 2, 8);
+    attention_part forward = attention_call_part(false, 128, 128, 32, 16, 8), backward = attention_call_part(true, 128, 128, 2, 2, 8);
     CHECK(forward.kv == 4 && forward.members == 2, "a forward call takes %d key/value heads, %d query heads of each", forward.kv, forward.members);
     CHECK(backward.kv == 1 && backward.members == 1, "a backward call takes %d key/value heads, %d query heads of each", backward.kv, backward.members);
     attention_test_limits(0, 50000);
-    backward = attention_call_run(true, 128, 128, 3, 1, 8); // calls of two heads do not divide three
+    backward = attention_call_part(true, 128, 128, 3, 1, 8); // calls of two heads do not divide three
     CHECK(backward.kv == 1 && backward.members == 1, "a backward call takes %d of three query heads", backward.members);
     attention_test_limits(0, 0);
 }
@@ -1333,11 +1333,11 @@ int main(int argc, char **argv) {
         test_merge(40, 2, 64, 0, 0);
         test_merge(70, 1, 128, 8, 2);
         test_attention(256, 64, 2, 1, 64, false, 0, 8, 70); // rows and blocks that see nothing
-        test_runs_of_heads(70, 90, 8, 2, 16, false, 0, 0, 1, 1);
-        test_runs_of_heads(50, 50, 6, 2, 20, true, 3, 0, 1, 3); // strides that are no multiples of 16 bytes
-        test_runs_of_heads(100, 100, 8, 4, 24, true, 8, 37, 2, 2);
-        test_runs_of_heads(70, 130, 4, 1, 64, false, 0, 0, 1, 2); // for tensor cores
-        test_runs_of_heads(130, 130, 4, 2, 128, true, 8, 60, 1, 1);
+        test_slices_of_heads(70, 90, 8, 2, 16, false, 0, 0, 1, 1);
+        test_slices_of_heads(50, 50, 6, 2, 20, true, 3, 0, 1, 3); // strides that are no multiples of 16 bytes
+        test_slices_of_heads(100, 100, 8, 4, 24, true, 8, 37, 2, 2);
+        test_slices_of_heads(70, 130, 4, 1, 64, false, 0, 0, 1, 2); // for tensor cores
+        test_slices_of_heads(130, 130, 4, 2, 128, true, 8, 60, 1, 1);
         // Lengths and strides that go to the engine (emulated: to the same kernels): in one call, then cut into tiles of 128 rows and into runs of
         // one query head, or of one or two key/value heads with all or half of their query heads.
         for (int n = 0; n < (engine_has_bf16() ? CUTS : 3); n += TEST_SANITIZED && n == 1 ? 2 : 1) {
@@ -1351,9 +1351,9 @@ int main(int argc, char **argv) {
             test_attention(128, 256, 4, 1, 16, false, 0, 8, 0);
             test_attention(384, 128, 3, 1, 8, false, 0, 0, 0);
             test_merge(256, 2, 8, 8, 0);
-            test_runs_of_heads(256, 256, 8, 2, 16, true, 0, 0, 1, 1);
-            test_runs_of_heads(256, 128, 8, 2, 8, false, 8, 0, 1, 2);
-            test_runs_of_heads(128, 256, 4, 4, 16, false, 0, 0, 2, 1);
+            test_slices_of_heads(256, 256, 8, 2, 16, true, 0, 0, 1, 1);
+            test_slices_of_heads(256, 128, 8, 2, 8, false, 8, 0, 1, 2);
+            test_slices_of_heads(128, 256, 4, 4, 16, false, 0, 0, 2, 1);
             if (engine_compiles() || KERNELS_ALONE) continue; // the kernels' launches are those of the shorter blocks above
             test_attention(256, 256, 4, 2, 40, true, 8, 0, 0); // the emulated engine does not take it
             test_attention(128, 256, 2, 2, 40, false, 0, 8, 0);
@@ -1373,7 +1373,7 @@ int main(int argc, char **argv) {
             check_tiles(0, 200, 300, 2, 1, 16, true, 0, 0, 130);   // keys that no query sees
             check_tiles(0, 256, 256, 2, 1, 16, false, 0, 0, 130);  // off the diagonal, not all of one document
             check_tiles(1, 200, 300, 4, 1, 16, false, 0, 8, 1000); // off the diagonal: 128 and 72, 256 and 44
-            test_runs_of_heads(300, 300, 4, 1, 16, true, 0, 130, 1, 2);
+            test_slices_of_heads(300, 300, 4, 1, 16, true, 0, 130, 1, 2);
             if (!KERNELS_ALONE) check_tiles(2, 390, 140, 2, 2, 64, false, 8, 16, 1000); // 256, 128 and 6, 128 and 12
             if (!engine_compiles() && !KERNELS_ALONE) check_tiles(1, 256, 200, 2, 1, 40, false, 0, 0, 1000); // the emulated engine does not take it
         }

@@ -7,10 +7,10 @@
 enum { SYMBOLS = 16, MARKER = 16, LENGTH = 64, STEPS = 600 };
 
 static void make_batch(fixture *f, int64_t step) {
-    for (int64_t b = 0; b < f->m.run.B; b++)
+    for (int64_t b = 0; b < f->m.setup.B; b++)
         for (int64_t t = 0; t < f->shard.T; t++) {
             int64_t position = sequence_shard_position(&f->shard, t), at = b * f->shard.T + t, half = LENGTH / 2;
-            uint64_t key = (uint64_t)((step * f->m.run.B + b) * half + position % half);
+            uint64_t key = (uint64_t)((step * f->m.setup.B + b) * half + position % half);
             int32_t symbol = (int32_t)((test_random(5, key) * 0.5 + 0.5) * SYMBOLS) % SYMBOLS;
             f->tokens[at] = position < half ? symbol : MARKER;
             f->labels[at] = position < half ? -100 : symbol;
@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
     model_config c = fixture_config(2, 64, 4, 2, 16, 128, SYMBOLS + 1, false);
     grid_shape shape = {.dp = 1, .hp = 1, .cp = comm_size(world), .w = comm_size(world) % 2 == 0 ? 2 : 1};
     fixture f;
-    fixture_make(&f, &c, shape, world, fixture_run(8, 1), RECOMPUTE_NONE, LENGTH);
+    fixture_make(&f, &c, shape, world, fixture_setup(8, 1), RECOMPUTE_NONE, LENGTH);
     double loss = 0, first = 0;
     int step = 1;
     for (; step <= STEPS; step++) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Memory: what a run holds is within 5 % of the plan that --dry-run prints, for sixteen configurations; it does not grow over 100 steps; it is
 # linear in the length of the sequence; doubling sp at a fixed number of tokens per rank halves the states and leaves the rest as it is; an
-# allocation that fails ends the run, and no state lacks what there was no memory for; attention in runs of heads, which take less. (F41, F51)
+# allocation that fails ends the run, and no state lacks what there was no memory for; attention in slices of heads, which take less. (F41, F51)
 source "$(dirname "$0")/shell.sh"
 seq 1 40000 | tokens_of data
 result() { # name ok(0/1) text
@@ -60,7 +60,7 @@ measured() { "$binary" --model nano --from-scratch --train-data "$dir/data.bin" 
 a=$(measured 2048) b=$(measured 4096) c=$(measured 8192) d=$(measured 16384)
 result 'linear in T' "$(number "${d:-9e9} <= 1.1 * (${a:-0} + 7 * (${b:-0} - ${a:-0})) && ${c:-9e9} <= 1.1 * (${a:-0} + 3 * (${b:-0} - ${a:-0}))" && echo 1 || echo 0)" "$a $b $c $d MiB at 2K 4K 8K 16K"
 
-# Attention sums a run of heads at a time. Runs of whole groups (4 heads here: 256 KiB of sums, where all heads take 1 MiB) change no bit.
+# Attention sums a slice of heads at a time. Runs of whole groups (4 heads here: 256 KiB of sums, where all heads take 1 MiB) change no bit.
 mkdir "$dir/heads"
 cat >"$dir/heads/config.json" <<'JSON'
 {"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 128,
@@ -74,11 +74,11 @@ losses() { # runs; prints losses and gradient norms
     rm "$dir/heads.jsonl"
 }
 all=$(device_bytes) of_all=$(losses)
-export TRAIN_LLAMA_TEST_RUN_BYTES=262144
+export TRAIN_LLAMA_TEST_SLICE_BYTES=262144
 few=$(device_bytes) of_few=$(losses)
-unset TRAIN_LLAMA_TEST_RUN_BYTES
-result 'runs of heads' "$([ $((${all:-0} - ${few:-0})) -ge 786432 ] && [ "$(wc -l <<<"$of_all")" = 2 ] && [ "$of_all" = "$of_few" ] && echo 1 || echo 0)" \
-    "$all bytes, $of_all; in runs $few bytes, $of_few"
+unset TRAIN_LLAMA_TEST_SLICE_BYTES
+result 'slices of heads' "$([ $((${all:-0} - ${few:-0})) -ge 786432 ] && [ "$(wc -l <<<"$of_all")" = 2 ] && [ "$of_all" = "$of_few" ] && echo 1 || echo 0)" \
+    "$all bytes, $of_all; in slices $few bytes, $of_few"
 
 # Doubling sp at a fixed length per rank, measured: the states (16 bytes a parameter in all: parameter, gradient and two moments) are divided by
 # sp. The rest of what a rank holds (activations, buffers) stays as it is, except for the scratch of the gradient reduction, which is (sp - 1) / sp

@@ -427,43 +427,43 @@ static void test_attention_sizes(void) {
     }
 }
 
-// The heads of p in runs of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or members is the whole
-// group. Each run's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those of its group.
-static void check_runs_of_heads(const attention_problem *p, int kv, int members, double forward_bound, double backward_bound) {
-    attention_block b = p->b, run = b;
+// The heads of p in slices of `kv` key/value heads and `members` query heads of each, which lie among the other heads: kv == 1 or members is the whole
+// group. Each slice's sums are dense; its out goes to its place among the others; its dk and dv are set, or added to those of its group.
+static void check_slices_of_heads(const attention_problem *p, int kv, int members, double forward_bound, double backward_bound) {
+    attention_block b = p->b, slice = b;
     int group = b.Hq / b.Hkv;
-    run.Hq = kv * members;
-    run.Hkv = kv;
-    run.sum_stride = (int64_t)run.Hq * b.HS;
-    float *sum = floats(b.Tq * run.sum_stride);
+    slice.Hq = kv * members;
+    slice.Hkv = kv;
+    slice.sum_stride = (int64_t)slice.Hq * b.HS;
+    float *sum = floats(b.Tq * slice.sum_stride);
     attention_result r = {floats(q_size(p)), floats(lse_size(p)), floats(lse_size(p)), floats(q_size(p)), floats(kv_size(p)), floats(kv_size(p))};
-    guarded_scratch forward = scratch_make(run, false), backward = scratch_make(run, true);
+    guarded_scratch forward = scratch_make(slice, false), backward = scratch_make(slice, true);
     for (int g = 0; g < b.Hkv; g += kv) {
         for (int member = 0; member < group; member += members) {
             int64_t head = g * group + member, at = head * b.HS, kv_at = (int64_t)g * b.HS, row = head * b.lse_stride;
-            poison(sum, b.Tq * run.sum_stride);
-            op_attention_forward(sum, r.lse + row, p->q + at, p->k + kv_at, p->v + kv_at, run, false, forward.bytes);
-            op_cast_rows(r.out + at, b.q_stride, sum, b.Tq, run.sum_stride);
-            op_attention_delta(r.delta + row, r.out + at, p->dout + at, run);
-            poison(sum, b.Tq * run.sum_stride);
+            poison(sum, b.Tq * slice.sum_stride);
+            op_attention_forward(sum, r.lse + row, p->q + at, p->k + kv_at, p->v + kv_at, slice, false, forward.bytes);
+            op_cast_rows(r.out + at, b.q_stride, sum, b.Tq, slice.sum_stride);
+            op_attention_delta(r.delta + row, r.out + at, p->dout + at, slice);
+            poison(sum, b.Tq * slice.sum_stride);
             op_attention_backward(sum, r.dk + kv_at, r.dv + kv_at, p->q + at, p->k + kv_at, p->v + kv_at, r.out + at, p->dout + at, r.lse + row, r.delta + row,
-                                  run, false, member > 0, backward.bytes);
-            op_cast_rows(r.dq + at, b.q_stride, sum, b.Tq, run.sum_stride);
+                                  slice, false, member > 0, backward.bytes);
+            op_cast_rows(r.dq + at, b.q_stride, sum, b.Tq, slice.sum_stride);
         }
     }
     char how[80];
-    snprintf(how, sizeof how, "runs of %d key/value heads and %d of their queries'", kv, members);
+    snprintf(how, sizeof how, "slices of %d key/value heads and %d of their queries'", kv, members);
     result_check(how, p, &r, b.q_stride, nothing, forward_bound, backward_bound);
     scratch_drop(forward), scratch_drop(backward);
     attention_result_drop(&r), drop(sum);
 }
-static void test_attention_runs_of_heads(void) {
+static void test_attention_slices_of_heads(void) {
     static const int cases[][6] = {{4, 2, 2, 1, 8, 0}, {8, 2, 1, 1, 16, 5}, {8, 2, 1, 2, 20, 3}, {6, 3, 1, 2, 32, 0}, {6, 3, 3, 2, 5, 4}, {12, 4, 2, 3, 64, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int Hq = cases[i][0], Hkv = cases[i][1], kv = cases[i][2], members = cases[i][3] * (cases[i][2] > 1 ? Hq / Hkv / cases[i][3] : 1);
         for (int causal = 0; causal < 2; causal++) {
             attention_problem p = attention_problem_make(130, 130 + 70 * (1 - causal), Hq, Hkv, cases[i][4], causal == 1, cases[i][5], 0, 1);
-            check_runs_of_heads(&p, kv, members, 8, gradient_bound(&p));
+            check_slices_of_heads(&p, kv, members, 8, gradient_bound(&p));
             attention_problem_drop(&p);
         }
     }
@@ -690,7 +690,7 @@ static void test_attention_documents(void) {
                 }
                 attention_solve(&p);
                 attention_check(&p, 8, gradient_bound(&p));
-                check_runs_of_heads(&p, 1, 1, 8, gradient_bound(&p));
+                check_slices_of_heads(&p, 1, 1, 8, gradient_bound(&p));
                 free(first);
                 attention_problem_drop(&p);
             }
@@ -1166,7 +1166,7 @@ int main(void) {
     test_rope(8, 32, 8, 128, 2);
     test_attention_reference();
     test_attention_sizes();
-    test_attention_runs_of_heads();
+    test_attention_slices_of_heads();
     test_attention_long();
     test_attention_large_scores();
     for (int parts = 2; parts <= 5; parts++) {

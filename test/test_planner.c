@@ -267,7 +267,7 @@ static void check_kept(void) {
 
 // Bytes that each further row of a long sequence takes on a GPU, Llama-3-8B with full recompute and all activations on the host, by hand. Two slots of
 // x_in, dx, dout (where x_mid is, too), q, kv, out before SeqAlltoAll, lse, and what is at work at the worst moment: nothing of xn, qkv and the MLP, and of
-// what attention sums and sends around a ring only one run of heads.
+// what attention sums and sends around a ring only one slice of heads.
 static void check_bytes_of_a_row(const model_config *c) {
     enum { X = 2, D = 4096, H = 32, HS = 128, HEAD = HS * X, SUM = HS * 4, KV = 16 * HEAD, LSE = 4 * H, DATA = 2 * 4 + HS * 4 + 4 };
     const int64_t kept = 2 * D * X + 2 * D * X + H * HEAD + KV + H * HEAD + LSE + DATA;
@@ -275,7 +275,7 @@ static void check_bytes_of_a_row(const model_config *c) {
         int hp, cp, w;
         int64_t at_work;
     } cases[] = {
-        {1, 1, 1, SUM + 2 * HEAD + 2 * SUM + LSE},                             // a run of one head: its sum, K and V, dK and dV; delta
+        {1, 1, 1, SUM + 2 * HEAD + 2 * SUM + LSE},                             // a slice of one head: its sum, K and V, dK and dV; delta
         {1, 8, 8, 4 * SUM + 2 * HEAD + 2 * 2 * HEAD + 3 * 2 * SUM + LSE},      // of one group: K and V in use and arriving; dK and dV computed, leaving and arriving
         {1, 8, 1, 4 * SUM + 2 * HEAD + 2 * 2 * HEAD + 3 * 2 * SUM + LSE},      // the same by an outer ring alone
         {8, 1, 1, H * HEAD + H * HEAD},                                        // out, and dout on its way
@@ -293,16 +293,16 @@ static void check_bytes_of_a_row(const model_config *c) {
         g.ranks = cases[i].hp * cases[i].cp;
         size_t bytes[2];
         for (int longer = 0; longer < 2; longer++) {
-            model_run run;
-            memset(&run, 0, sizeof run);
-            run.B = run.grad_accum = 1;
-            run.T = (int64_t)(1 + longer) << 20;
-            run.zp = run.zg = run.zo = g.ranks;
-            run.kinds = kinds;
-            run.offload_layers = c->L;
-            run.element_bytes = X;
+            model_setup setup;
+            memset(&setup, 0, sizeof setup);
+            setup.B = setup.grad_accum = 1;
+            setup.T = (int64_t)(1 + longer) << 20;
+            setup.zp = setup.zg = setup.zo = g.ranks;
+            setup.kinds = kinds;
+            setup.offload_layers = c->L;
+            setup.element_bytes = X;
             arena device, host;
-            model_count(&device, &host, c, &g, &run);
+            model_count(&device, &host, c, &g, &setup);
             bytes[longer] = device.peak;
         }
         double row = (double)(bytes[1] - bytes[0]) / (1 << 20), want = (double)(kept + cases[i].at_work); // not quite: tiles are of equal size, which depends on their number
@@ -986,7 +986,7 @@ static void check_hidden_by_compute(void) {
     }
 }
 
-// 1M rows a rank with 32 heads are 8 runs of a group: each is launched in every ring step, and the gradient of wo hides the last hop home of the last alone.
+// 1M rows a rank with 32 heads are 8 slices of a group: each is launched in every ring step, and the gradient of wo hides the last hop home of the last alone.
 static void check_runs(void) {
     model_config m = preset("llama3-8b");
     cluster c = load("h100");
@@ -998,7 +998,7 @@ static void check_runs(void) {
     planner_choice p = {.shape = planner_shape(&c, 1, 1, 8, 8, PLACEMENT_HEAD_FIRST), .zp = 8, .zg = 8, .zo = 8};
     planner_attention a = time_step(&q, &p);
     double launches = a.forward.compute + a.backward.compute - a.kernel_f - a.kernel_b;
-    CHECK(a.runs == 8 && fabs(launches / (8 * 8 * 3) - 1) < 1e-9, "%d runs, %g s of launches", a.runs, launches);
+    CHECK(a.slices == 8 && fabs(launches / (8 * 8 * 3) - 1) < 1e-9, "%d slices, %g s of launches", a.slices, launches);
     double exposed = m.L * (a.forward.inner + a.backward.inner), hidden = exposed - p.ring_inner, home = a.backward.home;
     CHECK(home > 0 && fabs(8 * hidden / (m.L * home) - 1) < 1e-9, "%g s of hops home, of which %g are hidden", m.L * home, hidden);
 }

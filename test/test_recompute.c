@@ -10,11 +10,11 @@ typedef struct {
     int64_t count[16], attention_calls;
 } outcome;
 
-static outcome run_once(const model_config *c, grid_shape shape, model_run run, recompute_kind kind, int steps, comm *ranks) {
+static outcome run_once(const model_config *c, grid_shape shape, model_setup setup, recompute_kind kind, int steps, comm *ranks) {
     fixture f;
     outcome o;
     memset(&o, 0, sizeof o);
-    fixture_make(&f, c, shape, ranks, run, kind, 32);
+    fixture_make(&f, c, shape, ranks, setup, kind, 32);
     int64_t before = op_attention_calls();
     for (int step = 1; step <= steps; step++) {
         o.loss = model_step(&f.m, fixture_adamw(step), 1.0).loss;
@@ -93,48 +93,48 @@ int main(int argc, char **argv) {
     check_auto_tiles();
     check_layout();
     static const int layers[] = {1, 2, 3, 7};
-    static const int grids[4][4] = {{1, 1, 4, 2}, {1, 2, 2, 1}, {4, 1, 1, 1}, {2, 2, 1, 1}}; // dp, hp, cp, w; runs of one head, in a ring of one group
+    static const int grids[4][4] = {{1, 1, 4, 2}, {1, 2, 2, 1}, {4, 1, 1, 1}, {2, 2, 1, 1}}; // dp, hp, cp, w; slices of one head, in a ring of one group
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < 4; i++) {
             if (grids[i][0] > 1 && k != 2) continue;
             model_config c = fixture_config(layers[k], 24, 4, 2, 6, 28, 31, k % 2 == 1);
             int units = c.L + 2;
             grid_shape shape = {.dp = grids[i][0], .hp = grids[i][1], .cp = grids[i][2], .w = grids[i][3]};
-            model_run run = fixture_run(2, 2);
-            run.attention_bytes = 1;
-            run.zp = run.zg = run.zo = 2;
+            model_setup setup = fixture_setup(2, 2);
+            setup.attention_bytes = 1;
+            setup.zp = setup.zg = setup.zo = 2;
             char where[120];
-            outcome none = run_once(&c, shape, run, RECOMPUTE_NONE, 2, world);
-            int64_t calls = 2 * run.grad_accum * run.B * c.L * (shape.cp > 1 ? shape.cp * c.Hkv : c.H) / shape.hp; // steps x micro-steps x sequences x layers x blocks x runs
+            outcome none = run_once(&c, shape, setup, RECOMPUTE_NONE, 2, world);
+            int64_t calls = 2 * setup.grad_accum * setup.B * c.L * (shape.cp > 1 ? shape.cp * c.Hkv : c.H) / shape.hp; // steps x micro-steps x sequences x layers x blocks x slices
             CHECK(none.attention_calls == calls, "none: %lld attention calls, expected %lld", (long long)none.attention_calls, (long long)calls);
             for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_AUTO; kind++)
                 for (int offload = 0; offload <= c.L; offload += c.L > 3 ? 3 : 1) {
                     bool delays = (i + kind + offload) % 2 == 1; // on another grid the other way
                     if (TEST_SANITIZED && !delays) continue;
                     snprintf(where, sizeof where, "L %d dp %d hp %d kind %d, %d layers offloaded%s", c.L, shape.dp, shape.hp, kind, offload, delays ? ", delayed" : "");
-                    run.offload_layers = offload;
-                    run.offload_states = offload % 2 == 1 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
+                    setup.offload_layers = offload;
+                    setup.offload_states = offload % 2 == 1 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
                     comm_test_delay(delays ? 100 : 0, 5);
-                    outcome o = run_once(&c, shape, run, (recompute_kind)kind, 2, world);
+                    outcome o = run_once(&c, shape, setup, (recompute_kind)kind, 2, world);
                     compare(&o, &none, units, 0, where);
                     if (kind == RECOMPUTE_SELECTIVE) CHECK(o.attention_calls == calls, "%s: %lld attention calls", where, (long long)o.attention_calls);
                     if (kind == RECOMPUTE_FULL) CHECK(o.attention_calls == 2 * calls, "%s: %lld attention calls", where, (long long)o.attention_calls);
                     free_outcome(&o, units);
                 }
             comm_test_delay(0, 0);
-            run.offload_layers = 0;
-            run.offload_states = OFFLOAD_NONE;
-            outcome untiled = run_once(&c, shape, run, RECOMPUTE_NONE, 1, world); // one step: an update would amplify the rounding
-            int64_t rows = run.B * 32 * shape.dp / 4;
+            setup.offload_layers = 0;
+            setup.offload_states = OFFLOAD_NONE;
+            outcome untiled = run_once(&c, shape, setup, RECOMPUTE_NONE, 1, world); // one step: an update would amplify the rounding
+            int64_t rows = setup.B * 32 * shape.dp / 4;
             const int64_t tiles[] = {1, 7, rows - 1, rows, rows + 1};
             for (int n = 0; n < 5; n++)
                 for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++) {
                     if (TEST_SANITIZED && kind % 2 != n % 2) continue;
-                    run.mlp_tile = tiles[n];
-                    run.loss_tile = tiles[4 - n];
+                    setup.mlp_tile = tiles[n];
+                    setup.loss_tile = tiles[4 - n];
                     snprintf(where, sizeof where, "L %d dp %d hp %d kind %d, tiles %lld and %lld", c.L, shape.dp, shape.hp, kind, (long long)tiles[n],
                              (long long)tiles[4 - n]);
-                    outcome o = run_once(&c, shape, run, (recompute_kind)kind, 1, world);
+                    outcome o = run_once(&c, shape, setup, (recompute_kind)kind, 1, world);
                     compare(&o, &untiled, units, 1e-6, where); // sums over rows are split differently
                     free_outcome(&o, units);
                 }

@@ -127,10 +127,10 @@ int main(int argc, char **argv) {
         test_update();
     }
     model_config c = fixture_config(2, 24, 4, 2, 6, 40, 50, false);
-    model_run run = fixture_run(1, 1);
+    model_setup setup = fixture_setup(1, 1);
     for (int bf16_moments = 0; bf16_moments < 2; bf16_moments++) {
-        run.bf16_moments = bf16_moments == 1;
-        fixture_check_updates(&c, run, world, true);
+        setup.bf16_moments = bf16_moments == 1;
+        fixture_check_updates(&c, setup, world, true);
     }
     int status = test_finish("stochastic rounding", world);
     device_stop();

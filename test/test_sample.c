@@ -19,7 +19,7 @@ static sample_job job_of(const int32_t *prompt, int64_t prompt_count, int64_t co
 static void check_counting(grid_shape shape, comm *ranks, const fixture *learnt) {
     static const int32_t prompt[] = {4, 5, 6};
     fixture f;
-    fixture_make(&f, &learnt->m.c, shape, ranks, fixture_run(2, 1), RECOMPUTE_NONE, LENGTH);
+    fixture_make(&f, &learnt->m.c, shape, ranks, fixture_setup(2, 1), RECOMPUTE_NONE, LENGTH);
     for (int u = 0; u < f.m.c.L + 2; u++) device_copy(f.m.zero.params[u], learnt->m.zero.params[u], sizeof(floatX) * (size_t)f.m.units[u].count);
     sample_job job = job_of(prompt, 3, LENGTH - 3); // to the last position
     for (int64_t n = 3; n < LENGTH; n++) sample_draw(&job, n, &f.m, &f.shard, 0, 1);
@@ -39,11 +39,11 @@ static void check_counting(grid_shape shape, comm *ranks, const fixture *learnt)
 static void test_draw(comm *world, comm *self) {
     model_config c = fixture_config(1, 32, 4, 2, 8, 64, CYCLE + 1, true);
     fixture f;
-    fixture_make(&f, &c, fixture_shape(4, 1, 1, 1), world, fixture_run(2, 1), RECOMPUTE_NONE, LENGTH);
+    fixture_make(&f, &c, fixture_shape(4, 1, 1, 1), world, fixture_setup(2, 1), RECOMPUTE_NONE, LENGTH);
     double loss = 1;
     for (int step = 1; step <= STEPS && loss > 0.01; step++) {
         for (int64_t i = 0; i < f.m.rows; i++) {
-            int64_t start = (f.g.place.d * f.m.run.B + i / LENGTH) % CYCLE;
+            int64_t start = (f.g.place.d * f.m.setup.B + i / LENGTH) % CYCLE;
             f.tokens[i] = (int32_t)((start + i % LENGTH) % CYCLE);
             f.labels[i] = (f.tokens[i] + 1) % CYCLE;
         }

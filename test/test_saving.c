@@ -13,7 +13,7 @@ static void change_states(model *m, float by) {
         for (int k = VALUES_M; k <= VALUES_V; k++) {
             void *moments = values_piece(&m->zero, (values_kind)k, u);
             for (int64_t i = 0; i < n / m->zero.zo; i++) {
-                if (m->run.bf16_moments) ((bf16 *)moments)[i].bits = bf16_of_float(float_of_bf16(((bf16 *)moments)[i].bits) + by);
+                if (m->setup.bf16_moments) ((bf16 *)moments)[i].bits = bf16_of_float(float_of_bf16(((bf16 *)moments)[i].bits) + by);
                 else ((float *)moments)[i] += by;
             }
         }
@@ -41,14 +41,14 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
     snprintf(where, sizeof where, "ZeRO %d %d %d%s%s%s", zp, zg, zo, offload ? ", offload" : "", saves ? ", in the background" : "", bf16_moments ? ", bf16 moments" : "");
     model_config c = fixture_config(2, 128, 4, 2, 32, 256, 6000, false); // large enough that writing takes longer than changing
     grid_shape shape = {.dp = 1, .hp = 2, .cp = 2, .w = 1};
-    model_run run = fixture_run(1, 1);
-    run.zp = zp; run.zg = zg; run.zo = zo;
-    run.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
-    run.saves = saves;
-    run.bf16_moments = bf16_moments;
+    model_setup setup = fixture_setup(1, 1);
+    setup.zp = zp; setup.zg = zg; setup.zo = zo;
+    setup.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
+    setup.saves = saves;
+    setup.bf16_moments = bf16_moments;
     fixture f, kept;
-    fixture_make(&f, &c, shape, world, run, RECOMPUTE_NONE, 64);
-    fixture_make(&kept, &c, shape, world, run, RECOMPUTE_NONE, 64);
+    fixture_make(&f, &c, shape, world, setup, RECOMPUTE_NONE, 64);
+    fixture_make(&kept, &c, shape, world, setup, RECOMPUTE_NONE, 64);
     for (fixture *one = &f; one != NULL; one = one == &f ? &kept : NULL) { // moments that differ from element to element
         model_step(&one->m, fixture_adamw(1), 0);
         zero_spread_finish(&one->m.zero, one->m.zero.unit_count);
@@ -100,14 +100,14 @@ static void check_saving(const char *folder, int zp, int zg, int zo, bool offloa
 static void check_other_moments(const char *folder, bool offload, comm *world) {
     model_config c = fixture_config(2, 24, 4, 2, 6, 40, 50, false);
     for (int from_bf16 = 0; from_bf16 < 2; from_bf16++) {
-        model_run run = fixture_run(1, 1);
-        run.zo = 4;
-        run.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
+        model_setup setup = fixture_setup(1, 1);
+        setup.zo = 4;
+        setup.offload_states = offload ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
         fixture f, other;
-        run.bf16_moments = from_bf16 == 1;
-        fixture_make(&f, &c, fixture_shape(1, 2, 2, 1), world, run, RECOMPUTE_NONE, 64);
-        run.bf16_moments = from_bf16 == 0;
-        fixture_make(&other, &c, fixture_shape(1, 2, 2, 1), world, run, RECOMPUTE_NONE, 64);
+        setup.bf16_moments = from_bf16 == 1;
+        fixture_make(&f, &c, fixture_shape(1, 2, 2, 1), world, setup, RECOMPUTE_NONE, 64);
+        setup.bf16_moments = from_bf16 == 0;
+        fixture_make(&other, &c, fixture_shape(1, 2, 2, 1), world, setup, RECOMPUTE_NONE, 64);
         model_step(&f.m, fixture_adamw(1), 0);
         error_text error = {"", 0};
         state_store store;

@@ -252,7 +252,7 @@ static void make_ring(grid_shape shape, int c, bool dkv_bf16) {
     r->g = g;
     r->Tc = 4;
     r->Hq = r->Hkv = 1;
-    r->run = (head_run){0, 1, 0, 1};
+    r->slice = (head_slice){0, 1, 0, 1};
     r->HS = 2;
     for (int i = 0; i < 2; i++) r->kv_inner[i] = memory_kv[c][i];
     for (int i = 0; i < 2; i++) r->kv_outer[i] = memory_kv[c][2 + i];

@@ -6,21 +6,21 @@
 
 static const recompute_kind kinds[6] = {RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_FULL};
 
-static model_run run_of(int zp, int zg, int zo) {
-    model_run run = fixture_run(3, 3);
-    run.zp = zp; run.zg = zg; run.zo = zo;
-    run.kinds = kinds;
-    return run;
+static model_setup run_of(int zp, int zg, int zo) {
+    model_setup setup = fixture_setup(3, 3);
+    setup.zp = zp; setup.zg = zg; setup.zo = zo;
+    setup.kinds = kinds;
+    return setup;
 }
 // fault: what is wrong with the grid, if anything.
 typedef enum { NO_FAULT, WRONG_ROWS, WRONG_HEADS, WRONG_SAMPLES, CROSSED_DKV, NOT_A_NUMBER } fault_kind;
-static void check_verify(const char *where, grid_shape shape, model_run run, fault_kind fault, comm *world) {
+static void check_verify(const char *where, grid_shape shape, model_setup setup, fault_kind fault, comm *world) {
     if (TEST_SANITIZED && fault != NO_FAULT && fault != WRONG_ROWS) return; // memory is used in the same way
     model_config c = fixture_config(6, 64, 8, 4, 8, TEST_SANITIZED ? 60 : 600, TEST_SANITIZED ? 200 : 2000, false);
     grid g;
     error_text error;
     error.text[0] = '\0';
-    grid_create(&g, shape, run.cp_allgather, world);
+    grid_create(&g, shape, setup.cp_allgather, world);
     grid wrong = g;
     if (fault == WRONG_ROWS) wrong.place.c = shape.cp - 1 - g.place.c;
     if (fault == WRONG_HEADS) wrong.place.h = shape.hp - 1 - g.place.h;
@@ -30,7 +30,7 @@ static void check_verify(const char *where, grid_shape shape, model_run run, fau
         wrong.dkv_outer = g.dkv_inner;
     }
     if (fault == NOT_A_NUMBER) c.rms_eps = NAN;
-    bool ok = verify(&c, &run, &wrong, &error);
+    bool ok = verify(&c, &setup, &wrong, &error);
     CHECK(ok == (fault == NO_FAULT) && ok == (error.text[0] == '\0'), "%s: %s", where, ok ? "nothing was found" : error.text);
     CHECK(ok || strstr(error.text, "differs from the same step on one rank") != NULL, "%s: %s", where, error.text);
     grid_free(&g);
@@ -38,22 +38,22 @@ static void check_verify(const char *where, grid_shape shape, model_run run, fau
 
 int main(int argc, char **argv) {
     comm *world = test_start(&argc, &argv);
-    model_run run = run_of(1, 2, 8);
-    check_verify("hp 2, cp 4, w 2", fixture_shape(1, 2, 4, 2), run, NO_FAULT, world);
-    check_verify("wrong rows", fixture_shape(1, 2, 4, 2), run, WRONG_ROWS, world);
-    check_verify("wrong heads", fixture_shape(1, 2, 4, 2), run, WRONG_HEADS, world);
-    check_verify("crossed dKV", fixture_shape(1, 2, 4, 2), run, CROSSED_DKV, world);
-    check_verify("not a number", fixture_shape(1, 2, 4, 2), run, NOT_A_NUMBER, world);
-    check_verify("wrong samples", fixture_shape(4, 2, 1, 1), run, WRONG_SAMPLES, world);
-    run = run_of(2, 4, 4);
-    run.packed = true;
-    run.offload_layers = 5;
-    run.offload_states = OFFLOAD_OPTIMIZER;
-    check_verify("packed documents, offload", fixture_shape(2, 1, 4, 4), run, NO_FAULT, world);
-    check_verify("packed documents, wrong rows", fixture_shape(2, 1, 4, 4), run, WRONG_ROWS, world);
-    run.cp_allgather = run.dkv_bf16 = true;
-    check_verify("all-gather, dKV as bf16", fixture_shape(2, 2, 2, 2), run, NO_FAULT, world);
-    check_verify("all-gather, wrong rows", fixture_shape(2, 2, 2, 2), run, WRONG_ROWS, world);
+    model_setup setup = run_of(1, 2, 8);
+    check_verify("hp 2, cp 4, w 2", fixture_shape(1, 2, 4, 2), setup, NO_FAULT, world);
+    check_verify("wrong rows", fixture_shape(1, 2, 4, 2), setup, WRONG_ROWS, world);
+    check_verify("wrong heads", fixture_shape(1, 2, 4, 2), setup, WRONG_HEADS, world);
+    check_verify("crossed dKV", fixture_shape(1, 2, 4, 2), setup, CROSSED_DKV, world);
+    check_verify("not a number", fixture_shape(1, 2, 4, 2), setup, NOT_A_NUMBER, world);
+    check_verify("wrong samples", fixture_shape(4, 2, 1, 1), setup, WRONG_SAMPLES, world);
+    setup = run_of(2, 4, 4);
+    setup.packed = true;
+    setup.offload_layers = 5;
+    setup.offload_states = OFFLOAD_OPTIMIZER;
+    check_verify("packed documents, offload", fixture_shape(2, 1, 4, 4), setup, NO_FAULT, world);
+    check_verify("packed documents, wrong rows", fixture_shape(2, 1, 4, 4), setup, WRONG_ROWS, world);
+    setup.cp_allgather = setup.dkv_bf16 = true;
+    check_verify("all-gather, dKV as bf16", fixture_shape(2, 2, 2, 2), setup, NO_FAULT, world);
+    check_verify("all-gather, wrong rows", fixture_shape(2, 2, 2, 2), setup, WRONG_ROWS, world);
     int status = test_finish("test_verify", world);
     comm_finalize();
     return status;

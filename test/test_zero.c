@@ -22,7 +22,7 @@ static void free_outcome(outcome *o, int units) {
 // makes gathered parameters stale.
 static void check_bytes(const fixture *f, const char *where) {
     const zero_hybrid *z = &f->m.zero;
-    int64_t A = f->m.run.grad_accum, s = sizeof(floatX), R = z->ranks / z->zo, L = f->m.c.L;
+    int64_t A = f->m.setup.grad_accum, s = sizeof(floatX), R = z->ranks / z->zo, L = f->m.c.L;
     int64_t gather = 0, reduce = 0, update = 0;
     for (int u = 0; u < z->unit_count; u++) {
         int64_t n = z->units[u].count;
@@ -53,11 +53,11 @@ static void forget_others(zero_hybrid *z) {
     }
 }
 
-static outcome train(const model_config *c, grid_shape shape, model_run run, comm *ranks, const char *where) {
+static outcome train(const model_config *c, grid_shape shape, model_setup setup, comm *ranks, const char *where) {
     fixture f;
     outcome o;
     memset(&o, 0, sizeof o);
-    fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, 12);
+    fixture_make(&f, c, shape, ranks, setup, RECOMPUTE_NONE, 12);
     for (int step = 0; step < STEPS; step++) {
         fixture_batch(&f, step * 100);
         comm_count_reset();
@@ -88,11 +88,11 @@ static outcome train(const model_config *c, grid_shape shape, model_run run, com
 
 // Gradients, and parameters, on the host, against `on_device`, the same run without. The same bits, unless micro-steps are added up by one rank: products
 // then add to what is there one row after the other, and otherwise start from zero.
-static void check_offloaded(const model_config *c, grid_shape shape, model_run run, comm *ranks, const outcome *on_device, const char *where) {
-    for (int states = OFFLOAD_GRADIENTS; states <= (run.zp == run.zo ? OFFLOAD_PARAMETERS : OFFLOAD_GRADIENTS); states++) {
-        run.offload_states = (zero_offload)states;
-        outcome o = train(c, shape, run, ranks, where);
-        double tolerance = run.zg == 1 && run.grad_accum > 1 ? 1e-6 : 0;
+static void check_offloaded(const model_config *c, grid_shape shape, model_setup setup, comm *ranks, const outcome *on_device, const char *where) {
+    for (int states = OFFLOAD_GRADIENTS; states <= (setup.zp == setup.zo ? OFFLOAD_PARAMETERS : OFFLOAD_GRADIENTS); states++) {
+        setup.offload_states = (zero_offload)states;
+        outcome o = train(c, shape, setup, ranks, where);
+        double tolerance = setup.zg == 1 && setup.grad_accum > 1 ? 1e-6 : 0;
         for (int s = 0; s < STEPS; s++)
             CHECK(fabs(o.norm[s] - on_device->norm[s]) <= tolerance * on_device->norm[s], "%s, offload %d: step %d: norm %.9f, on the device %.9f", where, states, s,
                   o.norm[s], on_device->norm[s]);
@@ -110,7 +110,7 @@ static void check_decay(comm *self) {
     grid_shape one = {.dp = 1, .hp = 1, .cp = 1, .w = 1};
     fixture f[2];
     for (int d = 0; d < 2; d++) {
-        fixture_make(&f[d], &c, one, self, fixture_run(1, 1), RECOMPUTE_NONE, 12);
+        fixture_make(&f[d], &c, one, self, fixture_setup(1, 1), RECOMPUTE_NONE, 12);
         fixture_batch(&f[d], 0);
         adamw_args args = fixture_adamw(1);
         args.weight_decay = (float)d;
@@ -152,10 +152,10 @@ static void check_hides(const trace_event *transfer, const trace_event *compute,
 // Stages that outlast the first micro-step's backward pass are hidden by the next forward pass. The embedding is gathered for the next micro-step while the
 // first layer's backward pass computes. Nothing hides the gather of the step's first unit, nor the stages that outlast the last backward pass.
 static void check_overlap(const model_config *c, grid_shape shape, comm *ranks, int zp, int zg, int zo) {
-    model_run run = fixture_run(1, 2);
-    run.zp = zp; run.zg = zg; run.zo = zo;
+    model_setup setup = fixture_setup(1, 2);
+    setup.zp = zp; setup.zg = zg; setup.zo = zo;
     fixture f;
-    fixture_make(&f, c, shape, ranks, run, RECOMPUTE_NONE, 12);
+    fixture_make(&f, c, shape, ranks, setup, RECOMPUTE_NONE, 12);
     trace_start();
     model_step(&f.m, fixture_adamw(1), 1.0);
     int gather = TRACE_KIND + (int)COMM_PARAM_GATHER, reduce = TRACE_KIND + (int)COMM_GRAD_REDUCE, update = TRACE_KIND + (int)COMM_PARAM_UPDATE;
@@ -212,16 +212,16 @@ int main(int argc, char **argv) {
             for (int accum = 1; accum <= ACCUM; accum++) {
                 if (TEST_SANITIZED && accum != ACCUM - k) continue;
                 char where[120];
-                outcome replicated = train(c, shape, fixture_run(1, accum), ranks, "replicated");
+                outcome replicated = train(c, shape, fixture_setup(1, accum), ranks, "replicated");
                 for (int zp = 1; zp <= n; zp++)
                     for (int zg = zp; zg <= n; zg += zp)
                         for (int zo = zg; zo <= n; zo += zg) {
                             if (n % zo != 0) continue;
                             snprintf(where, sizeof where, "%d ranks, zero %d/%d/%d, accumulation %d", n, zp, zg, zo, accum);
-                            model_run run = fixture_run(1, accum);
-                            run.zp = zp; run.zg = zg; run.zo = zo;
-                            run.offload_states = zo % 2 == 0 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
-                            outcome o = train(c, shape, run, ranks, where);
+                            model_setup setup = fixture_setup(1, accum);
+                            setup.zp = zp; setup.zg = zg; setup.zo = zo;
+                            setup.offload_states = zo % 2 == 0 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
+                            outcome o = train(c, shape, setup, ranks, where);
                             // One stage over all ranks, in rank order, adds in the same order as the replicated run; other degrees group the terms otherwise.
                             bool same_order = (zg == 1 && (zo == 1 || zo == n)) || (accum == 1 && zg == n && (zp == 1 || zp == n));
                             for (int s = 0; s < STEPS; s++)
@@ -231,7 +231,7 @@ int main(int argc, char **argv) {
                                 double d = test_difference(o.parameters[u], replicated.parameters[u], o.count[u]);
                                 CHECK(d <= (same_order ? 0 : 1e-6), "%s: parameters of unit %d differ by %.1e", where, u, d);
                             }
-                            if (zo == n && zg == n) check_offloaded(c, shape, run, ranks, &o, where);
+                            if (zo == n && zg == n) check_offloaded(c, shape, setup, ranks, &o, where);
                             free_outcome(&o, c->L + 2);
                         }
                 free_outcome(&replicated, c->L + 2);
@@ -240,17 +240,17 @@ int main(int argc, char **argv) {
         }
         comm_barrier(world);
     }
-    model_run narrow = fixture_run(1, 1);
+    model_setup narrow = fixture_setup(1, 1);
     narrow.bf16_moments = true;
     fixture_check_updates(&configs[0], narrow, world, false);
     grid_shape shape = {.dp = 2, .hp = 2, .cp = 2, .w = 2};
     static const int triples[6][3] = {{8, 8, 8}, {1, 1, 1}, {1, 1, 8}, {2, 2, 4}, {2, 4, 8}, {1, 2, 4}}; // 1, 2, 1, 4, 2 and 4 stages in the last micro-step
     for (int i = 0; i < 6; i++) check_overlap(&configs[0], shape, world, triples[i][0], triples[i][1], triples[i][2]);
-    model_run run = fixture_run(1, 2); // late transfers must change nothing
-    run.zp = 2; run.zg = 4; run.zo = 8;
-    outcome on_time = train(&configs[0], shape, run, world, "on time");
+    model_setup setup = fixture_setup(1, 2); // late transfers must change nothing
+    setup.zp = 2; setup.zg = 4; setup.zo = 8;
+    outcome on_time = train(&configs[0], shape, setup, world, "on time");
     comm_test_delay(200, 3);
-    outcome late = train(&configs[0], shape, run, world, "late");
+    outcome late = train(&configs[0], shape, setup, world, "late");
     for (int u = 0; u < 6; u++) CHECK(memcmp(on_time.parameters[u], late.parameters[u], (size_t)late.count[u] * sizeof(float)) == 0, "delays change unit %d", u);
     free_outcome(&on_time, 6);
     free_outcome(&late, 6);

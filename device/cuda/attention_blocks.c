@@ -14,17 +14,17 @@ void attention_use_deterministic(void) { deterministic = true; }
 void attention_use_blackwell(bool yes) { blackwell = yes; }
 static bool dkv_rounded[DEVICE_HEAD_SIZE_MAX + 1]; // dk and dv of this head size are asked for in bf16, because they failed in float (engine_is_right)
 
-attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, attention_run run) {
-    int Hq = run.kv * run.members;
+attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, attention_part part) {
+    int Hq = part.kv * part.members;
     int64_t dense = (int64_t)Hq * b.HS;
     bool dkv_bf16 = backward && (blackwell || (b.HS <= DEVICE_HEAD_SIZE_MAX && dkv_rounded[b.HS]));
     return (attention_shape){
-        .backward = backward, .causal = b.causal, .dkv_bf16 = dkv_bf16, .Tq = b.Tq, .Tk = b.Tk, .Hq = Hq, .Hkv = run.kv, .HS = b.HS,
+        .backward = backward, .causal = b.causal, .dkv_bf16 = dkv_bf16, .Tq = b.Tq, .Tk = b.Tk, .Hq = Hq, .Hkv = part.kv, .HS = b.HS,
         .q_stride = b.q_stride, .kv_stride = b.kv_stride, .sum_stride = q_apart ? dense : b.sum_stride, .dkv_stride = kv_apart || dkv_bf16 ? dense : b.kv_stride,
         .lse_head = b.Tq};
 }
 attention_shape attention_whole_shape(attention_block b) {
-    attention_run all = {b.Hkv, b.Hq / b.Hkv};
+    attention_part all = {b.Hkv, b.Hq / b.Hkv};
     attention_shape s = attention_call_shape(b, false, false, false, all);
     s.lse_head = b.lse_stride;
     s.documents = b.documents;
@@ -48,19 +48,19 @@ void attention_test_documents(int64_t rows) {
 static int64_t engine_tiles;
 int64_t attention_test_engine_tiles(void) { return engine_tiles; }
 int64_t attention_tile_rows(attention_block b) {
-    int64_t rows = max_i64(b.Tq, b.Tk), floats = max_i64(5 * b.HS + 2, (int64_t)(b.Hq / b.Hkv) * (b.HS + 1)); // of scratch per row: attention_call_run
+    int64_t rows = max_i64(b.Tq, b.Tk), floats = max_i64(5 * b.HS + 2, (int64_t)(b.Hq / b.Hkv) * (b.HS + 1)); // of scratch per row: attention_call_part
     int64_t most = min_i64(most_elements / max_i64(max_i64(b.q_stride, b.sum_stride), b.kv_stride), most_scratch / (4 * floats));
     if (blackwell) most = min_i64(most, min_i64(65536, ((int64_t)1 << 23) / b.HS));
     if (rows <= most) return rows;
     most = max_i64(most / 128 * 128, 128);
     return round_up(ceil_div(rows, ceil_div(rows, most)), 128); // equal tiles
 }
-attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
+attention_part attention_call_part(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS) {
     int64_t floats = backward ? (3 * Tq + 2 * Tk) * HS + 2 * Tq : Tq * HS + Tq; // of scratch per query head
     int64_t heads = max_i64(1, most_scratch / (4 * max_i64(floats, 1)));
-    attention_run run = {(int)max_i64(1, min_i64(heads * Hkv / Hq, Hkv)), Hq / Hkv};
-    while (backward && (run.members > heads || Hq / Hkv % run.members != 0)) run.members--; // part of a group: must divide it
-    return run;
+    attention_part part = {(int)max_i64(1, min_i64(heads * Hkv / Hq, Hkv)), Hq / Hkv};
+    while (backward && (part.members > heads || Hq / Hkv % part.members != 0)) part.members--; // part of a group: must divide it
+    return part;
 }
 
 // ---- scratch: pieces of the caller's memory, each aligned to 256 bytes ----
@@ -104,15 +104,15 @@ static backward_scratch backward_take(scratch_memory *m, attention_shape s) {
     return b;
 }
 
-static size_t call_scratch(attention_block b, bool backward, attention_run run) {
+static size_t call_scratch(attention_block b, bool backward, attention_part part) {
     scratch_memory m = {NULL, 0};
-    attention_shape s = attention_call_shape(b, backward, true, true, run);
+    attention_shape s = attention_call_shape(b, backward, true, true, part);
     if (backward) backward_take(&m, s);
     else forward_take(&m, s);
     return m.used;
 }
 
-// ---- a tile: loops over runs of key/value heads ----
+// ---- a tile: loops over parts of the key/value heads ----
 
 // The tensors of a block, or of a part of it: forward_from and backward_from leave out the first query and key rows, query heads and key/value heads.
 typedef struct {
@@ -147,9 +147,9 @@ static void backward_by_hand(backward_tensors t, attention_block b, bool add_dq,
         attention_kernel_backward(t.dq, t.dk, t.dv, t.q, t.k, t.v, t.dout, t.lse, t.delta, s, b.scale, add_dq, add_dkv);
 }
 
-static attention_block part_of(attention_block b, attention_run run) { // the same rows, as many heads as the run has
-    b.Hq = run.kv * run.members;
-    b.Hkv = run.kv;
+static attention_block part_of(attention_block b, attention_part part) { // the same rows, as many heads as the part has
+    b.Hq = part.kv * part.members;
+    b.Hkv = part.kv;
     return b;
 }
 // The engine's lse is always dense, because cuDNN assumed that whatever strides it was given (forward before 9.12, backward before 9.26).
@@ -161,11 +161,11 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
     asked.Tq = Tq;
     asked.Tk = Tk;
     engine_tiles++;
-    attention_run most = attention_call_run(false, Tq, Tk, b.Hq, b.Hkv, b.HS);
+    attention_part most = attention_call_part(false, Tq, Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv) {
-        attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), group};
+        attention_part part = {(int)min_i64(most.kv, b.Hkv - kv), group};
         forward_tensors t = forward_from(tile, b, 0, 0, (int64_t)kv * group, kv);
-        attention_shape s = attention_call_shape(asked, false, apart || merge, false, run);
+        attention_shape s = attention_call_shape(asked, false, apart || merge, false, part);
         scratch_memory m = {(char *)scratch, 0};
         forward_scratch f = forward_take(&m, s);
         bool lse_apart = apart || merge || b.lse_stride != b.Tq;
@@ -176,7 +176,7 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
         tensors[ATTENTION_OUT] = apart || merge ? f.out : t.out;
         tensors[ATTENTION_LSE] = lse_apart ? f.lse : t.lse;
         if (!attention_call(s, tensors, b.scale, f.workspace)) {
-            forward_by_hand(t, part_of(b, run), merge);
+            forward_by_hand(t, part_of(b, part), merge);
             continue;
         }
         if (merge) attention_merge(t.out, t.lse, f.out, f.lse, b.Tq, s.Hq, b.HS, b.sum_stride, b.lse_stride, s.Tq);
@@ -195,13 +195,13 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
     asked.Tq = Tq;
     asked.Tk = Tk;
     engine_tiles++;
-    attention_run most = attention_call_run(true, Tq, Tk, b.Hq, b.Hkv, b.HS);
+    attention_part most = attention_call_part(true, Tq, Tk, b.Hq, b.Hkv, b.HS);
     for (int kv = 0; kv < b.Hkv; kv += most.kv)
         for (int member = 0; member < group; member += most.members) {
-            attention_run run = {(int)min_i64(most.kv, b.Hkv - kv), most.members};
+            attention_part part = {(int)min_i64(most.kv, b.Hkv - kv), most.members};
             backward_tensors t = backward_from(tile, b, 0, 0, (int64_t)kv * group + member, kv);
             bool adds = add_dkv || member > 0, dq_apart = apart || add_dq, lse_apart = apart || b.lse_stride != b.Tq;
-            attention_shape s = attention_call_shape(asked, true, dq_apart, apart || adds || group > 1, run);
+            attention_shape s = attention_call_shape(asked, true, dq_apart, apart || adds || group > 1, part);
             bool dkv_apart = apart || adds || group > 1 || s.dkv_bf16;
             scratch_memory m = {(char *)scratch, 0};
             backward_scratch f = backward_take(&m, s);
@@ -220,12 +220,12 @@ static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, 
             tensors[ATTENTION_DELTA] = f.delta;
             if (!attention_call(s, tensors, b.scale, f.workspace)) {
                 backward_refused = true;
-                backward_by_hand(t, part_of(b, run), add_dq, adds);
+                backward_by_hand(t, part_of(b, part), add_dq, adds);
                 continue;
             }
             if (dq_apart) attention_sum_heads(t.dq, f.dq, false, b.Tq, s.Hq, 1, b.HS, b.sum_stride, add_dq);
-            if (dkv_apart) attention_sum_heads(t.dk, f.dk, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, b.kv_stride, adds);
-            if (dkv_apart) attention_sum_heads(t.dv, f.dv, s.dkv_bf16, b.Tk, run.kv, run.members, b.HS, b.kv_stride, adds);
+            if (dkv_apart) attention_sum_heads(t.dk, f.dk, s.dkv_bf16, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
+            if (dkv_apart) attention_sum_heads(t.dv, f.dv, s.dkv_bf16, b.Tk, part.kv, part.members, b.HS, b.kv_stride, adds);
         }
 }
 
@@ -273,7 +273,7 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
     attention_block blocks[2] = {attention_checked_block(HS, true), attention_checked_block(HS, false)}, largest = blocks[0];
     largest.Tk = blocks[1].Tk;
     int64_t nq = largest.Tq * largest.q_stride, nkv = largest.Tk * largest.kv_stride, v_at = (int64_t)largest.Hkv * HS, n = largest.Tq * largest.Hq;
-    attention_run all = {largest.Hkv, largest.Hq / largest.Hkv};
+    attention_part all = {largest.Hkv, largest.Hq / largest.Hkv};
     size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + 16 * 256; // the last: alignment
     bytes += call_scratch(largest, false, all) + call_scratch(largest, true, all);
     scratch_memory m = {(char *)device_alloc(bytes), 0};
@@ -510,12 +510,12 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
 size_t op_attention_scratch(attention_block block, bool backward) {
     if (!attention_call_possible() || (backward && deterministic)) return 0;
     // Calls with fewer rows may take more heads at a time, but stay under most_scratch, unless 128 rows of a single head need more.
-    attention_run all_heads = {block.Hkv, block.Hq / block.Hkv};
+    attention_part all_heads = {block.Hkv, block.Hq / block.Hkv};
     size_t whole = call_scratch(block, backward, all_heads), bound = (size_t)most_scratch + 16384; // alignment and slack
     int64_t rows = attention_tile_rows(block);
     block.Tq = min_i64(block.Tq, rows);
     block.Tk = min_i64(block.Tk, rows);
-    size_t least = call_scratch(block, backward, attention_call_run(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
+    size_t least = call_scratch(block, backward, attention_call_part(backward, block.Tq, block.Tk, block.Hq, block.Hkv, block.HS));
     if (whole < bound) bound = whole;
     return least > bound ? least : bound;
 }

@@ -53,19 +53,19 @@ attention_block attention_checked_block(int HS, bool causal); // the two blocks 
 // The heads of a call: `kv` neighbouring key/value heads and `members` query heads of each: its whole group or (kv == 1) part of it.
 typedef struct {
     int kv, members;
-} attention_run;
-// The shape of a call on all rows of a block for the heads of `run`. q_apart: out (backward: dq) goes to scratch, dense, to be merged or added;
+} attention_part;
+// The shape of a call on all rows of a block for the heads of `part`. q_apart: out (backward: dq) goes to scratch, dense, to be merged or added;
 // kv_apart: so do dk and dv. Otherwise they go directly to the caller's tensors (dk and dv only with one query head per key/value head).
-attention_shape attention_call_shape(attention_block block, bool backward, bool q_apart, bool kv_apart, attention_run run);
+attention_shape attention_call_shape(attention_block block, bool backward, bool q_apart, bool kv_apart, attention_part part);
 // All heads of a block at once, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
 attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
 
-// A block is cut into square tiles of rows and runs of heads, so that no call spans more than 2^31 - 1 elements of a tensor and none needs more
+// A block is cut into square tiles of rows and parts of its heads, so that no call spans more than 2^31 - 1 elements of a tensor and none needs more
 // than DEVICE_ATTENTION_SCRATCH. Within that a call takes as many rows and heads as it can, to keep all of the GPU busy.
 // A backward call writes dk and dv of each query head separately, in float: cuDNN would sum those of a group only in bf16.
 int64_t attention_tile_rows(attention_block block);
-attention_run attention_call_run(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the largest that one call takes
+attention_part attention_call_part(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the largest that one call takes
 // cuDNN's engine for Blackwell can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to its A100 engine. So on Blackwell
 // each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay in float. Tiles have at most 65536 rows
 // there, and K and V of a head 32 MiB: before 9.21.1 causal forward calls "could hang with extremely long sequence lengths" (release notes, which name no

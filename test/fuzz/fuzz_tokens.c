@@ -19,10 +19,10 @@ static void check_documents(dataloader *loader, int64_t sample, int h, int c, do
     if (!ok || !dataloader_read_tokens(loader, sample * LENGTH, LENGTH, whole, &error)) return; // a token of another rank may be beyond the vocabulary
     shard.segments = segments;
     for (int64_t t = 0; t < sequence_shard_entries(&shard); t++) { // the rows, then the chunks' first rows
-        sequence_run run = sequence_shard_entry(&shard, t);
-        int64_t position = run.position, begin = min_i64(position, run.end - 1);
+        sequence_span span = sequence_shard_entry(&shard, t);
+        int64_t position = span.position, begin = min_i64(position, span.end - 1);
         while (begin > 0 && whole[begin - mark.ends] != mark.token) begin--;
-        if (position >= run.end && first[t] == position) continue; // padding may be documents of its own
+        if (position >= span.end && first[t] == position) continue; // padding may be documents of its own
         MUST(first[t] == begin, "row %lld, at %lld: its document begins at %lld, not %lld", (long long)t, (long long)position, (long long)begin, (long long)first[t]);
     }
     for (int64_t t = 0; t < shard.T; t++) MUST((mark.ends ? tokens : labels)[t] != mark.token || labels[t] == LABEL_IGNORED, "a label crosses to the next document");
