@@ -90,8 +90,9 @@ static inline layer_activations checkpoint_take(arena *a, activation_sizes n, re
     return t;
 }
 
-// Takes all buffers except work.x_mid and work.out. kinds (L): must outlive s. offloaded: so many of the layers, the first ones. trains false: there
-// will be no backward pass, so offloaded layers are lost when others need their slots. The tables are host memory of s (checkpoint_free).
+// Takes all buffers except work.x_mid and work.out. kinds (L): must outlive s. offloaded: so many of the layers, the first ones. trains
+// false: there will be no backward pass, so offloaded layers are lost when others need their slots. The tables are host memory of s
+// (checkpoint_free).
 static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *host, int L, const recompute_kind *kinds, int offloaded,
                                      bool trains, activation_sizes n) {
     memset(s, 0, sizeof *s);
@@ -123,7 +124,8 @@ static inline void checkpoint_layout(checkpoint_store *s, arena *device, arena *
         s->slots[i] = checkpoint_take(device, n, least);
         s->slot_layer[i] = -1;
     }
-    if (s->most != RECOMPUTE_NONE) checkpoint_take_qkv(device, MEM_WORKSPACE, n, &s->work); // the working set, for the layer that keeps least
+    // the working set, for the layer that keeps least
+    if (s->most != RECOMPUTE_NONE) checkpoint_take_qkv(device, MEM_WORKSPACE, n, &s->work);
     if (s->most == RECOMPUTE_FULL) {
         s->work.out_ring = ARENA_TAKE_X(device, MEM_WORKSPACE, n.out);
         s->work.lse = ARENA_TAKE(device, MEM_WORKSPACE, float, n.lse);
@@ -174,7 +176,8 @@ static inline layer_activations checkpoint_open_forward(checkpoint_store *s, int
     }
     return checkpoint_view(s, layer);
 }
-// Call when the layer's forward pass is issued: starts its copy to the host, if it is to leave. micro: micro-step; CHECKPOINT_NOT_KEPT in evaluation.
+// Call when the layer's forward pass is issued: starts its copy to the host, if it is to leave. micro: micro-step; CHECKPOINT_NOT_KEPT in
+// evaluation.
 static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64_t micro) {
     if (s->held[layer] != CHECKPOINT_NOT_KEPT)
         comm_abort("activations of layer %d, micro-step %lld were not used before the next forward pass", layer, (long long)s->held[layer]);
@@ -185,11 +188,12 @@ static inline void checkpoint_forward_done(checkpoint_store *s, int layer, int64
     s->slot_leaving[slot] = true;
 }
 
-// Backward: starts copying a layer back, unless it is still in its slot or is not offloaded. Call after checkpoint_open_backward of the layer above.
+// Backward: starts copying a layer back, unless it is still in its slot or is not offloaded. Call after checkpoint_open_backward of the
+// layer above.
 static inline void checkpoint_prefetch(checkpoint_store *s, int layer) {
     if (layer < 0 || layer >= s->offloaded) return;
     int slot = layer % s->slot_count;
-    if (s->slot_layer[slot] == layer) return; // otherwise no copy is in flight there: the backward pass of the slot's last layer waited for it
+    if (s->slot_layer[slot] == layer) return; // otherwise no copy is in flight there: the slot's last layer has waited for its own
     s->slot_layer[slot] = layer;
     s->slot_ticket[slot] = device_copy_start(s->to_device, s->slots[slot].x_in, s->host[layer], s->block_bytes[layer]);
     s->slot_leaving[slot] = false;

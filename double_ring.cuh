@@ -5,9 +5,10 @@
 //     k == c   causal on the local pair
 //     k <  c   all queries x the first half of the keys       (chunk k is before both, chunk 2 cp - 1 - k after both)
 //     k >  c   the second half of the queries x all keys      (only chunk 2 cp - 1 - c is after both chunks of k)
-// So each block goes whole around the ring: ranks behind its owner (c > k) need its first half alone, but hand it on to those before the owner (c < k),
-// which need all. (Second halves sent the other way round would save a quarter of the bytes on average, and none on the busiest rank.)
-// A sequence of packed documents has segments that do not see each other, each cut in this way: a block is then such a call for each segment.
+// So each block goes whole around the ring: ranks behind its owner (c > k) need its first half alone, but hand it on to those before the
+// owner (c < k), which need all. (Second halves sent the other way round would save a quarter of the bytes on average, and none on the
+// busiest rank.) A sequence of packed documents has segments that do not see each other, each cut in this way: a block is then such a call
+// for each segment.
 //
 // The cp ranks form windows of w. A window step is w ring steps: the inner ring passes the KV blocks of one window around. Meanwhile the
 // outer ring brings the block that the *next* window step starts from, from the window before: that transfer hides behind the whole window
@@ -42,16 +43,18 @@
 // place, so the order of transfers and sums never depends on the data.
 typedef struct {
     const int64_t *first;  // (Tc) on the device, ascending in a segment: position in the sequence of the first token of the row's document
-    const int64_t *host;   // (sequence_shard_entries) the same on the host; behind it the same for the first row of each chunk of each segment
+    const int64_t *host;   // (sequence_shard_entries) on the host, and behind it for the first row of each chunk of each segment
     const sequence_segment *segments; // ascending, then {S, Tc}; NULL: one
 } document_rows;
 
-// The rows of a rank's KV, and of its gradient, that travel: [at[i], at[i] + count[i]), the second range behind the first. Others see no other rows.
+// The rows of a rank's KV, and of its gradient, that travel: [at[i], at[i] + count[i]), the second range behind the first. Other ranks see
+// no others.
 typedef struct {
     int64_t at[2], count[2];
 } double_ring_rows;
 
-// Query heads [q, q + Hq) of a rank, and the key/value heads [kv, kv + Hkv) that they use: all query heads of each or, where Hkv = 1, some of them.
+// Query heads [q, q + Hq) of a rank, and the key/value heads [kv, kv + Hkv) that they use: all query heads of each or, where Hkv = 1, some
+// of them. In shapes, hq and hkv are its Hq and Hkv.
 typedef struct {
     int q, Hq, kv, Hkv;
 } head_slice;
@@ -61,21 +64,21 @@ typedef struct {
     const grid *g;
     int64_t Tc;      // rows of this CP rank, S_padded / cp; even when cp > 1
     int Hq, Hkv, HS; // heads of this rank
-    head_slice slice;    // those that double_ring_forward and double_ring_backward compute, with buffers of their size
+    head_slice slice; // the heads that double_ring_forward and double_ring_backward compute, with buffers of their size
     bool allgather;  // --cp-comm allgather, and cp > 1: one all-gather of KV, one reduce-scatter of dKV
     bool dkv_bf16;   // --dkv-wire bf16
     bool packed;     // sequences may be packed documents
     bool forward_only; // no backward pass: its buffers are NULL
     int64_t blocks, blocks_skipped; // since the layout, forward and backward: all blocks of attention; those skipped as empty
     // buffers, from the arena
-    floatX *kv_inner[2];  // inner ring: blocks arrive in these in turn, (Tc, 2 Hkv of the slice, HS). w 2: there is one hop, so the second is NULL
+    floatX *kv_inner[2];  // inner ring: blocks arrive in these in turn, (Tc, 2 hkv, HS). w 2: one hop, so the second is NULL
     floatX *kv_outer[2];  // outer ring: the same, first blocks of the next window steps. 2 windows: the second is NULL
-    floatX *kv_all;       // (cp, Tc, 2 Hkv of the slice, HS)
+    floatX *kv_all;       // (cp, Tc, 2 hkv, HS)
     float *dkv;           // the sum being computed
     float *dkv_own;       // packed: gradient of this rank's own KV from its own queries; after double_ring_home from all queries
-    void *dkv_inner[2];   // inner ring: [0] where a sum arrives; [1] what is sent (float: double_ring_put exchanges it with dkv). As on the wire
+    void *dkv_inner[2];   // inner ring, as on the wire: [0] a sum that arrives; [1] what is sent (float: double_ring_put swaps it with dkv)
     void *dkv_outer[2];   // outer ring: the same
-    float *dkv_all;       // (cp, Tc, 2 Hkv of the slice, HS); with dkv_bf16 two bf16 tensors of that shape in the same bytes: being sent, arriving
+    float *dkv_all;       // (cp, Tc, 2 hkv, HS); with dkv_bf16 two bf16 tensors of that shape in these bytes: being sent, arriving
     void *scatter_scratch;
     void *scratch;        // of the attention kernels
     document_rows documents; // of the pass in progress
@@ -94,15 +97,16 @@ static inline void double_ring_begin(double_ring *r, document_rows documents) {
 
 // All of this rank's queries and all of its own keys, for the heads of the slice, without documents.
 static inline attention_block double_ring_whole(const double_ring *r) {
-    return (attention_block){.Tq = r->Tc, .Tk = r->Tc, .Hq = r->slice.Hq, .Hkv = r->slice.Hkv, .HS = r->HS, .q_stride = (int64_t)r->Hq * r->HS,
-                             .sum_stride = (int64_t)r->slice.Hq * r->HS, .kv_stride = double_ring_kv_row(r), .lse_stride = r->Tc,
-                             .scale = 1.0f / sqrtf((float)r->HS), .causal = true};
+    return (attention_block){.Tq = r->Tc, .Tk = r->Tc, .Hq = r->slice.Hq, .Hkv = r->slice.Hkv, .HS = r->HS,
+                             .q_stride = (int64_t)r->Hq * r->HS, .sum_stride = (int64_t)r->slice.Hq * r->HS,
+                             .kv_stride = double_ring_kv_row(r), .lse_stride = r->Tc, .scale = 1.0f / sqrtf((float)r->HS), .causal = true};
 }
 
 // Bytes of `scratch` on the device that `a` counts for.
 static inline size_t double_ring_scratch(const double_ring *r, const arena *a) {
     if (arena_counts_cpu(a)) return sizeof(float) * (size_t)double_ring_kv_count(r); // the CPU's kernel packs K and V
-    if (arena_counts_other(a)) return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->slice.Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384); // as on a GPU
+    if (arena_counts_other(a)) // as on a GPU
+        return (size_t)min_i64((20 * r->HS + 8) * r->Tc * r->slice.Hq + 4096, DEVICE_ATTENTION_SCRATCH + 16384);
     attention_block whole = double_ring_whole(r);
     return (size_t)max_i64((int64_t)op_attention_scratch(whole, false), (int64_t)op_attention_scratch(whole, true));
 }
@@ -127,8 +131,10 @@ static inline void double_ring_layout(double_ring *r, arena *a) {
     r->scratch = arena_take(a, MEM_WORKSPACE, 1, double_ring_scratch(r, a));
 }
 
-// The block of this rank's queries and CP rank k's keys in a segment, and the rows of q and kv at which it starts. Tq = Tk = 0: no query sees a key.
-static inline attention_block double_ring_block(const double_ring *r, const sequence_segment *segment, int k, int64_t *first_query, int64_t *first_key) {
+// The block of this rank's queries and CP rank k's keys in a segment, and the rows of q and kv at which it starts. Tq = Tk = 0: no query
+// sees a key.
+static inline attention_block double_ring_block(const double_ring *r, const sequence_segment *segment, int k, int64_t *first_query,
+                                                int64_t *first_key) {
     int c = r->g->place.c, cp = r->g->shape.cp;
     int64_t rows = segment[1].row - segment->row, chunk = cp > 1 ? rows / 2 : rows;
     attention_block b = double_ring_whole(r);
@@ -146,7 +152,7 @@ static inline attention_block double_ring_block(const double_ring *r, const sequ
     if (!b.causal) {
         int64_t last = (b.Tk > chunk ? d.at[1] : d.at[0]) + chunk - 1; // position of the last key
         int64_t low = 0, high = queries;
-        while (low < high) { // binary search for the first query whose document begins after the last key: it and those behind it see nothing
+        while (low < high) { // binary search for the first query whose document begins after the last key: from there on none sees a key
             int64_t middle = (low + high) / 2;
             if (first[middle] <= last) low = middle + 1;
             else high = middle;
@@ -168,7 +174,7 @@ static inline attention_block double_ring_block(const double_ring *r, const sequ
     return b;
 }
 
-// Merges the block of CP rank k, kv (Tc, 2 Hkv of the slice, HS), into out (Tc, Hq of the slice, HS) and lse (Hq, Tc). A rank's own block comes
+// Merges the block of CP rank k, kv (Tc, 2 hkv, HS), into out (Tc, hq, HS) and lse (Hq, Tc). A rank's own block comes
 // first and sets them.
 static inline void double_ring_block_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, int k) {
     double began = trace_now();
@@ -187,13 +193,13 @@ static inline void double_ring_block_forward(double_ring *r, float *out, float *
 
 // Tensors of the backward pass that stay with their queries.
 typedef struct {
-    float *dq;         // (Tc, Hq of the slice, HS), = the sum over all blocks
+    float *dq;         // (Tc, hq, HS), = the sum over all blocks
     const floatX *q, *out, *dout; // (Tc, Hq, HS); out is the merged one
     const float *lse, *delta;     // (Hq, Tc), merged
     document_rows documents;
 } double_ring_queries;
 
-// dkv (Tc, 2 Hkv of the slice, HS) = gradient of rank k's KV from this rank's queries; a slice that is not the first of its group adds to it. A
+// dkv (Tc, 2 hkv, HS) = gradient of rank k's KV from this rank's queries; a slice that is not the first of its group adds to it. A
 // rank's own block comes first and sets dq, the others add to it.
 static inline void double_ring_block_backward(double_ring *r, const double_ring_queries *t, float *dkv, const floatX *kv, int k) {
     double began = trace_now();
@@ -202,13 +208,15 @@ static inline void double_ring_block_backward(double_ring *r, const double_ring_
         attention_block b = double_ring_block(r, segment, k, &query, &key);
         int64_t q_at = query * b.q_stride + r->slice.q * r->HS, kv_at = key * b.kv_stride, v_at = (int64_t)r->slice.Hkv * r->HS;
         int64_t row_at = r->slice.q * r->Tc + query, end = key + b.Tk;
-        device_zero(dkv + segment->row * b.kv_stride, sizeof(float) * (size_t)((key - segment->row) * b.kv_stride)); // rows that no query sees
+        // rows that no query sees
+        device_zero(dkv + segment->row * b.kv_stride, sizeof(float) * (size_t)((key - segment->row) * b.kv_stride));
         device_zero(dkv + end * b.kv_stride, sizeof(float) * (size_t)((segment[1].row - end) * b.kv_stride));
         r->blocks++;
         r->blocks_skipped += b.Tq == 0;
         if (b.Tq == 0) continue;
-        op_attention_backward(t->dq + query * b.sum_stride, dkv + kv_at, dkv + kv_at + v_at, t->q + q_at, kv + kv_at, kv + kv_at + v_at, t->out + q_at,
-                              t->dout + q_at, t->lse + row_at, t->delta + row_at, b, k != r->g->place.c, r->slice.q % (r->Hq / r->Hkv) != 0, r->scratch);
+        op_attention_backward(t->dq + query * b.sum_stride, dkv + kv_at, dkv + kv_at + v_at, t->q + q_at, kv + kv_at, kv + kv_at + v_at,
+                              t->out + q_at, t->dout + q_at, t->lse + row_at, t->delta + row_at, b, k != r->g->place.c,
+                              r->slice.q % (r->Hq / r->Hkv) != 0, r->scratch);
     }
     trace_compute("attention backward", k, began);
 }
@@ -227,8 +235,9 @@ static inline int double_ring_source(const grid *g, int o, int i) {
     return grid_context_index(&g->shape, (g->place.window - o + windows) % windows, (g->place.pos - i + w) % w);
 }
 
-// The rows of CP rank k's block that travel. A document is contiguous: so what other ranks see of a chunk begins with the row that the first row of the
-// next chunk on another rank sees first. Of several segments, rows that nobody sees between these travel, too, but for the longest stretch of them.
+// The rows of CP rank k's block that travel. A document is contiguous: so what other ranks see of a chunk begins with the row that the
+// first row of the next chunk on another rank sees first. Of several segments, rows that nobody sees between these travel, too, but for the
+// longest stretch of them.
 static inline double_ring_rows double_ring_travels(const double_ring *r, int k) {
     if (r->documents.host == NULL) return (double_ring_rows){{0, r->Tc}, {r->Tc, 0}};
     double_ring_rows rows = {{0, 0}, {0, 0}};
@@ -256,7 +265,7 @@ static inline double_ring_rows double_ring_travels(const double_ring *r, int k) 
 
 static inline int double_ring_transfers(const double_ring *r) { return r->documents.host != NULL ? 2 : 1; } // of a hop
 
-// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 Hkv of the slice, HS), to the next rank. The block
+// Starts a hop of one of the four rings: sends the block in use at window step o, ring step i, (Tc, 2 hkv, HS), to the next rank. The block
 // that arrives is the one in use at that ring's next step. With packed documents a hop is two transfers, one for each range.
 static inline void double_ring_hop(const double_ring *r, comm_kind ring, int o, int i, const void *send, void *recv) {
     bool outer = ring == COMM_KV_OUTER || ring == COMM_DKV_OUTER, kv = ring == COMM_KV_INNER || ring == COMM_KV_OUTER;
@@ -275,8 +284,8 @@ static inline void double_ring_hop_finish(const double_ring *r, comm_kind ring) 
     for (int n = 0; n < double_ring_transfers(r); n++) transfer_finish(double_ring_group(r->g, ring));
 }
 
-// out (Tc, Hq of the slice, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the
-// slice. kv (Tc, 2 Hkv of the slice, HS) is this rank's own block.
+// out (Tc, hq, HS) and lse (Hq, Tc) float = causal attention of q (Tc, Hq, HS) over the KV of all cp ranks, for the heads of the
+// slice. kv (Tc, 2 hkv, HS) is this rank's own block.
 static inline void double_ring_forward(double_ring *r, float *out, float *lse, const floatX *q, const floatX *kv, document_rows documents) {
     const grid *g = r->g;
     double_ring_begin(r, documents);
@@ -381,7 +390,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
             if (i == 0 && o < windows - 1) double_ring_hop(r, COMM_KV_OUTER, o, 0, first, r->kv_outer[o % 2]);
             // During the whole window step, the earlier ones' sum arrives for the block that this rank uses last.
             if (i == 0 && o > 0) double_ring_hop(r, COMM_DKV_OUTER, o - 1, w - 1, leaving_outer, r->dkv_outer[0]);
-            if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // all of it stays here; the rows that others see also go round the ring
+            if (k == g->place.c && cp > 1 && r->documents.host != NULL) { // all of it stays here; what others see also goes round the ring
                 double_ring_block_backward(r, t, r->dkv_own, block, k);
                 device_copy(sum, r->dkv_own, sizeof(float) * (size_t)double_ring_kv_count(r));
             } else {
@@ -415,7 +424,7 @@ static inline void double_ring_backward(double_ring *r, const double_ring_querie
     }
 }
 
-// Once after double_ring_backward. Returns dkv (Tc, 2 Hkv of the slice, HS) float of this rank's own KV, in a buffer of the ring, until the next pass.
+// Once after double_ring_backward. Returns dkv (Tc, 2 hkv, HS) float of this rank's own KV, in a buffer of the ring, until the next pass.
 static inline float *double_ring_home(double_ring *r) {
     const grid *g = r->g;
     int cp = g->shape.cp, w = g->shape.w, windows = cp / w;
@@ -423,7 +432,8 @@ static inline float *double_ring_home(double_ring *r) {
     if (r->allgather) return double_ring_home_gathered(r);
     void *home = w > 1 ? r->dkv_inner[0] : r->dkv_outer[0]; // where the last hop arrives
     if (windows > 1) double_ring_hop_finish(r, COMM_DKV_OUTER);
-    if (windows > 1 && w > 1) double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, r->dkv_outer[0], r->dkv_inner[0]); // of the rank's own window, as in step 0
+    if (windows > 1 && w > 1) // of the rank's own window, as in step 0
+        double_ring_hop(r, COMM_DKV_INNER, 0, w - 1, r->dkv_outer[0], r->dkv_inner[0]);
     if (w > 1) double_ring_hop_finish(r, COMM_DKV_INNER);
     if (r->documents.host == NULL && !r->dkv_bf16) return (float *)home;
     float *sum = r->documents.host != NULL ? r->dkv_own : r->dkv; // bf16 on the wire: sums never left r->dkv (double_ring_put)

@@ -28,7 +28,7 @@ typedef struct {
     const recompute_kind *kinds; // (L)
     int offload_layers;   // number of layers, from the first, whose activations are offloaded (checkpoint.cuh)
     zero_offload offload_states;
-    bool forward_only;    // no training: no gradients and moments, and only two layers hold activations; kinds are all full, offload_layers is L
+    bool forward_only;    // no training: no gradients and moments, two layers hold activations; kinds are all full, offload_layers is L
     bool bf16_moments;    // --moments bf16
     bool exports;         // forward_only: parameters are written, too, which takes their master weights
     bool saves;           // reserves host memory for a copy of the model states, so that training continues while they are written
@@ -82,7 +82,7 @@ typedef struct {
     // of positions only, so within a document they are the same as with positions that restart at 0.
     int64_t *batch_documents;
     sequence_segment *batch_segments;     // (grad_accum, B, setup.segments + 1): which rows are where; NULL: every sequence is one segment
-    char *saving;             // copy of parameters, m and v while it is written, as they are stored, each (zero_shares); NULL: setup.saves is not set
+    char *saving;             // copy of parameters, m and v while it is written, stored as they are, each (zero_shares); NULL: !setup.saves
 } model;
 
 // ---- memory ----
@@ -97,8 +97,9 @@ static inline int64_t model_auto_tile(int64_t rows, int64_t width, size_t elemen
     return min_i64(rows, round_up(ceil_div(rows, ceil_div(rows, most)), 64));
 }
 
-// Sets widths and units. Slots: where units are gathered, and their gradients summed. Layers take two in turn: one computes while the next one is
-// gathered. Embedding and head, in use at opposite ends of a pass, share one unless they are tied. zero_unit_add: name, elements, decay, product.
+// Sets widths and units. Slots: where units are gathered, and their gradients summed. Layers take two in turn: one computes while the next
+// one is gathered. Embedding and head, in use at opposite ends of a pass, share one unless they are tied. zero_unit_add: name, elements,
+// decay, product.
 static inline void model_describe_units(model *m) {
     const model_config *c = &m->c;
     int64_t D = c->D, F = c->F, V = c->V;
@@ -133,8 +134,8 @@ static inline void model_describe_units(model *m) {
 //       | dkv_send                          when the ring's buffers have been used
 //       | xn, rstd, with
 //             out (hp > 1, cp = 1) | kv_send
-//             act, gate_up | qkv, q_send    but kv_send and q_send have places of their own where Q and KV are in flight during the MLP's backward
-//                                           pass (model_attention_again)
+//             act, gate_up | qkv, q_send    but kv_send and q_send have places of their own where Q and KV are in flight during the MLP's
+//                                           backward pass (model_attention_again)
 //           | logits                        in place of these two lines
 //       | scratch of the embedding's gradient
 // x_mid and out: only where some layer does not keep them.
@@ -185,7 +186,9 @@ static inline void model_layout_workspace(model *m, arena *device) {
     arena_share_end(device, &at_work);
 }
 
-static inline size_t model_saving_bytes(const model *m) { return (size_t)zero_shares(&m->zero) * (sizeof(float) + 2 * m->zero.moment_bytes); } // of m->saving
+static inline size_t model_saving_bytes(const model *m) { // of m->saving
+    return (size_t)zero_shares(&m->zero) * (sizeof(float) + 2 * m->zero.moment_bytes);
+}
 
 // Lays out every buffer of a rank in `device` and `host`. A run and a dry run both use this function: with arenas without a base it
 // only counts, and needs neither communicators nor a device. g must have shape, place, rank and ranks set. The model keeps the
@@ -198,31 +201,36 @@ static inline void model_layout(model *m, arena *device, arena *host, const mode
     m->rows = setup->B * setup->T;
     m->entries = setup->T * g->shape.hp + 2 * g->shape.cp * max_i64(1, setup->segments);
     int64_t rows = m->rows, D = c->D, F = c->F, V = c->V;
-    int64_t multiple = arena_is_cpu(device) ? 1 : 2; // cuBLAS 13.5.1 to 13.6.0 may refuse a product of a single row, which a last tile could be
-    m->mlp_tile = setup->mlp_tile > 0 ? min_i64(round_up(setup->mlp_tile, multiple), rows) : model_auto_tile(rows, 2 * F, arena_element(device));
-    m->loss_tile = setup->loss_tile > 0 ? min_i64(round_up(setup->loss_tile, multiple), rows) : model_auto_tile(rows, V, arena_element(device));
+    int64_t multiple = arena_is_cpu(device) ? 1 : 2; // cuBLAS 13.5.1 to 13.6.0 may refuse a product of one row, which a last tile could be
+    size_t element = arena_element(device);
+    m->mlp_tile = setup->mlp_tile > 0 ? min_i64(round_up(setup->mlp_tile, multiple), rows) : model_auto_tile(rows, 2 * F, element);
+    m->loss_tile = setup->loss_tile > 0 ? min_i64(round_up(setup->loss_tile, multiple), rows) : model_auto_tile(rows, V, element);
     m->norm_tile = max_i64(m->mlp_tile, m->loss_tile);
     m->keep_gate_up = setup->mlp_tile == 0; // a given --mlp-tile bounds gate_up, too: it is recomputed tile by tile
 
     model_describe_units(m);
     zero_describe(&m->zero, g->ranks, g->rank, setup->zp, setup->zg, setup->zo, m->units, c->L + 2);
-    zero_layout(&m->zero, device, host, !setup->forward_only, !setup->forward_only || setup->exports, setup->bf16_moments, setup->grad_accum > 1, setup->offload_states);
+    zero_layout(&m->zero, device, host, !setup->forward_only, !setup->forward_only || setup->exports, setup->bf16_moments,
+                setup->grad_accum > 1, setup->offload_states);
 
     m->saving = setup->saves ? ARENA_TAKE(host, MEM_SAVING, char, model_saving_bytes(m)) : NULL;
     m->batch_tokens = ARENA_TAKE(host, MEM_DATA, int32_t, setup->grad_accum * rows);
     m->batch_labels = ARENA_TAKE(host, MEM_DATA, int32_t, setup->grad_accum * rows);
     m->batch_documents = setup->packed ? ARENA_TAKE(host, MEM_DATA, int64_t, setup->grad_accum * setup->B * m->entries) : NULL;
-    m->batch_segments = setup->segments > 1 ? ARENA_TAKE(host, MEM_DATA, sequence_segment, setup->grad_accum * setup->B * (setup->segments + 1)) : NULL;
+    int64_t segments = setup->grad_accum * setup->B * (setup->segments + 1);
+    m->batch_segments = setup->segments > 1 ? ARENA_TAKE(host, MEM_DATA, sequence_segment, segments) : NULL;
     m->tokens = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->labels = ARENA_TAKE(device, MEM_DATA, int32_t, rows);
     m->first = setup->packed ? ARENA_TAKE(device, MEM_DATA, int64_t, setup->B * m->entries) : NULL;
     m->table = ARENA_TAKE(device, MEM_DATA, float, (setup->segments > 1 ? rows : setup->T) * c->HS);
     m->losses = ARENA_TAKE(device, MEM_DATA, float, setup->grad_accum * rows);
 
-    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, setup->T, setup->cp_allgather, setup->dkv_bf16, setup->packed, setup->attention_bytes);
+    attention_2d_describe(&m->attention, g, c->H, c->Hkv, c->HS, setup->T, setup->cp_allgather, setup->dkv_bf16, setup->packed,
+                          setup->attention_bytes);
     m->attention.ring.forward_only = setup->forward_only;
-    activation_sizes n = {.x = rows * D, .out = rows * m->out_width, .lse = rows * c->H, .kv = setup->B * attention_2d_kv_count(&m->attention),
-                          .gate_up = m->keep_gate_up ? rows * 2 * F : 0, .out_is_ring = g->shape.hp == 1};
+    activation_sizes n = {.x = rows * D, .out = rows * m->out_width, .lse = rows * c->H,
+                          .kv = setup->B * attention_2d_kv_count(&m->attention), .gate_up = m->keep_gate_up ? rows * 2 * F : 0,
+                          .out_is_ring = g->shape.hp == 1};
     checkpoint_layout(&m->store, device, host, c->L, setup->kinds, setup->offload_layers, !setup->forward_only, n);
 
     int64_t norm_parts = arena_is_cpu(device) ? NORM_PARTS_CPU : NORM_PARTS_GPU; // of another device
@@ -252,7 +260,8 @@ static inline void model_count(arena *device, arena *host, const model_config *c
 }
 // Takes the arenas' memory, as much as model_layout counts, and lays out the model in it. False with a message when there is not enough:
 // nothing is left to free then. model_release gives the model and the memory back.
-static inline bool model_allocate(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_setup *setup, error_text *error) {
+static inline bool model_allocate(model *m, arena *device, arena *host, const model_config *c, const grid *g, const model_setup *setup,
+                                  error_text *error) {
     model_count(device, host, c, g, setup);
     size_t device_bytes = device->peak, host_bytes = host->peak;
     memset(device, 0, sizeof *device);
@@ -347,7 +356,9 @@ static inline attention_saved model_attention_saved(const model *m, const layer_
     return s;
 }
 // The RoPE table of sequence b.
-static inline const float *model_table(const model *m, int64_t b) { return m->table + (m->batch_segments != NULL ? b * m->setup.T * m->c.HS : 0); }
+static inline const float *model_table(const model *m, int64_t b) {
+    return m->table + (m->batch_segments != NULL ? b * m->setup.T * m->c.HS : 0);
+}
 
 // x_in -> Q and KV of sequence b, in what attention_2d_distribute_start sends, or where they stay; tile by tile.
 static inline void model_project_qkv(model *m, const floatX *p, int unit, const layer_activations *t, attention_saved s, int64_t b) {
@@ -453,7 +464,8 @@ static inline void model_loss(model *m, float *losses, float scale, bool backwar
         if (!backward) continue;
         op_linear_backward_weight(dw_out, m->logits, m->xn, n, D, V, adds || at > 0);
         op_linear_backward_input(m->xn, m->logits, w_out, n, D, V);
-        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dhead, head, T_FINAL_NORM), m->xn, x, norm, m->rstd, n, D, false, m->norm_scratch);
+        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dhead, head, T_FINAL_NORM), m->xn, x, norm, m->rstd, n, D, false,
+                            m->norm_scratch);
     }
     trace_compute("head", head, began);
     if (backward) zero_grads_done(&m->zero, head);
@@ -476,18 +488,20 @@ static inline void model_mlp_backward(model *m, const floatX *p, float *dp, bool
         op_linear_backward_weight(model_gradient(m, dp, unit, T_W_DOWN), m->dx + at * D, m->act, n, F, D, adds || at > 0);
         op_linear_backward_weight(model_gradient(m, dp, unit, T_W_GATE_UP), gate_up, m->xn, n, D, 2 * F, adds || at > 0);
         op_linear_backward_input(m->xn, gate_up, w_gate_up, n, D, 2 * F);
-        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dp, unit, T_NORM2), m->xn, t->x_mid + at * D, norm, m->rstd, n, D, true, m->norm_scratch);
+        op_rmsnorm_backward(m->dx + at * D, model_gradient(m, dp, unit, T_NORM2), m->xn, t->x_mid + at * D, norm, m->rstd, n, D, true,
+                            m->norm_scratch);
     }
 }
 
-// The gradient of qkv, in its place, of rows [row, row + n) of the micro-step, from what attention_2d_backward_finish has left of each sequence.
+// The gradient of qkv, in its place, of rows [row, row + n) of the micro-step, from what attention_2d_backward_finish has left of each
+// sequence.
 static inline void model_unpack_dqkv(model *m, const layer_activations *t, int64_t row, int64_t n) {
     int64_t T = m->setup.T;
     for (int64_t at = row, rows; at < row + n; at += rows) {
         int64_t b = at / T, first = at % T;
         rows = min_i64(row + n - at, T - first);
-        attention_2d_unpack(&m->attention, m->qkv + (at - row) * m->qkv_width, m->dout + b * T * m->out_width, model_attention_saved(m, t, b),
-                            model_table(m, b), first, rows);
+        attention_2d_unpack(&m->attention, m->qkv + (at - row) * m->qkv_width, m->dout + b * T * m->out_width,
+                            model_attention_saved(m, t, b), model_table(m, b), first, rows);
     }
 }
 // dx: gradient of x_mid -> gradient of x_in. dp: gradients of the attention's weights, as above. The gradient of wo hides a transfer: with
@@ -539,7 +553,7 @@ static inline void model_backward(model *m, int64_t micro) {
         checkpoint_backward_done(&m->store, l);
         zero_grads_done(&m->zero, unit);
     }
-    bool adds; // not needed: the embedding's backward pass adds, to zeros or to what is there (earlier micro-steps; tied: the head's gradient)
+    bool adds; // not needed: the embedding's backward pass adds, to zeros or to what is there (earlier micro-steps; tied: the head's)
     op_embedding_backward(zero_grads(&m->zero, UNIT_EMBEDDING, &adds), m->tokens, m->dx, m->rows, m->c.D, m->embedding_scratch);
     zero_grads_done(&m->zero, UNIT_EMBEDDING);
     if (m->zero.last_micro) zero_grads_finish(&m->zero);
@@ -605,7 +619,8 @@ static inline step_result model_step(model *m, adamw_args args, double clip) {
     return r;
 }
 
-// A forward pass alone, of the batch's micro-step 0. losses: of this rank's tokens into m->losses. Logits of single rows: evaluation_logits. Collective.
+// A forward pass alone, of the batch's micro-step 0. losses: of this rank's tokens into m->losses. Logits of single rows:
+// evaluation_logits. Collective.
 static inline void model_evaluate(model *m, bool losses) {
     model_take_batch(m, 0, losses);
     model_forward(m, CHECKPOINT_NOT_KEPT);

@@ -28,8 +28,8 @@ static void read_options(options *o, int argc, char **argv, error_text *error) {
 static void note_pretrained(const options *o, int64_t made_for) {
     bool uses_length = o->steps > 0 || o->val_data != NULL || o->sample_every > 0;
     if (uses_length && o->seq_len > made_for && o->rope_theta == 0 && o->rope_scaling == NULL)
-        fprintf(stderr, "note: %lld tokens are more than the %lld that the model was made for, and its RoPE is unchanged (--rope-theta, --rope-scaling)\n",
-                (long long)o->seq_len, (long long)made_for);
+        fprintf(stderr, "note: %lld tokens are more than the %lld that the model was made for, and its RoPE is unchanged "
+                        "(--rope-theta, --rope-scaling)\n", (long long)o->seq_len, (long long)made_for);
     if (o->steps > 0 && !o->dry_run && !options_given(o, "lr"))
         fprintf(stderr, "note: --lr %g is for training from random parameters; pretrained ones usually take less, such as 2e-5\n", o->lr);
 }
@@ -39,7 +39,8 @@ static void read_config(model_config *c, options *o, error_text *error) {
     if (o->model != NULL && config_load(c, o->model, error)) {
         int64_t made_for = c->max_position;
         options_model(o, c, error);
-        if (comm_rank(comm_world()) == 0 && config_preset(o->model) == NULL && !o->from_scratch && !o->plan && !o->calibrate) note_pretrained(o, made_for);
+        bool pretrained = config_preset(o->model) == NULL && !o->from_scratch;
+        if (pretrained && !o->plan && !o->calibrate && comm_rank(comm_world()) == 0) note_pretrained(o, made_for);
     }
     stop_on_error(error);
     if (o->model != NULL) agree_on_number(comm_world(), state_sizes_hash(c), "--model: the sizes in config.json", error);
@@ -60,11 +61,13 @@ static bool exported_before(const options *o) {
     comm_broadcast(comm_world(), &before, sizeof before, 0);
     return before;
 }
-// Checks before the run that --export can be written, and that all ranks see the same folder of --model where the export takes its number types from there
-// and hf_import, which compares that folder, may not run (--resume). True: it is exported_before, and needs neither. Collective.
+// Checks before the run that --export can be written, and that all ranks see the same folder of --model where the export takes its number
+// types from there and hf_import, which compares that folder, may not run (--resume). True: it is exported_before, and needs neither.
+// Collective.
 static bool check_export(const options *o, error_text *error) {
     if (exported_before(o)) return true;
-    bool in_new_out = o->out != NULL && !path_exists(o->out) && path_same(path_parent(o->export_to).text, o->out); // lies in --out, which the run will make
+    // it lies in --out, which the run will make
+    bool in_new_out = o->out != NULL && !path_exists(o->out) && path_same(path_parent(o->export_to).text, o->out);
     comm_broadcast(comm_world(), &in_new_out, sizeof in_new_out, 0); // machines may differ
     if (!in_new_out) hf_export_check(comm_world(), o->export_to, error);
     stop_on_error(error);
@@ -169,7 +172,8 @@ static void read_source(trainer *t, error_text *error) {
 
 // data_sources_open, by all ranks together: those of a machine divide its files. (With 1024 ranks and thousands of files on a shared file
 // system, every rank would open every file for many minutes.) Collective.
-static void open_sources(data_sources *s, const char *text, const char *option, bool weights, const options *o, const model_config *c, error_text *error) {
+static void open_sources(data_sources *s, const char *text, const char *option, bool weights, const options *o, const model_config *c,
+                         error_text *error) {
     comm *world = comm_world(), *machine = comm_machine();
     if (text == NULL) return;
     data_sources_find(s, text, option, weights, o->seq_len, c->V, (uint64_t)o->seed, error);
@@ -181,12 +185,14 @@ static void open_sources(data_sources *s, const char *text, const char *option, 
     int64_t first = divide ? comm_rank(machine) : 0, step = divide ? comm_size(machine) : 1, most = 0;
     for (int i = 0; i < s->count; i++) most = max_i64(most, s->sources[i].data.file_count);
     progress_note note = progress_start("opening token files");
-    for (int64_t f = first; f < most && progress_goes_on(error) && data_sources_check(s, f, most, error); f += step) // file f of each source
+    for (int64_t f = first; f < most && progress_goes_on(error) && data_sources_check(s, f, most, error); f += step) // f of each source
         progress_show(&note, min_i64(f + step, most), most);
     comm_agree_on_files(world, error);
     stop_on_error(error);
-    for (int i = 0; i < s->count && divide; i++)
-        comm_sum_int64(machine, (int64_t *)(void *)s->sources[i].data.files, (int)(s->sources[i].data.file_count * (int64_t)(sizeof(token_file) / sizeof(int64_t))));
+    for (int i = 0; i < s->count && divide; i++) {
+        dataloader *data = &s->sources[i].data;
+        comm_sum_int64(machine, (int64_t *)(void *)data->files, (int)(data->file_count * (int64_t)(sizeof(token_file) / sizeof(int64_t))));
+    }
     data_sources_take(s, error);
     stop_on_error(error);
 }
@@ -201,8 +207,9 @@ static void open_data(trainer *t, const model_config *c, error_text *error) {
     stop_on_error(error);
     if (t->g.rank == 0) data_sources_note_shared(&t->train, &t->val);
     if (o->check_data) check_data(t, error);
-    data_sources *text = t->val.count > 0 ? &t->val : &t->train;
-    if (o->sample_every > 0) sample_open(&t->sample, o, c->V, t->folder, text->count > 0 ? &text->sources[0].data : NULL, t->g.rank == 0, error);
+    data_sources *sources = t->val.count > 0 ? &t->val : &t->train;
+    dataloader *text = sources->count > 0 ? &sources->sources[0].data : NULL;
+    if (o->sample_every > 0) sample_open(&t->sample, o, c->V, t->folder, text, t->g.rank == 0, error);
     stop_on_error(error);
 }
 
@@ -245,8 +252,8 @@ static void take_memory(trainer *t, const model_config *c, const model_setup *se
 static void note_resumed(const trainer *t) {
     int64_t steps = t->done.step - t->done.data_step, left = t->o->steps - t->done.step; // with this data; to train
     if (left > 0 && steps > 0 && t->done.sequences > 0 && t->done.sequences != step_sequences(t))
-        fprintf(stderr, "note: so far a step had %lld sequence%s, and with this command it has %lld (--global-batch N fixes the number for any number "
-                        "of ranks)\n", (long long)t->done.sequences, plural(t->done.sequences), (long long)step_sequences(t));
+        fprintf(stderr, "note: so far a step had %lld sequence%s, and with this command it has %lld (--global-batch N fixes the number for "
+                        "any number of ranks)\n", (long long)t->done.sequences, plural(t->done.sequences), (long long)step_sequences(t));
     if (t->o->lr_restart && t->done.data_step == 0)
         fprintf(stderr, "note: --lr-restart changes nothing here: the data is that of the state, so the schedule covers all steps\n");
     if (left <= 0 && t->o->steps > 0)
@@ -270,16 +277,19 @@ static bool open_states(trainer *t, error_text *error) {
     const options *o = t->o;
     bool resumed = false;
     const char *nothing = "--out %s: holds no state to resume, and --steps 0 trains none";
-    if (t->g.rank == 0 && o->steps == 0 && !path_exists(o->out) && errno == ENOENT) error_set(error, nothing, printable(o->out).text); // it is not made
+    if (t->g.rank == 0 && o->steps == 0 && !path_exists(o->out) && errno == ENOENT) // it is not made
+        error_set(error, nothing, printable(o->out).text);
     stop_on_error(error);
-    if (state_store_open(&t->states, t->g.all, o, source_of(t), error) && o->resume) state_resume(&t->states, &t->m, &t->done, &resumed, error);
+    bool opened = state_store_open(&t->states, t->g.all, o, source_of(t), error);
+    if (opened && o->resume) state_resume(&t->states, &t->m, &t->done, &resumed, error);
     stop_on_error(error);
     if (o->lr_restart) options_check_schedule(o, o->steps - t->done.data_step, error);
     if (!resumed && o->steps == 0) error_set(error, nothing, printable(o->out).text);
     stop_on_error(error);
     if (t->g.rank != 0) return resumed;
     if (resumed)
-        printf("resume      %s: from step %lld, %lld samples of this data done\n", o->out, (long long)t->done.step, (long long)t->done.samples);
+        printf("resume      %s: from step %lld, %lld samples of this data done\n", o->out, (long long)t->done.step,
+               (long long)t->done.samples);
     else if (o->resume) printf("resume      %s: holds no state; starting from the beginning\n", o->out);
     if (t->done.step < o->steps) state_note_room(&t->states, &t->m.c, t->done.step);
     if (resumed) note_resumed(t);
@@ -314,11 +324,12 @@ static void stop_if_diverged(trainer *t, step_result r, error_text *error) {
         snprintf(cause, sizeof cause, "the state that it began with is the cause; without %s the state before it is continued",
                  printable(state_path(t->o->out, "", t->first_step).text).text);
     if (t->g.rank == 0)
-        fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters were not updated (%s)\n", (long long)t->done.step, r.loss, r.norm, cause);
+        fprintf(stderr, "error: step %lld: loss %g, gradient norm %g; the parameters were not updated (%s)\n", (long long)t->done.step,
+                r.loss, r.norm, cause);
     training_progress before = t->done;
     before.step--;
     before.samples -= step_sequences(t);
-    if (t->o->keep > 1 || t->saved_step == 0) save_before_end(t, &before); // not in the place of the only state, which may be the better one
+    if (t->o->keep > 1 || t->saved_step == 0) save_before_end(t, &before); // not in place of the only state, which may be the better one
     advance_save(t, true);
     if (t->o->trace != NULL) write_trace(t, error);
     end_early(EXIT_USER_ERROR);
@@ -330,7 +341,8 @@ static void stop_if_told(trainer *t) {
     t->stopped = true;
     save_before_end(t, &t->done);
     if (t->g.rank == 0)
-        printf("stopped by a signal after step %lld%s\n", (long long)t->done.step, t->save_failed ? "" : "; the same command with --resume continues the run");
+        printf("stopped by a signal after step %lld%s\n", (long long)t->done.step,
+               t->save_failed ? "" : "; the same command with --resume continues the run");
 }
 
 // What is due after a step: saving a state, ending the run when a signal asks for it, an evaluation, a sample. Collective.
@@ -354,7 +366,7 @@ static void train(trainer *t, error_text *error) {
     adamw_args args = {.beta1 = (float)o->beta1, .beta2 = (float)o->beta2, .eps = (float)o->eps, .weight_decay = (float)o->weight_decay};
     read_step(t, error);
     open_log(t, error);
-    bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have left out an evaluation or a sample that was due
+    bool begins = t->done.step == t->done.data_step; // otherwise the run that is resumed may have left out an evaluation or a sample
     if (begins && t->g.rank == 0) note_tokens(t);
     bool evaluates = t->val.count > 0 && o->eval_every > 0 && (begins || t->done.step % o->eval_every == 0);
     bool samples = o->sample_every > 0 && !begins && t->done.step % o->sample_every == 0;
@@ -398,7 +410,8 @@ static void train(trainer *t, error_text *error) {
 static void evaluate_only(trainer *t, error_text *error) {
     const options *o = t->o;
     if (t->g.rank == 0 && o->steps == 0 && o->val_data == NULL && o->sample_every == 0 && o->export_to == NULL)
-        fprintf(stderr, "note: --steps 0 without --val-data, --sample-every and --export: the model is read, and nothing is done with it\n");
+        fprintf(stderr, "note: --steps 0 without --val-data, --sample-every and --export: "
+                        "the model is read, and nothing is done with it\n");
     open_log(t, error);
     bool finite = t->val.count == 0 || evaluate(t, error);
     if (o->sample_every > 0) sample(t);
@@ -415,7 +428,8 @@ static void evaluate_only(trainer *t, error_text *error) {
 static void export_model(trainer *t, error_text *error) {
     bool records = t->o->out != NULL && t->g.rank == 0;
     error_text none = {"", 0}; // without a record, this export will be in the way of another attempt
-    if (records) file_write(export_record(t->o).text, t->o->export_to, strlen(t->o->export_to), &none); // before it: whenever the run is killed, the two agree
+    // before it: whenever the run is killed, the two agree
+    if (records) file_write(export_record(t->o).text, t->o->export_to, strlen(t->o->export_to), &none);
     double began = device_seconds();
     export_dtype_kind dtype = t->o->export_dtype == EXPORT_AUTO && t->o->from_scratch ? EXPORT_F32 : t->o->export_dtype;
     bool ok = hf_export(&t->m, t->o->export_to, source_of(t), dtype, error);
@@ -459,7 +473,7 @@ int main(int argc, char **argv) {
     read_config(&c, &o, &error);
     if (o.calibrate) return run_calibrate(&o, &c, &error);
     if (o.plan) return run_plan(&o, &c, &error);
-    bool planned = o.hp == 0 && !o.dry_run; // --hp auto asks the device for its memory; otherwise options are checked first, also without a device
+    bool planned = o.hp == 0 && !o.dry_run; // --hp auto asks the device for its memory; otherwise options are checked first, without one
     if (planned) start_device(&o, &error);
     bool exported = check_options(&o, &c, &error);
     if (o.dry_run) return run_dry(&o, &c, &error);

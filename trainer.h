@@ -63,7 +63,8 @@ NO_RETURN static inline void end_early(int status) {
 static inline void stop_on_error(error_text *error) {
     if (comm_agree(comm_world(), error)) return;
     bool stopped = error->number == ERROR_STOPPED, first_rank = comm_rank(comm_world()) == 0;
-    if (first_rank && stopped) printf("stopped by a signal before training; the same command with --resume begins it, or continues from the last state\n");
+    if (first_rank && stopped)
+        printf("stopped by a signal before training; the same command with --resume begins it, or continues from the last state\n");
     if (first_rank && !stopped) fprintf(stderr, "error: %s\n", error->text);
     end_early(stopped ? EXIT_OK : error_may_pass(error) ? EXIT_FAILED : EXIT_USER_ERROR);
 }
@@ -104,8 +105,8 @@ static inline void advance_save(trainer *t, bool wait) {
     double waited = t->states.wait_seconds, written = t->states.write_seconds;
     long long step = (long long)t->states.progress.step;
     if (t->save_failed) fprintf(stderr, "warning: the state of step %lld was not saved: %s\n", step, why.text);
-    else printf("saved %5lld/%lld | %s | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps, state_path(t->o->out, "", step).text,
-                waited, written);
+    else printf("saved %5lld/%lld | %s | training waited %.3f s, written in %.3f s\n", step, (long long)t->o->steps,
+                state_path(t->o->out, "", step).text, waited, written);
     if (t->log == NULL) return;
     fprintf(t->log, "{\"step\":%lld,\"saved\":%s,\"save_wait_ms\":%.3f,\"save_write_ms\":%.3f}\n", step, t->save_failed ? "false" : "true",
             1e3 * waited, 1e3 * written);
@@ -162,7 +163,8 @@ static inline void read_nothing(trainer *t, int64_t b) {
     }
 }
 
-// --check-data: reads all of it, each rank its part (where machines have copies, parts of each). Training data without a label is refused. Collective.
+// --check-data: reads all of it, each rank its part (where machines have copies, parts of each). Training data without a label is refused.
+// Collective.
 static inline void check_data(trainer *t, error_text *error) {
     double began = device_seconds();
     int sources = t->train.count + t->val.count;
@@ -172,8 +174,8 @@ static inline void check_data(trainer *t, error_text *error) {
     progress_note note = progress_start("checking data");
     for (int i = 0; i < sources; i++) {
         dataloader *data = i < t->train.count ? &t->train.sources[i].data : &t->val.sources[i - t->train.count].data;
-        int64_t end = data->total * (t->g.rank + 1) / t->g.ranks;
-        for (int64_t at = data->total * t->g.rank / t->g.ranks; at < end && error->text[0] == '\0' && progress_goes_on(error); at += piece) {
+        int64_t begin = data->total * t->g.rank / t->g.ranks, end = data->total * (t->g.rank + 1) / t->g.ranks;
+        for (int64_t at = begin; at < end && error->text[0] == '\0' && progress_goes_on(error); at += piece) {
             int64_t n = min_i64(piece, end - at);
             if (dataloader_read_tokens(data, at, n, tokens, error) && data->masks > 0) dataloader_mask_labels(data, at, n, tokens, error);
             for (int64_t k = 0; k < n; k++) learnt[i] += tokens[k] != LABEL_IGNORED;
@@ -186,7 +188,8 @@ static inline void check_data(trainer *t, error_text *error) {
     comm_sum_int64(comm_world(), learnt, sources);
     for (int i = 0; i < t->train.count; i++)
         if (learnt[i] == 0)
-            error_set(error, "--train-data: %s: none of its tokens is a label, its loss masks are 0 everywhere", data_source_label(&t->train.sources[i]));
+            error_set(error, "--train-data: %s: none of its tokens is a label, its loss masks are 0 everywhere",
+                      data_source_label(&t->train.sources[i]));
     free(learnt);
     stop_on_error(error);
     if (t->g.rank == 0) printf("checked     %lld tokens of data (%.3f s)\n", (long long)total, device_seconds() - began);
@@ -200,8 +203,9 @@ static inline int sample_work_compare(const void *a, const void *b) { // most wo
     if (x->seen != y->seen) return x->seen > y->seen ? -1 : 1;
     return x->counter < y->counter ? -1 : 1;
 }
-// Sorts the samples of the next step by the work that their documents are, so that dp ranks, to which they are dealt out, wait little for each other.
-// Each rank reads and counts some of the samples. The caller frees the list (step_sequences). Collective: ends every rank when one cannot read.
+// Sorts the samples of the next step by the work that their documents are, so that dp ranks, to which they are dealt out, wait little for
+// each other. Each rank reads and counts some of the samples. The caller frees the list (step_sequences). Collective: ends every rank when
+// one cannot read.
 static inline sample_work *sort_samples(trainer *t, error_text *error) {
     int64_t n = step_sequences(t), most = 1 << 20, sum = 0, *seen = HOST_NEW(int64_t, n);
     sample_work *sorted = HOST_NEW(sample_work, n);
@@ -242,8 +246,8 @@ static inline void note_tokens(const trainer *t) {
     for (int64_t i = 0; i < n; i++)
         if (t->m.batch_tokens[i] > most) most = t->m.batch_tokens[i];
     if (n >= ENOUGH && t->m.c.V > SMALL && most < t->m.c.V / 2)
-        fprintf(stderr, "note: of %lld tokens none is above %d, of a vocabulary of %d: do they come from the model's tokenizer?\n", (long long)n,
-                (int)most, t->m.c.V);
+        fprintf(stderr, "note: of %lld tokens none is above %d, of a vocabulary of %d: do they come from the model's tokenizer?\n",
+                (long long)n, (int)most, t->m.c.V);
 }
 
 // ---- evaluation and samples ----
@@ -282,7 +286,8 @@ static inline void evaluate_set(trainer *t, dataloader *data, loss_by_position *
     comm_sum_double(t->g.all, sums->loss, POSITION_BUCKETS);
     comm_sum_double(t->g.all, sums->tokens, POSITION_BUCKETS);
 }
-// Scores --eval-needles needles at each depth, in the first samples of a validation set: needle n is at depth n % NEEDLE_DEPTHS. Collective.
+// Scores --eval-needles needles at each depth, in the first samples of a validation set: needle n is at depth n % NEEDLE_DEPTHS.
+// Collective.
 static inline void evaluate_needles(trainer *t, dataloader *data, needle_scores *scores, float *losses, error_text *error) {
     int64_t dp = t->g.shape.dp, B = t->m.setup.B, T = t->shard.T, needles = t->o->eval_needles * NEEDLE_DEPTHS;
     float *logits = HOST_NEW(float, t->m.c.V);
@@ -387,7 +392,8 @@ static inline bool log_is_shared(FILE *log) {
     if (fstat(fileno(log), &entry) != 0 || !S_ISREG(entry.st_mode)) return false;
     return flock(fileno(log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
-// Sets *cut: whether the last line of a log has no end, as a run was cut off, or its disk was full. False with a message: it cannot be read.
+// Sets *cut: whether the last line of a log has no end, as a run was cut off, or its disk was full. False with a message: it cannot be
+// read.
 static inline bool log_last_line(const char *path, bool *cut, error_text *error) {
     struct stat entry;
     *cut = false;
@@ -405,7 +411,7 @@ static inline void open_log(trainer *t, error_text *error) {
         t->log = fopen(t->o->log, "a");
         if (t->log == NULL) error_set_errno(error, "--log %s: cannot be written", t->o->log);
         else if (log_is_shared(t->log)) error_set(error, "--log %s: another run writes it", t->o->log);
-        else if (t->done.step == 0 && t->o->steps > 0 && ftruncate(fileno(t->log), 0) != 0 && errno != EINVAL) // EINVAL: not a file, such as /dev/stdout
+        else if (t->done.step == 0 && t->o->steps > 0 && ftruncate(fileno(t->log), 0) != 0 && errno != EINVAL) // that: no file, but a pipe
             error_set_errno(error, "--log %s: cannot be emptied", t->o->log);
         else if (log_last_line(t->o->log, &cut, error)) {
             if (cut) fputc('\n', t->log);
@@ -453,24 +459,25 @@ static inline void print_start(const trainer *t) {
     snprintf(mfu_peak, sizeof mfu_peak, t->peak_flops > 0 ? "%.4g TFLOP/s a rank" : "not known", t->peak_flops / 1e12);
     printf("peak        %s (%s; MFU: model FLOPs, causal attention counted half, recompute not counted)\n", mfu_peak,
            device_peak_flops() > 0 ? "data sheet" : t->peak_flops > 0 ? "GEMM rate measured at start" : "no data sheet, no GEMM rate");
-    printf("model       %s: %.1f M parameters, L %d D %d H %d Hkv %d HS %d F %d V %d%s\n", c->name, 1e-6 * (double)config_parameters(c), c->L, c->D,
-           c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
+    printf("model       %s: %.1f M parameters, L %d D %d H %d Hkv %d HS %d F %d V %d%s\n", c->name, 1e-6 * (double)config_parameters(c),
+           c->L, c->D, c->H, c->Hkv, c->HS, c->F, c->V, c->tied ? ", tied" : "");
     snprintf(windows, sizeof windows, "windows of %d", t->g.shape.w);
-    printf("grid        %d rank%s = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, plural(t->g.ranks), t->g.shape.dp, t->g.shape.hp, t->g.shape.cp,
-           t->m.attention.ring.allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows, placement_name(t->g.shape.placement),
-           t->m.setup.dkv_bf16 ? ", dKV sent as bf16" : "");
-    printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequence%s a step\n", (long long)t->shard.S, (long long)t->shard.S_padded,
-           (long long)t->shard.T, (long long)step_sequences(t), plural(step_sequences(t)));
-    printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d rank%s\n", t->m.setup.zp, t->m.setup.zg, t->m.setup.zo, plural(t->m.setup.zo));
+    printf("grid        %d rank%s = dp %d x hp %d x cp %d, %s, %s%s\n", t->g.ranks, plural(t->g.ranks), t->g.shape.dp, t->g.shape.hp,
+           t->g.shape.cp, t->m.attention.ring.allgather ? "all-gather of KV" : grid_one_ring(&t->g.shape) ? "one ring" : windows,
+           placement_name(t->g.shape.placement), t->m.setup.dkv_bf16 ? ", dKV sent as bf16" : "");
+    printf("sequence    %lld tokens (%lld with padding), %lld on a rank; %lld sequence%s a step\n", (long long)t->shard.S,
+           (long long)t->shard.S_padded, (long long)t->shard.T, (long long)step_sequences(t), plural(step_sequences(t)));
+    printf("ZeRO        parameters / gradients / optimizer over %d / %d / %d rank%s\n", t->m.setup.zp, t->m.setup.zg, t->m.setup.zo,
+           plural(t->m.setup.zo));
     printf("recompute   ");
     run_print_recompute(c, &t->m.setup);
     printf("tiles       MLP %lld rows, loss %lld rows\n", (long long)t->m.mlp_tile, (long long)t->m.loss_tile);
     data_sources_print(&t->train, t->done.samples + max_i64(0, o->steps - t->done.step) * step_sequences(t));
     for (int i = 0; i < t->val.count; i++) {
         const dataloader *data = &t->val.sources[i].data;
-        printf("validation  %s: %lld tokens, %lld sample%s%s; evaluations take %lld\n", data_source_label(&t->val.sources[i]), (long long)data->total,
-               (long long)dataloader_samples(data), plural(dataloader_samples(data)), data->masks > 0 ? ", with loss masks" : "",
-               (long long)evaluation_samples(t, data));
+        printf("validation  %s: %lld tokens, %lld sample%s%s; evaluations take %lld\n", data_source_label(&t->val.sources[i]),
+               (long long)data->total, (long long)dataloader_samples(data), plural(dataloader_samples(data)),
+               data->masks > 0 ? ", with loss masks" : "", (long long)evaluation_samples(t, data));
     }
     if (t->m.setup.packed)
         printf("documents   %s with token %d; attention: %s; at document boundaries: %s\n", options_document(o).ends ? "end" : "begin",
@@ -502,8 +509,8 @@ static inline void allow_longer_waits(const trainer *t) {
     double before = comm_wait_at_least(0), seconds = ceil(2 * plan_predict_seconds(&t->m, &t->machines, t->o->seq_len, t->o->seq_len));
     comm_broadcast(t->g.all, &seconds, sizeof seconds, 0); // machines may round differently
     if (comm_wait_at_least(seconds) > before && t->g.rank == 0)
-        fprintf(stderr, "note: a transfer may wait %.0f s before the job ends, as a dp rank with long documents may take so much longer than one with short "
-                        "ones (TRAIN_LLAMA_TIMEOUT sets the limit)\n", seconds);
+        fprintf(stderr, "note: a transfer may wait %.0f s before the job ends, as a dp rank with long documents may take so much longer "
+                        "than one with short ones (TRAIN_LLAMA_TIMEOUT sets the limit)\n", seconds);
 }
 // Before the first step, whose data has been read. Collective.
 static inline void start_measuring(trainer *t) {
@@ -513,8 +520,8 @@ static inline void start_measuring(trainer *t) {
     t->predicted_sent = plan_predict_sent(&t->m);
     document_mark mark = options_document(t->o);
     if (t->m.setup.packed && t->attended == t->shard.S && t->g.rank == 0)
-        fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n", (int)mark.token,
-                mark.ends ? "end" : "begin");
+        fprintf(stderr, "note: token %d (--document-%s) is nowhere inside the samples of the first step: each sample is one document\n",
+                (int)mark.token, mark.ends ? "end" : "begin");
     if (t->g.rank == 0 && t->predicted_seconds > PROGRESS_SECONDS)
         printf("step time   %s predicted for %s\n", duration_text(t->predicted_seconds).text, t->machines.name);
 }
@@ -559,8 +566,8 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     r.computed = rank_times_of(t->g.all, computed);
     t->spikes += r.spike;
     if (r.labels == 0 && first_rank && !t->warned)
-        fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and changes no parameter\n",
-                (long long)r.step);
+        fprintf(stderr, "warning: step %lld: none of its tokens is a label (loss masks, document boundaries), so it has no loss and "
+                        "changes no parameter\n", (long long)r.step);
     t->warned = t->warned || r.labels == 0;
     if (first_rank) step_print(&r);
     if (t->log != NULL) step_log(t->log, &r);
@@ -569,10 +576,12 @@ static inline void report_step(trainer *t, step_result result, double lr, double
     t->first_seconds[steps - 1] = seconds;
     if (!first_rank || (steps < PREDICTED_STEPS && r.step < r.steps)) return;
     char machines[sizeof t->machines.name + 64];
-    snprintf(machines, sizeof machines, "%s%s", t->machines.name, t->o->cluster == NULL ? " (the default; --calibrate measures yours)" : "");
+    const char *guess = t->o->cluster == NULL ? " (the default; --calibrate measures yours)" : "";
+    snprintf(machines, sizeof machines, "%s%s", t->machines.name, guess);
     prediction_print(&r, median_of_first(t->first_seconds, steps), memory_planned(t), machines, t->m.setup.packed);
 }
-// After the last step of a run: blocks skipped, time that rank 0 waited for transfers and that all computed, memory beside its plan. Collective.
+// After the last step of a run: blocks skipped, time that rank 0 waited for transfers and that all computed, memory beside its plan.
+// Collective.
 static inline void print_end(trainer *t) {
     int64_t blocks[2] = {t->m.attention.ring.blocks_skipped, t->m.attention.ring.blocks};
     if (t->m.setup.packed) comm_sum_int64(t->g.all, blocks, 2);
@@ -584,7 +593,8 @@ static inline void print_end(trainer *t) {
     if (t->g.rank == 0 && steps == 0) printf("stopped by a signal before the first step\n");
     if (t->g.rank != 0 || steps == 0) return;
     if (t->m.setup.packed)
-        printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0], (long long)blocks[1]);
+        printf("documents: %lld of %lld attention blocks had no visible keys and were skipped\n", (long long)blocks[0],
+               (long long)blocks[1]);
     if (t->spikes > 0) printf("spikes: %lld of %.0f steps changed no parameter\n", (long long)t->spikes, steps);
     if (t->g.ranks > 1) {
         printf("waited for transfers, ms a step:");

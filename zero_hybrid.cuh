@@ -6,25 +6,26 @@
 // which lies inside its parameter shard. Groups are runs of consecutive ranks: keep Partial degrees inside a node.
 //
 //   forward, backward   the next unit (forward u+1, backward u-1) is gathered in the group of zp while unit u computes
-//   backward            the gradients of unit u advance one stage while each of the units u-1, u-2, ... computes (what the backward pass leaves of a
-//                       micro-step that is not the last one, while the layers of the next forward pass compute):
+//   backward            the gradients of unit u advance one stage while each of the units u-1, u-2, ... computes (what the backward pass
+//                       leaves of a micro-step that is not the last one, while the layers of the next forward pass compute):
 //                         1  reduce-scatter in the group of zg             every micro-step, when zg > 1
 //                         2  reduce-scatter of the shard to zo pieces      last micro-step, when zo > zg
 //                         3  all-reduce across the replicas of the piece   last micro-step, as reduce-scatter + all-gather
-//   update              AdamW on the rank's piece. The next forward pass all-gathers the new parameters into the parameter shards (group of zo / zp),
-//                       those of unit u+1 (zp > 1: u+2) while unit u computes
+//   update              AdamW on the rank's piece. The next forward pass all-gathers the new parameters into the parameter shards (group of
+//                       zo / zp), those of unit u+1 (zp > 1: u+2) while unit u computes
 //
 // Model states on the host, so that the device holds them only while it works on them:
-//   optimizer states    come to the device and go in parts, through two windows. AdamW on unit u runs in the next forward pass, aside, while unit u-2 (zp = 1)
-//                       or u-3 computes; only that of the first units is exposed
-//   gradients, too      if zg = zo = ranks: stage 1 is followed by a copy of the shard to the host, while the next unit computes; what earlier
-//                       micro-steps left there has come back before
-//   parameters, too     if zp = zg = zo = ranks: a shard comes to the device before its gather, while the unit before the one that hides the gather
-//                       computes; with one rank it comes in place of the gather. The update's windows take the new parameters to the host
+//   optimizer states    come to the device and go in parts, through two windows. AdamW on unit u runs in the next forward pass, aside,
+//                       while unit u-2 (zp = 1) or u-3 computes; only that of the first units is exposed
+//   gradients, too      if zg = zo = ranks: stage 1 is followed by a copy of the shard to the host, while the next unit computes; what
+//                       earlier micro-steps left there has come back before
+//   parameters, too     if zp = zg = zo = ranks: a shard comes to the device before its gather, while the unit before the one that hides
+//                       the gather computes; with one rank it comes in place of the gather. The update's windows take the new parameters
+//                       to the host
 //
 // Bytes a rank sends per step, n = padded elements of a unit, s = sizeof(floatX), R = ranks / zo, A = micro-steps of a step:
-//   gather   n s (zp-1)/zp  times: embedding A, head A (tied: 1 each), all layers together L + max(L-2, 0) (2A-1): where the passes turn from
-//                           forward to backward and back, two layers are still in their slots
+//   gather   n s (zp-1)/zp  times: embedding A, head A (tied: 1 each), all layers together L + max(L-2, 0) (2A-1): where the passes turn
+//                           from forward to backward and back, two layers are still in their slots
 //   reduce   4 n (A (zg-1)/zg + (1/zg) (1 - zg/zo) + 2 (1/zo) (R-1)/R)
 //   update   n s (1/zp) (1 - zp/zo)
 // All sums are float, in a fixed order (comm.h); replicas get the same bits because each sum is computed once and then gathered.
@@ -111,20 +112,20 @@ typedef struct {
     zero_reduction reducing[ZERO_STAGES + 1];
     int reducing_count;
     bool first_micro, last_micro;
-    // An update is AdamW on this rank's pieces, and the all-gather that spreads these over the parameter shards. Both go through the units in order, in the
-    // next forward pass; these numbers say how many units are done with each of its stages (unit_count: all).
+    // An update is AdamW on this rank's pieces, and the all-gather that spreads these over the parameter shards. Both go through the units
+    // in order, in the next forward pass; these numbers say how many units are done with each of its stages (unit_count: all).
     int adamw_started, adamw_finished;     // offloaded states only: AdamW is issued, aside; compute has waited for it
     int spreads_started, spreads_finished; // zo > zp only: the all-gather is started; is finished
     adamw_args adamw;
-    float *arrived;             // (largest / zg) one micro-step's gradient shard, before it is added; offloaded: what is on the host, before it is added
+    float *arrived;             // (largest / zg) before it is added: one micro-step's gradient shard; offloaded: what is on the host
     void *scratch[ZERO_STAGES]; // of the reductions
     zero_offload offload;
     int64_t window_count;     // elements of a part
-    char *window[2];          // device: m, v, master, gradient of one part, one behind the other, as far as they are offloaded; each (window_count)
+    char *window[2];          // device: m, v, master, gradient of one part, in this order, as far as offloaded; each (window_count)
     floatX *window_params[2]; // device: its parameters, (window_count)
-    float *leaving[2];        // device: (largest / zg) gradient shards of two units, from their reduction to their copy to the host (zg > 1)
+    float *leaving[2];        // device: (largest / zg) gradient shards of two units, from their reduction to their copy to the host; zg > 1
     int64_t arriving;         // ticket of the copy into `arrived`
-    floatX *shard_slot[ZERO_SLOTS];   // device: (count / zp) parameter shards on their way from the host to their gather (one rank: param_slot)
+    floatX *shard_slot[ZERO_SLOTS];   // device: (count / zp) parameter shards on their way from host to gather; one rank: param_slot
     int shard_slot_unit[ZERO_SLOTS];  // whose shard is there or coming; -1: none
     int64_t shard_ticket[ZERO_SLOTS]; // of its copy
     device_copier *to_device, *to_host;
@@ -135,7 +136,8 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
     memset(z, 0, sizeof *z);
     z->ranks = ranks; z->rank = rank;
     z->zp = zp; z->zg = zg; z->zo = zo;
-    z->param_piece = rank % zp; // each index refines the one before, so that optimizer pieces lie inside gradient shards inside parameter shards
+    // each index refines the one before, so that optimizer pieces lie inside gradient shards, and these inside parameter shards
+    z->param_piece = rank % zp;
     z->grad_piece = z->param_piece * (zg / zp) + rank / zp % (zg / zp);
     z->optim_piece = z->grad_piece * (zo / zg) + rank / zg % (zo / zg);
     z->units = units;
@@ -147,8 +149,8 @@ static inline void zero_describe(zero_hybrid *z, int ranks, int rank, int zp, in
     for (int s = 0; s < ZERO_SLOTS; s++) z->param_slot_unit[s] = z->shard_slot_unit[s] = z->grad_slot_unit[s] = -1;
 }
 
-// A rank's share of a unit when it is divided among all ranks: the replicas of an optimizer piece divide it further among themselves. Units are
-// padded, so both divisions are exact. Begin and length in elements of the unit.
+// A rank's share of a unit when it is divided among all ranks: the replicas of an optimizer piece divide it further among themselves. Units
+// are padded, so both divisions are exact. Begin and length in elements of the unit.
 static inline int64_t zero_share(const zero_hybrid *z, int unit) { return z->units[unit].count / z->ranks; }
 static inline int64_t zero_share_begin(const zero_hybrid *z, int unit) {
     return z->optim_piece * (z->units[unit].count / z->zo) + z->rank / z->zo * zero_share(z, unit);
@@ -172,10 +174,11 @@ static inline int64_t zero_slot_count(const zero_hybrid *z, int slot) {
     return n;
 }
 
-// Takes all memory: from `device`, and from `host` for what is offloaded. trains: false: neither gradients nor moments (NULL). masters: false: no master
-// weights either (NULL): parameters are only read. accumulates: more than one micro-step in a step. offload: gradients need zg = zo = ranks, parameters zp,
-// too (options.h checks). The per-unit tables are host memory of z (zero_free).
-static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool trains, bool masters, bool bf16_moments, bool accumulates, zero_offload offload) {
+// Takes all memory: from `device`, and from `host` for what is offloaded. trains: false: neither gradients nor moments (NULL). masters:
+// false: no master weights either (NULL): parameters are only read. accumulates: more than one micro-step in a step. offload: gradients
+// need zg = zo = ranks, parameters zp, too (options.h checks). The per-unit tables are host memory of z (zero_free).
+static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool trains, bool masters, bool bf16_moments, bool accumulates,
+                               zero_offload offload) {
     int units = z->unit_count;
     masters = masters && arena_element(device) != sizeof(float);
     bool offload_grads = trains && offload >= OFFLOAD_GRADIENTS, offload_params = offload >= OFFLOAD_PARAMETERS;
@@ -213,11 +216,13 @@ static inline void zero_layout(zero_hybrid *z, arena *device, arena *host, bool 
         z->grad_slot[s] = grad_slots ? ARENA_TAKE(device, MEM_GRADIENTS, float, n) : NULL;
     }
     z->arrived = accumulates && grad_slots ? ARENA_TAKE(device, MEM_REDUCTION, float, z->largest / z->zg) : NULL;
-    int replicas = z->ranks / z->zo;
     if (!trains) return;
-    z->scratch[REDUCE_SHARD] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zg, (size_t)(z->largest / z->zg)));
-    z->scratch[REDUCE_PIECE] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, z->zo / z->zg, (size_t)(z->largest / z->zo)));
-    z->scratch[REDUCE_REPLICAS] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, replicas, (size_t)(z->largest / z->zo / replicas)));
+    const int sizes[] = {z->zg, z->zo / z->zg, z->ranks / z->zo}; // of the groups of the three reductions
+    int64_t n = z->largest;
+    for (int stage = REDUCE_SHARD; stage <= REDUCE_REPLICAS; stage++) {
+        n /= sizes[stage];
+        z->scratch[stage] = arena_take(device, MEM_REDUCTION, 1, arena_reduce_scatter_scratch(device, sizes[stage], (size_t)n));
+    }
 }
 
 // ---- communicators ----
@@ -233,11 +238,11 @@ static inline void zero_connect(zero_hybrid *z, comm *all) {
     z->reduce[REDUCE_SHARD] = comm_split(all, z->rank / z->zg, z->grad_piece, COMM_GRAD_REDUCE);
     z->reduce[REDUCE_PIECE] = comm_split(all, z->rank / z->zo * z->zg + z->grad_piece, z->optim_piece, COMM_GRAD_REDUCE);
     z->reduce[REDUCE_REPLICAS] = comm_split(all, z->optim_piece, z->rank, COMM_GRAD_REDUCE);
-    z->reduce[REDUCE_BACK] = z->reduce[REDUCE_REPLICAS]; // units are in order: one goes back before the sum of the next one starts (zero_advance)
+    z->reduce[REDUCE_BACK] = z->reduce[REDUCE_REPLICAS]; // in order: a unit goes back before the sum of the next one starts (zero_advance)
     z->spread = comm_split(all, z->rank / z->zo * z->zp + z->param_piece, z->optim_piece % within, COMM_PARAM_UPDATE);
     z->pieces = comm_split(all, z->rank / z->zo, z->optim_piece, COMM_CONTROL);
     zero_spread_due(z); // the first step gathers parameters that are already there, so that every step sends the same
-    if (z->offload) {
+    if (z->offload != OFFLOAD_NONE) {
         z->to_device = device_copier_new();
         z->to_host = device_copier_new();
     }
@@ -273,8 +278,8 @@ static inline rounding_rule zero_rounding(const zero_hybrid *z, int unit, int te
     return r;
 }
 
-// The part after *p, which begins as {first unit, 0, 0}: the next unit's piece or, where states are offloaded, as much of a piece as a window holds. False: *p
-// was the last one.
+// The part after *p, which begins as {first unit, 0, 0}: the next unit's piece or, where states are offloaded, as much of a piece as a
+// window holds. False: *p was the last one.
 static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
     p->begin += p->count;
     if (p->count > 0 && p->begin == z->units[p->unit].count / z->zo) {
@@ -283,7 +288,7 @@ static inline bool zero_next_part(const zero_hybrid *z, zero_part *p) {
     }
     if (p->unit == z->unit_count) return false;
     p->count = z->units[p->unit].count / z->zo - p->begin;
-    if (z->offload) p->count = min_i64(p->count, z->window_count);
+    if (z->offload != OFFLOAD_NONE) p->count = min_i64(p->count, z->window_count);
     return true;
 }
 
@@ -315,9 +320,11 @@ static inline void zero_adamw_part(zero_hybrid *z, zero_part p, floatX *params, 
 static inline int64_t zero_copy(zero_hybrid *z, bool to_device, void *host, void *device, size_t bytes) {
     return to_device ? device_copy_start(z->to_device, device, host, bytes) : device_copy_start(z->to_host, host, device, bytes);
 }
-// Starts copying what is offloaded of a part from the host to window i, or back what the update changes. Returns the last ticket: a lane finishes in order.
+// Starts copying what is offloaded of a part from the host to window i, or back what the update changes. Returns the last ticket: a lane
+// finishes in order.
 static inline int64_t zero_window_copy(zero_hybrid *z, zero_part p, int i, bool to_device) {
-    bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device, params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);
+    bool grads = z->offload >= OFFLOAD_GRADIENTS && to_device;
+    bool params = z->offload >= OFFLOAD_PARAMETERS && (!to_device || z->master[p.unit] == NULL);
     void *host[4] = {z->m[p.unit], z->v[p.unit], z->master[p.unit], grads ? z->grads[p.unit] : NULL};
     char *window = z->window[i];
     int64_t ticket = 0;
@@ -334,12 +341,14 @@ static inline void zero_adamw_window(zero_hybrid *z, zero_part p, int i) {
     size_t moment = z->moment_bytes * (size_t)z->window_count;
     char *m = z->window[i], *v = m + moment;
     float *floats = (float *)(void *)(v + moment), *master = z->master[p.unit] != NULL ? floats : NULL;
-    const float *grads = z->offload >= OFFLOAD_GRADIENTS ? floats + (master != NULL ? z->window_count : 0) : zero_optim_grads(z, p.unit) + p.begin;
+    const float *grads = z->offload < OFFLOAD_GRADIENTS ? zero_optim_grads(z, p.unit) + p.begin
+                         : master != NULL               ? floats + z->window_count
+                                                        : floats;
     zero_adamw_part(z, p, z->offload >= OFFLOAD_PARAMETERS ? z->window_params[i] : zero_part_params(z, p), m, v, master, grads);
 }
 
-// Offloaded states: starts AdamW on the units before `units` that are due. It runs aside, part by part: while one part is updated, the one before it goes
-// back to the host and the next one comes.
+// Offloaded states: starts AdamW on the units before `units` that are due. It runs aside, part by part: while one part is updated, the one
+// before it goes back to the host and the next one comes.
 static inline void zero_adamw_start(zero_hybrid *z, int units) {
     units = (int)min_i64(units, z->unit_count);
     if (z->adamw_started >= units) return;
@@ -376,8 +385,9 @@ static inline void zero_adamw_finish(zero_hybrid *z, int units) {
 
 // ---- update: spreading new parameters ----
 
-// Starts the all-gathers of the first `units` units, as far as they are not started yet. Callers ask only for the units needed next, to keep other
-// transfers from waiting behind them: NCCL starts transfers in the order in which they were issued on all lanes, and one lane runs one at a time.
+// Starts the all-gathers of the first `units` units, as far as they are not started yet. Callers ask only for the units needed next, to
+// keep other transfers from waiting behind them: NCCL starts transfers in the order in which they were issued on all lanes, and one lane
+// runs one at a time.
 static inline void zero_spread_start(zero_hybrid *z, int units) {
     zero_adamw_finish(z, units);
     for (; z->spreads_started < min_i64(units, z->unit_count); z->spreads_started++) {
@@ -402,7 +412,8 @@ static inline void zero_shard_start(zero_hybrid *z, int unit) {
     int slot = z->units[unit].slot;
     if (z->shard_slot_unit[slot] == unit) return;
     z->shard_slot_unit[slot] = unit;
-    z->shard_ticket[slot] = device_copy_start(z->to_device, z->shard_slot[slot], z->params[unit], sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
+    size_t bytes = sizeof(floatX) * (size_t)(z->units[unit].count / z->zp);
+    z->shard_ticket[slot] = device_copy_start(z->to_device, z->shard_slot[slot], z->params[unit], bytes);
 }
 
 // Starts bringing a unit to its slot, unless it is there. Gives up the unit that was there.
@@ -420,9 +431,9 @@ static inline void zero_slot_start(zero_hybrid *z, int unit) {
     comm_allgather_start(z->gather, offloaded ? z->shard_slot[slot] : z->params[unit], z->param_slot[slot],
                          sizeof(floatX) * (size_t)(z->units[unit].count / z->zp));
 }
-// Starts what a unit needs before zero_params: its update, and its gather unless this rank holds all of it on the device. next: the unit that will be
-// fetched after this one, or -1: where parameters are offloaded, its shard starts coming to the device. zp > 1: also the spread of the unit after it, which
-// must be over when the next call starts that unit's gather.
+// Starts what a unit needs before zero_params: its update, and its gather unless this rank holds all of it on the device. next: the unit
+// that will be fetched after this one, or -1: where parameters are offloaded, its shard starts coming to the device. zp > 1: also the
+// spread of the unit after it, which must be over when the next call starts that unit's gather.
 static inline void zero_fetch(zero_hybrid *z, int unit, int next) {
     zero_spread_start(z, z->zp == 1 ? unit + 1 : unit + 2);
     if (z->zp > 1 || z->offload >= OFFLOAD_PARAMETERS) zero_slot_start(z, unit);
@@ -450,7 +461,8 @@ static inline const floatX *zero_params(zero_hybrid *z, int unit) {
 static inline void zero_bring_back(zero_hybrid *z, int unit) {
     z->arriving = device_copy_start(z->to_device, z->arrived, z->grads[unit], sizeof(float) * (size_t)(z->units[unit].count / z->zg));
 }
-// A unit's shard of this micro-step is complete on the device: adds what earlier ones left on the host, and starts its copy there. Returns the ticket.
+// A unit's shard of this micro-step is complete on the device: adds what earlier ones left on the host, and starts its copy there. Returns
+// the ticket.
 static inline int64_t zero_leave(zero_hybrid *z, int unit) {
     float *shard = z->zg == 1 ? z->grad_slot[z->units[unit].slot] : z->leaving[unit % 2];
     int64_t n = z->units[unit].count / z->zg;
@@ -484,8 +496,8 @@ static inline bool zero_next_stage(zero_hybrid *z, zero_reduction *r) {
     void *scratch = z->scratch[r->stage];
     trace_transfer(group, "reduce gradients", r->unit);
     if (r->stage == REDUCE_SHARD)
-        comm_reduce_scatter_start(group, z->grad_slot[unit->slot],
-                                  z->offload >= OFFLOAD_GRADIENTS ? z->leaving[r->unit % 2] : z->first_micro ? grads : z->arrived, (size_t)shard, scratch);
+        comm_reduce_scatter_start(group, z->grad_slot[unit->slot], z->offload >= OFFLOAD_GRADIENTS ? z->leaving[r->unit % 2]
+                                  : z->first_micro ? grads : z->arrived, (size_t)shard, scratch);
     else if (r->stage == REDUCE_PIECE)
         comm_reduce_scatter_start(group, grads, own, (size_t)piece, scratch);
     else if (r->stage == REDUCE_REPLICAS)
@@ -522,8 +534,9 @@ static inline void zero_begin_grads(const zero_unit *unit, float *grads) { // ze
     }
     device_zero(grads + from, sizeof(float) * (size_t)(unit->count - from));
 }
-// The buffer to which the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use in a step (zg = 1)
-// or micro-step (zg > 1, or offloaded): then tensors with `product` set are uninitialized, and the caller stores into them; the others are zero.
+// The buffer to which the backward pass adds the whole gradient of a unit, (count) float. *adds: false at the unit's first use in a step
+// (zg = 1) or micro-step (zg > 1, or offloaded): then tensors with `product` set are uninitialized, and the caller stores into them; the
+// others are zero.
 static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
     if (z->zg == 1 && z->offload < OFFLOAD_GRADIENTS) {
         *adds = z->grads_begun[unit];
@@ -541,21 +554,22 @@ static inline float *zero_grads(zero_hybrid *z, int unit, bool *adds) {
     return z->grad_slot[slot];
 }
 
-// The unit's gradient of this micro-step is complete: the units in flight advance one stage, and this one enters its first. The embedding's is the last
-// one of a backward pass: unless the step ends with it, nothing advances before the next forward pass, which hides what is left.
+// The unit's gradient of this micro-step is complete: the units in flight advance one stage, and this one enters its first. The embedding's
+// is the last one of a backward pass: unless the step ends with it, nothing advances before the next forward pass, which hides what is
+// left.
 static inline void zero_grads_done(zero_hybrid *z, int unit) {
     z->reducing[z->reducing_count++] = (zero_reduction){unit, -1, 0};
     if (unit > 0 || z->last_micro) zero_advance(z);
 }
 
-// Drains the stages. Call after the last micro-step's backward pass: all gradients are then summed over all ranks in their shards; compute issued from
-// here on, and the host once it has waited for the device, see them there.
+// Drains the stages. Call after the last micro-step's backward pass: all gradients are then summed over all ranks in their shards; compute
+// issued from here on, and the host once it has waited for the device, see them there.
 static inline void zero_grads_finish(zero_hybrid *z) {
     while (z->reducing_count > 0) zero_advance(z);
 }
 
-// Call before a micro-step's first zero_grads, after its forward pass: `first`, `last` of the step. Finishes what the forward pass has not hidden of the
-// micro-step before. Gradients are stored in the first one, and leave the groups of zg after the last.
+// Call before a micro-step's first zero_grads, after its forward pass: `first`, `last` of the step. Finishes what the forward pass has not
+// hidden of the micro-step before. Gradients are stored in the first one, and leave the groups of zg after the last.
 static inline void zero_begin_backward(zero_hybrid *z, bool first, bool last) {
     zero_grads_finish(z);
     z->first_micro = first;
@@ -590,13 +604,13 @@ static inline double zero_grad_norm(zero_hybrid *z) {
     return sqrt(sum);
 }
 
-// One optimizer step on all units. Afterwards zero_params gives the new parameters, bit-equal across replicas. Offloaded, a unit's step is done when its
-// parameters are first needed, in any case by a whole forward pass or zero_settle: until then its gradients must stay.
+// One optimizer step on all units. Afterwards zero_params gives the new parameters, bit-equal across replicas. Offloaded, a unit's step is
+// done when its parameters are first needed, in any case by a whole forward pass or zero_settle: until then its gradients must stay.
 static inline void zero_update(zero_hybrid *z, adamw_args args) {
     zero_spread_finish(z, z->unit_count); // what is left of the previous step, unless a forward pass has finished it
     z->adamw = args;
-    if (z->offload) z->adamw_started = z->adamw_finished = 0;
-    for (zero_part p = {0, 0, 0}; !z->offload && zero_next_part(z, &p);) {
+    if (z->offload != OFFLOAD_NONE) z->adamw_started = z->adamw_finished = 0;
+    for (zero_part p = {0, 0, 0}; z->offload == OFFLOAD_NONE && zero_next_part(z, &p);) {
         double began = trace_now();
         zero_adamw_part(z, p, zero_part_params(z, p), z->m[p.unit], z->v[p.unit], z->master[p.unit], zero_optim_grads(z, p.unit));
         trace_compute("AdamW", p.unit, began);
@@ -612,8 +626,8 @@ static inline void zero_settle(zero_hybrid *z) {
 
 // ---- initial values ----
 
-// Random parameters from (seed, unit, tensor, element): the same numbers on every grid. Tensors without weight decay, which are norm weights, are 1;
-// matrices are Gaussian with sigma, those that write into the residual stream ("wo", "w_down") with residual_sigma.
+// Random parameters from (seed, unit, tensor, element): the same numbers on every grid. Tensors without weight decay, which are norm
+// weights, are 1; matrices are Gaussian with sigma, those that write into the residual stream ("wo", "w_down") with residual_sigma.
 static inline void zero_init(zero_hybrid *z, uint64_t seed, float sigma, float residual_sigma) {
     progress_note note = progress_start("drawing parameters");
     for (int u = 0; u < z->unit_count; u++) {
@@ -641,7 +655,7 @@ static inline void zero_reset_moments(zero_hybrid *z) {
         size_t bytes = z->moment_bytes * (size_t)(z->units[u].count / z->zo);
         for (int i = 0; i < 2; i++) {
             void *moment = i == 0 ? z->m[u] : z->v[u];
-            if (z->offload) memset(moment, 0, bytes); // a host slab
+            if (z->offload != OFFLOAD_NONE) memset(moment, 0, bytes); // a host slab
             else device_zero(moment, bytes);
         }
     }
@@ -656,8 +670,8 @@ static inline void zero_reset_states(zero_hybrid *z) {
             device_from_host(z->window_params[0], own, sizeof(floatX) * (size_t)p.count);
             own = z->window_params[0];
         }
-        op_cast_to_float(z->offload ? window : master, own, p.count);
-        if (z->offload) device_to_host(master + p.begin, window, sizeof(float) * (size_t)p.count);
+        op_cast_to_float(z->offload != OFFLOAD_NONE ? window : master, own, p.count);
+        if (z->offload != OFFLOAD_NONE) device_to_host(master + p.begin, window, sizeof(float) * (size_t)p.count);
     }
 }
 
