@@ -2,7 +2,7 @@
 //
 // Every transfer is started (`*_start`) and later finished (`comm_finish`). Between the two, neither buffer may be touched.
 // Transfers on one comm complete in the order they were started; different comms are independent. All ranks of a comm call
-// the same transfers in the same order. Buffers are the caller's, in device memory. A failing transfer ends all ranks and prints why; so does
+// the same transfers in the same order. Buffers are the caller's, in device memory. A failing transfer ends all ranks and says why; so does
 // one that a rank waits for longer than TRAIN_LLAMA_TIMEOUT seconds (an environment variable of rank 0; default 600, 0 = no limit).
 // Reductions add in a fixed order: that of the comm's ranks, so that a result does not depend on which rank computes it; with NCCL, that of
 // its ring. Byte counts are size_t: transfers above 2^31 bytes work.
@@ -36,23 +36,23 @@ typedef struct comm comm;
 typedef struct {
     int64_t bytes_sent;  // bytes this rank sent to other ranks
     int64_t messages;    // messages this rank sent to other ranks; a message of 0 bytes is not sent
-    double wait_seconds; // time this rank stood still in comm_finish (CPU: host time; CUDA: compute stream stalled) and in the small, blocking functions
+    double wait_seconds; // standing still in comm_finish (CPU: host time; CUDA: compute stream) and in the small, blocking functions
 } comm_counters;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// Joins the job; argc and argv are main's. Every rank calls it, before everything else here. Sets the launch settings that make many ranks on
-// few cores run well (comm_mpi.c). Returns false with a message when MPI does not start, or when this process is one of several but cannot reach
-// the others (a build without MPI, the mpirun of another MPI). A bad TRAIN_LLAMA_TIMEOUT: rank 0 prints an error and every rank exits with status 2.
-// Where MPI's own start takes longer than that limit, and than 60 s, ranks print an error and exit with status 1.
+// Joins the job; argc and argv are main's. Every rank calls it, before everything else here. Sets what makes many ranks on few cores run
+// well (comm_mpi.c). Returns false with a message when MPI does not start, or when this process is one of several but cannot reach the
+// others (a build without MPI, the mpirun of another MPI). A bad TRAIN_LLAMA_TIMEOUT: rank 0 prints an error and every rank exits with
+// status 2. Where MPI's own start takes longer than that limit, and than 60 s, ranks print an error and exit with status 1.
 bool comm_init(int *argc, char ***argv, error_text *error);
 void comm_finalize(void); // leaves the job and frees the world; every rank calls
-// Makes the order of sums in later reductions the same in every run. Call before the first comm_split. False with a message when NCCL_ALGO or
-// NCCL_PROTO in the environment forbids it (NCCL only).
+// Makes the order of sums in later reductions the same in every run. Call before the first comm_split. False with a message when NCCL_ALGO
+// or NCCL_PROTO in the environment forbids it (NCCL only).
 bool comm_use_deterministic(error_text *error);
-// Ends every rank of the job now, with status EXIT_FAILED and this message (printed with the rank's number): for failures that no caller can recover from.
+// Ends every rank of the job now, with status EXIT_FAILED and this message (and the rank): for failures that no caller can recover from.
 NO_RETURN void comm_abort(const char *format, ...) PRINTF_LIKE(1, 2);
 
 comm *comm_world(void);   // all ranks of the job, kind COMM_CONTROL; NULL before comm_init and after comm_finalize
@@ -69,9 +69,10 @@ comm_kind comm_kind_of(const comm *group);
 int comm_world_rank(const comm *group, int rank); // of the comm, as a rank of the job
 static inline int comm_local_rank(void) { return comm_machine() != NULL ? comm_rank(comm_machine()) : 0; }
 static inline int comm_local_ranks(void) { return comm_machine() != NULL ? comm_size(comm_machine()) : 1; }
-static inline bool comm_speaks(void) { return comm_world() == NULL || comm_rank(comm_world()) == 0; } // the rank that says what one rank is to say
+// The rank that says what one rank is to say.
+static inline bool comm_speaks(void) { return comm_world() == NULL || comm_rank(comm_world()) == 0; }
 
-// Sends `send` to rank `to` and receives `recv` from rank `from` (ranks of the comm; to == from == self copies). recv_bytes must be what `from` sends.
+// Sends `send` to rank `to` and receives `recv` from rank `from` (of the comm; to == from == self copies). recv_bytes: what `from` sends.
 void comm_sendrecv_start(comm *group, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from);
 // send and recv are (size, bytes_per_rank): block r of send goes to rank r, block r of recv comes from rank r. Not in-place.
 void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes_per_rank);
@@ -85,24 +86,24 @@ size_t comm_reduce_scatter_scratch(int ranks, size_t count_per_rank); // bytes; 
 void comm_finish(comm *group);
 int comm_pending(const comm *group); // transfers started and not finished; more than 64 (NCCL: 256) end all ranks
 
-// Small, blocking, in place on host memory; all ranks of the comm call. Allowed while transfers are pending. Sums are in rank order: the same bits
-// on every rank. A maximum with a NaN is NaN. What they send counts under the comm's kind (NCCL: only that of COMM_CONTROL is counted).
+// Small, blocking, in place on host memory; all ranks of the comm call. Allowed while transfers are pending. Sums are in rank order: the
+// same bits on every rank. A maximum with a NaN is NaN. What they send counts under the comm's kind (NCCL: only COMM_CONTROL's is counted).
 void comm_sum_double(comm *group, double *values, int count);
 void comm_max_double(comm *group, double *values, int count);
 void comm_sum_int64(comm *group, int64_t *values, int count);
 void comm_broadcast(comm *group, void *host_data, size_t bytes, int root);
 void comm_barrier(comm *group);
-// True if no rank of the comm holds an error. Otherwise false, and every rank's *error becomes that of the lowest rank that holds one; unless it
-// is rank 0, " (rank R, on MACHINE)" is appended.
+// True if no rank of the comm holds an error. Otherwise false, and every rank's *error becomes that of the lowest rank that holds one;
+// unless it is rank 0, " (rank R, on MACHINE)" is appended.
 bool comm_agree(comm *group, error_text *error);
-// comm_agree after reading or writing files: waits without a limit, because a rank whose disk is slow may be late by more than any transfer.
+// comm_agree after reading or writing files: waits without a limit, because a rank whose disk is slow may be later than a transfer ever is.
 bool comm_agree_on_files(comm *group, error_text *error);
 
-// A transfer that waits longer than a limit ends all ranks: 600 s, or what TRAIN_LLAMA_TIMEOUT says. Raises it to `seconds`, the same on all ranks, unless the
-// user has set it; returns the limit in seconds (0 = none; a build without MPI waits for nobody and has none).
+// A transfer that waits longer than a limit ends all ranks: 600 s, or what TRAIN_LLAMA_TIMEOUT says. Raises it to `seconds`, the same on
+// all ranks, unless the user has set it; returns the limit in seconds (0 = none; a build without MPI waits for nobody and has none).
 double comm_wait_at_least(double seconds);
 
-comm_counters comm_count(comm_kind kind); // of this rank since the last reset, over all comms of this kind; CUDA: waits for finished transfers
+comm_counters comm_count(comm_kind kind); // this rank's since the last reset, over all comms of a kind; CUDA: waits for finished transfers
 void comm_count_reset(void);
 
 // For tests: every comm_finish and every start sleeps a pseudo-random time up to this many microseconds (0 = off).

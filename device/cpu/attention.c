@@ -1,8 +1,8 @@
 // Attention on the CPU: blocked, with running maxima and sums, so that no (Tq, Tk) matrix exists.
 //
-// Every matrix product runs on tiles that stay in the L2 cache, through one register-blocked loop (`product`). Tiles are packed:
-// rows are padded with zeros to whole registers, so that any head size and any number of tokens take the same path; keys and values are cut
-// into panels as wide as a register tile, so that the panel in use is contiguous in the L1 cache (long rows would compete for few of its sets).
+// Every matrix product runs on tiles that stay in the L2 cache, through one register-blocked loop (`product`). Tiles are packed: rows are
+// padded with zeros to whole registers, so that any head size and any number of tokens take the same path; keys and values are cut into
+// panels as wide as a register tile, so that the panel in use is contiguous in the L1 cache (long rows would compete for few of its sets).
 // Forward: a task is two tiles of queries of one head; it walks over the keys. K is transposed and V packed once per call.
 // Backward: a task is one tile of keys of one key/value head; it walks over the queries of all its heads and owns its dK and dV.
 // Packed documents: tiles of keys before the documents of a tile of queries are never touched, in either direction.
@@ -30,7 +30,9 @@ enum {
 static _Atomic int64_t calls, tiles_computed;
 int64_t op_attention_calls(void) { return calls; }
 int64_t op_attention_tiles(void) { return tiles_computed; }
-const char *op_attention_engine(bool documents) { return documents ? "this device's kernel, tiles of other documents skipped" : "this device's kernel"; }
+const char *op_attention_engine(bool documents) {
+    return documents ? "this device's kernel, tiles of other documents skipped" : "this device's kernel";
+}
 
 // ---- products of tiles ----
 
@@ -64,10 +66,10 @@ static inline __attribute__((always_inline)) void product_columns(const bool tra
         }
     }
 }
-// The same for any n that LANES divides: column j of b is column j % panel of the panel at b + j / panel * b_panel, whose rows are b_row apart.
+// The same for any n that LANES divides: column j of b is column j % panel of the panel at b + j / panel * b_panel, its rows b_row apart.
 static inline __attribute__((always_inline)) void product(const bool transposed, const bool add, const int panel, int m, int n, int k,
-                                                          const float *a, int64_t a_row, const float *b, int64_t b_row, int64_t b_panel, float *c,
-                                                          int64_t c_row) {
+                                                          const float *a, int64_t a_row, const float *b, int64_t b_row, int64_t b_panel,
+                                                          float *c, int64_t c_row) {
     for (int column = 0; column < n; column += panel, b += b_panel, c += panel) {
         int width = (int)min_i64(panel, n - column) / LANES;
         if (width == 3) product_columns(transposed, add, 3, m, k, a, a_row, b, b_row, c, c_row);
@@ -87,7 +89,8 @@ static __attribute__((noinline)) void product_head_add(int m, int n, int keys, c
     product(false, true, HEAD_PANEL, m, n, keys, a, KEY_TILE, b, HEAD_PANEL, KEY_TILE * HEAD_PANEL, c, c_row);
 }
 // c (m keys, n elements of a head) += a (rows, m keys) transposed, times a tile from pack_rows.
-static __attribute__((noinline)) void product_transposed_add(int m, int n, int rows, const float *a, const float *b, int64_t width, float *c) {
+static __attribute__((noinline)) void product_transposed_add(int m, int n, int rows, const float *a, const float *b, int64_t width,
+                                                             float *c) {
     product(true, true, HEAD_PANEL, m, n, rows, a, KEY_TILE, b, width, HEAD_PANEL, c, width);
 }
 
@@ -106,8 +109,8 @@ static void pack_panels(float *tile, const floatX *from, int64_t stride, int row
     for (int d0 = 0; d0 < HS; d0 += HEAD_PANEL, tile += KEY_TILE * HEAD_PANEL)
         pack_rows(tile, from + d0, stride, rows, KEY_TILE, (int)min_i64(HEAD_PANEL, HS - d0), HEAD_PANEL, 1);
 }
-// tile (panels of keys, HS, KEY_PANEL) = from (rows, HS) transposed, zeros in the columns from `rows` on. Strips of LANES rows keep source and
-// tile in few cache lines.
+// tile (panels of keys, HS, KEY_PANEL) = from (rows, HS) transposed, zeros in the columns from `rows` on. Strips of LANES rows keep source
+// and tile in few cache lines.
 static void pack_transposed(float *tile, const floatX *from, int64_t stride, int rows, int HS) {
     for (int r0 = 0; r0 < KEY_TILE; r0 += LANES) {
         float *to = tile + (int64_t)(r0 / KEY_PANEL) * KEY_PANEL * HS + r0 % KEY_PANEL;
@@ -145,7 +148,9 @@ static int64_t first_key(attention_block b, int64_t row) {
     return b.documents.first == NULL ? 0 : attention_first_key(&b.documents, b.documents.first[row], b.Tk);
 }
 // How many of the keys [key, key + keys) lie before the document of query row `row`.
-static int keys_before(attention_block b, int64_t row, int64_t key, int keys) { return (int)max_i64(0, min_i64(first_key(b, row) - key, keys)); }
+static int keys_before(attention_block b, int64_t row, int64_t key, int keys) {
+    return (int)max_i64(0, min_i64(first_key(b, row) - key, keys));
+}
 // How many keys of the tile of `size` keys from `key` on any of the query rows up to `last_row` sees, as far as `causal` decides.
 static int keys_in_tile(attention_block b, int64_t last_row, int64_t key, int size) {
     return keys_seen(b, last_row, key, (int)min_i64(size, b.Tk - key));
@@ -220,7 +225,8 @@ static void forward_task(const forward_tiles *t, float *out, float *lse, const f
     memset(t->out, 0, sizeof(float) * (size_t)(rows_padded * width));
     memset(t->sum, 0, sizeof(float) * QUERY_TASK * LANES);
     for (int r = 0; r < rows; r++) t->max[r] = -1e30f; // finite: a row that sees no key of a tile must not compute inf - inf
-    for (int64_t key = first_key(b, query) / KEY_TILE * KEY_TILE; key < b.Tk && keys_in_tile(b, query + rows - 1, key, KEY_TILE) > 0; key += KEY_TILE) {
+    int64_t first_tile = first_key(b, query) / KEY_TILE * KEY_TILE;
+    for (int64_t key = first_tile; key < b.Tk && keys_in_tile(b, query + rows - 1, key, KEY_TILE) > 0; key += KEY_TILE) {
         const float *k_tile = k_packed + key * b.HS, *v_tile = v_packed + key * width;
         for (int first = 0; first < rows; first += QUERY_TILE) {
             int here = rows - first < QUERY_TILE ? rows - first : QUERY_TILE, padded = (int)round_up(here, REGISTER_ROWS);
@@ -236,7 +242,8 @@ static void forward_task(const forward_tiles *t, float *out, float *lse, const f
     for (int r = 0; r < rows; r++) {
         float sum = vec_sum_lanes(vec_load(t->sum + r * LANES));
         bool any = sum != 0; // true for NaN, too
-        write_row(out + r * b.sum_stride, lse + r, t->out + r * width, any ? 1 / sum : 0, any ? t->max[r] + logf(sum) : -INFINITY, b.HS, merge);
+        write_row(out + r * b.sum_stride, lse + r, t->out + r * width, any ? 1 / sum : 0,
+                  any ? t->max[r] + logf(sum) : -INFINITY, b.HS, merge);
     }
 }
 
@@ -269,8 +276,8 @@ void op_attention_forward(float *out, float *lse, const floatX *q, const floatX 
         for (int64_t task = query_tasks - 1; task >= 0; task--) { // causal: the long ones first
             for (int head = 0; head < b.Hq; head++) {
                 int64_t query = task * QUERY_TASK, packed = head / (b.Hq / b.Hkv) * padded, at = head * b.HS;
-                forward_task(&t, out + query * b.sum_stride + at, lse + head * b.lse_stride + query, q + query * b.q_stride + at, k_packed + packed * b.HS,
-                             v_packed + packed * width, b, query, merge);
+                forward_task(&t, out + query * b.sum_stride + at, lse + head * b.lse_stride + query, q + query * b.q_stride + at,
+                             k_packed + packed * b.HS, v_packed + packed * width, b, query, merge);
             }
         }
     }
@@ -405,8 +412,8 @@ void op_attention_backward(float *dq, float *dk, float *dv, const floatX *q, con
             for (int head = 0; head < b.Hkv; head++) {
                 int64_t key = tile * step, at = key * b.kv_stride + head * b.HS, q_at = (int64_t)head * group * b.HS;
                 int64_t row_at = head * group * b.lse_stride;
-                backward_task(&t, dq + q_at, dk + at, dv + at, q + q_at, k + at, v + at, dout + q_at, lse + row_at, delta + row_at, b, add_dkv, key,
-                              turn + head * group * query_tiles);
+                backward_task(&t, dq + q_at, dk + at, dv + at, q + q_at, k + at, v + at, dout + q_at, lse + row_at, delta + row_at, b,
+                              add_dkv, key, turn + head * group * query_tiles);
             }
         }
     }

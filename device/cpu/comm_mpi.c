@@ -86,9 +86,11 @@ static void check(int code, const comm *group, const char *operation, const mpi_
     if (MPI_Error_string(code, reason, &length) != MPI_SUCCESS) snprintf(reason, sizeof reason, "MPI error %d", code);
     if (p != NULL) {
         bool known = p->peer >= 0 && p->peer < group->size;
-        snprintf(message, sizeof message, "%d bytes %s rank %d: ", p->bytes, p->receives ? "from" : "to", known ? group->world_rank[p->peer] : p->peer);
+        int rank = known ? group->world_rank[p->peer] : p->peer;
+        snprintf(message, sizeof message, "%d bytes %s rank %d: ", p->bytes, p->receives ? "from" : "to", rank);
     }
-    comm_abort("%s %s (rank %d of %d in its group): %s%s", comm_kind_name(group->kind), operation, group->rank, group->size, message, reason);
+    comm_abort("%s %s (rank %d of %d in its group): %s%s", comm_kind_name(group->kind), operation, group->rank, group->size, message,
+               reason);
 }
 
 // Names the messages still missing, at most 4, in `missing` (size bytes). Returns how many there are.
@@ -183,7 +185,8 @@ static void post_receive(comm *group, transfer *t, void *to, size_t bytes, int f
 static void post_send(comm *group, transfer *t, const void *from, size_t bytes, int to) {
     for (size_t at = 0; at < bytes; at += piece_limit) {
         mpi_piece *p = add_piece(t, false, to, bytes - at < piece_limit ? bytes - at : piece_limit);
-        check(MPI_Isend((const char *)from + at, p->bytes, MPI_BYTE, to, t->tag, group->mpi, &t->request[t->pieces - 1]), group, t->operation, p);
+        check(MPI_Isend((const char *)from + at, p->bytes, MPI_BYTE, to, t->tag, group->mpi, &t->request[t->pieces - 1]), group,
+              t->operation, p);
     }
     if (bytes > 0) {
         counters[group->kind].bytes_sent += (int64_t)bytes;
@@ -239,15 +242,18 @@ void comm_alltoall_start(comm *group, const void *send, void *recv, size_t bytes
     transfer *t = start(group, "alltoall");
     const char *from = (const char *)send;
     char *to = (char *)recv;
-    for (int k = 1; k < group->size; k++) post_receive(group, t, to + (size_t)rank_before(group, k) * bytes_per_rank, bytes_per_rank, rank_before(group, k));
-    for (int k = 1; k < group->size; k++) post_send(group, t, from + (size_t)rank_after(group, k) * bytes_per_rank, bytes_per_rank, rank_after(group, k));
+    for (int k = 1; k < group->size; k++)
+        post_receive(group, t, to + (size_t)rank_before(group, k) * bytes_per_rank, bytes_per_rank, rank_before(group, k));
+    for (int k = 1; k < group->size; k++)
+        post_send(group, t, from + (size_t)rank_after(group, k) * bytes_per_rank, bytes_per_rank, rank_after(group, k));
     copy_self(to + (size_t)group->rank * bytes_per_rank, from + (size_t)group->rank * bytes_per_rank, bytes_per_rank);
 }
 
 void comm_allgather_start(comm *group, const void *send, void *recv, size_t bytes_per_rank) {
     transfer *t = start(group, "allgather");
     char *to = (char *)recv;
-    for (int k = 1; k < group->size; k++) post_receive(group, t, to + (size_t)rank_before(group, k) * bytes_per_rank, bytes_per_rank, rank_before(group, k));
+    for (int k = 1; k < group->size; k++)
+        post_receive(group, t, to + (size_t)rank_before(group, k) * bytes_per_rank, bytes_per_rank, rank_before(group, k));
     for (int k = 1; k < group->size; k++) post_send(group, t, send, bytes_per_rank, rank_after(group, k));
     copy_self(to + (size_t)group->rank * bytes_per_rank, send, bytes_per_rank);
 }
@@ -266,7 +272,8 @@ void comm_reduce_scatter_start(comm *group, const float *send, float *recv, size
         int from = rank_before(group, k), place = from < group->rank ? from : from - 1;
         post_receive(group, t, (char *)scratch + (size_t)place * bytes, bytes, from);
     }
-    for (int k = 1; k < group->size; k++) post_send(group, t, send + (size_t)rank_after(group, k) * count_per_rank, bytes, rank_after(group, k));
+    for (int k = 1; k < group->size; k++)
+        post_send(group, t, send + (size_t)rank_after(group, k) * count_per_rank, bytes, rank_after(group, k));
 }
 
 // sum_to = ((block of rank 0 + block of rank 1) + block of rank 2) + ..., this rank's own block at its place in the order.
@@ -318,8 +325,8 @@ static void broadcast_small(comm *group, const char *operation, void *data, size
     wait_for_counted(group, t);
 }
 
-// `values` of every rank (numbers of 8 bytes) become what `combine` makes of those of all ranks, in the order of ranks: rank 0 gathers and combines
-// them and sends the result. combine NULL: only a barrier.
+// `values` of every rank (numbers of 8 bytes) become what `combine` makes of those of all ranks, in the order of ranks: rank 0 gathers and
+// combines them and sends the result. combine NULL: only a barrier.
 static void reduce_small(comm *group, const char *operation, void *values, size_t bytes, void (*combine)(void *to, const void *from)) {
     transfer *t = &group->small;
     char *all = group->rank == 0 ? HOST_NEW(char, (size_t)group->size * bytes) : NULL; // (size, bytes): block r from rank r
@@ -343,9 +350,15 @@ static void max_double(void *to, const void *from) { // NaN counts as larger tha
     if (value > *(double *)to || isnan(value)) *(double *)to = value;
 }
 
-void comm_sum_double(comm *group, double *values, int count) { reduce_small(group, "sum", values, sizeof *values * (size_t)count, add_double); }
-void comm_sum_int64(comm *group, int64_t *values, int count) { reduce_small(group, "sum", values, sizeof *values * (size_t)count, add_int64); }
-void comm_max_double(comm *group, double *values, int count) { reduce_small(group, "max", values, sizeof *values * (size_t)count, max_double); }
+void comm_sum_double(comm *group, double *values, int count) {
+    reduce_small(group, "sum", values, sizeof *values * (size_t)count, add_double);
+}
+void comm_sum_int64(comm *group, int64_t *values, int count) {
+    reduce_small(group, "sum", values, sizeof *values * (size_t)count, add_int64);
+}
+void comm_max_double(comm *group, double *values, int count) {
+    reduce_small(group, "max", values, sizeof *values * (size_t)count, max_double);
+}
 void comm_broadcast(comm *group, void *host_data, size_t bytes, int root) { broadcast_small(group, "broadcast", host_data, bytes, root); }
 void comm_barrier(comm *group) {
     char here = 0;
@@ -428,8 +441,8 @@ int comm_world_rank(const comm *group, int rank) { return group->world_rank[rank
 
 // ---- Start and end ----
 
-// The calls that start MPI have no wait limit of their own, and wait for ever where a network does not lead to a rank. A handler of SIGALRM says so after
-// half a minute, and at the limit ends this rank, and the launcher the others.
+// The calls that start MPI have no wait limit of their own, and wait for ever where a network does not lead to a rank. A handler of SIGALRM
+// says so after half a minute, and at the limit ends this rank, and the launcher the others.
 static char start_messages[2][320]; // formatted before the alarm is set: a signal handler must not call snprintf
 static unsigned start_left;         // seconds between both
 static volatile sig_atomic_t start_rang;
@@ -445,7 +458,8 @@ static void start_is_slow(int signal_number) {
 // limit: seconds, 0: none. TRAIN_LLAMA_TEST_START: for tests, another one.
 static void limit_start(double limit) {
     const char *test = getenv("TRAIN_LLAMA_TEST_START"), *rank = getenv("PMIX_RANK");
-    const char *cause = "ranks do not reach each other, or one has not started. A network of one machine alone, such as docker0 or virbr0, is a usual cause: "
+    const char *cause = "ranks do not reach each other, or one has not started. "
+                        "A network of one machine alone, such as docker0 or virbr0, is a usual cause: "
                         "OMPI_MCA_btl_tcp_if_exclude=lo,docker0,virbr0 (docs/troubleshooting.md)";
     bool first = rank == NULL || strcmp(rank, "0") == 0; // the others say nothing unless that rank does not
     limit = test != NULL ? strtod(test, NULL) : fmin(limit, 1e9);
@@ -468,8 +482,8 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     // 13 us instead of 27 ms. Copies through shared memory are no slower than by process_vm_readv, which containers often forbid.
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    // A process that no launcher started needs neither a daemon nor networks: Open MPI's search for them takes 0.2 to 0.4 s. Nor a folder in /tmp, which would
-    // be the same for all such processes: where two start or end at once, one in 100 then failed.
+    // A process that no launcher started needs neither a daemon nor networks: Open MPI's search for them takes 0.2 to 0.4 s. Nor a folder
+    // in /tmp, which would be the same for all such processes: where two start or end at once, one in 100 then failed.
     error_text several = {"", 0};
     if (launch_is_single("", &several) && getenv("PMIX_RANK") == NULL) {
         setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
@@ -490,7 +504,8 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     char *end = NULL;
     double given = limit != NULL ? strtod(limit, &end) : timeout_seconds;
     bool legal = limit == NULL || (end != limit && *end == '\0' && given >= 0);
-    limit_start(legal && given == 0 ? 0 : fmax(60, legal ? given : timeout_seconds)); // its own: rank 0's is not known yet. 60: programs load, on busy machines
+    // A limit of its own: rank 0's is not known yet. 60 s: programs load, on busy machines.
+    limit_start(legal && given == 0 ? 0 : fmax(60, legal ? given : timeout_seconds));
     int provided;
     if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return error_set(error, "MPI could not be started");
     MPI_Comm mpi, local;
@@ -511,7 +526,9 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     comm_broadcast(world, &timeout_given, sizeof timeout_given, 0);
     comm_broadcast(world, &timeout_seconds, sizeof timeout_seconds, 0);
     comm_count_reset();
-    if (world->size == 1 && !launch_is_single("that launcher belongs to another MPI than this program; use the mpirun of the MPI it was built with, or with Slurm srun --mpi=pmix", error)) {
+    const char *why = "that launcher belongs to another MPI than this program; "
+                      "use the mpirun of the MPI it was built with, or with Slurm srun --mpi=pmix";
+    if (world->size == 1 && !launch_is_single(why, error)) {
         comm_finalize();
         return false;
     }

@@ -62,7 +62,8 @@ comm *comm_split(comm *parent, int colour, int key, comm_kind kind) {
     return group;
 }
 void comm_free(comm *group) {
-    if (group != NULL && group->pending > 0) comm_abort("%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), group->pending);
+    if (group != NULL && group->pending > 0)
+        comm_abort("%s: comm_free with %d unfinished transfers", comm_kind_name(group->kind), group->pending);
     free(group);
 }
 int comm_rank(const comm *group) {

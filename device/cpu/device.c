@@ -74,7 +74,8 @@ void device_use_deterministic(void) {}
 const char *device_name(void) { return name; }
 
 double device_measure_gemm(void) {
-    const int64_t n = round_up((int64_t)(384 * cbrt(omp_get_max_threads())), 64); // a millisecond: on a busy machine, some end before it is another program's turn
+    // A millisecond: on a busy machine, some end before it is another program's turn.
+    const int64_t n = round_up((int64_t)(384 * cbrt(omp_get_max_threads())), 64);
     float *x = (float *)device_alloc(sizeof(float) * 3 * n * n);
     if (x == NULL) return 0;
     for (int64_t i = 0; i < 2 * n * n; i++) x[i] = (float)(i % 7) - 3;

@@ -45,7 +45,8 @@ int64_t device_copy_start(device_copier *lane, void *to, const void *from, size_
 }
 void device_copy_finish(device_copier *lane, int64_t ticket) {
     if (ticket > 0 && ticket <= lane->started) return;
-    fprintf(stderr, "error: device_copy_finish: ticket %lld was never given (the last is %lld)\n", (long long)ticket, (long long)lane->started);
+    fprintf(stderr, "error: device_copy_finish: ticket %lld was never given (the last is %lld)\n", (long long)ticket,
+            (long long)lane->started);
     abort();
 }
 

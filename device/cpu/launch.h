@@ -19,7 +19,8 @@ static inline bool launch_is_single(const char *why, error_text *error) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const char *value = getenv(known[i].ranks);
         long ranks = value != NULL ? strtol(value, NULL, 10) : 1;
-        if (ranks > 1) return error_set(error, "%s started %ld ranks, but each runs as if it were alone: %s", known[i].launcher, ranks, why);
+        if (ranks > 1)
+            return error_set(error, "%s started %ld ranks, but each runs as if it were alone: %s", known[i].launcher, ranks, why);
     }
     return true;
 }

@@ -115,7 +115,7 @@ void op_linear_use_workspace(void *workspace) { (void)workspace; }
 
 // ---- RoPE and head layout ----
 
-// to (HS) = from (HS) rotated by the angles of one token, forward (`direction` +1) or back (-1); to += if `add`. angles (HS/2, 2): cos, sin.
+// to (HS) = from (HS) rotated by the angles of one token, forward (direction +1) or back (-1); to += if `add`. angles (HS/2, 2): cos, sin.
 static void rotate_head(float *RESTRICT to, const float *RESTRICT from, const float *RESTRICT angles, int HS, float direction, bool add) {
     int half = HS / 2;
     for (int i = 0; i < half; i++) {
@@ -125,8 +125,8 @@ static void rotate_head(float *RESTRICT to, const float *RESTRICT from, const fl
     }
 }
 
-void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads, int64_t first,
-                          int64_t rows) {
+void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads,
+                          int64_t first, int64_t rows) {
     int H = heads.H, Hkv = heads.Hkv, HS = heads.HS, Hq = heads.Hq, slots = heads.Hkv_local;
 #pragma omp parallel for schedule(static) if (rows * (H + 2 * Hkv) * HS > PARALLEL_ELEMENTS)
     for (int64_t t = first; t < first + rows; t++) {
@@ -144,8 +144,8 @@ void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, co
     }
 }
 
-void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads, int64_t first,
-                             int64_t rows) {
+void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads,
+                             int64_t first, int64_t rows) {
     int H = heads.H, Hkv = heads.Hkv, HS = heads.HS, Hq = heads.Hq, slots = heads.Hkv_local;
 #pragma omp parallel for schedule(static) if (rows * (H + 2 * Hkv) * HS > PARALLEL_ELEMENTS)
     for (int64_t t = first; t < first + rows; t++) {
@@ -250,8 +250,12 @@ static void move_rows(float *to, int64_t to_stride, const float *from, int64_t f
 #pragma omp parallel for schedule(static) if (rows * width > PARALLEL_ELEMENTS)
     for (int64_t i = 0; i < rows; i++) memcpy(to + i * to_stride, from + i * from_stride, sizeof(float) * (size_t)width);
 }
-void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width) { move_rows(to, to_stride, from, width, rows, width); }
-void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) { move_rows(to, width, from, from_stride, rows, width); }
+void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width) {
+    move_rows(to, to_stride, from, width, rows, width);
+}
+void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) {
+    move_rows(to, width, from, from_stride, rows, width);
+}
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
     (void)how;
     op_cast_from_float(to, from, n);
@@ -324,27 +328,29 @@ void op_init_normal(floatX *to, uint64_t seed, uint64_t tensor, int64_t first, i
     }
 }
 
-// Updates ADAMW_BLOCK elements in a loop without a remainder: compilers may contract the vector body and the scalar remainder of a loop differently
-// (clang on aarch64), and an element's bits must not depend on where threads and shards are cut.
+// Updates ADAMW_BLOCK elements in a loop without a remainder: compilers may contract the vector body and the scalar remainder of a loop
+// differently (clang on aarch64), and an element's bits must not depend on where threads and shards are cut.
 enum { ADAMW_BLOCK = 64 };
 typedef struct {
     float beta1, beta2, eps, grad_scale, rate, unbias, decay;
 } adamw_factors;
-static __attribute__((noinline)) void adamw_block(float *RESTRICT weights, float *RESTRICT m, float *RESTRICT v, const float *RESTRICT grad, adamw_factors a) {
+static __attribute__((noinline)) void adamw_block(float *RESTRICT weights, float *RESTRICT m, float *RESTRICT v,
+                                                  const float *RESTRICT grad, adamw_factors a) {
 #pragma omp simd
     for (int i = 0; i < ADAMW_BLOCK; i++) {
         float g = grad[i] * a.grad_scale;
         float mean = a.beta1 * m[i] + (1 - a.beta1) * g, square = a.beta2 * v[i] + (1 - a.beta2) * g * g;
         m[i] = mean;
         v[i] = square;
-        weights[i] -= a.rate * mean / (sqrtf(square) * a.unbias + a.eps) + a.decay * weights[i]; // 1 - decay would be rounded: by 19 % of a decay of 1e-7
+        // 1 - decay would be rounded: by 19 % of a decay of 1e-7.
+        weights[i] -= a.rate * mean / (sqrtf(square) * a.unbias + a.eps) + a.decay * weights[i];
     }
 }
 // Rounds to one of the two neighbours in bf16, by 16 random bits: as in device/cuda/numbers.cu.
 static uint16_t bf16_at_random(float x, uint64_t draw) {
     return isnan(x) ? (uint16_t)0x7fff : (uint16_t)((bits_of_float(x) + (uint32_t)(draw & 0xffffu)) >> 16);
 }
-// The same on n elements, at most ADAMW_BLOCK, with moments in bf16. key, first: of the call's draws, and the tensor's element 0 of this block.
+// The same on n elements, at most ADAMW_BLOCK, with moments in bf16. key: of the call's draws; first: the index in the tensor of element 0.
 static void adamw_block_bf16(float *weights, bf16 *m, bf16 *v, const float *grad, int64_t n, adamw_factors a, uint64_t key, int64_t first) {
     float part[4][ADAMW_BLOCK] = {{0}};
     memcpy(part[0], weights, sizeof(float) * (size_t)n);

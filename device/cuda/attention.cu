@@ -1,8 +1,8 @@
 // Hand-written attention: flash-style forward and backward kernels in float, the merge of two blocks, and delta. See device/ops.h.
 //
 // DEVICE=emulated computes attention with them, and cuDNN's results are checked against them: simplicity before speed. A thread block of
-// P R threads holds a tile of R rows and walks over tiles of R rows of the other side. P neighbouring threads share a row; thread `part`
-// of them accumulates columns part, part + P, ... of its result. No two thread blocks add to the same number, so every sum has a fixed order.
+// P R threads holds a tile of R rows and walks over tiles of R rows of the other side. P neighbouring threads share a row; thread `part` of
+// them accumulates columns part, part + P, ... of its result. No two thread blocks add to the same number, so every sum has a fixed order.
 #include "attention_rows.cuh"
 
 // ---- tiles ----
@@ -219,7 +219,8 @@ void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q,
     auto dkv_kernel = b.HS <= 64    ? attention_dkv_kernel<64, 32, 4>
                       : b.HS <= 128 ? attention_dkv_kernel<128, 32, 4>
                                     : attention_dkv_kernel<256, 16, 8>;
-    dim3 q_grid(grid_size(max_i64(1, ceil_div(b.Tq, R))), (unsigned)b.Hq), k_grid(grid_size(max_i64(1, ceil_div(b.Tk, R))), (unsigned)b.Hkv);
+    dim3 q_grid(grid_size(max_i64(1, ceil_div(b.Tq, R))), (unsigned)b.Hq);
+    dim3 k_grid(grid_size(max_i64(1, ceil_div(b.Tk, R))), (unsigned)b.Hkv);
     if (b.Tq > 0) LAUNCH(dq_kernel, q_grid, 128, tiles_bytes(R, b.HS, 4, 1), dq, q, k, v, dout, lse, delta, b, scale, packed, add_dq);
     if (b.Tk > 0) LAUNCH(dkv_kernel, k_grid, 128, tiles_bytes(R, b.HS, 4, 2), dk, dv, q, k, v, dout, lse, delta, b, scale, packed, add_dkv);
 }
@@ -246,14 +247,14 @@ __global__ void attention_merge_kernel(float *out, float *lse, const float *out_
         store<W>(out + t * stride + i, x);
     }
 }
-void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride, int64_t lse_stride,
-                     int64_t lse_stride_b) {
+void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
+                     int64_t lse_stride, int64_t lse_stride_b) {
     if (T == 0) return;
     size_t shared = sizeof(float) * (size_t)(2 * H);
     bool packed = HS % 4 == 0 && stride % 4 == 0 && aligned16(out) && aligned16(out_b);
     auto merge_kernel = packed ? attention_merge_kernel<4> : attention_merge_kernel<1>;
-    LAUNCH(merge_kernel, grid_size(T), block_size(H * HS / (packed ? 4 : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride, lse_stride,
-           lse_stride_b);
+    LAUNCH(merge_kernel, grid_size(T), block_size(H * HS / (packed ? 4 : 1), 256), shared, out, lse, out_b, lse_b, H, HS, stride,
+           lse_stride, lse_stride_b);
 }
 
 // One block per token.
@@ -282,7 +283,8 @@ template <int W, class E>
 static void sum_heads(float *to, const E *from, int64_t T, int heads, int members, int HS, int64_t stride, bool add) {
     bool packed = HS % W == 0 && stride % 4 == 0 && aligned16(to) && aligned16(from);
     auto sum_heads_kernel = packed ? attention_sum_heads_kernel<W, E> : attention_sum_heads_kernel<1, E>;
-    LAUNCH(sum_heads_kernel, grid_size(T), block_size((int64_t)heads * HS / (packed ? W : 1), 256), 0, to, from, heads, members, HS, stride, add);
+    LAUNCH(sum_heads_kernel, grid_size(T), block_size((int64_t)heads * HS / (packed ? W : 1), 256), 0, to, from, heads, members, HS,
+           stride, add);
 }
 void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t stride, bool add) {
     if (T == 0) return;
@@ -290,7 +292,8 @@ void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T,
     else sum_heads<4>(to, (const float *)from, T, heads, members, HS, stride, add);
 }
 
-__global__ void attention_lse_copy_kernel(float *to, const float *from, int64_t n, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride) {
+__global__ void attention_lse_copy_kernel(float *to, const float *from, int64_t n, int64_t rows, int64_t known, int64_t to_stride,
+                                          int64_t from_stride) {
     int64_t i;
     if (flat_range<1>(n, &i) == 0) return;
     to[i / rows * to_stride + i % rows] = i % rows < known ? from[i / rows * from_stride + i % rows] : 1e30f;
@@ -298,7 +301,8 @@ __global__ void attention_lse_copy_kernel(float *to, const float *from, int64_t 
 void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride) {
     int64_t n = heads * rows;
     int threads = block_size(n, 256);
-    if (n > 0) LAUNCH(attention_lse_copy_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, from, n, rows, known, to_stride, from_stride);
+    if (n > 0)
+        LAUNCH(attention_lse_copy_kernel, grid_size(ceil_div(n, threads)), threads, 0, to, from, n, rows, known, to_stride, from_stride);
 }
 
 // One block per token. `lanes` neighbouring threads, a power of two up to 32, share a head.

@@ -12,7 +12,8 @@ size_t attention_call_workspace(attention_shape s) {
 static bool deterministic, blackwell;
 void attention_use_deterministic(void) { deterministic = true; }
 void attention_use_blackwell(bool yes) { blackwell = yes; }
-static bool dkv_rounded[DEVICE_HEAD_SIZE_MAX + 1]; // dk and dv of this head size are asked for in bf16, because they failed in float (engine_is_right)
+// dk and dv of this head size are asked for in bf16, because they failed in float (engine_is_right).
+static bool dkv_rounded[DEVICE_HEAD_SIZE_MAX + 1];
 
 attention_shape attention_call_shape(attention_block b, bool backward, bool q_apart, bool kv_apart, attention_part part) {
     int Hq = part.kv * part.members;
@@ -20,8 +21,8 @@ attention_shape attention_call_shape(attention_block b, bool backward, bool q_ap
     bool dkv_bf16 = backward && (blackwell || (b.HS <= DEVICE_HEAD_SIZE_MAX && dkv_rounded[b.HS]));
     return (attention_shape){
         .backward = backward, .causal = b.causal, .dkv_bf16 = dkv_bf16, .Tq = b.Tq, .Tk = b.Tk, .Hq = Hq, .Hkv = part.kv, .HS = b.HS,
-        .q_stride = b.q_stride, .kv_stride = b.kv_stride, .sum_stride = q_apart ? dense : b.sum_stride, .dkv_stride = kv_apart || dkv_bf16 ? dense : b.kv_stride,
-        .lse_head = b.Tq};
+        .q_stride = b.q_stride, .kv_stride = b.kv_stride, .sum_stride = q_apart ? dense : b.sum_stride,
+        .dkv_stride = kv_apart || dkv_bf16 ? dense : b.kv_stride, .lse_head = b.Tq};
 }
 attention_shape attention_whole_shape(attention_block b) {
     attention_part all = {b.Hkv, b.Hq / b.Hkv};
@@ -31,8 +32,9 @@ attention_shape attention_whole_shape(attention_block b) {
     return s;
 }
 bool attention_shape_equal(attention_shape a, attention_shape b) {
-    return a.backward == b.backward && a.causal == b.causal && a.dkv_bf16 == b.dkv_bf16 && a.Tq == b.Tq && a.Tk == b.Tk && a.Hq == b.Hq && a.Hkv == b.Hkv &&
-           a.HS == b.HS && a.q_stride == b.q_stride && a.kv_stride == b.kv_stride && a.sum_stride == b.sum_stride && a.dkv_stride == b.dkv_stride;
+    return a.backward == b.backward && a.causal == b.causal && a.dkv_bf16 == b.dkv_bf16 && a.Tq == b.Tq && a.Tk == b.Tk &&
+           a.Hq == b.Hq && a.Hkv == b.Hkv && a.HS == b.HS && a.q_stride == b.q_stride && a.kv_stride == b.kv_stride &&
+           a.sum_stride == b.sum_stride && a.dkv_stride == b.dkv_stride;
 }
 
 static int64_t most_elements = INT32_MAX, most_scratch = DEVICE_ATTENTION_SCRATCH;
@@ -48,7 +50,8 @@ void attention_test_documents(int64_t rows) {
 static int64_t engine_tiles;
 int64_t attention_test_engine_tiles(void) { return engine_tiles; }
 int64_t attention_tile_rows(attention_block b) {
-    int64_t rows = max_i64(b.Tq, b.Tk), floats = max_i64(5 * b.HS + 2, (int64_t)(b.Hq / b.Hkv) * (b.HS + 1)); // of scratch per row: attention_call_part
+    int64_t rows = max_i64(b.Tq, b.Tk);
+    int64_t floats = max_i64(5 * b.HS + 2, (int64_t)(b.Hq / b.Hkv) * (b.HS + 1)); // of scratch per row: attention_call_part
     int64_t most = min_i64(most_elements / max_i64(max_i64(b.q_stride, b.sum_stride), b.kv_stride), most_scratch / (4 * floats));
     if (blackwell) most = min_i64(most, min_i64(65536, ((int64_t)1 << 23) / b.HS));
     if (rows <= most) return rows;
@@ -114,7 +117,7 @@ static size_t call_scratch(attention_block b, bool backward, attention_part part
 
 // ---- a tile: loops over parts of the key/value heads ----
 
-// The tensors of a block, or of a part of it: forward_from and backward_from leave out the first query and key rows, query heads and key/value heads.
+// The tensors of a block, or of a part of it: forward_from and backward_from leave out the first rows and heads of queries and keys.
 typedef struct {
     float *out, *lse;
     const floatX *q, *k, *v;
@@ -131,15 +134,16 @@ typedef struct {
 } backward_tensors;
 static backward_tensors backward_from(backward_tensors t, attention_block b, int64_t query, int64_t key, int64_t head, int64_t kv_head) {
     int64_t q = query * b.q_stride + head * b.HS, kv = key * b.kv_stride + kv_head * b.HS, lse = head * b.lse_stride + query;
-    backward_tensors from = {t.dq + query * b.sum_stride + head * b.HS, t.dk + kv, t.dv + kv, t.q + q, t.k + kv, t.v + kv, t.out + q, t.dout + q, t.lse + lse,
-                             t.delta + lse};
+    backward_tensors from = {t.dq + query * b.sum_stride + head * b.HS, t.dk + kv, t.dv + kv, t.q + q, t.k + kv, t.v + kv, t.out + q,
+                             t.dout + q, t.lse + lse, t.delta + lse};
     return from;
 }
 
 // The hand-written kernels: on tensor cores where the shape allows it, else in float.
 static void forward_by_hand(forward_tensors t, attention_block b, bool merge) {
     attention_shape s = attention_whole_shape(b);
-    if (!attention_mma_forward(t.out, t.lse, t.q, t.k, t.v, s, b.scale, merge)) attention_kernel_forward(t.out, t.lse, t.q, t.k, t.v, s, b.scale, merge);
+    if (!attention_mma_forward(t.out, t.lse, t.q, t.k, t.v, s, b.scale, merge))
+        attention_kernel_forward(t.out, t.lse, t.q, t.k, t.v, s, b.scale, merge);
 }
 static void backward_by_hand(backward_tensors t, attention_block b, bool add_dq, bool add_dkv) {
     attention_shape s = attention_whole_shape(b);
@@ -153,8 +157,8 @@ static attention_block part_of(attention_block b, attention_part part) { // the 
     return b;
 }
 // The engine's lse is always dense, because cuDNN assumed that whatever strides it was given (forward before 9.12, backward before 9.26).
-// b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more. apart: results always go through scratch, so that one compiled
-// kernel serves pieces that set, pieces that add, and pieces computed with extra rows.
+// b: the rows that are wanted. The engine computes Tq and Tk rows, which may be more. apart: results always go through scratch, so that one
+// compiled kernel serves pieces that set, pieces that add, and pieces computed with extra rows.
 static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool merge, void *scratch) {
     int group = b.Hq / b.Hkv;
     attention_block asked = b;
@@ -187,9 +191,10 @@ static void forward_tile(forward_tensors tile, attention_block b, int64_t Tq, in
 
 static bool backward_refused; // the engine did not take a call of backward_tile
 
-// A call writes directly to dq where dq is set, and to dk and dv where they are set, stay in float and have one query head per key/value head.
-// Everything else (all results if `apart`) goes to scratch and is summed from there.
-static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool add_dq, bool add_dkv, void *scratch) {
+// A call writes directly to dq where dq is set, and to dk and dv where they are set, stay in float and have one query head per key/value
+// head. Everything else (all results if `apart`) goes to scratch and is summed from there.
+static void backward_tile(backward_tensors tile, attention_block b, int64_t Tq, int64_t Tk, bool apart, bool add_dq, bool add_dkv,
+                          void *scratch) {
     int group = b.Hq / b.Hkv;
     attention_block asked = b;
     asked.Tq = Tq;
@@ -256,25 +261,29 @@ static void set_first_numbers(floatX *x, float *staging, int64_t rows, int heads
     op_cast_from_float(x, staging, n);
     free(host);
 }
-// A causal block, and one of half the queries on all keys. For the second, cuDNN on Blackwell (9.19) would take its A100 kernel, and another one than for the
-// first from 4096 keys on. So there it has 256 queries and 4096 keys. (Causal blocks have that other kernel from 65536 rows on, which only gpu_points
-// reaches.) test_cudnn_graphs: what a run computes has no third kernel.
+// A causal block, and one of half the queries on all keys. For the second, cuDNN on Blackwell (9.19) would take its A100 kernel, and
+// another one than for the first from 4096 keys on. So there it has 256 queries and 4096 keys. (Causal blocks have that other kernel from
+// 65536 rows on, which only gpu_points reaches.) test_cudnn_graphs: what a run computes has no third kernel.
 attention_block attention_checked_block(int HS, bool causal) {
     enum { T = 256, HQ = 4, HKV = 2 };
-    attention_block b = {.Tq = causal || blackwell ? T : T / 2, .Tk = causal || !blackwell ? T : 4096, .Hq = HQ, .Hkv = HKV, .HS = HS, .q_stride = (int64_t)HQ * HS,
-                         .sum_stride = (int64_t)HQ * HS, .kv_stride = (int64_t)2 * HKV * HS, .lse_stride = T, .scale = 1 / sqrtf((float)HS), .causal = causal};
+    attention_block b = {.Tq = causal || blackwell ? T : T / 2, .Tk = causal || !blackwell ? T : 4096, .Hq = HQ, .Hkv = HKV, .HS = HS,
+                         .q_stride = (int64_t)HQ * HS, .sum_stride = (int64_t)HQ * HS, .kv_stride = (int64_t)2 * HKV * HS,
+                         .lse_stride = T, .scale = 1 / sqrtf((float)HS), .causal = causal};
     return b;
 }
-// Computes the two blocks (documents: the causal one, for which the engine is asked for more rows than are wanted; low: the causal one), with the engine
-// and with the hand-written kernels in float. worst: the largest differences of out, lse, dq, and dk and dv. low: all scores of every eighth query are
-// moved by -4096 / sqrt(HS), which changes neither weights nor, but for the first number of each head, gradients. Kernels that were wrong only there:
-// cudnn-frontend pull request 628 (a score of 0 behind the last key), issue 744 (dq and dk off by 7 % on B200).
+// Computes the two blocks (documents: the causal one, for which the engine is asked for more rows than are wanted; low: the causal one),
+// with the engine and with the hand-written kernels in float. worst: the largest differences of out, lse, dq, and dk and dv. low: all
+// scores of every eighth query are moved by -4096 / sqrt(HS), which changes neither weights nor, but for the first number of each head,
+// gradients. Kernels that were wrong only there: cudnn-frontend pull request 628 (a score of 0 behind the last key), issue 744 (dq and dk
+// off by 7 % on B200).
 static void engine_differences(int HS, bool documents, bool low, double worst[4]) {
     attention_block blocks[2] = {attention_checked_block(HS, true), attention_checked_block(HS, false)}, largest = blocks[0];
     largest.Tk = blocks[1].Tk;
-    int64_t nq = largest.Tq * largest.q_stride, nkv = largest.Tk * largest.kv_stride, v_at = (int64_t)largest.Hkv * HS, n = largest.Tq * largest.Hq;
+    int64_t nq = largest.Tq * largest.q_stride, nkv = largest.Tk * largest.kv_stride;
+    int64_t v_at = (int64_t)largest.Hkv * HS, n = largest.Tq * largest.Hq;
     attention_part all = {largest.Hkv, largest.Hq / largest.Hkv};
-    size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) + 16 * 256; // the last: alignment
+    size_t bytes = sizeof(float) * (size_t)(4 * nq + 2 * nkv + 3 * n) + sizeof(floatX) * (size_t)(3 * nq + nkv) +
+                   16 * 256; // for alignment
     bytes += call_scratch(largest, false, all) + call_scratch(largest, true, all);
     scratch_memory m = {(char *)device_alloc(bytes), 0};
     if (m.at == NULL) comm_abort("not enough memory to check the attention engine: %zu bytes", bytes);
@@ -314,9 +323,9 @@ static void engine_differences(int HS, bool documents, bool low, double worst[4]
     }
     device_free(m.at);
 }
-// False, with a warning, when results differ by more than the engine's rounding of weights and their gradients to bf16 (2^-8 each) explains. Where that is
-// so only for queries with low scores, and by less than a quarter, there is a warning alone: such queries are rare in a Llama. Wrong in gradients alone,
-// or without an engine for them: dk and dv are asked for in bf16, if they were in float, and all is checked again.
+// False, with a warning, when results differ by more than the engine's rounding of weights and their gradients to bf16 (2^-8 each)
+// explains. Where that is so only for queries with low scores, and by less than a quarter, it only warns: such queries are rare in a Llama.
+// Wrong in gradients alone, or without an engine for them: dk and dv, if in float, are asked for in bf16 and all is checked again.
 static bool engine_is_right(int HS, bool documents) {
     const double bound = 1.0 / 128, low_bound = 0.25;
     bool right = true, may_round = !documents && !deterministic && !blackwell && !dkv_rounded[HS], round = false;
@@ -329,8 +338,8 @@ static bool engine_is_right(int HS, bool documents) {
         right = low == 1 && most <= low_bound && worst[1] <= 1e-4;
         round = !right && may_round && worst[0] <= bound && worst[1] <= 1e-4;
         fprintf(stderr,
-                "warning: %s with heads of %d%s is %s on this device%s: its differences from the hand-written kernels are out %.1e, lse %.1e, dq %.1e, "
-                "dk and dv %.1e (bound %.1e; lse 1e-4); %s\n",
+                "warning: %s with heads of %d%s is %s on this device%s: its differences from the hand-written kernels are "
+                "out %.1e, lse %.1e, dq %.1e, dk and dv %.1e (bound %.1e; lse 1e-4); %s\n",
                 op_attention_engine(false), HS, dkv_rounded[HS] ? ", dk and dv in bf16," : "", right ? "inaccurate" : "wrong",
                 low == 1 ? " for queries whose scores are all far below 0" : "", worst[0], worst[1], worst[2], worst[3], bound,
                 right       ? "it is used nevertheless (a build with CUDNN=0 does without it)"
@@ -344,7 +353,8 @@ static bool engine_is_right(int HS, bool documents) {
     right = engine_is_right(HS, false);
     if (refused) dkv_rounded[HS] = !backward_refused;
     if (refused && right && !backward_refused)
-        fprintf(stderr, "warning: %s with heads of %d does not compute dk and dv in float on this device; they are asked for in bf16\n", op_attention_engine(false), HS);
+        fprintf(stderr, "warning: %s with heads of %d does not compute dk and dv in float on this device; they are asked for in bf16\n",
+                op_attention_engine(false), HS);
     return right;
 }
 bool attention_engine_agrees(int HS, bool documents) {
@@ -366,8 +376,8 @@ static int64_t document_end(const int64_t *first, int64_t row, int64_t rows) {
     }
     return low;
 }
-// On the diagonal (causal): each document occupies the same rows of queries and of keys. Off it: all queries see all keys. Both always hold for the
-// blocks of double_ring_block.
+// On the diagonal (causal): each document occupies the same rows of queries and of keys. Off it: all queries see all keys. Both always hold
+// for the blocks of double_ring_block.
 static bool documents_can_be_cut(attention_block b) {
     const attention_documents *d = &b.documents;
     if (!b.causal) return attention_first_key(d, d->host[b.Tq - 1], b.Tk) == 0;
@@ -376,15 +386,16 @@ static bool documents_can_be_cut(attention_block b) {
     return b.Tq == b.Tk;
 }
 
-// Does the engine compute this block? Only what cuDNN's kernels are known to get right: whole tiles of 128 rows (on other lengths backward kernels
-// before 9.15.1 may read out of bounds, and Hopper's up to 9.30 give NaN in dq for scores far below 0), head sizes and strides divisible by 8,
-// addresses aligned to 16 bytes (`addresses`: all of the call except lse, or'ed). Causal: no key without a query that sees it. Packed documents
-// are cut into such rows later (part_from) and their lse is copied, so these need no check. Last, the engine must agree with the hand-written
-// kernels on this device, which the first call finds out by running it (attention_engine_agrees).
+// Does the engine compute this block? Only what cuDNN's kernels are known to get right: whole tiles of 128 rows (on other lengths backward
+// kernels before 9.15.1 may read out of bounds, and Hopper's up to 9.30 give NaN in dq for scores far below 0), head sizes and strides
+// divisible by 8, addresses aligned to 16 bytes (`addresses`: all of the call except lse, or'ed). Causal: no key without a query that sees
+// it. Packed documents are cut into such rows later (part_from) and their lse is copied, so these need no check. Last, the engine must
+// agree with the hand-written kernels on this device, which the first call finds out by running it (attention_engine_agrees).
 static bool is_for_engine(attention_block b, const float *lse, uintptr_t addresses) {
     if (!attention_call_possible() || b.Tq == 0 || b.Tk == 0) return false;
     bool rows = b.documents.first != NULL ? least_rows <= attention_tile_rows(b) && documents_can_be_cut(b)
-                                          : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 && (!b.causal || b.Tk <= b.Tq);
+                                          : b.Tq % 128 == 0 && b.Tk % 128 == 0 && b.lse_stride % 4 == 0 && (uintptr_t)lse % 16 == 0 &&
+                                                (!b.causal || b.Tk <= b.Tq);
     return rows && b.HS % 8 == 0 && b.q_stride % 8 == 0 && b.sum_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses % 16 == 0 &&
            attention_engine_agrees(b.HS, b.documents.first != NULL);
 }
@@ -401,8 +412,8 @@ typedef struct {
 bool attention_document_is_long(attention_block b, int64_t queries, int64_t keys) {
     return min_i64(queries, keys) >= least_rows && queries * keys / (b.causal ? 2 : 1) * b.Hq * b.HS >= least_work;
 }
-// The part of a block that begins with query `at`. A block without documents is one part. So is one that the engine does not take, and one off the
-// diagonal, which holds a single document. On the diagonal a part is one long document, or all shorter ones up to the next long one.
+// The part of a block that begins with query `at`. A block without documents is one part. So is one that the engine does not take, and one
+// off the diagonal (a single document). On the diagonal a part is one long document, or all shorter ones up to the next long one.
 static block_part part_from(attention_block b, int64_t at, bool engine) {
     block_part p = {.b = b, .engine = engine, .most = attention_tile_rows(b)};
     if (b.documents.first == NULL || !engine) return p;
@@ -436,9 +447,9 @@ typedef struct {
     int64_t at, rows, asked;
 } row_piece;
 
-// The piece that begins at row `at` of the rows up to `end`. A document is cut into few different sizes, because the engine is compiled for each:
-// least_rows times powers of two, the largest first. The last piece is rounded up to such a size where that wastes little and extra rows exist.
-// They do no harm: extra queries see the document's keys (and are discarded), but the document's queries see no extra key.
+// The piece that begins at row `at` of the rows up to `end`. A document is cut into few different sizes, because the engine is compiled for
+// each: least_rows times powers of two, the largest first. The last piece is rounded up to such a size where that wastes little and extra
+// rows exist. They do no harm: extra queries see the document's keys (and are discarded), but the document's queries see no extra key.
 static row_piece piece_from(const block_part *p, int64_t at, int64_t end) {
     int64_t left = end - at, size = least_rows;
     row_piece piece = {at, min_i64(left, p->most), min_i64(left, p->most)};

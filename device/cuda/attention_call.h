@@ -1,6 +1,6 @@
 // One call of an attention engine, and how a block of op_attention_* is cut into calls (attention_blocks.c). The engine is cuDNN on a GPU
-// (attention_cudnn.c) and the hand-written kernels in float in the emulated build (attention_emulated.c); everything above this interface is the
-// same in both. A CUDA build without cuDNN has no engine (attention_by_hand.c).
+// (attention_cudnn.c) and the hand-written kernels in float in the emulated build (attention_emulated.c); everything above this interface
+// is the same in both. A CUDA build without cuDNN has no engine (attention_by_hand.c).
 #ifndef ATTENTION_CALL_H
 #define ATTENTION_CALL_H
 
@@ -13,7 +13,7 @@ typedef struct {
     int Hq, Hkv, HS;       // Hq % Hkv == 0
     int64_t q_stride, kv_stride;    // from row to row; heads lie HS apart. q also for dout and (backward) out; kv for k and v
     int64_t sum_stride, dkv_stride; // sum: forward out, backward dq; dkv: dk and dv (from an engine: one per query head)
-    int64_t lse_head;               // of lse and delta, from one head to the next; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
+    int64_t lse_head;               // of lse and delta, from head to head; for an engine Tq (cuDNN's A100 kernels assume it before 9.26)
     attention_documents documents; // first == NULL except for the hand-written kernels
 } attention_shape;
 
@@ -38,15 +38,16 @@ extern "C" {
 #endif
 
 bool attention_call_possible(void); // false: this build has no engine, and hand-written kernels compute everything, without scratch
-// Runs a call: out and lse = ..., or dq, dk, dv = (not +=). tensors[id]: the address of each device tensor that the shape uses; the engine supplies
-// those on the host. False: the engine does not take this shape (a note says why, once), and the caller uses the hand-written kernels.
+// Runs a call: out and lse = ..., or dq, dk, dv = (not +=). tensors[id]: the device tensors that the shape uses; the engine supplies those
+// on the host. False: the engine does not take this shape (a note says why, once), and the caller uses the hand-written kernels.
 bool attention_call(attention_shape shape, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace);
 // Bytes of workspace reserved for a call: enough for cuDNN on all our GPUs (test_cudnn_graphs). Pure arithmetic.
 size_t attention_call_workspace(attention_shape shape);
 
-// Does the engine agree with the hand-written kernels in float for this head size (documents: also when asked for more rows than are wanted)? Checked
-// once, on a small problem, with a warning when it does not. Then, if only the backward pass is wrong, or no engine takes it, calls of this head size ask
-// for dk and dv in bf16; if that does not help, the hand-written kernels compute attention (documents: of packed documents).
+// Does the engine agree with the hand-written kernels in float for this head size (documents: also when asked for more rows than are
+// wanted)? Checked once, on a small problem, with a warning when it does not. Then, if only the backward pass is wrong, or no engine takes
+// it, calls of this head size ask for dk and dv in bf16; if that does not help, the hand-written kernels compute attention (documents: of
+// packed documents).
 bool attention_engine_agrees(int HS, bool documents);
 attention_block attention_checked_block(int HS, bool causal); // the two blocks on which that is checked
 
@@ -54,30 +55,31 @@ attention_block attention_checked_block(int HS, bool causal); // the two blocks 
 typedef struct {
     int kv, members;
 } attention_part;
-// The shape of a call on all rows of a block for the heads of `part`. q_apart: out (backward: dq) goes to scratch, dense, to be merged or added;
-// kv_apart: so do dk and dv. Otherwise they go directly to the caller's tensors (dk and dv only with one query head per key/value head).
+// The shape of a call on all rows of a block for the heads of `part`. q_apart: out (backward: dq) goes to scratch, dense, to be merged or
+// added; kv_apart: so do dk and dv. Otherwise directly to the caller's tensors (dk and dv only with one query head per key/value head).
 attention_shape attention_call_shape(attention_block block, bool backward, bool q_apart, bool kv_apart, attention_part part);
 // All heads of a block at once, with the strides of the caller's tensors: for the hand-written kernels, which need no cutting.
 attention_shape attention_whole_shape(attention_block block);
 bool attention_shape_equal(attention_shape a, attention_shape b);
 
-// A block is cut into square tiles of rows and parts of its heads, so that no call spans more than 2^31 - 1 elements of a tensor and none needs more
-// than DEVICE_ATTENTION_SCRATCH. Within that a call takes as many rows and heads as it can, to keep all of the GPU busy.
-// A backward call writes dk and dv of each query head separately, in float: cuDNN would sum those of a group only in bf16.
+// A block is cut into square tiles of rows and parts of its heads, so that no call spans more than 2^31 - 1 elements of a tensor and none
+// needs more than DEVICE_ATTENTION_SCRATCH. Within that a call takes as many rows and heads as it can, to keep all of the GPU busy. A
+// backward call writes dk and dv of each query head separately, in float: cuDNN would sum those of a group only in bf16.
 int64_t attention_tile_rows(attention_block block);
 attention_part attention_call_part(bool backward, int64_t Tq, int64_t Tk, int Hq, int Hkv, int HS); // the largest that one call takes
-// cuDNN's engine for Blackwell can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to its A100 engine. So on Blackwell
-// each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay in float. Tiles have at most 65536 rows
-// there, and K and V of a head 32 MiB: before 9.21.1 causal forward calls "could hang with extremely long sequence lengths" (release notes, which name no
-// length). On sm_103 a call of 131072 keys hung with 16 heads of 128, and not with 8 heads of 64 (TransformerEngine issue 3285).
+// cuDNN's engine for Blackwell can be compiled only with dk and dv in bf16 (9.19); with float cuDNN falls back to its A100 engine. So on
+// Blackwell each call rounds them once, to scratch; the sums over calls, heads of a group and blocks stay in float. Tiles have at most
+// 65536 rows there, and K and V of a head 32 MiB: before 9.21.1 causal forward calls "could hang with extremely long sequence lengths"
+// (release notes, which name no length). On sm_103 a call of 131072 keys hung with 16 heads of 128, and not with 8 heads of 64
+// (TransformerEngine issue 3285).
 void attention_use_blackwell(bool yes);
-// device_use_deterministic for attention: the hand-written kernels compute the backward pass. cuDNN's, asked to be deterministic, takes no memory for
-// a fixed order when dq is float, so there is no sign that it has one.
+// device_use_deterministic for attention: the hand-written kernels compute the backward pass. cuDNN's, asked to be deterministic, takes no
+// memory for a fixed order when dq is float, so there is no sign that it has one.
 void attention_use_deterministic(void);
 void attention_test_limits(int64_t elements, int64_t scratch_bytes);                      // for tests: other limits; 0: those above
-// Packed documents: whether a document's share of a block, of so many queries and keys, is worth the engine's calls and the kernels compiled for them: if it
-// is 2^34 products or more (visible query-key pairs x heads x HS; 2900 rows on the diagonal with 32 heads of 128; the limit is an estimate) and can be
-// cut into pieces of 512 rows. For tests: pieces of `rows` or more, however little the work; 0: these limits.
+// Packed documents: whether a document's share of a block, of so many queries and keys, is worth the engine's calls and kernels compiled
+// for it: if it is 2^34 products or more (visible query-key pairs x heads x HS; 2900 rows on the diagonal with 32 heads of 128; the limit
+// is an estimate) and can be cut into pieces of 512 rows. For tests: pieces of `rows` or more, however little the work; 0: these limits.
 bool attention_document_is_long(attention_block b, int64_t queries, int64_t keys);
 void attention_test_documents(int64_t rows);
 int64_t attention_test_engine_tiles(void); // tiles that the engine was asked for since start, forward and backward
@@ -88,9 +90,10 @@ void attention_kernel_forward(float *out, float *lse, const floatX *q, const flo
                               bool merge);
 void attention_kernel_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
                                const float *lse, const float *delta, attention_shape shape, float scale, bool add_dq, bool add_dkv);
-// The same on tensor cores (attention_mma.cu): bf16, head size 64 or 128, rows and heads aligned to 16 bytes, fewer than 2^31 - 256 rows. For other
-// shapes they do nothing and return false. Weights are rounded to bf16, as cuDNN does.
-bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape shape, float scale, bool merge);
+// The same on tensor cores (attention_mma.cu): bf16, head size 64 or 128, rows and heads aligned to 16 bytes, fewer than 2^31 - 256 rows.
+// For other shapes they do nothing and return false. Weights are rounded to bf16, as cuDNN does.
+bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape shape, float scale,
+                           bool merge);
 bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
                             const float *lse, const float *delta, attention_shape shape, float scale, bool add_dq, bool add_dkv);
 void attention_kernel_delta(float *delta, const floatX *out, const floatX *dout, attention_shape shape);

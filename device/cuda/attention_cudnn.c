@@ -30,13 +30,16 @@ static void check(cudnnStatus_t status, const char *what) {
 static void start(void) {
     if (cudnn.handle != NULL) return;
     size_t version = cudnnGetVersion(); // the library loaded may differ from the one built against
-    if (version < 91002) comm_abort("cuDNN %zu.%zu.%zu was loaded; 9.10.2 or newer is needed", version / 10000, version / 100 % 100, version % 100);
+    if (version < 91002)
+        comm_abort("cuDNN %zu.%zu.%zu was loaded; 9.10.2 or newer is needed", version / 10000, version / 100 % 100, version % 100);
     if (version < 91501 && comm_speaks())
         fprintf(stderr, "note: cuDNN %zu.%zu.%zu: versions from 9.15.1 on have fewer known errors in attention\n", version / 10000,
                 version / 100 % 100, version % 100);
     size_t made_for = cudnnGetCudartVersion() / 1000, ours = CUDART_VERSION / 1000;
     if (made_for != ours && comm_speaks())
-        fprintf(stderr, "note: this cuDNN is for CUDA %zu, and this program was built with CUDA %zu: cuDNN may not find its compiler (NVRTC)\n", made_for, ours);
+        fprintf(stderr,
+                "note: this cuDNN is for CUDA %zu, and this program was built with CUDA %zu: cuDNN may not find its compiler (NVRTC)\n",
+                made_for, ours);
     check(cudnnCreate(&cudnn.handle), "start");
     check(cudnnSetStream(cudnn.handle, device_compute_stream()), "start");
 }
@@ -45,8 +48,8 @@ static void start(void) {
 
 static void note_refused(const attention_plan *p) { // begins a note that says why
     attention_shape s = p->shape;
-    fprintf(stderr, "note: cuDNN's choice %d of %d for %s attention, rows %lld x %lld, heads %d on %d of %d: ", p->choice + 1, p->graph->config_count,
-            s.backward ? "backward" : "forward", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS);
+    fprintf(stderr, "note: cuDNN's choice %d of %d for %s attention, rows %lld x %lld, heads %d on %d of %d: ", p->choice + 1,
+            p->graph->config_count, s.backward ? "backward" : "forward", (long long)s.Tq, (long long)s.Tk, s.Hq, s.Hkv, s.HS);
 }
 // Compiles the kernel of the engine p->choice. NULL, with a note, when that fails or needs more workspace than is reserved.
 static cudnnBackendDescriptor_t compile(const attention_plan *p) {
@@ -55,14 +58,17 @@ static cudnnBackendDescriptor_t compile(const attention_plan *p) {
     cudnnBackendDescriptor_t plan;
     check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan), "plan");
     check(cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &cudnn.handle), "plan");
-    check(cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->graph->configs[p->choice]), "plan");
+    check(cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                   &p->graph->configs[p->choice]), "plan");
     cudnnStatus_t status = cudnnBackendFinalize(plan);
     if (status == CUDNN_STATUS_SUCCESS)
         check(cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace), "plan");
     if (status == CUDNN_STATUS_SUCCESS && (size_t)workspace <= reserved) return plan;
     note_refused(p);
-    if (status == CUDNN_STATUS_SUCCESS) fprintf(stderr, "it wants %lld bytes of workspace, but only %zu are planned\n", (long long)workspace, reserved);
-    else fprintf(stderr, "it cannot be compiled (%s)\n", cudnnGetErrorString(status));
+    if (status == CUDNN_STATUS_SUCCESS)
+        fprintf(stderr, "it wants %lld bytes of workspace, but only %zu are planned\n", (long long)workspace, reserved);
+    else
+        fprintf(stderr, "it cannot be compiled (%s)\n", cudnnGetErrorString(status));
     cudnnBackendDestroyDescriptor(plan);
     return NULL;
 }
@@ -70,8 +76,11 @@ static cudnnBackendDescriptor_t compile(const attention_plan *p) {
 static void next_engine(attention_plan *p) {
     while (p->plan == NULL && ++p->choice < p->graph->config_count) p->plan = compile(p);
     if (p->plan != NULL) return;
-    fprintf(stderr, "note: %s; a hand-written kernel computes %s attention with heads of %d (CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr: cuDNN says why)\n",
-            p->graph->error.text[0] != 0 ? p->graph->error.text : "cuDNN attention: no engine is left", p->shape.backward ? "backward" : "forward", p->shape.HS);
+    fprintf(stderr,
+            "note: %s; a hand-written kernel computes %s attention with heads of %d "
+            "(CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr: cuDNN says why)\n",
+            p->graph->error.text[0] != 0 ? p->graph->error.text : "cuDNN attention: no engine is left",
+            p->shape.backward ? "backward" : "forward", p->shape.HS);
     attention_graph_free(p->graph);
     free(p->graph);
     p->graph = NULL;

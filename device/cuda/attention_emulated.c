@@ -1,13 +1,15 @@
 // DEVICE=emulated: the attention engine is the hand-written kernels. See attention_call.h.
 //
 // It is made wrong for some head sizes, so that test_kernels can test what then happens: 40 is refused; 48: gradients; 56 and 72: gradients
-// of queries with low scores, by much and by little; 88: lse; 104: dv; 112: gradients unless dk and dv are asked for in bf16; 120: then alone it takes
-// backward calls.
+// of queries with low scores, by much and by little; 88: lse; 104: dv; 112: gradients unless dk and dv are asked for in bf16; 120: then
+// alone it takes backward calls.
 #include "attention_call.h"
 
 void emulation_runs(bool begins) __attribute__((weak)); // test/fake_cuda.c, if linked: told when device memory is in use
 
-const char *op_attention_engine(bool documents) { return documents ? "the hand-written kernels, tiles of other documents skipped" : "the hand-written kernel"; }
+const char *op_attention_engine(bool documents) {
+    return documents ? "the hand-written kernels, tiles of other documents skipped" : "the hand-written kernel";
+}
 bool attention_call_possible(void) { return true; }
 
 // For engines that are wrong in one tensor alone, which test_kernels tests.
@@ -20,7 +22,8 @@ static void spoil(float *x, int64_t n) {
 bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], float scale, void *workspace) {
     bool in_float = s.backward && !s.dkv_bf16;
     // cuDNN takes 128 rows or a multiple of it, and pieces of documents have few sizes. Tests make them smaller, down to 4 rows.
-    if (s.Tq % 4 != 0 || s.Tk % 4 != 0) comm_abort("the attention engine is asked for %lld queries and %lld keys", (long long)s.Tq, (long long)s.Tk);
+    if (s.Tq % 4 != 0 || s.Tk % 4 != 0)
+        comm_abort("the attention engine is asked for %lld queries and %lld keys", (long long)s.Tq, (long long)s.Tk);
     if (s.HS == 40 || (s.HS == 120 && in_float)) return false; // lets test_kernels test a shape that no engine takes
     if (emulation_runs != NULL) emulation_runs(true);
     memset(workspace, 0xff, attention_call_workspace(s)); // NaN for anyone else who uses this memory
@@ -38,16 +41,19 @@ bool attention_call(attention_shape s, void *const tensors[ATTENTION_TENSORS], f
     float *dq = (float *)tensors[ATTENTION_DQ], *dk = (float *)tensors[ATTENTION_DK], *dv = (float *)tensors[ATTENTION_DV];
     float *delta = (float *)tensors[ATTENTION_DELTA], *faulty = s.HS == 56 || s.HS == 72 ? HOST_NEW(float, s.Hq * s.Tq) : NULL;
     attention_kernel_delta(delta, out, dout, s);
-    for (int64_t i = 0; i < s.Hq * s.Tq && faulty != NULL; i++) // and engines that are wrong only for queries with low scores, by much or by little
+    // And engines that are wrong only for queries with low scores, by much or by little.
+    for (int64_t i = 0; i < s.Hq * s.Tq && faulty != NULL; i++)
         faulty[i] = lse[i] - (lse[i] >= -50 ? 0 : s.HS == 56 ? 1.0f : 0.07f);
     if (faulty != NULL) lse = faulty;
     int64_t n = s.Tk * s.dkv_stride; // dkv_bf16: dense
-    float *rounded = s.dkv_bf16 ? HOST_NEW(float, 2 * n) : NULL, *to_dk = rounded != NULL ? rounded : dk, *to_dv = rounded != NULL ? rounded + n : dv;
+    float *rounded = s.dkv_bf16 ? HOST_NEW(float, 2 * n) : NULL;
+    float *to_dk = rounded != NULL ? rounded : dk, *to_dv = rounded != NULL ? rounded + n : dv;
     attention_shape one = s;
     one.Hq = one.Hkv = 1;
     for (int h = 0; h < s.Hq; h++) {
         int64_t at = h * s.HS, kv_at = h / (s.Hq / s.Hkv) * s.HS, row = h * s.Tq;
-        attention_kernel_backward(dq + at, to_dk + at, to_dv + at, q + at, k + kv_at, v + kv_at, dout + at, lse + row, delta + row, one, scale, false, false);
+        attention_kernel_backward(dq + at, to_dk + at, to_dv + at, q + at, k + kv_at, v + kv_at, dout + at, lse + row, delta + row, one,
+                                  scale, false, false);
     }
     if (emulation_runs != NULL) emulation_runs(true);
     memset(tensors[ATTENTION_DQ_SUM], 0xff, sizeof(float) * (size_t)(s.Tq * s.Hq * s.HS));

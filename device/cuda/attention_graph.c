@@ -26,8 +26,8 @@ static void set(attention_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttr
                 int64_t count, const void *values, const char *what) {
     if (good(g)) check(g, cudnnBackendSetAttribute(d, name, type, count, values), what);
 }
-static void get(attention_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t most,
-                int64_t *count, void *values, const char *what) {
+static void get(attention_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t most, int64_t *count, void *values, const char *what) {
     if (good(g)) check(g, cudnnBackendGetAttribute(d, name, type, most, count, values), what);
 }
 static void set_descriptor(attention_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value,
@@ -65,7 +65,8 @@ static tensor tensor_make(attention_graph *g, tensor t, tensor_place place, int6
 }
 static tensor tensor_describe(cudnnDataType_t type, int64_t heads, int64_t rows, int64_t columns, int64_t head_stride, int64_t row_stride,
                               int64_t column_stride) {
-    tensor t = {{1, heads, rows, columns}, {heads * rows * columns, head_stride, row_stride, column_stride}, type, NULL}; // the first stride is never used
+    int64_t never_used = heads * rows * columns; // the stride of the first dimension, which is 1
+    tensor t = {{1, heads, rows, columns}, {never_used, head_stride, row_stride, column_stride}, type, NULL};
     return t;
 }
 // A tensor in memory, (rows, HS) per head, with rows `stride` apart; `transposed` presents each head as (HS, rows).
@@ -125,7 +126,8 @@ static void multiply_matrices(attention_graph *g, const tensor *a, const tensor 
     set_descriptor(g, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, d, what);
     add_operation(g, operation, what);
 }
-static void reduce(attention_graph *g, cudnnReduceTensorOp_t how, const tensor *x, const tensor *y) { // over the dimensions that have size 1 in y
+// Over the dimensions that have size 1 in y.
+static void reduce(attention_graph *g, cudnnReduceTensorOp_t how, const tensor *x, const tensor *y) {
     const char *what = "reduction";
     cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     cudnnBackendDescriptor_t d = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what), operation;

@@ -1,5 +1,5 @@
-// Attention as cuDNN graphs: which tensors and operations they consist of, and whether a GPU supports them. Building and checking a graph needs
-// no GPU. attention_cudnn.c runs them; test/test_cudnn_graphs.c checks each one that the trainer can ask for.
+// Attention as cuDNN graphs: which tensors and operations they consist of, and whether a GPU supports them. Building and checking a graph
+// needs no GPU. attention_cudnn.c runs them; test/test_cudnn_graphs.c checks each one that the trainer can ask for.
 //
 // forward    s = q k^T scale (masked);  lse = log sum e^s;  out = e^(s - lse) v          out, lse float
 // backward   p = e^(s - lse);  ds = p (dout v^T - rowsum(dout out)) scale;

@@ -1,9 +1,9 @@
 // Hand-written attention on tensor cores: bf16, head sizes 64 and 128, any number of rows, packed documents. See attention_call.h.
 //
 // For what cuDNN does not take, above all short documents. All three kernels walk the same way: a block of 4 warps owns 64 rows of one side
-// (queries; keys for dk and dv), 16 per warp, and goes over tiles of N columns, which are rows of the other side, loading the next tile while it
-// computes the current one. Scores s (rows, columns) are the product of two tiles. They stay in registers, where they become weights, the left
-// factor of the next product:
+// (queries; keys for dk and dv), 16 per warp, and goes over tiles of N columns, which are rows of the other side, loading the next tile
+// while it computes the current one. Scores s (rows, columns) are the product of two tiles. They stay in registers, where they become
+// weights, the left factor of the next product:
 //     forward    weights p = e^(s - lse)                     out += p v
 //     dq         weights ds = p (dout v^T - delta)           dq += ds k
 //     dk, dv     the same transposed: rows are keys          dv += p^T dout, dk += ds^T q
@@ -70,7 +70,8 @@ template <int HS, int N> __device__ __forceinline__ void scores(float (&s)[N / 8
     }
 }
 // sum (16, HS) += weights (16, N) columns (N, HS). Each lane already holds the weights that it must supply as the left factor.
-template <int HS, int N> __device__ __forceinline__ void accumulate(float (&sum)[HS / 8][4], const float (&weights)[N / 8][4], const bf16 *columns) {
+template <int HS, int N>
+__device__ __forceinline__ void accumulate(float (&sum)[HS / 8][4], const float (&weights)[N / 8][4], const bf16 *columns) {
     int lane = lane_of_warp();
 #pragma unroll
     for (int k = 0; k < N / 16; k++) {
@@ -99,13 +100,15 @@ static __device__ __forceinline__ void store_two(float *to, float x, float y, fl
 }
 // Rows [first, ...) of a head, those before `end`, = or += (add) factor * sum.
 template <int HS>
-__device__ __forceinline__ void rows_to_global(float *head, int64_t stride, const float (&sum)[HS / 8][4], float factor, int first, int end, bool add) {
+__device__ __forceinline__ void rows_to_global(float *head, int64_t stride, const float (&sum)[HS / 8][4], float factor, int first, int end,
+                                               bool add) {
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
         int row = first + row_of(e);
         if (row >= end) continue;
 #pragma unroll
-        for (int n = 0; n < HS / 8; n++) store_two(head + row * stride + 8 * n + column_of(0), sum[n][e], sum[n][e + 1], factor, add ? 1 : 0);
+        for (int n = 0; n < HS / 8; n++)
+            store_two(head + row * stride + 8 * n + column_of(0), sum[n][e], sum[n][e + 1], factor, add ? 1 : 0);
     }
 }
 
@@ -124,12 +127,13 @@ template <bool KEYS, int N> __device__ __forceinline__ void hide(float (&s)[N / 
         if (query < b.Tq) from = first_key(b, query);
 #pragma unroll
         for (int k = 0; k < (KEYS ? 2 : N / 4); k++) {
-            int n = KEYS ? i / 2 : k / 2, e = KEYS ? 2 * k + i % 2 : 2 * i + k % 2, key = KEYS ? row + row_of(e) : column + 8 * n + column_of(e);
+            int n = KEYS ? i / 2 : k / 2, e = KEYS ? 2 * k + i % 2 : 2 * i + k % 2;
+            int key = KEYS ? row + row_of(e) : column + 8 * n + column_of(e);
             if (key < from || key >= end) s[n][e] = -INFINITY;
         }
     }
 }
-// lse as a logarithm to base 2, for e^(s - lse) by fast_exp2. -infinity (a row that sees nothing) becomes finite, or -infinity - lse would be NaN.
+// lse as a logarithm to base 2, for e^(s - lse) by fast_exp2. -infinity (a row that sees nothing) becomes finite, or s - lse would be NaN.
 static __device__ __forceinline__ float lse_units(float lse) { return fmaxf(lse * LOG2_E, -1e38f); }
 
 // ---- forward ----
@@ -138,7 +142,8 @@ template <int HS> constexpr int FORWARD_COLUMNS = HS == 64 ? 64 : 32; // three o
 
 // Block (x, y): 64 query rows of head y, the last rows (which see most keys) first.
 template <int HS> __global__ void __launch_bounds__(THREADS)
-attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, attention_shape b, float scale, bool merge) {
+attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, attention_shape b, float scale,
+                             bool merge) {
     constexpr int N = FORWARD_COLUMNS<HS>, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
     bf16 *qs = shared, *ks = qs + ROWS * PITCH<HS>, *vs = ks + 2 * TILE; // ks, vs: two tiles each, the one in use and the next
@@ -148,7 +153,8 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
         tile_start<N, HS>(ks + stage * TILE, k + kv_head * HS, b.kv_stride, key, Tk);
         tile_start<N, HS>(vs + stage * TILE, v + kv_head * HS, b.kv_stride, key, Tk);
     };
-    float sum[HS / 8][4], largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}; // of two rows; largest: times log2 e; total: of this lane's columns
+    // Of two rows. largest: times log2 e; total: of this lane's columns.
+    float sum[HS / 8][4], largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
     int all_from = first_key(b, min(first + ROWS, Tq) - 1), end = key_end(b, first + ROWS - 1), stage = 0, j = first_key(b, first);
     zero(sum);
     tile_start<ROWS, HS>(qs, q + head * HS, b.q_stride, first, Tq);
@@ -204,8 +210,8 @@ attention_forward_mma_kernel(float *out, float *lse, const bf16 *q, const bf16 *
 
 // Block (x, y): dq of 64 query rows of head y, the last rows first.
 template <int HS> __global__ void __launch_bounds__(THREADS)
-attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse, const float *delta, attention_shape b,
-                        float scale, bool add) {
+attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse, const float *delta,
+                        attention_shape b, float scale, bool add) {
     constexpr int N = 32, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
     bf16 *qs = shared, *os = qs + ROWS * PITCH<HS>, *ks = os + ROWS * PITCH<HS>, *vs = ks + 2 * TILE;
@@ -247,8 +253,8 @@ attention_dq_mma_kernel(float *dq, const bf16 *q, const bf16 *k, const bf16 *v, 
 
 // Block (x, y): dk and dv of 64 key rows of key/value head y, over all its query heads in their order.
 template <int HS> __global__ void __launch_bounds__(THREADS)
-attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse, const float *delta,
-                         attention_shape b, float scale, bool add) {
+attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *dout, const float *lse,
+                         const float *delta, attention_shape b, float scale, bool add) {
     constexpr int N = 32, TILE = N * PITCH<HS>;
     DYN_SHARED(bf16, shared);
     bf16 *ks = shared, *vs = ks + ROWS * PITCH<HS>, *qs = vs + ROWS * PITCH<HS>, *os = qs + 2 * TILE;
@@ -298,17 +304,18 @@ attention_dkv_mma_kernel(float *dk, float *dv, const bf16 *q, const bf16 *k, con
 // ---- launchers ----
 
 static bool addresses_fit(uintptr_t bits, int multiple) { return bits % (uintptr_t)multiple == 0; }
-// bf16, a supported head size, inputs that can be read 16 bytes at a time. (The callers check that outputs can be written 8 bytes at a time.)
+// bf16, a supported head size, inputs that can be read 16 bytes at a time. (Callers check that outputs can be written 8 bytes at a time.)
 static bool takes(attention_shape b, const void *q, const void *k, const void *v, const void *dout) {
     uintptr_t bits = (uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (uintptr_t)dout;
-    return sizeof(floatX) == sizeof(bf16) && (b.HS == 64 || b.HS == 128) && b.Tq > 0 && b.Tk > 0 && b.Tq <= INT32_MAX - 256 && b.Tk <= INT32_MAX - 256 &&
-           b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses_fit(bits, 16);
+    return sizeof(floatX) == sizeof(bf16) && (b.HS == 64 || b.HS == 128) && b.Tq > 0 && b.Tk > 0 && b.Tq <= INT32_MAX - 256 &&
+           b.Tk <= INT32_MAX - 256 && b.q_stride % 8 == 0 && b.kv_stride % 8 == 0 && addresses_fit(bits, 16);
 }
 static const bf16 *as_bf16(const floatX *x) { return (const bf16 *)x; } // after takes()
 
 static size_t tiles_bytes(int HS, int rows) { return sizeof(bf16) * (size_t)(rows * (HS + 8)); }
 
-bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape b, float scale, bool merge) {
+bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX *k, const floatX *v, attention_shape b, float scale,
+                           bool merge) {
     if (!takes(b, q, k, v, nullptr) || b.sum_stride % 2 != 0 || !addresses_fit((uintptr_t)out, 8)) return false;
     auto forward_mma_kernel = b.HS == 64 ? attention_forward_mma_kernel<64> : attention_forward_mma_kernel<128>;
     dim3 grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq);
@@ -316,8 +323,8 @@ bool attention_mma_forward(float *out, float *lse, const floatX *q, const floatX
     LAUNCH(forward_mma_kernel, grid, THREADS, tiles, out, lse, as_bf16(q), as_bf16(k), as_bf16(v), b, scale, merge);
     return true;
 }
-bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout, const float *lse,
-                            const float *delta, attention_shape b, float scale, bool add_dq, bool add_dkv) {
+bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, const floatX *k, const floatX *v, const floatX *dout,
+                            const float *lse, const float *delta, attention_shape b, float scale, bool add_dq, bool add_dkv) {
     uintptr_t written = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv;
     if (!takes(b, q, k, v, dout) || b.sum_stride % 2 != 0 || b.dkv_stride % 2 != 0 || !addresses_fit(written, 8)) return false;
     auto dq_mma_kernel = b.HS == 64 ? attention_dq_mma_kernel<64> : attention_dq_mma_kernel<128>;
@@ -325,6 +332,7 @@ bool attention_mma_backward(float *dq, float *dk, float *dv, const floatX *q, co
     dim3 q_grid(grid_size(ceil_div(b.Tq, ROWS)), (unsigned)b.Hq), k_grid(grid_size(ceil_div(b.Tk, ROWS)), (unsigned)b.Hkv);
     size_t tiles = tiles_bytes(b.HS, 2 * ROWS + 4 * 32);
     LAUNCH(dq_mma_kernel, q_grid, THREADS, tiles, dq, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, scale, add_dq);
-    LAUNCH(dkv_mma_kernel, k_grid, THREADS, tiles + 4 * 32 * sizeof(float), dk, dv, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse, delta, b, scale, add_dkv);
+    LAUNCH(dkv_mma_kernel, k_grid, THREADS, tiles + 4 * 32 * sizeof(float), dk, dv, as_bf16(q), as_bf16(k), as_bf16(v), as_bf16(dout), lse,
+           delta, b, scale, add_dkv);
     return true;
 }

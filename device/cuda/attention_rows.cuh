@@ -5,15 +5,15 @@
 #include "attention_call.h"
 #include "kernel.cuh"
 
-// The first key row that query row i sees (attention_first_key); 0 from Tq on. Up to there it never decreases with i, so a tile of queries skips
-// all key tiles before the one that its first row sees first.
+// The first key row that query row i sees (attention_first_key); 0 from Tq on. Up to there it never decreases with i, so a tile of queries
+// skips all key tiles before the one that its first row sees first.
 static __device__ __forceinline__ int64_t attention_first_visible(const attention_shape &b, int64_t i) {
     if (b.documents.first == nullptr || i >= b.Tq) return 0;
     int64_t first = b.documents.first[i], split = b.documents.split, low = first - b.documents.at[0], high = first - b.documents.at[1];
     return (low < 0 ? 0 : low < split ? low : split) + (high < 0 ? 0 : high < b.Tk - split ? high : b.Tk - split);
 }
 
-// The weights (their sum is 1) of two results whose log-sum-exps are a and b; returns the merged log-sum-exp. -infinity: no key seen, weight 0.
+// The weights (of sum 1) of two results whose log-sum-exps are a and b; returns the merged log-sum-exp. -infinity: no key seen, weight 0.
 static __device__ __forceinline__ float merge_weights(float a, float b, float *weight_a, float *weight_b) {
     float top = fmaxf(a, b);
     *weight_a = *weight_b = 0;

@@ -2,8 +2,8 @@
 // in host memory. A build without MPI uses device/cpu/comm_single.c instead of this file.
 //
 // A comm is an NCCL communicator and a stream. `start` makes that stream wait for the compute issued so far and queues one group of NCCL
-// calls; `finish` makes the compute stream wait for that group. Neither blocks the host. One thread launches, in program order, which is the
-// same on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT makes the GPU follow that order too, so that several comms cannot deadlock.
+// calls; `finish` makes the compute stream wait for that group. Neither blocks the host. One thread launches, in program order, which is
+// the same on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT makes the GPU follow that order too, so that several comms cannot deadlock.
 // comm_split splits each communicator from one of all the parent's ranks and connects its peers by transfers of the comm's kind, so that
 // nothing is set up inside a step.
 // A second thread watches: an asynchronous error, or a transfer that is stuck for TRAIN_LLAMA_TIMEOUT seconds (default 600, 0: no limit),
@@ -81,7 +81,7 @@ static const char *peers_text(const comm *group, const transfer *t, char *text, 
     return text;
 }
 
-// Waits for a call to complete: NCCL is asynchronous (blocking = 0), so a call may still be in progress when it returns. nccl: its communicator.
+// Waits for a call to complete: NCCL is asynchronous (blocking = 0), so a call may still be in progress on return. nccl: its communicator.
 static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t status, const char *what) {
     double last = device_seconds(), waited = 0;
     while (status == ncclInProgress) {
@@ -91,8 +91,8 @@ static void nccl_wait_for(ncclComm_t nccl, const comm *group, ncclResult_t statu
         waited += fmin(now - last, 1); // a machine that was suspended has not waited
         last = now;
         if (timeout_seconds > 0 && waited > timeout_seconds)
-            comm_abort("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, or the ranks cannot reach each "
-                       "other (NCCL_DEBUG=INFO says more; NCCL_SOCKET_IFNAME names the network)",
+            comm_abort("%s %s (rank %d of %d in its group): NCCL has not answered for %g s. A rank has stopped, "
+                       "or the ranks cannot reach each other (NCCL_DEBUG=INFO says more; NCCL_SOCKET_IFNAME names the network)",
                        comm_kind_name(group->kind), what, group->rank, group->size, timeout_seconds);
         if (status == ncclInProgress) sched_yield();
     }
@@ -105,7 +105,8 @@ static void nccl_wait(const comm *group, ncclResult_t status, const char *what) 
 static bool is_over(const comm *group, cudaEvent_t event) {
     cudaError_t status = cudaEventQuery(event);
     if (status != cudaSuccess && status != cudaErrorNotReady)
-        comm_abort("%s (rank %d of %d in its group): the GPU has failed: %s", comm_kind_name(group->kind), group->rank, group->size, cudaGetErrorString(status));
+        comm_abort("%s (rank %d of %d in its group): the GPU has failed: %s", comm_kind_name(group->kind), group->rank, group->size,
+                   cudaGetErrorString(status));
     if (status == cudaErrorNotReady) cudaGetLastError(); // otherwise the check of the next launch might take it for an error
     return status == cudaSuccess;
 }
@@ -118,7 +119,8 @@ static void watch(comm *group, double passed) {
     int64_t before = group->watched;
     if (group->watched < group->started - RING) group->watched = group->started - RING;
     while (group->watched < group->started && is_over(group, group->ring[group->watched % RING].done)) group->watched++;
-    const transfer *t = &group->ring[group->watched % RING]; // the oldest unfinished one; its clock starts when the compute before it is done
+    // The oldest unfinished one; its clock starts when the compute before it is done.
+    const transfer *t = &group->ring[group->watched % RING];
     group->watched_for += passed;
     if (group->watched != before || group->watched == group->started || !is_over(group, t->begun)) group->watched_for = 0;
     if (timeout_seconds > 0 && group->watched_for > timeout_seconds) {
@@ -129,8 +131,8 @@ static void watch(comm *group, double passed) {
                    peers_text(group, t, peers, sizeof peers), timeout_seconds);
     }
 }
-// The driver may block the watching thread together with the one that it watches. Then nobody sets the alarm anew: this handler of SIGALRM ends the rank,
-// and mpirun the others.
+// The driver may block the watching thread together with the one that it watches. Then nobody sets the alarm anew: this handler of SIGALRM
+// ends the rank, and mpirun the others.
 static char stuck_message[160]; // the message, formatted before the alarm is set: a signal handler must not call snprintf
 static volatile sig_atomic_t alarm_rang;
 static void driver_is_stuck(int signal_number) {
@@ -152,7 +154,8 @@ static void *watch_all(void *device) {
     for (double last = device_seconds();;) {
         struct timespec pause = {0, 200000000};
         nanosleep(&pause, NULL);
-        double now = device_seconds(), passed = fmin(now - last, 1); // while the job is paused, by a batch system or a debugger, nobody is late
+        // While the job is paused, by a batch system or a debugger, nobody is late.
+        double now = device_seconds(), passed = fmin(now - last, 1);
         last = now;
         alarm_rang = 0;
         if (timeout_seconds > 0) alarm((unsigned)fmin(2 * timeout_seconds + 1, 1e9));
@@ -170,7 +173,8 @@ static void start_watching(void) {
     int device;
     cuda_check(cudaGetDevice(&device), "the watching thread");
     stop_watching = false;
-    if (pthread_create(&watcher, NULL, watch_all, (void *)(intptr_t)device) != 0) comm_abort("the thread that watches transfers could not be started");
+    if (pthread_create(&watcher, NULL, watch_all, (void *)(intptr_t)device) != 0)
+        comm_abort("the thread that watches transfers could not be started");
     watching = true;
 }
 
@@ -182,8 +186,8 @@ static void test_delay(void) {
     usleep((useconds_t)((delay_state >> 33) % (uint64_t)(delay_microseconds + 1)));
 }
 
-// Adds up how long the compute stream stalled for transfers: from `waited` to `done`. Counts the finished transfers (comm_finish) in order, up to
-// the first that the GPU has not completed; the host waits for the first `at_least` of them.
+// Adds up how long the compute stream stalled for transfers: from `waited` to `done`. Counts the finished transfers (comm_finish) in order,
+// up to the first that the GPU has not completed; the host waits for the first `at_least` of them.
 static void measure(comm *group, int64_t at_least) {
     for (int64_t i = 0; group->measured < group->finished; i++) {
         transfer *t = &group->ring[group->measured % RING];
@@ -204,8 +208,8 @@ static void make_stream(comm *group) {
     if (group->stream != NULL) return;
     int least, most; // higher priority: lower number
     cuda_check(cudaDeviceGetStreamPriorityRange(&least, &most), "the stream of a communicator");
-    // A transfer that is ready gets the next free SMs, before the remaining blocks of a matrix product or of attention: other ranks wait for it.
-    // One priority for all communicators: with several, CUDA might start transfers in another order than that in which all ranks launch them.
+    // A transfer that is ready gets the next free SMs, before the remaining blocks of a matrix product or of attention: other ranks wait
+    // for it. One priority for all communicators: with several, CUDA might start transfers in another order than all ranks launch them.
     cuda_check(cudaStreamCreateWithPriority(&group->stream, cudaStreamNonBlocking, most), "the stream of a communicator");
     cuda_check(cudaEventCreateWithFlags(&group->ready, cudaEventDisableTiming), "the stream of a communicator");
     for (int i = 0; i < RING; i++) {
@@ -248,7 +252,8 @@ static void copy_self(comm *group, void *to, const void *from, size_t bytes) {
     if (bytes > 0 && to != from)
         cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, group->stream), "a rank's copy to itself");
 }
-static void check_call(const comm *group, ncclResult_t status, const char *operation) { // of a call in a group: in progress until the group ends
+// Of a call in a group: it is in progress until the group ends.
+static void check_call(const comm *group, ncclResult_t status, const char *operation) {
     if (status != ncclInProgress) nccl_wait(group, status, operation);
 }
 
@@ -332,12 +337,15 @@ static comm *wrap(host_comm *host, comm_kind kind) {
     return group;
 }
 
-static bool is_ring(comm_kind kind) { return kind == COMM_KV_INNER || kind == COMM_KV_OUTER || kind == COMM_DKV_INNER || kind == COMM_DKV_OUTER; }
+static bool is_ring(comm_kind kind) {
+    return kind == COMM_KV_INNER || kind == COMM_KV_OUTER || kind == COMM_DKV_INNER || kind == COMM_DKV_OUTER;
+}
 
-// SMs that a communicator may take from compute, one per channel. Compute waits for SeqAlltoAll, so it gets many. A ring step need only keep up
-// with a block of attention, but NCCL divides the channels among all ranks (scheduleP2pTasksToPlan: a transfer between two ranks starts with
-// channels / ranks, a power of two, and inside a machine gets more only beyond 16 MB per channel). With four channels in all a step would run on
-// one or two, at some 10 GB/s each over NVLink (NCCL uses two per link of a GPU). A transfer occupies only the channels that it is given.
+// SMs that a communicator may take from compute, one per channel. Compute waits for SeqAlltoAll, so it gets many. A ring step need only
+// keep up with a block of attention, but NCCL divides the channels among all ranks (scheduleP2pTasksToPlan: a transfer between two ranks
+// starts with channels / ranks, a power of two, and inside a machine gets more only beyond 16 MB per channel). With four channels in all
+// a step would run on one or two, at some 10 GB/s each over NVLink (NCCL uses two per link of a GPU). A transfer occupies only the
+// channels that it is given.
 static int most_ctas(comm_kind kind, int size) {
     if (is_ring(kind)) return size < 4 ? 8 * size : 32;
     return kind == COMM_SEQ_ALLTOALL ? 32 : 8;
@@ -385,8 +393,8 @@ static void make_whole(comm *parent) {
     if (version < NCCL_VERSION(2, 29, 3) && parent->rank == 0) fprintf(stderr, "note: NCCL before 2.29.3 may hang on ARM\n");
 #endif
     if (cudaDriverGetVersion(&version) == cudaSuccess && version < 12030 && parent->rank == 0)
-        fprintf(stderr, "note: the driver supports CUDA %d.%d; before 12.3, transfers of different groups wait for each other\n", version / 1000,
-                version % 1000 / 10);
+        fprintf(stderr, "note: the driver supports CUDA %d.%d; before 12.3, transfers of different groups wait for each other\n",
+                version / 1000, version % 1000 / 10);
     memset(&id, 0, sizeof id);
     if (parent->rank == 0) nccl_wait(parent, ncclGetUniqueId(&id), "start");
     host_comm_broadcast(parent->host, &id, sizeof id, 0);
@@ -404,12 +412,13 @@ static void split_whole(comm *parent, comm *group, int colour, int key, comm_kin
     // From Hopper on NCCL's default is clusters of four blocks, on neighbouring SMs. Beside compute, SMs become free one at a time.
     config.cgaClusterSize = 1;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    // A rank of a ring has two peers. NCCL plans for all ranks and would use one or two channels per peer, at some 14 GB/s each over the network.
+    // A rank of a ring has two peers. NCCL plans for all ranks: one or two channels per peer, at some 14 GB/s each over the network.
     if (is_ring(kind)) config.nChannelsPerNetPeer = 4;
 #endif
     bool member = group != NULL && group->size > 1;
     ncclResult_t status = ncclCommSplit(parent->whole, member ? colour : NCCL_SPLIT_NOCOLOR, key, &nccl, &config);
-    if (status == ncclSuccess) status = ncclInProgress; // "success" means that the split has begun: the parent's communicator knows when it is done
+    // "success" means that the split has begun: the parent's communicator knows when it is done.
+    if (status == ncclSuccess) status = ncclInProgress;
     nccl_wait_for(parent->whole, parent, status, "split"); // `nccl` is filled only now (NCCL issue 1472)
     if (!member) return;
     if (nccl == NULL) comm_abort("%s split: NCCL gave no communicator", comm_kind_name(kind));
@@ -496,21 +505,21 @@ bool comm_agree_on_files(comm *group, error_text *error) { return host_comm_agre
 static void set_unless_set(const char *name, const char *value) { setenv(name, value, 0); }
 
 bool comm_init(int *argc, char ***argv, error_text *error) {
-    // Read when CUDA and NCCL start, which a CUDA-aware MPI does in MPI_Init. CUDA_DEVICE_MAX_CONNECTIONS: hardware queues for streams (8 by
-    // default, 32 at most). Where two streams share a queue, one may wait for the other; with NCCL's own, a full grid has some 40.
-    // Kernels are loaded at their first launch (CUDA_MODULE_LOADING's default), which may wait for earlier transfers. That cannot deadlock: all
-    // ranks launch in the same order, so the rank that is furthest behind can always go on.
+    // Read when CUDA and NCCL start, which a CUDA-aware MPI does in MPI_Init. CUDA_DEVICE_MAX_CONNECTIONS: hardware queues for streams (8
+    // by default, 32 at most). Where two streams share a queue, one may wait for the other; with NCCL's own, a full grid has some 40.
+    // Kernels are loaded at their first launch (CUDA_MODULE_LOADING's default), which may wait for earlier transfers. That cannot deadlock:
+    // all ranks launch in the same order, so the rank that is furthest behind can always go on.
     set_unless_set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
     set_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
-    // NVLS (sums and multicast in NVLink's switches) is set up for each communicator, whether it is used or not, and from 2.29 on a communicator
-    // fails where that fails (containers, no fabric manager). PAT, for small messages, would take hundreds of MB of buffers per communicator.
+    // NVLS (sums and multicast in NVLink's switches) is set up for each communicator, used or not, and from 2.29 on a communicator fails
+    // where that fails (containers, no fabric manager). PAT, for small messages, would take hundreds of MB of buffers per communicator.
     set_unless_set("NCCL_NVLS_ENABLE", "0");
     set_unless_set("NCCL_PAT_ENABLE", "0");
-    // A service for diagnosis that listens on a socket; its thread has crashed jobs that did not use it (NCCL issue 1996). We have our own time limit.
+    // A service for diagnosis that listens on a socket; its thread has crashed jobs (NCCL issue 1996). We have our own time limit.
     set_unless_set("NCCL_RAS_ENABLE", "0");
 #ifdef __aarch64__
-    // Grace: a card's writes reach the GPU over NVLink-C2C, where the protocol LL128 was seen to read data before it is there, over HPE's Slingshot: wrong
-    // sums, without an error (NCCL issue 2001, pull request 2053). This leaves it out between machines; large transfers do not use it.
+    // Grace: a card's writes reach the GPU over NVLink-C2C, where the protocol LL128 was seen to read data too early over HPE's Slingshot:
+    // wrong sums, without an error (NCCL issue 2001, pull request 2053). Left out between machines; large transfers do not use it.
     set_unless_set("NCCL_LL128_C2C", "0");
 #endif
     if (!host_comm_init(argc, argv, error)) return false;
@@ -532,14 +541,15 @@ bool comm_init(int *argc, char ***argv, error_text *error) {
     return true;
 }
 double comm_wait_at_least(double seconds) { return timeout_seconds = host_comm_wait_at_least(seconds); }
-// NCCL reads these when it is first used. A ring with one protocol adds in an order that depends only on the communicator and the count. Trees,
-// NVLS and the tuner's choice among them for a size may differ from one version or network to the next.
+// NCCL reads these when it is first used. A ring with one protocol adds in an order that depends only on the communicator and the count.
+// Trees, NVLS and the tuner's choice among them for a size may differ from one version or network to the next.
 bool comm_use_deterministic(error_text *error) {
     static const char *const settings[2][2] = {{"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}};
     for (int i = 0; i < 2; i++) {
         const char *name = settings[i][0], *value = settings[i][1], *now = getenv(name);
         if (now != NULL && strcasecmp(now, value) != 0)
-            return error_set(error, "%s=%s in the environment: a deterministic run needs %s; set it to that or leave it unset", name, now, value);
+            return error_set(error, "%s=%s in the environment: a deterministic run needs %s; set it to that or leave it unset", name, now,
+                             value);
         setenv(name, value, 1);
     }
     return true;

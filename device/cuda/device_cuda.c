@@ -1,8 +1,9 @@
 // The GPU as a device: memory, the compute stream, lanes for copies to and from the host. See device/device.h.
 //
-// All operations run on one non-blocking stream (device_compute_stream); those issued aside, on another one. Each lane of copies and each communicator
-// (comm_nccl.c) has its own stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish` makes later compute wait for
-// the lane. Inside a step the host waits only in device_to_host, and in device_from_host where it is STAGED copies ahead of the GPU.
+// All operations run on one non-blocking stream (device_compute_stream); those issued aside, on another one. Each lane of copies and each
+// communicator (comm_nccl.c) has its own stream. Events order them: `start` makes the lane wait for the compute issued so far, `finish`
+// makes later compute wait for the lane. Inside a step the host waits only in device_to_host, and in device_from_host where it is STAGED
+// copies ahead of the GPU.
 #include "../../progress.h"
 #include "attention_call.h"
 
@@ -54,8 +55,8 @@ static const struct {
     {"RTX 5090", 209.5e12},   {"RTX 4090", 165.2e12},   {"RTX 3090", 71e12},
 };
 
-// Ranks on this GPU, this one included. Counted by UUID, because a launcher may show each rank only its own GPU. All ranks of a machine call it, also
-// those without a GPU.
+// Ranks on this GPU, this one included. Counted by UUID, because a launcher may show each rank only its own GPU. All ranks of a machine
+// call it, also those without a GPU.
 static int ranks_on_this_gpu(void) {
     comm *machine = comm_machine();
     if (machine == NULL) return 1; // a program without communication
@@ -68,8 +69,8 @@ static int ranks_on_this_gpu(void) {
     return same;
 }
 
-// mpirun binds each of one or two ranks to one core, where threads of CUDA and NCCL (one for each call of ours) and the one that writes a state would wait
-// for the one that launches.
+// mpirun binds each of one or two ranks to one core, where threads of CUDA and NCCL (one for each call of ours) and the one that writes a
+// state would wait for the one that launches.
 static void leave_single_core(void) {
     cpu_set_t given, all;
     if (sched_getaffinity(0, sizeof given, &given) != 0 || CPU_COUNT(&given) >= 4) return;
@@ -99,8 +100,8 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     const char *share = getenv("TRAIN_LLAMA_SHARE_GPU");
     if (gpu.ranks_sharing > 1 && (share == NULL || strcmp(share, "1") != 0))
         return error_set(error,
-                         "%d ranks share a GPU (the machine has %d ranks, this one sees %d GPUs); start one rank per GPU (for a test of correctness, "
-                         "TRAIN_LLAMA_SHARE_GPU=1 lets ranks share a GPU)",
+                         "%d ranks share a GPU (the machine has %d ranks, this one sees %d GPUs); start one rank per GPU "
+                         "(for a test of correctness, TRAIN_LLAMA_SHARE_GPU=1 lets ranks share a GPU)",
                          gpu.ranks_sharing, local_ranks, count);
     if (gpu.properties.major < 8)
         return error_set(error, "GPU %d is a %s of compute capability %d.%d; bf16 needs 8.0 or more", gpu.index, gpu.properties.name,
@@ -112,11 +113,12 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     cuda_check(cudaEventCreateWithFlags(&gpu.aside_done, cudaEventDisableTiming), "creating the stream of work aside");
     cuda_check(cudaMalloc((void **)&gpu.reduction, sizeof(double) * (REDUCTION_BLOCKS + 1)), "allocating the sums' scratch");
     cuda_check(cudaMallocHost((void **)&gpu.staged, (size_t)STAGED * STAGED_BYTES), "pinning memory for copies from the host");
-    for (int i = 0; i < STAGED; i++) cuda_check(cudaEventCreateWithFlags(&gpu.has_left[i], cudaEventDisableTiming), "pinning memory for copies from the host");
+    for (int i = 0; i < STAGED; i++)
+        cuda_check(cudaEventCreateWithFlags(&gpu.has_left[i], cudaEventDisableTiming), "pinning memory for copies from the host");
     char sharing[64] = "";
     if (gpu.ranks_sharing > 1) snprintf(sharing, sizeof sharing, ", shared by %d ranks (test mode)", gpu.ranks_sharing);
-    snprintf(gpu.name, sizeof gpu.name, "%s, %.1f GiB, compute capability %d.%d%s", gpu.properties.name, (double)gpu.properties.totalGlobalMem / (double)(1 << 30),
-             gpu.properties.major, gpu.properties.minor, sharing);
+    snprintf(gpu.name, sizeof gpu.name, "%s, %.1f GiB, compute capability %d.%d%s", gpu.properties.name,
+             (double)gpu.properties.totalGlobalMem / (double)(1 << 30), gpu.properties.major, gpu.properties.minor, sharing);
     gpu.started = true;
     return true;
 }
@@ -143,7 +145,8 @@ void device_stop(void) {
 }
 const char *device_name(void) { return gpu.started ? gpu.name : "GPU (not started)"; }
 double device_peak_flops(void) {
-    static const char *const others[] = {"Laptop", " MIG ", "RTX 5090 D", "RTX 4090 D", "RTX 3090 Ti"}; // another chip, or a part of one, under the same name
+    // Another chip, or a part of one, under the same name.
+    static const char *const others[] = {"Laptop", " MIG ", "RTX 5090 D", "RTX 4090 D", "RTX 3090 Ti"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strstr(gpu.properties.name, others[i]) != NULL) return 0;
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
@@ -152,8 +155,8 @@ double device_peak_flops(void) {
     }
     return 0;
 }
-// What is free now, minus a reserve for what the libraries take later: NCCL for the groups of ZeRO (a buffer per channel and peer, some 100 MB a
-// group), kernels that cuDNN compiles, the algorithms of matrix products.
+// What is free now, minus a reserve for what the libraries take later: NCCL for the groups of ZeRO (a buffer per channel and peer, some
+// 100 MB a group), kernels that cuDNN compiles, the algorithms of matrix products.
 size_t device_memory_total(void) {
     size_t free_bytes = 0, total = 0, reserve = (size_t)2 << 30;
     cuda_check(cudaMemGetInfo(&free_bytes, &total), "querying the GPU's memory");
@@ -293,16 +296,17 @@ void *device_alloc(size_t bytes) {
 }
 void device_free(void *p) { cuda_check(cudaFree(p), "cudaFree"); }
 
-// Prefers memory of the NUMA node that the GPU is attached to, so that no launcher need bind the rank to it. Best effort: containers may forbid it.
+// Prefers memory of the GPU's NUMA node, so that no launcher need bind the rank to it. Best effort: containers may forbid it.
 static void near_the_gpu(void *p, size_t bytes) {
     int node = -1;
     if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, gpu.index) != cudaSuccess) cudaGetLastError();
     unsigned long nodes = node >= 0 && node < 64 ? 1ul << node : 0;
-    if (nodes != 0) (void)syscall(SYS_mbind, p, bytes, MPOL_PREFERRED, &nodes, 8 * sizeof nodes + 1, 0); // the kernel uses one bit less than it is told
+    // The kernel uses one bit less than it is told.
+    if (nodes != 0) (void)syscall(SYS_mbind, p, bytes, MPOL_PREFERRED, &nodes, 8 * sizeof nodes + 1, 0);
 }
-// Drivers from 580 on pin less than 512 GiB in one call (NVIDIA/open-gpu-kernel-modules pull request 1234), and a copy should not reach over two pieces
-// that were pinned apart. So pinning and copies are cut where an address is a multiple of 64 GiB (for tests: of TRAIN_LLAMA_TEST_PIECE bytes).
-// Returns how many of the bytes from p on are in the same piece.
+// Drivers from 580 on pin less than 512 GiB in one call (NVIDIA/open-gpu-kernel-modules pull request 1234), and a copy should not reach
+// over two pieces that were pinned apart. So pinning and copies are cut where an address is a multiple of 64 GiB (for tests: of
+// TRAIN_LLAMA_TEST_PIECE bytes). Returns how many of the bytes from p on are in the same piece.
 static size_t piece_of(const void *p, size_t bytes) {
     const char *test = getenv("TRAIN_LLAMA_TEST_PIECE");
     size_t piece = test != NULL ? (size_t)strtoull(test, NULL, 10) : (size_t)64 << 30, left = piece - (size_t)((uintptr_t)p % piece);
@@ -328,7 +332,8 @@ static void touch(char *p, size_t bytes) {
     cpu_set_t cores;
     int64_t given = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1; // perhaps its share already
     int64_t count = min_i64(given, sysconf(_SC_NPROCESSORS_ONLN) / max_i64(1, gpu.local_ranks));
-    int64_t threads = max_i64(1, min_i64(count, THREADS)), part = round_up(ceil_div((int64_t)bytes, threads), (int64_t)2 << 20), started = 0;
+    int64_t threads = max_i64(1, min_i64(count, THREADS)), started = 0;
+    int64_t part = round_up(ceil_div((int64_t)bytes, threads), (int64_t)2 << 20);
     pthread_t thread[THREADS];
     page_range pages[THREADS];
     for (int64_t i = 0; i < threads && i * part < (int64_t)bytes; i++) {
@@ -358,7 +363,8 @@ void *device_host_slab(size_t bytes) {
         cudaGetLastError();
         unpin(p, at);
         munmap(p, bytes);
-        fprintf(stderr, "error: %zu bytes of host memory cannot be pinned: %s (check ulimit -l and the container's memory limit)\n", bytes, cudaGetErrorString(status));
+        fprintf(stderr, "error: %zu bytes of host memory cannot be pinned: %s (check ulimit -l and the container's memory limit)\n", bytes,
+                cudaGetErrorString(status));
         return NULL;
     }
     gpu.pinned += bytes;
@@ -385,8 +391,8 @@ static void copy_pieces(void *to, const void *from, size_t bytes, enum cudaMemcp
         cuda_check(cudaMemcpyAsync((char *)to + at, (const char *)from + at, n, kind, stream), what);
     }
 }
-// Through pinned memory. From other memory cudaMemcpyAsync may wait for all that is queued (CUDA's "API synchronization behavior": "the driver may
-// synchronize with the stream"), or, where the GPU accesses such memory itself, return before it has read `from`.
+// Through pinned memory. From other memory cudaMemcpyAsync may wait for all that is queued (CUDA's "API synchronization behavior": "the
+// driver may synchronize with the stream"), or, where the GPU accesses such memory itself, return before it has read `from`.
 void device_from_host(void *to, const void *from, size_t bytes) {
     for (size_t at = 0, n; at < bytes; at += n) {
         int64_t slot = gpu.copies++ % STAGED;

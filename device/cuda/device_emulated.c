@@ -8,7 +8,8 @@ bool device_start(int local_rank, int local_ranks, int threads, error_text *erro
     (void)local_rank;
     (void)error;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    openblas_set_num_threads(threads > 0 ? threads : (int)max_i64(1, cores / max_i64(1, local_ranks))); // the kernels themselves run on one thread
+    // The kernels themselves run on one thread.
+    openblas_set_num_threads(threads > 0 ? threads : (int)max_i64(1, cores / max_i64(1, local_ranks)));
     return true;
 }
 void device_use_deterministic(void) { attention_use_deterministic(); }

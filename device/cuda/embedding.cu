@@ -17,15 +17,15 @@ void op_embedding_forward(floatX *x, const int32_t *tokens, const floatX *table,
 }
 
 // The gradient without float atomics: positions are sorted by (token, position), then the rows of each token are added up in that order.
-// The sort is bitonic. No two keys are equal, so any order of comparisons gives the same result. A million tokens take 210 short launches: a few
-// milliseconds of a training step of many seconds.
+// The sort is bitonic. No two keys are equal, so any order of comparisons gives the same result. A million tokens take 210 short launches:
+// a few milliseconds of a training step of many seconds.
 
 // keys (n, a power of two): token in the high half, position in the low; those beyond T come last.
 __global__ void sort_keys_kernel(uint64_t *keys, const int32_t *tokens, int64_t T, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) keys[i] = i < T ? (uint64_t)(uint32_t)tokens[i] << 32 | (uint64_t)i : ~(uint64_t)0;
 }
-// One step, a thread per pair of keys that are `stride` (a power of two) apart: runs of `run` keys alternate between ascending and descending.
+// One step, a thread per pair of keys that lie `stride` (a power of two) apart: runs of `run` keys are ascending and descending in turn.
 __global__ void sort_step_kernel(uint64_t *keys, int64_t n, int64_t run, int64_t stride) {
     int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i = p / stride * 2 * stride + p % stride;
     if (p >= n / 2) return;
@@ -35,7 +35,7 @@ __global__ void sort_step_kernel(uint64_t *keys, int64_t n, int64_t run, int64_t
         keys[i + stride] = a;
     }
 }
-// One block per sorted key and blockDim.x W columns. The block where a token's run of keys starts adds up the whole run, AT_A_TIME loads in flight.
+// One block per sorted key and blockDim.x W columns. The block where a token's run of keys starts adds it up, AT_A_TIME loads in flight.
 template <int W> __global__ void embedding_backward_kernel(float *dtable, const uint64_t *keys, const floatX *dx, int64_t T, int64_t D) {
     int64_t i = blockIdx.x, d = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;
     uint32_t token = (uint32_t)(keys[i] >> 32);
@@ -50,7 +50,8 @@ template <int W> __global__ void embedding_backward_kernel(float *dtable, const 
         for (int n = 0; n < AT_A_TIME; n++) key[n] = i + n < T ? keys[i + n] : ~(uint64_t)0;
 #pragma unroll
         for (int n = 0; n < AT_A_TIME; n++)
-            if ((uint32_t)(key[n] >> 32) == token) piece[n] = *reinterpret_cast<const stored_piece<W> *>(dx + (int64_t)(uint32_t)key[n] * D + d);
+            if ((uint32_t)(key[n] >> 32) == token)
+                piece[n] = *reinterpret_cast<const stored_piece<W> *>(dx + (int64_t)(uint32_t)key[n] * D + d);
 #pragma unroll
         for (int n = 0; n < AT_A_TIME; n++) {
             more = (uint32_t)(key[n] >> 32) == token;

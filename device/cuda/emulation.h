@@ -2,10 +2,10 @@
 //
 //     LAUNCH(kernel, grid, block, shared_bytes, arguments...)    kernel<<<grid, block, shared_bytes, compute stream>>>(arguments...)
 //     DYN_SHARED(type, name)                                     the block's shared memory; the only kind that kernels may use
-//     load_matrices, multiply_add, copy_async...                 tensor-core instructions (mma.sync), async copies to shared memory, wide stores
+//     load_matrices, multiply_add, copy_async...                 tensor cores (mma.sync), async copies to shared memory, wide stores
 //
-// Under emulation a block's threads are fibers on one host thread. A fiber runs CUDA threads to their end, one after another; when one reaches
-// a barrier or a shuffle, its fiber is suspended until all partners have arrived. Errors that the emulation shows and a GPU may hide:
+// Under emulation a block's threads are fibers on one host thread. A fiber runs CUDA threads to their end, one after another; when one
+// reaches a barrier or a shuffle, its fiber is suspended until all partners have arrived. Errors that it shows and a GPU may hide:
 //     a thread that never reaches a barrier its block waits at    "deadlock" with the kernel's name and who waits where, then abort
 //     lanes of a warp at a shuffle and at a barrier               "lanes of one warp are at ..."
 //     threads at two __syncthreads, lanes at two multiply_add...  "threads are at different instructions" (undefined on a GPU)
@@ -20,8 +20,8 @@
 //     copies that are never waited for                            "a thread ends before copies ..."
 //     unordered accesses to one place, at least one a write       "race" with the kernel's name and both threads, then abort: in the
 //                                                                 build SANITIZE=races (races.cc), whatever order they ran in here
-// What it cannot show: speed, behaviour on other inputs, and what nvcc makes of the kernels (test/ptx_to_cc.py runs its PTX on the same threads).
-// Kernels use full warps only: blocks are multiples of 32 threads, and every lane takes part in a shuffle.
+// What it cannot show: speed, behaviour on other inputs, and what nvcc makes of the kernels (test/ptx_to_cc.py runs its PTX on the same
+// threads). Kernels use full warps only: blocks are multiples of 32 threads, and every lane takes part in a shuffle.
 #ifndef EMULATION_H
 #define EMULATION_H
 
@@ -41,17 +41,20 @@
     type *name = reinterpret_cast<type *>(dynamic_shared_memory)
 
 // Tensor cores, sm_80 on: see "mma.m16n8k16", "ldmatrix" and "cp.async" in the PTX ISA. All lanes of a warp take part in the first two.
-// Loads four 8 x 8 matrices of 16-bit numbers from shared memory. Lane n passes the address of row n % 8 (16 bytes, 16-byte aligned) of matrix
-// n / 8. In r[i] it gets row n / 4, columns 2 (n % 4) and the next, of matrix i (TRANSPOSED: of its transpose), the first in the lower half.
+// Loads four 8 x 8 matrices of 16-bit numbers from shared memory. Lane n points to row n % 8 (16 bytes, 16-byte aligned) of matrix n / 8.
+// In r[i] it gets row n / 4, columns 2 (n % 4) and the next, of matrix i (TRANSPOSED: of its transpose), the first in the lower half.
 template <bool TRANSPOSED> static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *row) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
     else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 // d (16, 8) += a (16, 16) b (16, 8), bf16 factors, float sums. With g = lane / 4, t = 2 (lane % 4) a lane holds
-//     d: (g, t), (g, t + 1), (g + 8, t), (g + 8, t + 1);  a: columns t, t + 1 of (g, 0), (g + 8, 0), (g, 8), (g + 8, 8);  b: rows t, t + 1 of (0, g), (8, g)
+//     d: (g, t), (g, t + 1), (g + 8, t), (g + 8, t + 1)
+//     a: columns t, t + 1 of (g, 0), (g + 8, 0), (g, 8), (g + 8, 8);  b: rows t, t + 1 of (0, g), (8, g)
 static __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -63,7 +66,7 @@ template <int BYTES> static __device__ __forceinline__ void copy_async(void *to_
     else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 }
 static __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Stores w at `to`, in global memory and aligned to the size of w, with one instruction; nvcc may split an assignment (CUDA 13.0 for sm_90 did).
+// Stores w at `to`, in global memory and aligned to the size of w, with one instruction; nvcc may split an assignment (13.0 for sm_90 did).
 static __device__ __forceinline__ void store_words(void *to, const uint32_t (&w)[4]) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
 }
@@ -291,7 +294,7 @@ inline void run_block() {
     }
     size_t head = 0; // of the queue m.ready
     while (m.ended < m.threads) {
-        if (head < m.ready.size() && m.reverse) { // last woken, first run: one warp runs to the block's next barrier, far ahead of the others
+        if (head < m.ready.size() && m.reverse) { // last woken, first run: one warp runs far ahead, to the block's next barrier
             m.current = m.ready.back();
             m.ready.pop_back();
         } else if (head < m.ready.size()) { // first woken, first run: the warps keep in step
@@ -380,11 +383,12 @@ inline void block_barrier(unsigned line) { // bar.sync
     }
     touch_copies();
 }
-// orders_memory: __syncwarp does; shuffles and tensor cores do not. line: of an instruction that is .aligned; 0: the lanes need only be at one of its kind.
+// orders_memory: __syncwarp does; shuffles and tensor cores do not. line: of an .aligned instruction; 0: any one of its kind will do.
 inline void warp_barrier(const char *what, bool orders_memory, unsigned line = 0) {
     aside here;
     warp_state &w = m.warps[m.current->warp];
-    if (w.arrived > 0 && w.what != what && strcmp(w.what, what) != 0) comm_abort("emulation: %s: lanes of one warp are at %s and at %s", m.kernel, w.what, what);
+    if (w.arrived > 0 && w.what != what && strcmp(w.what, what) != 0)
+        comm_abort("emulation: %s: lanes of one warp are at %s and at %s", m.kernel, w.what, what);
     if (w.arrived > 0 && w.line != line) report_lines(what, w.line, line);
     w.what = what;
     w.line = line;
@@ -418,7 +422,8 @@ template <class T> inline T shuffle(T value, unsigned from_lane) {
 // Their instructions take addresses of one memory alone; with one of the other they would touch some other place.
 inline bool is_shared(const void *at) { return (uintptr_t)at - (uintptr_t)m.shared < m.shared_bytes; }
 inline void insist_memory(const void *at, bool shared) {
-    if (is_shared(at) != shared) comm_abort("emulation: %s: an address of %s memory where one of the other is needed", m.kernel, shared ? "global" : "shared");
+    if (is_shared(at) != shared)
+        comm_abort("emulation: %s: an address of %s memory where one of the other is needed", m.kernel, shared ? "global" : "shared");
 }
 inline void load_matrices(uint32_t (&r)[4], const void *row, bool transposed, unsigned line) {
     aside here;
@@ -483,7 +488,8 @@ inline void copy_async_wait() {
 }
 inline void copy_async(void *to, const void *from, size_t bytes) { // it may write at once, or at the last moment
     aside here;
-    if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0) comm_abort("emulation: %s: a copy of %zu bytes is not on %zu bytes", m.kernel, bytes, bytes);
+    if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0)
+        comm_abort("emulation: %s: a copy of %zu bytes is not on %zu bytes", m.kernel, bytes, bytes);
     insist_memory(to, true);
     insist_memory(from, false);
     m.current->copies.push_back(pending_copy{to, from, bytes, m.reverse});

@@ -1,6 +1,7 @@
-// What the files of device/cuda share. Two builds use them: DEVICE=cuda (device_cuda.c, linear_cublaslt.c, comm_nccl.c, comm_host.c, attention_cudnn.c with
-// attention_graph.c, or attention_by_hand.c) and DEVICE=emulated (device_emulated.c, linear_emulated.c, attention_emulated.c and, of device/cpu, host_memory.c
-// and the communication). The kernels (*.cu), their launchers and attention_blocks.c are the same in both.
+// What the files of device/cuda share. Two builds use them: DEVICE=cuda (device_cuda.c, linear_cublaslt.c, comm_nccl.c, comm_host.c,
+// attention_cudnn.c with attention_graph.c, or attention_by_hand.c) and DEVICE=emulated (device_emulated.c, linear_emulated.c,
+// attention_emulated.c and, of device/cpu, host_memory.c and the communication). The kernels (*.cu), their launchers and attention_blocks.c
+// are the same in both.
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
 
@@ -22,8 +23,8 @@ cudaStream_t device_compute_stream(void); // of the operations issued now: betwe
 #ifndef DEVICE_EMULATED
 // Ends every rank when a call of the CUDA runtime failed. Prints `what` (what was being done) and CUDA's own error text.
 void cuda_check(cudaError_t status, const char *what);
-// Before and after every launch (LAUNCH in emulation.h): lets the kernel use more than 48 KiB of shared memory, which needs an opt-in; ends every
-// rank when the launch fails.
+// Before and after every launch (LAUNCH in emulation.h): lets the kernel use more than 48 KiB of shared memory, which needs an opt-in; ends
+// every rank when the launch fails.
 void cuda_launch_prepare(const void *kernel, const char *name, size_t shared_bytes);
 void cuda_launch_check(const char *name);
 // Before and after work that is queued on the compute stream by other means: its name in the trace, if there is one (device_trace_start).
@@ -38,13 +39,13 @@ enum { REDUCTION_BLOCKS = 512 };
 double *device_reduction_scratch(void);
 size_t device_shared_memory(void); // bytes that one block may have
 
-// out (T, H, HS) and lse (H, T) merged with out_b, which is dense, and lse_b, as op_attention_forward merges a block; strides in elements, as in the block.
-void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride, int64_t lse_stride,
-                     int64_t lse_stride_b);
-// to (T, heads, HS), rows `stride` elements apart, = or += (add) from (T, heads, members, HS), dense, float or bf16, summed over the members in order.
+// out (T, H, HS) and lse (H, T) merged with out_b (dense) and lse_b, as op_attention_forward merges a block; strides as in the block.
+void attention_merge(float *out, float *lse, const float *out_b, const float *lse_b, int64_t T, int H, int HS, int64_t stride,
+                     int64_t lse_stride, int64_t lse_stride_b);
+// to (T, heads, HS), rows `stride` elements apart, = or += (add) from (T, heads, members, HS), float or bf16, summed over members in order.
 void attention_sum_heads(float *to, const void *from, bool from_bf16, int64_t T, int heads, int members, int HS, int64_t stride, bool add);
-// to (heads, rows) = for each head the first `known` of `from`, then 1e30, which makes e^(score - lse) 0: these rows add nothing to any gradient. Heads
-// are to_stride and from_stride elements apart.
+// to (heads, rows) = for each head the first `known` of `from`, then 1e30, which makes e^(score - lse) 0: these rows add nothing to any
+// gradient. Heads are to_stride and from_stride elements apart.
 void attention_lse_copy(float *to, const float *from, int heads, int64_t rows, int64_t known, int64_t to_stride, int64_t from_stride);
 
 // For tests: launchers that are free to choose use this many threads a block (a multiple of 32 up to 1024; 0 = their own choice).

@@ -77,7 +77,7 @@ template <int BYTES> struct alignas(BYTES) chunk {
     uint32_t words[BYTES / 4];
 };
 constexpr int PACK = 16 / (int)sizeof(floatX); // floatX in 16 bytes: W of a kernel's fast variant (the slow one has 1)
-constexpr int FLOAT_PACK = 4;                  // the same where most of the traffic is float: a warp's instruction then covers whole sectors
+constexpr int FLOAT_PACK = 4;                  // where most of the traffic is float: a warp's instruction then covers whole sectors
 template <int W, class E> constexpr int CHUNK_BYTES = W * sizeof(E) % 16 == 0 ? 16 : W == 4 ? 8 : 0; // 0: element by element
 
 template <class E> __device__ __forceinline__ void from_word(float *x, uint32_t word) { // 1 float or 2 bf16
@@ -144,15 +144,18 @@ template <int W, class E> __device__ __forceinline__ void store_some(E *to, cons
     }
 }
 
-// Loads N pieces of W elements of a row, unconverted: at begin, begin + step, ..., those before `end`. A kernel with few threads per SM loads several
-// before it uses the first, or it would wait for memory most of the time.
+// Loads N pieces of W elements of a row, unconverted: at begin, begin + step, ..., those before `end`. A kernel with few threads per SM
+// loads several before it uses the first, or it would wait for memory most of the time.
 template <int W> using stored_piece = std::conditional_t<W == 1, floatX, chunk<16>>;
-template <int N, int W> __device__ __forceinline__ void load_pieces(stored_piece<W> (&piece)[N], const floatX *row, int begin, int step, int end) {
+template <int N, int W>
+__device__ __forceinline__ void load_pieces(stored_piece<W> (&piece)[N], const floatX *row, int begin, int step, int end) {
 #pragma unroll
     for (int n = 0; n < N; n++)
         if (begin + n * step < end) piece[n] = *reinterpret_cast<const stored_piece<W> *>(row + begin + n * step);
 }
-template <int W> __device__ __forceinline__ void unpack(float (&x)[W], const stored_piece<W> &piece) { load<W>(x, reinterpret_cast<const floatX *>(&piece)); }
+template <int W> __device__ __forceinline__ void unpack(float (&x)[W], const stored_piece<W> &piece) {
+    load<W>(x, reinterpret_cast<const floatX *>(&piece));
+}
 
 // Host: may rows of `width` elements at these addresses be read in steps of PACK?
 static inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }

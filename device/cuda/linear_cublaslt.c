@@ -49,8 +49,8 @@ static void start(void) {
     size_t version = cublasLtGetVersion();
     // Before: wrong beside another kernel in tensor memory, launches that fail (CUDA's release notes, bugs 5807900, 5124406).
     if (version < 130300 && device_compute_capability() >= 100 && comm_speaks())
-        fprintf(stderr, "note: cuBLAS %zu.%zu.%zu: versions from 13.3 on (CUDA 13.2) have fewer known errors on Blackwell\n", version / 10000,
-                version / 100 % 100, version % 100);
+        fprintf(stderr, "note: cuBLAS %zu.%zu.%zu: versions from 13.3 on (CUDA 13.2) have fewer known errors on Blackwell\n",
+                version / 10000, version / 100 % 100, version % 100);
 }
 
 static const size_t workspace_bytes = DEVICE_LINEAR_WORKSPACE; // NVIDIA's recommendation for Hopper; enough for all GPUs before it
@@ -89,7 +89,8 @@ static const char *shape_text(product_shape s) {
 }
 
 static bool shape_equal(product_shape a, product_shape b) {
-    return a.kind == b.kind && a.adds == b.adds && a.alignment == b.alignment && a.sms == b.sms && a.T == b.T && a.in == b.in && a.out == b.out;
+    return a.kind == b.kind && a.adds == b.adds && a.alignment == b.alignment && a.sms == b.sms && a.T == b.T && a.in == b.in &&
+           a.out == b.out;
 }
 
 static cublasStatus_t run(const product_plan *p, const void *a, const void *b, const void *c, void *d) {
@@ -98,9 +99,9 @@ static cublasStatus_t run(const product_plan *p, const void *a, const void *b, c
                           workspace_bytes, device_compute_stream());
 }
 
-// Runs each proposal once. seconds[i] becomes the least that the proposal has taken so far; one that refuses the product leaves it. events: count + 1.
-static void time_round(product_plan *p, const cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b, const void *c, void *d,
-                       cudaEvent_t *events, double *seconds) {
+// Runs each proposal once. seconds[i] becomes the least that proposal i has taken so far; a refusal leaves it. events: count + 1.
+static void time_round(product_plan *p, const cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b,
+                       const void *c, void *d, cudaEvent_t *events, double *seconds) {
     bool ran[MAX_PROPOSALS];
     for (int i = 0; i < count; i++) {
         p->algorithm = proposals[i].algo;
@@ -132,11 +133,12 @@ static bool choose_as_without_addition(product_plan *p) {
     return false;
 }
 
-// Keeps the fastest of the proposals. Transfers may be under way and slow what runs beside them, so all proposals are timed in turn, several times, and
-// each by its best run. Each run writes the result, d, again. A product that adds to its own result cannot be run twice: its runs write to temporary
-// memory, allocated and freed in stream order. Without memory for that, it takes the algorithm chosen for the product without the addition, or else
-// cuBLASLt's first proposal, with a note.
-static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b, const void *c, void *d) {
+// Keeps the fastest of the proposals. Transfers may be under way and slow what runs beside them, so all proposals are timed in turn,
+// several times, and each by its best run. Each run writes the result, d, again. A product that adds to its own result cannot be run twice:
+// its runs write to temporary memory, allocated and freed in stream order. Without memory for that, it takes the algorithm chosen for the
+// product without the addition, or else cuBLASLt's first proposal, with a note.
+static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, int count, const void *a, const void *b, const void *c,
+                   void *d) {
     p->algorithm = proposals[0].algo;
     if (count == 1) return;
     bool onto_itself = p->shape.adds && c == d;
@@ -146,7 +148,8 @@ static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, 
         static bool said;
         if (choose_as_without_addition(p)) return;
         if (!said)
-            fprintf(stderr, "note: not enough memory to time matrix products (%zu bytes); cuBLASLt's first choice is used\n", p->result_bytes);
+            fprintf(stderr, "note: not enough memory to time matrix products (%zu bytes); cuBLASLt's first choice is used\n",
+                    p->result_bytes);
         said = true;
         return;
     }
@@ -155,7 +158,8 @@ static void choose(product_plan *p, cublasLtMatmulHeuristicResult_t *proposals, 
     int fastest = 0;
     for (int i = 0; i <= count; i++) cuda_check(cudaEventCreate(&events[i]), "timing products");
     for (int i = 0; i < count; i++) seconds[i] = INFINITY;
-    for (int round = 0; round < TIMED_ROUNDS; round++) time_round(p, proposals, count, a, b, c, result, events, seconds); // the first also loads kernels
+    for (int round = 0; round < TIMED_ROUNDS; round++) // the first also loads kernels
+        time_round(p, proposals, count, a, b, c, result, events, seconds);
     for (int i = 0; i < count; i++)
         if (seconds[i] < seconds[fastest]) fastest = i;
     p->algorithm = proposals[fastest].algo;
@@ -170,8 +174,8 @@ static void set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmul
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "preference");
 }
 
-// cuBLAS 12.6.3 to 13.7.0 (CUDA 13.4.0): algorithm 66 silently loses the last terms of a long sum that is split into parts of unequal length
-// (CUDA's release notes, bug 6580689).
+// cuBLAS 12.6.3 to 13.7.0 (CUDA 13.4.0): algorithm 66 silently loses the last terms of a long sum that is split into parts of unequal
+// length (CUDA's release notes, bug 6580689).
 static bool loses_terms(const cublasLtMatmulAlgo_t *algorithm, int64_t terms) {
     int32_t id = 0, parts = 1;
     size_t written;
@@ -197,7 +201,8 @@ static int propose(const product_plan *p, int64_t terms, cublasLtMatmulHeuristic
     for (int i = 0; i < 2 && count == 0; i++) { // the second time: sums not split at all
         int found = 0;
         set_preference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions[i], sizeof reductions[i]);
-        status = cublasLtMatmulAlgoGetHeuristic(lt.handle, p->operation, p->a, p->b, p->c, p->c, preference, MAX_PROPOSALS, proposals, &found);
+        status = cublasLtMatmulAlgoGetHeuristic(lt.handle, p->operation, p->a, p->b, p->c, p->c, preference, MAX_PROPOSALS, proposals,
+                                                &found);
         for (int k = 0; k < found && status == CUBLAS_STATUS_SUCCESS; k++)
             if (proposals[k].state == CUBLAS_STATUS_SUCCESS && !loses_terms(&proposals[k].algo, terms)) proposals[count++] = proposals[k];
     }
@@ -221,9 +226,12 @@ static product_plan *plan_new(product_shape s, const void *a, const void *b, con
     int64_t m = forward ? s.out : s.in, n = weight ? s.out : s.T, k = forward ? s.in : weight ? s.T : s.out;
     cublasOperation_t transposed = CUBLAS_OP_T;
     check(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "operation");
-    if (forward) check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), "operation");
-    if (weight) check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSB, &transposed, sizeof transposed), "operation");
-    if (s.sms > 0) check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &s.sms, sizeof s.sms), "operation");
+    if (forward)
+        check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), "operation");
+    if (weight)
+        check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSB, &transposed, sizeof transposed), "operation");
+    if (s.sms > 0)
+        check(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &s.sms, sizeof s.sms), "operation");
     p->a = forward ? layout(CUDA_R_16BF, k, m) : layout(CUDA_R_16BF, m, k);
     p->b = weight ? layout(CUDA_R_16BF, n, k) : layout(CUDA_R_16BF, k, n);
     p->c = layout(weight ? CUDA_R_32F : CUDA_R_16BF, m, n);
@@ -249,8 +257,8 @@ static void product(product_kind kind, void *d, const void *a, const void *b, co
     if (status != CUBLAS_STATUS_SUCCESS) comm_abort("cuBLASLt: %s: %s", shape_text(s), cublasLtGetStatusString(status));
 }
 
-// Products are cut by rows so that no operand of T rows has more than 2^31 - 1 elements: cuBLAS 13.6.0 proposes an algorithm for larger ones, 68, that
-// fails (NVIDIA/raft issue 3097). Weights of so many, from D 16744 on with Llama-3's vocabulary, are not cut.
+// Products are cut by rows so that no operand of T rows has more than 2^31 - 1 elements: cuBLAS 13.6.0 proposes an algorithm for larger
+// ones, 68, that fails (NVIDIA/raft issue 3097). Weights of so many, from D 16744 on with Llama-3's vocabulary, are not cut.
 static int64_t most_elements = INT32_MAX;
 void linear_test_elements(int64_t elements) { most_elements = elements > 0 ? elements : INT32_MAX; }
 static int64_t rows_at_a_time(int64_t in, int64_t out) { return max_i64(128, most_elements / max_i64(in, out) / 128 * 128); }

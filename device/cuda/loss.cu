@@ -14,8 +14,8 @@ static __device__ __forceinline__ softmax_sum warp_softmax(softmax_sum mine) {
     return all;
 }
 
-// One block per row. The row is read from memory only once: for the backward pass its first `kept` logits stay in shared memory until the gradient
-// replaces them. The rest (a tenth of Llama-3's 128256 in bf16 on Hopper) is read again from cache, which could not hold two whole rows per SM.
+// One block per row, which is read from memory only once: for the backward pass its first `kept` logits stay in shared memory until the
+// gradient replaces them. The rest (a tenth of Llama-3's 128256 in bf16 on Hopper) is read again from cache, too small for two rows per SM.
 constexpr int SUMS = 32; // one for each warp of the largest block
 
 template <int W>
@@ -87,7 +87,8 @@ void op_cross_entropy(float *losses, floatX *logits, const int32_t *labels, int6
     size_t shared = sums + sizeof(floatX) * (size_t)kept;
     int most = 2 * V <= fit ? 512 : 1024; // two blocks on an SM where their rows fit: one's loads hide the other's sums
     if (packs(V, logits))
-        LAUNCH(cross_entropy_kernel<PACK>, grid_size(T), block_size(V / PACK, most), shared, losses, logits, labels, V, (int)kept, scale, backward);
+        LAUNCH(cross_entropy_kernel<PACK>, grid_size(T), block_size(V / PACK, most), shared, losses, logits, labels, V, (int)kept, scale,
+               backward);
     else
         LAUNCH(cross_entropy_kernel<1>, grid_size(T), block_size(V, most), shared, losses, logits, labels, V, (int)kept, scale, backward);
 }

@@ -20,7 +20,8 @@ template <int W> __global__ void swiglu_forward_kernel(floatX *act, const floatX
 }
 // silu(g) = g s with s = 1 / (1 + e^-g);  silu'(g) = s (1 + g (1 - s))
 template <int W>
-__global__ void swiglu_backward_kernel(floatX *dgate_up, floatX *act, const floatX *dact, const floatX *gate_up, int64_t F, int blocks_per_row) {
+__global__ void swiglu_backward_kernel(floatX *dgate_up, floatX *act, const floatX *dact, const floatX *gate_up, int64_t F,
+                                       int blocks_per_row) {
     int64_t t, c;
     if (!row_place<W>(F, blocks_per_row, &t, &c)) return;
     float gate[W], up[W], d[W];

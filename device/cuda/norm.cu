@@ -38,12 +38,14 @@ __global__ void rmsnorm_forward_kernel(floatX *y, float *rstd, const floatX *x, 
 void op_rmsnorm_forward(floatX *y, float *rstd, const floatX *x, const floatX *weight, int64_t T, int64_t D, float eps) {
     if (T == 0) return;
     size_t shared = sizeof(float) * 32 + sizeof(floatX) * (size_t)D;
-    if (packs(D, y, x, weight)) LAUNCH(rmsnorm_forward_kernel<PACK>, grid_size(T), block_size(D / PACK, 256), shared, y, rstd, x, weight, D, eps);
-    else LAUNCH(rmsnorm_forward_kernel<1>, grid_size(T), block_size(D, 256), shared, y, rstd, x, weight, D, eps);
+    if (packs(D, y, x, weight))
+        LAUNCH(rmsnorm_forward_kernel<PACK>, grid_size(T), block_size(D / PACK, 256), shared, y, rstd, x, weight, D, eps);
+    else
+        LAUNCH(rmsnorm_forward_kernel<1>, grid_size(T), block_size(D, 256), shared, y, rstd, x, weight, D, eps);
 }
 
-// Block b computes rows [b rows, (b + 1) rows). A thread has the same columns in all of them, so that it accumulates their dweight without a
-// barrier, in shared memory, (D) float; at the end that goes to partial (blocks, D). Data needed after a barrier is prefetched before it.
+// Block b computes rows [b rows, (b + 1) rows). A thread has the same columns in all of them, so that it accumulates their dweight without
+// a barrier, in shared memory, (D) float; at the end that goes to partial (blocks, D). Data needed after a barrier is prefetched before it.
 // With n_i = x_i rstd and g_i = dy_i weight_i:
 //     dx_i += (add) or = rstd (g_i - n_i mean(g n)),   dweight_i += dy_i n_i
 template <int W>

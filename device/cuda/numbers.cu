@@ -44,14 +44,15 @@ template <int W, class To, class From> __device__ __forceinline__ void add_flat(
     store_some<W>(to + i, x, count);
 }
 template <int W> __global__ void cast_from_float_kernel(floatX *to, const float *from, int64_t n) { cast_flat<W>(to, from, n); }
-template <int W> __global__ void cast_rows_kernel(floatX *to, int64_t to_stride, const float *from, int64_t n, int64_t width) { // W divides the width
+// In the next two W divides the width.
+template <int W> __global__ void cast_rows_kernel(floatX *to, int64_t to_stride, const float *from, int64_t n, int64_t width) {
     int64_t i;
     if (flat_range<W>(n, &i) == 0) return;
     float x[W];
     load<W>(x, from + i);
     store<W>(to + i / width * to_stride + i % width, x);
 }
-template <int W> __global__ void copy_rows_kernel(floatX *to, const floatX *from, int64_t from_stride, int64_t n, int64_t width) { // W divides the width
+template <int W> __global__ void copy_rows_kernel(floatX *to, const floatX *from, int64_t from_stride, int64_t n, int64_t width) {
     int64_t i;
     if (flat_range<W>(n, &i) == 0) return;
     float x[W];
@@ -68,12 +69,13 @@ void op_cast_from_float(floatX *to, const float *from, int64_t n) {
 }
 void op_cast_rows(floatX *to, int64_t to_stride, const float *from, int64_t rows, int64_t width) {
     int64_t n = rows * width;
-    LAUNCH_FLAT(cast_rows_kernel, FLOAT_PACK, aligned16(to) && aligned16(from) && width % FLOAT_PACK == 0 && to_stride % FLOAT_PACK == 0, n, to, to_stride,
-                from, n, width);
+    LAUNCH_FLAT(cast_rows_kernel, FLOAT_PACK, aligned16(to) && aligned16(from) && width % FLOAT_PACK == 0 && to_stride % FLOAT_PACK == 0,
+                n, to, to_stride, from, n, width);
 }
 void op_copy_rows(floatX *to, const floatX *from, int64_t from_stride, int64_t rows, int64_t width) {
     int64_t n = rows * width;
-    LAUNCH_FLAT(copy_rows_kernel, PACK, aligned16(to) && aligned16(from) && width % PACK == 0 && from_stride % PACK == 0, n, to, from, from_stride, n, width);
+    LAUNCH_FLAT(copy_rows_kernel, PACK, aligned16(to) && aligned16(from) && width % PACK == 0 && from_stride % PACK == 0,
+                n, to, from, from_stride, n, width);
 }
 void op_cast_to_float(float *to, const floatX *from, int64_t n) {
     LAUNCH_FLAT(cast_to_float_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n);
@@ -124,7 +126,8 @@ static void sum_to(double *total, const float *x, int64_t n, bool squares) {
     double *partial = device_reduction_scratch();
     int threads = block_size(n, 256);
     int blocks = (int)min_i64(REDUCTION_BLOCKS, ceil_div(n, (int64_t)threads * 16)); // from n alone: the order never depends on the device
-    auto sum_packs_kernel = squares ? sum_kernel<true, 4> : sum_kernel<false, 4>, sum_ones_kernel = squares ? sum_kernel<true, 1> : sum_kernel<false, 1>;
+    auto sum_packs_kernel = squares ? sum_kernel<true, 4> : sum_kernel<false, 4>;
+    auto sum_ones_kernel = squares ? sum_kernel<true, 1> : sum_kernel<false, 1>;
     if (aligned16(x)) LAUNCH(sum_packs_kernel, blocks, threads, sizeof(double) * 32, partial, x, n);
     else LAUNCH(sum_ones_kernel, blocks, threads, sizeof(double) * 32, partial, x, n);
     LAUNCH(sum_partials_kernel, 1, 32, 0, total, partial, blocks);
@@ -151,7 +154,7 @@ static __host__ __device__ __forceinline__ uint64_t mix_bits(uint64_t x) {
 
 // ---- stochastic rounding ----
 
-// The key of a call's draws; element i of the tensor then uses the low 16 bits of one hash of key and i, its moments the next 16 and 16 more.
+// The key of a call's draws; element i of the tensor then uses the low 16 bits of a hash of key and i, its moments the next 16 and 16 more.
 static uint64_t rounding_key(rounding_rule how) { return mix_bits(mix_bits(mix_bits(how.seed) ^ how.tensor) ^ (uint64_t)how.step); }
 static __device__ __forceinline__ uint64_t rounding_draws(uint64_t key, int64_t element) { return mix_bits(key ^ (uint64_t)element); }
 // Rounds x to one of its two neighbours in bf16: adds a random number, less than the step between them, to the magnitude and truncates to
@@ -175,17 +178,18 @@ template <int W> __global__ void round_kernel(floatX *to, const float *from, int
 }
 void op_round(floatX *to, const float *from, int64_t n, rounding_rule how) {
     how.stochastic = how.stochastic && sizeof(floatX) == sizeof(bf16);
-    if (how.stochastic) LAUNCH_FLAT(round_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how), how.first);
+    if (how.stochastic)
+        LAUNCH_FLAT(round_kernel, FLOAT_PACK, aligned16(to) && aligned16(from), n, to, from, n, rounding_key(how), how.first);
     else op_cast_from_float(to, from, n);
 }
 
 // ---- AdamW: rate = lr / (1 - beta1^step), unbias = 1 / sqrt(1 - beta2^step), decay = lr weight_decay ----
 
-// 4 elements a thread also where moments are bf16, which are then read 8 bytes at a time: master and gradient are floats, two thirds of what is read, and with 8
-// elements each of a warp's instructions would cover half of every sector of theirs.
+// 4 elements a thread also where moments are bf16, which are then read 8 bytes at a time: master and gradient are floats, two thirds of
+// what is read, and with 8 elements each of a warp's instructions would cover half of every sector of theirs.
 template <int W, class Moment>
-__device__ __forceinline__ void adamw_flat(floatX *param, float *master, Moment *m, Moment *v, const float *grad, int64_t n, const adamw_args &args, float rate,
-                                           float unbias, float decay, uint64_t key) {
+__device__ __forceinline__ void adamw_flat(floatX *param, float *master, Moment *m, Moment *v, const float *grad, int64_t n,
+                                           const adamw_args &args, float rate, float unbias, float decay, uint64_t key) {
     constexpr bool ROUNDS = sizeof(Moment) == sizeof(bf16);
     int64_t i;
     int count = flat_range<W>(n, &i);
@@ -217,13 +221,13 @@ __device__ __forceinline__ void adamw_flat(floatX *param, float *master, Moment 
     store_some<W>(param + i, p, count);
 }
 template <int W>
-__global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args, float rate, float unbias,
-                             float decay, uint64_t key) {
+__global__ void adamw_kernel(floatX *param, float *master, float *m, float *v, const float *grad, int64_t n, adamw_args args, float rate,
+                             float unbias, float decay, uint64_t key) {
     adamw_flat<W>(param, master, m, v, grad, n, args, rate, unbias, decay, key);
 }
 template <int W>
-__global__ void adamw_bf16_kernel(floatX *param, float *master, bf16 *m, bf16 *v, const float *grad, int64_t n, adamw_args args, float rate, float unbias,
-                                  float decay, uint64_t key) {
+__global__ void adamw_bf16_kernel(floatX *param, float *master, bf16 *m, bf16 *v, const float *grad, int64_t n, adamw_args args, float rate,
+                                  float unbias, float decay, uint64_t key) {
     adamw_flat<W>(param, master, m, v, grad, n, args, rate, unbias, decay, key);
 }
 void op_adamw(floatX *param, float *master, void *m, void *v, const float *grad, int64_t n, adamw_args args) {
@@ -234,8 +238,11 @@ void op_adamw(floatX *param, float *master, void *m, void *v, const float *grad,
     args.rounding.step = args.step;
     args.rounding.stochastic = args.rounding.stochastic && sizeof(floatX) == sizeof(bf16);
     uint64_t key = rounding_key(args.rounding);
-    if (args.bf16_moments) LAUNCH_FLAT(adamw_bf16_kernel, FLOAT_PACK, aligned, n, param, master, (bf16 *)m, (bf16 *)v, grad, n, args, rate, unbias, decay, key);
-    else LAUNCH_FLAT(adamw_kernel, FLOAT_PACK, aligned, n, param, master, (float *)m, (float *)v, grad, n, args, rate, unbias, decay, key);
+    if (args.bf16_moments)
+        LAUNCH_FLAT(adamw_bf16_kernel, FLOAT_PACK, aligned, n, param, master, (bf16 *)m, (bf16 *)v, grad, n, args, rate, unbias, decay,
+                    key);
+    else
+        LAUNCH_FLAT(adamw_kernel, FLOAT_PACK, aligned, n, param, master, (float *)m, (float *)v, grad, n, args, rate, unbias, decay, key);
 }
 
 // ---- initial numbers: the formula of device/cpu/ops.c, so that both devices start from the same model ----

@@ -1,18 +1,18 @@
-// make DEVICE=emulated SANITIZE=races: a race detector for the emulated kernels. With -fsanitize=thread the compiler calls one of the functions at
-// the end of this file before every memory access. They replace ThreadSanitizer's and know CUDA's ordering rules instead of POSIX threads'. (A memcpy
-// of more than 16 bytes is not seen; no kernel has one.)
+// make DEVICE=emulated SANITIZE=races: a race detector for the emulated kernels. With -fsanitize=thread the compiler calls one of the
+// functions at the end of this file before every memory access. They replace ThreadSanitizer's and know CUDA's ordering rules instead of
+// POSIX threads'. (A memcpy of more than 16 bytes is not seen; no kernel has one.)
 //
 // Two accesses to the same bytes in one launch, at least one of them a write, are a race unless
 //     one thread does both, or
 //     a __syncthreads of their block lies between them, or
 //     a __syncwarp of their warp lies between them (a shuffle or an instruction of tensor cores orders no memory).
-// Nor may a block read shared memory that it has not written. So blocks may share nothing that one of them writes. A copy_async may write at any time
-// from its start to its wait. Only this order counts, not when the emulation happened to run the threads: one run stands for every run on a GPU with
-// the same input.
+// Nor may a block read shared memory that it has not written. So blocks may share nothing that one of them writes. A copy_async may write
+// at any time from its start to its wait. Only this order counts, not when the emulation happened to run the threads: one run stands for
+// every run on a GPU with the same input.
 // The first race ends the program. Of the reads since the last write three are remembered, from different threads and warps.
 #include "emulation.h"
 
-// test/fake_cuda.c has this: it is told of all but shared memory, and checks against the transfers in flight instead of against other threads.
+// test/fake_cuda.c has this: it is told of all but shared memory, and checks against the transfers in flight instead of other threads.
 extern "C" void emulation_touched(const void *at, size_t bytes, bool writes) __attribute__((weak));
 
 #include <dlfcn.h>
@@ -62,18 +62,20 @@ static bool ordered(const access &before, const access &now) {
            (before.thread / WARP == now.thread / WARP && before.warp_barriers < now.warp_barriers);
 }
 static const char *access_text(char (&text)[128], const access &a, bool writes) {
-    snprintf(text, sizeof text, "block %u, thread %u %s (after %u __syncthreads, %u __syncwarp)", a.block - 1, a.thread, writes ? "writes" : "reads",
-             a.block_barriers, a.warp_barriers);
+    snprintf(text, sizeof text, "block %u, thread %u %s (after %u __syncthreads, %u __syncwarp)", a.block - 1, a.thread,
+             writes ? "writes" : "reads", a.block_barriers, a.warp_barriers);
     return text;
 }
 [[noreturn]] static void report(uintptr_t at, const access &before, bool wrote, const access &now, bool writes, const void *code) {
     char first[128], second[128];
     Dl_info in;
     uintptr_t offset = at - (uintptr_t)m.shared;
-    const char *one = before.block == 0 ? "nobody has written it" : access_text(first, before, wrote), *other = access_text(second, now, writes);
+    const char *one = before.block == 0 ? "nobody has written it" : access_text(first, before, wrote);
+    const char *other = access_text(second, now, writes);
     fprintf(stderr, "emulation: race in %s at %s%#zx: %s; %s", m.kernel, offset < m.shared_bytes ? "shared memory + " : "",
             (size_t)(offset < m.shared_bytes ? offset : at), one, other);
-    if (code != nullptr && dladdr(code, &in) != 0) fprintf(stderr, "; addr2line -e %s %#zx", in.dli_fname, (size_t)((uintptr_t)code - (uintptr_t)in.dli_fbase));
+    if (code != nullptr && dladdr(code, &in) != 0)
+        fprintf(stderr, "; addr2line -e %s %#zx", in.dli_fname, (size_t)((uintptr_t)code - (uintptr_t)in.dli_fbase));
     fprintf(stderr, "\n");
     abort();
 }
@@ -115,7 +117,9 @@ void touch(const void *at, size_t bytes, bool writes) { touch_from(at, bytes, wr
 // Not checked: the thread's own stack, and the emulation's state.
 static inline void of_kernel(const void *memory, size_t bytes, bool writes, const void *code) {
     uintptr_t at = (uintptr_t)memory;
-    if (!m.in_kernel || at - (uintptr_t)m.current->stack < STACK_BYTES || at - (uintptr_t)m.current < sizeof *m.current || at - (uintptr_t)&m < sizeof m) return;
+    if (!m.in_kernel || at - (uintptr_t)m.current->stack < STACK_BYTES || at - (uintptr_t)m.current < sizeof *m.current ||
+        at - (uintptr_t)&m < sizeof m)
+        return;
     touch_from(memory, bytes, writes, code);
 }
 

@@ -15,7 +15,8 @@ template <int W> __device__ __forceinline__ void rotate(float (&a)[W], float (&b
 }
 
 template <int W>
-__global__ void rope_pack_kernel(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout l, int64_t first) {
+__global__ void rope_pack_kernel(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout l,
+                                 int64_t first) {
     int64_t t = first + blockIdx.x;
     int half = l.HS / 2, pieces = half / W, slots = l.Hq + 2 * l.Hkv_local; // per peer: its query heads, key slots, value slots
     const floatX *row = qkv + (t - first) * (l.H + 2 * l.Hkv) * l.HS;
@@ -40,10 +41,11 @@ __global__ void rope_pack_kernel(floatX *q_send, floatX *kv_send, const floatX *
     }
 }
 
-// Number the slots of all peers in a row: slot c is slot c % Hkv_local of peer c / Hkv_local. The copies of key/value head h then are in slots
-// [h copies, (h + 1) copies), with copies = group / group_local.
+// Number the slots of all peers in a row: slot c is slot c % Hkv_local of peer c / Hkv_local. The copies of key/value head h then are in
+// slots [h copies, (h + 1) copies), with copies = group / group_local.
 template <int W>
-__global__ void rope_unpack_kernel(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout l, int64_t first) {
+__global__ void rope_unpack_kernel(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T,
+                                   head_layout l, int64_t first) {
     int64_t t = first + blockIdx.x;
     int half = l.HS / 2, pieces = half / W, heads = l.H + 2 * l.Hkv, copies = l.group / l.group_local;
     for (int item = (int)threadIdx.x; item < heads * pieces; item += (int)blockDim.x) {
@@ -90,8 +92,8 @@ template <int W, bool PACKING> __global__ void heads_kernel(floatX *to, const fl
     }
 }
 
-void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads, int64_t first,
-                          int64_t rows) {
+void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, const float *table, int64_t T, head_layout heads,
+                          int64_t first, int64_t rows) {
     if (rows == 0) return;
     int half = heads.HS / 2, items = heads.peers * (heads.Hq + 2 * heads.Hkv_local) * half;
     if (packs(half, q_send, kv_send, qkv, table))
@@ -99,12 +101,13 @@ void op_rope_pack_forward(floatX *q_send, floatX *kv_send, const floatX *qkv, co
     else
         LAUNCH(rope_pack_kernel<1>, grid_size(rows), block_size(items, 256), 0, q_send, kv_send, qkv, table, T, heads, first);
 }
-void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads, int64_t first,
-                             int64_t rows) {
+void op_rope_unpack_backward(floatX *dqkv, const floatX *dq_recv, const floatX *dkv_recv, const float *table, int64_t T, head_layout heads,
+                             int64_t first, int64_t rows) {
     if (rows == 0) return;
     int half = heads.HS / 2, items = (heads.H + 2 * heads.Hkv) * half;
     if (packs(half, dqkv, dq_recv, dkv_recv, table))
-        LAUNCH(rope_unpack_kernel<PACK>, grid_size(rows), block_size(items / PACK, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads, first);
+        LAUNCH(rope_unpack_kernel<PACK>, grid_size(rows), block_size(items / PACK, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads,
+               first);
     else
         LAUNCH(rope_unpack_kernel<1>, grid_size(rows), block_size(items, 256), 0, dqkv, dq_recv, dkv_recv, table, T, heads, first);
 }
