@@ -254,8 +254,9 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 float *values = in_place ? (float *)values_at(z, kind, u, at) : buffer->host;
-                if (!progress_goes_on(error)) return false;
-                if (!model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error)) return false;
+                if (!progress_goes_on(error) ||
+                    !model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error))
+                    return false;
                 if (sums != NULL && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
                 if (in_place) continue;
                 if (values_piece(z, kind, u) != NULL) values_put(z, kind, u, at, n, values);

@@ -19,9 +19,8 @@ static inline bool planner_legal(const planner_query *q, int hp, int cp) {
 // A relative gap below this is inside the model's error: a tie.
 #define PLANNER_TIE 0.02
 
-// By which choices are compared: their seconds, plus a tie's for each thing that is less simple: offload of activations, of those of a part
-// of the layers, of each kind of model states, and two kinds of recompute. So these are chosen only where they save more than the model's
-// error.
+// By which choices are compared: their seconds, plus a tie's for each thing that is less simple: offload of activations, of those of some
+// layers, of each kind of model states, and two kinds of recompute. So these are chosen only where they save more than the model's error.
 static inline double planner_cost(const planner_choice *p) {
     double cost = p->seconds;
     int less_simple = (p->offload > 0) + (p->offload > 0 && p->offload < 1) + (int)p->offload_states + (p->less > 0);
@@ -31,7 +30,7 @@ static inline double planner_cost(const planner_choice *p) {
 
 enum { PLANNER_WAYS = 10 * 12 * 5 * 4 }; // ZeRO degrees, nested, out of three; recompute in quarters; offload of activations, of states
 // Fills ways (PLANNER_WAYS) with all ways to run a grid, and their predicted time; returns their number. ZeRO degrees: 1, a node, all
-// ranks; recompute: also by quarters of the layers, as --recompute auto may choose; offload of activations: by quarters of the layers.
+// ranks; recompute: also by quarters of the layers, as --recompute auto may choose; offload: activations by quarters of the layers, states.
 static inline int planner_ways(const planner_query *q, const planner_choice *grid, planner_choice *ways) {
     int count = 0, node = (int)q->machines->gpus_per_node, degrees[3], degree_count = 0;
     degrees[degree_count++] = 1;

@@ -166,8 +166,7 @@ static inline double planner_ring_loongtrain(const planner_ring *r) {
 }
 
 // double_ring.cuh, hop by hop. In a window: KV of step i + 1 hides behind step i, dKV of step i behind step i + 1. Between windows: KV of
-// the next window and dKV of the previous one hide behind all of this window. At the very end dKV comes home, exposed: an outer and an
-// inner hop.
+// the next window and dKV of the previous one hide behind all of this one. At the very end dKV comes home, exposed: an outer, an inner hop.
 static inline double planner_ring_late(const planner_ring *r) {
     double window = 0, inner_wire = 0, total = 0;
     for (int i = 0; i < r->w; i++) {
@@ -386,8 +385,7 @@ static inline void planner_host_time(const planner_query *q, double micro, doubl
     }
 }
 
-// Fills the predicted fields of a choice whose shape, ZeRO degrees, recompute and offload are set; `a` is planner_attention_time of its
-// shape.
+// Fills the predicted fields of a choice whose shape, ZeRO degrees, recompute and offload are set. a: planner_attention_time of its shape.
 //     step = sequences (L (forward + backward + 2 alltoall + again) + linear) + exposed ZeRO and offload + optimizer
 //     again = full: forward + alltoall; selective (`part`): alltoall (attention is kept; Q, K, V are exchanged again), which our schedule
 //     hides behind the matrices; none: 0
@@ -420,8 +418,7 @@ static inline void planner_step_time(const planner_query *q, const planner_atten
     *ring = fmax(0, *ring - hidden); // fmax: rounding
     p->gather = p->reduce = p->update = p->offloading = p->optimizer = 0;
     if (q->schedule == SCHEDULE_LOONGTRAIN) {
-        // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (the paper does not give its ZeRO
-        // setting).
+        // Gradients out, parameters in, both 2 bytes and exposed, spread over the node's NICs: 4 N bytes (the paper gives no ZeRO setting).
         p->update = planner_collective(c, q->ranks, 1, 2 * c->element_bytes * N);
     } else {
         // What a pass takes without ZeRO and copies, and how long it keeps the NICs busy, where ZeRO's transfers would wait.
