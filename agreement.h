@@ -1,5 +1,5 @@
-// Checks that all ranks of a job have the same command, model and data, and share a file system for what they write together. Several machines
-// may not: old copies on one machine's local disk would raise no error and make the result wrong.
+// Checks that all ranks of a job have the same command, model and data, and share a file system for what they write together. Several
+// machines may not: old copies on one machine's local disk would raise no error and make the result wrong.
 // Collective functions: every rank calls, and every rank gets the same answer and message.
 #ifndef AGREEMENT_H
 #define AGREEMENT_H
@@ -36,7 +36,8 @@ static inline bool agree_on_options(comm *all, const options *o, error_text *err
     for (int i = 0; i < OPTION_ROWS; i++) {
         option_format(o, &option_rows[i], value, sizeof value);
         if (mine[i] != first[i])
-            error_set(error, "--%s %s is not what rank 0 was started with; every rank needs the same command", option_rows[i].name, printable(value).text);
+            error_set(error, "--%s %s is not what rank 0 was started with; every rank needs the same command",
+                      option_rows[i].name, printable(value).text);
     }
     return comm_agree(all, error);
 }
@@ -53,15 +54,16 @@ static inline void agree_remove_marks(const char *folder) {
     }
     if (list != NULL) closedir(list);
 }
-// Opens a folder, from the top of its path down. NFS believes for up to a minute that what was not there, is not; for names in a folder that is opened, it asks.
+// Opens a folder, from the top of its path down. NFS believes for up to a minute that what was not there, is not; for names in a
+// folder that is opened, it asks.
 static inline void agree_look_again(const char *folder) {
     path_text parent = path_parent(folder);
     if (strcmp(parent.text, folder) != 0) agree_look_again(parent.text); // else "/" or "."
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) close(fd);
 }
-// Whether every rank sees a file that rank 0 makes in `folder` (removed before the call returns) and may write there itself. what: how messages
-// name the folder, such as "--out DIR".
+// Whether every rank sees a file that rank 0 makes in `folder` (removed before the call returns) and may write there itself. what: how
+// messages name the folder, such as "--out DIR".
 static inline bool agree_on_folder(comm *all, const char *folder, const char *what, error_text *error) {
     enum { TRIES = 20 }; // 2 s: some network file systems show new files late
     path_text mark = path_join(folder, AGREE_MARK "XXXXXX");
@@ -81,8 +83,11 @@ static inline bool agree_on_folder(comm *all, const char *folder, const char *wh
         usleep(100000);
         seen = path_exists(mark.text);
     }
-    if (!seen && errno != ENOENT && errno != ENOTDIR) error_set_errno(error, "%s: a file that rank 0 wrote there cannot be looked up", what);
-    if (!seen) error_set(error, "%s: a file that rank 0 wrote there is not visible; the folder must be on a file system that all machines share", what);
+    if (!seen && errno != ENOENT && errno != ENOTDIR)
+        error_set_errno(error, "%s: a file that rank 0 wrote there cannot be looked up", what);
+    if (!seen)
+        error_set(error, "%s: a file that rank 0 wrote there is not visible; the folder must be on a file system that all machines share",
+                  what);
     if (access(folder, W_OK) != 0) error_set_errno(error, "%s: cannot be written to", what);
     bool ok = comm_agree(all, error);
     if (fd >= 0) {

@@ -19,14 +19,14 @@ typedef enum {
 } memory_category;
 
 static inline const char *memory_category_name(memory_category c) {
-    static const char *const names[MEM_CATEGORIES] = {"parameters", "gradients",       "optimizer",      "activations",
-                                                      "workspace",  "attention rings", "ZeRO transfers", "data",        "state being saved"};
+    static const char *const names[MEM_CATEGORIES] = {"parameters",      "gradients",      "optimizer", "activations",      "workspace",
+                                                      "attention rings", "ZeRO transfers", "data",      "state being saved"};
     return names[c];
 }
 
 typedef struct {
     char *base; // NULL: counting only
-    size_t element_bytes; // of floatX, when counting for a device other than this build's (2: bf16 of a GPU, 4: float of a CPU); 0: this build's
+    size_t element_bytes; // of floatX, when counting for another device than this build's (2: bf16 of a GPU, 4: float of a CPU); 0: its
     size_t used, peak;
     size_t by_category[MEM_CATEGORIES]; // their sum is the peak: a place that several buffers share counts once, for the first
 } arena;
@@ -57,7 +57,7 @@ static inline size_t arena_reduce_scatter_scratch(const arena *a, int ranks, siz
     return arena_counts_cpu(a) ? (size_t)(ranks - 1) * count_per_rank * sizeof(float) : 0;
 }
 
-// A place that several groups of buffers share, of which only one is live at a time: arena_share between them, arena_share_end after the last.
+// A place that several groups of buffers share, one of them live at a time: arena_share between them, arena_share_end after the last.
 typedef struct {
     size_t begin, end;
 } arena_place;

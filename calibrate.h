@@ -34,7 +34,7 @@ typedef struct {
     comm *alltoall, *gather, *scatter;  // the same ranks, with the kinds of transfer that they are for
     int D, H, Hkv, HS, F;
     int64_t rows;                     // of the linear layers
-    int64_t layers, turn;             // the weights of `layers` layers are used in turn: as in a model, none is still in the cache when it is needed
+    int64_t layers, turn;             // the weights of `layers` layers are used in turn: as in a model, none is still in the cache
     int64_t T;                        // rows of an attention block
     size_t link_bytes, bytes;         // of a transfer: of a long one; of the one that is measured
     floatX *x, *w, *y, *norm;
@@ -51,12 +51,14 @@ typedef struct {
 } calibration;
 typedef void calibrate_work(calibration *c);
 
-// seconds (count) = seconds of one run of `work`, mean over the ranks, while all ranks of c->world run it, with *size set to each of `sizes` (count).
-// A window repeats the work for CALIBRATE_WINDOW, or `times` times when all ranks must do the same number (transfers). The best of several windows
-// counts, because other programs can only add time. The sizes alternate, so that a burst of other programs' work does not hit one of them alone. A GPU gets
-// many runs into its queue before the host waits, as in a step: otherwise each would begin with the time of a launch.
-static inline void calibrate_sizes(calibration *c, calibrate_work *work, int times, int64_t *size, const int64_t *sizes, int count, double *seconds) {
-    bool alone = comm_size(c->world) == 1 && device_is_host(); // shares no core with another rank: more and shorter windows, for as long in all
+// seconds (count) = seconds of one run of `work`, mean over the ranks, while all ranks of c->world run it, with *size set to each of
+// `sizes` (count). A window repeats the work for CALIBRATE_WINDOW, or `times` times when all ranks must do the same number
+// (transfers). The best of several windows counts, because other programs can only add time. The sizes alternate, so that a burst of
+// other programs' work does not hit one alone. A GPU gets many runs into its queue before the host waits, as in a step: otherwise each
+// would begin with a launch's time.
+static inline void calibrate_sizes(calibration *c, calibrate_work *work, int times, int64_t *size, const int64_t *sizes, int count,
+                                   double *seconds) {
+    bool alone = comm_size(c->world) == 1 && device_is_host(); // shares no core: more and shorter windows, for as long in all
     double window = alone ? CALIBRATE_WINDOW / 25 : CALIBRATE_WINDOW, all = 0;
     for (int k = 0; k < count; k++) { // warms up, twice: the first time, a GPU's libraries choose their kernels
         *size = sizes[k];
@@ -120,15 +122,17 @@ static inline void calibrate_linear(calibration *c) {
 // A ring step: all queries with half of the keys, merged into earlier results.
 static inline attention_block calibrate_block(const calibration *c) {
     int64_t width = (int64_t)c->H * c->HS;
-    return (attention_block){.Tq = c->T, .Tk = max_i64(1, c->T / 2), .Hq = c->H, .Hkv = c->Hkv, .HS = c->HS, .q_stride = width, .sum_stride = width,
-                             .kv_stride = (int64_t)2 * c->Hkv * c->HS, .lse_stride = c->T, .scale = 1 / sqrtf((float)c->HS)};
+    return (attention_block){.Tq = c->T, .Tk = max_i64(1, c->T / 2), .Hq = c->H, .Hkv = c->Hkv, .HS = c->HS, .q_stride = width,
+                             .sum_stride = width, .kv_stride = (int64_t)2 * c->Hkv * c->HS, .lse_stride = c->T,
+                             .scale = 1 / sqrtf((float)c->HS)};
 }
 static inline void calibrate_forward(calibration *c) {
     op_attention_forward(c->out, c->lse, c->q, c->kv, c->kv + c->Hkv * c->HS, calibrate_block(c), true, c->scratch);
 }
 static inline void calibrate_backward(calibration *c) {
     int64_t v = (int64_t)c->Hkv * c->HS;
-    op_attention_backward(c->dq, c->dkv, c->dkv + v, c->q, c->kv, c->kv + v, c->out_x, c->out_x, c->lse, c->delta, calibrate_block(c), true, false, c->scratch);
+    op_attention_backward(c->dq, c->dkv, c->dkv + v, c->q, c->kv, c->kv + v, c->out_x, c->out_x, c->lse, c->delta, calibrate_block(c),
+                          true, false, c->scratch);
 }
 // What a ring step does with dKV besides attention.
 static inline void calibrate_merge(calibration *c) {
@@ -144,12 +148,15 @@ static inline void calibrate_around(calibration *c) {
     op_cast_rows(c->q, width, c->dq, c->T, width);
 }
 static inline void calibrate_copy(calibration *c) { device_copy(c->recv, c->send, CALIBRATE_COPY_BYTES); }
-static inline void calibrate_host_copy(calibration *c) { device_copy_finish(c->copier, device_copy_start(c->copier, c->recv, c->host, CALIBRATE_COPY_BYTES)); }
+static inline void calibrate_host_copy(calibration *c) {
+    device_copy_finish(c->copier, device_copy_start(c->copier, c->recv, c->host, CALIBRATE_COPY_BYTES));
+}
 static inline void calibrate_adamw(calibration *c) {
     adamw_args args = {.lr = 1e-9f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 1, .step = 1};
     int64_t n = CALIBRATE_PARAMETERS;
     float *states = (float *)(void *)c->send;
-    op_adamw((floatX *)(void *)c->recv, sizeof(floatX) == sizeof(float) ? NULL : states, states + n, states + 2 * n, states + 3 * n, n, args);
+    op_adamw((floatX *)(void *)c->recv, sizeof(floatX) == sizeof(float) ? NULL : states, states + n, states + 2 * n, states + 3 * n, n,
+             args);
 }
 static inline void calibrate_hop_start(calibration *c, int lane) {
     int n = comm_size(c->lanes[lane]), me = comm_rank(c->lanes[lane]);
@@ -196,10 +203,13 @@ static inline void calibrate_collectives(calibration *c) { // the same volume by
     int n = comm_size(c->gather);
     comm_allgather_start(c->gather, c->send, c->recv, c->bytes / (size_t)n);
     comm_finish(c->gather);
-    comm_reduce_scatter_start(c->scatter, (const float *)(void *)c->send, (float *)(void *)c->recv, c->bytes / sizeof(float) / (size_t)n, c->scratch);
+    comm_reduce_scatter_start(c->scatter, (const float *)(void *)c->send, (float *)(void *)c->recv,
+                              c->bytes / sizeof(float) / (size_t)n, c->scratch);
     comm_finish(c->scatter);
 }
-static inline size_t calibrate_alltoall_bytes(const calibration *c) { return c->link_bytes / 8 / 768 * 768; } // to each rank; three aligned exchanges
+static inline size_t calibrate_alltoall_bytes(const calibration *c) { // to each rank; three aligned exchanges
+    return c->link_bytes / 8 / 768 * 768;
+}
 
 // ---- the figures ----
 
@@ -217,7 +227,9 @@ static inline void calibrate_set_kind(cluster *machines, const char *key, double
     *cluster_value(machines, f) = fmin(fmax(value, f->low), f->high);
     machines->kinds[i] = kind;
 }
-static inline void calibrate_set(cluster *machines, const char *key, double value) { calibrate_set_kind(machines, key, value, FIGURE_MEASURED); }
+static inline void calibrate_set(cluster *machines, const char *key, double value) {
+    calibrate_set_kind(machines, key, value, FIGURE_MEASURED);
+}
 
 // The slope of seconds = constant + slope x through two measurements, neither term below 0: noise can make one so.
 static inline double calibrate_slope(double x0, double seconds0, double x1, double seconds1) {
@@ -225,24 +237,26 @@ static inline double calibrate_slope(double x0, double seconds0, double x1, doub
     return slope > 0 ? fmin(slope, most) : most;
 }
 
-// Measures an attention block of T rows (2 flop T^2 H HS FLOP; flop = 1 for forward) at two lengths, and sets *launch and *quadratic such that
-// launch + quadratic T^2 is its seconds. Returns FLOP/s at the longer length.
-static inline double calibrate_attention(calibration *c, const char *name, double flop, calibrate_work *work, double *launch, double *quadratic) {
+// Measures an attention block of T rows (2 flop T^2 H HS FLOP; flop = 1 for forward) at two lengths, and sets *launch and *quadratic such
+// that launch + quadratic T^2 is its seconds. Returns FLOP/s at the longer length.
+static inline double calibrate_attention(calibration *c, const char *name, double flop, calibrate_work *work, double *launch,
+                                         double *quadratic) {
     const int64_t lengths[2] = {c->T / 4, c->T};
     double seconds[2], squares[2], rate = 0;
     calibrate_sizes(c, work, 0, &c->T, lengths, 2, seconds);
     for (int i = 0; i < 2; i++) {
         squares[i] = (double)(lengths[i] * lengths[i]);
         rate = 2 * flop * squares[i] * c->H * c->HS / seconds[i];
-        calibrate_note(c, "# %s: blocks of %lld rows x %lld keys at %.4g GFLOP/s a rank\n", name, (long long)lengths[i], (long long)lengths[i] / 2, 1e-9 * rate);
+        calibrate_note(c, "# %s: blocks of %lld rows x %lld keys at %.4g GFLOP/s a rank\n", name, (long long)lengths[i],
+                       (long long)lengths[i] / 2, 1e-9 * rate);
     }
     *quadratic = calibrate_slope(squares[0], seconds[0], squares[1], seconds[1]);
     *launch = fmax(0, seconds[0] - *quadratic * squares[0]);
     return rate;
 }
 
-// From seconds of calibrate_linear with matrices of DF elements, at two numbers of rows: weights + per_row rows, the cost of reading the weights and the
-// rate of the products. hbm_rate and peak are set.
+// From seconds of calibrate_linear with matrices of DF elements, at two numbers of rows: weights + per_row rows, the cost of reading the
+// weights and the rate of the products. hbm_rate and peak are set.
 static inline void calibrate_set_linear(cluster *machines, double DF, double rows0, double seconds0, double rows1, double seconds1) {
     double per_row = calibrate_slope(rows0, seconds0, rows1, seconds1), weights = fmax(0, seconds1 - rows1 * per_row);
     calibrate_set(machines, "linear_efficiency", 18 * DF / per_row / machines->peak);
@@ -251,19 +265,22 @@ static inline void calibrate_set_linear(cluster *machines, double DF, double row
 
 static inline void calibrate_kernels(calibration *c, cluster *machines) {
     const int64_t sizes[3] = {c->rows / 4, c->rows / 2, c->rows};
-    double width = (double)c->H * c->HS, D = c->D, F = c->F, rows = (double)c->rows, flop = 18 * D * F; // flop: of a row in calibrate_linear
+    double width = (double)c->H * c->HS, D = c->D, F = c->F, rows = (double)c->rows;
+    double flop = 18 * D * F; // of a row in calibrate_linear
     double gemm = calibrate_seconds(c, calibrate_gemm, 0), linear[3], launch[2], quadratic[2];
     calibrate_sizes(c, calibrate_linear, 0, &c->rows, sizes, 3, linear);
     calibrate_note(c, "# one product: %lld rows at %.4g GFLOP/s a rank\n", (long long)c->rows, 2e-9 * rows * D * F / gemm);
     for (int i = 0; i < 3; i++)
-        calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)sizes[i], 1e-9 * flop * (double)sizes[i] / linear[i]);
+        calibrate_note(c, "# linear layers: %lld rows at %.4g GFLOP/s a rank\n", (long long)sizes[i],
+                       1e-9 * flop * (double)sizes[i] / linear[i]);
     double hbm = 2.0 * CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_copy, 0);
     calibrate_set(machines, "hbm_rate", hbm);
     calibrate_set(machines, "host_link_rate", CALIBRATE_COPY_BYTES / calibrate_seconds(c, calibrate_host_copy, 0));
-    calibrate_set(machines, "optimizer_efficiency", (double)CALIBRATE_PARAMETERS * (28 + sizeof(floatX)) / calibrate_seconds(c, calibrate_adamw, 0) / hbm);
+    calibrate_set(machines, "optimizer_efficiency",
+                  (double)CALIBRATE_PARAMETERS * (28 + sizeof(floatX)) / calibrate_seconds(c, calibrate_adamw, 0) / hbm);
     double forward = calibrate_attention(c, "attention forward", 1, calibrate_forward, &launch[0], &quadratic[0]);
     double backward = calibrate_attention(c, "attention backward", 2.5, calibrate_backward, &launch[1], &quadratic[1]);
-    // A CPU's peak is in no data sheet: it is the best rate that was measured. (Not an extrapolation from two sizes: noise can make that any number.)
+    // A CPU's peak is in no data sheet: it is the best rate measured. (Not extrapolated from two sizes: noise could make that any number.)
     double best = fmax(fmax(2 * rows * D * F / gemm, flop * rows / linear[2]), fmax(forward, backward));
     double sheet = device_peak_flops(), peak = sheet > 0 ? sheet : best;
     calibrate_set_kind(machines, "peak", peak, sheet > 0 ? FIGURE_DATASHEET : FIGURE_MEASURED);
@@ -297,21 +314,24 @@ static inline void calibrate_links(calibration *c, cluster *machines) {
         volume[i] = (double)c->bytes * (others + 1);
         seconds[i] = calibrate_seconds(c, calibrate_little_alltoall, 10 * TIMES) - little;
     }
-    calibrate_note(c, "# links: one flow a rank %.4g GB/s, two at once %.4g GB/s; alltoall of %.0f bytes a rank %.4g us, of %.0f bytes %.4g us\n",
-                   1e-9 * (double)c->link_bytes / one, 2e-9 * (double)c->link_bytes / two, volume[0], 1e6 * seconds[0], volume[1], 1e6 * seconds[1]);
+    calibrate_note(c, "# links: one flow a rank %.4g GB/s, two at once %.4g GB/s; "
+                      "alltoall of %.0f bytes a rank %.4g us, of %.0f bytes %.4g us\n",
+                   1e-9 * (double)c->link_bytes / one, 2e-9 * (double)c->link_bytes / two, volume[0], 1e6 * seconds[0], volume[1],
+                   1e6 * seconds[1]);
     double per_byte = fmax(0, (seconds[1] - seconds[0]) / (volume[1] - volume[0]));
     calibrate_set(machines, "alltoall_pack", per_byte);
     calibrate_set(machines, "alltoall_latency", seconds[0] - per_byte * volume[0]);
 }
 
-// Links between nodes of `local` ranks each, after calibrate_links: first every rank sends to the same local rank of the next node, then one rank per
-// NIC does; last an alltoall of all ranks. The number of NICs is the cluster's, at most one per rank.
+// Links between nodes of `local` ranks each, after calibrate_links: first every rank sends to the same local rank of the next node, then
+// one rank per NIC does; last an alltoall of all ranks. The number of NICs is the cluster's, at most one per rank.
 static inline void calibrate_nodes(calibration *c, cluster *machines, int local) {
     enum { TIMES = 10 };
     comm *world = c->world, *inside = c->lanes[0], *inside_alltoall = c->alltoall;
     int n = comm_size(world), me = comm_rank(world) % local, nics = (int)fmin(machines->nics_per_node, local);
     bool first = me == 0 || me * nics / local != (me - 1) * nics / local; // of the ranks that share its NIC
-    comm *across = comm_split(world, me, comm_rank(world), COMM_KV_OUTER), *firsts = comm_split(world, first ? 0 : -1, comm_rank(world), COMM_CONTROL);
+    comm *across = comm_split(world, me, comm_rank(world), COMM_KV_OUTER);
+    comm *firsts = comm_split(world, first ? 0 : -1, comm_rank(world), COMM_CONTROL);
     comm *all = comm_split(world, 0, comm_rank(world), COMM_SEQ_ALLTOALL);
     c->bytes = c->link_bytes;
     c->lanes[0] = across;
@@ -331,8 +351,9 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     double rest = alltoall - machines->alltoall_latency - volume * machines->alltoall_pack;
     double wire = volume * (n - local) / n * share * (1 + machines->alltoall_congestion * log2(n)) / rate;
     calibrate_set(machines, "alltoall_efficiency", wire / fmax(rest, alltoall / 100));
-    calibrate_note(c, "# nodes: one flow a NIC %.4g GB/s, all ranks at once %.4g GB/s a NIC; alltoall of all, %.0f bytes a rank, %.4g us\n", 1e-9 * bytes / one,
-                   1e-9 * bytes * share / together, volume, 1e6 * alltoall);
+    calibrate_note(c, "# nodes: one flow a NIC %.4g GB/s, all ranks at once %.4g GB/s a NIC; "
+                      "alltoall of all, %.0f bytes a rank, %.4g us\n",
+                   1e-9 * bytes / one, 1e-9 * bytes * share / together, volume, 1e6 * alltoall);
     c->lanes[0] = inside;
     c->alltoall = inside_alltoall;
     comm_free(across);
@@ -340,7 +361,7 @@ static inline void calibrate_nodes(calibration *c, cluster *machines, int local)
     comm_free(all);
 }
 
-// Writes the cluster as a file that cluster_load reads. comment: where it was measured; notes (whole comment lines): what its figures come from.
+// Writes the cluster as a file that cluster_load reads. comment: where it was measured; notes (comment lines): what its figures come from.
 static inline void calibrate_write(FILE *f, const cluster *machines, const char *comment, const char *notes) {
     cluster copy = *machines;
     fprintf(f, "# Written by train_llama --calibrate: %s.\n%s\n", comment, notes);
@@ -364,8 +385,10 @@ static inline bool calibrate_local_ranks(comm *world, int *local, error_text *er
 static inline void calibrate_layout(calibration *c, arena *memory, int local) {
     int64_t width = (int64_t)c->H * c->HS, wide = max_i64(c->D, max_i64(2 * c->F, width));
     int64_t Tq = c->T * width, Tkv = c->T * 2 * c->Hkv * c->HS, matrices = 3 * c->layers * c->F * c->D;
-    int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)c->link_bytes * max_i64(2, ceil_div(comm_size(c->world), 8))); // two flows, or an alltoall of all ranks
-    int64_t forward = (int64_t)op_attention_scratch(calibrate_block(c), false), backward = (int64_t)op_attention_scratch(calibrate_block(c), true);
+    // Two flows, or an alltoall of all ranks.
+    int64_t link = max_i64(CALIBRATE_COPY_BYTES, (int64_t)c->link_bytes * max_i64(2, ceil_div(comm_size(c->world), 8)));
+    int64_t forward = (int64_t)op_attention_scratch(calibrate_block(c), false);
+    int64_t backward = (int64_t)op_attention_scratch(calibrate_block(c), true);
     int64_t reduce = (int64_t)comm_reduce_scatter_scratch(local, c->link_bytes / sizeof(float) / (size_t)local);
     memory->used = 0;
     c->x = ARENA_TAKE_X(memory, MEM_WORKSPACE, c->rows * wide);
@@ -386,22 +409,25 @@ static inline void calibrate_layout(calibration *c, arena *memory, int local) {
     c->recv = ARENA_TAKE(memory, MEM_WORKSPACE, char, link);
 }
 
-// Random numbers, as large as in a model: a GPU's products of zeros take less power and run at a higher clock. Weights of the norm are 1, so that
-// repeating calibrate_linear on its own results neither grows nor vanishes.
+// Random numbers, as large as in a model: a GPU's products of zeros take less power and run at a higher clock. Weights of the norm are 1,
+// so that repeating calibrate_linear on its own results neither grows nor vanishes.
 static inline void calibrate_draw(calibration *c) {
     floatX *numbers[] = {c->x, c->w, c->q, c->kv, c->out_x, c->norm};
-    int64_t counts[] = {c->rows * c->D, 3 * c->layers * c->F * c->D, c->T * c->H * c->HS, c->T * 2 * c->Hkv * c->HS, c->T * c->H * c->HS, c->D};
-    for (int i = 0; i < 6; i++) op_init_normal(numbers[i], 1, (uint64_t)i, 0, counts[i], numbers[i] == c->norm ? 0 : numbers[i] == c->w ? 0.02f : 1);
+    int64_t counts[] = {c->rows * c->D, 3 * c->layers * c->F * c->D, c->T * c->H * c->HS, c->T * 2 * c->Hkv * c->HS,
+                        c->T * c->H * c->HS, c->D};
+    for (int i = 0; i < 6; i++)
+        op_init_normal(numbers[i], 1, (uint64_t)i, 0, counts[i], numbers[i] == c->norm ? 0 : numbers[i] == c->w ? 0.02f : 1);
 }
 
-// --calibrate, after device_start, on nodes of `local` ranks each, with the shapes of the model (NULL: tiny). Collective; false with a message.
+// --calibrate, after device_start, on nodes of `local` ranks, with the shapes of the model (NULL: tiny). Collective; false with a message.
 static inline bool calibrate(const options *o, const model_config *model, comm *world, int local, error_text *error) {
     cluster machines;
     if (comm_rank(world) == 0) cluster_load(&machines, plan_cluster_name(o), error);
     if (comm_rank(world) == 0 && o->cluster_out != NULL && error->text[0] == '\0')
         file_writable("--cluster-out", o->cluster_out, "# Written by train_llama --calibrate", error);
     if (!comm_agree(world, error)) return false;
-    comm_broadcast(world, &machines, sizeof machines, 0); // of rank 0: other machines may lack the file or differ in it, and it decides which ranks send
+    // Of rank 0: other machines may lack the file or differ in it, and it decides which ranks send.
+    comm_broadcast(world, &machines, sizeof machines, 0);
     cluster_share(&machines, local); // what is not measured is that of these ranks
     const model_config *m = model != NULL ? model : config_preset("tiny");
     int ranks = comm_size(world);
@@ -424,7 +450,8 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     memory.base = (char *)device_alloc(memory.peak);
     c.host = (char *)device_host_slab(CALIBRATE_COPY_BYTES);
     if (memory.base == NULL || c.host == NULL)
-        error_set(error, "--calibrate: not enough memory: a rank needs %zu bytes on the device and %d on the host", memory.peak, CALIBRATE_COPY_BYTES);
+        error_set(error, "--calibrate: not enough memory: a rank needs %zu bytes on the device and %d on the host",
+                  memory.peak, CALIBRATE_COPY_BYTES);
     if (!comm_agree(world, error)) return false;
     calibrate_layout(&c, &memory, local);
     device_zero(memory.base, memory.peak);
@@ -448,7 +475,8 @@ static inline bool calibrate(const options *o, const model_config *model, comm *
     for (int i = 0; i < 5; i++) comm_free(*groups[i]);
     if (comm_rank(world) == 0) {
         char comment[512];
-        snprintf(comment, sizeof comment, "%d rank%s at once on %s, %d a node, shapes of %s", ranks, plural(ranks), device_name(), local, m->name);
+        snprintf(comment, sizeof comment, "%d rank%s at once on %s, %d a node, shapes of %s",
+                 ranks, plural(ranks), device_name(), local, m->name);
         path_text beside;
         FILE *f = o->cluster_out != NULL ? file_open_beside(o->cluster_out, &beside) : stdout;
         if (f != NULL) calibrate_write(f, &machines, comment, c.notes);

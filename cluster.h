@@ -1,5 +1,5 @@
-// The description of a cluster: machines that predictions and plans are for, which need not be at hand. clusters/*.txt are built in; --calibrate writes
-// such a file of the machines that are. Units: seconds, bytes, FLOP, bytes/s, FLOP/s.
+// The description of a cluster: machines that predictions and plans are for, which need not be at hand. clusters/*.txt are built in;
+// --calibrate writes such a file of the machines that are. Units: seconds, bytes, FLOP, bytes/s, FLOP/s.
 #ifndef CLUSTER_H
 #define CLUSTER_H
 
@@ -15,7 +15,7 @@ typedef struct {
     char name[96];
     // a node
     double gpus_per_node, nics_per_node; // GPU g of a node uses NIC floor(g nics / gpus)
-    double ranks_sharing;                // 0: every rank has its own GPU; n: ranks share a machine (CPUs), and the figures hold when n of them do
+    double ranks_sharing;                // 0: every rank has its own GPU; n: ranks share a machine (CPUs), and the figures are those of n
     double nic_rate;                     // bytes/s of one NIC, each way
     double nvlink_rate;                  // bytes/s of a GPU inside its node, each way
     double host_link_rate;               // bytes/s between a GPU and host memory, in either direction; both at once share it
@@ -98,8 +98,8 @@ static inline const char *figure_kind_name(figure_kind kind) {
     return kind == FIGURE_MEASURED ? "measured" : kind == FIGURE_DATASHEET ? "datasheet" : "estimate";
 }
 
-// A line is "key value # kind: comment", a comment "# ...", or empty; it is modified. Sets the figure in *c and marks it in seen (CLUSTER_FIGURES).
-// False with a message that names source, line and key.
+// A line is "key value # kind: comment", a comment "# ...", or empty; it is modified. Sets the figure in *c and marks it in seen
+// (CLUSTER_FIGURES). False with a message that names source, line and key.
 static inline bool cluster_parse_line(cluster *c, bool *seen, char *line, int number, const char *source, error_text *error) {
     char *hash = strchr(line, '#'), *rest = NULL;
     if (hash != NULL) *hash = '\0';
@@ -120,8 +120,8 @@ static inline bool cluster_parse_line(cluster *c, bool *seen, char *line, int nu
     int k = 0;
     while (kind != NULL && k < FIGURE_KINDS && strcmp(figure_kind_name((figure_kind)k), kind) != 0) k++;
     if (kind == NULL || k == FIGURE_KINDS)
-        return error_set(error, "%s line %d: '%s' does not say where it is from: '# measured:', '# datasheet:' or '# estimate:'", source, number,
-                         key);
+        return error_set(error, "%s line %d: '%s' does not say where it is from: '# measured:', '# datasheet:' or '# estimate:'",
+                         source, number, key);
     *cluster_value(c, f) = value;
     c->kinds[i] = (figure_kind)k;
     seen[i] = true;

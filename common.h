@@ -84,8 +84,8 @@ static inline void error_cut_folder(error_text *error, const char *folder) {
 }
 // Whether the cause may be gone at another attempt: a disk or a network that does not answer, a full disk, a lack of memory, a lock.
 static inline bool error_may_pass(const error_text *error) {
-    static const int numbers[] = {EIO, EINTR, ESTALE, ETIMEDOUT, EWOULDBLOCK, ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE, EHOSTDOWN, EHOSTUNREACH, ENOTCONN,
-                                  ECONNRESET, EREMOTEIO};
+    static const int numbers[] = {EIO, EINTR, ESTALE, ETIMEDOUT, EWOULDBLOCK, ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE, ENFILE,
+                                  EHOSTDOWN, EHOSTUNREACH, ENOTCONN, ECONNRESET, EREMOTEIO};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (error->number == numbers[i]) return true;
     return false;
@@ -176,8 +176,8 @@ static inline short_text bytes_text(double bytes) {
     return t;
 }
 
-// Bytes of memory of this machine, or the limit of this process's control groups if that is lower (containers, Slurm's --mem; cgroup v1 and v2).
-// root: "", or in tests a folder that holds proc and sys.
+// Bytes of memory of this machine, or the limit of this process's control groups if that is lower (containers, Slurm's --mem; cgroup v1 and
+// v2). root: "", or in tests a folder that holds proc and sys.
 static inline size_t machine_memory(const char *root) {
     unsigned long long least = (unsigned long long)sysconf(_SC_PHYS_PAGES) * (unsigned long long)sysconf(_SC_PAGESIZE), limit;
     char line[4096], path[8192];
@@ -185,9 +185,11 @@ static inline size_t machine_memory(const char *root) {
     FILE *groups = fopen(path, "r");
     while (groups != NULL && fgets(line, sizeof line, groups) != NULL) { // "0::/a/b" is version 2, "4:memory:/a/b" version 1
         line[strcspn(line, "\n")] = '\0';
-        char *v1 = strstr(line, ":memory:"), *v2 = strncmp(line, "0::", 3) == 0 ? line + 3 : NULL, *group = v1 != NULL ? v1 + strlen(":memory:") : v2;
+        char *v1 = strstr(line, ":memory:"), *v2 = strncmp(line, "0::", 3) == 0 ? line + 3 : NULL;
+        char *group = v1 != NULL ? v1 + strlen(":memory:") : v2;
         while (group != NULL) { // the group and its ancestors
-            snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s/%s", root, v1 != NULL ? "/memory" : "", group, v1 != NULL ? "memory.limit_in_bytes" : "memory.max");
+            snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s/%s", root, v1 != NULL ? "/memory" : "", group,
+                     v1 != NULL ? "memory.limit_in_bytes" : "memory.max");
             FILE *f = fopen(path, "r");
             if (f != NULL && fscanf(f, "%llu", &limit) == 1 && limit < least) least = limit; // "max": no limit
             if (f != NULL) fclose(f);

@@ -1,4 +1,4 @@
-// The model's sizes: presets by name, or the config.json of a Hugging Face folder of a Llama or Mistral; and the RoPE frequencies that follow from them.
+// The model's sizes: presets by name, or the config.json of a Hugging Face folder (Llama, Mistral); and the RoPE frequencies from them.
 #ifndef CONFIG_H
 #define CONFIG_H
 
@@ -30,7 +30,7 @@ typedef struct {
     rope_scaling rope;
     bool tied;            // the head's matrix is the embedding
     int64_t max_position; // tokens the model was made for; longer sequences are legal (that is what training is for)
-    int64_t window;       // tokens that a query of a Mistral sees at most, itself included; 0: all before it. Sequences must not be longer (options_model)
+    int64_t window;       // tokens a query of a Mistral sees, itself included; 0: no limit. Longer sequences are refused (options_model)
 } model_config;
 
 // Adds a text of any bytes, such as a file's name. JSON is UTF-8: a byte that belongs to no character becomes '?'.
@@ -54,8 +54,9 @@ static inline bool config_same_rope(const model_config *a, const model_config *b
 
 // ---- presets ----
 
+// None has a window. llama2-7b-gqa is LoongTrain's 7B-GQA. The tokens of tiny, for the demo, and of nano, for tests, are bytes.
 static const model_config config_presets[] = {
-    // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max, no window
+    // name             L      D    H Hkv   HS      F       V  eps    theta     scaling: factor low high original              tied   max
     {"llama3-8b",      32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192, 0},
     {"llama3-70b",     80,  8192,  64,  8, 128, 28672, 128256, 1e-5f, 500000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   8192, 0},
     {"llama3.1-8b",    32,  4096,  32,  8, 128, 14336, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3,  8, 1, 4, 8192, 0, 0, 0}, false, 131072, 0},
@@ -64,9 +65,9 @@ static const model_config config_presets[] = {
     {"llama3.2-1b",    16,  2048,  32,  8,  64,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072, 0},
     {"llama3.2-3b",    28,  3072,  24,  8, 128,  8192, 128256, 1e-5f, 500000.0, {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0, 0}, true,  131072, 0},
     {"llama2-7b",      32,  4096,  32, 32, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0},
-    {"llama2-7b-gqa",  32,  4096,  32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0}, // LoongTrain's 7B-GQA
-    {"tiny",            4,   256,   8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0}, // bytes; the demo
-    {"nano",            2,    64,   4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0}, // bytes; tests
+    {"llama2-7b-gqa",  32,  4096,  32,  8, 128, 11008,  32000, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0},
+    {"tiny",            4,   256,   8,  4,  32,   688,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0},
+    {"nano",            2,    64,   4,  2,  16,   176,    256, 1e-5f,  10000.0, {ROPE_PLAIN,   0, 0, 0,    0, 0, 0, 0}, false,   4096, 0},
 };
 enum { CONFIG_PRESETS = sizeof config_presets / sizeof config_presets[0] };
 // The preset of that name, or NULL.
@@ -86,7 +87,7 @@ static inline list_text config_preset_names(void) {
 
 // ---- config.json ----
 
-// The member `key` of an object: NULL if absent or null. A key that appears twice is an error, because readers differ in which one they take.
+// The member `key` of an object: NULL if absent or null. A key that appears twice is an error: readers differ in which one they take.
 static inline const cJSON *config_member(const cJSON *object, const char *key, error_text *error) {
     const cJSON *found = NULL;
     for (const cJSON *at = object->child; at != NULL; at = at->next)
@@ -97,10 +98,12 @@ static inline const cJSON *config_member(const cJSON *object, const char *key, e
     return found == NULL || cJSON_IsNull(found) ? NULL : found;
 }
 // Reads a number in [low, high] into *value, which keeps its default if the key is absent. A NAN default means that the key is required.
-static inline bool config_number(double *value, const cJSON *object, const char *key, bool whole, double low, double high, error_text *error) {
+static inline bool config_number(double *value, const cJSON *object, const char *key, bool whole, double low, double high,
+                                 error_text *error) {
     const cJSON *at = config_member(object, key, error);
     const char *kind = whole ? "whole number" : "number";
-    if (at == NULL && isnan(*value)) return error_set(error, "\"%s\" is missing; it must be a %s from %.15g to %.15g", key, kind, low, high);
+    if (at == NULL && isnan(*value))
+        return error_set(error, "\"%s\" is missing; it must be a %s from %.15g to %.15g", key, kind, low, high);
     if (at == NULL) return error->text[0] == '\0';
     if (!cJSON_IsNumber(at)) return error_set(error, "\"%s\" is not a number; it must be a %s from %.15g to %.15g", key, kind, low, high);
     double x = at->valuedouble;
@@ -149,8 +152,8 @@ static inline bool config_read_rope_numbers(rope_scaling *rope, const cJSON *sca
         if (!config_number(&rope->low_freq_factor, scaling, "low_freq_factor", false, 1e-6, 1e6, error)) return false;
         if (!config_number(&rope->high_freq_factor, scaling, "high_freq_factor", false, 1e-6, 1e6, error)) return false;
         if (rope->high_freq_factor <= rope->low_freq_factor)
-            return error_set(error, "\"high_freq_factor\" is %.15g; it must be above \"low_freq_factor\", which is %.15g", rope->high_freq_factor,
-                             rope->low_freq_factor);
+            return error_set(error, "\"high_freq_factor\" is %.15g; it must be above \"low_freq_factor\", which is %.15g",
+                             rope->high_freq_factor, rope->low_freq_factor);
     }
     if (rope->kind == ROPE_LLAMA3 || rope->kind == ROPE_YARN) {
         if (!config_number(&length, scaling, "original_max_position_embeddings", true, 1, 1099511627776.0, error)) return false;
@@ -162,7 +165,8 @@ static inline bool config_read_rope_numbers(rope_scaling *rope, const cJSON *sca
         if (rope->beta_fast == 0) rope->beta_fast = 32;
         if (rope->beta_slow == 0) rope->beta_slow = 1;
         if (rope->beta_fast < rope->beta_slow)
-            return error_set(error, "\"beta_fast\" is %.15g; it must not be below \"beta_slow\", which is %.15g", rope->beta_fast, rope->beta_slow);
+            return error_set(error, "\"beta_fast\" is %.15g; it must not be below \"beta_slow\", which is %.15g",
+                             rope->beta_fast, rope->beta_slow);
         if (!config_number(&rope->attention_factor, scaling, "attention_factor", false, 1e-6, 1e6, error)) return false;
     }
     return error->text[0] == '\0';
@@ -172,7 +176,8 @@ static inline bool config_read_rope_numbers(rope_scaling *rope, const cJSON *sca
 static inline bool config_read_rope(model_config *c, const cJSON *json, error_text *error) {
     rope_scaling *rope = &c->rope;
     const cJSON *old_form = config_member(json, "rope_scaling", error), *new_form = config_member(json, "rope_parameters", error);
-    if (old_form != NULL && new_form != NULL) return error_set(error, "\"rope_scaling\" and \"rope_parameters\" are both given; keep one of them");
+    if (old_form != NULL && new_form != NULL)
+        return error_set(error, "\"rope_scaling\" and \"rope_parameters\" are both given; keep one of them");
     const cJSON *scaling = old_form != NULL ? old_form : new_form;
     const char *where = old_form != NULL ? "rope_scaling" : "rope_parameters";
     if (scaling != NULL && !cJSON_IsObject(scaling)) return error_set(error, "\"%s\" must be null or an object", where);
@@ -188,7 +193,8 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
 
     const cJSON *type = config_member(scaling, "rope_type", error), *old_type = config_member(scaling, "type", error);
     if (type == NULL) type = old_type;
-    if (!cJSON_IsString(type)) return error_set(error, "\"%s\" needs a string \"rope_type\"; legal values are default, llama3, linear, yarn", where);
+    if (!cJSON_IsString(type))
+        return error_set(error, "\"%s\" needs a string \"rope_type\"; legal values are default, llama3, linear, yarn", where);
     if (old_type != NULL && (!cJSON_IsString(old_type) || strcmp(type->valuestring, old_type->valuestring) != 0))
         return error_set(error, "\"rope_type\" and \"type\" in \"%s\" differ; keep one of them", where);
 
@@ -199,7 +205,8 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
                          printable(type->valuestring).text);
     rope->kind = (rope_kind)kind;
 
-    static const char *const keys[ROPE_KINDS] = {" ", " factor low_freq_factor high_freq_factor original_max_position_embeddings ", " factor ",
+    static const char *const keys[ROPE_KINDS] = {" ", " factor low_freq_factor high_freq_factor original_max_position_embeddings ",
+                                                 " factor ",
                                                  " factor original_max_position_embeddings beta_fast beta_slow attention_factor "};
     for (const cJSON *at = scaling->child; at != NULL; at = at->next) { // a key that we do not implement would change the model
         bool known = config_listed(" rope_type type rope_theta ", at->string) || config_listed(keys[kind], at->string);
@@ -208,9 +215,11 @@ static inline bool config_read_rope(model_config *c, const cJSON *json, error_te
                              config_rope_name(rope->kind), printable(at->string).text, keys[kind]);
     }
     double original = 0; // transformers 5 prefers this one
-    if (!config_read_rope_numbers(rope, scaling, error) || !config_number(&original, json, "original_max_position_embeddings", true, 1, 1099511627776.0, error)) return false;
+    if (!config_read_rope_numbers(rope, scaling, error)) return false;
+    if (!config_number(&original, json, "original_max_position_embeddings", true, 1, 1099511627776.0, error)) return false;
     if (original > 0 && rope->original_length > 0 && original != (double)rope->original_length)
-        return error_set(error, "\"original_max_position_embeddings\" is %.15g, but %lld inside \"%s\"; keep one of them", original, (long long)rope->original_length, where);
+        return error_set(error, "\"original_max_position_embeddings\" is %.15g, but %lld inside \"%s\"; keep one of them",
+                         original, (long long)rope->original_length, where);
     return true;
 }
 
@@ -219,9 +228,10 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     if (!cJSON_IsObject(json)) return error_set(error, "the file is not a JSON object");
     const cJSON *type = config_member(json, "model_type", error), *names = config_member(json, "architectures", error);
     const char *kind = type == NULL ? "missing" : cJSON_IsString(type) ? type->valuestring : "not a string";
-    bool mistral = strcmp(kind, "mistral") == 0; // the same architecture, but for the window and what transformers takes where a key is absent
+    bool mistral = strcmp(kind, "mistral") == 0; // the same architecture, but for the window and what transformers takes for absent keys
     const char *name = mistral ? "MistralForCausalLM" : "LlamaForCausalLM";
-    if (!mistral && strcmp(kind, "llama") != 0) return error_set(error, "\"model_type\" is %s; legal values are \"llama\" and \"mistral\"", printable(kind).text);
+    if (!mistral && strcmp(kind, "llama") != 0)
+        return error_set(error, "\"model_type\" is %s; legal values are \"llama\" and \"mistral\"", printable(kind).text);
     if (names != NULL) {
         bool known = cJSON_IsArray(names) && cJSON_GetArraySize(names) > 0;
         for (const cJSON *at = names->child; at != NULL; at = at->next)
@@ -243,12 +253,15 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     if (!config_int(&c->D, json, "hidden_size", 1, 1 << 18, error)) return false;
     if (!config_int(&c->H, json, "num_attention_heads", 1, 4096, error)) return false;
     c->Hkv = c->H;
-    if ((mistral || config_member(json, "num_key_value_heads", error) != NULL) && !config_int(&c->Hkv, json, "num_key_value_heads", 1, c->H, error)) return false;
+    if ((mistral || config_member(json, "num_key_value_heads", error) != NULL) &&
+        !config_int(&c->Hkv, json, "num_key_value_heads", 1, c->H, error))
+        return false;
     if (c->H % c->Hkv != 0)
         return error_set(error, "\"num_key_value_heads\" is %d; it must divide \"num_attention_heads\", which is %d", c->Hkv, c->H);
     bool has_size = config_member(json, "head_dim", error) != NULL;
     if (!has_size && c->D % c->H != 0)
-        return error_set(error, "\"num_attention_heads\" is %d; without \"head_dim\" it must divide \"hidden_size\", which is %d", c->H, c->D);
+        return error_set(error, "\"num_attention_heads\" is %d; without \"head_dim\" it must divide \"hidden_size\", which is %d",
+                         c->H, c->D);
     c->HS = c->D / c->H;
     if (has_size && !config_int(&c->HS, json, "head_dim", 2, 4096, error)) return false;
     if (c->HS % 2 != 0) return error_set(error, "the head size is %d; it must be even, because RoPE rotates pairs", c->HS);
@@ -264,7 +277,7 @@ static inline bool config_read(model_config *c, const cJSON *json, error_text *e
     return config_read_rope(c, json, error);
 }
 
-// Reads a text file of at most `limit` bytes: NUL-terminated, no NUL inside; the caller frees. NULL with a message that does not name the file.
+// Reads a text file of at most `limit` bytes: NUL-terminated, no NUL inside; the caller frees. NULL with a message without the file's name.
 static inline char *config_read_text(const char *path, size_t limit, error_text *error) {
     struct stat entry;
     char *text = NULL;
@@ -306,12 +319,14 @@ static inline bool config_load(model_config *config, const char *model, error_te
     if (!path_is_folder(model)) {
         if (errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG)
             return error_set_errno(error, "model folder \"%s\" cannot be opened", printable(model).text);
-        return error_set(error, "model \"%s\" is neither a folder (models of a hub must be downloaded first) nor a preset; presets are %s", printable(model).text,
-                         config_preset_names().text);
+        return error_set(error, "model \"%s\" is neither a folder (models of a hub must be downloaded first) nor a preset; presets are %s",
+                         printable(model).text, config_preset_names().text);
     }
     path_text path = path_join(model, "config.json");
     if (!path_exists(path.text) && errno == ENOENT)
-        return error_set(error, "model folder \"%s\" has no config.json; it must be a Hugging Face folder of a Llama or Mistral (or a saved state, DIR/step-N)", printable(model).text);
+        return error_set(error, "model folder \"%s\" has no config.json; "
+                                "it must be a Hugging Face folder of a Llama or Mistral (or a saved state, DIR/step-N)",
+                         printable(model).text);
 
     error_text why = {"", 0};
     cJSON *json = config_read_json(path.text, CONFIG_BYTES, &why);
@@ -360,7 +375,8 @@ static inline double config_rope_frequencies(const model_config *config, double 
             if (wavelength > longest) {
                 f = f / factor;
             } else if (!(wavelength < shortest)) {
-                float smooth = (length / wavelength - (float)rope->low_freq_factor) / (float)(rope->high_freq_factor - rope->low_freq_factor);
+                float smooth =
+                    (length / wavelength - (float)rope->low_freq_factor) / (float)(rope->high_freq_factor - rope->low_freq_factor);
                 f = (1.0f - smooth) * f / factor + smooth * f;
             }
         }

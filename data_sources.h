@@ -1,13 +1,14 @@
 // Several streams of tokens: a mixture of sources to train on, validation sets by name.
 //     --train-data 'GLOB'   or a mixture   '[NAME=]GLOB:WEIGHT,[NAME=]GLOB:WEIGHT,...'
 //     --val-data   'GLOB'   or sets        'NAME=GLOB,NAME=GLOB,...'
-// A comma ends a source; NAME is letters, digits, '.', '_' and '-' before the first '='; WEIGHT follows the last ':' in the last part of the
-// path. Files whose names contain one of these three can still be given: '?' matches any character, and a pattern that begins with './' has no NAME.
+// A comma ends a source; NAME is letters, digits, '.', '_' and '-' before the first '='; WEIGHT follows the last ':' in the last part of
+// the path. Names of files that contain one of these three can still be given: '?' matches any character, and after './' there is no NAME.
 //
-// Weights are relative decimal numbers. Their ratios are those of whole numbers a_i with sum M, so the mixture repeats with period M. Within a
-// period, turn j of source i is the range of samples [floor(j M / a_i), ceil((j+1) M / a_i)). Among the sources whose next turn has begun, sample n
-// comes from the one whose turn ends first. Every source then gets a sample in each of its turns (Baruah, Cohen, Plaxton, Varvel: Proportionate
-// progress, 1996, theorem 1, one processor), so after any n samples it has had its share n a_i / M to within less than one sample.
+// Weights are relative decimal numbers. Their ratios are those of whole numbers a_i with sum M, so the mixture repeats with period M.
+// Within a period, turn j of source i is the range of samples [floor(j M / a_i), ceil((j+1) M / a_i)). Among the sources whose next turn
+// has begun, sample n comes from the one whose turn ends first. Every source then gets a sample in each of its turns (Baruah, Cohen,
+// Plaxton, Varvel: Proportionate progress, 1996, theorem 1, one processor), so after any n samples it has had its share n a_i / M to
+// within less than one sample.
 #ifndef DATA_SOURCES_H
 #define DATA_SOURCES_H
 
@@ -57,18 +58,20 @@ static inline bool data_source_parse(data_sources *s, char *text, bool weights, 
     size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
     source->weight = 1000000;
     if (text[length] == '=' && length > 0) {
-        if (length >= DATA_SOURCE_NAME) return error_set(error, "%s: a name has %zu bytes; legal values are 1 to %d", option, length, DATA_SOURCE_NAME - 1);
+        if (length >= DATA_SOURCE_NAME)
+            return error_set(error, "%s: a name has %zu bytes; legal values are 1 to %d", option, length, DATA_SOURCE_NAME - 1);
         memcpy(source->name, text, length);
         text += length + 1;
     }
     char *slash = strrchr(text, '/'), *colon = strrchr(slash != NULL ? slash : text, ':');
     if (colon != NULL && !weights)
-        return error_set(error, "%s: \"%s\": validation sets have no weights; write GLOB or NAME=GLOB,NAME=GLOB,... ('?' matches a ':' in a file's name)",
-                         option, text);
+        return error_set(error, "%s: \"%s\": validation sets have no weights; write GLOB or NAME=GLOB,NAME=GLOB,... "
+                                "('?' matches a ':' in a file's name)", option, text);
     if (colon != NULL) {
         *colon = '\0';
         if (!data_weight_parse(colon + 1, &source->weight))
-            return error_set(error, "%s: \"%s\" is not a weight; legal values are numbers from 0.000001 to 1000000 with at most six digits after the point "
+            return error_set(error, "%s: \"%s\" is not a weight; "
+                                    "legal values are numbers from 0.000001 to 1000000 with at most six digits after the point "
                                     "('?' matches a ':' in a file's name)", option, colon + 1);
     }
     if (text[0] == '\0')
@@ -89,8 +92,9 @@ static inline bool data_sources_schedule(data_sources *s, const char *option, er
     int64_t divisor = 0, M = 0, *had = HOST_NEW(int64_t, s->count);
     for (int i = 0; i < s->count; i++) divisor = gcd_i64(s->sources[i].weight, divisor);
     for (int i = 0; i < s->count; i++) M += s->sources[i].weight /= divisor;
-    bool ok = M <= MIXTURE_PERIOD_MAX || error_set(error, "%s: scaled to whole numbers, the weights sum to %lld; the limit is %d: use rounder weights", option,
-                                                   (long long)M, MIXTURE_PERIOD_MAX);
+    bool ok = M <= MIXTURE_PERIOD_MAX ||
+              error_set(error, "%s: scaled to whole numbers, the weights sum to %lld; the limit is %d: use rounder weights",
+                        option, (long long)M, MIXTURE_PERIOD_MAX);
     s->period = ok ? M : 0;
     s->source_of = HOST_NEW(uint8_t, s->period);
     s->index_of = HOST_NEW(int32_t, s->period);
@@ -110,10 +114,11 @@ static inline bool data_sources_schedule(data_sources *s, const char *option, er
     return ok;
 }
 
-// Finds the files of the sources in `text`, the value of `option` ("--train-data"), the first of three parts of data_sources_open. weights: true = a
-// mixture, shuffled; false = validation sets, in order. S, V, seed: as in dataloader_find; every source has an order of its own. On failure returns false
-// with a message; data_sources_close is the caller's either way.
-static inline bool data_sources_find(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V, uint64_t seed, error_text *error) {
+// Finds the files of the sources in `text`, the value of `option` ("--train-data"), the first of three parts of data_sources_open. weights:
+// true = a mixture, shuffled; false = validation sets, in order. S, V, seed: as in dataloader_find; every source has an order of its own.
+// On failure returns false with a message; data_sources_close is the caller's either way.
+static inline bool data_sources_find(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V,
+                                     uint64_t seed, error_text *error) {
     memset(s, 0, sizeof *s);
     s->option = option;
     s->sources = HOST_NEW(data_source, DATA_SOURCES_MAX);
@@ -127,11 +132,13 @@ static inline bool data_sources_find(data_sources *s, const char *text, const ch
         data_source *source = &s->sources[s->count];
         error_text why = {"", 0};
         uint64_t own_seed = seed + hash_mix((uint64_t)s->count++); // the first source's is the seed itself
-        ok = dataloader_find(&source->data, source->pattern, S, V, own_seed, weights, &why) || error_set_why(error, &why, "%s%s", option, hint);
+        ok = dataloader_find(&source->data, source->pattern, S, V, own_seed, weights, &why) ||
+             error_set_why(error, &why, "%s%s", option, hint);
     }
     for (int i = 0; ok && !weights && s->count > 1 && i < s->count; i++)
         if (s->sources[i].name[0] == '\0')
-            ok = error_set(error, "%s: \"%s\" has no name; write several validation sets as NAME=GLOB,NAME=GLOB,...", option, s->sources[i].pattern);
+            ok = error_set(error, "%s: \"%s\" has no name; write several validation sets as NAME=GLOB,NAME=GLOB,...",
+                           option, s->sources[i].pattern);
     ok = ok && data_sources_schedule(s, option, error);
     free(copy);
     return ok;
@@ -150,9 +157,11 @@ static inline bool data_sources_take(data_sources *s, error_text *error) {
         if (!dataloader_take(&s->sources[i].data, s->sources[i].pattern, &why)) return error_set_why(error, &why, "%s", s->option);
     return true;
 }
-// All three, by one rank alone. On failure returns false with a message and leaves nothing open; otherwise the caller calls data_sources_close.
-static inline bool data_sources_open(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V, uint64_t seed, error_text *error) {
-    bool ok = data_sources_find(s, text, option, weights, S, V, seed, error) && data_sources_check(s, 0, 1, error) && data_sources_take(s, error);
+// All three, by one rank alone. On failure returns false with a message and leaves nothing open; else the caller calls data_sources_close.
+static inline bool data_sources_open(data_sources *s, const char *text, const char *option, bool weights, int64_t S, int64_t V,
+                                     uint64_t seed, error_text *error) {
+    bool ok = data_sources_find(s, text, option, weights, S, V, seed, error) && data_sources_check(s, 0, 1, error) &&
+              data_sources_take(s, error);
     if (!ok) data_sources_close(s);
     return ok;
 }
@@ -172,8 +181,8 @@ static inline int64_t data_sources_drawn(const data_sources *s, int i, int64_t c
 }
 static inline const char *data_source_label(const data_source *source) { return source->name[0] != '\0' ? source->name : source->pattern; }
 
-// *seen = how many tokens those of the sample at `counter` see in its packed documents, summed over its tokens: the work of attention. Reads the sample
-// whole. False with a message.
+// *seen = how many tokens those of the sample at `counter` see in its packed documents, summed over its tokens: the work of attention.
+// Reads the sample whole. False with a message.
 static inline bool data_sources_seen(data_sources *s, int64_t counter, document_mark mark, int64_t *seen, error_text *error) {
     int64_t sample, count, S = s->sources[0].data.S;
     dataloader *data = &s->sources[data_sources_at(s, counter, &sample)].data;
@@ -206,7 +215,7 @@ static inline int64_t data_sources_tokens(const data_sources *s) {
     for (int i = 0; i < s->count; i++) tokens += s->sources[i].data.total;
     return tokens;
 }
-// A hash of what the order of a mixture depends on besides seed and length: each source's weight and number of samples, in order. 0 for one source.
+// A hash of what the order of a mixture depends on besides seed and length: each source's weight and samples, in order. 0 for one source.
 static inline int64_t data_sources_order(const data_sources *s) {
     uint64_t hash = 0;
     for (int i = 0; i < s->count && s->count > 1; i++)
@@ -221,7 +230,8 @@ static inline uint64_t data_sources_place(const data_sources *s) {
         const dataloader *data = &s->sources[i].data;
         struct stat entry;
         bool there = stat(dataloader_path(data, 0), &entry) == 0;
-        for (int64_t f = 0; f < data->file_count; f++) hash = hash_bytes(hash, dataloader_path(data, f), strlen(dataloader_path(data, f)) + 1);
+        for (int64_t f = 0; f < data->file_count; f++)
+            hash = hash_bytes(hash, dataloader_path(data, f), strlen(dataloader_path(data, f)) + 1);
         if (there) hash = hash_bytes(hash_bytes(hash, &entry.st_dev, sizeof entry.st_dev), &entry.st_ino, sizeof entry.st_ino);
     }
     return hash;
@@ -240,7 +250,8 @@ static inline void data_sources_note_shared(const data_sources *train, const dat
         for (int64_t n = 0; n < t->file_count * v->file_count; n++) {
             const token_file *a = &t->files[n % t->file_count], *b = &v->files[n / t->file_count];
             if (a->device != b->device || a->inode != b->inode) continue;
-            fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(dataloader_path(v, n / t->file_count)).text);
+            const char *path = dataloader_path(v, n / t->file_count);
+            fprintf(stderr, "note: --train-data holds %s, on which --val-data evaluates\n", printable(path).text);
             return;
         }
     }
@@ -251,9 +262,11 @@ static inline void data_sources_print(const data_sources *s, int64_t samples) {
     for (int i = 0; i < s->count; i++) {
         const dataloader *data = &s->sources[i].data;
         int64_t own = dataloader_samples(data), drawn = data_sources_drawn(s, i, samples);
-        printf("data        %s: share %.6g, %lld tokens, %lld sample%s; the run draws %lld (%.2f epochs)", data_source_label(&s->sources[i]),
-               (double)s->sources[i].weight / (double)s->period, (long long)data->total, (long long)own, plural(own), (long long)drawn, (double)drawn / (double)own);
-        if (data->total % data->S > 0) printf("; no sample holds the last %lld token%s", (long long)(data->total % data->S), plural(data->total % data->S));
+        printf("data        %s: share %.6g, %lld tokens, %lld sample%s; the run draws %lld (%.2f epochs)",
+               data_source_label(&s->sources[i]), (double)s->sources[i].weight / (double)s->period, (long long)data->total,
+               (long long)own, plural(own), (long long)drawn, (double)drawn / (double)own);
+        if (data->total % data->S > 0)
+            printf("; no sample holds the last %lld token%s", (long long)(data->total % data->S), plural(data->total % data->S));
         if (data->masks > 0) printf("; loss masks for %lld of %lld files", (long long)data->masks, (long long)data->file_count);
         printf("\n");
     }

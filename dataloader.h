@@ -2,8 +2,8 @@
 //
 // Files are llm.c's: 256 int32 of header (magic, version, count), then tokens, little-endian: uint16 (magic 20240520, version 1) or uint32
 // (magic 20240801, version 7). All files that match a pattern, sorted by name (bytes), form one stream of tokens. Sample n is the S tokens
-// from n S on. The label of a token is the token after it in the stream, even if that is in another rank's rows, the next sample or the next
-// file. Only the stream's very last token has none (-100).
+// from n S on. The label of a token is the token after it in the stream, even if that is in another rank's rows, the next sample or the
+// next file. Only the stream's very last token has none (-100).
 //
 // Loss masks: a file FILE.mask beside a token file FILE has one byte for each of its tokens, no header: 1 = learnt, 0 = never a label (such
 // as the prompts in instruction data). Without a mask, all tokens of a file are learnt.
@@ -67,14 +67,18 @@ static inline void dataloader_close(dataloader *loader) {
 static inline bool token_file_check(const char *path, token_file *file, error_text *error) {
     struct stat entry;
     if (stat(path, &entry) != 0) return error_set_errno(error, "%s: cannot be opened", path);
-    if (!S_ISREG(entry.st_mode)) return error_set(error, "%s: is not a file (a pattern such as 'DIR/*.bin' names the files of a folder)", path);
+    if (!S_ISREG(entry.st_mode))
+        return error_set(error, "%s: is not a file (a pattern such as 'DIR/*.bin' names the files of a folder)", path);
     file->device = (int64_t)entry.st_dev;
     file->inode = (int64_t)entry.st_ino;
     int64_t bytes = (int64_t)entry.st_size;
     size_t length = strlen(path);
-    const char *hint = length > 5 && strcmp(path + length - 5, ".mask") == 0 ? "; a loss mask is found beside its token file: let the pattern end in .bin" : "";
+    const char *hint = "";
+    if (length > 5 && strcmp(path + length - 5, ".mask") == 0)
+        hint = "; a loss mask is found beside its token file: let the pattern end in .bin";
     if (bytes < TOKEN_HEADER_BYTES)
-        return error_set(error, "%s: has %lld bytes, fewer than the header of a token file (%d)%s", path, (long long)bytes, TOKEN_HEADER_BYTES, hint);
+        return error_set(error, "%s: has %lld bytes, fewer than the header of a token file (%d)%s",
+                         path, (long long)bytes, TOKEN_HEADER_BYTES, hint);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return error_set_errno(error, "%s: cannot be opened", path);
     int32_t header[TOKEN_HEADER_BYTES / 4];
@@ -85,10 +89,11 @@ static inline bool token_file_check(const char *path, token_file *file, error_te
     int32_t version = header[1];
     if (header[0] != TOKEN_MAGIC_16 && header[0] != TOKEN_MAGIC_32)
         return error_set(error, "%s: magic number %d; legal values are %d (uint16 tokens) and %d (uint32 tokens): is it a token file? "
-                                "dev/tokenize_text.py writes them, and of bytes scripts/prepare_text.sh%s", path, (int)header[0], TOKEN_MAGIC_16,
-                         TOKEN_MAGIC_32, hint);
+                                "dev/tokenize_text.py writes them, and of bytes scripts/prepare_text.sh%s",
+                         path, (int)header[0], TOKEN_MAGIC_16, TOKEN_MAGIC_32, hint);
     int width = header[0] == TOKEN_MAGIC_16 ? 2 : 4, legal = width == 2 ? TOKEN_VERSION_16 : TOKEN_VERSION_32;
-    if (version != legal) return error_set(error, "%s: version %d; with magic number %d the legal value is %d", path, (int)version, (int)header[0], legal);
+    if (version != legal)
+        return error_set(error, "%s: version %d; with magic number %d the legal value is %d", path, (int)version, (int)header[0], legal);
     if (header[2] == 0) return error_set(error, "%s: holds no tokens", path);
     if (header[2] < 0) return error_set(error, "%s: token count %d in the header; legal values are 1 to 2147483647", path, (int)header[2]);
     file->width = width;
@@ -98,10 +103,11 @@ static inline bool token_file_check(const char *path, token_file *file, error_te
         return error_set(error, "%s: tokens have %d bytes, but magic number %d stands for %d (%d: uint16, %d: uint32)", path, 6 - width,
                          (int)header[0], width, TOKEN_MAGIC_16, TOKEN_MAGIC_32);
     if (bytes < wanted)
-        return error_set(error, "%s: is truncated: %lld bytes, but %lld tokens need %lld", path, (long long)bytes, (long long)file->count, (long long)wanted);
+        return error_set(error, "%s: is truncated: %lld bytes, but %lld tokens need %lld",
+                         path, (long long)bytes, (long long)file->count, (long long)wanted);
     if (bytes > wanted)
-        return error_set(error, "%s: has %lld bytes, but its header's %lld tokens end at %lld", path, (long long)bytes, (long long)file->count,
-                         (long long)wanted);
+        return error_set(error, "%s: has %lld bytes, but its header's %lld tokens end at %lld",
+                         path, (long long)bytes, (long long)file->count, (long long)wanted);
     return true;
 }
 
@@ -135,20 +141,24 @@ static inline int dataloader_folder_unread(const char *path, int number) {
 // Finds the files that match `pattern` (as in a shell: * ? [..], no ~ or {}), the first of three parts of dataloader_open.
 // S >= 1: tokens of a sample; V: vocabulary. shuffle: a new order of the samples each epoch, from `seed` alone. On failure returns false
 // with a message; dataloader_close is the caller's either way.
-static inline bool dataloader_find(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
+static inline bool dataloader_find(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle,
+                                   error_text *error) {
     memset(loader, 0, sizeof *loader);
     loader->fd = -1;
     loader->S = S;
     loader->V = V;
     loader->seed = seed;
     loader->shuffle = shuffle;
-    if (S < 1 || V < 1) return error_set(error, "sequence length %lld, vocabulary %lld: both must be at least 1", (long long)S, (long long)V);
+    if (S < 1 || V < 1)
+        return error_set(error, "sequence length %lld, vocabulary %lld: both must be at least 1", (long long)S, (long long)V);
     glob_t found;
     errno = 0;
     int status = glob(pattern, 0, dataloader_folder_unread, &found); // errno: of the look-up or the folder that failed
-    if (status == GLOB_NOMATCH && errno != 0 && errno != ENOENT && errno != ENOTDIR) return error_set_errno(error, "%s: cannot be looked up", pattern);
+    if (status == GLOB_NOMATCH && errno != 0 && errno != ENOENT && errno != ENOTDIR)
+        return error_set_errno(error, "%s: cannot be looked up", pattern);
     if (status == GLOB_NOMATCH)
-        return error_set(error, "no file matches %s%s", pattern, path_exists(pattern) ? ", where [ and \\ do not stand for themselves: write ? for each" : "");
+        return error_set(error, "no file matches %s%s", pattern,
+                         path_exists(pattern) ? ", where [ and \\ do not stand for themselves: write ? for each" : "");
     const error_text last = {"", errno}; // glob takes a list that breaks off for a whole one: only errno tells
     if (status == 0 && error_may_pass(&last) && last.number != ENOMEM) { // not: the heap could not grow, and malloc took memory elsewhere
         globfree(&found);
@@ -189,14 +199,17 @@ static inline bool dataloader_take(dataloader *loader, const char *pattern, erro
     }
     if (loader->total < 2) return error_set(error, "%s: holds a single token; at least 2 are needed", pattern);
     if (loader->S > loader->total)
-        return error_set(error, "a sequence of %lld tokens is longer than the data: %s holds %lld in %lld file%s; the largest legal length is %lld",
-                         (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count, plural(loader->file_count),
-                         (long long)loader->total);
+        return error_set(error, "a sequence of %lld tokens is longer than the data: %s holds %lld in %lld file%s; "
+                                "the largest legal length is %lld",
+                         (long long)loader->S, pattern, (long long)loader->total, (long long)loader->file_count,
+                         plural(loader->file_count), (long long)loader->total);
     return true;
 }
-// All three, by one rank alone. On failure returns false with a message and leaves nothing open; otherwise the caller calls dataloader_close.
-static inline bool dataloader_open(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle, error_text *error) {
-    bool ok = dataloader_find(loader, pattern, S, V, seed, shuffle, error) && dataloader_check(loader, 0, 1, error) && dataloader_take(loader, pattern, error);
+// All three, by one rank alone. On failure returns false with a message and leaves nothing open; else the caller calls dataloader_close.
+static inline bool dataloader_open(dataloader *loader, const char *pattern, int64_t S, int64_t V, uint64_t seed, bool shuffle,
+                                   error_text *error) {
+    bool ok = dataloader_find(loader, pattern, S, V, seed, shuffle, error) && dataloader_check(loader, 0, 1, error) &&
+              dataloader_take(loader, pattern, error);
     if (!ok) dataloader_close(loader);
     return ok;
 }
@@ -209,7 +222,8 @@ static inline int64_t dataloader_permute(uint64_t seed, int64_t epoch, int64_t n
     if (n <= 1) return 0;
     int half = 1;
     while (half < 31 && ((int64_t)1 << (2 * half)) < n) half++;
-    uint64_t mask = ((uint64_t)1 << half) - 1, key = hash_mix(hash_mix(seed + 0x9E3779B97F4A7C15ull) + (uint64_t)epoch), x = (uint64_t)index;
+    uint64_t mask = ((uint64_t)1 << half) - 1, key = hash_mix(hash_mix(seed + 0x9E3779B97F4A7C15ull) + (uint64_t)epoch);
+    uint64_t x = (uint64_t)index;
     do {
         uint64_t left = x >> half, right = x & mask;
         for (uint64_t round = 0; round < 6; round++) {
@@ -273,9 +287,10 @@ static inline bool dataloader_read_tokens(dataloader *loader, int64_t first, int
         for (int64_t i = 0; i < n; i++) {
             int64_t token = loader->width == 2 ? raw16[i] : raw32[i];
             if (token >= loader->V)
-                return error_set(error, "%s: token %lld (byte %lld) is %lld; the model's vocabulary has %lld tokens: legal values are 0 to %lld", path,
-                                 (long long)(at + i), (long long)(TOKEN_HEADER_BYTES + (at + i) * loader->width), (long long)token, (long long)loader->V,
-                                 (long long)(loader->V - 1));
+                return error_set(error, "%s: token %lld (byte %lld) is %lld; the model's vocabulary has %lld tokens: "
+                                        "legal values are 0 to %lld",
+                                 path, (long long)(at + i), (long long)(TOKEN_HEADER_BYTES + (at + i) * loader->width), (long long)token,
+                                 (long long)loader->V, (long long)(loader->V - 1));
             to[i] = (int32_t)token;
         }
     }
@@ -300,7 +315,8 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
             ok = file_pread(fd, path, mask, (size_t)n, at + done, error);
             for (int64_t i = 0; i < n && ok; i++) {
                 if (mask[i] == 0) labels[done + i] = LABEL_IGNORED;
-                if (mask[i] > 1) ok = error_set(error, "%s: byte %lld is %d; legal values are 0 and 1", path, (long long)(at + done + i), mask[i]);
+                if (mask[i] > 1)
+                    ok = error_set(error, "%s: byte %lld is %d; legal values are 0 and 1", path, (long long)(at + done + i), mask[i]);
             }
         }
         close(fd);
@@ -311,10 +327,11 @@ static inline bool dataloader_mask_labels(const dataloader *loader, int64_t firs
 
 // Reads this rank's rows of a sample into tokens and labels, each (T), the caller's. Padding: token 0, label -100.
 // Reads only these rows and the one token after each span. Returns false with a message that names file and offset.
-static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int32_t *labels, error_text *error) {
+static inline bool dataloader_read(dataloader *loader, int64_t sample, const sequence_shard *shard, int32_t *tokens, int32_t *labels,
+                                   error_text *error) {
     if (shard->S != loader->S || sample < 0 || sample >= dataloader_samples(loader))
-        return error_set(error, "sample %lld of length %lld requested; there are %lld of length %lld", (long long)sample, (long long)shard->S,
-                         (long long)dataloader_samples(loader), (long long)loader->S);
+        return error_set(error, "sample %lld of length %lld requested; there are %lld of length %lld",
+                         (long long)sample, (long long)shard->S, (long long)dataloader_samples(loader), (long long)loader->S);
     for (int64_t t = 0, rows; t < shard->T; t += rows) {
         sequence_span span = sequence_shard_span_at(shard, shard->h * shard->T + t);
         rows = min_i64(span.rows, shard->T - t);
@@ -339,8 +356,9 @@ static inline bool dataloader_read(dataloader *loader, int64_t sample, const seq
 
 enum { DOCUMENT_PIECE = 16384 }; // tokens read at once
 
-// Where the documents of a sample begin, ascending, the first at 0. *count of them; the caller frees. Reads the sample whole. NULL with a message.
-static inline int64_t *dataloader_document_starts(dataloader *loader, int64_t sample, document_mark mark, int64_t *count, error_text *error) {
+// Where the documents of a sample begin, ascending, the first at 0: *count; the caller frees. Reads the whole sample. NULL with a message.
+static inline int64_t *dataloader_document_starts(dataloader *loader, int64_t sample, document_mark mark, int64_t *count,
+                                                  error_text *error) {
     int32_t piece[DOCUMENT_PIECE];
     int64_t S = loader->S, *starts = HOST_NEW(int64_t, S);
     *count = 1; // the first is 0
@@ -360,8 +378,9 @@ static inline int64_t *dataloader_document_starts(dataloader *loader, int64_t sa
 // documents (sequence_shard_entries): for every row that this rank has in attention, the position in the sample of the first token of the
 // row's document; then the same for the first row of each chunk of each segment. A sample's first token always begins a document. Padding
 // continues the document before it; in chunks of padding alone each row is a document.
-static inline bool dataloader_read_packed(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark, int32_t *tokens, int32_t *labels,
-                                          int64_t *documents, sequence_segment *segments, error_text *error) {
+static inline bool dataloader_read_packed(dataloader *loader, int64_t sample, const sequence_shard *shard, document_mark mark,
+                                          int32_t *tokens, int32_t *labels, int64_t *documents, sequence_segment *segments,
+                                          error_text *error) {
     int64_t count, *starts = dataloader_document_starts(loader, sample, mark, &count, error);
     if (starts == NULL) return false;
     segment_list list = {.shard = shard, .list = segments};

@@ -1,9 +1,9 @@
 // What an evaluation measures besides the mean loss: loss by position in the sequence, and needles in a haystack.
 //
-// Needle in a haystack: NEEDLE_KEY + NEEDLE_VALUE random tokens are put at a depth into a sample of the validation text, and the same tokens
-// again at its end. A model that uses its context predicts the value there, as an induction head does (Olsson et al. 2022: match what stood
-// before, copy what came after). No generation is needed: each token of the value must be the arg max, given the true tokens before it.
-// A guess is right once in V. The test says whether tokens that far back are reached, not whether the text in between is understood.
+// Needle in a haystack: NEEDLE_KEY + NEEDLE_VALUE random tokens are put at a depth into a sample of the validation text, and again at its
+// end. A model that uses its context predicts the value there, as an induction head does (Olsson et al. 2022: match what stood before, copy
+// what came after). No generation is needed: each token of the value must be the arg max, given the true tokens before it. A guess is right
+// once in V. The test says whether tokens that far back are reached, not whether the text in between is understood.
 #ifndef EVALUATION_H
 #define EVALUATION_H
 
@@ -43,8 +43,8 @@ static inline void position_bucket_name(char *text, size_t size, int bucket, int
 }
 // Adds this rank's rows of one sequence: labels, losses (T) on the host. documents (T): where in the sequence each row's document begins
 // (dataloader_read_packed); the row's position counts from there. NULL: the sequence is one document.
-static inline void loss_by_position_add(loss_by_position *sums, const sequence_shard *shard, const int64_t *documents, const int32_t *labels,
-                                        const float *losses) {
+static inline void loss_by_position_add(loss_by_position *sums, const sequence_shard *shard, const int64_t *documents,
+                                        const int32_t *labels, const float *losses) {
     for (int64_t t = 0; t < shard->T; t++) {
         if (labels[t] < 0) continue;
         int bucket = position_bucket(sequence_shard_position(shard, t) - (documents != NULL ? documents[t] : 0));
@@ -58,7 +58,9 @@ static inline double loss_by_position_tokens(const loss_by_position *sums) {
     for (int i = 0; i < POSITION_BUCKETS; i++) tokens += sums->tokens[i];
     return tokens;
 }
-static inline double evaluation_ratio(double sum, double count) { return count > 0 && !isnan(sum) ? sum / count : NAN; } // printf would show a NaN's sign
+static inline double evaluation_ratio(double sum, double count) {
+    return count > 0 && !isnan(sum) ? sum / count : NAN; // printf would show a NaN's sign
+}
 static inline double loss_by_position_mean(const loss_by_position *sums) {
     double loss = 0;
     for (int i = 0; i < POSITION_BUCKETS; i++) loss += sums->loss[i];
@@ -70,7 +72,7 @@ static inline double loss_by_position_mean(const loss_by_position *sums) {
 // Logits (V), on the host, of one local row of the last model_evaluate. Not collective: the head's parameters are still gathered.
 static inline void evaluation_logits(model *m, int64_t row, float *logits) {
     int64_t V = m->c.V, D = m->c.D;
-    // Of two rows, this one and its neighbour: cuBLAS 13.5.1 to 13.6.0 (CUDA 13.3) may refuse a product of a single row (its release notes).
+    // Of two rows, this one and its neighbour: cuBLAS 13.5.1 to 13.6.0 (CUDA 13.3) may refuse a product of one row (its release notes).
     int64_t n = min_i64(2, m->loss_tile), first = max_i64(0, row + 1 - n);
     const floatX *norm = model_tensor(m, zero_params(&m->zero, m->c.L + 1), m->c.L + 1, T_FINAL_NORM);
     op_rmsnorm_forward(m->xn, m->rstd, m->x_last + first * D, norm, n, D, m->c.rms_eps);
@@ -97,11 +99,13 @@ typedef struct {
     double right[NEEDLE_DEPTHS], loss[NEEDLE_DEPTHS], tokens[NEEDLE_DEPTHS]; // sums over the values' tokens
 } needle_scores;
 
-// Puts needle `number` of the run, drawn from (seed, number) over the whole vocabulary, into this rank's rows of one sequence: tokens, labels (T).
-// Depth 0 is the start of the sequence, after its first token, which models use as a resting place of attention (Xiao et al. 2023); NEEDLE_DEPTHS - 1 is
-// right before the question, the needle's copy at the end. All labels are ignored but those of the copy's value.
-static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t seed, int64_t number, int depth, int32_t *tokens, int32_t *labels) {
-    int64_t length = NEEDLE_KEY + NEEDLE_VALUE, question = shard->S - length, place = 1 + (shard->S - 1 - 2 * length) * depth / (NEEDLE_DEPTHS - 1);
+// Puts needle `number` of the run, drawn from (seed, number) over the whole vocabulary, into this rank's rows of one sequence: tokens,
+// labels (T). Depth 0 is its start, after its first token, which models use as a resting place of attention (Xiao et al. 2023);
+// NEEDLE_DEPTHS - 1 is right before the question, the needle's copy at the end. All labels are ignored but those of the copy's value.
+static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t seed, int64_t number, int depth, int32_t *tokens,
+                                int32_t *labels) {
+    int64_t length = NEEDLE_KEY + NEEDLE_VALUE, question = shard->S - length;
+    int64_t place = 1 + (shard->S - 1 - 2 * length) * depth / (NEEDLE_DEPTHS - 1);
     int32_t needle[NEEDLE_KEY + NEEDLE_VALUE];
     for (int64_t i = 0; i < length; i++)
         needle[i] = (int32_t)(hash_mix(hash_mix(seed + 0x6E6565646C65ull) + (uint64_t)(number * length + i)) % (uint64_t)V);
@@ -112,8 +116,10 @@ static inline void needle_place(const sequence_shard *shard, int64_t V, uint64_t
         if (position >= question && position < shard->S) tokens[t] = needle[position - question];
     }
 }
-// Adds this rank's rows of one sequence of the last model_evaluate, which begins at local row `row`: labels, losses (T) on the host; logits (V): scratch.
-static inline void needle_scores_add(needle_scores *scores, model *m, int depth, int64_t row, const int32_t *labels, const float *losses, float *logits) {
+// Adds this rank's rows of one sequence of the last model_evaluate, which begins at local row `row`: labels, losses (T) on the
+// host; logits (V): scratch.
+static inline void needle_scores_add(needle_scores *scores, model *m, int depth, int64_t row, const int32_t *labels, const float *losses,
+                                     float *logits) {
     for (int64_t t = 0; t < m->setup.T; t++) {
         if (labels[t] < 0) continue;
         evaluation_logits(m, row + t, logits);
@@ -150,7 +156,8 @@ static inline void evaluation_print(const evaluation_report *r) {
         const loss_by_position *l = &r->losses[i];
         const char *blank = r->names[i][0] != '\0' ? " " : "";
         if (loss_by_position_tokens(l) == 0)
-            printf("%s val loss%s%s: no label in the samples that are evaluated (loss masks, document boundaries)\n", at, blank, r->names[i]);
+            printf("%s val loss%s%s: no label in the samples that are evaluated (loss masks, document boundaries)\n",
+                   at, blank, r->names[i]);
         else printf("%s val loss%s%s %8.4f of %.0f tokens\n", at, blank, r->names[i], loss_by_position_mean(l), loss_by_position_tokens(l));
         if (evaluation_buckets(r) == 1) continue; // says no more than the mean
         printf("%s val loss%s%s by position", at, blank, r->names[i]);
@@ -171,7 +178,8 @@ static inline void evaluation_print(const evaluation_report *r) {
     }
 }
 
-// Writes one JSON line: "val_loss", "val_tokens" and "val_loss_by_position" are those of the one set without a name, or objects with the sets' names as keys.
+// Writes one JSON line: "val_loss", "val_tokens" and "val_loss_by_position" are those of the one set without a name, or objects
+// with the sets' names as keys.
 static inline void evaluation_log(FILE *f, const evaluation_report *r) {
     char key[64];
     bool named = r->names[0][0] != '\0';
@@ -202,7 +210,8 @@ static inline void evaluation_log(FILE *f, const evaluation_report *r) {
         fprintf(f, k == 0 ? ",\"needle_accuracy\":" : "},\"needle_loss\":");
         for (int d = 0; d < NEEDLE_DEPTHS; d++) {
             snprintf(key, sizeof key, "%d%%", 100 * d / (NEEDLE_DEPTHS - 1));
-            json_number(f, d > 0 ? "," : "{", key, evaluation_ratio(k == 0 ? r->needles.right[d] : r->needles.loss[d], r->needles.tokens[d]));
+            json_number(f, d > 0 ? "," : "{", key,
+                        evaluation_ratio(k == 0 ? r->needles.right[d] : r->needles.loss[d], r->needles.tokens[d]));
         }
     }
     fprintf(f, r->has_needles ? "}}\n" : "}\n");

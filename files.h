@@ -64,7 +64,8 @@ static inline bool path_leads_to_same(const char *a, const char *b) {
 }
 // Whether two paths are one, whether or not it exists: the same last part in the same folder.
 static inline bool path_same(const char *a, const char *b) {
-    return strcmp(a, b) == 0 || (path_leads_to_same(path_parent(a).text, path_parent(b).text) && strcmp(path_last(a).text, path_last(b).text) == 0);
+    return strcmp(a, b) == 0 ||
+           (path_leads_to_same(path_parent(a).text, path_parent(b).text) && strcmp(path_last(a).text, path_last(b).text) == 0);
 }
 // Whether `path` lies in `folder`, at any depth; neither need exist.
 static inline bool path_within(const char *path, const char *folder) {
@@ -93,7 +94,9 @@ static inline bool file_pread(int fd, const char *path, void *to, size_t bytes, 
         ssize_t n = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return error_set_errno(error, "%s: cannot be read at byte %lld", path, (long long)offset);
-        if (n == 0) return error_set(error, "%s: ends at byte %lld; it has become shorter since it was opened", path, (long long)(offset + (int64_t)done));
+        if (n == 0)
+            return error_set(error, "%s: ends at byte %lld; it has become shorter since it was opened",
+                             path, (long long)(offset + (int64_t)done));
         done += (size_t)n;
     }
     return true;
@@ -122,28 +125,33 @@ static inline bool file_pwrite(int fd, const char *path, const void *from, size_
     return true;
 }
 
-// Checks, before long work, that a file can be written, and that one that is there begins as such files do: a slip of
-// the hand must not cost a token file, weights or a config.json. Leaves no new file behind. False with a message that begins with the option.
+// Checks, before long work, that a file can be written, and that one that is there begins as such files do: a slip of the hand must not
+// cost a token file, weights or a config.json. Leaves no new file behind. False with a message that begins with the option.
 static inline bool file_writable(const char *option, const char *path, const char *begins, error_text *error) {
     struct stat entry, output;
     bool there = stat(path, &entry) == 0;
     if (!there && errno != ENOENT) return error_set_errno(error, "%s %s: cannot be written", option, path);
-    bool full = there && S_ISREG(entry.st_mode) && entry.st_size > 0, new_name = !there && !path_exists(path) && errno == ENOENT; // not: a link to nothing
+    bool full = there && S_ISREG(entry.st_mode) && entry.st_size > 0;
+    bool new_name = !there && !path_exists(path) && errno == ENOENT; // not: a link to nothing
     if (there && S_ISFIFO(entry.st_mode)) return true; // its reader would take this for the end
-    if (there && S_ISREG(entry.st_mode) && fstat(STDOUT_FILENO, &output) == 0 && entry.st_dev == output.st_dev && entry.st_ino == output.st_ino)
-        return error_set(error, "%s %s: standard output goes to this file, too, and each would overwrite the other; name another one", option, path);
+    if (there && S_ISREG(entry.st_mode) && fstat(STDOUT_FILENO, &output) == 0 && entry.st_dev == output.st_dev &&
+        entry.st_ino == output.st_ino)
+        return error_set(error, "%s %s: standard output goes to this file, too, and each would overwrite the other; name another one",
+                         option, path);
     FILE *f = fopen(path, full ? "r+" : "a");
     if (f == NULL) return error_set_errno(error, "%s %s: cannot be written", option, path);
     char first[64] = "";
-    bool ok = !full || fread(first, 1, sizeof first - 1, f) > 0 || ferror(f) == 0 || error_set_errno(error, "%s %s: cannot be read", option, path);
+    bool ok = !full || fread(first, 1, sizeof first - 1, f) > 0 || ferror(f) == 0 ||
+              error_set_errno(error, "%s %s: cannot be read", option, path);
     bool other = full && strncmp(first, begins, strlen(begins)) != 0;
     fclose(f);
     if (new_name) remove(path);
     return ok && (!other || error_set(error, "%s %s: is a file of another kind, which would be lost; name another one", option, path));
 }
 
-// Opens a file to be written, and says in *beside where that is until it is whole: beside one that is there, which a full disk must not cost; else, and
-// where `path` is a link or no file, such as /dev/stdout, or its folder takes no file of that name, in its place. NULL, with errno: it cannot be opened.
+// Opens a file to be written, and says in *beside where that is until it is whole: beside one that is there, which a full disk must not
+// cost; else, and where `path` is a link or no file, such as /dev/stdout, or its folder takes no file of that name, in its place. NULL,
+// with errno: it cannot be opened.
 static inline FILE *file_open_beside(const char *path, path_text *beside) {
     struct stat entry;
     int n = snprintf(beside->text, sizeof beside->text, "%s.unfinished", path);
@@ -153,8 +161,8 @@ static inline FILE *file_open_beside(const char *path, path_text *beside) {
     snprintf(beside->text, sizeof beside->text, "%s", path);
     return fopen(path, "w");
 }
-// Closes f, to which the whole file has been written at `beside` (path, or as file_open_beside says; f NULL: it could not be opened), and gives it its
-// name. False with a message that begins with the option, if not all of it is there: then what was written is removed.
+// Closes f, to which the whole file has been written at `beside` (path, or as file_open_beside says; f NULL: it could not be opened), and
+// gives it its name. False with a message that begins with the option, if not all of it is there: then what was written is removed.
 static inline bool file_finish(const char *option, const char *path, const char *beside, FILE *f, error_text *error) {
     struct stat entry;
     bool ok = (f != NULL && fflush(f) == 0 && ferror(f) == 0) || error_set_errno(error, "%s %s: cannot be written", option, path);
@@ -188,7 +196,9 @@ static inline int folder_remove_entry(const char *path, const struct stat *entry
     return remove(path);
 }
 // Removes a folder and all in it; links are removed, not followed. A folder that does not exist is no error.
-static inline bool folder_remove(const char *path) { return nftw(path, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT; }
+static inline bool folder_remove(const char *path) {
+    return nftw(path, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT;
+}
 
 // Makes a folder and its missing parents; true when it exists.
 static inline bool folder_make(const char *path, error_text *error) {

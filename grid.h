@@ -1,5 +1,5 @@
-// The rank grid (design: LoongTrain sections 4.1, 4.3, 4.4): a rank's place in the data-, head- and context-parallel dimensions, the windows of
-// the double ring, and the communicators.
+// The rank grid (design: LoongTrain sections 4.1, 4.3, 4.4): a rank's place in the data-, head- and context-parallel dimensions, the
+// windows of the double ring, and the communicators.
 #ifndef GRID_H
 #define GRID_H
 
@@ -61,7 +61,7 @@ static inline grid_place grid_place_of(const grid_shape *g, int rank) {
     return p;
 }
 
-// A rank's grid: place and communicators. KV and dKV, inner and outer, are separate lanes: on one lane a transfer would wait for the one before it.
+// A rank's grid: place and communicators. KV and dKV, inner and outer, are separate lanes: on one, a transfer would wait for that before.
 typedef struct {
     grid_shape shape;
     grid_place place;
@@ -73,8 +73,8 @@ typedef struct {
     comm *kv_gather, *dkv_scatter; // the CP group, ordered by c: in place of the four rings with --cp-comm allgather
 } grid;
 
-// Creates the grid over all ranks of `all` (kept, not owned); needs dp hp cp = its size. Creates either the rings' communicators or those of
-// `allgather`: on a GPU each takes some 100 MB. Every rank calls; grid_free releases.
+// Creates the grid over all ranks of `all` (kept, not owned); needs dp hp cp = its size. Creates either the rings' communicators or those
+// of `allgather`: on a GPU each takes some 100 MB. Every rank calls; grid_free releases.
 static inline void grid_create(grid *g, grid_shape shape, bool allgather, comm *all) {
     memset(g, 0, sizeof *g);
     g->shape = shape;

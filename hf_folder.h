@@ -23,22 +23,25 @@ static inline bool hf_check_tied(const model *m, const safetensors *files, value
         float *x = buffer->host, *y = buffer->host + half;
         if (!safetensors_read(files, a, at, n, x, error) || !safetensors_read(files, b, at, n, y, error)) return false;
         if (memcmp(x, y, sizeof(float) * (size_t)n) != 0)
-            return error_set(error, "\"lm_head.weight\" and \"model.embed_tokens.weight\" differ, but config.json ties them; set \"tie_word_embeddings\" to false");
+            return error_set(error, "\"lm_head.weight\" and \"model.embed_tokens.weight\" differ, but config.json ties them; "
+                                    "set \"tie_word_embeddings\" to false");
     }
     return true;
 }
 
-// Reads parameters (and master weights) from the folder's files and zeroes the moments. sums (model_checksums; may be NULL): += the checksums of
-// what this rank read. Rank 0 prints how much it read. Collective; false with a message that names the folder: a tensor missing, unknown or of
-// another shape; anything wrong with a file; files that differ between ranks.
+// Reads parameters (and master weights) from the folder's files and zeroes the moments. sums (model_checksums; may be NULL): += the
+// checksums of what this rank read. Rank 0 prints how much it read. Collective; false with a message that names the folder: a tensor
+// missing, unknown or of another shape; anything wrong with a file; files that differ between ranks.
 static inline bool hf_import(model *m, const char *folder, uint64_t *sums, error_text *error) {
     error_text why = {"", 0};
     safetensors files = safetensors_none();
     values_buffer buffer;
     uint64_t hash = 0;
-    if (values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) && model_files_check(m, &files, VALUES_PARAMETERS, &why))
+    if (values_buffer_make(&buffer, &why) && safetensors_open(&files, folder, "model", &why) &&
+        model_files_check(m, &files, VALUES_PARAMETERS, &why))
         safetensors_hash(&files, &hash, &why);
-    if (comm_agree_on_files(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) { // a bad folder: one line, before anything large is read
+    // A bad folder: one line, before anything large is read.
+    if (comm_agree_on_files(m->g->all, &why) && agree_on_number(m->g->all, hash, "the parameters", &why)) {
         zero_reset_moments(&m->zero);
         double began = device_seconds();
         if (hf_check_tied(m, &files, &buffer, &why)) model_files_read(m, &files, VALUES_PARAMETERS, &buffer, sums, &why);
@@ -98,8 +101,8 @@ static inline bool hf_source_add(hf_source *s, const char *name, error_text *err
 }
 // files: reads the files (rank 0); types: also what its tensors are. False with a message, and nothing to free.
 static inline bool hf_source_read(hf_source *s, const char *folder, bool files, bool types, error_text *error) {
-    static const char *const patterns[] = {"generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-                                           "merges.txt", "chat_template.*", "LICENSE*", "USE_POLICY*"};
+    static const char *const patterns[] = {"generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json",
+                                           "vocab.json", "merges.txt", "chat_template.*", "LICENSE*", "USE_POLICY*"};
     model_config was;
     memset(s, 0, sizeof *s);
     s->folder = folder;
@@ -112,7 +115,8 @@ static inline bool hf_source_read(hf_source *s, const char *folder, bool files, 
         bool wanted = false;
         for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) wanted = wanted || fnmatch(patterns[i], entry->d_name, 0) == 0;
         bool known = stat(path_join(folder, entry->d_name).text, &kind) == 0;
-        if (wanted && (known ? S_ISREG(kind.st_mode) : errno != ENOENT)) ok = hf_source_add(s, entry->d_name, error); // ENOENT: a link to nothing
+        if (wanted && (known ? S_ISREG(kind.st_mode) : errno != ENOENT)) // ENOENT: a link to nothing
+            ok = hf_source_add(s, entry->d_name, error);
     }
     if (ok && files && errno != 0) ok = error_set_errno(error, "%s: cannot be read", folder);
     if (list != NULL) closedir(list);
@@ -132,11 +136,14 @@ static inline double hf_short_number(float x) { // the double with the fewest di
     }
     return (double)x;
 }
-static inline const char *hf_dtype_name(safetensors_dtype d) { return d == DTYPE_F32 ? "float32" : d == DTYPE_F16 ? "float16" : "bfloat16"; }
+static inline const char *hf_dtype_name(safetensors_dtype d) {
+    return d == DTYPE_F32 ? "float32" : d == DTYPE_F16 ? "float16" : "bfloat16";
+}
 
 // Makes numbers that Hugging Face wants as floats print as such, 8.0 and not 8: cJSON does not keep the difference.
 static inline void hf_print_floats(cJSON *json) {
-    static const char *const keys = " rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow attention_factor attention_dropout ";
+    static const char *const keys =
+        " rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow attention_factor attention_dropout ";
     for (cJSON *at = json->child, *next; at != NULL; at = next) {
         next = at->next;
         if (cJSON_IsObject(at)) hf_print_floats(at);
@@ -144,7 +151,8 @@ static inline void hf_print_floats(cJSON *json) {
         if (!cJSON_IsNumber(at) || at->string == NULL || !config_listed(keys, at->string)) continue;
         double x = at->valuedouble;
         snprintf(text, sizeof text, x == floor(x) ? "%.1f" : "%.15g", x); // numbers up to 1e15, as config_read allows
-        for (int digits = 16; digits <= 17 && strtod(text, NULL) != x; digits++) snprintf(text, sizeof text, "%.*g", digits, x); // cJSON's may be off by a bit
+        for (int digits = 16; digits <= 17 && strtod(text, NULL) != x; digits++) // cJSON's may be off by a bit
+            snprintf(text, sizeof text, "%.*g", digits, x);
         cJSON_ReplaceItemInObjectCaseSensitive(json, at->string, cJSON_CreateRaw(text));
     }
 }
@@ -156,7 +164,8 @@ static inline cJSON *hf_rope(const rope_scaling *r) {
     if (r->kind != ROPE_PLAIN) cJSON_AddNumberToObject(rope, "factor", r->factor);
     if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "low_freq_factor", r->low_freq_factor);
     if (r->kind == ROPE_LLAMA3) cJSON_AddNumberToObject(rope, "high_freq_factor", r->high_freq_factor);
-    if (r->kind == ROPE_LLAMA3 || r->kind == ROPE_YARN) cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)r->original_length);
+    if (r->kind == ROPE_LLAMA3 || r->kind == ROPE_YARN)
+        cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)r->original_length);
     if (r->kind == ROPE_YARN) cJSON_AddNumberToObject(rope, "beta_fast", r->beta_fast);
     if (r->kind == ROPE_YARN) cJSON_AddNumberToObject(rope, "beta_slow", r->beta_slow);
     if (r->kind == ROPE_YARN && r->attention_factor > 0) cJSON_AddNumberToObject(rope, "attention_factor", r->attention_factor);
@@ -208,7 +217,8 @@ static inline cJSON *hf_config(const model_config *c) {
 }
 
 // Writes config.json, with `dtype`: the source's with what the options changed, or a new one (source NULL).
-static inline bool hf_write_config(const model_config *c, const char *folder, const hf_source *source, safetensors_dtype dtype, error_text *error) {
+static inline bool hf_write_config(const model_config *c, const char *folder, const hf_source *source, safetensors_dtype dtype,
+                                   error_text *error) {
     cJSON *json = source != NULL ? cJSON_Parse(source->files[0].bytes) : hf_config(c);
     if (json == NULL) return error_set(error, "%s/config.json: is not valid JSON", printable(source->folder).text); // config_load took it
     if (source != NULL) hf_change_config(json, c, error);
@@ -223,7 +233,7 @@ static inline bool hf_write_config(const model_config *c, const char *folder, co
     free(text);
     return ok;
 }
-// Writes tokenizer_config.json as it was, except for a "model_max_length" that is `was`, the length of the source's model: it becomes `now`.
+// Writes tokenizer_config.json as it was, but for a "model_max_length" that is `was`, the length of the source's model: it becomes `now`.
 static inline bool hf_write_tokenizer_config(const hf_file *file, const char *to, int64_t was, int64_t now, error_text *error) {
     const char *name = "\"model_max_length\"";
     char *number = was != now ? strstr(file->bytes, name) : NULL, *end = NULL;
@@ -245,7 +255,8 @@ static inline bool hf_write_companions(const hf_source *source, const char *fold
     for (int i = 1; ok && i < source->file_count; i++) {
         const hf_file *file = &source->files[i];
         path_text to = path_join(folder, file->name);
-        if (strcmp(file->name, "tokenizer_config.json") == 0) ok = hf_write_tokenizer_config(file, to.text, source->max_position, now, error);
+        if (strcmp(file->name, "tokenizer_config.json") == 0)
+            ok = hf_write_tokenizer_config(file, to.text, source->max_position, now, error);
         else ok = file_write(to.text, file->bytes, file->count, error);
     }
     return ok;
@@ -253,12 +264,13 @@ static inline bool hf_write_companions(const hf_source *source, const char *fold
 
 #define EXPORT_LIMIT ((int64_t)5000000000) // bytes of data in a file, as transformers splits models
 
-// Writes this rank's part of a model into an empty folder: its share of the parameters, in files of at most EXPORT_LIMIT. Rank 0 also writes
-// config.json, what belongs beside it from `source` (NULL: nothing), and the headers. copy: m->saving; NULL: the parameters as they are now.
-// sums (model_checksums; may be NULL): += the checksums of what this rank wrote, before rounding to the dtype. Not collective: ranks may call at
-// different times, and with a copy also from a thread; the folder is complete when all have returned. False with a message: the folder is half-written.
-static inline bool hf_write(const model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, const char *copy, uint64_t *sums,
-                            error_text *error) {
+// Writes this rank's part of a model into an empty folder: its share of the parameters, in files of at most EXPORT_LIMIT. Rank 0 also
+// writes config.json, what belongs beside it from `source` (NULL: nothing), and the headers. copy: m->saving; NULL: the parameters as they
+// are now. sums (model_checksums; may be NULL): += the checksums of what this rank wrote, before rounding to the dtype. Not collective:
+// ranks may call at different times, and with a copy also from a thread; the folder is complete when all have returned. False with a
+// message: the folder is half-written.
+static inline bool hf_write(const model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, const char *copy,
+                            uint64_t *sums, error_text *error) {
     bool first_rank = m->g->rank == 0;
     safetensors files = safetensors_none();
     safetensors_dtype fallback = dtype == EXPORT_BF16 ? DTYPE_BF16 : dtype == EXPORT_F16 ? DTYPE_F16 : DTYPE_F32;
@@ -274,17 +286,20 @@ static inline bool hf_write(const model *m, const char *folder, const hf_source 
 // Whether --export FOLDER can be made: it must not exist yet, and its parent must exist and be writable.
 static inline bool hf_export_check_here(const char *folder, error_text *error) {
     path_text parent = path_parent(folder);
-    if (path_exists(folder)) return error_set(error, "already exists; name a folder that does not exist yet, or leave --export out if an earlier attempt has written it");
+    if (path_exists(folder))
+        return error_set(error, "already exists; name a folder that does not exist yet, "
+                                "or leave --export out if an earlier attempt has written it");
     if (errno != ENOENT && errno != ENOTDIR) return error_set_errno(error, "cannot be looked up");
     if (!path_is_folder(parent.text)) {
-        if (errno == ENOENT || errno == ENOTDIR) return error_set(error, "its parent %s is not an existing folder", printable(parent.text).text);
+        if (errno == ENOENT || errno == ENOTDIR)
+            return error_set(error, "its parent %s is not an existing folder", printable(parent.text).text);
         return error_set_errno(error, "its parent %s cannot be looked up", printable(parent.text).text);
     }
     if (access(parent.text, W_OK) != 0) return error_set_errno(error, "its parent %s cannot be written to", printable(parent.text).text);
     return true;
 }
-// Whether hf_export will be able to make the folder: hf_export_check_here on rank 0, and all ranks see its parent and may write there. Collective;
-// called long before hf_export.
+// Whether hf_export will be able to make the folder: hf_export_check_here on rank 0, and all ranks see its parent and may write there.
+// Collective; called long before hf_export.
 static inline bool hf_export_check(comm *all, const char *folder, error_text *error) {
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--export %s", printable(folder).text);
@@ -292,14 +307,15 @@ static inline bool hf_export_check(comm *all, const char *folder, error_text *er
     if (comm_rank(all) == 0 && !hf_export_check_here(folder, &why)) error_set_why(error, &why, "%s", what);
     return comm_agree(all, error) && agree_on_folder(all, path_parent(folder).text, what, error);
 }
-// Whether the folder whose dtypes the export takes is the same on all ranks: the layout of the files depends on these dtypes. Not needed where
-// hf_import compares that folder. Collective.
+// Whether the folder whose dtypes the export takes is the same on all ranks: the layout of the files depends on these dtypes. Not needed
+// where hf_import compares that folder. Collective.
 static inline bool hf_export_agree(comm *all, const char *like, error_text *error) {
     safetensors files = safetensors_none();
     uint64_t hash = 0;
     if (safetensors_open(&files, like, "model", error)) safetensors_hash(&files, &hash, error);
     safetensors_close(&files);
-    return comm_agree_on_files(all, error) && agree_on_number(all, hash, "--model: the parameters (--export uses their number types)", error);
+    return comm_agree_on_files(all, error) &&
+           agree_on_number(all, hash, "--model: the parameters (--export uses their number types)", error);
 }
 // Writes the model as a new Hugging Face folder, which appears whole or not at all. Collective; false with a message.
 static inline bool hf_export(model *m, const char *folder, const hf_source *source, export_dtype_kind dtype, error_text *error) {

@@ -4,11 +4,11 @@
 
 #include "options.h" // defines: options, lr_schedule kinds
 
-// step counts optimizer steps from 0, independent of ranks and micro-steps. The schedule covers all --steps; with --lr-restart those from `new_data` on, the
-// step at which the data of --new-data began. Linear warm-up to --lr over --warmup steps; then
+// step counts optimizer steps from 0, independent of ranks and micro-steps. The schedule covers all --steps; with --lr-restart those from
+// `new_data` on, the step at which the data of --new-data began. Linear warm-up to --lr over --warmup steps; then
 //   constant  --lr
 //   cosine    half a cosine down to --lr x --min-lr-fraction at the last step
-//   wsd       --lr; over the last --wsd-decay (a fraction) of its steps, which the warm-up does not reach, linearly down to --lr x --min-lr-fraction
+//   wsd       --lr; over the last --wsd-decay (a fraction) of its steps, after the warm-up, linearly down to --lr x --min-lr-fraction
 static inline double learning_rate(const options *o, int64_t step, int64_t new_data) {
     int64_t steps = o->lr_restart ? o->steps - new_data : o->steps;
     double low = o->lr * o->min_lr_fraction;

@@ -14,7 +14,7 @@ static inline double flops_gate_up_per_token(const model_config *c) { return 2.0
 static inline double flops_matrices_per_token(const model_config *c) {
     return c->L * (flops_projections_per_token(c) + flops_gate_up_per_token(c) + 2.0 * c->F * c->D) + 2.0 * c->D * c->V;
 }
-// FLOPs of a token's causal attention in one layer (scores, and the weighted sum of values), counted half: a token sees S/2 keys on average.
+// FLOPs of a token's causal attention in one layer (scores, and the weighted sum of values), counted half: it sees S/2 keys on average.
 static inline double flops_attention_per_token(const model_config *c, int64_t S) { return 2.0 * (double)S * c->H * c->HS; }
 
 // Model FLOPs of a training token: forward once, backward twice that, recompute not counted, causal attention counted half.
@@ -22,9 +22,9 @@ static inline double flops_model_per_token(const model_config *c, int64_t S) {
     return 3 * (flops_matrices_per_token(c) + c->L * flops_attention_per_token(c, S));
 }
 
-// Hardware FLOPs of a training token: what is really computed. Attention's backward pass recomputes the scores (2.5 x forward, as in cuDNN and on the CPU
-// device; our own CUDA kernels compute more, which is not counted), and each layer recomputes what its kind says: selective wqkv, wo and gate_up; full
-// the same and the attention. gate_up_kept: layers that keep all keep gate_up.
+// Hardware FLOPs of a training token: what is really computed. Attention's backward pass recomputes the scores (2.5 x forward, as in cuDNN
+// and on the CPU device; our own CUDA kernels compute more, which is not counted), and each layer recomputes what its kind says: selective
+// wqkv, wo and gate_up; full the same and the attention. gate_up_kept: layers that keep all keep gate_up.
 static inline double flops_hardware_per_token(const model_config *c, int64_t S, const recompute_kind *kinds, bool gate_up_kept) {
     double attention = flops_attention_per_token(c, S);
     double total = 3 * flops_matrices_per_token(c) + c->L * 3.5 * attention;
@@ -83,15 +83,16 @@ static inline int64_t step_sent(const step_report *r) { // bytes of a rank, all 
     for (int k = 0; k < COMM_CONTROL; k++) sent += r->sent[k].bytes_sent;
     return sent;
 }
-// Prints predictions beside measurements, once a run. seconds: measured, the median of the first steps; planned: bytes of both arenas; packed: the
-// rings send less than predicted.
+// Prints predictions beside measurements, once a run. seconds: measured, the median of the first steps; planned: bytes of both arenas;
+// packed: the rings send less than predicted.
 static inline void prediction_print(const step_report *r, double seconds, double planned, const char *machines, bool packed) {
     printf("predicted for %s: %.1f ms a step, measured %.1f | memory %s, measured %s | sent by a rank %s%s a step, measured %s\n", machines,
            1e3 * r->predicted_seconds, 1e3 * seconds, bytes_text(planned).text, bytes_text(r->memory_used).text, packed ? "at most " : "",
            bytes_text((double)r->predicted_sent).text, bytes_text((double)step_sent(r)).text);
 }
 
-static inline void json_number(FILE *f, const char *before, const char *key, double value) { // JSON has no NaN and no infinity. Counts have all digits
+// JSON has no NaN and no infinity. Counts have all digits.
+static inline void json_number(FILE *f, const char *before, const char *key, double value) {
     fprintf(f, "%s\"%s\":", before, key);
     fprintf(f, !isfinite(value) ? "null" : value == floor(value) && fabs(value) < 0x1p53 ? "%.0f" : "%.9g", value);
 }
@@ -112,8 +113,10 @@ static inline void step_log(FILE *f, const step_report *r) {
     for (int k = 0; k < COMM_KINDS; k++)
         fprintf(f, "%s\"%s\":%lld", k > 0 ? "," : "", comm_kind_name((comm_kind)k), (long long)r->sent[k].bytes_sent);
     fprintf(f, "},\"exposed_ms\":{");
-    for (int k = 0; k < COMM_KINDS; k++) fprintf(f, "%s\"%s\":%.3f", k > 0 ? "," : "", comm_kind_name((comm_kind)k), 1e3 * r->sent[k].wait_seconds);
-    fprintf(f, "},\"compute_ms\":{\"mean\":%.3f,\"slowest\":%.3f,\"rank\":%d}}\n", 1e3 * r->computed.mean, 1e3 * r->computed.most, r->computed.slowest);
+    for (int k = 0; k < COMM_KINDS; k++)
+        fprintf(f, "%s\"%s\":%.3f", k > 0 ? "," : "", comm_kind_name((comm_kind)k), 1e3 * r->sent[k].wait_seconds);
+    fprintf(f, "},\"compute_ms\":{\"mean\":%.3f,\"slowest\":%.3f,\"rank\":%d}}\n",
+            1e3 * r->computed.mean, 1e3 * r->computed.most, r->computed.slowest);
     fflush(f);
 }
 

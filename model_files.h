@@ -23,7 +23,8 @@ typedef struct {
 } file_part;
 enum { FILE_PARTS = 3 };
 
-static inline void file_part_set(file_part *p, values_kind kind, int layer, const char *name, int64_t rows, int64_t columns) { // columns 0: a vector
+// columns 0: a vector
+static inline void file_part_set(file_part *p, values_kind kind, int layer, const char *name, int64_t rows, int64_t columns) {
     if (layer >= 0) snprintf(p->name, sizeof p->name, "model.layers.%d.%s.weight%s", layer, name, values_suffix(kind));
     else snprintf(p->name, sizeof p->name, "%s.weight%s", name, values_suffix(kind));
     p->dims = columns > 0 ? 2 : 1;
@@ -79,15 +80,17 @@ static inline void values_buffer_free(values_buffer *b) {
     if (b->device != NULL) device_free(b->device);
 }
 
-static inline size_t values_bytes(const zero_hybrid *z, values_kind kind) { return kind == VALUES_PARAMETERS ? sizeof(float) : z->moment_bytes; } // of a stored one
+static inline size_t values_bytes(const zero_hybrid *z, values_kind kind) { // of a stored one
+    return kind == VALUES_PARAMETERS ? sizeof(float) : z->moment_bytes;
+}
 // This rank's optimizer piece of a unit, (count / zo) of values_bytes; on the host when offloaded. NULL: parameters without master weights.
 static inline void *values_piece(const zero_hybrid *z, values_kind kind, int unit) {
     if (kind == VALUES_M) return z->m[unit];
     if (kind == VALUES_V) return z->v[unit];
     return z->master[unit];
 }
-// Where element `at` of the unit is. It must lie in this rank's optimizer piece (parameters without master weights: in its parameter shard).
-// The host may use the pointer if values_on_host.
+// Where element `at` of the unit is. It must lie in this rank's optimizer piece (parameters without master weights: in its parameter
+// shard). The host may use the pointer if values_on_host.
 static inline void *values_at(const zero_hybrid *z, values_kind kind, int unit, int64_t at) {
     int64_t count = z->units[unit].count;
     char *states = (char *)values_piece(z, kind, unit);
@@ -97,14 +100,15 @@ static inline void *values_at(const zero_hybrid *z, values_kind kind, int unit, 
 static inline bool values_on_host(const zero_hybrid *z, values_kind kind, int unit) {
     return device_is_host() || (z->offload >= OFFLOAD_OPTIMIZER && values_piece(z, kind, unit) != NULL);
 }
-// Copies elements [at, at + n) of the unit, which lie in this rank's optimizer piece, to `to` (n of values_bytes, on the host), as they are stored.
+// Copies elements [at, at + n) of the unit, all in this rank's optimizer piece, to `to` (n of values_bytes, on the host): as stored.
 static inline void values_get(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, void *to) {
     const void *from = values_at(z, kind, unit, at);
     size_t bytes = values_bytes(z, kind) * (size_t)n;
     if (values_on_host(z, kind, unit)) memcpy(to, from, bytes);
     else device_to_host(to, from, bytes);
 }
-// Sets elements [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to `from` (n floats, on the host); bf16 moments: to nearest even.
+// Sets elements [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to `from` (n floats, on the host);
+// bf16 moments: to nearest even.
 static inline void values_put(const zero_hybrid *z, values_kind kind, int unit, int64_t at, int64_t n, const float *from) {
     void *to = values_at(z, kind, unit, at);
     size_t bytes = values_bytes(z, kind) * (size_t)n;
@@ -115,8 +119,8 @@ static inline void values_put(const zero_hybrid *z, values_kind kind, int unit, 
     else device_from_host(to, stored, bytes);
     free(narrow);
 }
-// Sets parameters [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to buffer->host rounded to floatX. They are
-// rounded as they were in the step after which they were saved (z->rounding.step; 0 = a model that was not trained here: to nearest even).
+// Sets parameters [at, at + n) of the unit, all of one tensor and in this rank's optimizer piece, to buffer->host rounded to floatX,
+// as they were in the step after which they were saved (z->rounding.step; 0 = a model that was not trained here: to nearest even).
 static inline void values_set_parameters(zero_hybrid *z, int unit, int tensor, int64_t at, int64_t n, const values_buffer *buffer) {
     floatX *to = z->params[unit] + (at - z->param_piece * (z->units[unit].count / z->zp));
     bool offloaded = z->offload >= OFFLOAD_PARAMETERS && buffer->device != NULL;
@@ -143,7 +147,8 @@ static inline void values_zero_parameters(zero_hybrid *z, int unit, int64_t from
 static inline uint64_t checksum_of(const float *x, int64_t first, int64_t n) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t h = ((uint64_t)(first + i) * 0x9E3779B97F4A7C15ull) ^ ((uint64_t)bits_of_float(x[i]) * 0xD6E8FEB86659FD93ull + 0x632BE59BD9B4E019ull);
+        uint64_t h = ((uint64_t)(first + i) * 0x9E3779B97F4A7C15ull) ^
+                     ((uint64_t)bits_of_float(x[i]) * 0xD6E8FEB86659FD93ull + 0x632BE59BD9B4E019ull);
         h = (h ^ h >> 32) * 0xBF58476D1CE4E5B9ull;
         sum += h ^ h >> 29;
     }
@@ -167,8 +172,8 @@ static inline int64_t model_checksums(const model *m) { return (int64_t)(m->c.L 
 
 // Writes elements [first, first + count) of a tensor of ours from from_values to its parts in the files, or reads them into to_values (the
 // other one is NULL). Call after model_files_check or model_files_add.
-static inline bool model_file_range(const model *m, const safetensors *files, values_kind kind, int unit, int tensor, int64_t first, int64_t count,
-                                    const float *from_values, float *to_values, error_text *error) {
+static inline bool model_file_range(const model *m, const safetensors *files, values_kind kind, int unit, int tensor, int64_t first,
+                                    int64_t count, const float *from_values, float *to_values, error_text *error) {
     file_part parts[FILE_PARTS];
     int n = file_parts(m, kind, unit, tensor, parts);
     int64_t part_first = 0, end = first + count;
@@ -196,9 +201,11 @@ static inline void model_copy_shares(model *m) {
         }
 }
 
-// Writes one kind of values; each rank writes its shares. copy: this kind's part of m->saving (the device is not used); NULL: writes the values as
-// they are now, and needs no memory of the device, which may be full. sums (model_checksums; may be NULL): += the checksums of what this rank wrote.
-static inline bool model_files_write(const model *m, const safetensors *files, values_kind kind, const char *copy, uint64_t *sums, error_text *error) {
+// Writes one kind of values; each rank writes its shares. copy: this kind's part of m->saving (the device is not used); NULL: writes
+// the values as they are now, and needs no memory of the device, which may be full. sums (model_checksums; may be NULL): += the
+// checksums of what this rank wrote.
+static inline bool model_files_write(const model *m, const safetensors *files, values_kind kind, const char *copy, uint64_t *sums,
+                                     error_text *error) {
     const zero_hybrid *z = &m->zero;
     size_t bytes = values_bytes(z, kind);
     char *stored = copy == NULL ? HOST_NEW(char, bytes * VALUES_CHUNK) : NULL;
@@ -232,20 +239,24 @@ static inline bool model_files_write(const model *m, const safetensors *files, v
 // Reads one kind of values into this rank's optimizer pieces: a moment, or parameters, rounded to floatX, and their master weights. A rank
 // reads nothing else: of parameters the caller has the rest spread (zero_spread_due). sums (model_checksums; may be NULL): += the checksums
 // of what was read; each element counts on one rank only.
-static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums, error_text *error) {
+static inline bool model_files_read(model *m, const safetensors *files, values_kind kind, values_buffer *buffer, uint64_t *sums,
+                                    error_text *error) {
     zero_hybrid *z = &m->zero;
     bool params = kind == VALUES_PARAMETERS;
     progress_note note = progress_start(params ? "reading parameters" : "reading moments");
     for (int u = 0; u < z->unit_count; u++) {
         int64_t piece = z->units[u].count / z->zo, begin = z->optim_piece * piece, filled = begin, from, to;
-        bool in_place = values_on_host(z, kind, u) && values_bytes(z, kind) == sizeof(float) && (!params || sizeof(floatX) == sizeof(float));
+        bool in_place = values_on_host(z, kind, u) && values_bytes(z, kind) == sizeof(float) &&
+                        (!params || sizeof(floatX) == sizeof(float));
         for (int t = 0; t < z->units[u].tensor_count; t++) {
             const zero_tensor *tensor = &z->units[u].tensors[t];
             if (!zero_span(tensor, begin, begin + piece, &from, &to)) continue;
             for (int64_t at = from; at < to; at += VALUES_CHUNK) {
                 int64_t n = min_i64(VALUES_CHUNK, to - at);
                 float *values = in_place ? (float *)values_at(z, kind, u, at) : buffer->host;
-                if (!progress_goes_on(error) || !model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error)) return false;
+                if (!progress_goes_on(error) ||
+                    !model_file_range(m, files, kind, u, t, at - tensor->offset, n, NULL, values, error))
+                    return false;
                 if (sums != NULL && z->rank < z->zo) sums[u * ZERO_MAX_TENSORS + t] += checksum_of(values, at - tensor->offset, n);
                 if (in_place) continue;
                 if (values_piece(z, kind, u) != NULL) values_put(z, kind, u, at, n, values);
@@ -265,13 +276,16 @@ static inline bool model_files_read(model *m, const safetensors *files, values_k
 // Whether a file holds this part in our shape. found: the tensor of its name; NULL if there is none.
 static inline bool file_part_check(const file_part *p, const safetensor *found, const model_config *c, error_text *error) {
     if (found == NULL)
-        return error_set(error, "tensor \"%s\" is missing; config.json says %d layers, %s", p->name, c->L, c->tied ? "tied embeddings" : "untied embeddings");
-    if (found->dims == p->dims && found->shape[0] == p->shape[0] && found->shape[1] == p->shape[1]) return true; // sizes that do not exist are 0
+        return error_set(error, "tensor \"%s\" is missing; config.json says %d layers, %s",
+                         p->name, c->L, c->tied ? "tied embeddings" : "untied embeddings");
+    if (found->dims == p->dims && found->shape[0] == p->shape[0] && found->shape[1] == p->shape[1]) // sizes that do not exist are 0
+        return true;
     if (p->dims == 1)
-        return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, the first %lld); config.json says (%lld)", p->name, found->dims,
-                         (long long)found->shape[0], (long long)p->shape[0]);
-    return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, %lld, %lld); config.json says (%lld, %lld)", p->name, found->dims,
-                     (long long)found->shape[0], (long long)found->shape[1], (long long)p->shape[0], (long long)p->shape[1]);
+        return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, the first %lld); config.json says (%lld)",
+                         p->name, found->dims, (long long)found->shape[0], (long long)p->shape[0]);
+    return error_set(error, "tensor \"%s\" has the wrong shape (%d dimensions, %lld, %lld); config.json says (%lld, %lld)",
+                     p->name, found->dims, (long long)found->shape[0], (long long)found->shape[1], (long long)p->shape[0],
+                     (long long)p->shape[1]);
 }
 // Whether the files hold all tensors of this kind, in our shapes. Beside parameters nothing else is legal, except an lm_head beside tied
 // embeddings (hf_import compares them) and rotary_emb.inv_freq, which old folders contain and which follows from config.json.

@@ -1,5 +1,6 @@
-// The planner: which grid (dp, hp, cp, w, placement), ZeRO degrees, recompute and offload are fastest on a cluster. planner_* searches all legal choices by
-// the time model (time_model.h); plan_* does so for the options of a run (--plan, --hp auto), whose own memory layout decides what fits (run_memory.h).
+// The planner: which grid (dp, hp, cp, w, placement), ZeRO degrees, recompute and offload are fastest on a cluster. planner_* searches all
+// legal choices by the time model (time_model.h); plan_* does so for the options of a run (--plan, --hp auto), whose own memory layout
+// decides what fits (run_memory.h).
 #ifndef PLANNER_H
 #define PLANNER_H
 
@@ -9,25 +10,27 @@
 
 // ---- the search ----
 
-// Whether hp x cp of the ranks can share a sequence: a whole number of them (dp) that divides the sequences of a step, and two tokens for each rank.
+// Whether hp x cp of the ranks can share a sequence: a whole number of them (dp), which divides a step's sequences; two tokens a rank.
 static inline bool planner_legal(const planner_query *q, int hp, int cp) {
-    return q->model->H % hp == 0 && q->ranks % (hp * cp) == 0 && q->global_batch % (q->ranks / (hp * cp) * q->batch) == 0 && q->S >= 2 * (int64_t)hp * cp;
+    return q->model->H % hp == 0 && q->ranks % (hp * cp) == 0 && q->global_batch % (q->ranks / (hp * cp) * q->batch) == 0 &&
+           q->S >= 2 * (int64_t)hp * cp;
 }
 
 // A relative gap below this is inside the model's error: a tie.
 #define PLANNER_TIE 0.02
 
-// By which choices are compared: their seconds, plus a tie's for each thing that is less simple: offload of activations, of those of a part of the layers,
-// of each kind of model states, and two kinds of recompute. So these are chosen only where they save more than the model's error.
+// By which choices are compared: their seconds, plus a tie's for each thing that is less simple: offload of activations, of those of some
+// layers, of each kind of model states, and two kinds of recompute. So these are chosen only where they save more than the model's error.
 static inline double planner_cost(const planner_choice *p) {
     double cost = p->seconds;
-    for (int n = (p->offload > 0) + (p->offload > 0 && p->offload < 1) + (int)p->offload_states + (p->less > 0); n > 0; n--) cost *= 1 + PLANNER_TIE;
+    int less_simple = (p->offload > 0) + (p->offload > 0 && p->offload < 1) + (int)p->offload_states + (p->less > 0);
+    for (int n = less_simple; n > 0; n--) cost *= 1 + PLANNER_TIE;
     return cost;
 }
 
-enum { PLANNER_WAYS = 10 * 12 * 5 * 4 }; // nested ZeRO degrees out of three, quarters of three kinds of recompute, offload of activations, of states
-// Fills ways (PLANNER_WAYS) with all ways to run a grid, and their predicted time; returns their number. ZeRO degrees: 1, a node, all ranks; recompute:
-// also by quarters of the layers, as --recompute auto may choose; offload of activations: by quarters of the layers; of model states.
+enum { PLANNER_WAYS = 10 * 12 * 5 * 4 }; // ZeRO degrees, nested, out of three; recompute in quarters; offload of activations, of states
+// Fills ways (PLANNER_WAYS) with all ways to run a grid, and their predicted time; returns their number. ZeRO degrees: 1, a node, all
+// ranks; recompute: also by quarters of the layers, as --recompute auto may choose; offload: activations by quarters of the layers, states.
 static inline int planner_ways(const planner_query *q, const planner_choice *grid, planner_choice *ways) {
     int count = 0, node = (int)q->machines->gpus_per_node, degrees[3], degree_count = 0;
     degrees[degree_count++] = 1;
@@ -37,9 +40,10 @@ static inline int planner_ways(const planner_query *q, const planner_choice *gri
     for (int p = 0; p < degree_count; p++)
         for (int g = p; g < degree_count; g++)
             for (int o = g; o < degree_count; o++) {
-                int most = p + 1 == degree_count ? OFFLOAD_PARAMETERS : g + 1 == degree_count ? OFFLOAD_GRADIENTS : OFFLOAD_OPTIMIZER; // needs full ZeRO
+                bool p_full = p + 1 == degree_count, g_full = g + 1 == degree_count; // ZeRO: offload of these states needs it
+                int most = p_full ? OFFLOAD_PARAMETERS : g_full ? OFFLOAD_GRADIENTS : OFFLOAD_OPTIMIZER;
                 for (int kind = RECOMPUTE_NONE; kind <= RECOMPUTE_FULL; kind++)
-                    for (int less = 0; less < (kind == RECOMPUTE_NONE || q->schedule == SCHEDULE_LOONGTRAIN ? 1 : 4); less++) // quarters recomputed less
+                    for (int less = 0; less < (kind == RECOMPUTE_NONE || q->schedule == SCHEDULE_LOONGTRAIN ? 1 : 4); less++)
                         for (int states = q->offload_states; states <= most; states++)
                             for (int quarters = 0; quarters <= 4; quarters++) { // of the activations offloaded
                                 planner_choice *t = &ways[count++];
@@ -48,7 +52,7 @@ static inline int planner_ways(const planner_query *q, const planner_choice *gri
                                 t->zg = degrees[g];
                                 t->zo = degrees[o];
                                 t->recompute = (recompute_kind)kind;
-                                t->less = less * q->model->L / 4;
+                                t->less = less * q->model->L / 4; // quarters of the layers
                                 t->offload = quarters / 4.0;
                                 t->offload_states = (zero_offload)states;
                                 planner_step_time(q, &a, t);
@@ -57,8 +61,9 @@ static inline int planner_ways(const planner_query *q, const planner_choice *gri
     return count;
 }
 
-// The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits. Equally fast: the least sharded, which comes first.
-// More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's memory. False: nothing fits.
+// The best way to run one grid, whose shape and cp_allgather are set in *best: the fastest that fits. Equally fast: the least sharded,
+// which comes first. More sharding wins where it costs at most a thousandth of the time and saves at least a tenth of the device's memory.
+// False: nothing fits.
 static inline bool planner_best_of_grid(const planner_query *q, planner_choice *best) {
     planner_choice *ways = HOST_NEW(planner_choice, PLANNER_WAYS);
     int count = planner_ways(q, best, ways);
@@ -106,8 +111,9 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
                 for (int w = 1; w <= cp; w++) {
                     if (cp % w != 0 || (w == cp && cp > 1)) continue; // one window of all ranks is one ring, as is w = 1
                     for (int allgather = 0; allgather <= (w == 1 && cp > 1); allgather++) {
-                        planner_choice choice = {.shape = planner_shape(q->machines, q->ranks / (hp * cp), hp, cp, w, (placement_kind)placement),
-                                                 .cp_allgather = allgather == 1};
+                        planner_choice choice = {
+                            .shape = planner_shape(q->machines, q->ranks / (hp * cp), hp, cp, w, (placement_kind)placement),
+                            .cp_allgather = allgather == 1};
                         legal++;
                         if (planner_best_of_grid(q, &choice)) planner_insert(best, &count, max_choices, &choice);
                     }
@@ -115,14 +121,15 @@ static inline int planner_plan(const planner_query *q, planner_choice *best, int
             }
         }
     if (legal == 0) {
-        error_set(error, "%d ranks, %lld sequences a step: no legal grid for %lld tokens (hp must divide the %d heads and dp the sequences, "
-                         "dp x hp x cp must be the ranks, with two tokens a rank); use fewer ranks or longer sequences",
+        error_set(error, "%d ranks, %lld sequences a step: no legal grid for %lld tokens "
+                         "(hp must divide the %d heads and dp the sequences, dp x hp x cp must be the ranks, with two tokens a rank); "
+                         "use fewer ranks or longer sequences",
                   q->ranks, (long long)q->global_batch, (long long)q->S, q->model->H);
         return -1;
     }
     if (count == 0)
-        error_set(error, "no configuration for %lld tokens on %d rank%s of %s fits in memory (%d grids tried, up to %d ranks a sequence, full ZeRO, full "
-                         "recompute, offload)",
+        error_set(error, "no configuration for %lld tokens on %d rank%s of %s fits in memory "
+                         "(%d grids tried, up to %d ranks a sequence, full ZeRO, full recompute, offload)",
                   (long long)q->S, q->ranks, plural(q->ranks), q->machines->name, legal, longest);
     return count;
 }
@@ -161,19 +168,22 @@ static inline void planner_reason(const planner_choice *p, char *text, size_t si
             if (parts[i].seconds > parts[largest].seconds) largest = i;
         if (parts[largest].seconds < 0.005 * p->seconds) return;
         size_t used = strlen(text);
-        snprintf(text + used, size - used, "%s%s %.0f %%", n > 0 ? ", " : "", parts[largest].name, 100 * parts[largest].seconds / p->seconds);
+        snprintf(text + used, size - used, "%s%s %.0f %%", n > 0 ? ", " : "", parts[largest].name,
+                 100 * parts[largest].seconds / p->seconds);
         parts[largest].seconds = -1;
     }
 }
 
 // ---- what fits, for the options of a run ----
 
-enum { PLAN_SHOWN = 5, PLAN_LISTED = 256, PLAN_SAMPLES = 16 }; // grids printed; grids in --plan-json; samples read to see how long documents are
+enum { PLAN_SHOWN = 5, PLAN_LISTED = 256, PLAN_SAMPLES = 16 }; // grids printed; grids in --plan-json; samples read for their documents
 
 // --cluster, or the default of this build: cpu for float, h100 for bf16.
-static inline const char *plan_cluster_name(const options *o) { return o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100"; }
-// Fills *machines with the cluster that predictions are for, as `ranks` ranks see it. False with a message, also where what is given is not for such machines
-// (--plan, --dry-run) or for this device (a run).
+static inline const char *plan_cluster_name(const options *o) {
+    return o->cluster != NULL ? o->cluster : sizeof(floatX) == sizeof(float) ? "cpu" : "h100";
+}
+// Fills *machines with the cluster that predictions are for, as `ranks` ranks see it. False with a message, also where what is given is not
+// for such machines (--plan, --dry-run) or for this device (a run).
 static inline bool plan_cluster(cluster *machines, const options *o, int ranks, error_text *error) {
     if (!cluster_load(machines, plan_cluster_name(o), error)) return false;
     cluster_share(machines, ranks);
@@ -186,14 +196,14 @@ static inline bool plan_cluster(cluster *machines, const options *o, int ranks, 
 }
 static inline int64_t plan_global_batch(const options *o) { return o->global_batch > 0 ? o->global_batch : o->batch_size * o->grad_accum; }
 
-// A copy of the options in which a choice replaces grid, ZeRO degrees, recompute and offload. --cp-comm allgather has no windows: --inner-ring is cp.
+// A copy of the options in which a choice replaces grid, ZeRO degrees, recompute and offload.
 static inline options plan_chosen(const options *o, const planner_choice *p) {
     options t = *o;
     const grid_shape *s = &p->shape;
     t.dp = s->dp;
     t.hp = s->hp;
     t.cp = s->cp;
-    t.inner_ring = p->cp_allgather ? s->cp : s->w;
+    t.inner_ring = p->cp_allgather ? s->cp : s->w; // --cp-comm allgather has no windows
     t.placement = s->placement;
     t.gpus_per_node = grid_weave(s) > 1 ? s->gpus_per_node : 0;
     t.nics_per_node = grid_weave(s) > 1 ? s->nics_per_node : 0;
@@ -211,7 +221,7 @@ static inline options plan_chosen(const options *o, const planner_choice *p) {
     return t;
 }
 
-// Whether sequences of S tokens fit: a rank in its budget, the ranks of a node together in its host memory. Sets the memory and host_memory of *p.
+// Whether sequences of S tokens fit: a rank in its budget, a node's ranks together in its host memory. Sets p->memory and p->host_memory.
 static inline bool plan_fits_at(const run_question *q, planner_choice *p, int64_t S) {
     options t = plan_chosen(q->o, p);
     run_question chosen = {&t, q->c, q->machines, p->shape.dp * p->shape.hp * p->shape.cp};
@@ -219,7 +229,8 @@ static inline bool plan_fits_at(const run_question *q, planner_choice *p, int64_
     arena device, host;
     grid g;
     model_setup setup = run_at_length(&chosen, S, &g, kinds);
-    for (int l = 0; !setup.forward_only && l < q->c->L; l++) kinds[l] = l < q->c->L - p->less ? p->recompute : (recompute_kind)(p->recompute - 1);
+    for (int l = 0; !setup.forward_only && l < q->c->L; l++)
+        kinds[l] = l < q->c->L - p->less ? p->recompute : (recompute_kind)(p->recompute - 1);
     bool fits = run_in_room(q->c, &g, &setup, run_room(&chosen), &device, &host);
     free(kinds);
     p->memory = (double)device.peak;
@@ -232,7 +243,7 @@ static inline bool plan_fits(void *context, planner_choice *p) {
     return plan_fits_at(q, p, q->o->seq_len);
 }
 
-// Whether any grid of `ranks` ranks can hold sequences of S tokens, with full ZeRO and full recompute.
+// Whether any grid of `ranks` ranks can hold sequences of S tokens: full ZeRO, full recompute, rings (an all-gather holds all KV).
 static inline bool plan_any_fits(const run_question *question, int ranks, int64_t S) {
     cluster machines = *question->machines;
     cluster_share(&machines, ranks); // ranks on machines of their own number share these
@@ -243,7 +254,7 @@ static inline bool plan_any_fits(const run_question *question, int ranks, int64_
     for (int hp = 1; hp <= q->c->H; hp++)
         for (int cp = 1; q->c->H % hp == 0 && cp <= ranks / hp; cp++) {
             if (!planner_legal(&query, hp, cp)) continue;
-            planner_choice p = {.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST), // rings only: an all-gather holds all KV
+            planner_choice p = {.shape = planner_shape(q->machines, ranks / (hp * cp), hp, cp, 1, PLACEMENT_HEAD_FIRST),
                                 .zp = ranks, .zg = ranks, .zo = ranks, .recompute = RECOMPUTE_FULL};
             for (int states = options_offload(q->o); states <= OFFLOAD_PARAMETERS; states++)
                 for (int quarters = 0; quarters <= 4; quarters++) { // of the activations
@@ -255,8 +266,7 @@ static inline bool plan_any_fits(const run_question *question, int ranks, int64_
     return false;
 }
 
-// Appends to the message that nothing fits what would: the longest sequence on these ranks (to within a hundredth), and how many ranks these sequences
-// need.
+// Appends to the message that nothing fits what would: the longest sequence on these ranks (within 1 %), or on how many ranks these fit.
 static inline void plan_say_what_fits(const run_question *q, error_text *error) {
     char text[256] = "";
     int64_t low = 1, high = q->o->seq_len; // low fits (or is 1), high does not fit
@@ -273,19 +283,21 @@ static inline void plan_say_what_fits(const run_question *q, error_text *error) 
             break;
         }
     size_t used = strlen(error->text);
-    snprintf(error->text + used, sizeof error->text - used, "%s%s", text[0] != '\0' ? text : "; shorter sequences or up to 16 times the ranks do not fit either",
+    snprintf(error->text + used, sizeof error->text - used, "%s%s",
+             text[0] != '\0' ? text : "; shorter sequences or up to 16 times the ranks do not fit either",
              q->o->cluster == NULL ? "; --cluster NAME assumes other machines" : "");
 }
 
 // ---- predictions for a run that is laid out ----
 
-// Seconds of a step. attended: as in planner_query. The layers' kinds are one, or two that follow each other, as the planner's (run_choose_recompute).
+// Seconds of a step. attended: as in planner_query. Layers have one kind, or one and then another, as the planner's (run_choose_recompute).
 static inline double plan_predict_seconds(const model *m, const cluster *machines, int64_t S, int64_t attended) {
     const model_setup *setup = &m->setup;
     const grid_shape *s = &m->g->shape; // its windows lie as --gpus-per-node says, whatever the cluster's nodes are
     planner_query q = planner_query_make(&m->c, machines, S, s->dp * setup->B * setup->grad_accum, m->g->ranks);
-    planner_choice p = {.shape = *s, .cp_allgather = setup->cp_allgather, .zp = setup->zp, .zg = setup->zg, .zo = setup->zo, .recompute = setup->kinds[0],
-                        .offload = (double)setup->offload_layers / m->c.L, .offload_states = setup->offload_states};
+    planner_choice p = {.shape = *s, .cp_allgather = setup->cp_allgather, .zp = setup->zp, .zg = setup->zg, .zo = setup->zo,
+                        .recompute = setup->kinds[0], .offload = (double)setup->offload_layers / m->c.L,
+                        .offload_states = setup->offload_states};
     for (int l = 0; l < m->c.L; l++) p.less += setup->kinds[l] != p.recompute;
     q.attended = attended;
     q.batch = setup->B;
@@ -303,7 +315,8 @@ static inline int64_t plan_predict_sent(const model *m) {
     const zero_hybrid *z = &m->zero;
     const grid_shape *g = &m->g->shape;
     head_layout h = head_layout_make(g->hp, c->H, c->Hkv, c->HS);
-    int64_t T = m->setup.T, A = m->setup.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, replicas = z->ranks / z->zo, L = c->L, sent = 0;
+    int64_t T = m->setup.T, A = m->setup.grad_accum, e = sizeof(floatX), windows = g->cp / g->w, replicas = z->ranks / z->zo;
+    int64_t L = c->L, sent = 0;
     int64_t q = T * c->H * c->HS, kv = T * g->hp * 2 * h.Hkv_local * c->HS; // elements of a Q and of a KV chunk
     int64_t kv_hops = g->cp - 1, dkv_hops = g->cp - 1; // all-gather
     if (!m->setup.cp_allgather) {
@@ -350,22 +363,24 @@ static inline bool plan_attended(const options *o, const model_config *c, int64_
 enum { PLANNER_RANKS = 1 << 20 }; // planning for so many takes up to a minute or two; counts of 16 times as many fit an int
 // False with a message when options are given that the planner chooses, or when batch or ranks are impossible.
 static inline bool plan_options_check(const options *o, int ranks, error_text *error) {
-    static const char *const chosen[] = {"dp", "cp", "inner-ring", "placement", "cp-comm", "gpus-per-node", "nics-per-node", "zero-params", "zero-grads",
-                                         "zero-optim", "recompute", "offload-activations"};
+    static const char *const chosen[] = {"dp", "cp", "inner-ring", "placement", "cp-comm", "gpus-per-node", "nics-per-node",
+                                         "zero-params", "zero-grads", "zero-optim", "recompute", "offload-activations"};
     for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++)
         if (options_given(o, chosen[i]))
             return error_set(error, "--%s is chosen by %s; give only one of them", chosen[i], o->plan ? "--plan" : "--hp auto");
     if (o->hp > 0 && options_given(o, "hp"))
         return error_set(error, "--hp %lld with --plan: the plan chooses it; leave out --hp, or write --hp auto", (long long)o->hp);
-    if (o->global_batch > 0 && options_given(o, "grad-accum")) return error_set(error, "--global-batch sets --grad-accum; give only one of them");
+    if (o->global_batch > 0 && options_given(o, "grad-accum"))
+        return error_set(error, "--global-batch sets --grad-accum; give only one of them");
     if (plan_global_batch(o) % o->batch_size != 0)
-        return error_set(error, "--global-batch %lld is not a multiple of --batch-size %lld", (long long)o->global_batch, (long long)o->batch_size);
+        return error_set(error, "--global-batch %lld is not a multiple of --batch-size %lld",
+                         (long long)o->global_batch, (long long)o->batch_size);
     if (ranks > PLANNER_RANKS) return error_set(error, "%d ranks: the planner takes up to %d", ranks, PLANNER_RANKS);
     return true;
 }
 
-// Fills best with at most `most` choices for these options on q->ranks ranks, the best first, and returns their number; 0 with a message. attended: as
-// in planner_query.
+// Fills best with at most `most` choices for these options on q->ranks ranks, the best first, and returns their number; 0 with a message.
+// attended: as in planner_query.
 static inline int plan_search(const run_question *q, int64_t attended, planner_choice *best, int most, error_text *error) {
     const options *o = q->o;
     if (!plan_options_check(o, q->ranks, error)) return 0;
@@ -394,7 +409,8 @@ static inline void plan_recompute_text(const planner_choice *p, char *text, size
 }
 // Prints the command that trains with a choice and the other options that the user gave.
 static inline void plan_command(const options *given, const planner_choice *p) {
-    const char *left_out = " plan plan-json dry-run ranks hp batch-size grad-accum global-batch from-scratch offload-optimizer offload-gradients offload-parameters ";
+    const char *left_out = " plan plan-json dry-run ranks hp batch-size grad-accum global-batch from-scratch "
+                           "offload-optimizer offload-gradients offload-parameters ";
     options t = plan_chosen(given, p);
     char value[OPTION_TEXT_BYTES + 8];
     printf("mpirun -np %d ./train_llama", p->shape.dp * p->shape.hp * p->shape.cp);
@@ -413,8 +429,8 @@ static inline void plan_command(const options *given, const planner_choice *p) {
     }
     if (given->from_scratch || config_preset(given->model) != NULL) printf(" --from-scratch");
     if (given->train_data == NULL) printf(" --train-data 'data/train*.bin'");
-    printf(" --batch-size %lld --global-batch %lld --dp %d --hp %d --cp %d", (long long)t.batch_size, (long long)t.global_batch, p->shape.dp,
-            p->shape.hp, p->shape.cp);
+    printf(" --batch-size %lld --global-batch %lld --dp %d --hp %d --cp %d", (long long)t.batch_size, (long long)t.global_batch,
+           p->shape.dp, p->shape.hp, p->shape.cp);
     if (p->cp_allgather) printf(" --cp-comm allgather");
     else if (p->shape.cp > 1) printf(" --inner-ring %d", p->shape.w);
     if (t.gpus_per_node > 0) printf(" --gpus-per-node %lld --nics-per-node %lld", (long long)t.gpus_per_node, (long long)t.nics_per_node);
@@ -449,27 +465,29 @@ static inline void plan_print(const run_question *q, const planner_choice *best,
     const options *o = q->o;
     char basis[128], text[256], host[128];
     cluster_basis(q->machines, basis, sizeof basis);
-    printf("plan for %s, %lld tokens x %lld sequence%s a step, %d rank%s of %s\n", q->c->name, (long long)o->seq_len, (long long)plan_global_batch(o),
-           plural(plan_global_batch(o)), q->ranks, plural(q->ranks), q->machines->name);
+    printf("plan for %s, %lld tokens x %lld sequence%s a step, %d rank%s of %s\n", q->c->name, (long long)o->seq_len,
+           (long long)plan_global_batch(o), plural(plan_global_batch(o)), q->ranks, plural(q->ranks), q->machines->name);
     printf("figures of the cluster: %s; a prediction, not a measurement\n", basis);
-    printf("MFU: model FLOPs relative to a peak of %.4g TFLOP/s, causal attention counted half, recompute not counted; HFU: all that is computed\n",
-           1e-12 * q->machines->peak);
+    printf("MFU: model FLOPs relative to a peak of %.4g TFLOP/s, causal attention counted half, recompute not counted; "
+           "HFU: all that is computed\n", 1e-12 * q->machines->peak);
     for (int i = 0; i < n; i++) {
         const planner_choice *p = &best[i];
         plan_choice_text(p, text, sizeof text);
         host[0] = '\0';
         if (p->host_memory > 0) snprintf(host, sizeof host, ", %s of host memory a node", bytes_text(p->host_memory).text);
-        printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs, 100 * p->mfu,
-               100 * p->hfu, bytes_text(p->memory).text, host, i > 0 && fabs(p->seconds / best[0].seconds - 1) <= PLANNER_TIE ? "  (a tie with 1)" : "");
-        printf("   exposed ms: SeqAlltoAll %.1f, inner ring %.1f, outer ring %.1f, gather %.1f, reduce %.1f, update %.1f, offload %.1f\n", 1e3 * p->alltoall,
-               1e3 * p->ring_inner, 1e3 * p->ring_outer, 1e3 * p->gather, 1e3 * p->reduce, 1e3 * p->update, 1e3 * p->offloading);
+        bool tie = i > 0 && fabs(p->seconds / best[0].seconds - 1) <= PLANNER_TIE;
+        printf("%d. %s\n   step %.3f s  TGS %.1f  MFU %.1f%%  HFU %.1f%%  memory %s a rank%s%s\n", i + 1, text, p->seconds, p->tgs,
+               100 * p->mfu, 100 * p->hfu, bytes_text(p->memory).text, host, tie ? "  (a tie with 1)" : "");
+        printf("   exposed ms: SeqAlltoAll %.1f, inner ring %.1f, outer ring %.1f, gather %.1f, reduce %.1f, update %.1f, offload %.1f\n",
+               1e3 * p->alltoall, 1e3 * p->ring_inner, 1e3 * p->ring_outer, 1e3 * p->gather, 1e3 * p->reduce, 1e3 * p->update,
+               1e3 * p->offloading);
     }
     planner_reason(&best[0], text, sizeof text);
     printf("why 1: its step is %s", text);
     if (n > 1) {
         double gap = best[1].seconds / best[0].seconds - 1;
-        printf("; the runner-up is %.1f %% %s%s", 100 * fabs(gap),
-               gap < 0 ? "faster, but not as simple" : "slower", fabs(gap) <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
+        printf("; the runner-up is %.1f %% %s%s", 100 * fabs(gap), gap < 0 ? "faster, but not as simple" : "slower",
+               fabs(gap) <= PLANNER_TIE ? ", a tie: differences below 2 % are within the model's error" : "");
     }
     printf("\n");
     plan_command(o, &best[0]);
@@ -551,21 +569,22 @@ static inline bool plan_show(const options *o, const model_config *c, int starte
     return true;
 }
 
-// Bytes of a device that a plan may use before the ranks are connected, of which device_memory_total will then say less: NCCL's groups take up to
-// 2.6 GiB of a GPU (docs/memory.md), some more with full grids.
+// Bytes of a device that a plan may use before the ranks are connected, of which device_memory_total will then say less: NCCL's groups
+// take up to 2.6 GiB of a GPU (docs/memory.md), some more with full grids.
 static inline double plan_device_memory(int ranks) {
     double total = (double)device_memory_total();
     return device_is_host() || ranks == 1 ? total : total - fmin(4.0 * (1 << 30), total / 20);
 }
-// --hp auto: puts the best choice for these ranks into the options. Memory is that of the devices and machines of the ranks, the least of them all, and
-// so is the number of ranks of a machine; in a dry run they are the cluster's. Rank 0 plans for all, because machines may round differently. Collective,
-// after device_start; false with a message.
+// --hp auto: puts the best choice for these ranks into the options. Memory is that of the devices and machines of the ranks, the least of
+// them all, and so is the number of ranks of a machine; in a dry run they are the cluster's. Rank 0 plans for all, because machines may
+// round differently. Collective, after device_start; false with a message.
 static inline bool plan_apply(options *o, const model_config *c, comm *world, error_text *error) {
     cluster machines;
     planner_choice best;
     memset(&best, 0, sizeof best);
     int ranks = o->dry_run && o->ranks > 0 ? (int)o->ranks : comm_size(world);
-    double negative[3] = {o->dry_run ? 0 : -plan_device_memory(ranks), -run_host_memory(o), -(double)comm_local_ranks()}; // the least is the largest of these
+    // The least of all ranks is the largest of these.
+    double negative[3] = {o->dry_run ? 0 : -plan_device_memory(ranks), -run_host_memory(o), -(double)comm_local_ranks()};
     comm_max_double(world, negative, 3);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
         if (!o->dry_run) {

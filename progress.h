@@ -1,4 +1,4 @@
-// Progress of long work: short work prints nothing, long work a line on stderr now and then, so that nobody takes the run for dead. And its end by a signal.
+// Progress of long work: a line on stderr now and then, none of short work, so that nobody takes the run for dead. And its end by a signal.
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
@@ -35,7 +35,7 @@ static inline void progress_show(progress_note *p, int64_t done, int64_t total) 
 
 // SIGTERM or SIGUSR1, once one has come to a run that heeds them (trainer.h); 0: none.
 static volatile sig_atomic_t stop_signal;
-// Between two pieces of the work before training, on each rank for itself: false, with an error that ends the run, once a signal has told it to stop.
+// Between two pieces of the work before training, on each rank by itself: false, with an error that ends the run, once a signal has come.
 static inline bool progress_goes_on(error_text *error) {
     if (stop_signal == 0) return true;
     error_set(error, "stopped by a signal");

@@ -65,13 +65,16 @@ static inline void run_print_recompute(const model_config *c, const model_setup 
         printf("--steps 0 trains nothing, and keeps no activations\n");
         return;
     }
-    printf("%d layers keep all%s, %d selective, %d full; %d offloaded", count[0], setup->mlp_tile > 0 ? " but gate and up" : "", count[1], count[2], offloaded);
+    printf("%d layers keep all%s, %d selective, %d full; %d offloaded", count[0], setup->mlp_tile > 0 ? " but gate and up" : "",
+           count[1], count[2], offloaded);
     if (offloaded > 0) printf(", of which %d are copied to the host", checkpoint_leaving(setup->kinds, offloaded));
     printf("\n");
 }
 
 // Bytes that a rank's memory budget must hold: the device's; on CPUs, where host and device are one memory, both.
-static inline double slice_bytes(const arena *device, const arena *host) { return (double)(device->peak + (arena_is_cpu(device) ? host->peak : 0)); }
+static inline double slice_bytes(const arena *device, const arena *host) {
+    return (double)(device->peak + (arena_is_cpu(device) ? host->peak : 0));
+}
 
 // What a rank may use, in bytes. host: beside the device's; INFINITY on CPUs, where `device` covers both.
 typedef struct {
@@ -79,7 +82,8 @@ typedef struct {
 } memory_room;
 
 // Fills *device and *host with the counts of each.
-static inline bool run_in_room(const model_config *c, const grid *g, const model_setup *setup, memory_room room, arena *device, arena *host) {
+static inline bool run_in_room(const model_config *c, const grid *g, const model_setup *setup, memory_room room, arena *device,
+                               arena *host) {
     model_count(device, host, c, g, setup);
     return slice_bytes(device, host) <= room.device && (double)host->peak <= room.host;
 }
@@ -88,8 +92,9 @@ static inline void run_add_way(char *ways, size_t size, bool helps, const char *
     if (helps) snprintf(ways + strlen(ways), size - strlen(ways), "%s", way);
 }
 
-// Whether the run fits into `room`, with full recompute (auto) or the kind asked for. False with a message that says what takes less memory.
-static inline bool run_check_memory(const options *o, const model_config *c, const grid *g, model_setup *setup, memory_room room, error_text *error) {
+// Whether the run fits into `room`, with full recompute (auto) or the kind asked for. False with a message: what would take less memory.
+static inline bool run_check_memory(const options *o, const model_config *c, const grid *g, model_setup *setup, memory_room room,
+                                    error_text *error) {
     arena device, host;
     int L = c->L;
     if (run_in_room(c, g, setup, room, &device, &host)) return true;
@@ -107,19 +112,25 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
         run_add_way(ways, sizeof ways, !cpu && setup->offload_states < OFFLOAD_OPTIMIZER, "--offload-optimizer, ");
         run_add_way(ways, sizeof ways, !cpu && setup->offload_states < OFFLOAD_GRADIENTS, "--offload-gradients, ");
         run_add_way(ways, sizeof ways, !cpu && setup->offload_states < OFFLOAD_PARAMETERS, "--offload-parameters, ");
-        run_add_way(ways, sizeof ways, trains && !setup->bf16_moments && (cpu || setup->offload_states < OFFLOAD_OPTIMIZER), "--moments bf16, ");
+        run_add_way(ways, sizeof ways, trains && !setup->bf16_moments && (cpu || setup->offload_states < OFFLOAD_OPTIMIZER),
+                    "--moments bf16, ");
         run_add_way(ways, sizeof ways, cpu && setup->saves, "no --save-every, ");
-        return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
-                                "(--dry-run prints the memory by category)", bytes_text(bytes).text, bytes_text(room.device).text, keep_less, ways);
+        return error_set(error, "a rank needs %s but may use only %s; "
+                                "to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
+                                "(--dry-run prints the memory by category)",
+                         bytes_text(bytes).text, bytes_text(room.device).text, keep_less, ways);
     }
     run_add_way(ways, sizeof ways, trains && setup->offload_layers > 0, "a smaller --offload-activations, ");
     run_add_way(ways, sizeof ways, setup->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
     run_add_way(ways, sizeof ways, setup->offload_states >= OFFLOAD_GRADIENTS, "no --offload-gradients, ");
     run_add_way(ways, sizeof ways, setup->offload_states >= OFFLOAD_OPTIMIZER, "no --offload-optimizer, ");
-    run_add_way(ways, sizeof ways, trains && !setup->bf16_moments && (setup->offload_states >= OFFLOAD_OPTIMIZER || setup->saves), "--moments bf16, ");
+    run_add_way(ways, sizeof ways, trains && !setup->bf16_moments && (setup->offload_states >= OFFLOAD_OPTIMIZER || setup->saves),
+                "--moments bf16, ");
     run_add_way(ways, sizeof ways, setup->saves, "no --save-every, ");
-    return error_set(error, "a rank needs %s of host memory but may use only %s; to reduce it: %s%smore ranks (--dry-run prints the memory by category%s)",
-                     bytes_text((double)host.peak).text, bytes_text(room.host).text, ways, trains && setup->offload_layers > 0 ? keep_less : "",
+    return error_set(error, "a rank needs %s of host memory but may use only %s; "
+                            "to reduce it: %s%smore ranks (--dry-run prints the memory by category%s)",
+                     bytes_text((double)host.peak).text, bytes_text(room.host).text, ways,
+                     trains && setup->offload_layers > 0 ? keep_less : "",
                      o->host_memory > 0 ? "" : "; --host-memory says that a machine has more");
 }
 // --recompute auto: gives each layer the fastest kind that fits. First as many layers as fit become selective, then `none` if all did,
@@ -142,8 +153,8 @@ static inline void run_choose_recompute(const model_config *c, const grid *g, mo
     }
 }
 // Decides what each layer keeps: sets kinds (which setup points to). False with a message when the run does not fit into `room`.
-static inline bool run_fit(const options *o, const model_config *c, const grid *g, model_setup *setup, recompute_kind *kinds, memory_room room,
-                           error_text *error) {
+static inline bool run_fit(const options *o, const model_config *c, const grid *g, model_setup *setup, recompute_kind *kinds,
+                           memory_room room, error_text *error) {
     if (!run_check_memory(o, c, g, setup, room, error)) return false;
     if (o->recompute == RECOMPUTE_AUTO && !setup->forward_only) run_choose_recompute(c, g, setup, kinds, room);
     return true;
@@ -195,7 +206,8 @@ static inline memory_room run_room(const run_question *q) {
     memory_room room = {INFINITY, INFINITY};
     if (q->machines != NULL) room.device = q->machines->memory;
     if (q->o->memory_budget > 0) room.device = (double)q->o->memory_budget;
-    if (q->machines != NULL && q->machines->element_bytes != sizeof(float)) room.host = q->machines->host_memory / fmin(q->ranks, q->machines->gpus_per_node);
+    if (q->machines != NULL && q->machines->element_bytes != sizeof(float))
+        room.host = q->machines->host_memory / fmin(q->ranks, q->machines->gpus_per_node);
     return room;
 }
 
@@ -207,8 +219,8 @@ static inline double run_host_memory(const options *o) {
 // A budget is a limit of what is asked about, not of what there is: one above a GPU's memory is taken, and said.
 static inline void run_note_budget(const run_question *q) {
     if (q->machines == NULL || (double)q->o->memory_budget <= q->machines->memory) return;
-    fprintf(stderr, "note: --memory-budget is %.0f GB, and a rank on %s has %.0f GB\n", 1e-9 * (double)q->o->memory_budget, q->machines->name,
-            1e-9 * q->machines->memory);
+    fprintf(stderr, "note: --memory-budget is %.0f GB, and a rank on %s has %.0f GB\n", 1e-9 * (double)q->o->memory_budget,
+            q->machines->name, 1e-9 * q->machines->memory);
 }
 
 // --dry-run: prints the memory table of a rank (all ranks have the same) and the longest sequence that fits. Needs neither ranks nor
@@ -226,7 +238,8 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
         printf("neither --memory-budget nor --cluster given: --recompute auto keeps all activations of every layer\n");
     model_count(&device, &host, c, &g, &setup);
     printf("model %s, %.1f M parameters; %lld tokens on dp %d x hp %d x cp %d = %d rank%s, %lld tokens a rank\n", c->name,
-           1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, plural(ranks), (long long)setup.T);
+           1e-6 * (double)config_parameters(c), (long long)o->seq_len, g.shape.dp, g.shape.hp, g.shape.cp, ranks, plural(ranks),
+           (long long)setup.T);
     const char *numbers = (machines != NULL ? machines->element_bytes : sizeof(floatX)) != 2 ? "float"
                           : setup.forward_only && !setup.exports ? "bf16" : "bf16 with float master weights";
     if (machines != NULL) printf("on %s: %.0f GB a rank, %s\n", machines->name, 1e-9 * machines->memory, numbers);
@@ -239,7 +252,8 @@ static inline bool dry_run(const options *o, const model_config *c, const cluste
         char beside[128] = "";
         if (room.host != INFINITY) snprintf(beside, sizeof beside, " and %s of host memory", bytes_text(room.host).text);
         printf("longest sequence in %s%s a rank with these options%s: %lld tokens\n", bytes_text(room.device).text, beside,
-               o->recompute == RECOMPUTE_AUTO && !setup.forward_only ? " and --recompute full" : "", (long long)run_longest(&q, room, kinds));
+               o->recompute == RECOMPUTE_AUTO && !setup.forward_only ? " and --recompute full" : "",
+               (long long)run_longest(&q, room, kinds));
     }
     free(kinds);
     return fits;

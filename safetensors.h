@@ -103,7 +103,8 @@ static inline uint16_t bf16_of_float(float x) {
 static inline uint16_t f16_of_float(float x) { // magnitudes of 65520 and above: infinite
     uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffffu;
     uint32_t nan = 0x7c00 | ((a >> 13 & 0x3ff) != 0 ? a >> 13 & 0x3ff : 0x200);
-    uint32_t normal = (a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13, subnormal = (uint32_t)(int32_t)rintf(float_of_bits(a < 0x38800000u ? a : 0) * 0x1p24f);
+    uint32_t normal = (a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13;
+    uint32_t subnormal = (uint32_t)(int32_t)rintf(float_of_bits(a < 0x38800000u ? a : 0) * 0x1p24f);
     return (uint16_t)(sign | (a > 0x7f800000u ? nan : a >= 0x477ff000u ? 0x7c00 : a >= 0x38800000u ? normal : subnormal));
 }
 
@@ -111,7 +112,9 @@ static inline uint16_t f16_of_float(float x) { // magnitudes of 65520 and above:
 
 // Reads a JSON number; false unless it is a whole number in [0, 2^53].
 static inline bool safetensors_whole(const cJSON *at, int64_t *value) {
-    if (!cJSON_IsNumber(at) || !(at->valuedouble >= 0 && at->valuedouble <= 9007199254740992.0) || at->valuedouble != floor(at->valuedouble)) return false;
+    if (!cJSON_IsNumber(at) || !(at->valuedouble >= 0 && at->valuedouble <= 9007199254740992.0) ||
+        at->valuedouble != floor(at->valuedouble))
+        return false;
     *value = (int64_t)at->valuedouble;
     return true;
 }
@@ -126,7 +129,9 @@ static inline bool safetensors_read_entry(safetensor *t, const cJSON *entry, int
     if (!cJSON_IsString(dtype)) return error_set(error, "tensor \"%s\" has no \"dtype\"; legal values are F32, F16, BF16", name);
     int kind = 0;
     while (kind < DTYPES && strcmp(dtype->valuestring, safetensors_dtype_name((safetensors_dtype)kind)) != 0) kind++;
-    if (kind == DTYPES) return error_set(error, "tensor \"%s\" has dtype \"%s\"; legal values are F32, F16, BF16", name, printable(dtype->valuestring).text);
+    if (kind == DTYPES)
+        return error_set(error, "tensor \"%s\" has dtype \"%s\"; legal values are F32, F16, BF16",
+                         name, printable(dtype->valuestring).text);
     t->dtype = (safetensors_dtype)kind;
 
     if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > SAFETENSORS_DIMS)
@@ -135,17 +140,20 @@ static inline bool safetensors_read_entry(safetensor *t, const cJSON *entry, int
     t->count = 1;
     for (const cJSON *at = shape->child; at != NULL; at = at->next) {
         int64_t size;
-        if (!safetensors_whole(at, &size)) return error_set(error, "tensor \"%s\": a size in its \"shape\" is not a whole number from 0 to 2^53", name);
+        if (!safetensors_whole(at, &size))
+            return error_set(error, "tensor \"%s\": a size in its \"shape\" is not a whole number from 0 to 2^53", name);
         if (size > 0 && t->count > ((int64_t)1 << 53) / size) return error_set(error, "tensor \"%s\" has more than 2^53 elements", name);
         t->shape[t->dims++] = size;
         t->count *= size;
     }
     int64_t begin;
-    if (!cJSON_IsArray(place) || cJSON_GetArraySize(place) != 2 || !safetensors_whole(place->child, &begin) || !safetensors_whole(place->child->next, end))
+    if (!cJSON_IsArray(place) || cJSON_GetArraySize(place) != 2 || !safetensors_whole(place->child, &begin) ||
+        !safetensors_whole(place->child->next, end))
         return error_set(error, "tensor \"%s\" has no \"data_offsets\" of two whole numbers", name);
     if (*end - begin != t->count * safetensors_dtype_bytes(t->dtype))
-        return error_set(error, "tensor \"%s\": its \"data_offsets\" hold %lld bytes, but its shape in %s needs %lld", name, (long long)(*end - begin),
-                         safetensors_dtype_name(t->dtype), (long long)(t->count * safetensors_dtype_bytes(t->dtype)));
+        return error_set(error, "tensor \"%s\": its \"data_offsets\" hold %lld bytes, but its shape in %s needs %lld",
+                         name, (long long)(*end - begin), safetensors_dtype_name(t->dtype),
+                         (long long)(t->count * safetensors_dtype_bytes(t->dtype)));
     t->offset = begin;
     return true;
 }
@@ -175,17 +183,22 @@ static inline bool safetensors_check_extents(safetensors_extent *extents, int64_
         const safetensors_extent *e = &extents[i];
         short_text name = printable(e->name);
         if (e->end > data_bytes)
-            return error_set(error, "tensor \"%s\" ends at byte %lld of the data, but the file holds %lld: it is truncated, or its offsets are out of range",
+            return error_set(error, "tensor \"%s\" ends at byte %lld of the data, but the file holds %lld: "
+                                    "it is truncated, or its offsets are out of range",
                              name.text, (long long)e->end, (long long)data_bytes);
-        if (e->begin < at) return error_set(error, "tensor \"%s\" begins at byte %lld of the data, inside the tensor before it", name.text, (long long)e->begin);
-        if (e->begin > at) return error_set(error, "the %lld bytes before tensor \"%s\" belong to no tensor", (long long)(e->begin - at), name.text);
+        if (e->begin < at)
+            return error_set(error, "tensor \"%s\" begins at byte %lld of the data, inside the tensor before it",
+                             name.text, (long long)e->begin);
+        if (e->begin > at)
+            return error_set(error, "the %lld bytes before tensor \"%s\" belong to no tensor", (long long)(e->begin - at), name.text);
         at = e->end;
     }
     if (at != data_bytes) return error_set(error, "the last %lld bytes belong to no tensor", (long long)(data_bytes - at));
     return true;
 }
 
-static inline bool safetensors_read_header(safetensors *s, int file, const cJSON *json, int64_t data_at, int64_t data_bytes, error_text *error) {
+static inline bool safetensors_read_header(safetensors *s, int file, const cJSON *json, int64_t data_at, int64_t data_bytes,
+                                           error_text *error) {
     if (!cJSON_IsObject(json)) return error_set(error, "the header is not a JSON object");
     safetensors_extent *extents = HOST_NEW(safetensors_extent, cJSON_GetArraySize(json));
     int64_t count = 0;
@@ -223,7 +236,8 @@ static inline bool safetensors_add_file(safetensors *s, const char *path, error_
         return error_set(error, "its header has %llu bytes; legal values are 2 to %d: is it a safetensors file?",
                          (unsigned long long)length, SAFETENSORS_HEADER_LIMIT);
     if ((int64_t)length > bytes - 8)
-        return error_set(error, "is truncated: the header has %llu bytes, but only %lld follow", (unsigned long long)length, (long long)(bytes - 8));
+        return error_set(error, "is truncated: the header has %llu bytes, but only %lld follow",
+                         (unsigned long long)length, (long long)(bytes - 8));
     char *text = HOST_NEW(char, length + 1);
     bool ok = file_pread(fd, "its header", text, (size_t)length, 8, error);
     const char *end = NULL;
@@ -237,8 +251,8 @@ static inline bool safetensors_add_file(safetensors *s, const char *path, error_
     return ok;
 }
 
-// Checks that an index and the files have the same tensors in the same files. in_map: of each of the `named` tensors of the index the name and, in
-// begin, the file. Sorts it.
+// Checks that an index and the files have the same tensors in the same files. in_map: of each of the `named` tensors of the index the name
+// and, in begin, the file. Sorts it.
 static inline bool safetensors_check_index(const safetensors *s, safetensors_extent *in_map, int64_t named, error_text *error) {
     safetensors_extent *in_files = HOST_NEW(safetensors_extent, s->tensor_count);
     int64_t count = s->tensor_count;
@@ -249,9 +263,11 @@ static inline bool safetensors_check_index(const safetensors *s, safetensors_ext
     qsort(in_map, (size_t)named, sizeof *in_map, safetensors_by_name);
     qsort(in_files, (size_t)count, sizeof *in_files, safetensors_by_name);
     for (int64_t i = 1; i < count; i++)
-        if (strcmp(in_files[i - 1].name, in_files[i].name) == 0) error_set(error, "tensor \"%s\" is in two files", printable(in_files[i].name).text);
+        if (strcmp(in_files[i - 1].name, in_files[i].name) == 0)
+            error_set(error, "tensor \"%s\" is in two files", printable(in_files[i].name).text);
     for (int64_t i = 1; i < named; i++)
-        if (strcmp(in_map[i - 1].name, in_map[i].name) == 0) error_set(error, "\"weight_map\" names tensor \"%s\" twice", printable(in_map[i].name).text);
+        if (strcmp(in_map[i - 1].name, in_map[i].name) == 0)
+            error_set(error, "\"weight_map\" names tensor \"%s\" twice", printable(in_map[i].name).text);
     for (int64_t i = 0; error->text[0] == '\0' && (i < named || i < count); i++) { // names are unique: both lists must agree one by one
         int order = i == named ? 1 : i == count ? -1 : strcmp(in_map[i].name, in_files[i].name);
         if (order < 0) error_set(error, "tensor \"%s\" is in no file", printable(in_map[i].name).text);
@@ -271,14 +287,16 @@ static inline bool safetensors_read_index(safetensors *s, const char *folder, co
     bool ok = true;
     for (const cJSON *at = map->child; ok && at != NULL; at = at->next) {
         if (!cJSON_IsString(at) || at->valuestring[0] == '\0' || at->valuestring[0] == '.' || strchr(at->valuestring, '/') != NULL) {
-            ok = error_set(error, "\"weight_map\": the file of tensor \"%s\" must be a plain file name in this folder", printable(at->string).text);
+            ok = error_set(error, "\"weight_map\": the file of tensor \"%s\" must be a plain file name in this folder",
+                           printable(at->string).text);
             break;
         }
         path_text path = path_join(folder, at->valuestring);
         error_text why = {"", 0};
         int file = 0;
         while (file < s->file_count && strcmp(s->files[file].path, path.text) != 0) file++;
-        if (file == s->file_count && !safetensors_add_file(s, path.text, &why)) ok = error_set_why(error, &why, "%s", printable(at->valuestring).text);
+        if (file == s->file_count && !safetensors_add_file(s, path.text, &why))
+            ok = error_set_why(error, &why, "%s", printable(at->valuestring).text);
         in_map[named].name = at->string;
         in_map[named++].begin = file;
     }
@@ -305,7 +323,8 @@ static inline bool safetensors_open(safetensors *s, const char *folder, const ch
         if (json != NULL) safetensors_read_index(s, folder, json, &why);
         cJSON_Delete(json);
     } else {
-        error_set(&why, "does not exist, nor does %s (models in pytorch_model.bin are not read; transformers' save_pretrained converts them)", index);
+        error_set(&why, "does not exist, nor does %s "
+                        "(models in pytorch_model.bin are not read; transformers' save_pretrained converts them)", index);
     }
     if (why.text[0] == '\0') return true;
     safetensors_close(s);
@@ -326,7 +345,8 @@ static inline bool safetensors_hash(const safetensors *s, uint64_t *hash, error_
 enum { SAFETENSORS_CHUNK = 1 << 15 }; // elements converted at once: few enough to stay in the cache
 
 // Reads elements [at, at + n) of a tensor as floats, n <= SAFETENSORS_CHUNK.
-static inline bool safetensors_read_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, float *to, error_text *error) {
+static inline bool safetensors_read_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, float *to,
+                                          error_text *error) {
     if (t->dtype == DTYPE_F32) return file_pread(file->fd, file->path, to, sizeof(float) * (size_t)n, t->offset + 4 * at, error);
     uint16_t raw[SAFETENSORS_CHUNK];
     if (!file_pread(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error)) return false;
@@ -338,7 +358,8 @@ static inline bool safetensors_read_chunk(const safetensors_file *file, const sa
 }
 
 // Writes elements [at, at + n) of a 16-bit tensor, n <= SAFETENSORS_CHUNK.
-static inline bool safetensors_write_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, const float *from, error_text *error) {
+static inline bool safetensors_write_chunk(const safetensors_file *file, const safetensor *t, int64_t at, int64_t n, const float *from,
+                                           error_text *error) {
     uint16_t raw[SAFETENSORS_CHUNK];
     if (t->dtype == DTYPE_BF16) {
         for (int64_t i = 0; i < n; i++) raw[i] = bf16_of_float(from[i]);
@@ -346,21 +367,22 @@ static inline bool safetensors_write_chunk(const safetensors_file *file, const s
         for (int64_t i = 0; i < n; i++) raw[i] = f16_of_float(from[i]);
         for (int64_t i = 0; i < n; i++)
             if ((raw[i] & 0x7fff) == 0x7c00 && isfinite(from[i]))
-                return error_set(error, "%s: element %lld of \"%s\" is %g, beyond the largest number of F16 (65504); use bf16 or f32", file->path,
-                                 (long long)(at + i), t->name, (double)from[i]);
+                return error_set(error, "%s: element %lld of \"%s\" is %g, beyond the largest number of F16 (65504); use bf16 or f32",
+                                 file->path, (long long)(at + i), t->name, (double)from[i]);
     }
     return file_pwrite(file->fd, file->path, raw, sizeof(uint16_t) * (size_t)n, t->offset + 2 * at, error);
 }
 
 // Writes elements [first, first + count) from `from`, or reads them into `to` (the other one is NULL), with all threads of the rank.
-static inline bool safetensors_chunks(const safetensors_file *file, const safetensor *t, int64_t first, int64_t count, const float *from, float *to,
-                                      error_text *error) {
+static inline bool safetensors_chunks(const safetensors_file *file, const safetensor *t, int64_t first, int64_t count,
+                                      const float *from, float *to, error_text *error) {
     bool ok = true;
 #pragma omp parallel for schedule(static) if (count > SAFETENSORS_CHUNK)
     for (int64_t at = 0; at < count; at += SAFETENSORS_CHUNK) {
         int64_t n = min_i64(SAFETENSORS_CHUNK, count - at);
         error_text why = {"", 0};
-        bool done = from != NULL ? safetensors_write_chunk(file, t, first + at, n, from + at, &why) : safetensors_read_chunk(file, t, first + at, n, to + at, &why);
+        bool done = from != NULL ? safetensors_write_chunk(file, t, first + at, n, from + at, &why)
+                                 : safetensors_read_chunk(file, t, first + at, n, to + at, &why);
         if (done) continue;
 #pragma omp critical
         {
@@ -371,13 +393,13 @@ static inline bool safetensors_chunks(const safetensors_file *file, const safete
     return ok;
 }
 
-// Reads elements [first, first + count) of a tensor as floats into to. All threads of the rank read, because the first touch of fresh memory is
-// the slow part. A range outside of the tensor is an error.
+// Reads elements [first, first + count) of a tensor as floats into to. All threads of the rank read, because the first touch of fresh
+// memory is the slow part. A range outside of the tensor is an error.
 static inline bool safetensors_read(const safetensors *s, const safetensor *t, int64_t first, int64_t count, float *to, error_text *error) {
     safetensors_file *file = &s->files[t->file];
     if (first < 0 || count < 0 || count > t->count - first)
-        return error_set(error, "%s: elements %lld to %lld of tensor \"%s\" asked for; it has %lld", file->path, (long long)first, (long long)(first + count),
-                         printable(t->name).text, (long long)t->count);
+        return error_set(error, "%s: elements %lld to %lld of tensor \"%s\" asked for; it has %lld", file->path, (long long)first,
+                         (long long)(first + count), printable(t->name).text, (long long)t->count);
     file->bytes_read += count * safetensors_dtype_bytes(t->dtype);
     return safetensors_chunks(file, t, first, count, NULL, to, error);
 }
@@ -408,7 +430,7 @@ static inline void safetensors_add(safetensors *s, const char *name, safetensors
     }
 }
 
-// The header of a file, *length bytes: padded so that the data is aligned to 64 bytes; the caller frees. Sets the offsets of the file's tensors.
+// The header of a file, *length bytes, padded to align the data to 64 bytes; the caller frees. Sets the offsets of the file's tensors.
 static inline char *safetensors_make_header(safetensors *s, int file, size_t *length, int64_t *file_bytes) {
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(cJSON_AddObjectToObject(json, "__metadata__"), "format", "pt");
@@ -456,9 +478,9 @@ static inline bool safetensors_write_index(const safetensors *s, const char *fol
     return ok;
 }
 
-// Distributes the added tensors over files of at most `limit` bytes of data (a larger tensor gets a file of its own), sets their offsets, and
-// creates the files in `folder`. Ranks that added the same tensors get the same files, whichever calls first, so they need not wait for each
-// other. first: also writes headers and index (one rank does). Continue with safetensors_write, then safetensors_sync.
+// Distributes the added tensors over files of at most `limit` bytes of data (a larger tensor gets a file of its own), sets their offsets,
+// and creates the files in `folder`. Ranks that added the same tensors get the same files, whichever calls first, so they need not wait for
+// each other. first: also writes headers and index (one rank does). Continue with safetensors_write, then safetensors_sync.
 static inline bool safetensors_lay_out(safetensors *s, const char *folder, const char *stem, int64_t limit, bool first, error_text *error) {
     int64_t bytes = 0;
     int files = 0;
@@ -479,8 +501,8 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
         size_t length;
         int64_t file_bytes;
         char *header = safetensors_make_header(s, f, &length, &file_bytes);
-        // Write-only and, on every rank, with all its bytes before the first write: NFS writes back all of a page that it has read, or that lies behind the
-        // file's end as this machine knows it, and with it stale bytes or zeros in place of other machines' parts.
+        // Write-only and, on every rank, with all its bytes before the first write: NFS writes back all of a page that it has read, or that
+        // lies behind the file's end as this machine knows it, and with it stale bytes or zeros in place of other machines' parts.
         int fd = open(path.text, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
         bool ok = fd >= 0 || error_set_errno(error, "%s: cannot be created", path.text);
         safetensors_push_file(s, path.text, fd);
@@ -492,9 +514,10 @@ static inline bool safetensors_lay_out(safetensors *s, const char *folder, const
     return !first || files == 1 || safetensors_write_index(s, folder, stem, error);
 }
 
-// Writes elements [first, first + count) of a tensor, rounded to its dtype. All threads of the rank convert to 16 bits; one thread writes F32 as
-// it is (a file takes one write at a time). A finite value that F16 cannot hold is an error.
-static inline bool safetensors_write(const safetensors *s, const safetensor *t, int64_t first, int64_t count, const float *from, error_text *error) {
+// Writes elements [first, first + count) of a tensor, rounded to its dtype. All threads of the rank convert to 16 bits; one thread writes
+// F32 as it is (a file takes one write at a time). A finite value that F16 cannot hold is an error.
+static inline bool safetensors_write(const safetensors *s, const safetensor *t, int64_t first, int64_t count, const float *from,
+                                     error_text *error) {
     const safetensors_file *file = &s->files[t->file];
     if (t->dtype == DTYPE_F32) return file_pwrite(file->fd, file->path, from, sizeof(float) * (size_t)count, t->offset + 4 * first, error);
     return safetensors_chunks(file, t, first, count, from, NULL, error);

@@ -1,7 +1,7 @@
 // --sample-every: tokens drawn from the running model, printed with their text where it is known.
 //
-// There is no KV cache: every token takes a forward pass of the sharded model over the whole padded sequence; the rows after the last token are
-// causally invisible to it. Simple, the same on every grid, and meant for a look at the model, not for serving.
+// There is no KV cache: every token takes a forward pass of the sharded model over the whole padded sequence; the rows after the last token
+// are causally invisible to it. Simple, the same on every grid, and meant for a look at the model, not for serving.
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
@@ -32,8 +32,8 @@ static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *
     int64_t count = 0;
     if (strspn(text, "0123456789,") != strlen(text)) {
         if (V != 256) {
-            error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; give token numbers such as 1,15,42 "
-                             "(dev/tokenize_text.py --ids TEXT prints them)", (long long)V);
+            error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; "
+                             "give token numbers such as 1,15,42 (dev/tokenize_text.py --ids TEXT prints them)", (long long)V);
             return 0;
         }
         for (; text[count] != '\0'; count++) tokens[count] = (uint8_t)text[count];
@@ -56,7 +56,7 @@ static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *
 // ---- text of tokens: the tokenizer.json of a byte-level BPE, or bytes ----
 
 // Decodes one entry of a byte-level vocabulary, where every byte is written as one printable character: 33-126, 161-172 and 174-255 as
-// themselves, the other 68 in order as U+0100, U+0101, ... (GPT-2's bytes_to_unicode). to: room for strlen(text). Returns the number of bytes.
+// themselves, the other 68 in order as U+0100, U+0101, ... (GPT-2's bytes_to_unicode). to: room for strlen(text). Returns how many bytes.
 static inline int64_t token_text_decode(const char *text, uint8_t *to) {
     int64_t n = 0;
     for (const uint8_t *at = (const uint8_t *)text; *at != 0;) {
@@ -104,7 +104,8 @@ static inline token_text *token_texts_read(const char *folder, int64_t V, error_
         texts = HOST_NEW(token_text, V);
         for (const cJSON *at = vocab->child; at != NULL; at = at->next) token_text_set(texts, V, at, at->string, false);
         for (const cJSON *at = added != NULL ? added->child : NULL; at != NULL; at = at->next)
-            token_text_set(texts, V, cJSON_GetObjectItemCaseSensitive(at, "id"), cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(at, "content")), true);
+            token_text_set(texts, V, cJSON_GetObjectItemCaseSensitive(at, "id"),
+                           cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(at, "content")), true);
     }
     cJSON_Delete(json);
     return texts;
@@ -161,7 +162,8 @@ static inline int32_t sample_choose(const float *logits, int64_t V, double tempe
     }
     return best; // rounding left a remainder
 }
-// Draws token n after the n before it into job->tokens, the same on every rank. seed: of the draws. Overwrites m->batch_tokens. Collective; n < S.
+// Draws token n after the n before it into job->tokens, the same on every rank. seed: of the draws. Overwrites m->batch_tokens.
+// Collective; n < S.
 static inline void sample_draw(sample_job *job, int64_t n, model *m, const sequence_shard *shard, double temperature, uint64_t seed) {
     int64_t V = m->c.V, next = 0;
     float *logits = HOST_NEW(float, V);
@@ -184,9 +186,10 @@ static inline void sample_draw(sample_job *job, int64_t n, model *m, const seque
 
 // ---- sampling in a run ----
 
-// Takes the prompt from --sample-prompt, or else from the first tokens of `data` (NULL: none), and on rank 0 the text of tokens from the model's
-// folder (NULL: none), or else bytes where V is 256. False with a message. The caller calls sample_close.
-static inline bool sample_open(sample_job *job, const options *o, int64_t V, const char *folder, dataloader *data, bool first_rank, error_text *error) {
+// Takes the prompt from --sample-prompt, or else from the first tokens of `data` (NULL: none), and on rank 0 the text of tokens from the
+// model's folder (NULL: none), or else bytes where V is 256. False with a message. The caller calls sample_close.
+static inline bool sample_open(sample_job *job, const options *o, int64_t V, const char *folder, dataloader *data, bool first_rank,
+                               error_text *error) {
     memset(job, 0, sizeof *job);
     job->V = V;
     job->count = o->sample_tokens;
@@ -197,7 +200,8 @@ static inline bool sample_open(sample_job *job, const options *o, int64_t V, con
     if (o->sample_prompt == NULL) job->prompt = room;
     else if ((job->prompt = sample_parse_prompt(o->sample_prompt, V, job->tokens, error)) == 0) return false;
     if (job->prompt < 1 || job->prompt + job->count > o->seq_len)
-        return error_set(error, "--sample-tokens %lld after a prompt of %lld tokens does not fit in --seq-len %lld; the sum must not exceed it",
+        return error_set(error, "--sample-tokens %lld after a prompt of %lld tokens does not fit in --seq-len %lld; "
+                                "the sum must not exceed it",
                          (long long)job->count, (long long)max_i64(job->prompt, 1), (long long)o->seq_len);
     if (o->sample_prompt == NULL && !dataloader_read_tokens(data, 0, job->prompt, job->tokens, error)) return false;
     if (!first_rank) return true;
@@ -219,7 +223,7 @@ static inline void sample_close(sample_job *job) {
     free(job->tokens);
     memset(job, 0, sizeof *job);
 }
-// Prints the drawn tokens, and prompt and tokens as text where it is known; writes "sample_tokens" as a line of the log (may be NULL). Rank 0 only.
+// Prints the drawn tokens, and prompt and tokens as text where it is known; writes "sample_tokens" to the log (may be NULL). Rank 0 only.
 static inline void sample_print(const sample_job *job, int64_t step, int64_t steps, FILE *log) {
     const int32_t *drawn = job->tokens + job->prompt;
     printf("sample %4lld/%lld | tokens", (long long)step, (long long)steps);

@@ -4,11 +4,12 @@
 // cp > 1: the padded sequence is cut in 2 cp chunks of C = T hp / 2; CP rank c's rows are chunk c, then chunk 2 cp - 1 - c; HP rank h holds
 //         the h-th slice of T of these rows.
 //
-// Packed documents, cp > 1: a token attends to its own document alone, so these chunks would not be balanced. (With documents of 20 to 2020 tokens
-// and cp 8 the busiest rank would have 1.5 times the mean to do, test_dataloader.) So the sequence is cut into segments of whole documents: a long
-// document is one, and so are the shorter ones between two long ones. Each segment is cut into 2 cp chunks of its own, and a CP rank's rows are its
-// two chunks of the first segment, then those of the second, and so on. A segment is padded at its end to a multiple of 2 cp; rows that are left
-// over are a last segment without tokens. Segments begin at the same row on every rank, and none sees another.
+// Packed documents, cp > 1: a token attends to its own document alone, so these chunks would not be balanced. (With documents of 20 to
+// 2020 tokens and cp 8 the busiest rank would have 1.5 times the mean to do, test_dataloader.) So the sequence is cut into segments of
+// whole documents: a long document is one, and so are the shorter ones between two long ones. Each segment is cut into 2 cp chunks of
+// its own, and a CP rank's rows are its two chunks of the first segment, then those of the second, and so on. A segment is padded at
+// its end to a multiple of 2 cp; rows that are left over are a last segment without tokens. Segments begin at the same row on every
+// rank, and none sees another.
 #ifndef SEQUENCE_SHARD_H
 #define SEQUENCE_SHARD_H
 
@@ -32,7 +33,9 @@ static inline sequence_shard sequence_shard_make(int64_t S, int hp, int cp, int 
     return (sequence_shard){S, T * hp * cp, T, hp, cp, h, c, 0, NULL};
 }
 // The most segments of a sequence: each long document; what is before, between and after them; and one without tokens.
-static inline int64_t sequence_shard_segments(const sequence_shard *s) { return s->long_document > 0 ? 2 * (s->S / s->long_document) + 2 : 1; }
+static inline int64_t sequence_shard_segments(const sequence_shard *s) {
+    return s->long_document > 0 ? 2 * (s->S / s->long_document) + 2 : 1;
+}
 // The same for packed documents: room for the padding of as many segments as there can be. long_document >= 2 cp.
 static inline sequence_shard sequence_shard_make_packed(int64_t S, int hp, int cp, int h, int c, int64_t multiple, int64_t long_document) {
     sequence_shard s = {.S = S, .long_document = cp > 1 && long_document <= S ? long_document : 0};
@@ -57,8 +60,10 @@ static inline sequence_span sequence_shard_span_at(const sequence_shard *s, int6
     return (sequence_span){segment->position + chunk * C + at, C - at, segment[1].position};
 }
 // Position in the sequence of local row t, 0 <= t < T; that of padding is at or behind the end of its segment.
-static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t) { return sequence_shard_span_at(s, s->h * s->T + t).position; }
-// How many entries model.batch_documents has for a sequence: one for each row of attention, then one for the first row of each chunk of each segment.
+static inline int64_t sequence_shard_position(const sequence_shard *s, int64_t t) {
+    return sequence_shard_span_at(s, s->h * s->T + t).position;
+}
+// Entries of model.batch_documents for a sequence: one for each row of attention, then one for the first row of each chunk of each segment.
 static inline int64_t sequence_shard_entries(const sequence_shard *s) { return s->T * s->hp + 2 * s->cp * sequence_shard_segments(s); }
 // The span that begins with entry e; of a chunk, its first row alone. Entries of segments that the sequence does not have: padding.
 static inline sequence_span sequence_shard_entry(const sequence_shard *s, int64_t e) {

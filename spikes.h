@@ -1,6 +1,6 @@
-// --skip-spikes Z: a step whose loss or gradient norm is more than Z standard deviations above the mean of the steps before it changes no parameter.
-// One bad batch can throw a long run off, and leaving its update out costs nothing else. OLMo-core (SkipStepOptimizer, by default 6 standard deviations)
-// and llm.c (-sl, -sg) do the same, with windows of 128 steps, too.
+// --skip-spikes Z: a step whose loss or gradient norm is more than Z standard deviations above the mean of the steps before it changes no
+// parameter. One bad batch can throw a long run off, and leaving its update out costs nothing else. OLMo-core (SkipStepOptimizer, by
+// default 6 standard deviations) and llm.c (-sl, -sg) do the same, with windows of 128 steps, too.
 #ifndef SPIKES_H
 #define SPIKES_H
 
@@ -9,7 +9,7 @@
 enum { SPIKE_WINDOW = 128 };
 typedef struct {
     int64_t count;
-    double values[SPIKE_WINDOW]; // of the last `count` steps, oldest first; those that were left out are among them, so that a new level is soon accepted
+    double values[SPIKE_WINDOW]; // of the last `count` steps, oldest first, and also those left out: a new level is soon accepted
 } recent_values;
 
 static inline void recent_add(recent_values *r, double value) {

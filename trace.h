@@ -1,7 +1,7 @@
-// Chrome trace events (open the file in Perfetto or chrome://tracing). Compute has one track, and the waits for transfers another. Each kind of
-// transfer has a track of its own, with events from the start of a transfer to the end of the wait for it. Times are by the host's clock: on CUDA
-// they show when work was queued. There a track "kernels" shows what the GPU did, and how long it waited for each kind of transfer
-// (dev/trace_sum.py sums it up). Off, and free of cost, unless trace_start is called.
+// Chrome trace events (open the file in Perfetto or chrome://tracing). Compute has one track, and the waits for transfers another. Each
+// kind of transfer has a track of its own, with events from the start of a transfer to the end of the wait for it. Times are by the host's
+// clock: on CUDA they show when work was queued. There a track "kernels" shows what the GPU did, and how long it waited for each kind of
+// transfer (dev/trace_sum.py sums it up). Off, and free of cost, unless trace_start is called.
 // One global trace per process, because events come from every module.
 #ifndef TRACE_H
 #define TRACE_H
@@ -83,7 +83,7 @@ static inline void transfer_finish(comm *group) {
     }
 }
 
-// Writes what was recorded as JSON. `rank` is the process number in the trace. False with a message when not all can be written: then no file is left.
+// Writes what was recorded as JSON. `rank`: the process number in the trace. False with a message when not all can be written, and no file.
 static inline bool trace_write(const char *path, int rank, error_text *error) {
     FILE *f = fopen(path, "w");
     if (f == NULL) return file_finish("--trace", path, path, f, error);
@@ -93,12 +93,13 @@ static inline bool trace_write(const char *path, int rank, error_text *error) {
                 track == TRACE_COMPUTE ? "compute" : track == TRACE_WAIT ? "wait" : comm_kind_name((comm_kind)(track - TRACE_KIND)));
     for (int64_t i = 0; i < trace_global.count; i++) {
         const trace_event *e = &trace_global.events[i];
-        fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"index\":%d}},\n", e->name, rank,
-                e->track, 1e6 * (e->begin - trace_global.zero), 1e6 * (e->end - e->begin), e->index);
+        fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"index\":%d}},\n",
+                e->name, rank, e->track, 1e6 * (e->begin - trace_global.zero), 1e6 * (e->end - e->begin), e->index);
     }
     const device_span *spans;
     int64_t span_count = device_trace_spans(&spans);
-    if (span_count > 0) fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"kernels\"}},\n", rank, TRACE_KERNELS);
+    if (span_count > 0)
+        fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"kernels\"}},\n", rank, TRACE_KERNELS);
     for (int64_t i = 0; i < span_count; i++)
         fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", spans[i].name, rank, TRACE_KERNELS,
                 1e6 * (spans[i].begin - trace_global.zero), 1e6 * (spans[i].end - spans[i].begin));

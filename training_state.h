@@ -6,12 +6,12 @@
 //         exported_to                   of the last step, with --export: which folder holds its model, if that is there (train_llama.cu)
 //     DIR/unfinished-*                a state that is being written or removed; the next run removes what is left of it
 //     DIR/damaged-*                   a state that did not pass its checksums, set aside
-// Tensors are stored whole, so that a state resumes on any grid and any ZeRO degrees. Each distinct piece has one writer. A state is written under
-// a temporary name, synced and renamed, so every step-* folder is complete; its checksums show when a disk has changed it since.
-//     state_save_start     copies the rank's shares to host memory (m->saving) and starts a thread that writes them; without that memory it writes
-//                          them before it returns
-//     state_save_advance   at the end of later steps: when all ranks have written, a thread of rank 0 renames the state to its final name and removes
-//                          the oldest; the save is over when it has
+// Tensors are stored whole, so that a state resumes on any grid and any ZeRO degrees. Each distinct piece has one writer. A state is
+// written under a temporary name, synced and renamed, so every step-* folder is complete; its checksums show when a disk has changed it.
+//     state_save_start     copies the rank's shares to host memory (m->saving) and starts a thread that writes them; without that memory it
+//                          writes them before it returns
+//     state_save_advance   at the end of later steps: when all ranks have written, a thread of rank 0 renames the state to its final name
+//                          and removes the oldest; the save is over when it has
 // These threads only work on files: no communication, no device. The functions are collective: every rank calls, and gets the same answer
 // and message. All ranks must see one file system.
 #ifndef TRAINING_STATE_H
@@ -26,7 +26,7 @@
 typedef struct {
     int64_t step, samples; // done; samples: of this data
     int64_t sequences;     // of the last step; 0: not known
-    int64_t updated_step;  // the last step that changed parameters, not one without labels or a spike: bf16 parameters are rounded as after it
+    int64_t updated_step;  // the last step that changed parameters, neither without labels nor a spike: bf16 ones are rounded as after it
     int64_t data_step;     // steps that were done when this data began (--new-data), 0: the run began with it
     // What these samples are. A run resumes a state only with the same, or begins new data (--new-data).
     int64_t seed, seq_len, train_tokens, train_order; // their order depends on these; train_order: data_sources_order
@@ -121,7 +121,9 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
     char what[OPTION_TEXT_BYTES + 16];
     snprintf(what, sizeof what, "--out %s", printable(folder).text);
     bool state = comm_rank(all) == 0 && path_exists(path_join(folder, "training_state.json").text);
-    if (state) error_set(error, "%s: is a state; give the folder that it lies in (--resume continues from its newest state), or --model this one", what);
+    if (state)
+        error_set(error, "%s: is a state; give the folder that it lies in (--resume continues from its newest state), or --model this one",
+                  what);
     if (comm_rank(all) == 0 && !state && folder_make(folder, error)) {
         int64_t *steps = HOST_NEW(int64_t, STATES_MAX);
         s->lock = open(path_join(folder, "lock").text, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -132,11 +134,12 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
             error->number = EWOULDBLOCK; // a network file system may hold the lock of a machine that was lost for longer than we wait
         }
         else if ((states = state_list(folder, steps, error)) > 0 && !o->resume)
-            error_set(error, "%s: holds states of an earlier run, the last one of step %lld; add --resume to continue from it, or name another folder", what,
-                      (long long)steps[states - 1]);
+            error_set(error, "%s: holds states of an earlier run, the last one of step %lld; "
+                             "add --resume to continue from it, or name another folder", what, (long long)steps[states - 1]);
         else if (source != NULL && path_exists(path_join(source->folder, "training_state.json").text) &&
                  path_leads_to_same(folder, path_join(source->folder, "..").text))
-            error_set(error, "--model %s is a state in this --out: it is removed when newer ones are complete, and then the same command finds no model; "
+            error_set(error, "--model %s is a state in this --out: "
+                             "it is removed when newer ones are complete, and then the same command finds no model; "
                              "give the folder that the run began with (--resume continues from the newest state), or a copy elsewhere",
                       printable(source->folder).text);
         else state_remove_unfinished(folder);
@@ -154,22 +157,28 @@ static inline bool state_store_open(state_store *s, comm *all, const options *o,
 // Whether the state of a step is never removed.
 static inline bool state_stays(const options *o, int64_t step) { return o->keep_every > 0 && step % o->keep_every == 0; }
 
-// Notes on stderr when the file system has less room than the states that a run from `step` on adds, at 12 bytes a parameter (--moments bf16: 8). Rank 0 calls it.
+// Notes on stderr when the file system has less room than the states that a run from `step` on adds, at 12 bytes a parameter (--moments
+// bf16: 8). Rank 0 calls it.
 static inline void state_note_room(const state_store *s, const model_config *c, int64_t step) {
     struct statvfs disk;
     error_text unread = {"", 0}; // then the note may be wrong
     if (statvfs(s->o->out, &disk) != 0) return;
-    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = state_list(s->o->out, steps, &unread), there = 0; // of those that may be removed
+    int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = state_list(s->o->out, steps, &unread);
+    int64_t there = 0; // of those that may be removed
     int64_t every = s->o->save_every > 0 ? s->o->save_every : s->o->steps;
     for (int64_t i = 0; i < count; i++) there += !state_stays(s->o, steps[i]);
     free(steps);
     int64_t last = (s->o->steps - 1) / every, saves = last - step / every + 1; // the last step is always saved
     int64_t most = max_i64(1, min_i64(saves, s->o->keep + 1 - there)); // at once, beside those that are there
-    if (s->o->keep_every > 0) most += max_i64(0, ((last - s->o->keep + 1) * every - 1) / s->o->keep_every - step / s->o->keep_every); // and older than these
-    double needed = (s->o->moments == MOMENTS_BF16 ? 8.0 : 12.0) * (double)config_parameters(c) * (double)most, room = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (s->o->keep_every > 0) // and older than these
+        most += max_i64(0, ((last - s->o->keep + 1) * every - 1) / s->o->keep_every - step / s->o->keep_every);
+    double needed = (s->o->moments == MOMENTS_BF16 ? 8.0 : 12.0) * (double)config_parameters(c) * (double)most;
+    double room = (double)disk.f_bavail * (double)disk.f_frsize;
     if (room < needed)
-        fprintf(stderr, "note: --out %s: the states of this run will take %.3g GB more (--keep %lld and one that is written%s), and %.3g GB are free\n",
-                printable(s->o->out).text, 1e-9 * needed, (long long)s->o->keep, s->o->keep_every > 0 ? ", and those of --keep-every" : "", 1e-9 * room);
+        fprintf(stderr, "note: --out %s: the states of this run will take %.3g GB more (--keep %lld and one that is written%s), "
+                        "and %.3g GB are free\n",
+                printable(s->o->out).text, 1e-9 * needed, (long long)s->o->keep,
+                s->o->keep_every > 0 ? ", and those of --keep-every" : "", 1e-9 * room);
 }
 
 // ---- training_state.json ----
@@ -186,8 +195,9 @@ static inline bool state_read_hex(const cJSON *at, uint64_t *value) {
 }
 static const char *const state_sum_keys[VALUES_KINDS] = {"checksums_parameters", "checksums_exp_avg", "checksums_exp_avg_sq"};
 enum { STATE_NUMBERS = 12, STATE_TOKENS = 10 }; // from STATE_TOKENS on -1 is legal
-static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "data_step", "sequences", "updated_step", "seed", "seq_len", "train_tokens",
-                                                             "train_order", "train_files", "document_end", "document_begin"};
+static const char *const state_number_keys[STATE_NUMBERS] = {"step", "samples", "data_step", "sequences", "updated_step", "seed",
+                                                             "seq_len", "train_tokens", "train_order", "train_files", "document_end",
+                                                             "document_begin"};
 
 static const char *const state_recent_keys[2] = {"losses", "grad_norms"};
 
@@ -197,9 +207,10 @@ static inline bool state_keeps_option(const option_row *row) {
 }
 
 // sums: (VALUES_KINDS, count)
-static inline bool state_write_json(const char *folder, const training_progress *p, const options *o, const uint64_t *sums, int64_t count, error_text *error) {
-    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->data_step, p->sequences, p->updated_step, p->seed, p->seq_len, p->train_tokens,
-                                            p->train_order, p->train_files, p->document_end, p->document_begin};
+static inline bool state_write_json(const char *folder, const training_progress *p, const options *o, const uint64_t *sums, int64_t count,
+                                    error_text *error) {
+    const int64_t numbers[STATE_NUMBERS] = {p->step, p->samples, p->data_step, p->sequences, p->updated_step, p->seed, p->seq_len,
+                                            p->train_tokens, p->train_order, p->train_files, p->document_end, p->document_begin};
     cJSON *json = cJSON_CreateObject();
     cJSON_AddNumberToObject(json, "format", STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) cJSON_AddNumberToObject(json, state_number_keys[i], (double)numbers[i]);
@@ -221,15 +232,17 @@ static inline bool state_write_json(const char *folder, const training_progress 
     return ok;
 }
 static inline bool state_parse_json(const cJSON *json, training_progress *p, uint64_t *sums, int64_t count, error_text *error) {
-    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->data_step, &p->sequences, &p->updated_step, &p->seed, &p->seq_len, &p->train_tokens,
-                                       &p->train_order, &p->train_files, &p->document_end, &p->document_begin}, format = 0;
+    int64_t *numbers[STATE_NUMBERS] = {&p->step, &p->samples, &p->data_step, &p->sequences, &p->updated_step, &p->seed, &p->seq_len,
+                                       &p->train_tokens, &p->train_order, &p->train_files, &p->document_end, &p->document_begin};
+    int64_t format = 0;
     if (!cJSON_IsObject(json) || !safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format) || format != STATE_FORMAT)
         return error_set(error, "training_state.json: its format is %lld, not %d", (long long)format, STATE_FORMAT);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, state_number_keys[i]);
         *numbers[i] = -1;
         bool none = i >= STATE_TOKENS && cJSON_IsNumber(at) && at->valuedouble == -1;
-        if (!none && (!safetensors_whole(at, numbers[i]) || *numbers[i] >= (int64_t)1 << 52)) // from there on cJSON does not print every digit
+        // From 2^52 on cJSON does not print every digit.
+        if (!none && (!safetensors_whole(at, numbers[i]) || *numbers[i] >= (int64_t)1 << 52))
             return error_set(error, "training_state.json: \"%s\" is missing or not a whole number below 2^52", state_number_keys[i]);
     }
     recent_values *recent[2] = {&p->losses, &p->norms};
@@ -238,19 +251,22 @@ static inline bool state_parse_json(const cJSON *json, training_progress *p, uin
         memset(recent[i], 0, sizeof *recent[i]); // a run without --skip-spikes does not have them
         for (const cJSON *at = list != NULL ? list->child : NULL; at != NULL; at = at->next) {
             if (!cJSON_IsNumber(at) || !isfinite(at->valuedouble) || recent[i]->count == SPIKE_WINDOW)
-                return error_set(error, "training_state.json: \"%s\" is not a list of at most %d numbers", state_recent_keys[i], SPIKE_WINDOW);
+                return error_set(error, "training_state.json: \"%s\" is not a list of at most %d numbers",
+                                 state_recent_keys[i], SPIKE_WINDOW);
             recent_add(recent[i], at->valuedouble);
         }
     }
     if (p->losses.count != p->norms.count)
-        return error_set(error, "training_state.json: it has %lld losses and %lld gradient norms", (long long)p->losses.count, (long long)p->norms.count);
+        return error_set(error, "training_state.json: it has %lld losses and %lld gradient norms",
+                         (long long)p->losses.count, (long long)p->norms.count);
     for (int k = 0; k < VALUES_KINDS; k++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, state_sum_keys[k]);
         if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != (int)count)
             return error_set(error, "training_state.json: \"%s\" does not hold %lld sums", state_sum_keys[k], (long long)count);
         int64_t i = k * count;
         for (const cJSON *at = list->child; at != NULL; at = at->next, i++)
-            if (!state_read_hex(at, &sums[i])) return error_set(error, "training_state.json: a sum in \"%s\" is damaged", state_sum_keys[k]);
+            if (!state_read_hex(at, &sums[i]))
+                return error_set(error, "training_state.json: a sum in \"%s\" is damaged", state_sum_keys[k]);
     }
     return true;
 }
@@ -279,7 +295,8 @@ static inline bool state_other_format(const char *folder, error_text *error) {
     safetensors_whole(cJSON_GetObjectItemCaseSensitive(json, "format"), &format);
     cJSON_Delete(json);
     if (format != STATE_FORMAT)
-        error_set(error, "was written by another version of this program, in format %lld (this one: %d); only its parameters can be used, by --model %s",
+        error_set(error, "was written by another version of this program, in format %lld (this one: %d); "
+                         "only its parameters can be used, by --model %s",
                   (long long)format, STATE_FORMAT, printable(folder).text);
     return format != STATE_FORMAT;
 }
@@ -290,13 +307,14 @@ static inline bool state_other_format(const char *folder, error_text *error) {
 static inline bool state_write_moments(const model *m, const char *folder, uint64_t *sums, error_text *error) {
     safetensors files = safetensors_none();
     size_t shares = (size_t)zero_shares(&m->zero);
-    const char *copy_m = m->saving != NULL ? m->saving + sizeof(float) * shares : NULL, *copy_v = copy_m != NULL ? copy_m + m->zero.moment_bytes * shares : NULL;
+    const char *copy_m = m->saving != NULL ? m->saving + sizeof(float) * shares : NULL;
+    const char *copy_v = copy_m != NULL ? copy_m + m->zero.moment_bytes * shares : NULL;
     safetensors_dtype dtype = m->setup.bf16_moments ? DTYPE_BF16 : DTYPE_F32;
     model_files_add(m, &files, VALUES_M, dtype, NULL);
     model_files_add(m, &files, VALUES_V, dtype, NULL);
     bool ok = safetensors_lay_out(&files, folder, "optimizer", EXPORT_LIMIT, m->g->rank == 0, error) &&
-              model_files_write(m, &files, VALUES_M, copy_m, sums, error) && model_files_write(m, &files, VALUES_V, copy_v, sums + model_checksums(m), error) &&
-              safetensors_sync(&files, error);
+              model_files_write(m, &files, VALUES_M, copy_m, sums, error) &&
+              model_files_write(m, &files, VALUES_V, copy_v, sums + model_checksums(m), error) && safetensors_sync(&files, error);
     safetensors_close(&files);
     return ok;
 }
@@ -326,7 +344,7 @@ static inline void *state_write(void *store) {
     __atomic_store_n(&s->worked, true, __ATOMIC_RELEASE);
     return NULL;
 }
-// Stage 2, on rank 0: writes training_state.json, renames the folder, which completes the state, and removes the oldest states beyond --keep.
+// Stage 2, on rank 0: writes training_state.json, renames the folder, which completes the state; removes the oldest ones beyond --keep.
 static inline void *state_give_name(void *store) {
     state_store *s = (state_store *)store;
     if (state_write_json(s->unfinished.text, &s->progress, s->o, s->sums, model_checksums(s->m), &s->why) &&
@@ -358,7 +376,8 @@ static inline void state_save_start(state_store *s, model *m, const training_pro
     zero_settle(&m->zero);
     if (m->saving != NULL) model_copy_shares(m);
     error_text none = {"", 0};
-    comm_agree_on_files(s->all, &none); // removing old states may take long. From here on the folders exist: a rank that sees none must not make its own
+    // Removing old states may take long. From here on the folders exist: a rank that sees none must not make its own.
+    comm_agree_on_files(s->all, &none);
     state_save_stage(s, SAVE_WRITING, state_write);
     s->wait_seconds = device_seconds() - began;
 }
@@ -409,11 +428,13 @@ enum { STATE_SIZES = 18, STATE_ROPE = 9 }; // from STATE_ROPE on: RoPE, which ne
 static inline void state_sizes(const model_config *c, state_size *sizes) {
     const rope_scaling *r = &c->rope;
     const state_size all[STATE_SIZES] = {
-        {"num_hidden_layers", (double)c->L}, {"hidden_size", (double)c->D}, {"num_attention_heads", (double)c->H}, {"num_key_value_heads", (double)c->Hkv},
-        {"head_dim", (double)c->HS}, {"intermediate_size", (double)c->F}, {"vocab_size", (double)c->V}, {"tie_word_embeddings", (double)c->tied},
+        {"num_hidden_layers", (double)c->L}, {"hidden_size", (double)c->D}, {"num_attention_heads", (double)c->H},
+        {"num_key_value_heads", (double)c->Hkv}, {"head_dim", (double)c->HS}, {"intermediate_size", (double)c->F},
+        {"vocab_size", (double)c->V}, {"tie_word_embeddings", (double)c->tied},
         {"rms_norm_eps", (double)c->rms_eps}, {"rope_theta", c->rope_theta},
         {"original_max_position_embeddings", (double)r->original_length}, {"rope type", (double)r->kind}, {"rope factor", r->factor},
-        {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor}, {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow},
+        {"low_freq_factor", r->low_freq_factor}, {"high_freq_factor", r->high_freq_factor},
+        {"beta_fast", r->beta_fast}, {"beta_slow", r->beta_slow},
         {"attention_factor", r->attention_factor}};
     memcpy(sizes, all, sizeof all);
 }
@@ -430,7 +451,8 @@ static inline bool state_same_model(const model_config *state, const model_confi
     state_sizes(run, here);
     for (int i = 0; i < STATE_SIZES; i++)
         if (there[i].value != here[i].value && !(i >= STATE_ROPE && new_data))
-            return error_set(error, "holds another model: \"%s\" is %.9g there and %.9g here%s", here[i].name, there[i].value, here[i].value,
+            return error_set(error, "holds another model: \"%s\" is %.9g there and %.9g here%s",
+                             here[i].name, there[i].value, here[i].value,
                              i >= STATE_ROPE ? "; the options of the run that was saved, or --new-data to go on with another RoPE" : "");
     return true;
 }
@@ -440,11 +462,14 @@ static inline int state_differences(const training_progress *state, const traini
     const int64_t there[2] = {state->document_end, state->document_begin}, here[2] = {run->document_end, run->document_begin};
     int n = 0;
     memset(texts, 0, sizeof *texts * STATE_DIFFERENCES);
-    if (state->seed != run->seed) error_set(&texts[n++], "was trained with --seed %lld, on which the order of samples depends", (long long)state->seed);
+    if (state->seed != run->seed)
+        error_set(&texts[n++], "was trained with --seed %lld, on which the order of samples depends", (long long)state->seed);
     if (state->seq_len != run->seq_len) error_set(&texts[n++], "was trained with --seq-len %lld", (long long)state->seq_len);
     if (state->train_tokens != run->train_tokens)
-        error_set(&texts[n++], "was trained on %lld tokens, and --train-data holds %lld", (long long)state->train_tokens, (long long)run->train_tokens);
-    else if (state->train_order != run->train_order && state->seq_len == run->seq_len) error_set(&texts[n++], "was trained on another mixture of sources");
+        error_set(&texts[n++], "was trained on %lld tokens, and --train-data holds %lld",
+                  (long long)state->train_tokens, (long long)run->train_tokens);
+    else if (state->train_order != run->train_order && state->seq_len == run->seq_len)
+        error_set(&texts[n++], "was trained on another mixture of sources");
     else if (state->train_files != run->train_files) error_set(&texts[n++], "was trained on other files, or other loss masks");
     for (int i = 0; i < 2; i++) {
         const char *option = i == 0 ? "end" : "begin";
@@ -462,7 +487,8 @@ static inline void state_note_options(const char *folder, const options *o) {
     for (const cJSON *at = now->child; at != NULL; at = at->next) {
         const cJSON *before = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "options"), at->string);
         if (!cJSON_IsString(before) || strcmp(before->valuestring, at->valuestring) == 0) continue;
-        const char *was = strcmp(before->valuestring, "-") == 0 ? "not given" : before->valuestring, *is = strcmp(at->valuestring, "-") == 0 ? "not given" : at->valuestring;
+        const char *was = strcmp(before->valuestring, "-") == 0 ? "not given" : before->valuestring;
+        const char *is = strcmp(at->valuestring, "-") == 0 ? "not given" : at->valuestring;
         fprintf(stderr, "note: --%s was %s so far and is %s from now on\n", at->string, was, is);
     }
     cJSON_Delete(now);
@@ -488,7 +514,8 @@ static inline bool state_load(model *m, const char *folder, const uint64_t *sums
     safetensors files = safetensors_none();
     values_buffer buffer;
     bool room = values_buffer_make(&buffer, error);
-    if (hf_import(m, folder, read, error) && room && kinds > 1 && safetensors_open(&files, path_join(folder, "optimizer").text, "optimizer", error) &&
+    if (hf_import(m, folder, read, error) && room && kinds > 1 &&
+        safetensors_open(&files, path_join(folder, "optimizer").text, "optimizer", error) &&
         model_files_check(m, &files, VALUES_M, error) && model_files_check(m, &files, VALUES_V, error) &&
         model_files_read(m, &files, VALUES_M, &buffer, read + count, error))
         model_files_read(m, &files, VALUES_V, &buffer, read + 2 * count, error);
@@ -532,12 +559,14 @@ static inline void state_continue(const state_store *s, model *m, const model_co
     if (first_rank && training && s->o->steps > saved->step) state_note_options(state_path(s->o->out, "", saved->step).text, s->o);
     m->c.max_position = max_i64(m->c.max_position, c->max_position); // with --steps 0, options_model does not raise it to --seq-len
 }
-// Loads the newest state that is not damaged. progress in: what this run's samples are; out: also the state's step and samples; with --new-data and
-// other data 0 samples (another RoPE alone: the state's). *found false: there is no state, and model and progress are as before. Notes options that
-// change. Damaged states are skipped with a line on stderr, and renamed to damaged-* if an older one is good. False with a message: a state of another
-// model, or without --new-data of other data or another RoPE; states that cannot be read now; there are states, but all are damaged.
+// Loads the newest state that is not damaged. progress in: what this run's samples are; out: also the state's step and samples; with
+// --new-data and other data 0 samples (another RoPE alone: the state's). *found false: there is no state, and model and progress are as
+// before. Notes options that change. Damaged states are skipped with a line on stderr, and renamed to damaged-* if an older one is good.
+// False with a message: a state of another model, or without --new-data of other data or another RoPE; states that cannot be read now;
+// there are states, but all are damaged.
 static inline bool state_resume(state_store *s, model *m, training_progress *progress, bool *found, error_text *error) {
-    bool first_rank = comm_rank(s->all) == 0, training = s->o->steps > 0 && progress->train_tokens > 0; // without training, the data does not matter
+    bool first_rank = comm_rank(s->all) == 0;
+    bool training = s->o->steps > 0 && progress->train_tokens > 0; // without training, the data does not matter
     int64_t *steps = HOST_NEW(int64_t, STATES_MAX), count = model_checksums(m), states = 0;
     uint64_t *sums = HOST_NEW(uint64_t, VALUES_KINDS * count);
     training_progress saved = *progress;
@@ -583,7 +612,8 @@ static inline bool state_resume(state_store *s, model *m, training_progress *pro
         state_continue(s, m, &c, &saved, training, progress);
         for (int64_t newer = at + 1; first_rank && newer < states; newer++) state_set_aside(s, steps[newer], error);
     } else if (states > 0 && error->text[0] == '\0') {
-        error_set(error, "--resume: none of the states in %s is intact; move them away to start from the beginning", printable(s->o->out).text);
+        error_set(error, "--resume: none of the states in %s is intact; move them away to start from the beginning",
+                  printable(s->o->out).text);
     }
     free(steps);
     free(sums);

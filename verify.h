@@ -1,9 +1,10 @@
-// --verify: one step of a small model on this run's grid, beside the same step on one rank. It finds on the machines at hand what no loss shows:
-// a gradient that misses a rank's share, counts it twice or meets the wrong rows.
+// --verify: one step of a small model on this run's grid, beside the same step on one rank. It finds on the machines at hand what no loss
+// shows: a gradient that misses a rank's share, counts it twice or meets the wrong rows.
 //
-// What is distributed is the run's own: device, ranks and links, grid, placement, windows, --cp-comm, --dkv-wire, ZeRO degrees, heads, packed
-// documents, what layers recompute and offload. What every rank computes by itself is small: at most 4 layers, hidden size 256, F 512, 1000 tokens in
-// the vocabulary; VERIFY_ROWS rows of a sequence per rank; up to 2 sequences and 2 micro-steps. The tokens are random numbers, the same on every grid.
+// What is distributed is the run's own: device, ranks and links, grid, placement, windows, --cp-comm, --dkv-wire, ZeRO degrees, heads,
+// packed documents, what layers recompute and offload. What every rank computes by itself is small: at most 4 layers, hidden size 256, F
+// 512, 1000 tokens in the vocabulary; VERIFY_ROWS rows of a sequence per rank; up to 2 sequences and 2 micro-steps. The tokens are random
+// numbers, the same on every grid.
 #ifndef VERIFY_H
 #define VERIFY_H
 
@@ -12,9 +13,9 @@
 
 enum { VERIFY_ROWS = DEVICE_ROW_MULTIPLE > 1 ? 2 * DEVICE_ROW_MULTIPLE : 32 }; // fills both chunks of a rank, on a GPU with tiles for cuDNN
 
-// How far this grid's step may be from one rank's, for the loss and for each tensor's gradient (the norm of the difference over the norm). In float
-// only the order of sums differs. Where numbers are stored in bf16, each is off by up to 2^-8 of itself: a cosine of 0.999 is 0.045. --dkv-wire bf16 adds
-// sqrt(cp) 2^-8 (double_ring.cuh).
+// How far this grid's step may be from one rank's, for the loss and for each tensor's gradient (the norm of the difference over the norm).
+// In float only the order of sums differs. Where numbers are stored in bf16, each is off by up to 2^-8 of itself: a cosine of 0.999 is
+// 0.045. --dkv-wire bf16 adds sqrt(cp) 2^-8 (double_ring.cuh).
 typedef struct {
     double loss, gradient;
 } verify_bounds;
@@ -39,8 +40,8 @@ static inline int32_t verify_token(int V, int64_t sample, int64_t position) {
     return (int32_t)(hash_mix((uint64_t)(sample << 32 | position)) % (uint64_t)V);
 }
 
-// Makes the model and runs one step of it on v->g; its gradient stays in v->m.zero. Every grid sees the same samples (dataloader_counter). Collective over
-// v->g.all. False with a message: a rank has not enough memory; nothing is left to release then.
+// Makes the model and runs one step of it on v->g; its gradient stays in v->m.zero. Every grid sees the same samples (dataloader_counter).
+// Collective over v->g.all. False with a message: a rank has not enough memory; nothing is left to release then.
 static inline bool verify_step(verify_model *v, const model_config *c, model_setup setup, int64_t S, error_text *error) {
     const grid_shape *s = &v->g.shape;
     int64_t long_document = setup.packed ? max_i64(2 * s->cp, 32) : S + 1; // so that many samples have several segments
@@ -56,10 +57,12 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_set
     int64_t *documents = v->m.batch_documents;
     int32_t *tokens = v->m.batch_tokens, *labels = v->m.batch_labels;
     for (int64_t n = 0; n < sequences; n++) {
-        int64_t sample = dataloader_counter(n / setup.B, s->dp, v->g.place.d, setup.B, n % setup.B), document = setup.packed ? verify_document(sample) : S;
+        int64_t sample = dataloader_counter(n / setup.B, s->dp, v->g.place.d, setup.B, n % setup.B);
+        int64_t document = setup.packed ? verify_document(sample) : S;
         sequence_shard shard = v->shard;
         segment_list list = {.shard = &shard, .list = model_batch_segments(&v->m, n)};
-        for (int64_t begin = 0; list.list != NULL && begin < S; begin += document) segment_list_add(&list, begin, min_i64(S, begin + document));
+        for (int64_t begin = 0; list.list != NULL && begin < S; begin += document)
+            segment_list_add(&list, begin, min_i64(S, begin + document));
         shard.segments = list.list;
         for (int64_t t = 0; t < T; t++) {
             sequence_span at = sequence_shard_span_at(&shard, shard.h * T + t);
@@ -74,7 +77,8 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_set
         }
     }
     model_start(&v->m, &v->shard);
-    zero_init(&v->m.zero, 1, 1 / sqrtf((float)c->D), 0.5f / sqrtf((float)c->D)); // scores of about 1: attention is neither uniform nor one key's
+    // Scores of about 1: attention is neither uniform nor one key's.
+    zero_init(&v->m.zero, 1, 1 / sqrtf((float)c->D), 0.5f / sqrtf((float)c->D));
     zero_reset_states(&v->m.zero);
     adamw_args still = {.eps = 1, .step = 1}; // learning rate 0
     v->result = model_step(&v->m, still, 0);
@@ -82,8 +86,8 @@ static inline bool verify_step(verify_model *v, const model_config *c, model_set
     return true;
 }
 
-// Compares the gradients of all tensors, divided as in files (file_parts), over all ranks: the norm of the difference over the norm. Returns the largest;
-// name: that of its tensor. `one` holds whole gradients, the same on every rank.
+// Compares the gradients of all tensors, divided as in files (file_parts), over all ranks: the norm of the difference over the norm.
+// Returns the largest; name: that of its tensor. `one` holds whole gradients, the same on every rank.
 static inline double verify_compare(const verify_model *here, const verify_model *one, char *name, size_t bytes) {
     int units = here->m.c.L + 2, n = units * ZERO_MAX_TENSORS * FILE_PARTS;
     const zero_hybrid *z = &here->m.zero;
@@ -111,7 +115,9 @@ static inline double verify_compare(const verify_model *here, const verify_model
         file_part parts[FILE_PARTS];
         double apart = sums[2 * i] == 0 ? 0 : sqrt(sums[2 * i] / sums[2 * i + 1]);
         int tensor = i / FILE_PARTS % ZERO_MAX_TENSORS, unit = i / FILE_PARTS / ZERO_MAX_TENSORS;
-        if (tensor >= z->units[unit].tensor_count || i % FILE_PARTS >= file_parts(&here->m, VALUES_PARAMETERS, unit, tensor, parts)) continue;
+        if (tensor >= z->units[unit].tensor_count ||
+            i % FILE_PARTS >= file_parts(&here->m, VALUES_PARAMETERS, unit, tensor, parts))
+            continue;
         if (apart <= worst) continue; // a NaN is not
         worst = isnan(apart) ? INFINITY : apart;
         snprintf(name, bytes, "%s", parts[i % FILE_PARTS].name);
@@ -120,8 +126,8 @@ static inline double verify_compare(const verify_model *here, const verify_model
     return worst;
 }
 
-// c, run, g: the run's. Prints what it found on rank 0. False with a message when this grid's step is not that of one rank. Takes and gives back
-// memory of its own. Collective.
+// c, setup, g: the run's. Prints what it found on rank 0. False with a message when this grid's step is not that of one rank. Takes and
+// gives back memory of its own. Collective.
 static inline bool verify(const model_config *c, const model_setup *setup, const grid *g, error_text *error) {
     model_config small = *c;
     small.L = (int)min_i64(c->L, 4);
@@ -141,7 +147,8 @@ static inline bool verify(const model_config *c, const model_setup *setup, const
     distributed.kinds = kinds;
     distributed.offload_layers = (int)ceil_div((int64_t)setup->offload_layers * small.L, c->L);
     distributed.saves = false;
-    model_setup alone = {.B = 1, .grad_accum = g->shape.dp * distributed.B * distributed.grad_accum, .zp = 1, .zg = 1, .zo = 1, .packed = setup->packed, .kinds = none};
+    model_setup alone = {.B = 1, .grad_accum = g->shape.dp * distributed.B * distributed.grad_accum, .zp = 1, .zg = 1, .zo = 1,
+                         .packed = setup->packed, .kinds = none};
     here.g = *g;
     comm *self = comm_split(g->all, g->rank, 0, COMM_CONTROL);
     grid_create(&one.g, (grid_shape){.dp = 1, .hp = 1, .cp = 1, .w = 1}, false, self);
@@ -152,11 +159,14 @@ static inline bool verify(const model_config *c, const model_setup *setup, const
         verify_bounds bounds = verify_bounds_of(setup, g->shape.cp);
         double apart = verify_compare(&here, &one, name, sizeof name), loss = here.result.loss, expected = one.result.loss;
         if (!(apart <= bounds.gradient && fabs(loss - expected) <= bounds.loss * expected))
-            error_set(error, "--verify: a step on this grid differs from the same step on one rank: loss %.6f, one rank %.6f (relative bound %.1g); "
-                             "gradients differ by up to %.2g of their norm, in %s (bound %.2g)", loss, expected, bounds.loss, apart, name, bounds.gradient);
+            error_set(error, "--verify: a step on this grid differs from the same step on one rank: "
+                             "loss %.6f, one rank %.6f (relative bound %.1g); "
+                             "gradients differ by up to %.2g of their norm, in %s (bound %.2g)",
+                      loss, expected, bounds.loss, apart, name, bounds.gradient);
         else if (g->rank == 0)
             printf("verified    a step of %d layers and %lld tokens on this grid agrees with one rank: loss %.6f, one rank %.6f; "
-                   "gradients differ by up to %.1e of their norm (%s; bound %.2g)\n", small.L, (long long)S, loss, expected, apart, name, bounds.gradient);
+                   "gradients differ by up to %.1e of their norm (%s; bound %.2g)\n",
+                   small.L, (long long)S, loss, expected, apart, name, bounds.gradient);
         model_release(&here.m, &here.device, &here.host);
     }
     if (ok) model_release(&one.m, &one.device, &one.host);

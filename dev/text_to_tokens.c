@@ -1,7 +1,7 @@
 // text_to_tokens OUT.bin FILE...     any text files, one after the other -> one llm.c token file of bytes (uint16, vocabulary 256).
 //
-// For models with --model tiny and nano, which read bytes. Prints how many tokens there are and the entropy of single bytes in nats: the loss
-// of a model that knows only how often each byte occurs. For real vocabularies: dev/tokenize_text.py.
+// For models with --model tiny and nano, which read bytes. Prints how many tokens there are and the entropy of single bytes in nats: the
+// loss of a model that knows only how often each byte occurs. For real vocabularies: dev/tokenize_text.py.
 // An OUT.bin that exists is replaced only if it is a token file, without a loss mask, and none of the inputs.
 #include "../dataloader.h" // defines: TOKEN_*, token_file_check, path_leads_to_same
 
@@ -37,7 +37,8 @@ int main(int argc, char **argv) {
         return fail(NULL, "%s: %s", argv[1], "exists and is not a token file; the first argument is the file to write");
     if (snprintf(part, sizeof part, "%s.mask", argv[1]) < (int)sizeof part && path_exists(part))
         return fail(NULL, "%s: %s", part, "the loss mask of other tokens would be taken for these tokens'; remove it");
-    if (snprintf(part, sizeof part, "%s.part", argv[1]) >= (int)sizeof part) return fail(NULL, "%.60s...: %s", argv[1], "the name is too long");
+    if (snprintf(part, sizeof part, "%s.part", argv[1]) >= (int)sizeof part)
+        return fail(NULL, "%.60s...: %s", argv[1], "the name is too long");
     for (int i = 2; i < argc; i++) // as files, whatever their names
         if (path_leads_to_same(argv[i], argv[1]) || path_leads_to_same(argv[i], part))
             return fail(NULL, "%s: %s", argv[i], "is the file to write, or its .part, and an input");
