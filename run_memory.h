@@ -110,7 +110,7 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
         run_add_way(ways, sizeof ways, trains && !run->bf16_moments && (cpu || run->offload_states < OFFLOAD_OPTIMIZER), "--moments bf16, ");
         run_add_way(ways, sizeof ways, cpu && run->saves, "no --save-every, ");
         return error_set(error, "a rank needs %s but may use only %s; to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
-                                "(--dry-run prints the memory by category)", bytes_text(bytes).text, bytes_text(room.device).text, keep_less, ways);
+                                "(--hp auto chooses grid, ZeRO degrees and offload; --dry-run prints the memory by category)", bytes_text(bytes).text, bytes_text(room.device).text, keep_less, ways);
     }
     run_add_way(ways, sizeof ways, trains && run->offload_layers > 0, "a smaller --offload-activations, ");
     run_add_way(ways, sizeof ways, run->offload_states >= OFFLOAD_PARAMETERS, "no --offload-parameters, ");
