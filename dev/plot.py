@@ -211,7 +211,7 @@ def plot_picture(paths, logs, keys, args):
 
 def main():
     keys = [q[0] for q in QUANTITIES]
-    parser = argparse.ArgumentParser(description="Plots logs of train_llama.")
+    parser = argparse.ArgumentParser(description="Plots logs of train_llama.", usage="plot.py [OPTION ...] FILE.jsonl ..., or --help")
     parser.add_argument("logs", nargs="+", metavar="FILE.jsonl")
     parser.add_argument("-o", "--output", default="train_llama.png", help="image to write (default: %(default)s)")
     parser.add_argument("--terminal", action="store_true", help="plot as text instead; needs no packages")
