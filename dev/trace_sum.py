@@ -12,10 +12,12 @@ Durations of nested events (a layer and its attention) are counted under each na
 """
 import collections
 import json
+import signal
 import sys
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its output may go to head
     last = sys.argv[1:2] == ["--last"]
     paths = sys.argv[1 + last:]
     if not paths or paths[0].startswith("-"):
