@@ -239,6 +239,7 @@ done
 # scripts/run_*.sh: their grid, and the memory and the speed in their headers, are what --plan says now; test_run checks that their flags exist.
 for script in scripts/run_llama3_8b_*.sh; do
     check "$script" bash -n "$script"
+    check "$script --help" ends_with 0 "^   Slurm: .* sbatch $script" "$script" --help
     check "$script agrees with the plan (else: dev/plan_tables.py)" python3 - "$script" "$binary" "$dir/run.json" <<'PY'
 import json, os, re, shlex, subprocess, sys
 script, binary, path = sys.argv[1:]
