@@ -117,7 +117,7 @@ static inline bool run_check_memory(const options *o, const model_config *c, con
         run_add_way(ways, sizeof ways, cpu && setup->saves, "no --save-every, ");
         return error_set(error, "a rank needs %s but may use only %s; "
                                 "to reduce it: %smore ranks, %ssmaller --mlp-tile and --loss-tile, a shorter --seq-len "
-                                "(--dry-run prints the memory by category)",
+                                "(--hp auto chooses grid, ZeRO degrees and offload; --dry-run prints the memory by category)",
                          bytes_text(bytes).text, bytes_text(room.device).text, keep_less, ways);
     }
     run_add_way(ways, sizeof ways, trains && setup->offload_layers > 0, "a smaller --offload-activations, ");

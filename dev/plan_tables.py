@@ -147,8 +147,14 @@ layer at a time.
     out, _, _ = ask("--dry-run", *small)
     longest, host = int(re.search(r"options.*: (\d+) tokens", out)[1]), int(re.search(r" host (\d+)", out)[1])
     alone = [plan(model, "128K", ranks, "h100", sequences=1)[0]["choices"][0]["mfu"] for model, ranks in (("llama3-8b", 1), ("llama3-70b", 8))]
+    single = {(model, ranks): int(re.search(r"up to (\d+) tokens fit", plan(model, "64M", ranks, "h100", sequences=1)[0])[1]) // 1024
+              for model in ("llama3-8b", "llama3-70b") for ranks in (1, 8)}
     text += f"""
-These steps have 16M tokens. In a step of one sequence of 128K the update of states on the host counts, though the next forward pass hides most of it:
+These steps have 16M tokens in several sequences, and adding up their gradients takes memory. With one sequence a step longer ones fit: Llama-3-8B up to
+{single["llama3-8b", 1]}K tokens on one GPU and {single["llama3-8b", 8]}K on eight, Llama-3-70B up to {single["llama3-70b", 1]}K and {single["llama3-70b", 8]}K. (`--plan` with `--seq-len 64M`, which
+fits nowhere, prints these, to within 1 %.)
+
+In a step of one sequence of 128K the update of states on the host counts, though the next forward pass hides most of it:
 Llama-3-8B on one GPU reaches an MFU of {100 * alone[0]:.1f} %, Llama-3-70B on eight one of {100 * alone[1]:.1f} %.
 
 A GPU of 24 GB, of which 22 GiB are ours, holds Llama-3-8B with up to {longest // 1024}K tokens; with 128K it takes {host / GIB:.0f} GiB of host memory:
@@ -273,11 +279,12 @@ SCRIPT = """#!/usr/bin/env bash
 #SBATCH --open-mode=append
 #SBATCH --signal=USR1@{notice}
 set -euo pipefail
+case ${{1:-}} in --help | -h) sed -n '2,/^# Made by/s/^#//p' "$0"; exit 0 ;; esac
 cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}"
 if [ -n "${{SLURM_JOB_ID:-}}" ]; then launcher='srun --mpi=pmix'; else launcher='mpirun -np {ranks}'; fi
 show() {{ printf '%q ' $launcher "$@" && echo; }}
 if [ -z "${{MODEL:-}}" ] || [ -z "${{DATA:-}}" ]; then
-    echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin'" >&2
+    echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin' (--help says more)" >&2
     exit 2
 fi
 

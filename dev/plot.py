@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
 
 # What can be plotted: key, title, factor from the log's unit.
@@ -28,6 +29,7 @@ QUANTITIES = [
     ("step_ms", "step, ms", 1.0),
     ("mem_bytes", "memory, GiB", 1.0 / 2**30),
     ("comm_bytes", "bytes sent a step, MiB", 1.0 / 2**20),
+    ("exposed_ms", "waited for transfers, ms a step", 1.0),
 ]
 PICTURE = ["loss", "val_loss_by_position", "needle_accuracy", "grad_norm", "tgs", "mfu", "mem_bytes", "comm_bytes"]  # validation loss goes into the loss plot
 
@@ -210,8 +212,9 @@ def plot_picture(paths, logs, keys, args):
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its output may go to head
     keys = [q[0] for q in QUANTITIES]
-    parser = argparse.ArgumentParser(description="Plots logs of train_llama.")
+    parser = argparse.ArgumentParser(description="Plots logs of train_llama.", usage="plot.py [OPTION ...] FILE.jsonl ..., or --help")
     parser.add_argument("logs", nargs="+", metavar="FILE.jsonl")
     parser.add_argument("-o", "--output", default="train_llama.png", help="image to write (default: %(default)s)")
     parser.add_argument("--terminal", action="store_true", help="plot as text instead; needs no packages")

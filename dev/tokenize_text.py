@@ -543,7 +543,8 @@ class Shards:
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Text files -> llm.c token files, with a Hugging Face tokenizer.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     usage="tokenize_text.py --tokenizer FOLDER --out PREFIX [OPTION ...] FILE ..., or --help")
     parser.add_argument("files", nargs="*", help=".txt, .jsonl, or either with .gz")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, or the folder that holds it")
     parser.add_argument("--out", metavar="PREFIX", help="write PREFIX_000001.bin, ...")

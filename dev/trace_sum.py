@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""Sums a trace of train_llama --trace by track and name: how often, how long in all, and the share of the track's time.
+"""Sums a trace of train_llama --trace by track and name: how often, how long in all, and the share of the time that the
+trace covers, from its first event to the end of its last.
 
     python3 dev/trace_sum.py [--last] trace.json [trace.json.rank1 ...]
 
 --last: only what the GPU did in the last step, and how long it was idle (the first steps also choose algorithms and compile kernels).
 
-The track "wait" is the exposed time of transfers; the track "kernels" (CUDA) is the time of every kernel, product and attention call on the GPU.
+The track "wait" is the exposed time of transfers; a track such as "kv_inner" has transfers from their start to the end of
+the wait, with what compute hides (docs/one_step.md, "Names of transfers"); the track "kernels" (CUDA) is the time of every kernel, product and attention call on the GPU.
 Durations of nested events (a layer and its attention) are counted under each name. Needs nothing but Python.
 """
 import collections
 import json
+import signal
 import sys
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its output may go to head
     last = sys.argv[1:2] == ["--last"]
     paths = sys.argv[1 + last:]
     if not paths or paths[0].startswith("-"):

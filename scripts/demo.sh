@@ -6,6 +6,7 @@
 #   FLOPs     3.0 M parameters: about 1.3e13 in all
 #   hardware  2 CPU cores, 1 GB; 2 minutes
 set -euo pipefail
+case ${1:-} in --help | -h) sed -n '2,/^set -e/s/^#//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
 scripts/setup.sh
 make --no-print-directory DEVICE=cpu all tools

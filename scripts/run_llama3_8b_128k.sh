@@ -29,11 +29,12 @@
 #SBATCH --open-mode=append
 #SBATCH --signal=USR1@1260
 set -euo pipefail
+case ${1:-} in --help | -h) sed -n '2,/^# Made by/s/^#//p' "$0"; exit 0 ;; esac
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"
 if [ -n "${SLURM_JOB_ID:-}" ]; then launcher='srun --mpi=pmix'; else launcher='mpirun -np 8'; fi
 show() { printf '%q ' $launcher "$@" && echo; }
 if [ -z "${MODEL:-}" ] || [ -z "${DATA:-}" ]; then
-    echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin'" >&2
+    echo "error: MODEL must be a Hugging Face folder of Llama-3-8B, and DATA token files, such as 'data/long*.bin' (--help says more)" >&2
     exit 2
 fi
 

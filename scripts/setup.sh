@@ -9,6 +9,7 @@ check_only=0
 case "${1:-}" in
 "") ;;
 --check) check_only=1 ;;
+--help | -h) sed -n '2,/^set -e/s/^#//p' "$0"; exit 0 ;;
 *) echo "error: unknown argument $1; the only argument is --check" >&2; exit 2 ;;
 esac
 

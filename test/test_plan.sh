@@ -239,6 +239,7 @@ done
 # scripts/run_*.sh: their grid, and the memory and the speed in their headers, are what --plan says now; test_run checks that their flags exist.
 for script in scripts/run_llama3_8b_*.sh; do
     check "$script" bash -n "$script"
+    check "$script --help" ends_with 0 "^   Slurm: .* sbatch $script" "$script" --help
     check "$script agrees with the plan (else: dev/plan_tables.py)" python3 - "$script" "$binary" "$dir/run.json" <<'PY'
 import json, os, re, shlex, subprocess, sys
 script, binary, path = sys.argv[1:]
@@ -304,6 +305,18 @@ sed -n 's/^    //p' docs/plans.md | quoted >"$dir/quoted"
 "$binary" $(sed -n 's/^    \$ \.\/train_llama //p' docs/plans.md) | quoted >"$dir/printed"
 check 'docs/plans.md quotes the plan (else: dev/plan_tables.py)' bash -c "[ -s '$dir/quoted' ] && diff '$dir/quoted' '$dir/printed'"
 
+# README.md and docs/plans.md say what one sequence a step may be long on one H100 and on eight: as the planner, to within 1 %.
+longest_of() { "$binary" --plan --model "$1" --cluster h100 --ranks "$2" --seq-len 64M 2>&1 | sed -n 's/.* up to \([0-9]*\) tokens fit.*/\1/p'; }
+check 'the longest sequences in README.md and docs/plans.md' python3 - "$(longest_of llama3-8b 1)" "$(longest_of llama3-8b 8)" "$(longest_of llama3-70b 1)" "$(longest_of llama3-70b 8)" <<'PY'
+import re, sys
+planned = [int(n) for n in sys.argv[1:]]
+size = lambda text: float(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}[text[-1]]
+readme = re.search(r"Llama-3-8B on (\S+) tokens and Llama-3-70B on (\S+), a node of 8 trains them on (\S+) and (\S+) ", open("README.md").read()).group(1, 3, 2, 4)
+plans = re.search(r"Llama-3-8B up to\s(\S+) tokens on one GPU and (\S+) on eight, Llama-3-70B up to (\S+) and (\S+)\. ", open("docs/plans.md").read()).groups()
+for said in (readme, plans):
+    for text, n in zip(said, planned, strict=True): assert abs(size(text) / n - 1) < 0.01, (text, n)
+PY
+
 check 'dev/plan_tables.py takes no other error for what does not fit' ends_with 1 "cluster 'none': neither a known cluster" \
     env TRAIN_LLAMA="$binary" PYTHONPATH=dev python3 -c 'import plan_tables; plan_tables.plan("llama3-8b", "128K", 8, "none")'
 
@@ -334,7 +347,7 @@ refuse 'or a copy of them' 'host memory .* reduce it: --moments bf16, no --save-
 refuse 'not when they are already' 'host memory .* reduce it: no --offload-optimizer, more ranks' "${host[@]}" --offload-optimizer --moments bf16
 refuse 'what a GPU can do is said' '--zero-optim full, --offload-activations 1, --offload-gradients, --offload-parameters, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 1 --recompute full --offload-optimizer --seq-len 2M
 refuse 'and not what is done already' 'reduce it: more ranks, smaller' --dry-run --model llama3-8b --cluster h100 --ranks 8 --hp 8 --recompute full --offload-activations 1 --offload-optimizer --offload-gradients --offload-parameters --zero-params full --zero-grads full --zero-optim full --seq-len 8M
-refuse 'a batch, and ranks that could share the sequences' 'to reduce it: a smaller --batch-size, more ranks, a larger --cp in place of dp, --zero-params' --dry-run --model llama3-8b --cluster h100 --ranks 64 --hp 8 --batch-size 2 --seq-len 1M
+refuse 'a batch, and ranks that could share the sequences' 'to reduce it: a smaller --batch-size, more ranks, a larger --cp in place of dp, --zero-params.*--hp auto chooses grid, ZeRO degrees and offload' --dry-run --model llama3-8b --cluster h100 --ranks 64 --hp 8 --batch-size 2 --seq-len 1M
 refuse 'a model nothing fits' '; 4 ranks fit 589824 tokens' --model llama3-70b --plan --cluster h100 --ranks 1 --seq-len 576K
 refuse 'and the default cluster is named' 'no configuration for 1024 tokens on 1 rank of cpu fits in memory .*--cluster NAME assumes other machines' --model llama3-70b --plan --ranks 1 --seq-len 1K
 check 'unless the optimizer is offloaded' bash -c "'$binary' --model llama3-70b --plan --cluster h100 --ranks 8 --seq-len 128K | grep -q '^mpirun .* --offload-optimizer$'"

@@ -249,6 +249,8 @@ check 'and printed' grep -q '^eval .* val loss up *[0-9.]* of 17600 tokens$' "$d
 check 'samples that an evaluation takes' grep -q '^validation  up: .*; evaluations take 16$' "$dir/mix4.out"
 check 'validation sets and buckets in the plot' bash -c "python3 dev/plot.py --terminal --keys val_loss,val_loss_by_position,needle_loss '$dir/mix4.jsonl' | grep -c 'jsonl down: \|down/1K-1100: \|75%: ' | grep -qx 3"
 printf '%s\n' '{"step": NaN, "loss": 3}' '{"step": 4, "loss": 2.5}' '{"step": 5, "loss": 2}' >"$dir/odd.jsonl"
+check 'waits of each transfer in the plot' bash -c "python3 dev/plot.py --terminal --keys exposed_ms '$dir/mix4.jsonl' | grep -q 'kv_inner: '"
+check 'and its head, without a complaint' bash -c "python3 dev/plot.py --terminal --height 4000 '$dir/mix4.jsonl' 2>'$dir/plot.err' | head -1; [ ! -s '$dir/plot.err' ]"
 check 'a step that is no number is not in the plot' ends_with 0 'loss: 2.5 at step 4, 2 at step 5' python3 dev/plot.py --terminal "$dir/odd.jsonl"
 printf '{"step":\nnone\n' >>"$dir/odd.jsonl"
 check 'nor lines that are no JSON, which take one to say' ends_with 0 'odd.jsonl:4: not JSON, skipped, and 1 more' python3 dev/plot.py --terminal "$dir/odd.jsonl"
