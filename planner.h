@@ -194,6 +194,15 @@ static inline bool plan_cluster(cluster *machines, const options *o, int ranks, 
     machines->host_memory = (double)o->host_memory;
     return !cpu || error_set(error, "--host-memory is for GPUs; on CPUs, --memory-budget is for all memory of a rank");
 }
+// The cluster as a run's ranks are placed, with at least `local` of them on each machine: its machines may have other sizes than the
+// cluster's; a single one with fewer ranks is a part of a node. Returns whether they have.
+static inline bool plan_cluster_here(cluster *machines, int ranks, double local) {
+    if (local == machines->gpus_per_node || ranks <= fmin(local, machines->gpus_per_node)) return false;
+    machines->nics_per_node = fmax(1, floor(machines->nics_per_node * local / machines->gpus_per_node));
+    machines->gpus_per_node = local;
+    cluster_share(machines, ranks);
+    return true;
+}
 static inline int64_t plan_global_batch(const options *o) { return o->global_batch > 0 ? o->global_batch : o->batch_size * o->grad_accum; }
 
 // A copy of the options in which a choice replaces grid, ZeRO degrees, recompute and offload.
@@ -588,13 +597,9 @@ static inline bool plan_apply(options *o, const model_config *c, comm *world, er
     comm_max_double(world, negative, 3);
     if (comm_rank(world) == 0 && plan_cluster(&machines, o, ranks, error)) {
         if (!o->dry_run) {
-            // Machines of other sizes than the cluster's; a single one with fewer ranks is a part of a node.
-            if (-negative[2] != machines.gpus_per_node && ranks > fmin(-negative[2], machines.gpus_per_node)) {
-                printf("planning    for %g ranks a machine, where %s has %g\n", -negative[2], machines.name, machines.gpus_per_node);
-                machines.nics_per_node = fmax(1, floor(machines.nics_per_node * -negative[2] / machines.gpus_per_node));
-                machines.gpus_per_node = -negative[2];
-                cluster_share(&machines, ranks);
-            }
+            double a_node = machines.gpus_per_node;
+            if (plan_cluster_here(&machines, ranks, -negative[2]))
+                printf("planning    for %g ranks a machine, where %s has %g\n", -negative[2], machines.name, a_node);
             machines.memory = -negative[0];
             machines.element_bytes = sizeof(floatX); // theirs, too, whatever --cluster is
             machines.host_memory = -negative[1] * fmin(ranks, machines.gpus_per_node);

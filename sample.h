@@ -33,7 +33,8 @@ static inline int64_t sample_parse_prompt(const char *text, int64_t V, int32_t *
     if (strspn(text, "0123456789,") != strlen(text)) {
         if (V != 256) {
             error_set(error, "--sample-prompt: text needs a vocabulary of 256 bytes, and the model's has %lld tokens; "
-                             "give token numbers such as 1,15,42 (dev/tokenize_text.py --tokenizer DIR --ids TEXT prints them)", (long long)V);
+                             "give token numbers such as 1,15,42 (dev/tokenize_text.py --tokenizer DIR --ids TEXT prints them)",
+                      (long long)V);
             return 0;
         }
         for (; text[count] != '\0'; count++) tokens[count] = (uint8_t)text[count];

@@ -138,7 +138,10 @@ static int run_dry(const options *o, const model_config *c, error_text *error) {
 // Makes the rank's place in the grid, and reads which machines predictions are for. Collective.
 static void start_grid(trainer *t, const model_config *c, error_text *error) {
     const options *o = t->o;
-    plan_cluster(&t->machines, o, comm_size(comm_world()), error);
+    int ranks = comm_size(comm_world());
+    double negative = -(double)comm_local_ranks();
+    comm_max_double(comm_world(), &negative, 1);
+    if (plan_cluster(&t->machines, o, ranks, error)) plan_cluster_here(&t->machines, ranks, -negative);
     stop_on_error(error);
     grid_create(&t->g, run_grid_shape(o), o->cp_comm == CP_COMM_ALLGATHER, comm_world());
     t->shard = run_shard(o, c, o->seq_len, t->g.place.h, t->g.place.c, NULL);
